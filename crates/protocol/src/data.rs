@@ -1,0 +1,227 @@
+//! Headers of the data connections.
+//!
+//! File data never passes a serializer: a data request is a fixed header of 112 bytes, behind which a write's bytes follow;
+//! a reply is a fixed header of 40 bytes, behind which a read's bytes follow. A receiver gives the kernel header and
+//! destination in one call, so the bytes land where they belong.
+//!
+//! Requests of one connection are served in order, and many may be sent before the first is answered. A writer that got an
+//! error reply goes on to get the replies of what it had sent behind.
+//!
+//! Request (little-endian):
+//!
+//! | offset | width | meaning |
+//! | --- | --- | --- |
+//! | 0 | 2 | magic `57 44` ("WD") |
+//! | 2 | 1 | protocol version |
+//! | 3 | 1 | operation |
+//! | 4 | 4 | bytes to read, or bytes that follow, at most [`BULK_BYTES_MAX`] |
+//! | 8 | 8 | identifier, given back in the reply |
+//! | 16 | 8 | object |
+//! | 24 | 8 | inode that the object belongs to |
+//! | 32 | 8 | offset |
+//! | 40 | 16 | descriptor of the caller's memory: address, key, memory type; zero over sockets, where the bytes follow |
+//! | 56 | 56 | capability |
+//!
+//! Reply:
+//!
+//! | offset | width | meaning |
+//! | --- | --- | --- |
+//! | 0 | 2 | magic `57 64` ("Wd") |
+//! | 2 | 1 | protocol version |
+//! | 3 | 1 | zero |
+//! | 4 | 2 | status: 0, or as [`Error::to_data_status`] |
+//! | 6 | 2 | zero |
+//! | 8 | 8 | identifier of the request |
+//! | 16 | 4 | bytes that follow (read) |
+//! | 20 | 4 | bytes written |
+//! | 24 | 8 | size of the object after the operation |
+//! | 32 | 8 | modification time of the object, nanoseconds since 1970 |
+
+use crate::PROTOCOL_VERSION;
+use crate::capability::{CAPABILITY_BYTES, Capability};
+use crate::error::Error;
+use crate::ids::{InodeNumber, ObjectId};
+use crate::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX};
+use crate::time::Timestamp;
+
+/// Bytes of a request's header.
+pub const REQUEST_BYTES: usize = 112;
+/// Bytes of a reply's header.
+pub const REPLY_BYTES: usize = 40;
+const REQUEST_MAGIC: [u8; 2] = *b"WD";
+const REPLY_MAGIC: [u8; 2] = *b"Wd";
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum DataOperation {
+    /// Bytes of the object follow the reply; fewer than asked for only at its end.
+    Read = 1,
+    /// The bytes behind the header go to the offset. Safe to repeat.
+    Write = 2,
+    /// As `Write`, at the object's end; the reply's size tells where that is then. *Not* safe to repeat.
+    Append = 3,
+    /// The object's bytes are on the device.
+    Sync = 4,
+    /// Size and time only.
+    Stat = 5,
+    /// Pass a descriptor of the object's file with the reply (Unix sockets of one node). `bytes`: 1 for writing too.
+    Descriptor = 6,
+}
+
+/// Where the caller's memory is, for transports in which the server moves the data itself. All zero over sockets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BulkDescriptor {
+    /// Virtual address at the client.
+    pub address: u64,
+    /// Number of the memory region's key in this connection.
+    pub key: u32,
+    /// Kind of memory: 0 main memory; others are for accelerators.
+    pub memory_type: u32,
+}
+
+/// A data request's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataRequest {
+    pub operation: DataOperation,
+    pub bytes: u32,
+    pub id: u64,
+    pub object: ObjectId,
+    pub inode: InodeNumber,
+    pub offset: u64,
+    pub memory: BulkDescriptor,
+    pub capability: Capability,
+}
+
+impl DataRequest {
+    /// Encodes the header.
+    pub fn encode(&self) -> [u8; REQUEST_BYTES] {
+        let mut out = [0u8; REQUEST_BYTES];
+        out[0..2].copy_from_slice(&REQUEST_MAGIC);
+        out[2] = PROTOCOL_VERSION;
+        out[3] = self.operation as u8;
+        out[4..8].copy_from_slice(&self.bytes.to_le_bytes());
+        out[8..16].copy_from_slice(&self.id.to_le_bytes());
+        out[16..24].copy_from_slice(&self.object.raw().to_le_bytes());
+        out[24..32].copy_from_slice(&self.inode.raw().to_le_bytes());
+        out[32..40].copy_from_slice(&self.offset.to_le_bytes());
+        out[40..48].copy_from_slice(&self.memory.address.to_le_bytes());
+        out[48..52].copy_from_slice(&self.memory.key.to_le_bytes());
+        out[52..56].copy_from_slice(&self.memory.memory_type.to_le_bytes());
+        out[56..112].copy_from_slice(&self.capability.to_bytes());
+        out
+    }
+
+    /// Decodes and checks the header: lengths and offsets are within the limits afterwards.
+    pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self, Error> {
+        let operation = match bytes[3] {
+            1 => DataOperation::Read,
+            2 => DataOperation::Write,
+            3 => DataOperation::Append,
+            4 => DataOperation::Sync,
+            5 => DataOperation::Stat,
+            6 => DataOperation::Descriptor,
+            _ => return Err(Error::Malformed),
+        };
+        let mut capability = [0u8; CAPABILITY_BYTES];
+        capability.copy_from_slice(&bytes[56..112]);
+        let request = Self {
+            operation,
+            bytes: u32_at(bytes, 4),
+            id: u64_at(bytes, 8),
+            object: ObjectId::from_raw(u64_at(bytes, 16)),
+            inode: InodeNumber::from_raw(u64_at(bytes, 24)),
+            offset: u64_at(bytes, 32),
+            memory: BulkDescriptor {
+                address: u64_at(bytes, 40),
+                key: u32_at(bytes, 48),
+                memory_type: u32_at(bytes, 52),
+            },
+            capability: Capability::from_bytes(&capability)?,
+        };
+        let end = request.offset.checked_add(u64::from(request.bytes)).ok_or(Error::Malformed)?;
+        if bytes[0..2] != REQUEST_MAGIC || bytes[2] != PROTOCOL_VERSION {
+            return Err(Error::Malformed);
+        }
+        if request.bytes > BULK_BYTES_MAX || end > FILE_BYTES_MAX {
+            return Err(Error::Malformed);
+        }
+        Ok(request)
+    }
+
+    /// Bytes that stand on the stream behind the header.
+    pub fn bulk_bytes(&self) -> u32 {
+        match self.operation {
+            DataOperation::Write | DataOperation::Append => self.bytes,
+            _ => 0,
+        }
+    }
+}
+
+/// A data reply's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DataReply {
+    /// 0: done; else as [`Error::to_data_status`].
+    pub status: u16,
+    pub id: u64,
+    /// Bytes that stand on the stream behind the header.
+    pub bulk_bytes: u32,
+    pub written_bytes: u32,
+    pub size: u64,
+    pub mtime: Timestamp,
+}
+
+impl DataReply {
+    /// A reply that says why not.
+    pub fn failed(id: u64, error: &Error) -> Self {
+        Self { status: error.to_data_status(), id, ..Self::default() }
+    }
+
+    /// Encodes the header.
+    pub fn encode(&self) -> [u8; REPLY_BYTES] {
+        let mut out = [0u8; REPLY_BYTES];
+        out[0..2].copy_from_slice(&REPLY_MAGIC);
+        out[2] = PROTOCOL_VERSION;
+        out[4..6].copy_from_slice(&self.status.to_le_bytes());
+        out[8..16].copy_from_slice(&self.id.to_le_bytes());
+        out[16..20].copy_from_slice(&self.bulk_bytes.to_le_bytes());
+        out[20..24].copy_from_slice(&self.written_bytes.to_le_bytes());
+        out[24..32].copy_from_slice(&self.size.to_le_bytes());
+        out[32..40].copy_from_slice(&self.mtime.0.to_le_bytes());
+        out
+    }
+
+    /// Decodes and checks the header.
+    pub fn decode(bytes: &[u8; REPLY_BYTES]) -> Result<Self, Error> {
+        let reply = Self {
+            status: u16::from_le_bytes([bytes[4], bytes[5]]),
+            id: u64_at(bytes, 8),
+            bulk_bytes: u32_at(bytes, 16),
+            written_bytes: u32_at(bytes, 20),
+            size: u64_at(bytes, 24),
+            mtime: Timestamp(i64::from_le_bytes(u64_at(bytes, 32).to_le_bytes())),
+        };
+        let zeros = [bytes[3], bytes[6], bytes[7]];
+        if bytes[0..2] != REPLY_MAGIC
+            || bytes[2] != PROTOCOL_VERSION
+            || zeros != [0; 3]
+            || reply.bulk_bytes > BULK_BYTES_MAX
+        {
+            return Err(Error::Malformed);
+        }
+        Ok(reply)
+    }
+
+    /// The reply as a result.
+    pub fn result(&self) -> Result<&Self, Error> {
+        if self.status == 0 { Ok(self) } else { Err(Error::from_data_status(self.status)) }
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+}

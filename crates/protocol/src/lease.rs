@@ -1,0 +1,82 @@
+//! Leases: what a client may keep and use without asking.
+//!
+//! All leases of a session end with the session's term ([`crate::limits::SESSION_TERM_MS`]), which each of its messages
+//! renews; the client counts it from the moment it sent the request. A lease that is in another client's way is recalled.
+//!
+//! A reply that grants and a recall of the same key may pass each other on their way, since they use two connections.
+//! Both carry the shard's *stamp*, which grows with each; a client that got a recall with a higher stamp than the reply
+//! treats the reply's grant as recalled already.
+
+use crate::ids::InodeNumber;
+use serde::{Deserialize, Serialize};
+
+/// What a lease is on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum LeaseKey {
+    /// Attributes of an inode.
+    Attributes(InodeNumber),
+    /// One name in a directory, there or not there: the name is given by its hash ([`crate::Name::hash64`]).
+    Entry(InodeNumber, u64),
+    /// All names in a directory: whoever knows all of them also knows which are not there.
+    Directory(InodeNumber),
+    /// Contents, size and modification time of a regular file. Held by everyone who has the file open.
+    Data(InodeNumber),
+}
+
+impl LeaseKey {
+    /// The inode that the key belongs to.
+    pub fn inode(&self) -> InodeNumber {
+        match self {
+            LeaseKey::Attributes(inode)
+            | LeaseKey::Entry(inode, _)
+            | LeaseKey::Directory(inode)
+            | LeaseKey::Data(inode) => *inode,
+        }
+    }
+}
+
+/// Strength of a lease. Keys other than `Data` know only `Shared`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum LeaseMode {
+    /// Nothing may be kept. In a recall: give it up, unless the file is open, then keep `Open`.
+    None,
+    /// The file is open; reads and writes go to the storage server each time. In the way of nobody, but it keeps the
+    /// inode when its last name is removed.
+    Open,
+    /// May be cached; in the way of whoever wants to change it.
+    Shared,
+    /// May be cached and changed without telling; in the way of everybody else who has it open or asks for it.
+    Exclusive,
+}
+
+bitflags::bitflags! {
+    /// What a reply grants, each on the key that follows from the request.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Grants: u8 {
+        /// `Entry(parent, name)` of the request, shared.
+        const ENTRY = 1;
+        /// `Attributes` of the inode in the reply, shared.
+        const ATTRIBUTES = 2;
+        /// `Directory` of the directory that was made or listed, shared. Of a listing: from this page on, see `ReadDirectory`.
+        const DIRECTORY = 4;
+        /// `Data` of the inode in the reply, `Open` (always set in the reply to an open).
+        const OPEN = 8;
+        /// `Data` of the inode in the reply, `Shared`.
+        const DATA_SHARED = 16;
+        /// `Data` of the inode in the reply, `Exclusive`.
+        const DATA_EXCLUSIVE = 32;
+    }
+}
+
+impl Serialize for Grants {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(self.bits())
+    }
+}
+
+impl<'de> Deserialize<'de> for Grants {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bits = u8::deserialize(deserializer)?;
+        Grants::from_bits(bits).ok_or_else(|| serde::de::Error::custom("unknown grant bits"))
+    }
+}

@@ -1,0 +1,42 @@
+//! What the parties of Weft say to each other, and the words they use.
+//!
+//! Everything that crosses a socket is defined here: identifiers ([`ids`]), limits ([`limits`]), errors ([`Error`]),
+//! control messages ([`message`]), the fixed headers of the data connections ([`data`]) and the signed rights to objects
+//! ([`Capability`]). Inner types of the other crates are never serialized; they are converted to these.
+//!
+//! Not here: sockets, files, clocks, threads. This crate is pure.
+
+pub mod attributes;
+pub mod capability;
+pub mod codec;
+pub mod credentials;
+pub mod data;
+pub mod error;
+pub mod frame;
+pub mod handshake;
+pub mod ids;
+pub mod layout;
+pub mod lease;
+pub mod limits;
+pub mod map;
+pub mod message;
+pub mod name;
+pub mod time;
+
+pub use attributes::{AttributeChanges, Attributes, FileKind, TimeChange};
+pub use capability::{Capability, NodeKey, Rights, UserKey};
+pub use credentials::Credentials;
+pub use error::{Error, Result};
+pub use ids::{Generation, InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId, SlotIndex};
+pub use layout::Layout;
+pub use lease::{Grants, LeaseKey, LeaseMode};
+pub use map::{ClusterMap, NodeAddress, NodeRecord};
+pub use name::Name;
+pub use time::Timestamp;
+
+/// Version of every message in this crate. The handshake refuses another one.
+///
+/// | version | change |
+/// | --- | --- |
+/// | 1 | first version |
+pub const PROTOCOL_VERSION: u8 = 1;

@@ -1,0 +1,48 @@
+//! Everything has a limit with a name. Reaching one gives a named error or back-pressure, never growth.
+
+/// Longest name of a directory entry, bytes. What Linux allows (NAME_MAX).
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest target of a symbolic link, bytes. What Linux allows (PATH_MAX, with its closing zero).
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Symbolic links followed in one path walk. What Linux follows.
+pub const SYMLINKS_FOLLOWED_MAX: u32 = 40;
+/// Largest body of a control message, bytes. A page of a directory listing is the largest one.
+pub const CONTROL_BODY_BYTES_MAX: usize = 1 << 20;
+/// Largest bulk transfer in one data request, bytes. Larger requests are cut by the client.
+pub const BULK_BYTES_MAX: u32 = 16 << 20;
+/// Entries in one page of a directory listing; a page also ends at [`DIRECTORY_PAGE_BYTES_MAX`].
+pub const DIRECTORY_PAGE_ENTRIES_MAX: u32 = 4096;
+/// Bytes of names in one page of a directory listing: with attributes beside each it stays below the body's limit.
+pub const DIRECTORY_PAGE_BYTES_MAX: usize = 256 << 10;
+/// Slots of one session at one node: requests that one client has outstanding there.
+pub const SLOTS_MAX: u16 = 64;
+/// Leases that one session may hold at one shard. Beyond it replies grant none, and the client asks each time.
+pub const LEASES_PER_SESSION_MAX: usize = 1 << 20;
+/// How long a session lives after its last message, milliseconds. All its leases end with it.
+pub const SESSION_TERM_MS: u64 = 10_000;
+/// How long before its end a client stops to trust its session's term, milliseconds: covers clock drift of the two sides.
+pub const SESSION_TERM_MARGIN_MS: u64 = 500;
+/// Object identifiers in one batch.
+pub const OBJECT_BATCH_COUNT: u32 = 1024;
+/// Leases in one release message.
+pub const RELEASE_KEYS_MAX: usize = 4096;
+/// Groups in a user's credentials. What Linux allows is 65,536; NFS allows 16.
+pub const GROUPS_MAX: usize = 256;
+/// Hard links to one inode.
+pub const LINKS_MAX: u32 = 65_000;
+/// Largest size of a file, bytes: offsets stay positive as signed 64-bit numbers.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// Requests parked at one shard while leases are recalled. Beyond it a request is answered "busy, try again".
+pub const PARKED_REQUESTS_MAX: usize = 65_536;
+/// Nodes in one file system.
+pub const NODES_MAX: usize = 4096;
+/// Logical shards in one file system.
+pub const SHARDS_MAX: usize = 16_384;
+/// How long a capability is good, seconds. Clocks of two nodes may differ by a small part of it.
+pub const CAPABILITY_TERM_SECONDS: u32 = 3600;
+/// Longest text in a message (error texts, addresses, paths of stores), bytes.
+pub const TEXT_BYTES_MAX: usize = 4096;
+/// Time that a peer has for the whole handshake, milliseconds.
+pub const HANDSHAKE_MS_MAX: u64 = 5_000;
+/// Bytes that an open file buffers for write-behind or read-ahead, by default.
+pub const HANDLE_BUFFER_BYTES: usize = 1 << 20;

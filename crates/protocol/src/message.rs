@@ -1,0 +1,41 @@
+//! Control messages: a file per pair of parties.
+//!
+//! Each says who sends it, when, and what makes it safe to repeat.
+
+pub mod node;
+pub mod peer;
+pub mod recall;
+pub mod shard;
+pub mod storage;
+
+use crate::error::Error;
+use serde::{Deserialize, Serialize};
+
+/// Everything that stands behind a control frame's header.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Message {
+    /// Client to shard.
+    Shard(shard::ShardCall),
+    /// Shard to client.
+    ShardReply(shard::ShardReply),
+    /// Client or shard to storage server.
+    Storage(storage::StorageRequest),
+    /// Storage server to whoever asked.
+    StorageReply(Result<storage::StorageAnswer, Error>),
+    /// Anybody to a node as such.
+    Node(node::NodeRequest),
+    /// Node to whoever asked.
+    NodeReply(Box<Result<node::NodeAnswer, Error>>),
+    /// Shard to shard.
+    Peer(peer::PeerCall),
+    /// Shard to shard, the answer.
+    PeerReply(peer::PeerReply),
+    /// Shard to client, on the client's recall connection.
+    Recall(recall::Recall),
+    /// Client to shard, on the same connection.
+    RecallAnswer(recall::RecallAnswer),
+    /// Client to node, on its recall connection: the session lives. Answered by `RenewReply` with the same identifier.
+    Renew,
+    /// Node to client.
+    RenewReply,
+}

@@ -1,0 +1,94 @@
+//! What is asked of a node as such: the map, its state, its end.
+
+use super::storage::Space;
+use crate::ids::{NodeId, ShardId};
+use crate::map::ClusterMap;
+use serde::{Deserialize, Serialize};
+
+/// A request to a node. All are safe to repeat.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NodeRequest {
+    /// Does nothing. Answer: `Done`.
+    Ping,
+    /// Anybody: the map. Answer: `Map`.
+    GetMap,
+    /// Owner or node: a map with a higher epoch. Answer: `Done`.
+    SetMap(ClusterMap),
+    /// Anybody: state and counters. Answer: `Status`.
+    Status,
+    /// Owner: every request in flight. Answer: `InFlight`.
+    Stuck,
+    /// Owner: end the process. Answer: `Done`, then the sockets close.
+    Shutdown,
+}
+
+/// What a node answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NodeAnswer {
+    Done,
+    Map(ClusterMap),
+    Status(NodeStatus),
+    InFlight(Vec<RequestInFlight>),
+}
+
+/// State of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeStatus {
+    pub node: NodeId,
+    pub pid: u32,
+    pub uptime_seconds: u64,
+    pub shards: Vec<ShardStatus>,
+    /// `None`: no storage server here.
+    pub space: Option<Space>,
+    /// Where the store is, for people.
+    pub store: String,
+    pub counters: Counters,
+    pub connections: u32,
+}
+
+/// State of a shard.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ShardStatus {
+    pub shard: ShardId,
+    pub inodes: u64,
+    pub dentries: u64,
+    pub sessions: u64,
+    pub leases: u64,
+    pub recalls: u64,
+    /// Calls waiting for a recall, another shard or a storage server.
+    pub parked: u64,
+    /// Bytes of keys and values in the key-value store.
+    pub store_bytes: u64,
+    /// An assertion failed in the shard, and it serves no more: the text.
+    pub failed: Option<String>,
+}
+
+/// What a node has done since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// Control requests answered.
+    pub requests: u64,
+    /// Bytes that went through the server, by the socket that carried them.
+    pub read_tcp_bytes: u64,
+    pub read_unix_bytes: u64,
+    pub write_tcp_bytes: u64,
+    pub write_unix_bytes: u64,
+    /// Descriptors passed to clients of the same node: their bytes do not go through the server.
+    pub descriptors_passed: u64,
+    /// Data requests refused for their capability.
+    pub capabilities_rejected: u64,
+    /// Connections refused or closed for a failed handshake or a malformed message.
+    pub peers_rejected: u64,
+}
+
+/// A request that has not been answered yet.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RequestInFlight {
+    /// Who asked: address and session.
+    pub peer: String,
+    /// What, in words.
+    pub request: String,
+    /// What it waits for.
+    pub state: String,
+    pub age_ms: u64,
+}

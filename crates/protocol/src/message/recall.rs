@@ -1,0 +1,27 @@
+//! Recalls, on the connection that a client keeps for them.
+
+use crate::ids::ShardId;
+use crate::lease::{LeaseKey, LeaseMode};
+use serde::{Deserialize, Serialize};
+
+/// Shard to client: weaken a lease. Repeated (same number) until it is answered or the session ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Recall {
+    pub shard: ShardId,
+    /// Names the recall at its shard.
+    pub number: u64,
+    pub key: LeaseKey,
+    /// What may be kept: `Open` (keep it open, cache nothing), or `None` (give it up, unless it is open).
+    pub to: LeaseMode,
+    /// See [`crate::lease`].
+    pub stamp: u64,
+}
+
+/// Client to shard, after what was cached is written back (with a commit, through a slot) and dropped. Safe to repeat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RecallAnswer {
+    pub shard: ShardId,
+    pub number: u64,
+    /// What the client keeps: `None`, or `Open` while it has the file open (or a call on its way that may open it).
+    pub kept: LeaseMode,
+}

@@ -1,0 +1,248 @@
+//! What a client asks of a shard.
+//!
+//! A call that changes something is made exactly once: session, slot and sequence name it, and the shard keeps the last
+//! reply of each slot. A client that got no reply sends the same call again, with the same sequence.
+
+use crate::attributes::{AttributeChanges, Attributes, FileKind};
+use crate::capability::Capability;
+use crate::credentials::Credentials;
+use crate::error::Error;
+use crate::ids::{InodeNumber, MapEpoch, NodeId, ObjectId, ShardId, SlotIndex};
+use crate::layout::Layout;
+use crate::lease::{Grants, LeaseKey, LeaseMode};
+use crate::name::Name;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// A request with all that a shard needs to judge and to repeat it. The session is that of the connection.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShardCall {
+    pub shard: ShardId,
+    /// Epoch of the caller's map. Another one than the node's is answered with [`Error::StaleMap`].
+    pub epoch: MapEpoch,
+    /// One call at a time is outstanding in a slot.
+    pub slot: SlotIndex,
+    /// Grows by one with each new call in the slot (over all shards); the same again means the same call.
+    pub sequence: u32,
+    /// On whose behalf, when the connection's key may speak for others; `None`: for the key's own user.
+    pub credentials: Option<Credentials>,
+    pub request: ShardRequest,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Access {
+    Read,
+    Write,
+    ReadWrite,
+}
+
+impl Access {
+    /// Whether the handle may read.
+    pub fn reads(self) -> bool {
+        self != Access::Write
+    }
+
+    /// Whether the handle may write.
+    pub fn writes(self) -> bool {
+        self != Access::Read
+    }
+}
+
+/// How to make a file that an open does not find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CreateFile {
+    /// Permission bits, the caller's umask already applied.
+    pub mode: u16,
+    /// Fail with [`Error::Exists`] when the name is there (O_EXCL).
+    pub exclusive: bool,
+}
+
+/// Options of an open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OpenFlags {
+    pub access: Access,
+    /// Cut to size 0.
+    pub truncate: bool,
+    /// Take no data lease: each read and write goes to the storage server (O_DIRECT).
+    pub direct: bool,
+}
+
+/// What `rename` does when the target is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum RenameMode {
+    /// Replace it.
+    #[default]
+    Replace,
+    /// Fail with [`Error::Exists`] (RENAME_NOREPLACE).
+    NoReplace,
+    /// Exchange the two (RENAME_EXCHANGE).
+    Exchange,
+}
+
+/// Where a directory listing goes on.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DirectoryCursor {
+    /// Bucket of a `hash` directory; 0 in a `home` directory.
+    pub bucket: u16,
+    /// Entries behind this name, in the order of bytes. `None`: from the beginning.
+    pub after: Option<Name>,
+}
+
+/// A request to a shard. *Reads* may be repeated at will; *changes* go by slot and sequence.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ShardRequest {
+    /// Read. Answer: `Entry`, `RemoteDirectory` or `Absent`.
+    Lookup { parent: InodeNumber, name: Name },
+    /// Read. Answer: `Entry`.
+    GetAttributes { inode: InodeNumber },
+    /// Change. Answer: `Entry`. A change of size cuts or extends the object first.
+    SetAttributes { inode: InodeNumber, changes: AttributeChanges },
+    /// Change. Opens the name, or makes it when `create` says so. Answer: `Opened`, or `Absent` (not there, no `create`),
+    /// `Entry` (it is a directory or a symbolic link: nothing was opened), `RemoteDirectory`.
+    OpenAt { parent: InodeNumber, name: Name, flags: OpenFlags, create: Option<CreateFile> },
+    /// Change (it may cut, and it takes a lease). Answer: `Opened`.
+    Open { inode: InodeNumber, flags: OpenFlags },
+    /// Change. The writer reports size, modification time and, the first time, the object. Sent at fsync, close and recall
+    /// by a session that has the file open for writing. Answer: `Entry`.
+    Commit { inode: InodeNumber, object: Option<ObjectId>, size: u64, mtime: Timestamp },
+    /// Change. The new directory's inode is made on a shard of `home` when that node has one. Answer: `Entry`.
+    MakeDirectory { parent: InodeNumber, name: Name, mode: u16, home: Option<NodeId> },
+    /// Change. Answer: `Entry`.
+    MakeSymlink { parent: InodeNumber, name: Name, target: SymlinkTarget },
+    /// Read. Answer: `Target`.
+    ReadLink { inode: InodeNumber },
+    /// Change. Answer: `Entry`.
+    Link { inode: InodeNumber, parent: InodeNumber, name: Name },
+    /// Change. `keep_open`: the caller's session has the file open. Answer: `Removed`.
+    Unlink { parent: InodeNumber, name: Name },
+    /// Change. Answer: `Removed`.
+    RemoveDirectory { parent: InodeNumber, name: Name },
+    /// Change. Answer: `Renamed`.
+    Rename { parent: InodeNumber, name: Name, new_parent: InodeNumber, new_name: Name, mode: RenameMode },
+    /// Read. Answer: `Page`. Entries come in the order of their names; one that is there during the whole listing comes
+    /// exactly once, whatever is made or removed meanwhile.
+    ReadDirectory { inode: InodeNumber, cursor: DirectoryCursor, entries_max: u32, with_attributes: bool },
+    /// Change, safe to repeat. The session gives leases back. At most [`crate::limits::RELEASE_KEYS_MAX`]. Answer: `Done`.
+    Release { leases: Vec<(LeaseKey, LeaseMode)> },
+    /// Change, safe to repeat. The client is going. Answer: `Done`.
+    EndSession,
+    /// Read. Does nothing: the limit of what a call can reach. Answer: `Done`.
+    Ping,
+}
+
+/// Target of a symbolic link: 1 to 4095 bytes without zero, refused otherwise when applied.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SymlinkTarget(#[serde(with = "serde_bytes")] pub Vec<u8>);
+
+/// Answer to a call.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShardReply {
+    /// The shard's stamp when it granted what the answer grants: see [`crate::lease`].
+    pub stamp: u64,
+    pub result: Result<ShardAnswer, Error>,
+}
+
+/// What a shard answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ShardAnswer {
+    Done,
+    /// An inode of this shard.
+    Entry {
+        attributes: Attributes,
+        grants: Grants,
+    },
+    /// The name is a directory whose inode is at another shard: ask there for its attributes.
+    RemoteDirectory {
+        inode: InodeNumber,
+        grants: Grants,
+    },
+    /// The name is not there.
+    Absent {
+        grants: Grants,
+    },
+    /// The file is open.
+    Opened {
+        attributes: Attributes,
+        /// Right to the object; `None` while the layout is empty.
+        capability: Option<Capability>,
+        /// Whether this call made the file.
+        created: bool,
+        grants: Grants,
+    },
+    /// Target of a symbolic link.
+    Target(SymlinkTarget),
+    Page(DirectoryPage),
+    /// The name is gone. `inode`: what it named; `links`: names that are left of it.
+    Removed {
+        inode: InodeNumber,
+        links: u32,
+    },
+    /// `inode` has the new name. `replaced`: what the new name named before, and the names left of it.
+    Renamed {
+        inode: InodeNumber,
+        replaced: Option<(InodeNumber, u32)>,
+    },
+}
+
+/// One page of a directory listing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirectoryPage {
+    pub entries: Vec<DirectoryEntry>,
+    /// Where to go on; `None`: this was the last page.
+    pub next: Option<DirectoryCursor>,
+    /// `DIRECTORY`: all names of the directory, when no page of the listing carried another stamp's recall in between.
+    pub grants: Grants,
+    /// `..` of the directory.
+    pub parent: InodeNumber,
+}
+
+/// One entry of a directory listing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirectoryEntry {
+    pub name: Name,
+    pub inode: InodeNumber,
+    pub kind: FileKind,
+    /// When they were asked for and the inode is at this shard. The reply's `ATTRIBUTES` grant, if set, covers each.
+    pub attributes: Option<Attributes>,
+}
+
+impl ShardRequest {
+    /// Whether the call only reads: then it needs no slot, and no reply of it is kept.
+    pub fn is_read(&self) -> bool {
+        matches!(
+            self,
+            ShardRequest::Lookup { .. }
+                | ShardRequest::GetAttributes { .. }
+                | ShardRequest::ReadLink { .. }
+                | ShardRequest::ReadDirectory { .. }
+                | ShardRequest::Ping
+        )
+    }
+
+    /// The inode whose shard serves the call; `None`: any shard.
+    pub fn target(&self) -> Option<InodeNumber> {
+        match self {
+            ShardRequest::Lookup { parent: inode, .. }
+            | ShardRequest::GetAttributes { inode }
+            | ShardRequest::SetAttributes { inode, .. }
+            | ShardRequest::OpenAt { parent: inode, .. }
+            | ShardRequest::Open { inode, .. }
+            | ShardRequest::Commit { inode, .. }
+            | ShardRequest::MakeDirectory { parent: inode, .. }
+            | ShardRequest::MakeSymlink { parent: inode, .. }
+            | ShardRequest::ReadLink { inode }
+            | ShardRequest::Link { parent: inode, .. }
+            | ShardRequest::Unlink { parent: inode, .. }
+            | ShardRequest::RemoveDirectory { parent: inode, .. }
+            | ShardRequest::Rename { parent: inode, .. }
+            | ShardRequest::ReadDirectory { inode, .. } => Some(*inode),
+            ShardRequest::Release { .. } | ShardRequest::EndSession | ShardRequest::Ping => None,
+        }
+    }
+}
+
+/// The layout that an object gives, for the first commit of a file.
+pub fn whole(object: ObjectId) -> Layout {
+    Layout::Whole { object, generation: crate::ids::Generation(1) }
+}

@@ -1,0 +1,49 @@
+//! What is asked of a storage server beside reading and writing ([`crate::data`]).
+
+use crate::capability::Capability;
+use crate::ids::{InodeNumber, ObjectId};
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// A request to a storage server. All are safe to repeat.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StorageRequest {
+    /// Client: lease a batch of object identifiers; at most [`crate::limits::OBJECT_BATCH_COUNT`]. Answer: `Batch`.
+    LeaseObjects { count: u32 },
+    /// Shard (or client with a capability): size and time of an object. Answer: `Object`.
+    Stat { inode: InodeNumber, object: ObjectId },
+    /// Shard: cut or extend. Answer: `Object`.
+    Truncate { inode: InodeNumber, object: ObjectId, size: u64 },
+    /// Shard: the objects are not needed any more. Those that are not there are passed over. Answer: `Done`.
+    Remove { objects: Vec<(InodeNumber, ObjectId)> },
+    /// Anybody: space. Answer: `Space`.
+    Space,
+}
+
+/// What a storage server answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StorageAnswer {
+    Done,
+    /// Identifiers `capability.object` and the `capability.count - 1` after it, with the right to make and write them.
+    Batch {
+        capability: Capability,
+    },
+    Object {
+        size: u64,
+        mtime: Timestamp,
+    },
+    Space(Space),
+}
+
+/// Space of a storage server, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Space {
+    /// What the store may use in all.
+    pub total: u64,
+    /// What can still be written by users.
+    pub free: u64,
+    /// What is kept back for metadata and logs.
+    pub reserve: u64,
+    /// Objects held.
+    pub objects: u64,
+}
