@@ -81,7 +81,6 @@ macro_rules! holder_and_sequence {
             }
 
             /// Who holds it. No lookup is needed.
-            #[expect(clippy::cast_possible_truncation, reason = "48 of 64 bits are shifted out")]
             pub const fn $holder_method(self) -> $holder {
                 $holder((self.0 >> SEQUENCE_BITS) as u16)
             }

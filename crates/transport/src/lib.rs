@@ -1,1 +1,1 @@
-//! (to come)
+//! Connections.
