@@ -7,12 +7,22 @@
 //! | `instance.json` | [`Instance`]: the map and the processes that `weft up` started here |
 //! | `node.key` | 32 bytes, mode 0600: the node key; on the machines that run nodes |
 //! | `NODE.sock`, `NODE.log`, `NODE.pid` | Unix socket, log and process id of each node here |
+//! | `up.pid` | process id of a `weft up` that is still at work |
 //! | `mounts/` | a file per mount: its mount point and process id |
+//!
+//! A `.pid` file has two numbers: the process id and its start time (field 22 of /proc/PID/stat).
+//!
+//! On a crash: the files stay. A run that was killed before it wrote `instance.json` is still found by its `.pid` files.
 
 use serde::{Deserialize, Serialize};
-use std::io;
-use std::path::PathBuf;
-use weft_protocol::{ClusterMap, NodeId};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use weft_protocol::{ClusterMap, NodeId, NodeIdentity, UserKey};
+
+/// Longest name of a file system: it stands in paths of sockets, which may have 107 bytes in all.
+pub const INSTANCE_NAME_BYTES_MAX: usize = 32;
 
 /// A process started by `weft up`, for finding leftovers of a killed run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -23,7 +33,7 @@ pub struct NodeProcess {
     pub pid: u32,
     /// Start time of the process (field 22 of /proc/PID/stat), so that a reused pid is never signalled.
     pub start_time: u64,
-    /// Directory of its store, removed by `down` when `up` made it.
+    /// Directory of its store, removed by `down` when `up` made it. Empty: no store.
     pub store: PathBuf,
     pub store_made: bool,
 }
@@ -38,6 +48,13 @@ pub struct Instance {
     pub directory: PathBuf,
 }
 
+impl NodeProcess {
+    /// Whether the process still runs. One on another host is taken as running: only that host can tell.
+    pub fn is_alive(&self) -> bool {
+        self.ssh_host.is_some() || process_start_time(self.pid) == Some(self.start_time)
+    }
+}
+
 impl Instance {
     /// The directory that holds all file systems of this user.
     pub fn runtime_directory() -> PathBuf {
@@ -48,24 +65,318 @@ impl Instance {
         }
     }
 
-    /// The file system of this name, or the only one when `name` is `None`. Errors say what is running.
-    pub fn find(name: Option<&str>) -> io::Result<Instance> {
-        let _ = name;
-        todo!()
+    /// The directory of the file system of this name, whether it is there or not.
+    pub fn directory_of(name: &str) -> PathBuf {
+        Self::runtime_directory().join(name)
     }
 
-    /// All file systems of this user that have runtime files here, alive or left over.
+    /// Whether this can name a file system: letters, digits, `-`, `_` and `.`, the first a letter or digit.
+    pub fn is_name(name: &str) -> bool {
+        name.len() <= INSTANCE_NAME_BYTES_MAX
+            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+    }
+
+    /// Makes the directory of a new file system, mode 0700. `AlreadyExists` when there is one: of the callers that try at
+    /// the same time, exactly one gets it.
+    pub fn make_directory(name: &str) -> io::Result<PathBuf> {
+        let parent = Self::runtime_directory();
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&parent).map_err(|error| at(&parent, &error))?;
+        require_own(&parent)?;
+        let directory = parent.join(name);
+        fs::DirBuilder::new().mode(0o700).create(&directory).map_err(|error| at(&directory, &error))?;
+        Ok(directory)
+    }
+
+    /// The file system of this name, or the only one when `name` is `None`. Errors say what is running.
+    pub fn find(name: Option<&str>) -> io::Result<Instance> {
+        let mut all = Self::all()?;
+        if let Some(name) = name {
+            return match all.iter().position(|instance| instance.map.name == name) {
+                Some(index) => Ok(all.swap_remove(index)),
+                None => Err(not_found(&format!("no file system \"{name}\" is running here"), &all)),
+            };
+        }
+        // What was killed does not hide the one that runs; when nothing runs, the only leftover is meant.
+        let alive = all.iter().filter(|instance| instance.is_alive()).count();
+        if alive > 0 {
+            all.retain(Instance::is_alive);
+        }
+        match all.len() {
+            1 => Ok(all.swap_remove(0)),
+            0 => Err(not_found("no file system is running here", &all)),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("several file systems are here ({}): say which", names(&all)),
+            )),
+        }
+    }
+
+    /// All file systems of this user that have runtime files here, alive or left over, by name.
+    ///
+    /// One without a readable `instance.json` (its `up` was killed, or is still at work) has an empty map with its name, and
+    /// the processes that its `.pid` files tell.
     pub fn all() -> io::Result<Vec<Instance>> {
-        todo!()
+        let parent = Self::runtime_directory();
+        let entries = match fs::read_dir(&parent) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(at(&parent, &error)),
+        };
+        require_own(&parent)?;
+        let mut all = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| at(&parent, &error))?;
+            let directory = entry.path();
+            if let Some(name) = entry.file_name().to_str()
+                && Self::is_name(name)
+                && fs::symlink_metadata(&directory).is_ok_and(|metadata| metadata.is_dir())
+            {
+                all.push(Self::load(name, directory)?);
+            }
+        }
+        all.sort_by(|a, b| a.map.name.cmp(&b.map.name));
+        Ok(all)
+    }
+
+    /// Reads the files of one file system.
+    fn load(name: &str, directory: PathBuf) -> io::Result<Instance> {
+        let path = directory.join("instance.json");
+        match fs::read(&path) {
+            Ok(text) => match serde_json::from_slice::<Instance>(&text) {
+                Ok(instance) if instance.map.name == name => return Ok(Instance { directory, ..instance }),
+                Ok(_) => tracing::warn!("{}: is of another file system", path.display()),
+                Err(error) => tracing::warn!("{}: {error}", path.display()),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(at(&path, &error)),
+        }
+        let map = ClusterMap { name: name.to_owned(), ..ClusterMap::default() };
+        Ok(Instance { map, processes: processes_of_pid_files(&directory)?, directory })
+    }
+
+    /// Whether any of its nodes still runs.
+    pub fn is_alive(&self) -> bool {
+        self.processes.iter().any(NodeProcess::is_alive)
+    }
+
+    /// The file that holds the node key.
+    pub fn node_key_path(&self) -> PathBuf {
+        self.directory.join("node.key")
+    }
+
+    /// The directory that has a file per mount.
+    pub fn mounts_directory(&self) -> PathBuf {
+        self.directory.join("mounts")
     }
 
     /// Writes `instance.json` (to a temporary file, then renamed).
     pub fn save(&self) -> io::Result<()> {
-        todo!()
+        let path = self.directory.join("instance.json");
+        let temporary = self.directory.join("instance.json.new");
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        let write = || {
+            let mut file =
+                fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+            file.write_all(&text)?;
+            fs::rename(&temporary, &path)
+        };
+        write().map_err(|error| at(&path, &error))
     }
 
-    /// Removes the runtime files.
+    /// Removes the runtime files. Directories other than `mounts` (a store that `up` did not make) are left, and named in
+    /// the error.
     pub fn remove(&self) -> io::Result<()> {
-        todo!()
+        remove_files(&self.mounts_directory())?;
+        remove_if_there(fs::remove_dir(self.mounts_directory()), &self.mounts_directory())?;
+        remove_files(&self.directory)?;
+        remove_if_there(fs::remove_dir(&self.directory), &self.directory)
+    }
+}
+
+/// The identity of this machine: processes with the same one may pass descriptors to each other and use Unix sockets.
+///
+/// Made of the boot id and the network namespace, so two machines, or two containers with networks of their own, differ.
+pub fn local_identity() -> io::Result<NodeIdentity> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let network = fs::read_link("/proc/self/ns/net")?;
+    let text = format!("{} {}", boot.trim(), network.display());
+    // A public hash: the key is none, the label keeps it apart from proofs.
+    let hash = UserKey::new([0; 32]).prove(b"weft node identity v1", text.as_bytes());
+    let first = hash.as_bytes().first_chunk().copied().unwrap_or_default();
+    // Zero stands for "none" in texts and tests.
+    Ok(NodeIdentity(u64::from_le_bytes(first).max(1)))
+}
+
+/// Start time of a running process, in clock ticks since boot. `None`: it is not there, or has ended and only waits for its
+/// parent.
+pub fn process_start_time(pid: u32) -> Option<u64> {
+    start_time_of_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Field 22 of the text of /proc/PID/stat, unless field 3 says that the process has ended.
+fn start_time_of_stat(stat: &str) -> Option<u64> {
+    // Field 2 is the program's name in parentheses and may hold anything, spaces and parentheses too.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace();
+    match fields.next()? {
+        "Z" | "X" | "x" => None,
+        _ => fields.nth(18)?.parse().ok(),
+    }
+}
+
+/// The nodes that the `.pid` files of a directory tell of.
+fn processes_of_pid_files(directory: &Path) -> io::Result<Vec<NodeProcess>> {
+    let mut processes = Vec::new();
+    for entry in fs::read_dir(directory).map_err(|error| at(directory, &error))? {
+        let path = entry.map_err(|error| at(directory, &error))?.path();
+        let number = path.file_name().and_then(|name| name.to_str()).and_then(|name| {
+            name.strip_prefix('n').and_then(|name| name.strip_suffix(".pid")).and_then(|number| number.parse().ok())
+        });
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let mut numbers = text.split_ascii_whitespace();
+        let pid = numbers.next().and_then(|pid| pid.parse().ok());
+        let start_time = numbers.next().and_then(|time| time.parse().ok());
+        if let (Some(node), Some(pid), Some(start_time)) = (number, pid, start_time) {
+            let node = NodeId(node);
+            let (store, store_made) = (PathBuf::new(), false);
+            processes.push(NodeProcess { node, ssh_host: None, pid, start_time, store, store_made });
+        }
+    }
+    processes.sort_by_key(|process| process.node);
+    Ok(processes)
+}
+
+/// Refuses a runtime directory that another user made: under /tmp anybody could have put one there.
+fn require_own(directory: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(directory).map_err(|error| at(directory, &error))?;
+    let own = metadata.is_dir() && metadata.uid() == rustix::process::getuid().as_raw();
+    if own && metadata.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "{}: is not a directory that only its owner, this user, may write: set XDG_RUNTIME_DIR to one",
+            directory.display()
+        ),
+    ))
+}
+
+/// Removes all that is in the directory and no directory.
+fn remove_files(directory: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(at(directory, &error)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(|error| at(directory, &error))?;
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_if_there(fs::remove_file(entry.path()), &entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_if_there(result: io::Result<()>, path: &Path) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path, &error)),
+        _ => Ok(()),
+    }
+}
+
+fn at(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn names(all: &[Instance]) -> String {
+    all.iter().map(|instance| instance.map.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn not_found(what: &str, all: &[Instance]) -> io::Error {
+    let text = if all.is_empty() { what.to_owned() } else { format!("{what}; here are: {}", names(all)) };
+    io::Error::new(io::ErrorKind::NotFound, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of its own for one test, removed at its end.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let directory = std::env::temp_dir().join(format!("weft-instance-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&directory);
+            fs::create_dir_all(&directory).expect("a temporary directory");
+            Self(directory)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn names_that_would_leave_the_directory_are_refused() {
+        for good in ["weft", "job-12.3", "A_b"] {
+            assert!(Instance::is_name(good), "{good}");
+        }
+        for bad in ["", ".", "..", ".hidden", "a/b", "a:b", "-x", "a b", &"x".repeat(33)] {
+            assert!(!Instance::is_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_start_time_is_found_behind_any_program_name() {
+        let tail = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20";
+        assert_eq!(start_time_of_stat(&format!("12 (a) b) S {tail}")), Some(777));
+        assert_eq!(start_time_of_stat(&format!("12 (weft) Z {tail}")), None);
+        assert_eq!(start_time_of_stat("12 (weft"), None);
+        assert!(process_start_time(std::process::id()).is_some());
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded_and_removed() {
+        let scratch = Scratch::new("saved");
+        let map = ClusterMap { name: "w".into(), ..ClusterMap::default() };
+        let process = NodeProcess {
+            node: NodeId(1),
+            ssh_host: Some("h".into()),
+            pid: 7,
+            start_time: 9,
+            store: "/s".into(),
+            store_made: true,
+        };
+        let instance = Instance { map, processes: vec![process], directory: scratch.0.join("w") };
+        fs::create_dir_all(instance.mounts_directory()).expect("made");
+        instance.save().expect("saved");
+        fs::write(instance.mounts_directory().join("1.json"), "{}").expect("written");
+        assert_eq!(Instance::load("w", instance.directory.clone()).expect("loaded"), instance);
+        instance.remove().expect("removed");
+        assert!(!instance.directory.exists());
+        instance.remove().expect("removed twice");
+    }
+
+    #[test]
+    fn a_run_killed_before_it_was_recorded_is_found_by_its_pid_files() {
+        let scratch = Scratch::new("killed");
+        fs::write(scratch.0.join("n03.pid"), "4194304 5\n").expect("written");
+        fs::write(scratch.0.join("n04.pid"), "what").expect("written");
+        fs::write(scratch.0.join("instance.json"), "{").expect("written");
+        let instance = Instance::load("k", scratch.0.clone()).expect("loaded");
+        assert_eq!((instance.map.name.as_str(), instance.processes.len()), ("k", 1));
+        assert_eq!((instance.processes[0].node, instance.processes[0].pid), (NodeId(3), 4_194_304));
+        assert!(!instance.is_alive());
+    }
+
+    #[test]
+    fn the_identity_of_a_machine_does_not_change() {
+        assert_eq!(local_identity().expect("identity"), local_identity().expect("identity"));
     }
 }
