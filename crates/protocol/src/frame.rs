@@ -62,9 +62,25 @@ pub fn append(out: &mut Vec<u8>, id: u64, message: &Message) {
     append_body(out, id, message);
 }
 
-/// Takes the first frame off `bytes`: its identifier, its body, and how many bytes it had. `None`: more bytes are needed.
-pub fn split(bytes: &[u8]) -> Result<Option<(u64, &[u8], usize)>, Error> {
+/// One whole frame at the beginning of received bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame<'a> {
+    /// Correlates reply and request.
+    pub id: u64,
+    /// The encoded message.
+    pub body: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// Bytes of header and body.
+    pub fn bytes(&self) -> usize {
+        HEADER_BYTES + self.body.len()
+    }
+}
+
+/// Takes the first frame off `bytes`. `None`: more bytes are needed.
+pub fn split(bytes: &[u8]) -> Result<Option<Frame<'_>>, Error> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let header = Header::decode(header)?;
-    Ok(rest.get(..header.body_bytes).map(|body| (header.id, body, HEADER_BYTES + header.body_bytes)))
+    Ok(rest.get(..header.body_bytes).map(|body| Frame { id: header.id, body }))
 }

@@ -1,1 +1,12 @@
-//! (to come)
+//! The storage server's decisions: who may touch which object, which identifiers are handed out, what is an orphan.
+//!
+//! Pure: the node joins it to sockets and a store. File data never comes here: an access takes a [`Grant`], a pure check on
+//! the connection's own thread, and moves its bytes itself.
+//!
+//! Not here: the objects (`weft-store-io`), the shards (`weft-metadata`).
+
+mod grant;
+mod orphans;
+
+pub use grant::{Grant, check_access};
+pub use orphans::{Collector, CollectorEffect};

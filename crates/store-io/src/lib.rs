@@ -1,1 +1,13 @@
-//! (to come)
+//! Object stores on real devices, and the one layer that moves bytes between them and sockets.
+//!
+//! A store ([`ObjectStore`]) answers a read with [`Segment`]s and a write with a place ([`WritePlan`]): values. The
+//! [`executor`] turns them into `sendfile`, `splice`, `pread` and `pwrite`. Servers, benchmarks and tools share it.
+
+pub mod directory;
+pub mod executor;
+pub mod space;
+pub mod store;
+
+pub use directory::DirectoryStore;
+pub use executor::Pipe;
+pub use store::{ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan};

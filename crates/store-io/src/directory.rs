@@ -1,0 +1,303 @@
+//! The directory store: an object is a file below a spool directory, on any file system.
+//!
+//! An object's file is `objects/XX/OBJECT.INODE`: `XX` spreads them over 256 directories by the low byte of the sequence,
+//! `OBJECT` and `INODE` are hexadecimal. The inode in the name lets the collection of orphans ask the right shard.
+//!
+//! Invariant: identifiers are not used again, so whoever still has a removed object's file open reads or writes a file
+//! without a name, and harms nobody.
+//! On a crash: nothing is to be repaired; objects that no shard knows are collected as orphans.
+
+use crate::space::Account;
+use crate::store::{ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan};
+use rustix::fs::{Dir, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weft_protocol::message::storage::Space;
+use weft_protocol::{Error, InodeNumber, ObjectId, Result, Timestamp};
+
+/// Objects kept open. Beyond it the table is emptied of those nobody uses: a file is opened again in microseconds.
+const OPEN_OBJECTS_MAX: usize = 512;
+/// Directories below `objects`.
+const FAN_OUT: u64 = 256;
+
+/// Objects as files.
+pub struct DirectoryStore {
+    path: PathBuf,
+    root: OwnedFd,
+    account: Arc<Account>,
+    objects: AtomicU64,
+    /// Open objects. Held for a look-up, never across I/O on file data.
+    open: Mutex<HashMap<ObjectId, Arc<FileObject>>>,
+}
+
+/// An object's open file.
+struct FileObject {
+    file: OwnedFd,
+    account: Arc<Account>,
+    /// Bytes charged to the account for this object.
+    charged: AtomicU64,
+    /// Guards the choice of an end for appends.
+    end: Mutex<u64>,
+    removed: AtomicBool,
+}
+
+fn device_error(errno: Errno) -> Error {
+    match errno {
+        Errno::NOSPC | Errno::DQUOT => Error::NoSpace,
+        Errno::FBIG => Error::FileTooLarge,
+        other => Error::Device(other.raw_os_error()),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is guarded is changed in single steps: a thread that panicked elsewhere left it whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl DirectoryStore {
+    /// Opens the spool directory, and makes it and its sub-directories when they are not there. `size`: cap in bytes.
+    /// Refuses a directory that holds anything but a store of ours.
+    pub fn open(path: &Path, size: Option<u64>) -> std::io::Result<Self> {
+        std::fs::create_dir_all(path)?;
+        for entry in std::fs::read_dir(path)? {
+            let name = entry?.file_name();
+            if name != "objects" {
+                return Err(std::io::Error::other(format!(
+                    "{}: holds {:?}, which is not of a Weft store\n  remedy: give an empty directory with --store",
+                    path.display(),
+                    name
+                )));
+            }
+        }
+        let root_path = path.join("objects");
+        std::fs::create_dir_all(&root_path)?;
+        let root = rustix::fs::open(&root_path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        for directory in 0..FAN_OUT {
+            match mkdirat(&root, format!("{directory:02x}"), Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let account = Arc::new(Account::new(size.unwrap_or(u64::MAX)));
+        let store = Self {
+            path: path.to_owned(),
+            root,
+            account,
+            objects: AtomicU64::new(0),
+            open: Mutex::new(HashMap::new()),
+        };
+        store.count_what_is_there()?;
+        Ok(store)
+    }
+
+    /// Charges what an earlier run left.
+    fn count_what_is_there(&self) -> std::io::Result<()> {
+        for directory in 0..FAN_OUT {
+            for entry in std::fs::read_dir(self.path.join(format!("objects/{directory:02x}")))? {
+                self.objects.fetch_add(1, Ordering::Relaxed);
+                // More than the cap may be there after the cap was lowered: then nothing more can be written.
+                if self.account.charge(entry?.metadata()?.len()).is_err() {
+                    return Err(std::io::Error::other(format!(
+                        "{}: holds more than the size given\n  remedy: give a larger size with --store DIR:SIZE",
+                        self.path.display()
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn file_name(inode: InodeNumber, object: ObjectId) -> String {
+        let mut name = String::with_capacity(40);
+        // Writing to a string cannot fail.
+        let _ = write!(name, "{:02x}/{:016x}.{:016x}", object.sequence() % FAN_OUT, object.raw(), inode.raw());
+        name
+    }
+
+    fn parse_file_name(name: &[u8]) -> Option<(InodeNumber, ObjectId)> {
+        let (object, inode) = std::str::from_utf8(name).ok()?.split_once('.')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        Some((InodeNumber::from_raw(number(inode)?), ObjectId::from_raw(number(object)?)))
+    }
+
+    fn open_file(&self, inode: InodeNumber, object: ObjectId, create: bool) -> Result<Arc<FileObject>> {
+        let name = Self::file_name(inode, object);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let file = match openat(&self.root, &name, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) if create => {
+                let file = openat(&self.root, &name, flags | OFlags::CREATE, Mode::RUSR | Mode::WUSR).map_err(device_error)?;
+                self.objects.fetch_add(1, Ordering::Relaxed);
+                file
+            }
+            Err(Errno::NOENT) => return Err(Error::NoObject),
+            Err(errno) => return Err(device_error(errno)),
+        };
+        let size = size_of(&file)?.size;
+        Ok(Arc::new(FileObject {
+            file,
+            account: Arc::clone(&self.account),
+            charged: AtomicU64::new(size),
+            end: Mutex::new(size),
+            removed: AtomicBool::new(false),
+        }))
+    }
+}
+
+impl ObjectStore for DirectoryStore {
+    fn open(&self, inode: InodeNumber, object: ObjectId, create: bool) -> Result<Arc<dyn ObjectHandle>> {
+        let mut open = lock(&self.open);
+        if let Some(found) = open.get(&object) {
+            return Ok(Arc::clone(found) as Arc<dyn ObjectHandle>);
+        }
+        // Opened under the lock: two handles of one object would each count its bytes.
+        let file = self.open_file(inode, object, create)?;
+        if open.len() >= OPEN_OBJECTS_MAX {
+            open.retain(|_, object| Arc::strong_count(object) > 1);
+        }
+        open.insert(object, Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn remove(&self, inode: InodeNumber, object: ObjectId) -> Result<bool> {
+        let mut open = lock(&self.open);
+        let file = match open.remove(&object) {
+            Some(file) => file,
+            None => match self.open_file(inode, object, false) {
+                Ok(file) => file,
+                Err(Error::NoObject) => return Ok(false),
+                Err(error) => return Err(error),
+            },
+        };
+        file.removed.store(true, Ordering::Release);
+        unlinkat(&self.root, Self::file_name(inode, object), rustix::fs::AtFlags::empty()).map_err(device_error)?;
+        self.objects.fetch_sub(1, Ordering::Relaxed);
+        self.account.discharge(file.charged.swap(0, Ordering::AcqRel));
+        Ok(true)
+    }
+
+    fn list(&self, first: ObjectId, count: u32) -> Result<Vec<(InodeNumber, ObjectId)>> {
+        let mut found = Vec::new();
+        for directory in 0..FAN_OUT {
+            let directory = openat(
+                &self.root,
+                format!("{directory:02x}"),
+                OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+            .map_err(device_error)?;
+            for entry in Dir::new(directory).map_err(device_error)? {
+                let entry = entry.map_err(device_error)?;
+                let Some((inode, object)) = Self::parse_file_name(entry.file_name().to_bytes()) else { continue };
+                if object.raw().checked_sub(first.raw()).is_some_and(|index| index < u64::from(count)) {
+                    found.push((inode, object));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn space(&self) -> Result<Space> {
+        let below = rustix::fs::fstatvfs(&self.root).map_err(device_error)?;
+        let device_free = below.f_bavail.saturating_mul(below.f_frsize);
+        let free = device_free.min(self.account.free());
+        let total = if self.account.is_capped() {
+            self.account.free() + self.account.used() + self.account.reserve()
+        } else {
+            below.f_blocks.saturating_mul(below.f_frsize)
+        };
+        let objects = self.objects.load(Ordering::Relaxed);
+        Ok(Space { total, free, reserve: self.account.reserve(), objects })
+    }
+
+    fn describe(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+fn size_of(file: &OwnedFd) -> Result<ObjectStat> {
+    let stat = rustix::fs::fstat(file).map_err(device_error)?;
+    let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
+    Ok(ObjectStat { size: stat.st_size.cast_unsigned(), mtime: Timestamp::from_parts(stat.st_mtime, nanoseconds) })
+}
+
+impl FileObject {
+    fn check(&self) -> Result<()> {
+        if self.removed.load(Ordering::Acquire) { Err(Error::NoObject) } else { Ok(()) }
+    }
+
+    /// Charges what a write up to `end` adds.
+    fn charge(&self, end: u64) -> Result<()> {
+        let before = self.charged.fetch_max(end, Ordering::AcqRel);
+        let Some(more) = end.checked_sub(before).filter(|more| *more > 0) else { return Ok(()) };
+        self.account.charge(more).inspect_err(|_| {
+            // Given back unless another writer has gone further meanwhile: then his charge covers it.
+            let _ = self.charged.compare_exchange(end, before, Ordering::AcqRel, Ordering::Relaxed);
+        })
+    }
+}
+
+impl ObjectHandle for FileObject {
+    fn stat(&self) -> Result<ObjectStat> {
+        self.check()?;
+        size_of(&self.file)
+    }
+
+    fn read_plan(&self, offset: u64, bytes: u32) -> Result<(Segment<'_>, ObjectStat)> {
+        self.check()?;
+        let stat = size_of(&self.file)?;
+        let bytes = u64::from(bytes).min(stat.size.saturating_sub(offset));
+        Ok((Segment::File { file: self.file.as_fd(), offset, bytes }, stat))
+    }
+
+    fn write_plan(&self, offset: u64, bytes: u32) -> Result<WritePlan<'_>> {
+        self.check()?;
+        self.charge(offset + u64::from(bytes))?;
+        Ok(WritePlan { file: self.file.as_fd(), offset })
+    }
+
+    fn append_plan(&self, bytes: u32) -> Result<WritePlan<'_>> {
+        self.check()?;
+        let mut end = lock(&self.end);
+        let offset = size_of(&self.file)?.size.max(*end);
+        let new_end = offset.checked_add(u64::from(bytes)).ok_or(Error::FileTooLarge)?;
+        self.charge(new_end)?;
+        *end = new_end;
+        Ok(WritePlan { file: self.file.as_fd(), offset })
+    }
+
+    fn truncate(&self, size: u64) -> Result<ObjectStat> {
+        self.check()?;
+        let mut end = lock(&self.end);
+        self.charge(size)?;
+        rustix::fs::ftruncate(&self.file, size).map_err(device_error)?;
+        *end = size;
+        let before = self.charged.swap(size, Ordering::AcqRel);
+        self.account.discharge(before.saturating_sub(size));
+        size_of(&self.file)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.check()?;
+        rustix::fs::fdatasync(&self.file).map_err(device_error)
+    }
+
+    fn descriptor(&self, write: bool) -> Option<Result<OwnedFd>> {
+        // Writes through a descriptor are not counted: under a cap they go through the server.
+        if write && self.account.is_capped() {
+            return None;
+        }
+        if let Err(error) = self.check() {
+            return Some(Err(error));
+        }
+        // A descriptor of its own (own flags), read-only where that is all that is asked for.
+        let flags = if write { OFlags::RDWR } else { OFlags::RDONLY } | OFlags::CLOEXEC;
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.file));
+        Some(rustix::fs::open(path, flags, Mode::empty()).map_err(device_error))
+    }
+}

@@ -1,0 +1,204 @@
+//! Moves bytes between objects and sockets as plans say.
+//!
+//! Sketch, per request, of the copies of file data in the server:
+//!
+//! | direction, size | calls | copies |
+//! | --- | --- | --- |
+//! | read, small | `pread`, `send` of header and data as one | 2 |
+//! | read, large | `send` of the header, `sendfile` | TCP: 1 at the receiver only; Unix: pages go by reference |
+//! | write, small | `recv`, `pwrite` | 2 |
+//! | write, large | `splice` socket to pipe, `splice` pipe to file | 1 |
+
+use crate::store::{Segment, WritePlan};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use std::io;
+use std::os::fd::OwnedFd;
+use weft_transport::{Result, Socket, TransportError};
+
+/// Reads up to this many bytes are joined with their header in memory: one call and one packet.
+pub const SMALL_READ_BYTES: usize = 32 << 10;
+/// Writes up to this many bytes are received into memory first.
+pub const SMALL_WRITE_BYTES: usize = 64 << 10;
+/// Bytes asked for the pipe between socket and file: what an unprivileged process may have by default.
+const PIPE_BYTES: usize = 1 << 20;
+
+/// The buffers of one connection's thread: a pipe for splicing and memory for small requests.
+pub struct Pipe {
+    ends: Option<(OwnedFd, OwnedFd)>,
+    memory: Vec<u8>,
+}
+
+/// What became of a transfer. The connection is in order in both cases.
+pub enum Moved {
+    Done,
+    /// The file refused, with this error. A write's bytes were taken off the connection; of a read nothing was sent.
+    Failed(Errno),
+}
+
+impl Default for Pipe {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pipe {
+    /// Nothing is allocated before it is needed.
+    pub const fn new() -> Self {
+        Self { ends: None, memory: Vec::new() }
+    }
+
+    fn memory(&mut self, bytes: usize) -> &mut [u8] {
+        if self.memory.len() < bytes {
+            self.memory.resize(bytes, 0);
+        }
+        self.memory.get_mut(..bytes).unwrap_or_default()
+    }
+
+    /// Sends `header` and then the segment. A file that became shorter meanwhile is filled up with zeros: the header has
+    /// promised the bytes. A device that fails behind the header breaks the connection.
+    pub fn send(&mut self, socket: &Socket, header: &[u8], segment: Segment<'_>) -> Result<Moved> {
+        match segment {
+            Segment::Hole { bytes } => {
+                socket.send_all_more(header)?;
+                self.send_zeros(socket, bytes)?;
+            }
+            Segment::File { bytes: 0, .. } => socket.send_all(header)?,
+            Segment::File { file, offset, bytes } if bytes <= SMALL_READ_BYTES as u64 => {
+                let data_bytes = usize::try_from(bytes).unwrap_or(SMALL_READ_BYTES);
+                let memory = self.memory(header.len() + data_bytes);
+                let (head, data) = memory.split_at_mut(header.len());
+                head.copy_from_slice(header);
+                if let Err(errno) = read_all(file, data, offset) {
+                    return Ok(Moved::Failed(errno));
+                }
+                socket.send_all(memory)?;
+            }
+            Segment::File { file, offset, bytes } => {
+                socket.send_all_more(header)?;
+                let mut position = offset;
+                let end = offset + bytes;
+                while position < end {
+                    let count = usize::try_from(end - position).unwrap_or(usize::MAX);
+                    match rustix::fs::sendfile(socket, file, Some(&mut position), count) {
+                        Ok(0) => {
+                            self.send_zeros(socket, end - position)?;
+                            break;
+                        }
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(errno) => return Err(errno.into()),
+                    }
+                }
+            }
+        }
+        Ok(Moved::Done)
+    }
+
+    fn send_zeros(&mut self, socket: &Socket, mut bytes: u64) -> Result<()> {
+        let zeros = self.memory(SMALL_READ_BYTES);
+        zeros.fill(0);
+        while bytes > 0 {
+            let count = usize::try_from(bytes).unwrap_or(usize::MAX).min(zeros.len());
+            socket.send_all(zeros.get(..count).unwrap_or_default())?;
+            bytes -= count as u64;
+        }
+        Ok(())
+    }
+
+    /// Takes `bytes` off the socket into the file. An error is one of the connection.
+    pub fn receive(&mut self, socket: &Socket, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
+        if bytes as usize <= SMALL_WRITE_BYTES {
+            let memory = self.memory(bytes as usize);
+            socket.receive_exact(memory)?;
+            return Ok(match write_all(plan, memory) {
+                Ok(()) => Moved::Done,
+                Err(errno) => Moved::Failed(errno),
+            });
+        }
+        self.receive_spliced(socket, plan, bytes)
+    }
+
+    fn receive_spliced(&mut self, socket: &Socket, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
+        let (output, input) = self.pipe_ends()?;
+        let mut left = bytes as usize;
+        let mut offset = plan.offset;
+        while left > 0 {
+            let mut in_pipe = match splice(socket, None, &input, None, left, SpliceFlags::MOVE | SpliceFlags::MORE) {
+                Ok(0) => return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => count,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            left -= in_pipe;
+            while in_pipe > 0 {
+                match splice(&output, None, plan.file, Some(&mut offset), in_pipe, SpliceFlags::MOVE) {
+                    Ok(count) if count > 0 => in_pipe -= count,
+                    Err(Errno::INTR) => {}
+                    failed => {
+                        // What is in the pipe is lost with it; what is still in the socket has to be taken off.
+                        drop((output, input));
+                        self.discard(socket, left)?;
+                        return Ok(Moved::Failed(failed.err().unwrap_or(Errno::IO)));
+                    }
+                }
+            }
+        }
+        self.ends = Some((output, input));
+        Ok(Moved::Done)
+    }
+
+    /// Takes bytes off the socket and forgets them: the rest of a write that was refused.
+    pub fn discard(&mut self, socket: &Socket, mut bytes: usize) -> Result<()> {
+        let memory = self.memory(SMALL_WRITE_BYTES);
+        while bytes > 0 {
+            let count = bytes.min(memory.len());
+            socket.receive_exact(memory.get_mut(..count).unwrap_or_default())?;
+            bytes -= count;
+        }
+        Ok(())
+    }
+
+    /// Takes the pipe out; whoever leaves it empty puts it back.
+    fn pipe_ends(&mut self) -> Result<(OwnedFd, OwnedFd)> {
+        if let Some(ends) = self.ends.take() {
+            return Ok(ends);
+        }
+        let ends = pipe_with(PipeFlags::CLOEXEC)?;
+        // A smaller pipe works as well, with more calls.
+        let _ = fcntl_setpipe_size(&ends.1, PIPE_BYTES);
+        Ok(ends)
+    }
+}
+
+/// Fills `data` from the file, and with zeros where the file has become shorter meanwhile.
+fn read_all(file: std::os::fd::BorrowedFd<'_>, data: &mut [u8], offset: u64) -> std::result::Result<(), Errno> {
+    let mut have = 0;
+    while let Some(rest) = data.get_mut(have..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(file, &mut *rest, offset + have as u64) {
+            Ok(0) => {
+                rest.fill(0);
+                break;
+            }
+            Ok(count) => have += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+fn write_all(plan: WritePlan<'_>, mut bytes: &[u8]) -> std::result::Result<(), Errno> {
+    let mut offset = plan.offset;
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(plan.file, bytes, offset) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => {
+                offset += count as u64;
+                bytes = bytes.get(count..).unwrap_or_default();
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! How much a store may hold: a count of bytes with a cap and a reserve.
+//!
+//! Bytes are charged before they are written and given back when an object is cut or removed, so a writer that would go
+//! beyond the cap is refused before anything of his write is done.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use weft_protocol::{Error, Result};
+
+/// Share of a store kept back for metadata and logs: one 64th, at most [`RESERVE_BYTES_MAX`].
+const RESERVE_DIVISOR: u64 = 64;
+const RESERVE_BYTES_MAX: u64 = 1 << 30;
+
+/// A counter of bytes with a cap.
+#[derive(Debug)]
+pub struct Account {
+    cap: u64,
+    used: AtomicU64,
+}
+
+impl Account {
+    /// `cap`: bytes in all, the reserve included; `u64::MAX`: only the device bounds it.
+    pub fn new(cap: u64) -> Self {
+        Self { cap, used: AtomicU64::new(0) }
+    }
+
+    /// Bytes kept back.
+    pub fn reserve(&self) -> u64 {
+        if self.cap == u64::MAX { 0 } else { (self.cap / RESERVE_DIVISOR).min(RESERVE_BYTES_MAX) }
+    }
+
+    /// Bytes charged.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether a cap was set.
+    pub fn is_capped(&self) -> bool {
+        self.cap != u64::MAX
+    }
+
+    /// Bytes that can still be charged.
+    pub fn free(&self) -> u64 {
+        (self.cap - self.reserve()).saturating_sub(self.used())
+    }
+
+    /// Charges bytes, or refuses all of them.
+    pub fn charge(&self, bytes: u64) -> Result<()> {
+        let limit = self.cap - self.reserve();
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| used.checked_add(bytes).filter(|sum| *sum <= limit))
+            .map(|_| ())
+            .map_err(|_| Error::NoSpace)
+    }
+
+    /// Gives bytes back.
+    pub fn discharge(&self, bytes: u64) {
+        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(before >= bytes, "{bytes} bytes given back of {before} charged");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_gets_beyond_the_cap_less_the_reserve() {
+        let account = Account::new(6400);
+        assert_eq!((account.reserve(), account.free()), (100, 6300));
+        assert_eq!(account.charge(6300), Ok(()));
+        assert_eq!(account.charge(1), Err(Error::NoSpace));
+        account.discharge(10);
+        assert_eq!(account.charge(10), Ok(()));
+    }
+}

@@ -1,0 +1,71 @@
+//! The object store trait.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use weft_protocol::message::storage::Space;
+use weft_protocol::{InodeNumber, ObjectId, Result, Timestamp};
+
+/// Size and time of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ObjectStat {
+    pub size: u64,
+    pub mtime: Timestamp,
+}
+
+/// A piece of an object, in order, as the executor is to send it.
+#[derive(Clone, Copy, Debug)]
+pub enum Segment<'a> {
+    /// Bytes of a file or device.
+    File { file: BorrowedFd<'a>, offset: u64, bytes: u64 },
+    /// Bytes that were never written: zeros.
+    Hole { bytes: u64 },
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug)]
+pub struct WritePlan<'a> {
+    pub file: BorrowedFd<'a>,
+    pub offset: u64,
+}
+
+/// Objects by identifier. Called from many threads.
+pub trait ObjectStore: Send + Sync {
+    /// An object that is there; with `create`, it is made when it is not. `NoObject` otherwise.
+    fn open(&self, inode: InodeNumber, object: ObjectId, create: bool) -> Result<Arc<dyn ObjectHandle>>;
+
+    /// Removes an object. `false`: it was not there.
+    fn remove(&self, inode: InodeNumber, object: ObjectId) -> Result<bool>;
+
+    /// The objects with these sequences, for the collection of orphans. Costs a walk over the store.
+    fn list(&self, first: ObjectId, count: u32) -> Result<Vec<(InodeNumber, ObjectId)>>;
+
+    /// Space and number of objects.
+    fn space(&self) -> Result<Space>;
+
+    /// Where it is, for people.
+    fn describe(&self) -> String;
+}
+
+/// An object at hand. Used by several threads at once; what is read while it is written may be old or new, byte by byte.
+pub trait ObjectHandle: Send + Sync {
+    /// Size and time now.
+    fn stat(&self) -> Result<ObjectStat>;
+
+    /// The segments of a range, cut at the object's end; and the object's size.
+    fn read_plan(&self, offset: u64, bytes: u32) -> Result<(Segment<'_>, ObjectStat)>;
+
+    /// Makes room for a write, or says why there is none; the write itself is the executor's.
+    fn write_plan(&self, offset: u64, bytes: u32) -> Result<WritePlan<'_>>;
+
+    /// Picks the end of the object for a write and keeps others from picking the same.
+    fn append_plan(&self, bytes: u32) -> Result<WritePlan<'_>>;
+
+    /// Cuts or extends; an extension reads zeros.
+    fn truncate(&self, size: u64) -> Result<ObjectStat>;
+
+    /// What was written is on the device.
+    fn sync(&self) -> Result<()>;
+
+    /// A descriptor for a process of the same node, where the store has one to give; `write`: for writing too.
+    fn descriptor(&self, write: bool) -> Option<Result<std::os::fd::OwnedFd>>;
+}

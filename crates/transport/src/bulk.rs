@@ -1,0 +1,143 @@
+//! Connections for file data.
+//!
+//! [`BulkConnection`] is the seam where RDMA comes in: memory is either *lent* for the length of a call, or *given* to a
+//! transfer and given back when it is finished. So no transfer can outlive the memory it moves, whatever moves it.
+//!
+//! Sketch for sockets, per request: one message each way; a write is one `sendmsg` (one copy into the kernel) and one
+//! `recvmsg` for its reply; a read is one `send` and as many `recvmsg` as the kernel needs, straight into the destination
+//! (one copy out of the kernel).
+
+use crate::pass::receive_descriptor;
+use crate::{Result, Socket, SocketKind, TransportError};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES};
+
+/// A descriptor that came with a reply, if one did.
+pub type Passed = Option<OwnedFd>;
+
+/// A connection that carries data requests, one user at a time. Replies come in the order of the requests.
+pub trait BulkConnection: Send {
+    /// Reads into lent memory. Waits for everything started before. Returns when the memory is the caller's again.
+    fn read(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply>;
+
+    /// Writes from lent memory, likewise. Also for requests without bulk.
+    fn write(&mut self, request: &DataRequest, from: &[u8]) -> Result<DataReply>;
+
+    /// Begins a read into given memory, which comes back from [`BulkConnection::finish`].
+    fn start_read(&mut self, request: &DataRequest, into: Vec<u8>) -> Result<()>;
+
+    /// Begins a write from given memory, likewise.
+    fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> Result<()>;
+
+    /// Waits for the oldest transfer that was started. `None`: there is none.
+    fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)>;
+
+    /// Transfers started and not finished.
+    fn outstanding(&self) -> usize;
+
+    /// Asks for a descriptor of the object's file; only over a Unix socket of the same node.
+    fn descriptor(&mut self, request: &DataRequest) -> Result<(DataReply, Passed)>;
+
+    /// What carries the bytes.
+    fn kind(&self) -> SocketKind;
+}
+
+/// File data over a socket.
+#[derive(Debug)]
+pub struct SocketBulk {
+    socket: Socket,
+    started: VecDeque<Started>,
+}
+
+/// A transfer on its way. Reads know where the bytes go; writes keep their memory for the caller.
+#[derive(Debug)]
+struct Started {
+    memory: Vec<u8>,
+    reads: bool,
+}
+
+impl SocketBulk {
+    /// Over a socket whose handshake is done.
+    pub fn new(socket: Socket) -> Self {
+        Self { socket, started: VecDeque::new() }
+    }
+
+    fn receive_reply(&self, into: &mut [u8]) -> Result<DataReply> {
+        let mut header = [0; REPLY_BYTES];
+        // More than this reply's own bytes cannot come: the caller waits for each reply before the next memory is known, so
+        // bytes of a following reply would land here. A read therefore takes the header alone when more are outstanding.
+        if !self.started.is_empty() {
+            self.socket.receive_exact(&mut header)?;
+            return self.receive_bulk(&header, into, 0);
+        }
+        let have = self.socket.receive_header_and_some(&mut header, into)?;
+        self.receive_bulk(&header, into, have)
+    }
+
+    fn receive_bulk(&self, header: &[u8; REPLY_BYTES], into: &mut [u8], have: usize) -> Result<DataReply> {
+        let reply = DataReply::decode(header).map_err(|_| TransportError::Malformed)?;
+        let bulk_bytes = reply.bulk_bytes as usize;
+        let rest = into.get_mut(..bulk_bytes).and_then(|bulk| bulk.get_mut(have..)).ok_or(TransportError::Malformed)?;
+        self.socket.receive_exact(rest)?;
+        Ok(reply)
+    }
+
+    fn drain(&mut self) -> Result<()> {
+        while let Some((_, result)) = self.finish() {
+            result?;
+        }
+        Ok(())
+    }
+}
+
+impl BulkConnection for SocketBulk {
+    fn read(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
+        self.drain()?;
+        self.socket.send_all(&request.encode())?;
+        let into = into.get_mut(..request.bytes as usize).ok_or(TransportError::Malformed)?;
+        self.receive_reply(into)
+    }
+
+    fn write(&mut self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
+        self.drain()?;
+        self.socket.send_all_with(&request.encode(), from)?;
+        self.receive_reply(&mut [])
+    }
+
+    fn start_read(&mut self, request: &DataRequest, into: Vec<u8>) -> Result<()> {
+        self.socket.send_all(&request.encode())?;
+        self.started.push_back(Started { memory: into, reads: true });
+        Ok(())
+    }
+
+    fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> Result<()> {
+        let bulk = from.get(..request.bytes as usize).ok_or(TransportError::Malformed)?;
+        self.socket.send_all_with(&request.encode(), bulk)?;
+        self.started.push_back(Started { memory: from, reads: false });
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {
+        let mut started = self.started.pop_front()?;
+        let result = self.receive_reply(if started.reads { &mut started.memory } else { &mut [] });
+        Some((started.memory, result))
+    }
+
+    fn outstanding(&self) -> usize {
+        self.started.len()
+    }
+
+    fn descriptor(&mut self, request: &DataRequest) -> Result<(DataReply, Passed)> {
+        self.drain()?;
+        self.socket.send_all(&request.encode())?;
+        let mut header = [0; REPLY_BYTES];
+        let passed = receive_descriptor(&self.socket, &mut header)?;
+        let reply = DataReply::decode(&header).map_err(|_| TransportError::Malformed)?;
+        Ok((reply, passed))
+    }
+
+    fn kind(&self) -> SocketKind {
+        self.socket.kind()
+    }
+}

@@ -1,0 +1,116 @@
+//! Both sides of the handshake of [`weft_protocol::handshake`].
+
+use crate::{Result, Socket, TransportError};
+use std::time::Duration;
+use weft_protocol::handshake::{CLIENT_LABEL, ClientHello, ClientProof, KeyName, Purpose, SERVER_LABEL, ServerHello, Welcome};
+use weft_protocol::limits::HANDSHAKE_MS_MAX;
+use weft_protocol::{Error, MapEpoch, NodeId, NodeIdentity, NodeKey, SessionId, UserKey, codec, frame};
+
+/// Largest body of a handshake message: a hello with as many groups as allowed.
+const HELLO_BYTES_MAX: usize = 4096;
+
+/// Who is at the other end, proven.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    pub key_name: KeyName,
+    pub purpose: Purpose,
+    pub session: SessionId,
+    /// What the client says of its node: descriptors are passed only if it is the server's own.
+    pub identity: NodeIdentity,
+}
+
+/// What the server told the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Welcomed {
+    pub node: NodeId,
+    pub identity: NodeIdentity,
+    pub epoch: MapEpoch,
+}
+
+/// The client's side. `key` must be the one that belongs to `peer.key_name`.
+pub fn connect(socket: &Socket, peer: &Peer, key: &UserKey) -> Result<Welcomed> {
+    socket.set_timeout(Some(Duration::from_millis(HANDSHAKE_MS_MAX)))?;
+    let hello = ClientHello {
+        key_name: peer.key_name.clone(),
+        purpose: peer.purpose,
+        session: peer.session,
+        identity: peer.identity,
+        nonce: random()?,
+    };
+    send(socket, &hello)?;
+    let server: ServerHello = receive(socket)?;
+    let transcript = transcript(&hello, &server);
+    // `blake3::Hash` compares in constant time.
+    if key.prove(SERVER_LABEL, &transcript) != server.proof {
+        return Err(TransportError::WrongKey);
+    }
+    send(socket, &ClientProof { proof: *key.prove(CLIENT_LABEL, &transcript).as_bytes() })?;
+    let welcome: Welcome = receive(socket)?;
+    let epoch = welcome.result.map_err(TransportError::Refused)?;
+    socket.set_timeout(None)?;
+    Ok(Welcomed { node: server.node, identity: server.identity, epoch })
+}
+
+/// The server's side. On an error the connection is to be closed.
+pub fn accept(socket: &Socket, key: &NodeKey, node: NodeId, identity: NodeIdentity, epoch: MapEpoch) -> Result<Peer> {
+    socket.set_timeout(Some(Duration::from_millis(HANDSHAKE_MS_MAX)))?;
+    let hello: ClientHello = receive(socket)?;
+    let user_key = UserKey::derive(key, &hello.key_name);
+    let mut server = ServerHello { node, identity, nonce: random()?, proof: [0; 32] };
+    let transcript = transcript(&hello, &server);
+    server.proof = *user_key.prove(SERVER_LABEL, &transcript).as_bytes();
+    send(socket, &server)?;
+    let proof: ClientProof = receive(socket)?;
+    let proven = user_key.prove(CLIENT_LABEL, &transcript) == proof.proof;
+    let result = if proven { check(socket, &hello.key_name) } else { Err(Error::AccessDenied) };
+    send(socket, &Welcome { result: result.clone().map(|()| epoch) })?;
+    socket.set_timeout(None)?;
+    match result {
+        Ok(()) => Ok(Peer {
+            key_name: hello.key_name,
+            purpose: hello.purpose,
+            session: hello.session,
+            identity: hello.identity,
+        }),
+        Err(_) => Err(TransportError::WrongKey),
+    }
+}
+
+/// A user's key over a Unix socket is good only in the hands of a process of that user (or of root).
+fn check(socket: &Socket, name: &KeyName) -> std::result::Result<(), Error> {
+    match (name, socket.peer_uid()) {
+        (KeyName::User(credentials), Some(uid)) if uid != credentials.uid && uid != 0 => Err(Error::AccessDenied),
+        (KeyName::User(credentials), _) => credentials.check(),
+        _ => Ok(()),
+    }
+}
+
+/// Everything said before the proofs; the server's own proof as zeros.
+fn transcript(client: &ClientHello, server: &ServerHello) -> Vec<u8> {
+    let blank = ServerHello { proof: [0; 32], ..server.clone() };
+    codec::append(&blank, codec::to_bytes(client))
+}
+
+fn random() -> Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(std::io::Error::from)?;
+    Ok(bytes)
+}
+
+fn send<T: serde::Serialize>(socket: &Socket, message: &T) -> Result<()> {
+    let mut out = Vec::with_capacity(256);
+    frame::append_body(&mut out, 0, message);
+    socket.send_all(&out)
+}
+
+fn receive<T: serde::de::DeserializeOwned>(socket: &Socket) -> Result<T> {
+    let mut header = [0; frame::HEADER_BYTES];
+    socket.receive_exact(&mut header)?;
+    let header = frame::Header::decode(&header).map_err(|_| TransportError::Malformed)?;
+    if header.body_bytes > HELLO_BYTES_MAX {
+        return Err(TransportError::Malformed);
+    }
+    let mut body = vec![0; header.body_bytes];
+    socket.receive_exact(&mut body)?;
+    codec::from_bytes(&body).map_err(|_| TransportError::Malformed)
+}

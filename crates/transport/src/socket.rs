@@ -1,0 +1,193 @@
+//! One connected stream.
+//!
+//! Calls block, and move bytes between the kernel and the memory they are given: no buffer of our own stands between.
+//! A signal that interrupts a call does not show.
+
+use crate::{Result, TransportError};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a stream runs over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SocketKind {
+    Tcp,
+    /// Between processes of one node.
+    Unix,
+}
+
+/// A connected stream socket.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    kind: SocketKind,
+}
+
+/// How long a TCP connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Socket buffer asked for on Unix sockets, bytes. Their default (208 KiB) makes sender and receiver take turns too often.
+const UNIX_BUFFER_BYTES: usize = 1 << 20;
+
+impl Socket {
+    /// Connects to `IP:PORT`.
+    pub fn connect_tcp(address: &str) -> Result<Self> {
+        let address = address.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error}")))?;
+        Ok(Self::from_tcp(TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?)?)
+    }
+
+    /// Connects to the Unix socket of this path.
+    pub fn connect_unix(path: &Path) -> Result<Self> {
+        Ok(Self::from_unix(UnixStream::connect(path)?))
+    }
+
+    /// Takes over a connected TCP stream. Small messages are sent at once.
+    pub fn from_tcp(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        Ok(Self { fd: stream.into(), kind: SocketKind::Tcp })
+    }
+
+    /// Takes over a connected Unix stream.
+    pub fn from_unix(stream: UnixStream) -> Self {
+        let fd: OwnedFd = stream.into();
+        // Larger buffers are a matter of speed only: where the limit of the system is lower, the kernel takes that.
+        let _ = sockopt::set_socket_send_buffer_size(&fd, UNIX_BUFFER_BYTES);
+        Self { fd, kind: SocketKind::Unix }
+    }
+
+    /// What the stream runs over.
+    pub fn kind(&self) -> SocketKind {
+        self.kind
+    }
+
+    /// User id of the process at the other end of a Unix socket; `None` over TCP.
+    pub fn peer_uid(&self) -> Option<u32> {
+        match self.kind {
+            SocketKind::Tcp => None,
+            SocketKind::Unix => sockopt::socket_peercred(&self.fd).ok().map(|credentials| credentials.uid.as_raw()),
+        }
+    }
+
+    /// The peer's address, for people.
+    pub fn peer_text(&self) -> String {
+        match self.kind {
+            SocketKind::Unix => "unix".to_owned(),
+            SocketKind::Tcp => rustix::net::getpeername(&self.fd)
+                .ok()
+                .flatten()
+                .and_then(|address| std::net::SocketAddr::try_from(address).ok())
+                .map_or_else(|| "tcp".to_owned(), |address| address.to_string()),
+        }
+    }
+
+    /// Bounds each blocking receive and send; `None`: no bound.
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> Result<()> {
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, timeout)?;
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, timeout)?;
+        Ok(())
+    }
+
+    /// Ends the connection: whoever blocks in it, here or there, gets an error.
+    pub fn shutdown(&self) {
+        // It may be closed by the other side already, which is what is wanted.
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+    }
+
+    /// Another handle of the same connection, for shutting it down from another thread.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()?, kind: self.kind })
+    }
+
+    /// Sends all of these bytes.
+    pub fn send_all(&self, bytes: &[u8]) -> Result<()> {
+        self.send_some(bytes, SendFlags::NOSIGNAL)
+    }
+
+    /// Sends all of these bytes, and lets the kernel join them with what follows at once.
+    pub fn send_all_more(&self, bytes: &[u8]) -> Result<()> {
+        self.send_some(bytes, SendFlags::NOSIGNAL | SendFlags::MORE)
+    }
+
+    fn send_some(&self, mut bytes: &[u8], flags: SendFlags) -> Result<()> {
+        while !bytes.is_empty() {
+            match send(&self.fd, bytes, flags) {
+                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends header and bulk as one piece, without joining them in memory.
+    pub fn send_all_with(&self, header: &[u8], bulk: &[u8]) -> Result<()> {
+        if bulk.is_empty() {
+            return self.send_all(header);
+        }
+        let slices = [IoSlice::new(header), IoSlice::new(bulk)];
+        let sent = loop {
+            match rustix::net::sendmsg(&self.fd, &slices, &mut Default::default(), SendFlags::NOSIGNAL) {
+                Ok(sent) => break sent,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        if let Some(rest) = header.get(sent..) {
+            self.send_all(rest)?;
+        }
+        self.send_all(bulk.get(sent.saturating_sub(header.len())..).unwrap_or_default())
+    }
+
+    /// Receives until `bytes` is full. The other side's end of the stream is an error.
+    pub fn receive_exact(&self, bytes: &mut [u8]) -> Result<()> {
+        let mut have = 0;
+        while have < bytes.len() {
+            let Some(rest) = bytes.get_mut(have..) else { break };
+            have += self.receive_some(rest)?;
+        }
+        Ok(())
+    }
+
+    /// Receives at least one byte; the end of the stream is an error.
+    pub fn receive_some(&self, bytes: &mut [u8]) -> Result<usize> {
+        loop {
+            match recv(&self.fd, &mut *bytes, RecvFlags::empty()) {
+                Ok((0, _)) => return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
+                Ok((count, _)) => return Ok(count),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Receives a header, and with the same call as much as has come of what stands behind it, into `bulk`. Returns how
+    /// many bytes of `bulk` are filled. `bulk` must not be longer than what certainly follows this header.
+    pub fn receive_header_and_some(&self, header: &mut [u8], bulk: &mut [u8]) -> Result<usize> {
+        let header_bytes = header.len();
+        let received = loop {
+            let mut slices = [IoSliceMut::new(header), IoSliceMut::new(bulk)];
+            match rustix::net::recvmsg(&self.fd, &mut slices, &mut Default::default(), RecvFlags::empty()) {
+                Ok(message) if message.bytes == 0 => {
+                    return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into()));
+                }
+                Ok(message) => break message.bytes,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        if let Some(rest) = header.get_mut(received..) {
+            self.receive_exact(rest)?;
+        }
+        Ok(received.saturating_sub(header_bytes))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
