@@ -1,0 +1,12 @@
+//! What a client decides, without I/O: what it may still believe ([`Cache`]), which written bytes it gathers
+//! ([`WriteBehind`]) and which it reads ahead ([`ReadAhead`]).
+//!
+//! The client library joins this to connections and threads, the simulation to a virtual network.
+
+mod cache;
+mod read_ahead;
+mod write_behind;
+
+pub use cache::{Cache, Cached, Dropped};
+pub use read_ahead::{ReadAhead, Window};
+pub use write_behind::{Taken, WriteBehind};
