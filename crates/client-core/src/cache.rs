@@ -6,9 +6,9 @@
 //! Invariant: an answer from here is one that the shard would have given at some moment between the call and its return.
 //! Not here: data leases of open files; the kernel's caches above, which are told what is [`Dropped`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
-use weft_protocol::{Attributes, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, Name, ShardId};
+use weft_protocol::{Attributes, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId};
 
 /// Names kept. Beyond it the oldest are given back.
 const ENTRIES_MAX: usize = 64 << 10;
@@ -45,6 +45,8 @@ struct CachedName {
     /// `None`: the name is not there.
     target: Option<(InodeNumber, FileKind)>,
     age: u32,
+    /// Of the reply that granted it.
+    stamp: u64,
     /// Known by the lease on the whole directory, not by one of its own.
     by_directory: bool,
 }
@@ -53,6 +55,8 @@ struct CachedName {
 struct CachedAttributes {
     attributes: Attributes,
     age: u32,
+    /// Of the reply that granted it.
+    stamp: u64,
     /// Times and sizes have changed by an own operation; owner and mode still hold.
     times_stale: bool,
 }
@@ -65,12 +69,12 @@ pub struct Cache {
     name_order: VecDeque<(InodeNumber, u64)>,
     attributes: BTreeMap<InodeNumber, CachedAttributes>,
     attribute_order: VecDeque<InodeNumber>,
-    /// Directories all of whose names are known, with the age of the knowledge.
-    complete: BTreeMap<InodeNumber, u32>,
+    /// Directories all of whose names are known: age of the knowledge, stamp of its grant.
+    complete: BTreeMap<InodeNumber, (u32, u64)>,
     /// The stamp of the last recall of a key, while replies granted before may be on their way.
     recalls: BTreeMap<LeaseKey, u64>,
-    /// Leases dropped to make room, to be given back.
-    surplus: BTreeSet<LeaseKey>,
+    /// Leases dropped to make room, to be given back, with the stamps of their grants.
+    surplus: BTreeMap<LeaseKey, u64>,
 }
 
 impl Cache {
@@ -116,7 +120,7 @@ impl Cache {
 
     /// What is known of a name.
     pub fn lookup(&self, parent: InodeNumber, name: &Name, now_ms: u64) -> Cached {
-        let complete = self.complete.get(&parent).is_some_and(|age| self.current(parent, *age, now_ms));
+        let complete = self.complete.get(&parent).is_some_and(|(age, _)| self.current(parent, *age, now_ms));
         match self.names.get(&(parent, name.hash64())) {
             Some(known)
                 if known.name == *name
@@ -153,12 +157,12 @@ impl Cache {
     ) {
         let key = (parent, name.hash64());
         let own = grants.contains(Grants::ENTRY) && !self.recalled(LeaseKey::Entry(parent, key.1), stamp);
-        let complete = self.complete.get(&parent) == Some(&self.age(parent));
+        let complete = self.complete.get(&parent).is_some_and(|(age, _)| *age == self.age(parent));
         if !own && !complete {
             self.names.remove(&key);
             return;
         }
-        let cached = CachedName { name: name.clone(), target, age: self.age(parent), by_directory: !own };
+        let cached = CachedName { name: name.clone(), target, age: self.age(parent), stamp, by_directory: !own };
         if self.names.insert(key, cached).is_none() {
             self.name_order.push_back(key);
         }
@@ -172,7 +176,7 @@ impl Cache {
             self.attributes.remove(&inode);
             return;
         }
-        let cached = CachedAttributes { attributes: attributes.clone(), age: self.age(inode), times_stale: false };
+        let cached = CachedAttributes { attributes: attributes.clone(), age: self.age(inode), stamp, times_stale: false };
         if self.attributes.insert(inode, cached).is_none() {
             self.attribute_order.push_back(inode);
         }
@@ -183,7 +187,7 @@ impl Cache {
     pub fn learn_complete(&mut self, directory: InodeNumber, stamp: u64) {
         if !self.recalled(LeaseKey::Directory(directory), stamp) {
             let age = self.age(directory);
-            self.complete.insert(directory, age);
+            self.complete.insert(directory, (age, stamp));
         }
     }
 
@@ -195,7 +199,7 @@ impl Cache {
         if keeps_own && self.names.get(&key).is_some_and(|known| known.target == Some(target)) {
             return;
         }
-        let cached = CachedName { name: name.clone(), target: Some(target), age, by_directory: true };
+        let cached = CachedName { name: name.clone(), target: Some(target), age, stamp: 0, by_directory: true };
         if self.names.insert(key, cached).is_none() {
             self.name_order.push_back(key);
         }
@@ -295,18 +299,20 @@ impl Cache {
     fn make_room(&mut self) {
         while self.names.len() > ENTRIES_MAX {
             let Some(key) = self.name_order.pop_front() else { break };
-            if self.names.remove(&key).is_some() {
+            if let Some(known) = self.names.remove(&key) {
                 // A complete directory with a name missing would lie.
-                if self.complete.remove(&key.0).is_some() {
-                    self.surplus.insert(LeaseKey::Directory(key.0));
+                if let Some((_, stamp)) = self.complete.remove(&key.0) {
+                    self.surplus.insert(LeaseKey::Directory(key.0), stamp);
                 }
-                self.surplus.insert(LeaseKey::Entry(key.0, key.1));
+                if !known.by_directory {
+                    self.surplus.insert(LeaseKey::Entry(key.0, key.1), known.stamp);
+                }
             }
         }
         while self.attributes.len() > ATTRIBUTES_MAX {
             let Some(inode) = self.attribute_order.pop_front() else { break };
-            if self.attributes.remove(&inode).is_some() {
-                self.surplus.insert(LeaseKey::Attributes(inode));
+            if let Some(known) = self.attributes.remove(&inode) {
+                self.surplus.insert(LeaseKey::Attributes(inode), known.stamp);
             }
         }
         // Keys removed otherwise stay in the order queues: keep those short too.
@@ -318,15 +324,15 @@ impl Cache {
         }
     }
 
-    /// Leases to be given back, of one shard at a time, at most `count`.
-    pub fn take_surplus(&mut self, count: usize) -> Option<(ShardId, Vec<(LeaseKey, LeaseMode)>)> {
-        let shard = self.surplus.first()?.inode().shard();
-        let keys: Vec<LeaseKey> =
-            self.surplus.iter().filter(|key| key.inode().shard() == shard).take(count).copied().collect();
-        for key in &keys {
+    /// Leases to be given back, of one shard at a time, at most `count`, with the stamps of their grants.
+    pub fn take_surplus(&mut self, count: usize) -> Option<(ShardId, Vec<(LeaseKey, u64)>)> {
+        let shard = self.surplus.first_key_value()?.0.inode().shard();
+        let of_shard = self.surplus.iter().filter(|(key, _)| key.inode().shard() == shard);
+        let leases: Vec<(LeaseKey, u64)> = of_shard.take(count).map(|(key, stamp)| (*key, *stamp)).collect();
+        for (key, _) in &leases {
             self.surplus.remove(key);
         }
-        Some((shard, keys.into_iter().map(|key| (key, LeaseMode::None)).collect()))
+        Some((shard, leases))
     }
 
     /// Leases waiting to be given back.

@@ -1,8 +1,26 @@
 //! A connected client.
+//!
+//! Lock order: an open inode's state (1), `links` (2), a link's pools and the cache (3). None of rank 2 or 3 is held across
+//! a send or a receive.
+
+use crate::identity::Identity;
 use crate::instance::Instance;
-use std::sync::Arc;
+use crate::link::{Link, lock};
+use crate::open_inode::OpenInode;
+use crate::recalls::{self, RecallThread};
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use weft_client_core::Cache;
+use weft_protocol::handshake::KeyName;
+use weft_protocol::limits::{HANDLE_BUFFER_BYTES, RELEASE_KEYS_MAX};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::{ClusterMap, Credentials, InodeNumber, Name, NodeId, Result};
+use weft_protocol::message::shard::ShardRequest;
+use weft_protocol::{
+    Capability, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, Name, NodeId, NodeKey, ObjectId, Result, SessionId,
+    ShardId, UserKey,
+};
 
 /// Which way file data takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,6 +58,19 @@ pub struct ClientCounters {
     pub recalls: u64,
 }
 
+#[derive(Default)]
+pub(crate) struct AtomicCounters {
+    pub descriptor_read_bytes: AtomicU64,
+    pub descriptor_write_bytes: AtomicU64,
+    pub unix_read_bytes: AtomicU64,
+    pub unix_write_bytes: AtomicU64,
+    pub tcp_read_bytes: AtomicU64,
+    pub tcp_write_bytes: AtomicU64,
+    pub shard_calls: AtomicU64,
+    pub data_requests: AtomicU64,
+    pub recalls: AtomicU64,
+}
+
 /// Told when a lease is recalled, so that another cache above (the kernel's) drops what it keeps. Called on the recall
 /// thread with no lock held; may block.
 pub trait Invalidator: Send + Sync {
@@ -51,44 +82,324 @@ pub trait Invalidator: Send + Sync {
 
 /// A client of one file system.
 #[derive(Clone)]
-pub struct Client(#[expect(dead_code, reason = "skeleton")] Arc<()>);
+pub struct Client(pub(crate) Arc<Inner>);
+
+/// A batch of leased object identifiers.
+#[derive(Clone, Copy)]
+pub(crate) struct Batch {
+    pub capability: Capability,
+    pub next: u32,
+}
+
+pub(crate) struct Inner {
+    pub identity: Identity,
+    pub way: Way,
+    pub buffer_bytes: usize,
+    map: RwLock<Arc<ClusterMap>>,
+    session: AtomicU64,
+    /// Rank 2.
+    links: Mutex<HashMap<NodeId, Arc<Link>>>,
+    /// Rank 3.
+    pub cache: Mutex<Cache>,
+    /// Inodes that are open. Rank 2.
+    pub open: Mutex<HashMap<InodeNumber, Arc<OpenInode>>>,
+    /// Object identifiers, per storage server. Rank 2.
+    pub batches: Mutex<HashMap<NodeId, Batch>>,
+    /// Data leases of closed files with the stamps of their grants, to be given back together. Rank 3.
+    pub closed_leases: Mutex<Vec<(LeaseKey, u64)>>,
+    /// Opens on their way: their files may be open at the shard already.
+    pub opening: AtomicUsize,
+    pub counters: AtomicCounters,
+    pub invalidator: RwLock<Option<Arc<dyn Invalidator>>>,
+    pub recall_thread: RecallThread,
+    pub closed: AtomicBool,
+    /// Where files of this client are made.
+    pub home: NodeId,
+}
 
 impl Client {
     /// Connects to a running file system. Fails when none of its nodes answers or the key is refused.
     pub fn connect(instance: &Instance, options: &ClientOptions) -> Result<Client> {
-        let _ = (instance, options);
-        todo!()
+        let inner = Arc::new(Inner::new(instance, options)?);
+        recalls::start(&inner).map_err(|error| Error::Device(error.raw_os_error().unwrap_or(11)))?;
+        Ok(Client(inner))
     }
 
     /// The credentials of the key that the client connected with.
     pub fn credentials(&self) -> Credentials {
-        todo!()
+        self.0.identity.credentials.clone()
     }
 
     /// The map as last seen.
     pub fn map(&self) -> Arc<ClusterMap> {
-        todo!()
+        self.0.map()
     }
 
     /// Asks a node as such (status, stuck, shutdown).
     pub fn node_request(&self, node: NodeId, request: NodeRequest) -> Result<NodeAnswer> {
-        let _ = (node, request);
-        todo!()
+        self.0.node_call(node, request)
+    }
+
+    /// Does nothing at the shard of `/`, and waits for it: the limit of what any call can reach.
+    pub fn ping(&self) -> Result<()> {
+        let request = ShardRequest::Ping;
+        self.0.call(&self.0.identity.credentials, InodeNumber::ROOT.shard(), request).map(|_| ())
     }
 
     /// Who is told of recalls. At most one; set it before the first operation.
     pub fn set_invalidator(&self, invalidator: Arc<dyn Invalidator>) {
-        let _ = invalidator;
-        todo!()
+        *self.0.invalidator.write().unwrap_or_else(PoisonError::into_inner) = Some(invalidator);
     }
 
     /// What was done so far.
     pub fn counters(&self) -> ClientCounters {
-        todo!()
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.0.counters;
+        ClientCounters {
+            descriptor_read_bytes: value(&counters.descriptor_read_bytes),
+            descriptor_write_bytes: value(&counters.descriptor_write_bytes),
+            unix_read_bytes: value(&counters.unix_read_bytes),
+            unix_write_bytes: value(&counters.unix_write_bytes),
+            tcp_read_bytes: value(&counters.tcp_read_bytes),
+            tcp_write_bytes: value(&counters.tcp_write_bytes),
+            shard_calls: value(&counters.shard_calls),
+            data_requests: value(&counters.data_requests),
+            recalls: value(&counters.recalls),
+        }
     }
 
     /// Writes back what is buffered and ends the session at every node. Further operations fail.
     pub fn close(&self) -> Result<()> {
-        todo!()
+        let open: Vec<_> = lock(&self.0.open).values().cloned().collect();
+        let mut result = Ok(());
+        for inode in open {
+            result = result.and(inode.flush(&self.0, crate::link::SlotFor::Caller));
+        }
+        if self.0.closed.swap(true, Ordering::AcqRel) {
+            return result;
+        }
+        self.0.recall_thread.stop();
+        let links: Vec<_> = lock(&self.0.links).drain().map(|(_, link)| link).collect();
+        let map = self.map();
+        for link in links {
+            for shard in map.shards_at(link.node()) {
+                self.0.end_session(&link, shard);
+            }
+        }
+        result
     }
+}
+
+impl Inner {
+    fn new(instance: &Instance, options: &ClientOptions) -> Result<Self> {
+        let key = owner_key(instance)?;
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        let groups = groups.into_iter().map(rustix::process::Gid::as_raw).collect();
+        let node = crate::instance::local_identity().map_err(device)?;
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).map_err(|_| Error::Device(5))?;
+        let (a, b) = (u64_of(&random[..8]), u64_of(&random[8..]));
+        let home = pick_home(&instance.map, node, b).ok_or(Error::Unreachable)?;
+        Ok(Self {
+            identity: Identity {
+                key_name: KeyName::Owner,
+                key,
+                node,
+                credentials: Credentials { uid, gid, groups },
+            },
+            way: options.way,
+            buffer_bytes: if options.buffer_bytes == 0 { HANDLE_BUFFER_BYTES } else { options.buffer_bytes },
+            map: RwLock::new(Arc::new(instance.map.clone())),
+            session: AtomicU64::new(a),
+            links: Mutex::default(),
+            cache: Mutex::default(),
+            open: Mutex::default(),
+            batches: Mutex::default(),
+            closed_leases: Mutex::default(),
+            opening: AtomicUsize::new(0),
+            counters: AtomicCounters::default(),
+            invalidator: RwLock::default(),
+            recall_thread: RecallThread::new().map_err(device)?,
+            closed: AtomicBool::new(false),
+            home,
+        })
+    }
+
+    /// Milliseconds since boot, sleep included: what leases count on.
+    pub fn clock_ms(&self) -> u64 {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        time.tv_sec.cast_unsigned() * 1000 + time.tv_nsec.cast_unsigned() / 1_000_000
+    }
+
+    pub fn tcp_only(&self) -> bool {
+        self.way == Way::Tcp
+    }
+
+    pub fn map(&self) -> Arc<ClusterMap> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn set_map(&self, map: Arc<ClusterMap>) {
+        let mut present = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if map.epoch > present.epoch {
+            *present = map;
+        }
+    }
+
+    pub fn session(&self) -> SessionId {
+        SessionId(self.session.load(Ordering::Acquire))
+    }
+
+    /// The link to a node, whose recalls are listened to.
+    pub fn link(&self, node: NodeId) -> Result<Arc<Link>> {
+        let link = self.link_without_recalls(node)?;
+        self.recall_thread.attend(self, &link)?;
+        Ok(link)
+    }
+
+    /// The link to a node that grants no leases: nothing is recalled.
+    pub fn link_without_recalls(&self, node: NodeId) -> Result<Arc<Link>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::BadHandle);
+        }
+        let mut links = lock(&self.links);
+        if let Some(link) = links.get(&node) {
+            return Ok(Arc::clone(link));
+        }
+        let record = self.map().node(node).cloned().ok_or(Error::Unreachable)?;
+        let link = Arc::new(Link::new(record, self.session()));
+        links.insert(node, Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// The session that these links had is over. A new one is begun; nothing cached holds any more.
+    pub fn begin_new_session(&self, ended: SessionId) {
+        let mut links = lock(&self.links);
+        if self.session() != ended {
+            return;
+        }
+        let mut random = [0; 8];
+        if getrandom::fill(&mut random).is_ok() {
+            self.session.store(u64::from_le_bytes(random), Ordering::Release);
+        }
+        links.clear();
+        drop(links);
+        tracing::warn!("session {:016x} has ended at a server: beginning a new one", ended.0);
+        self.recall_thread.forget_all();
+        lock(&self.cache).clear();
+        lock(&self.batches).clear();
+        lock(&self.closed_leases).clear();
+        let open: Vec<_> = lock(&self.open).values().cloned().collect();
+        for inode in open {
+            inode.lease_lost();
+        }
+    }
+
+    fn end_session(&self, link: &Link, shard: ShardId) {
+        use weft_protocol::message::Message;
+        use weft_protocol::message::shard::ShardCall;
+        let mut slot = link.take_slot(crate::link::SlotFor::Caller);
+        // A slot that was never connected has nothing to end, unless others of this link have.
+        slot.sequence += 1;
+        if let Some(connection) = &mut slot.connection {
+            let call = ShardCall {
+                shard,
+                epoch: self.map().epoch,
+                slot: slot.index,
+                sequence: slot.sequence,
+                credentials: None,
+                request: ShardRequest::EndSession,
+            };
+            // A server that is away ends the session by itself after its term.
+            let _ = connection.call(&Message::Shard(call));
+        }
+        link.return_slot(slot);
+    }
+
+    /// Puts the data lease of a closed file with those that are given back together.
+    pub fn give_back(&self, inode: InodeNumber, stamp: u64) {
+        let mut closed = lock(&self.closed_leases);
+        closed.push((LeaseKey::Data(inode), stamp));
+        let enough = closed.len() >= recalls::RELEASE_BATCH;
+        drop(closed);
+        if enough {
+            self.recall_thread.wake();
+        }
+    }
+
+    /// Leases to be given back at one shard: of closed files, and those that the cache had no room for.
+    pub fn take_surplus(&self) -> Option<(ShardId, Vec<(LeaseKey, u64)>)> {
+        let mut closed = lock(&self.closed_leases);
+        let Some(shard) = closed.first().map(|(key, _)| key.inode().shard()) else {
+            drop(closed);
+            return lock(&self.cache).take_surplus(RELEASE_KEYS_MAX);
+        };
+        let mut taken = Vec::new();
+        closed.retain(|lease| {
+            let take = lease.0.inode().shard() == shard && taken.len() < RELEASE_KEYS_MAX;
+            if take {
+                taken.push(*lease);
+            }
+            !take
+        });
+        Some((shard, taken))
+    }
+
+    /// An identifier for a new object at `node`, with the right to make it.
+    pub fn new_object(&self, node: NodeId) -> Result<(ObjectId, Capability)> {
+        use weft_protocol::limits::OBJECT_BATCH_COUNT;
+        use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
+        if let Some(taken) = take_from_batch(&mut lock(&self.batches), node) {
+            return Ok(taken);
+        }
+        let StorageAnswer::Batch { capability } =
+            self.storage_call(node, StorageRequest::LeaseObjects { count: OBJECT_BATCH_COUNT })?
+        else {
+            return Err(Error::Malformed);
+        };
+        let mut batches = lock(&self.batches);
+        batches.insert(node, Batch { capability, next: 0 });
+        take_from_batch(&mut batches, node).ok_or(Error::Malformed)
+    }
+}
+
+/// Seconds before the end of its term at which a batch is not begun any more.
+const BATCH_MARGIN_SECONDS: u32 = 600;
+
+fn take_from_batch(batches: &mut HashMap<NodeId, Batch>, node: NodeId) -> Option<(ObjectId, Capability)> {
+    let batch = batches.get_mut(&node)?;
+    let now = u32::try_from(rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec).unwrap_or(u32::MAX);
+    if batch.next >= batch.capability.count || now.saturating_add(BATCH_MARGIN_SECONDS) > batch.capability.expires_seconds {
+        return None;
+    }
+    let first = batch.capability.object;
+    let object = ObjectId::new(first.node(), first.sequence() + u64::from(batch.next));
+    batch.next += 1;
+    Some((object, batch.capability))
+}
+
+/// The node on which this client's files are made: one with storage on this machine, else any with storage. Clients spread
+/// over several by chance.
+fn pick_home(map: &ClusterMap, here: weft_protocol::NodeIdentity, random: u64) -> Option<NodeId> {
+    let storing: Vec<_> = map.nodes.iter().filter(|node| node.stores).collect();
+    let near: Vec<_> = storing.iter().filter(|node| node.identity == here).copied().collect();
+    let choice = if near.is_empty() { storing } else { near };
+    let index = usize::try_from(random).unwrap_or(0).checked_rem(choice.len())?;
+    choice.get(index).map(|node| node.id)
+}
+
+/// The owner's key, derived from the node key that `weft up` left in the runtime directory.
+fn owner_key(instance: &Instance) -> Result<UserKey> {
+    let bytes = std::fs::read(instance.node_key_path()).map_err(|_| Error::AccessDenied)?;
+    let bytes: [u8; 32] = bytes.try_into().map_err(|_| Error::AccessDenied)?;
+    Ok(UserKey::derive(&NodeKey::new(bytes), &KeyName::Owner))
+}
+
+fn u64_of(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn device(error: io::Error) -> Error {
+    Error::Device(error.raw_os_error().unwrap_or(weft_protocol::error::errno::EIO))
 }

@@ -1,9 +1,20 @@
 //! Open files.
-use crate::client::Client;
+//!
+//! Ways that bytes go, the shortest that is open first: gathered bytes in this process; a descriptor of the object's file
+//! (same node, under a lease); windows read ahead; straight between the caller's memory and the server.
+
+use crate::client::{Client, Inner};
+use crate::data_calls::{read_descriptor, request};
+use crate::link::{SlotFor, lock};
 use crate::names::Entry;
-use std::sync::Arc;
-use weft_protocol::message::shard::{Access, CreateFile};
-use weft_protocol::{Credentials, InodeNumber, Name, Result};
+use crate::open_inode::{OpenInode, Opened, ReadVia};
+use crate::reader::{Reader, Source};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use weft_protocol::data::DataOperation;
+use weft_protocol::limits::BULK_BYTES_MAX;
+use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, ShardRequest};
+use weft_protocol::{Credentials, Error, InodeNumber, Name, Result};
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,19 +23,60 @@ pub struct OpenOptions {
     pub truncate: bool,
     /// Each write goes to the end of the file.
     pub append: bool,
-    /// No buffering: each call goes to the storage server (or the object's descriptor).
+    /// No buffering: each call goes to the storage server.
     pub direct: bool,
+}
+
+impl OpenOptions {
+    /// Open for reading.
+    pub const READ: Self = Self { access: Access::Read, truncate: false, append: false, direct: false };
+    /// Open for writing, cut to nothing.
+    pub const WRITE: Self = Self { access: Access::Write, truncate: true, append: false, direct: false };
+
+    fn flags(self) -> OpenFlags {
+        OpenFlags { access: self.access, truncate: self.truncate, direct: self.direct }
+    }
 }
 
 /// An open file. Shared by any number of threads. Dropping it without [`File::close`] loses errors of buffered writes.
 #[derive(Clone)]
-pub struct File(#[expect(dead_code, reason = "skeleton")] Arc<()>);
+pub struct File(Arc<Handle>);
+
+struct Handle {
+    inner: Arc<Inner>,
+    open: Arc<OpenInode>,
+    options: OpenOptions,
+    /// Rank 0: taken before the inode's state, held across data requests of this handle's own windows.
+    reader: Mutex<Reader>,
+}
+
+/// Counts an open on its way: see `recalls`.
+struct Opening<'a>(&'a Inner);
+
+impl<'a> Opening<'a> {
+    fn begin(inner: &'a Inner) -> Self {
+        inner.opening.fetch_add(1, Ordering::AcqRel);
+        Self(inner)
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.opening.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 impl Client {
-    /// Opens an inode.
+    /// Opens an inode. One message.
     pub fn open(&self, who: &Credentials, inode: InodeNumber, options: OpenOptions) -> Result<File> {
-        let _ = (who, inode, options);
-        todo!()
+        let _opening = Opening::begin(&self.0);
+        let request = ShardRequest::Open { inode, flags: options.flags() };
+        let answer = self.0.call(who, inode.shard(), request)?;
+        let ShardAnswer::Opened { attributes, capability, grants, .. } = answer.answer else {
+            return Err(Error::Malformed);
+        };
+        lock(&self.0.cache).learn_attributes(&attributes, grants, answer.stamp);
+        Ok(self.opened(&Opened { attributes, capability, grants, stamp: answer.stamp }, options))
     }
 
     /// Opens a name, and makes it when it is not there and `create` says how. One message for both.
@@ -36,56 +88,169 @@ impl Client {
         options: OpenOptions,
         create: Option<CreateFile>,
     ) -> Result<(File, Entry)> {
-        let _ = (who, parent, name, options, create);
-        todo!()
+        let _opening = Opening::begin(&self.0);
+        let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
+        let answer = self.0.call(who, parent.shard(), request)?;
+        let stamp = answer.stamp;
+        let (attributes, capability, created, grants) = match answer.answer {
+            ShardAnswer::Opened { attributes, capability, created, grants } => (attributes, capability, created, grants),
+            ShardAnswer::Absent { grants } => {
+                lock(&self.0.cache).learn_name(parent, name, None, grants, stamp);
+                return Err(Error::NotFound);
+            }
+            ShardAnswer::RemoteDirectory { .. } => return Err(Error::IsDirectory),
+            ShardAnswer::Entry { attributes, .. } => {
+                let directory = attributes.kind == weft_protocol::FileKind::Directory;
+                return Err(if directory { Error::IsDirectory } else { Error::SymlinkLoop });
+            }
+            _ => return Err(Error::Malformed),
+        };
+        if created {
+            lock(&self.0.cache).directory_changed(parent);
+        }
+        self.0.learn(parent, name, &attributes, grants, stamp);
+        let entry = self.0.entry(parent, name, &attributes);
+        let file = self.opened(&Opened { attributes, capability, grants, stamp }, options);
+        Ok((file, entry))
+    }
+
+    fn opened(&self, opened: &Opened, options: OpenOptions) -> File {
+        let inner = &self.0;
+        let open = {
+            let mut table = lock(&inner.open);
+            let made = || Arc::new(OpenInode::new(&opened.attributes, inner.buffer_bytes));
+            let open = Arc::clone(table.entry(opened.attributes.inode).or_insert_with(made));
+            open.handles.fetch_add(1, Ordering::AcqRel);
+            open
+        };
+        open.opened(inner, options.access, opened);
+        let reader = Mutex::new(Reader::new(inner.buffer_bytes));
+        File(Arc::new(Handle { inner: Arc::clone(inner), open, options, reader }))
     }
 }
 
 impl File {
     /// The inode that is open.
     pub fn inode(&self) -> InodeNumber {
-        todo!()
+        self.0.open.inode
     }
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let _ = (buffer, offset);
-        todo!()
+        if !self.0.options.access.reads() {
+            return Err(Error::BadHandle);
+        }
+        match self.0.read(buffer, offset) {
+            Err(Error::NoObject | Error::CapabilityRejected) => {
+                self.0.open.right_is_void();
+                self.0.read(buffer, offset)
+            }
+            result => result,
+        }
     }
 
     /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show here.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let _ = (bytes, offset);
-        todo!()
+        let Handle { inner, open, options, .. } = &*self.0;
+        if !options.access.writes() {
+            return Err(Error::BadHandle);
+        }
+        match open.write(inner, bytes, offset, options.append, options.direct) {
+            Err(Error::NoObject | Error::CapabilityRejected) => {
+                open.right_is_void();
+                open.write(inner, bytes, offset, options.append, options.direct)
+            }
+            result => result,
+        }
     }
 
     /// Bytes of the file now, as this handle sees it.
     pub fn size(&self) -> Result<u64> {
-        todo!()
+        let Handle { inner, open, .. } = &*self.0;
+        match open.known_size() {
+            Some(size) => Ok(size),
+            None => inner.ask_attributes(&inner.identity.credentials, open.inode).map(|attributes| attributes.size),
+        }
     }
 
     /// Sends what is buffered and reports size and time to the shard: what `close` does, without closing.
     pub fn flush(&self) -> Result<()> {
-        todo!()
+        self.0.open.flush(&self.0.inner, SlotFor::Caller)
     }
 
     /// As `flush`, and the data is on the storage server's device.
     pub fn sync(&self) -> Result<()> {
-        todo!()
+        self.0.open.sync(&self.0.inner)
     }
 
     /// Whether a cache above (the kernel's) may keep the contents: a data lease is held.
     pub fn may_cache(&self) -> bool {
-        todo!()
+        self.0.open.may_cache()
     }
 
-    /// A descriptor of the object's file on this node, readable (and writable when the handle is), where one is passed.
+    /// A descriptor of the object's file on this node, readable (and writable when a handle is), where one is passed.
     pub fn descriptor(&self) -> Option<Arc<std::os::fd::OwnedFd>> {
-        todo!()
+        self.0.open.descriptor(&self.0.inner)
     }
 
-    /// Flushes and closes.
+    /// Flushes and closes: the handle counts as closed when its last clone is gone.
     pub fn close(self) -> Result<()> {
-        todo!()
+        self.flush()
+    }
+}
+
+impl Handle {
+    fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let Self { inner, open, options, reader } = self;
+        let version = open.data_version.load(Ordering::Acquire);
+        match open.read_via(inner, buffer, offset)? {
+            ReadVia::Done(count) => Ok(count),
+            ReadVia::Zeros { size } => {
+                let count = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+                buffer.get_mut(..count).unwrap_or_default().fill(0);
+                Ok(count)
+            }
+            ReadVia::Descriptor(file) => {
+                let count = read_descriptor(&file, buffer, offset)?;
+                inner.counters.descriptor_read_bytes.fetch_add(count as u64, Ordering::Relaxed);
+                Ok(count)
+            }
+            ReadVia::Server { held, size: Some(size) } if !options.direct && buffer.len() < inner.buffer_bytes => {
+                let source = Source { inode: open.inode, held, size, version };
+                lock(reader).read(inner, &source, buffer, offset)
+            }
+            ReadVia::Server { held, .. } => {
+                let mut have = 0;
+                for piece in buffer.chunks_mut(BULK_BYTES_MAX as usize) {
+                    let request = request(open.inode, DataOperation::Read, held, offset + have as u64, piece.len());
+                    let reply = inner.data_read(&request, piece)?;
+                    have += reply.bulk_bytes as usize;
+                    if (reply.bulk_bytes as usize) < piece.len() {
+                        break;
+                    }
+                }
+                Ok(have)
+            }
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let (inner, open) = (&self.inner, &self.open);
+        if let Err(error) = open.flush(inner, SlotFor::Caller) {
+            tracing::warn!("inode {}: buffered bytes were lost when the file was closed: {error}", open.inode);
+        }
+        let last = {
+            let mut table = lock(&inner.open);
+            let last = open.handles.fetch_sub(1, Ordering::AcqRel) == 1;
+            if last {
+                table.remove(&open.inode);
+            }
+            last
+        };
+        if last {
+            inner.give_back(open.inode, open.stamp());
+        }
     }
 }

@@ -4,14 +4,21 @@
 //! and inodes are its methods; an open file is a [`File`]. All calls block the calling thread, which itself reads the socket
 //! for its reply.
 //!
-//! What decides stands in [`core`] and does no I/O: the lease cache, the slots, the buffers of a file. The rest joins it to
+//! What decides stands in [`weft_client_core`] and does no I/O: the lease cache, the buffers of a file. The rest joins it to
 //! connections ([`weft_transport`]), a thread for recalls, and the caller's threads.
 
+mod calls;
 pub mod client;
+mod data_calls;
 pub mod file;
+mod identity;
 pub mod instance;
+mod link;
 pub mod names;
+mod open_inode;
 pub mod path;
+mod reader;
+mod recalls;
 
 pub use client::{Client, ClientCounters, ClientOptions, Invalidator, Way};
 pub use file::{File, OpenOptions};

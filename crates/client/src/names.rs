@@ -1,9 +1,18 @@
 //! Operations on names and inodes.
-use crate::client::Client;
+//!
+//! Answered from the lease cache where it holds; otherwise one message to the shard of the directory or inode.
+
+use crate::client::{Client, Inner};
+use crate::link::lock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
-use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry, RenameMode};
-use weft_protocol::message::storage::Space;
-use weft_protocol::{AttributeChanges, Attributes, Credentials, InodeNumber, Name, NodeId, Result};
+use weft_client_core::Cached;
+use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry, RenameMode, ShardAnswer, ShardRequest, SymlinkTarget};
+use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
+use weft_protocol::{
+    AttributeChanges, Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, NodeId, Result,
+};
 
 /// An inode, and how long a cache above may keep what is told of it (zero: not at all).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,8 +33,10 @@ pub struct DirectoryListing {
     pub next: Option<DirectoryCursor>,
     /// The directory's `..`.
     pub parent: InodeNumber,
-    /// How long a cache above may keep the names and attributes of this page.
-    pub valid: Duration,
+    /// How long a cache above may keep the names of this page.
+    pub names_valid: Duration,
+    /// How long a cache above may keep the attributes of this page.
+    pub attributes_valid: Duration,
 }
 
 /// Where bytes of a file live.
@@ -44,69 +55,212 @@ pub struct Location {
 pub struct FileSystemSpace {
     pub total: u64,
     pub free: u64,
-    pub files: u64,
+    pub objects: u64,
     pub nodes: Vec<(NodeId, Result<Space>)>,
+}
+
+impl Inner {
+    /// Remembers what a reply granted of a name and its inode.
+    pub fn learn(&self, parent: InodeNumber, name: &Name, attributes: &Attributes, grants: Grants, stamp: u64) {
+        let mut cache = lock(&self.cache);
+        cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
+        cache.learn_attributes(attributes, grants, stamp);
+    }
+
+    /// What a cache above may know of a name and its inode.
+    pub fn entry(&self, parent: InodeNumber, name: &Name, attributes: &Attributes) -> Entry {
+        let now = self.clock_ms();
+        let cache = lock(&self.cache);
+        let known = matches!(cache.lookup(parent, name, now), Cached::Found(inode, _) if inode == attributes.inode);
+        let name_ms = if known { cache.holds_ms(parent.shard(), now) } else { 0 };
+        drop(cache);
+        let mut entry = self.inode_entry(attributes);
+        entry.name_valid = Duration::from_millis(name_ms);
+        entry
+    }
+
+    fn inode_entry(&self, attributes: &Attributes) -> Entry {
+        let mut attributes = attributes.clone();
+        let now = self.clock_ms();
+        let cache = lock(&self.cache);
+        let known = cache.attributes(attributes.inode, now).is_some();
+        let attributes_ms = if known { cache.holds_ms(attributes.inode.shard(), now) } else { 0 };
+        drop(cache);
+        self.overlay(&mut attributes);
+        let attributes_valid = Duration::from_millis(attributes_ms);
+        Entry { attributes, name_valid: Duration::ZERO, attributes_valid }
+    }
+
+    /// Sizes and times that open files of this client have changed.
+    fn overlay(&self, attributes: &mut Attributes) {
+        if attributes.kind != FileKind::Regular {
+            return;
+        }
+        let open = lock(&self.open).get(&attributes.inode).cloned();
+        if let Some(open) = open {
+            open.overlay(attributes);
+        }
+    }
+
+    /// Attributes from the shard.
+    pub fn ask_attributes(&self, who: &Credentials, inode: InodeNumber) -> Result<Attributes> {
+        let answer = self.call(who, inode.shard(), ShardRequest::GetAttributes { inode })?;
+        let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
+        lock(&self.cache).learn_attributes(&attributes, grants, answer.stamp);
+        Ok(attributes)
+    }
+
+    /// A name from the cache, if this user may look into the directory as far as is known here.
+    fn cached(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Cached {
+        let now = self.clock_ms();
+        let cache = lock(&self.cache);
+        match cache.permissions(parent, now) {
+            Some(directory) if may_search(who, directory) => cache.lookup(parent, name, now),
+            _ => Cached::Unknown,
+        }
+    }
+
+    /// A change whose answer is the inode of a name.
+    fn change_name(&self, who: &Credentials, parent: InodeNumber, name: &Name, request: ShardRequest) -> Result<Entry> {
+        let makes_directory = matches!(request, ShardRequest::MakeDirectory { .. });
+        let answer = self.call(who, parent.shard(), request)?;
+        let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
+        {
+            let mut cache = lock(&self.cache);
+            cache.directory_changed(parent);
+            cache.forget_attributes(attributes.inode);
+            if makes_directory && grants.contains(Grants::DIRECTORY) {
+                cache.learn_complete(attributes.inode, answer.stamp);
+            }
+        }
+        self.learn(parent, name, &attributes, grants, answer.stamp);
+        Ok(self.entry(parent, name, &attributes))
+    }
+}
+
+/// Whether the user may look names up in a directory: its execute bit for him.
+fn may_search(who: &Credentials, directory: &Attributes) -> bool {
+    let shift = if who.uid == directory.uid {
+        6
+    } else if who.in_group(directory.gid) {
+        3
+    } else {
+        0
+    };
+    who.uid == 0 || directory.mode >> shift & 1 != 0
 }
 
 impl Client {
     /// The inode of a name. `Error::NotFound` when it is not there; see [`Client::absent_valid`].
     pub fn lookup(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<Entry> {
-        let _ = (who, parent, name);
-        todo!()
+        let inner = &self.0;
+        match inner.cached(who, parent, name) {
+            Cached::Absent => return Err(Error::NotFound),
+            Cached::Found(inode, _) => {
+                let attributes = self.attributes(who, inode)?.attributes;
+                return Ok(inner.entry(parent, name, &attributes));
+            }
+            Cached::Unknown => {}
+        }
+        let answer = inner.call(who, parent.shard(), ShardRequest::Lookup { parent, name: name.clone() })?;
+        match answer.answer {
+            ShardAnswer::Entry { attributes, grants } => {
+                inner.learn(parent, name, &attributes, grants, answer.stamp);
+                Ok(inner.entry(parent, name, &attributes))
+            }
+            ShardAnswer::RemoteDirectory { inode, grants } => {
+                let target = Some((inode, FileKind::Directory));
+                lock(&inner.cache).learn_name(parent, name, target, grants, answer.stamp);
+                let attributes = inner.ask_attributes(who, inode)?;
+                Ok(inner.entry(parent, name, &attributes))
+            }
+            ShardAnswer::Absent { grants } => {
+                lock(&inner.cache).learn_name(parent, name, None, grants, answer.stamp);
+                Err(Error::NotFound)
+            }
+            _ => Err(Error::Malformed),
+        }
     }
 
     /// How long a cache above may keep that this name is not there. Asked after a lookup that found nothing.
     pub fn absent_valid(&self, parent: InodeNumber, name: &Name) -> Duration {
-        let _ = (parent, name);
-        todo!()
+        let now = self.0.clock_ms();
+        let cache = lock(&self.0.cache);
+        let known = cache.lookup(parent, name, now) == Cached::Absent;
+        Duration::from_millis(if known { cache.holds_ms(parent.shard(), now) } else { 0 })
     }
 
     /// Attributes of an inode.
     pub fn attributes(&self, who: &Credentials, inode: InodeNumber) -> Result<Entry> {
-        let _ = (who, inode);
-        todo!()
+        let known = lock(&self.0.cache).attributes(inode, self.0.clock_ms()).cloned();
+        let attributes = known.map_or_else(|| self.0.ask_attributes(who, inode), Ok)?;
+        Ok(self.0.inode_entry(&attributes))
     }
 
-    /// Changes attributes; with a size: `truncate`.
+    /// Changes attributes; with a size: `truncate`. What is buffered of an open file is written first.
     pub fn set_attributes(&self, who: &Credentials, inode: InodeNumber, changes: &AttributeChanges) -> Result<Entry> {
-        let _ = (who, inode, changes);
-        todo!()
+        let inner = &self.0;
+        let open = lock(&inner.open).get(&inode).cloned();
+        if let Some(open) = &open {
+            open.flush(inner, crate::link::SlotFor::Caller)?;
+        }
+        let request = ShardRequest::SetAttributes { inode, changes: changes.clone() };
+        let answer = inner.call(who, inode.shard(), request)?;
+        let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
+        lock(&inner.cache).learn_attributes(&attributes, grants, answer.stamp);
+        if let Some(open) = &open {
+            open.attributes_changed(&attributes);
+        }
+        Ok(inner.inode_entry(&attributes))
     }
 
-    /// Makes a directory. `mode` with the umask applied.
+    /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's own node.
     pub fn make_directory(&self, who: &Credentials, parent: InodeNumber, name: &Name, mode: u16) -> Result<Entry> {
-        let _ = (who, parent, name, mode);
-        todo!()
+        let home = Some(self.0.home);
+        let request = ShardRequest::MakeDirectory { parent, name: name.clone(), mode, home };
+        self.0.change_name(who, parent, name, request)
     }
 
     /// Makes a symbolic link.
     pub fn make_symlink(&self, who: &Credentials, parent: InodeNumber, name: &Name, target: &[u8]) -> Result<Entry> {
-        let _ = (who, parent, name, target);
-        todo!()
+        let target = SymlinkTarget(target.to_vec());
+        self.0.change_name(who, parent, name, ShardRequest::MakeSymlink { parent, name: name.clone(), target })
     }
 
     /// Target of a symbolic link.
     pub fn read_link(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<u8>> {
-        let _ = (who, inode);
-        todo!()
+        match self.0.call(who, inode.shard(), ShardRequest::ReadLink { inode })?.answer {
+            ShardAnswer::Target(target) => Ok(target.0),
+            _ => Err(Error::Malformed),
+        }
     }
 
     /// Gives an inode one more name.
     pub fn link(&self, who: &Credentials, inode: InodeNumber, parent: InodeNumber, name: &Name) -> Result<Entry> {
-        let _ = (who, inode, parent, name);
-        todo!()
+        if inode.shard() != parent.shard() {
+            return Err(Error::CrossShard);
+        }
+        self.0.change_name(who, parent, name, ShardRequest::Link { inode, parent, name: name.clone() })
     }
 
     /// Removes a name of a file or symbolic link.
     pub fn unlink(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<()> {
-        let _ = (who, parent, name);
-        todo!()
+        self.remove(who, parent, name, ShardRequest::Unlink { parent, name: name.clone() })
     }
 
     /// Removes an empty directory.
     pub fn remove_directory(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<()> {
-        let _ = (who, parent, name);
-        todo!()
+        self.remove(who, parent, name, ShardRequest::RemoveDirectory { parent, name: name.clone() })
+    }
+
+    fn remove(&self, who: &Credentials, parent: InodeNumber, name: &Name, request: ShardRequest) -> Result<()> {
+        let answer = self.0.call(who, parent.shard(), request)?;
+        let ShardAnswer::Removed { inode, .. } = answer.answer else { return Err(Error::Malformed) };
+        let mut cache = lock(&self.0.cache);
+        cache.directory_changed(parent);
+        cache.name_removed(parent, name);
+        cache.forget_attributes(inode);
+        Ok(())
     }
 
     /// Gives what has one name another.
@@ -119,8 +273,23 @@ impl Client {
         new_name: &Name,
         mode: RenameMode,
     ) -> Result<()> {
-        let _ = (who, parent, name, new_parent, new_name, mode);
-        todo!()
+        if parent.shard() != new_parent.shard() {
+            return Err(Error::CrossShard);
+        }
+        let (from, to) = (name.clone(), new_name.clone());
+        let request = ShardRequest::Rename { parent, name: from, new_parent, new_name: to, mode };
+        let answer = self.0.call(who, parent.shard(), request)?;
+        let ShardAnswer::Renamed { inode, replaced } = answer.answer else { return Err(Error::Malformed) };
+        let mut cache = lock(&self.0.cache);
+        for directory in [parent, new_parent] {
+            cache.directory_changed(directory);
+        }
+        cache.forget_name(parent, name);
+        cache.forget_name(new_parent, new_name);
+        for changed in [Some(inode), replaced.map(|(inode, _)| inode)].into_iter().flatten() {
+            cache.forget_attributes(changed);
+        }
+        Ok(())
     }
 
     /// One page of a directory listing.
@@ -132,18 +301,76 @@ impl Client {
         entries_max: u32,
         with_attributes: bool,
     ) -> Result<DirectoryListing> {
-        let _ = (who, inode, cursor, entries_max, with_attributes);
-        todo!()
+        let inner = &self.0;
+        let request = ShardRequest::ReadDirectory { inode, cursor: cursor.clone(), entries_max, with_attributes };
+        let answer = inner.call(who, inode.shard(), request)?;
+        let ShardAnswer::Page(mut page) = answer.answer else { return Err(Error::Malformed) };
+        let listed = page.grants.contains(Grants::DIRECTORY);
+        let now = inner.clock_ms();
+        let mut cache = lock(&inner.cache);
+        for entry in &page.entries {
+            if listed {
+                cache.learn_listed(inode, &entry.name, (entry.inode, entry.kind));
+            }
+            if let Some(attributes) = &entry.attributes {
+                cache.learn_attributes(attributes, page.grants, answer.stamp);
+            }
+        }
+        if listed && cursor.after.is_none() && page.next.is_none() {
+            cache.learn_complete(inode, answer.stamp);
+        }
+        let holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
+        drop(cache);
+        for attributes in page.entries.iter_mut().filter_map(|entry| entry.attributes.as_mut()) {
+            inner.overlay(attributes);
+        }
+        let granted = |grant| if page.grants.contains(grant) { holds } else { Duration::ZERO };
+        Ok(DirectoryListing {
+            next: page.next,
+            parent: page.parent,
+            names_valid: granted(Grants::DIRECTORY),
+            attributes_valid: granted(Grants::ATTRIBUTES),
+            entries: page.entries,
+        })
     }
 
     /// Where the bytes of a file live.
     pub fn locate(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<Location>> {
-        let _ = (who, inode);
-        todo!()
+        let attributes = self.attributes(who, inode)?.attributes;
+        if attributes.kind != FileKind::Regular {
+            return Err(Error::Invalid);
+        }
+        let map: Arc<_> = self.map();
+        let record = match attributes.layout {
+            Layout::Empty => None,
+            Layout::Whole { object, .. } => map.node(object.node()),
+        };
+        Ok(vec![Location {
+            offset: 0,
+            bytes: attributes.size,
+            node: record.map(|record| record.id),
+            host: record.map(|record| record.host.clone()).unwrap_or_default(),
+            site: record.map(|record| record.site.clone()).unwrap_or_default(),
+        }])
     }
 
-    /// Space of the file system.
+    /// Space of the file system. Storage servers on one device each count what it has free.
     pub fn space(&self) -> Result<FileSystemSpace> {
-        todo!()
+        let mut nodes = BTreeMap::new();
+        for record in self.map().nodes.iter().filter(|record| record.stores) {
+            let space = match self.0.storage_call(record.id, StorageRequest::Space) {
+                Ok(StorageAnswer::Space(space)) => Ok(space),
+                Ok(_) => Err(Error::Malformed),
+                Err(error) => Err(error),
+            };
+            nodes.insert(record.id, space);
+        }
+        let sum = |field: fn(&Space) -> u64| nodes.values().flatten().map(field).fold(0, u64::saturating_add);
+        Ok(FileSystemSpace {
+            total: sum(|space| space.total),
+            free: sum(|space| space.free),
+            objects: sum(|space| space.objects),
+            nodes: nodes.into_iter().collect(),
+        })
     }
 }

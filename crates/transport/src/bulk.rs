@@ -16,6 +16,13 @@ use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES};
 /// A descriptor that came with a reply, if one did.
 pub type Passed = Option<OwnedFd>;
 
+/// A write that could not be begun, and its memory.
+#[derive(Debug)]
+pub struct NotStarted {
+    pub memory: Vec<u8>,
+    pub error: TransportError,
+}
+
 /// A connection that carries data requests, one user at a time. Replies come in the order of the requests.
 pub trait BulkConnection: Send {
     /// Reads into lent memory. Waits for everything started before. Returns when the memory is the caller's again.
@@ -27,8 +34,9 @@ pub trait BulkConnection: Send {
     /// Begins a read into given memory, which comes back from [`BulkConnection::finish`].
     fn start_read(&mut self, request: &DataRequest, into: Vec<u8>) -> Result<()>;
 
-    /// Begins a write from given memory, likewise.
-    fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> Result<()>;
+    /// Begins a write from given memory, likewise. When it cannot be begun the memory comes back with the error, and what was
+    /// started before can still be finished (each with an error).
+    fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted>;
 
     /// Waits for the oldest transfer that was started. `None`: there is none.
     fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)>;
@@ -111,11 +119,15 @@ impl BulkConnection for SocketBulk {
         Ok(())
     }
 
-    fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> Result<()> {
-        let bulk = from.get(..request.bytes as usize).ok_or(TransportError::Malformed)?;
-        self.socket.send_all_with(&request.encode(), bulk)?;
-        self.started.push_back(Started { memory: from, reads: false });
-        Ok(())
+    fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted> {
+        let bulk = from.get(..request.bytes as usize).ok_or(TransportError::Malformed);
+        match bulk.and_then(|bulk| self.socket.send_all_with(&request.encode(), bulk)) {
+            Ok(()) => {
+                self.started.push_back(Started { memory: from, reads: false });
+                Ok(())
+            }
+            Err(error) => Err(NotStarted { memory: from, error }),
+        }
     }
 
     fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {

@@ -61,15 +61,21 @@ impl ControlConnection {
     /// Waits for the next message.
     pub fn receive(&mut self) -> Result<(u64, Message)> {
         loop {
-            let bytes = self.received.get(self.taken..).unwrap_or_default();
-            if let Some(frame) = frame::split(bytes).map_err(|_| TransportError::Malformed)? {
-                let message = codec::from_bytes(frame.body).map_err(|_| TransportError::Malformed)?;
-                let id = frame.id;
-                self.taken += frame.bytes();
-                return Ok((id, message));
+            if let Some(message) = self.take_received()? {
+                return Ok(message);
             }
             self.receive_more()?;
         }
+    }
+
+    /// The next message that has come already, without a system call.
+    pub fn take_received(&mut self) -> Result<Option<(u64, Message)>> {
+        let bytes = self.received.get(self.taken..).unwrap_or_default();
+        let Some(frame) = frame::split(bytes).map_err(|_| TransportError::Malformed)? else { return Ok(None) };
+        let message = codec::from_bytes(frame.body).map_err(|_| TransportError::Malformed)?;
+        let id = frame.id;
+        self.taken += frame.bytes();
+        Ok(Some((id, message)))
     }
 
     fn receive_more(&mut self) -> Result<()> {

@@ -14,7 +14,7 @@ pub mod handshake;
 pub mod pass;
 pub mod socket;
 
-pub use bulk::{BulkConnection, Passed, SocketBulk};
+pub use bulk::{BulkConnection, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
 pub use handshake::{Peer, accept, connect};
 pub use socket::{Socket, SocketKind};

@@ -164,6 +164,31 @@ impl Socket {
         }
     }
 
+    /// Receives what is there now, without waiting. `None`: nothing. The end of the stream is an error.
+    pub fn receive_now(&self, bytes: &mut [u8]) -> Result<Option<usize>> {
+        loop {
+            match recv(&self.fd, &mut *bytes, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
+                Ok((count, _)) => return Ok(Some(count)),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Sends what the kernel takes now, without waiting, and returns how many bytes that were.
+    pub fn send_now(&self, bytes: &[u8]) -> Result<usize> {
+        loop {
+            match send(&self.fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(sent) => return Ok(sent),
+                Err(Errno::AGAIN) => return Ok(0),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
     /// Receives a header, and with the same call as much as has come of what stands behind it, into `bulk`. Returns how
     /// many bytes of `bulk` are filled. `bulk` must not be longer than what certainly follows this header.
     pub fn receive_header_and_some(&self, header: &mut [u8], bulk: &mut [u8]) -> Result<usize> {

@@ -36,6 +36,9 @@ pub enum PeerStep {
     RemoveDirectoryInode { inode: InodeNumber, credentials: Credentials, sticky_parent_uid: Option<u32> },
     /// The asking shard has finished: forget the intent. Answer: `Forgotten`.
     Forget,
+    /// The asking shard has given up without an answer: take back an inode that was made, and forget the intent. Answer:
+    /// `Forgotten`.
+    Undo,
 }
 
 /// Answer to a step.

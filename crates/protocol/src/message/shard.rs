@@ -9,7 +9,7 @@ use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::ids::{InodeNumber, MapEpoch, NodeId, ObjectId, ShardId, SlotIndex};
 use crate::layout::Layout;
-use crate::lease::{Grants, LeaseKey, LeaseMode};
+use crate::lease::{Grants, LeaseKey};
 use crate::name::Name;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -123,8 +123,9 @@ pub enum ShardRequest {
     /// Read. Answer: `Page`. Entries come in the order of their names; one that is there during the whole listing comes
     /// exactly once, whatever is made or removed meanwhile.
     ReadDirectory { inode: InodeNumber, cursor: DirectoryCursor, entries_max: u32, with_attributes: bool },
-    /// Change, safe to repeat. The session gives leases back. At most [`crate::limits::RELEASE_KEYS_MAX`]. Answer: `Done`.
-    Release { leases: Vec<(LeaseKey, LeaseMode)> },
+    /// Change, safe to repeat. The session gives leases back, each with the stamp of the last reply that granted it as far as
+    /// the client knows; one that was granted again since is kept. At most [`crate::limits::RELEASE_KEYS_MAX`]. Answer: `Done`.
+    Release { leases: Vec<(LeaseKey, u64)> },
     /// Change, safe to repeat. The client is going. Answer: `Done`.
     EndSession,
     /// Read. Does nothing: the limit of what a call can reach. Answer: `Done`.

@@ -1,0 +1,145 @@
+//! What a client has with one node: slots with their control connections, data connections, the recall connection.
+//!
+//! A caller takes a *slot*, that is a number with a sequence and a connection, and has both for itself until its reply is
+//! there: it reads the socket itself, and a call that waits long at the server holds up no other. A connection that breaks
+//! is made anew, and the call repeated in the same slot with the same sequence: the shard answers a repeated call with the
+//! first answer.
+
+use crate::identity::Identity;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use weft_protocol::handshake::Purpose;
+use weft_protocol::limits::SLOTS_MAX;
+use weft_protocol::{Error, NodeId, NodeRecord, Result, SessionId, SlotIndex};
+use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, connect};
+
+/// Slots for callers; the last one is kept for answering recalls, which must never wait for callers.
+const CALLER_SLOTS_MAX: u16 = SLOTS_MAX - 1;
+/// Data connections kept when nobody uses them.
+const IDLE_DATA_CONNECTIONS_MAX: usize = 8;
+
+/// Locks; a panic elsewhere left what is guarded whole (it is changed in single steps).
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A slot in the hands of a caller.
+pub(crate) struct Slot {
+    pub index: SlotIndex,
+    pub sequence: u32,
+    pub connection: Option<ControlConnection>,
+}
+
+/// Who takes a slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SlotFor {
+    Caller,
+    /// The recall thread: has a slot of its own.
+    Recall,
+}
+
+#[derive(Default)]
+struct Slots {
+    idle: Vec<Slot>,
+    made: u16,
+    recall: Option<Slot>,
+}
+
+/// A node, as the client reaches it.
+pub(crate) struct Link {
+    pub record: NodeRecord,
+    pub session: SessionId,
+    /// Rank 3: held to take and give back.
+    slots: Mutex<Slots>,
+    returned: Condvar,
+    /// Rank 3, likewise.
+    data: Mutex<Vec<Box<dyn BulkConnection>>>,
+}
+
+impl Link {
+    /// Nothing is connected before it is used.
+    pub fn new(record: NodeRecord, session: SessionId) -> Self {
+        let slots = Slots {
+            recall: Some(Slot { index: SlotIndex(CALLER_SLOTS_MAX), sequence: 0, connection: None }),
+            ..Slots::default()
+        };
+        Self { record, session, slots: Mutex::new(slots), returned: Condvar::new(), data: Mutex::default() }
+    }
+
+    /// Takes a slot; waits when all are taken.
+    pub fn take_slot(&self, who: SlotFor) -> Slot {
+        let mut slots = lock(&self.slots);
+        loop {
+            if who == SlotFor::Recall {
+                if let Some(slot) = slots.recall.take() {
+                    return slot;
+                }
+            } else if let Some(slot) = slots.idle.pop() {
+                return slot;
+            } else if slots.made < CALLER_SLOTS_MAX {
+                let index = SlotIndex(slots.made);
+                slots.made += 1;
+                return Slot { index, sequence: 0, connection: None };
+            }
+            slots = self.returned.wait(slots).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Gives a slot back.
+    pub fn return_slot(&self, slot: Slot) {
+        let mut slots = lock(&self.slots);
+        if slot.index.0 == CALLER_SLOTS_MAX {
+            slots.recall = Some(slot);
+        } else {
+            slots.idle.push(slot);
+        }
+        drop(slots);
+        self.returned.notify_one();
+    }
+
+    /// Connects, over the Unix socket where the node is ours (and `tcp_only` is not asked for).
+    pub fn connect(&self, identity: &Identity, purpose: Purpose, tcp_only: bool) -> Result<Socket> {
+        let address = &self.record.address;
+        let near = self.record.identity == identity.node && !address.unix.is_empty() && !tcp_only;
+        let socket = if near {
+            Socket::connect_unix(Path::new(&address.unix))
+        } else {
+            Socket::connect_tcp(&address.tcp)
+        }
+        .map_err(|_| Error::Unreachable)?;
+        let peer = Peer {
+            key_name: identity.key_name.clone(),
+            purpose,
+            session: self.session,
+            identity: identity.node,
+        };
+        connect(&socket, &peer, &identity.key)?;
+        Ok(socket)
+    }
+
+    /// Takes a data connection, or makes one.
+    pub fn take_data(&self, identity: &Identity, tcp_only: bool) -> Result<Box<dyn BulkConnection>> {
+        let idle = lock(&self.data).pop();
+        idle.map_or_else(|| self.new_data(identity, tcp_only), Ok)
+    }
+
+    /// Makes a data connection.
+    pub fn new_data(&self, identity: &Identity, tcp_only: bool) -> Result<Box<dyn BulkConnection>> {
+        let socket = self.connect(identity, Purpose::Data, tcp_only)?;
+        Ok(Box::new(SocketBulk::new(socket)))
+    }
+
+    /// Gives a data connection back that has nothing outstanding. One that failed is dropped instead.
+    pub fn return_data(&self, connection: Box<dyn BulkConnection>) {
+        assert_eq!(connection.outstanding(), 0, "a connection is given back with transfers on their way");
+        let mut idle = lock(&self.data);
+        if idle.len() < IDLE_DATA_CONNECTIONS_MAX {
+            idle.push(connection);
+        }
+    }
+
+    /// The node of this link.
+    pub fn node(&self) -> NodeId {
+        self.record.id
+    }
+}

@@ -1,0 +1,611 @@
+//! A regular file that this client has open: what all its handles share.
+//!
+//! Lease, size, object, the run of written bytes that the server does not have yet, and the ways to the data. Under an
+//! exclusive lease small writes are gathered; without it each write is at the server when it returns. A descriptor of the
+//! object's file is used under a lease only, and given up with it.
+//!
+//! Invariant: as soon as a file has an object, the object's size is the file's (but for what is gathered here).
+//!
+//! Lock order: `Inner::open` (0), `state` (1). `state` is held across data requests of the buffered path (they wait for no
+//! lease), and across calls about this inode, which the shard never makes wait for a recall to the session that sends them.
+
+use crate::client::{Inner, Way};
+use crate::data_calls::{Held, of_errno, request, write_descriptor};
+use crate::link::{Link, SlotFor, lock};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use weft_client_core::{Taken, WriteBehind};
+use weft_protocol::data::{DataOperation, DataReply, DataRequest};
+use weft_protocol::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX};
+use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardRequest, whole};
+use weft_protocol::{
+    Attributes, Capability, Error, Grants, InodeNumber, LeaseMode, Result, Rights, Timestamp,
+};
+use weft_transport::BulkConnection;
+
+/// Runs on their way at once: one is taken by the server while the next is filled.
+const RUNS_OUTSTANDING_MAX: usize = 2;
+/// How long a recall waits for calls that are using a passed descriptor.
+const DESCRIPTOR_USE_MAX: Duration = Duration::from_secs(1);
+
+/// An open inode.
+pub(crate) struct OpenInode {
+    pub inode: InodeNumber,
+    /// Handles; changed under the lock of `Inner::open`.
+    pub handles: AtomicU32,
+    state: Mutex<State>,
+    /// Grows when bytes that a reader has at hand may be old.
+    pub data_version: AtomicU64,
+}
+
+struct State {
+    /// Whether any handle writes: what the capability must allow.
+    writes: bool,
+    mode: LeaseMode,
+    /// Stamp of the last grant of the data lease.
+    stamp: u64,
+    /// Size, times and layout as this client knows them.
+    attributes: Attributes,
+    held: Option<Held>,
+    /// The shard does not know the object yet.
+    object_is_new: bool,
+    /// Size or time have changed since the last commit.
+    dirty: bool,
+    run: WriteBehind,
+    sending: Option<Sending>,
+    spare: Vec<Vec<u8>>,
+    descriptor: Descriptor,
+    /// Why gathered bytes could not be written: told by the next write, flush or close.
+    error: Option<Error>,
+}
+
+/// Runs on their way, oldest first.
+struct Sending {
+    link: Arc<Link>,
+    connection: Box<dyn BulkConnection>,
+    requests: VecDeque<DataRequest>,
+}
+
+/// The object's own file, where the server is on this node.
+enum Descriptor {
+    NotAsked,
+    /// `true`: for writing too.
+    Passed(Arc<OwnedFd>, bool),
+    Refused,
+}
+
+/// How a read is served.
+pub(crate) enum ReadVia {
+    /// It was answered from gathered bytes.
+    Done(usize),
+    /// There is no object: zeros up to the file's size.
+    Zeros { size: u64 },
+    Descriptor(Arc<OwnedFd>),
+    /// `size`: the file's, as far as a lease vouches for it.
+    Server { held: Held, size: Option<u64> },
+}
+
+impl OpenInode {
+    pub fn new(attributes: &Attributes, buffer_bytes: usize) -> Self {
+        Self {
+            inode: attributes.inode,
+            handles: AtomicU32::new(0),
+            data_version: AtomicU64::new(0),
+            state: Mutex::new(State {
+                writes: false,
+                mode: LeaseMode::Open,
+                stamp: 0,
+                attributes: attributes.clone(),
+                held: None,
+                object_is_new: false,
+                dirty: false,
+                run: WriteBehind::new(buffer_bytes),
+                sending: None,
+                spare: Vec::new(),
+                descriptor: Descriptor::NotAsked,
+                error: None,
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn changed(&self) {
+        self.data_version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A handle was opened: takes over what the reply told.
+    pub fn opened(&self, inner: &Inner, access: Access, opened: &Opened) {
+        let mut state = self.lock();
+        state.writes |= access.writes();
+        state.learn(inner, opened);
+        self.changed();
+    }
+
+    /// Stamp of the lease's last grant.
+    pub fn stamp(&self) -> u64 {
+        self.lock().stamp
+    }
+
+    /// A recall: from now on nothing is gathered or believed, and no descriptor is used; [`OpenInode::flush`] follows.
+    pub fn weaken(&self) {
+        let descriptor = {
+            let mut state = self.lock();
+            state.mode = LeaseMode::Open;
+            std::mem::replace(&mut state.descriptor, Descriptor::NotAsked)
+        };
+        self.changed();
+        if let Descriptor::Passed(file, _) = descriptor {
+            let mut waited = Duration::ZERO;
+            let pause = Duration::from_micros(50);
+            while Arc::strong_count(&file) > 1 && waited < DESCRIPTOR_USE_MAX {
+                std::thread::sleep(pause);
+                waited += pause;
+            }
+        }
+    }
+
+    /// What is kept after a recall.
+    pub fn kept(&self) -> LeaseMode {
+        if self.handles.load(Ordering::Acquire) == 0 { LeaseMode::None } else { LeaseMode::Open }
+    }
+
+    /// The session has ended: lease and capability are void. Bytes that were gathered under the lease cannot be written any
+    /// more, and the next call says so.
+    pub fn lease_lost(&self) {
+        let mut state = self.lock();
+        let lost = state.run.take_run().is_some() || state.sending.take().is_some() || state.object_is_new;
+        if lost {
+            state.error = Some(Error::SessionEnded);
+            state.dirty = false;
+        }
+        state.mode = LeaseMode::None;
+        state.held = None;
+        state.object_is_new = false;
+        state.descriptor = Descriptor::NotAsked;
+        drop(state);
+        self.changed();
+    }
+
+    /// Whether what was read may be kept by a cache above.
+    pub fn may_cache(&self) -> bool {
+        self.lock().mode >= LeaseMode::Shared
+    }
+
+    /// Size and times as this client has changed them, over what the shard told.
+    pub fn overlay(&self, attributes: &mut Attributes) {
+        let state = self.lock();
+        if state.dirty || state.mode == LeaseMode::Exclusive {
+            attributes.size = state.attributes.size;
+            attributes.mtime = state.attributes.mtime.max(attributes.mtime);
+            attributes.ctime = attributes.ctime.max(attributes.mtime);
+        }
+    }
+
+    /// The file's size as this client knows it under a lease; `None`: it has to be asked for.
+    pub fn known_size(&self) -> Option<u64> {
+        let state = self.lock();
+        (state.mode >= LeaseMode::Shared).then_some(state.attributes.size)
+    }
+
+    /// The shard has changed attributes on our behalf (a truncate among them): what it answered holds.
+    pub fn attributes_changed(&self, attributes: &Attributes) {
+        let mut state = self.lock();
+        if attributes.layout.object() != state.held.map(|held| held.object) {
+            state.held = None;
+            state.object_is_new = false;
+            state.descriptor = Descriptor::NotAsked;
+        }
+        state.attributes = attributes.clone();
+        self.changed();
+    }
+
+    /// Writes back and reports to the shard.
+    pub fn flush(&self, inner: &Inner, slot: SlotFor) -> Result<()> {
+        let mut state = self.lock();
+        let written = state.send_all(inner);
+        let committed = if written.is_ok() { state.commit(inner, slot) } else { Ok(()) };
+        let earlier = state.error.take().map_or(Ok(()), Err);
+        earlier.and(written).and(committed)
+    }
+
+    /// Has the server bring what it has onto its device.
+    pub fn sync(&self, inner: &Inner) -> Result<()> {
+        self.flush(inner, SlotFor::Caller)?;
+        let mut state = self.lock();
+        if let Descriptor::Passed(file, true) = &state.descriptor {
+            return rustix::fs::fdatasync(&**file).map_err(of_errno);
+        }
+        if !state.writes {
+            return Ok(());
+        }
+        let Some(held) = state.regain(inner)? else { return Ok(()) };
+        inner.data_write(&request(self.inode, DataOperation::Sync, held, 0, 0), &[]).map(|_| ())
+    }
+
+    /// A write. Returns when the bytes are gathered (exclusive lease), in the object's file, or at the server.
+    pub fn write(&self, inner: &Inner, bytes: &[u8], offset: u64, append: bool, direct: bool) -> Result<()> {
+        let mut state = self.lock();
+        if let Some(error) = state.error.take() {
+            return Err(error);
+        }
+        state.regain(inner)?;
+        let exclusive = state.mode == LeaseMode::Exclusive;
+        let offset = if append && exclusive { state.attributes.size } else { offset };
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
+        state.ensure_object(inner)?;
+        self.changed();
+        if exclusive && let Some(file) = state.descriptor(inner, true) {
+            state.note_written(end);
+            drop(state);
+            inner.counters.descriptor_write_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            return write_descriptor(&file, bytes, offset);
+        }
+        if exclusive && !direct && bytes.len() < inner.buffer_bytes {
+            return state.gather(inner, bytes, offset);
+        }
+        state.send_all(inner)?;
+        if exclusive && !state.object_is_new {
+            state.note_written(end);
+            let Some(held) = state.held else { return Err(Error::NoObject) };
+            // Nobody else has a right to the file now, so what is known of the object holds without the lock.
+            drop(state);
+            return write_pieces(inner, self.inode, held, DataOperation::Write, bytes, offset).map(|_| ());
+        }
+        state.write_now(inner, bytes, offset, append && !exclusive)
+    }
+
+    /// Decides how a read is served; answers it when gathered bytes are all it asks for.
+    pub fn read_via(&self, inner: &Inner, into: &mut [u8], offset: u64) -> Result<ReadVia> {
+        let mut state = self.lock();
+        let held = state.regain(inner)?;
+        if state.run.read(offset, into) {
+            return Ok(ReadVia::Done(into.len()));
+        }
+        if !state.run.is_empty() || state.sending.is_some() {
+            state.send_all(inner)?;
+            if let Some(error) = &state.error {
+                return Err(error.clone());
+            }
+        }
+        let leased = state.mode >= LeaseMode::Shared;
+        if leased && let Some(file) = state.descriptor(inner, false) {
+            return Ok(ReadVia::Descriptor(file));
+        }
+        let size = state.attributes.size;
+        Ok(match held {
+            Some(held) => ReadVia::Server { held, size: leased.then_some(size) },
+            None => ReadVia::Zeros { size },
+        })
+    }
+
+    /// The right to the object turned out to be void (the object was replaced, the right has ended): asks for it again with
+    /// the next call.
+    pub fn right_is_void(&self) {
+        let mut state = self.lock();
+        if !state.object_is_new {
+            state.mode = LeaseMode::None;
+            state.held = None;
+            state.descriptor = Descriptor::NotAsked;
+        }
+        drop(state);
+        self.changed();
+    }
+
+    /// The descriptor, for a front that does its own input and output on it.
+    pub fn descriptor(&self, inner: &Inner) -> Option<Arc<OwnedFd>> {
+        let mut state = self.lock();
+        if state.mode < LeaseMode::Shared {
+            return None;
+        }
+        let writes = state.writes;
+        if writes {
+            state.ensure_object(inner).ok()?;
+            state.dirty = true;
+        }
+        state.descriptor(inner, writes)
+    }
+}
+
+/// What the reply to an open told.
+pub(crate) struct Opened {
+    pub attributes: Attributes,
+    pub capability: Option<Capability>,
+    pub grants: Grants,
+    pub stamp: u64,
+}
+
+fn write_pieces(
+    inner: &Inner,
+    inode: InodeNumber,
+    held: Held,
+    operation: DataOperation,
+    bytes: &[u8],
+    offset: u64,
+) -> Result<DataReply> {
+    let mut position = offset;
+    let mut last = DataReply::default();
+    for piece in bytes.chunks(BULK_BYTES_MAX as usize) {
+        last = inner.data_write(&request(inode, operation, held, position, piece.len()), piece)?;
+        position += piece.len() as u64;
+    }
+    Ok(last)
+}
+
+impl State {
+    fn inode(&self) -> InodeNumber {
+        self.attributes.inode
+    }
+
+    fn learn(&mut self, inner: &Inner, opened: &Opened) {
+        // Asked for under this lock: a recall that came before is noted, one that comes later weakens us after.
+        let recalled = lock(&inner.cache).data_recalled(self.inode(), opened.stamp);
+        self.mode = match opened.grants {
+            _ if recalled => LeaseMode::Open,
+            grants if grants.contains(Grants::DATA_EXCLUSIVE) => LeaseMode::Exclusive,
+            grants if grants.contains(Grants::DATA_SHARED) => LeaseMode::Shared,
+            _ => LeaseMode::Open,
+        };
+        self.stamp = self.stamp.max(opened.stamp);
+        let told = opened.attributes.layout.object();
+        if !self.object_is_new || told.is_some() {
+            let same = told.is_some() && self.held.map(|held| held.object) == told;
+            let keep = same
+                && self.held.is_some_and(|held| held.capability.rights.contains(Rights::WRITE))
+                && opened.capability.is_some_and(|capability| !capability.rights.contains(Rights::WRITE));
+            if !same {
+                self.descriptor = Descriptor::NotAsked;
+            }
+            if !keep {
+                self.held = told.zip(opened.capability).map(|(object, capability)| Held { object, capability });
+            }
+            self.object_is_new = false;
+        }
+        if !self.dirty {
+            self.attributes = opened.attributes.clone();
+        }
+    }
+
+    /// The object and the right to it, asked for again when they are not known any more. `None`: there is no object.
+    fn regain(&mut self, inner: &Inner) -> Result<Option<Held>> {
+        if self.mode == LeaseMode::None {
+            let access = if self.writes { Access::ReadWrite } else { Access::Read };
+            let flags = OpenFlags { access, truncate: false, direct: false };
+            let who = &inner.identity.credentials;
+            let inode = self.inode();
+            let answer = inner.call(who, inode.shard(), ShardRequest::Open { inode, flags })?;
+            let ShardAnswer::Opened { attributes, capability, grants, .. } = answer.answer else {
+                return Err(Error::Malformed);
+            };
+            self.dirty = false;
+            self.learn(inner, &Opened { attributes, capability, grants, stamp: answer.stamp });
+        }
+        Ok(self.held)
+    }
+
+    fn note_written(&mut self, end: u64) {
+        self.attributes.size = self.attributes.size.max(end);
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        self.attributes.mtime = Timestamp::from_parts(time.tv_sec, u32::try_from(time.tv_nsec).unwrap_or(0));
+        self.dirty = true;
+    }
+
+    /// A file without an object gets one, at the client's own node. One that was extended by truncate gets its size.
+    fn ensure_object(&mut self, inner: &Inner) -> Result<()> {
+        if self.held.is_some() {
+            return Ok(());
+        }
+        let (object, capability) = inner.new_object(inner.home)?;
+        let held = Held { object, capability };
+        if let Some(last) = self.attributes.size.checked_sub(1) {
+            inner.data_write(&request(self.inode(), DataOperation::Write, held, last, 1), &[0])?;
+        }
+        self.held = Some(held);
+        self.object_is_new = true;
+        self.attributes.layout = whole(object);
+        self.descriptor = Descriptor::NotAsked;
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// A descriptor of the object's file, if the server is on this node and passes one.
+    fn descriptor(&mut self, inner: &Inner, write: bool) -> Option<Arc<OwnedFd>> {
+        match &self.descriptor {
+            Descriptor::Passed(file, for_writing) if *for_writing || !write => return Some(Arc::clone(file)),
+            Descriptor::Refused => return None,
+            _ => {}
+        }
+        let held = self.held?;
+        let near = inner.map().node(held.object.node()).is_some_and(|node| node.identity == inner.identity.node);
+        if inner.way != Way::Auto || !near {
+            self.descriptor = Descriptor::Refused;
+            return None;
+        }
+        let operation = request(self.inode(), DataOperation::Descriptor, held, 0, usize::from(self.writes));
+        let asked = inner.data_call(held.object.node(), true, |connection| connection.descriptor(&operation));
+        let passed = asked.ok().filter(|(reply, _)| reply.status == 0).and_then(|(_, passed)| passed);
+        let Some(file) = passed.map(Arc::new) else {
+            self.descriptor = Descriptor::Refused;
+            return None;
+        };
+        self.descriptor = Descriptor::Passed(Arc::clone(&file), self.writes);
+        Some(file)
+    }
+
+    /// Adds bytes to the run, and sends it when it is full or they do not continue it.
+    fn gather(&mut self, inner: &Inner, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+        while !bytes.is_empty() {
+            let spare = &mut self.spare;
+            let taken = match self.run.take(offset, bytes, || spare.pop().unwrap_or_default()) {
+                Taken::All => bytes.len(),
+                Taken::Part(count) => count,
+                Taken::None => 0,
+            };
+            offset += taken as u64;
+            bytes = bytes.get(taken..).unwrap_or_default();
+            self.note_written(offset);
+            if self.run.is_full() || !bytes.is_empty() {
+                self.send_run(inner)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the run, without waiting for its reply.
+    fn send_run(&mut self, inner: &Inner) -> Result<()> {
+        let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
+        let held = self.held.ok_or(Error::NoObject)?;
+        let request = request(self.inode(), DataOperation::Write, held, offset, bytes.len());
+        while self.sending.as_ref().is_some_and(|sending| sending.requests.len() >= RUNS_OUTSTANDING_MAX) {
+            self.finish_one(inner);
+        }
+        let mut sending = match self.sending.take() {
+            Some(sending) => sending,
+            None => match inner.data_connection(held.object.node()) {
+                Ok((link, connection)) => Sending { link, connection, requests: VecDeque::new() },
+                Err(error) => {
+                    self.error.get_or_insert(error.clone());
+                    return Err(error);
+                }
+            },
+        };
+        inner.counters.data_requests.fetch_add(1, Ordering::Relaxed);
+        inner.count_write(sending.connection.kind(), bytes.len() as u64);
+        match sending.connection.start_write(&request, bytes) {
+            Ok(()) => {
+                sending.requests.push_back(request);
+                self.sending = Some(sending);
+            }
+            Err(failed) => {
+                // The connection is dead: what was on its way, and this run, are written again on another.
+                self.rewrite_outstanding(inner, sending);
+                self.rewrite(inner, &request, &failed.memory);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest run on its way.
+    fn finish_one(&mut self, inner: &Inner) {
+        let Some(mut sending) = self.sending.take() else { return };
+        let (Some(request), Some((memory, reply))) = (sending.requests.pop_front(), sending.connection.finish()) else {
+            sending.link.return_data(sending.connection);
+            return;
+        };
+        match reply.map(|reply| reply.result().copied()) {
+            Ok(Ok(reply)) => {
+                self.attributes.mtime = reply.mtime;
+                self.sending = Some(sending);
+            }
+            Ok(Err(error)) => {
+                self.error.get_or_insert(error);
+                self.sending = Some(sending);
+            }
+            Err(_) => {
+                self.rewrite(inner, &request, &memory);
+                self.rewrite_outstanding(inner, sending);
+            }
+        }
+        self.spare.push(memory);
+    }
+
+    fn rewrite_outstanding(&mut self, inner: &Inner, mut sending: Sending) {
+        while let (Some(request), Some((memory, _))) = (sending.requests.pop_front(), sending.connection.finish()) {
+            self.rewrite(inner, &request, &memory);
+            self.spare.push(memory);
+        }
+    }
+
+    fn rewrite(&mut self, inner: &Inner, request: &DataRequest, memory: &[u8]) {
+        let bytes = memory.get(..request.bytes as usize).unwrap_or_default();
+        match inner.data_write(request, bytes) {
+            Ok(reply) => self.attributes.mtime = reply.mtime,
+            Err(error) => {
+                self.error.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Sends the run and waits for everything on its way.
+    fn send_all(&mut self, inner: &Inner) -> Result<()> {
+        self.send_run(inner)?;
+        while self.sending.is_some() {
+            self.finish_one(inner);
+        }
+        Ok(())
+    }
+
+    /// A write that is at the server when this returns, while others may write too.
+    fn write_now(&mut self, inner: &Inner, bytes: &[u8], offset: u64, append: bool) -> Result<()> {
+        let operation = if append { DataOperation::Append } else { DataOperation::Write };
+        for attempt in 0..2 {
+            self.ensure_object(inner)?;
+            let held = self.held.ok_or(Error::NoObject)?;
+            match write_pieces(inner, self.inode(), held, operation, bytes, offset) {
+                Ok(reply) => {
+                    self.note_written(reply.size);
+                    self.attributes.mtime = reply.mtime;
+                    // While others may write too, they must find the object at once; one of theirs may have come first.
+                    if !self.object_is_new || self.mode == LeaseMode::Exclusive || self.commit_object(inner)? {
+                        return Ok(());
+                    }
+                }
+                Err(Error::NoObject | Error::CapabilityRejected) if attempt == 0 && !self.object_is_new => {}
+                Err(error) => return Err(error),
+            }
+            self.mode = LeaseMode::None;
+            self.regain(inner)?;
+        }
+        Err(Error::NoObject)
+    }
+
+    /// Tells the shard of the new object. `false`: the file had got another one meanwhile.
+    fn commit_object(&mut self, inner: &Inner) -> Result<bool> {
+        let ours = self.held.map(|held| held.object);
+        self.commit(inner, SlotFor::Caller)?;
+        Ok(self.attributes.layout.object() == ours)
+    }
+
+    /// Reports object, size and time to the shard, if they have changed.
+    fn commit(&mut self, inner: &Inner, slot: SlotFor) -> Result<()> {
+        if !self.dirty {
+            return Ok(());
+        }
+        self.freshen(inner)?;
+        let inode = self.inode();
+        let object = self.held.filter(|_| self.object_is_new).map(|held| held.object);
+        let request =
+            ShardRequest::Commit { inode, object, size: self.attributes.size, mtime: self.attributes.mtime };
+        let who = &inner.identity.credentials;
+        let answer = inner.call_in(slot, who, inode.shard(), request)?;
+        let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
+        lock(&inner.cache).learn_attributes(&attributes, grants, answer.stamp);
+        self.attributes = attributes;
+        self.object_is_new = false;
+        self.dirty = false;
+        Ok(())
+    }
+
+    /// Size and time from where they are decided: the object, when others may have written it or it was written by its
+    /// descriptor.
+    fn freshen(&mut self, inner: &Inner) -> Result<()> {
+        if let Descriptor::Passed(file, true) = &self.descriptor {
+            let stat = rustix::fs::fstat(&**file).map_err(of_errno)?;
+            self.attributes.size = stat.st_size.cast_unsigned();
+            let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
+            self.attributes.mtime = Timestamp::from_parts(stat.st_mtime, nanoseconds);
+        } else if self.mode != LeaseMode::Exclusive
+            && let Some(held) = self.held
+        {
+            let reply = inner.data_write(&request(self.inode(), DataOperation::Stat, held, 0, 0), &[])?;
+            self.attributes.size = reply.size;
+            self.attributes.mtime = reply.mtime;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,273 @@
+//! Recalls and renewals: what a client has to do although nobody called it.
+//!
+//! Two threads for all nodes. The *listener* waits on the recall connections, renews the session, and has leases given back
+//! that are not needed any more. The *worker* answers recalls: it may have to write data back first, and the kernel's cache
+//! above may have to write back to us; the listener goes on meanwhile, so the session does not end over it.
+//!
+//! A recall never waits for a caller of this client: the worker has a slot of its own, and the one lock that it takes, an
+//! open inode's state, is never held by a call that the server keeps waiting for a recall.
+
+use crate::client::Inner;
+use crate::link::{Link, SlotFor, lock};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use weft_protocol::handshake::Purpose;
+use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::message::Message;
+use weft_protocol::message::recall::{Recall, RecallAnswer};
+use weft_protocol::message::shard::ShardRequest;
+use weft_protocol::{LeaseKey, LeaseMode, NodeId, Result, ShardId};
+use weft_transport::ControlConnection;
+
+/// Closed files whose leases are gathered before they are given back at once.
+pub(crate) const RELEASE_BATCH: usize = 512;
+/// How often the session is renewed and leases are given back, milliseconds.
+const RENEW_MS: u64 = SESSION_TERM_MS / 4;
+
+/// The way to the listener.
+pub(crate) struct RecallThread {
+    wake: Arc<OwnedFd>,
+    /// Nodes whose recalls are listened to. Rank 3.
+    attended: Mutex<HashMap<NodeId, Arc<AtomicBool>>>,
+    new: Mutex<Vec<Listened>>,
+    stopping: Arc<AtomicBool>,
+}
+
+/// A recall connection.
+struct Listened {
+    node: NodeId,
+    connection: Arc<Mutex<ControlConnection>>,
+    /// A descriptor of the same socket, to wait on without the lock.
+    socket: weft_transport::Socket,
+    live: Arc<AtomicBool>,
+    /// When the renewal on its way was sent.
+    renewal_sent_ms: Option<u64>,
+}
+
+/// A recall to be answered.
+struct Job {
+    recall: Recall,
+    answer_on: Arc<Mutex<ControlConnection>>,
+}
+
+/// Starts both threads. They end with the client.
+pub(crate) fn start(inner: &Arc<Inner>) -> io::Result<()> {
+    let (jobs, receiver) = channel();
+    let working = Arc::new(Mutex::new(BTreeSet::new()));
+    let (weak, in_work) = (Arc::downgrade(inner), Arc::clone(&working));
+    std::thread::Builder::new().name("weft-recall".to_owned()).spawn(move || work(&weak, &receiver, &in_work))?;
+    let (weak, wake) = (Arc::downgrade(inner), Arc::clone(&inner.recall_thread.wake));
+    let stopping = Arc::clone(&inner.recall_thread.stopping);
+    let listener = Listener { inner: weak, wake, stopping, listened: Vec::new(), jobs, working, last_renewal_ms: 0 };
+    std::thread::Builder::new().name("weft-listen".to_owned()).spawn(move || listener.run())?;
+    Ok(())
+}
+
+impl RecallThread {
+    pub fn new() -> io::Result<Self> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(Self { wake, attended: Mutex::default(), new: Mutex::default(), stopping: Arc::default() })
+    }
+
+    pub fn wake(&self) {
+        // Written at most 2^64 times between two reads.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Ends the threads.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Makes sure that recalls of a node are listened to, before anything is asked that may grant a lease.
+    pub fn attend(&self, inner: &Inner, link: &Link) -> Result<()> {
+        let mut attended = lock(&self.attended);
+        if attended.get(&link.node()).is_some_and(|live| live.load(Ordering::Acquire)) {
+            return Ok(());
+        }
+        // Connected under the lock: a second caller waits here rather than making a second connection.
+        let socket = link.connect(&inner.identity, Purpose::Recall, inner.tcp_only())?;
+        let duplicate = socket.try_clone().map_err(weft_transport::TransportError::Io)?;
+        let live = Arc::new(AtomicBool::new(true));
+        let connection = Arc::new(Mutex::new(ControlConnection::new(socket)));
+        attended.insert(link.node(), Arc::clone(&live));
+        lock(&self.new).push(Listened { node: link.node(), connection, socket: duplicate, live, renewal_sent_ms: None });
+        drop(attended);
+        self.wake();
+        Ok(())
+    }
+
+    /// The session is over: its recall connections are not used any more.
+    pub fn forget_all(&self) {
+        for (_, live) in lock(&self.attended).drain() {
+            live.store(false, Ordering::Release);
+        }
+        self.wake();
+    }
+}
+
+impl Drop for RecallThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+struct Listener {
+    inner: Weak<Inner>,
+    wake: Arc<OwnedFd>,
+    stopping: Arc<AtomicBool>,
+    listened: Vec<Listened>,
+    jobs: Sender<Job>,
+    /// Recalls in work: one that is sent again is not done twice.
+    working: Arc<Mutex<BTreeSet<(ShardId, u64)>>>,
+    last_renewal_ms: u64,
+}
+
+impl Listener {
+    fn run(mut self) {
+        while !self.stopping.load(Ordering::Acquire) {
+            let ready = self.wait();
+            // Held only while there is work, so that the last handle of the client can go.
+            let Some(inner) = self.inner.upgrade() else { return };
+            if ready.first() == Some(&true) {
+                let _ = rustix::io::read(&*self.wake, &mut [0u8; 8][..]);
+                self.listened.append(&mut lock(&inner.recall_thread.new));
+            }
+            for (index, ready) in ready.iter().skip(1).enumerate() {
+                if *ready {
+                    self.receive(&inner, index);
+                }
+            }
+            self.listened.retain(|one| one.live.load(Ordering::Acquire));
+            self.renew(&inner);
+            release_surplus(&inner);
+        }
+    }
+
+    /// Waits for a message, a wake-up, or the time of the next renewal. First the eventfd, then the connections.
+    fn wait(&self) -> Vec<bool> {
+        let mut polled = vec![PollFd::new(&*self.wake, PollFlags::IN)];
+        polled.extend(self.listened.iter().map(|one| PollFd::from_borrowed_fd(one.socket.as_fd(), PollFlags::IN)));
+        let renew = Timespec { tv_sec: 0, tv_nsec: i64::try_from(RENEW_MS).unwrap_or(1000) * 1_000_000 };
+        let renew = Timespec { tv_sec: renew.tv_nsec / 1_000_000_000, tv_nsec: renew.tv_nsec % 1_000_000_000 };
+        // Without connections nothing is to be renewed: only a wake-up changes that.
+        let timeout = (!self.listened.is_empty()).then_some(&renew);
+        match poll(&mut polled, timeout) {
+            Ok(_) => polled.iter().map(|fd| !fd.revents().is_empty()).collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn receive(&mut self, inner: &Inner, index: usize) {
+        let Some(one) = self.listened.get_mut(index) else { return };
+        let connection = Arc::clone(&one.connection);
+        let mut next = lock(&connection).receive().map(Some);
+        loop {
+            match next {
+                Ok(Some((_, Message::Recall(recall)))) => {
+                    if lock(&self.working).insert((recall.shard, recall.number)) {
+                        // The worker ends only after this thread.
+                        let _ = self.jobs.send(Job { recall, answer_on: Arc::clone(&connection) });
+                    }
+                }
+                Ok(Some((_, Message::RenewReply))) => {
+                    if let Some(sent_ms) = one.renewal_sent_ms.take() {
+                        let (map, now_ms) = (inner.map(), inner.clock_ms());
+                        let mut cache = lock(&inner.cache);
+                        for shard in map.shards_at(one.node) {
+                            cache.renewed(shard, sent_ms, now_ms);
+                        }
+                    }
+                }
+                Ok(None) => return,
+                // The server is gone, or talks nonsense: leases are lost with the term, or asked for on a new connection.
+                Ok(Some(_)) | Err(_) => {
+                    one.live.store(false, Ordering::Release);
+                    return;
+                }
+            }
+            next = lock(&connection).take_received();
+        }
+    }
+
+    fn renew(&mut self, inner: &Inner) {
+        let now_ms = inner.clock_ms();
+        if now_ms < self.last_renewal_ms + RENEW_MS {
+            return;
+        }
+        self.last_renewal_ms = now_ms;
+        for one in &mut self.listened {
+            one.renewal_sent_ms = Some(now_ms);
+            if lock(&one.connection).send_as(0, &Message::Renew).is_err() {
+                one.live.store(false, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// Gives leases back that are not needed any more.
+fn release_surplus(inner: &Inner) {
+    while let Some((shard, leases)) = inner.take_surplus() {
+        let who = &inner.identity.credentials;
+        if let Err(error) = inner.call_in(SlotFor::Caller, who, shard, ShardRequest::Release { leases }) {
+            // They end with the session's term at the latest.
+            tracing::debug!("leases not given back at shard {shard}: {error}");
+            return;
+        }
+    }
+}
+
+fn work(inner: &Weak<Inner>, jobs: &Receiver<Job>, working: &Mutex<BTreeSet<(ShardId, u64)>>) {
+    while let Ok(Job { recall, answer_on }) = jobs.recv() {
+        let Some(inner) = inner.upgrade() else { return };
+        inner.counters.recalls.fetch_add(1, Ordering::Relaxed);
+        let kept = give_up(&inner, &recall);
+        let answer = RecallAnswer { shard: recall.shard, number: recall.number, kept };
+        lock(working).remove(&(recall.shard, recall.number));
+        // On a dead connection the shard asks again, or the session's term ends.
+        let _ = lock(&answer_on).send_as(0, &Message::RecallAnswer(answer));
+    }
+}
+
+/// Drops what the recall takes, after writing back what must not be lost with it. Returns what is kept.
+fn give_up(inner: &Inner, recall: &Recall) -> LeaseMode {
+    let invalidator = inner.invalidator.read().unwrap_or_else(PoisonError::into_inner).clone();
+    if let LeaseKey::Data(inode) = recall.key {
+        lock(&inner.cache).note_data_recall(inode, recall.stamp);
+        let open = lock(&inner.open).get(&inode).cloned();
+        if let Some(open) = &open {
+            open.weaken();
+        }
+        if let Some(invalidator) = invalidator {
+            // The kernel writes its dirty pages back to us before this returns.
+            invalidator.inode(inode, true);
+        }
+        return match open {
+            Some(open) => {
+                if let Err(error) = open.flush(inner, SlotFor::Recall) {
+                    tracing::warn!("inode {inode}: buffered data could not be written back on recall: {error}");
+                }
+                open.kept()
+            }
+            // A reply that opens this file may be on its way.
+            None if inner.opening.load(Ordering::Acquire) > 0 => LeaseMode::Open,
+            None => LeaseMode::None,
+        };
+    }
+    let dropped = lock(&inner.cache).recall(recall.key, recall.stamp);
+    if let Some(invalidator) = invalidator {
+        for (parent, name) in &dropped.names {
+            invalidator.entry(*parent, name);
+        }
+        for inode in &dropped.inodes {
+            invalidator.inode(*inode, false);
+        }
+    }
+    LeaseMode::None
+}
