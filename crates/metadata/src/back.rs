@@ -1,0 +1,261 @@
+//! The back machine: the namespace over a key-value store.
+//!
+//! [`Back::apply`] takes the time and a command and changes the store: nothing else changes it, and the same commands make
+//! the same bytes, so commands are what a log records and replicas exchange. It knows inodes, dentries, permissions, the last
+//! reply of each slot, and the intents that join directories over two shards. It knows nothing of leases: whoever calls it
+//! has asked first.
+//!
+//! Invariant: link counts, sizes of directories and `..` agree with the dentries after each command; an inode number is
+//! never used again.
+//! Not here: leases, sessions, waiting (`front`); cutting and removing objects: the outcome says which, the caller has it done.
+//! On a crash: the state is the store's after some prefix of the commands. What is kept beside the store (last replies,
+//! intents, the next numbers) has to be recorded with it when a durable store comes.
+
+mod attributes;
+mod create;
+mod dentry;
+mod inode;
+mod intent;
+mod keys;
+mod listing;
+mod permission;
+mod remove;
+mod rename;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+pub use attributes::merge_actual;
+pub use dentry::Dentry;
+pub use inode::Inode;
+pub use listing::Listing;
+pub use slots::{LastReply, Origin, Seen};
+
+use crate::kv::KeyValue;
+use std::collections::BTreeMap;
+use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerStep};
+use weft_protocol::message::shard::{Access, ShardAnswer, ShardRequest};
+use weft_protocol::{
+    Credentials, Error, FileKind, InodeNumber, ObjectId, Result, SessionId, ShardId, SlotIndex, Timestamp,
+};
+
+/// Owner and mode of the directory `/`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RootDirectory {
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// What the front knows and a change depends on: part of the command, so that followers decide the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Context {
+    /// The inode that loses a name is open somewhere: it stays as an orphan if that was the last one.
+    pub keep: bool,
+    /// The caller's session has the file open for writing.
+    pub is_writer: bool,
+    /// Size and time of the object, as its storage server tells; for the commit of one of several writers.
+    pub actual: Option<(u64, Timestamp)>,
+}
+
+/// Everything that changes a shard's state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// A client's change, inside the shard.
+    Change { origin: Origin, credentials: Credentials, request: ShardRequest, context: Context },
+    /// A client's mkdir or rmdir of a directory whose inode is to be, or is, at the shard `to`.
+    BeginIntent { origin: Origin, credentials: Credentials, request: ShardRequest, to: ShardId },
+    /// The other shard's answer to the present step of an intent.
+    AnswerIntent { number: u64, answer: Result<PeerAnswer> },
+    /// A step of another shard's intent.
+    PeerStep { intent: IntentId, step: PeerStep },
+    /// What the storage server says of a file whose writer is gone.
+    Recover { inode: InodeNumber, size: u64, mtime: Timestamp },
+    /// Nobody has this orphan open any more.
+    Reap { inode: InodeNumber },
+    /// The session will not ask again: its last replies are not needed.
+    ForgetSession { session: SessionId },
+}
+
+/// What a command answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Nobody waits for one.
+    None,
+    /// To the client. Without grants and capability.
+    Client(Result<ShardAnswer>),
+    /// An intent with this number was recorded: ask what [`Back::question`] says.
+    Intent(u64),
+    /// To the other shard.
+    Peer(Result<PeerAnswer>),
+}
+
+/// What a command did beside its answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Aftermath {
+    /// This object is not needed any more.
+    pub removed: Option<(InodeNumber, ObjectId)>,
+    /// This inode is gone.
+    pub gone: Option<InodeNumber>,
+    /// This inode has lost its last name, and stays until it is reaped.
+    pub orphaned: Option<InodeNumber>,
+}
+
+/// Result of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    pub answer: Answer,
+    pub aftermath: Aftermath,
+}
+
+/// See the module.
+pub struct Back<K> {
+    store: K,
+    shard: ShardId,
+    next_sequence: u64,
+    next_intent: u64,
+    inodes: u64,
+    dentries: u64,
+    replies: BTreeMap<(SessionId, SlotIndex), LastReply>,
+    intents: intent::Intents,
+}
+
+impl<K: KeyValue> Back<K> {
+    /// A new shard over an empty store. `root`: of the root shard, which gets `/`.
+    pub fn new(shard: ShardId, store: K, time: Timestamp, root: RootDirectory) -> Self {
+        let mut back = Self {
+            store,
+            shard,
+            // Sequence 1 is the root's, at every shard, so that it is never anything else.
+            next_sequence: 2,
+            next_intent: 1,
+            inodes: 0,
+            dentries: 0,
+            replies: BTreeMap::new(),
+            intents: intent::Intents::default(),
+        };
+        if shard == ShardId::ROOT {
+            let owner = create::NewOwner { uid: root.uid, gid: root.gid, mode: root.mode & inode::MODE_BITS };
+            let inode = Inode::new(FileKind::Directory, &owner, InodeNumber::ROOT, time);
+            back.put_inode(InodeNumber::ROOT, &inode);
+            back.inodes = 1;
+        }
+        back
+    }
+
+    /// The shard's number.
+    pub fn shard(&self) -> ShardId {
+        self.shard
+    }
+
+    /// Inodes, orphans included.
+    pub fn inodes(&self) -> u64 {
+        self.inodes
+    }
+
+    /// Names.
+    pub fn dentries(&self) -> u64 {
+        self.dentries
+    }
+
+    /// Bytes of the store.
+    pub fn store_bytes(&self) -> u64 {
+        self.store.bytes()
+    }
+
+    /// Applies a command. Costs a few searches in the store.
+    pub fn apply(&mut self, time: Timestamp, command: &Command) -> Outcome {
+        let mut aftermath = Aftermath::default();
+        let answer = match command {
+            Command::Change { origin, credentials, request, context } => {
+                let result = self.change(time, credentials, request, context, &mut aftermath);
+                self.keep_reply(*origin, &result, access_of(request));
+                Answer::Client(result)
+            }
+            Command::BeginIntent { origin, credentials, request, to } => {
+                match self.begin_intent(time, *origin, credentials, request, *to) {
+                    Ok(number) => Answer::Intent(number),
+                    Err(error) => {
+                        let result = Err(error);
+                        self.keep_reply(*origin, &result, None);
+                        Answer::Client(result)
+                    }
+                }
+            }
+            Command::AnswerIntent { number, answer } => match self.answer_intent(time, *number, answer) {
+                None => Answer::None,
+                Some((origin, result)) => {
+                    self.keep_reply(origin, &result, None);
+                    Answer::Client(result)
+                }
+            },
+            Command::PeerStep { intent, step } => Answer::Peer(self.peer_step(*intent, step, &mut aftermath)),
+            Command::Recover { inode, size, mtime } => {
+                self.recover(time, *inode, *size, *mtime);
+                Answer::None
+            }
+            Command::Reap { inode } => {
+                self.reap(*inode, &mut aftermath);
+                Answer::None
+            }
+            Command::ForgetSession { session } => {
+                self.forget_session(*session);
+                Answer::None
+            }
+        };
+        Outcome { answer, aftermath }
+    }
+
+    fn change(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        request: &ShardRequest,
+        context: &Context,
+        aftermath: &mut Aftermath,
+    ) -> Result<ShardAnswer> {
+        match request {
+            ShardRequest::SetAttributes { inode, changes } => {
+                self.set_attributes(time, caller, *inode, changes, context, aftermath)
+            }
+            ShardRequest::OpenAt { parent, name, flags, create } => {
+                self.open_at(time, caller, (*parent, name), *flags, *create, aftermath)
+            }
+            ShardRequest::Open { inode, flags } => self.open(time, caller, *inode, *flags, aftermath),
+            ShardRequest::Commit { inode, object, size, mtime } => {
+                self.commit(time, caller, *inode, (*object, *size, *mtime), context)
+            }
+            ShardRequest::MakeDirectory { parent, name, mode, .. } => {
+                self.make_directory(time, caller, *parent, name, *mode)
+            }
+            ShardRequest::MakeSymlink { parent, name, target } => {
+                self.make_symlink(time, caller, *parent, name, target)
+            }
+            ShardRequest::Link { inode, parent, name } => self.link(time, caller, *inode, *parent, name),
+            ShardRequest::Unlink { parent, name } => {
+                self.unlink(time, caller, (*parent, name), context.keep, aftermath)
+            }
+            ShardRequest::RemoveDirectory { parent, name } => {
+                self.remove_directory(time, caller, *parent, name, aftermath)
+            }
+            ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
+                let way = rename::Move { parent: *parent, name, new_parent: *new_parent, new_name };
+                self.rename(time, caller, way, *mode, context.keep, aftermath)
+            }
+            ShardRequest::Lookup { .. }
+            | ShardRequest::GetAttributes { .. }
+            | ShardRequest::ReadLink { .. }
+            | ShardRequest::ReadDirectory { .. }
+            | ShardRequest::Release { .. }
+            | ShardRequest::EndSession
+            | ShardRequest::Ping => Err(Error::Invalid),
+        }
+    }
+}
+
+fn access_of(request: &ShardRequest) -> Option<Access> {
+    match request {
+        ShardRequest::OpenAt { flags, .. } | ShardRequest::Open { flags, .. } => Some(flags.access),
+        _ => None,
+    }
+}

@@ -1,0 +1,215 @@
+//! chmod, chown, utimens, truncate; and what a writer reports.
+//!
+//! Not here: cutting the object. The front has it cut by the storage server before a change of size is applied.
+
+use super::inode::{Inode, MODE_BITS, SET_GID};
+use super::permission::{WRITE, check_access, is_owner};
+use super::{Aftermath, Back, Context};
+use crate::kv::KeyValue;
+use weft_protocol::limits::FILE_BYTES_MAX;
+use weft_protocol::message::shard::{ShardAnswer, whole};
+use weft_protocol::{
+    AttributeChanges, Credentials, Error, FileKind, Grants, InodeNumber, Layout, ObjectId, Result, TimeChange,
+    Timestamp,
+};
+
+impl Inode {
+    /// Makes the changes, if the caller may make all of them. `is_writer`: his session has the file open for writing.
+    fn change(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        changes: &AttributeChanges,
+        is_writer: bool,
+    ) -> Result<()> {
+        let owns = is_owner(self, caller);
+        if let Some(size) = changes.size {
+            self.check_size(caller, size, is_writer)?;
+        }
+        for change in [changes.atime, changes.mtime].into_iter().flatten() {
+            match change {
+                TimeChange::To(_) if !owns => return Err(Error::NotPermitted),
+                TimeChange::Now if !owns => check_access(self, caller, WRITE)?,
+                _ => {}
+            }
+        }
+        self.change_owner(caller, changes)?;
+        if let Some(mode) = changes.mode {
+            if !owns {
+                return Err(Error::NotPermitted);
+            }
+            self.mode = mode & MODE_BITS;
+            if caller.uid != 0 && !caller.in_group(self.gid) {
+                self.mode &= !SET_GID;
+            }
+        }
+        if let Some(size) = changes.size {
+            if caller.uid != 0 {
+                self.drop_set_id();
+            }
+            self.size = size;
+            self.mtime = time;
+        }
+        let at = |change| match change {
+            TimeChange::Now => time,
+            TimeChange::To(at) => at,
+        };
+        self.atime = changes.atime.map_or(self.atime, at);
+        self.mtime = changes.mtime.map_or(self.mtime, at);
+        self.ctime = time;
+        Ok(())
+    }
+
+    fn check_size(&self, caller: &Credentials, size: u64, is_writer: bool) -> Result<()> {
+        match self.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsDirectory),
+            FileKind::Symlink => return Err(Error::Invalid),
+        }
+        if size > FILE_BYTES_MAX {
+            return Err(Error::FileTooLarge);
+        }
+        // A handle that was opened for writing may cut the file even if its mode forbids writing by now.
+        if is_writer && caller.uid == self.uid { Ok(()) } else { check_access(self, caller, WRITE) }
+    }
+
+    fn change_owner(&mut self, caller: &Credentials, changes: &AttributeChanges) -> Result<()> {
+        if changes.uid.is_none() && changes.gid.is_none() {
+            return Ok(());
+        }
+        let uid = changes.uid.unwrap_or(self.uid);
+        let gid = changes.gid.unwrap_or(self.gid);
+        if caller.uid != 0 {
+            let may_give = uid == self.uid && (gid == self.gid || caller.in_group(gid));
+            if caller.uid != self.uid || !may_give {
+                return Err(Error::NotPermitted);
+            }
+        }
+        self.uid = uid;
+        self.gid = gid;
+        self.drop_set_id();
+        Ok(())
+    }
+}
+
+impl<K: KeyValue> Back<K> {
+    /// Whether [`weft_protocol::message::shard::ShardRequest::SetAttributes`] would succeed; changes nothing. The inode as
+    /// it is now.
+    pub fn check_set_attributes(
+        &self,
+        caller: &Credentials,
+        number: InodeNumber,
+        changes: &AttributeChanges,
+        is_writer: bool,
+    ) -> Result<Inode> {
+        let inode = self.present(number)?;
+        inode.clone().change(Timestamp::default(), caller, changes, is_writer)?;
+        Ok(inode)
+    }
+
+    pub(super) fn set_attributes(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        number: InodeNumber,
+        changes: &AttributeChanges,
+        context: &Context,
+        aftermath: &mut Aftermath,
+    ) -> Result<ShardAnswer> {
+        let mut inode = self.present(number)?;
+        inode.change(time, caller, changes, context.is_writer)?;
+        if changes.size == Some(0) {
+            drop_object(number, &mut inode, aftermath);
+        }
+        self.put_inode(number, &inode);
+        Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
+    }
+
+    /// Size 0, no object: what O_TRUNC does.
+    pub(super) fn cut_to_nothing(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        number: InodeNumber,
+        inode: &mut Inode,
+        aftermath: &mut Aftermath,
+    ) {
+        drop_object(number, inode, aftermath);
+        if caller.uid != 0 {
+            inode.drop_set_id();
+        }
+        inode.size = 0;
+        inode.mtime = time;
+        inode.ctime = time;
+    }
+
+    /// A writer's report. A first object is entered; when another one is there already, the answer tells which, and
+    /// nothing is changed: what was written to the other is not the file's.
+    pub(super) fn commit(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        number: InodeNumber,
+        report: (Option<ObjectId>, u64, Timestamp),
+        context: &Context,
+    ) -> Result<ShardAnswer> {
+        let (object, size, mtime) = report;
+        let mut inode = self.present(number)?;
+        if inode.kind != FileKind::Regular {
+            return Err(Error::Invalid);
+        }
+        if !context.is_writer {
+            return Err(Error::BadHandle);
+        }
+        if size > FILE_BYTES_MAX {
+            return Err(Error::FileTooLarge);
+        }
+        let present = inode.layout.object();
+        if object.is_none() || present.is_none() || present == object {
+            if let (Layout::Empty, Some(object)) = (inode.layout, object) {
+                inode.layout = whole(object);
+            }
+            // Several may write: then the storage server knows the size, and what the shard knows is a lower bound.
+            let size = context.actual.map_or(size, |(actual, _)| actual.max(inode.size));
+            if size != inode.size || mtime != inode.mtime {
+                inode.size = size;
+                inode.mtime = mtime;
+                inode.ctime = time;
+                if caller.uid != 0 {
+                    inode.drop_set_id();
+                }
+            }
+            self.put_inode(number, &inode);
+        }
+        Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
+    }
+
+    /// What the storage server says of a file whose writer is gone.
+    pub(super) fn recover(&mut self, time: Timestamp, number: InodeNumber, size: u64, mtime: Timestamp) {
+        let Some(mut inode) = self.inode(number) else {
+            return;
+        };
+        let was = inode.clone();
+        (inode.size, inode.mtime) = merge_actual(&inode, size, mtime);
+        if inode != was {
+            inode.ctime = time;
+            self.put_inode(number, &inode);
+        }
+    }
+}
+
+/// Size and modification time of a file that the shard and the storage server each know in part.
+///
+/// The shard's size is never above the true one (writers only extend, and each cut passes through the shard), but it may
+/// know of a hole behind the object's end. The storage server's time counts when it is of a write after the shard's last
+/// change: otherwise somebody may have set the time by hand since.
+pub fn merge_actual(inode: &Inode, size: u64, mtime: Timestamp) -> (u64, Timestamp) {
+    (inode.size.max(size), if mtime > inode.ctime { mtime } else { inode.mtime })
+}
+
+fn drop_object(number: InodeNumber, inode: &mut Inode, aftermath: &mut Aftermath) {
+    if let Some(object) = inode.layout.object() {
+        aftermath.removed = Some((number, object));
+        inode.layout = Layout::Empty;
+    }
+}

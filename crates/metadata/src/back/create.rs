@@ -1,0 +1,221 @@
+//! What makes inodes and names: create, mkdir, symlink, link; and open, which may create.
+
+use super::inode::{GROUP_EXECUTE, Inode, MODE_BITS, SET_GID};
+use super::keys::Key;
+use super::permission::{READ, SEARCH, WRITE, check_access, check_change_names};
+use super::{Aftermath, Back, Dentry};
+use crate::kv::KeyValue;
+use weft_protocol::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
+use weft_protocol::message::shard::{CreateFile, OpenFlags, ShardAnswer, SymlinkTarget};
+use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, Timestamp};
+
+/// Owner, group and mode of what a caller makes in a directory.
+pub(super) struct NewOwner {
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u16,
+}
+
+impl NewOwner {
+    /// A set-group-id directory gives its group, and to directories the bit too.
+    pub fn of(directory: &Inode, caller: &Credentials, kind: FileKind, mode: u16) -> Self {
+        let mut mode = mode & MODE_BITS;
+        let mut gid = caller.gid;
+        if directory.mode & SET_GID != 0 {
+            gid = directory.gid;
+            if kind == FileKind::Directory {
+                mode |= SET_GID;
+            }
+        }
+        let stranger = caller.uid != 0 && !caller.in_group(gid);
+        if kind == FileKind::Regular && stranger && mode & GROUP_EXECUTE != 0 {
+            mode &= !SET_GID;
+        }
+        Self { uid: caller.uid, gid, mode }
+    }
+}
+
+impl Inode {
+    /// A new inode with one name (a directory: with itself and its name), all times now.
+    pub(super) fn new(kind: FileKind, owner: &NewOwner, parent: InodeNumber, time: Timestamp) -> Self {
+        let is_directory = kind == FileKind::Directory;
+        Self {
+            kind,
+            mode: owner.mode,
+            links: if is_directory { 2 } else { 1 },
+            uid: owner.uid,
+            gid: owner.gid,
+            size: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            layout: Layout::Empty,
+            parent: if is_directory { parent } else { InodeNumber::from_raw(0) },
+        }
+    }
+}
+
+impl<K: KeyValue> Back<K> {
+    /// Makes an inode with a name. The caller has checked that the name is free.
+    fn make(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        place: (InodeNumber, &mut Inode, &Name),
+        kind: FileKind,
+        mode: u16,
+    ) -> (InodeNumber, Inode) {
+        let (parent, directory, name) = place;
+        let inode = Inode::new(kind, &NewOwner::of(directory, caller, kind, mode), parent, time);
+        let number = self.next_inode();
+        self.inodes += 1;
+        self.add_dentry(time, (parent, directory), name, Dentry { inode: number, kind });
+        self.put_inode(parent, directory);
+        (number, inode)
+    }
+
+    pub(super) fn open_at(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        place: (InodeNumber, &Name),
+        flags: OpenFlags,
+        create: Option<CreateFile>,
+        aftermath: &mut Aftermath,
+    ) -> Result<ShardAnswer> {
+        let (parent, name) = place;
+        let mut directory = self.directory(parent)?;
+        check_access(&directory, caller, SEARCH)?;
+        let grants = Grants::empty();
+        match (self.dentry(parent, name), create) {
+            (Some(_), Some(CreateFile { exclusive: true, .. })) => Err(Error::Exists),
+            (Some(dentry), _) if dentry.inode.shard() != self.shard => {
+                Ok(ShardAnswer::RemoteDirectory { inode: dentry.inode, grants })
+            }
+            (Some(dentry), _) if dentry.kind != FileKind::Regular => {
+                let attributes = self.present(dentry.inode)?.attributes(dentry.inode);
+                Ok(ShardAnswer::Entry { attributes, grants })
+            }
+            (Some(dentry), _) => self.open(time, caller, dentry.inode, flags, aftermath),
+            (None, None) => Ok(ShardAnswer::Absent { grants }),
+            (None, Some(CreateFile { mode, .. })) => {
+                check_change_names(&directory, caller)?;
+                let (number, inode) = self.make(time, caller, (parent, &mut directory, name), FileKind::Regular, mode);
+                self.put_inode(number, &inode);
+                let attributes = inode.attributes(number);
+                Ok(ShardAnswer::Opened { attributes, capability: None, created: true, grants })
+            }
+        }
+    }
+
+    pub(super) fn open(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        number: InodeNumber,
+        flags: OpenFlags,
+        aftermath: &mut Aftermath,
+    ) -> Result<ShardAnswer> {
+        let mut inode = self.present(number)?;
+        match inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsDirectory),
+            FileKind::Symlink => return Err(Error::SymlinkLoop),
+        }
+        let read = if flags.access.reads() { READ } else { 0 };
+        let write = if flags.access.writes() || flags.truncate { WRITE } else { 0 };
+        check_access(&inode, caller, read | write)?;
+        if flags.truncate {
+            self.cut_to_nothing(time, caller, number, &mut inode, aftermath);
+            self.put_inode(number, &inode);
+        }
+        let attributes = inode.attributes(number);
+        Ok(ShardAnswer::Opened { attributes, capability: None, created: false, grants: Grants::empty() })
+    }
+
+    pub(super) fn make_directory(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        mode: u16,
+    ) -> Result<ShardAnswer> {
+        let mut directory = self.free_place(caller, parent, name)?;
+        let (number, inode) = self.make(time, caller, (parent, &mut directory, name), FileKind::Directory, mode);
+        self.put_inode(number, &inode);
+        Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
+    }
+
+    pub(super) fn make_symlink(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        target: &SymlinkTarget,
+    ) -> Result<ShardAnswer> {
+        let bytes = &target.0;
+        if bytes.len() > SYMLINK_BYTES_MAX {
+            return Err(Error::NameTooLong);
+        }
+        if bytes.is_empty() || bytes.contains(&0) {
+            return Err(Error::Invalid);
+        }
+        let mut directory = self.free_place(caller, parent, name)?;
+        let (number, mut inode) = self.make(time, caller, (parent, &mut directory, name), FileKind::Symlink, 0o777);
+        inode.size = bytes.len() as u64;
+        self.put_inode(number, &inode);
+        self.store.put(&Key::symlink(number), bytes);
+        Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
+    }
+
+    pub(super) fn link(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        number: InodeNumber,
+        parent: InodeNumber,
+        name: &Name,
+    ) -> Result<ShardAnswer> {
+        if number.shard() != self.shard {
+            return Err(Error::CrossShard);
+        }
+        let mut inode = self.present(number)?;
+        if inode.kind == FileKind::Directory {
+            return Err(Error::NotPermitted);
+        }
+        let mut directory = self.free_place(caller, parent, name)?;
+        if inode.links == 0 {
+            return Err(Error::NotFound);
+        }
+        if inode.links >= LINKS_MAX {
+            return Err(Error::TooManyLinks);
+        }
+        inode.links += 1;
+        inode.ctime = time;
+        self.put_inode(number, &inode);
+        self.add_dentry(time, (parent, &mut directory), name, Dentry { inode: number, kind: inode.kind });
+        self.put_inode(parent, &directory);
+        Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
+    }
+
+    /// The directory, if the caller may make this name in it and it is not there.
+    pub(super) fn free_place(&self, caller: &Credentials, parent: InodeNumber, name: &Name) -> Result<Inode> {
+        let directory = self.directory(parent)?;
+        check_access(&directory, caller, SEARCH)?;
+        if self.dentry(parent, name).is_some() {
+            return Err(Error::Exists);
+        }
+        check_change_names(&directory, caller)?;
+        Ok(directory)
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, number: InodeNumber) -> Result<SymlinkTarget> {
+        if self.present(number)?.kind != FileKind::Symlink {
+            return Err(Error::Invalid);
+        }
+        self.store.get(&Key::symlink(number), |bytes| SymlinkTarget(bytes.to_vec())).ok_or(Error::Stale)
+    }
+}

@@ -1,0 +1,287 @@
+//! The inode, and its record: section "Inode" of `docs/formats/metadata-keys.md`.
+//!
+//! Invariant: decoding what was encoded yields the same inode.
+//! Not here: who may change it (`permission.rs`), what a client's changes mean (`attributes.rs`).
+
+use super::Back;
+use super::keys::Key;
+use crate::kv::KeyValue;
+use weft_protocol::{Attributes, Error, FileKind, Generation, InodeNumber, Layout, ObjectId, Result, Timestamp};
+
+/// Set-user-id.
+pub const SET_UID: u16 = 0o4000;
+/// Set-group-id; on a directory: what is made in it gets the directory's group.
+pub const SET_GID: u16 = 0o2000;
+/// Sticky: in such a directory only the owner of a name's inode (or of the directory) may remove it.
+pub const STICKY: u16 = 0o1000;
+/// The bits of a mode that are kept.
+pub const MODE_BITS: u16 = 0o7777;
+/// Group may execute: only then set-group-id means what its name says.
+pub const GROUP_EXECUTE: u16 = 0o010;
+
+const KIND_BITS: u8 = 0b11;
+const HAS_OBJECT: u8 = 0b100;
+const CTIME_IS_MTIME: u8 = 0b1000;
+const ATIME_IS_MTIME: u8 = 0b1_0000;
+/// Longest record: every field at its longest.
+const RECORD_BYTES_MAX: usize = 80;
+
+/// An inode as the shard holds it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inode {
+    pub kind: FileKind,
+    /// The lower 12 bits of `st_mode`.
+    pub mode: u16,
+    /// Names of a file; 2 and one per directory in it for a directory. 0: orphan.
+    pub links: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Bytes; of a directory: its entries.
+    pub size: u64,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    pub layout: Layout,
+    /// `..` of a directory; the root is its own parent. Unused for others.
+    pub parent: InodeNumber,
+}
+
+impl Inode {
+    /// What `stat` tells.
+    pub fn attributes(&self, inode: InodeNumber) -> Attributes {
+        Attributes {
+            inode,
+            kind: self.kind,
+            mode: self.mode,
+            links: self.links,
+            uid: self.uid,
+            gid: self.gid,
+            size: self.size,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            layout: self.layout,
+        }
+    }
+
+    /// Takes set-user-id away, and set-group-id where it stands for the group's rights.
+    pub fn drop_set_id(&mut self) {
+        if self.kind != FileKind::Directory {
+            self.mode &= !SET_UID;
+            if self.mode & GROUP_EXECUTE != 0 {
+                self.mode &= !SET_GID;
+            }
+        }
+    }
+
+    fn encode(&self, record: &mut Record) {
+        let mut first = kind_code(self.kind);
+        let object = match self.layout {
+            Layout::Whole { object, generation } => Some((object, generation)),
+            Layout::Empty => None,
+        };
+        first |= if object.is_some() { HAS_OBJECT } else { 0 };
+        first |= if self.ctime == self.mtime { CTIME_IS_MTIME } else { 0 };
+        first |= if self.atime == self.mtime { ATIME_IS_MTIME } else { 0 };
+        record.put(&[first]);
+        record.put(&self.mode.to_le_bytes());
+        record.put_varint(u64::from(self.links));
+        record.put_varint(u64::from(self.uid));
+        record.put_varint(u64::from(self.gid));
+        record.put_varint(self.size);
+        record.put(&self.mtime.0.to_le_bytes());
+        if self.ctime != self.mtime {
+            record.put(&self.ctime.0.to_le_bytes());
+        }
+        if self.atime != self.mtime {
+            record.put(&self.atime.0.to_le_bytes());
+        }
+        if let Some((object, generation)) = object {
+            record.put(&object.raw().to_le_bytes());
+            record.put_varint(u64::from(generation.0));
+        }
+        if self.kind == FileKind::Directory {
+            record.put(&self.parent.raw().to_le_bytes());
+        }
+    }
+
+    /// Decodes a record. `None`: these bytes are not one.
+    pub fn decode(bytes: &[u8]) -> Option<Inode> {
+        let mut reader = Reader(bytes);
+        let first = reader.byte()?;
+        let kind = kind_from(first & KIND_BITS)?;
+        let mode = u16::from_le_bytes(reader.array()?);
+        let links = u32::try_from(reader.varint()?).ok()?;
+        let uid = u32::try_from(reader.varint()?).ok()?;
+        let gid = u32::try_from(reader.varint()?).ok()?;
+        let size = reader.varint()?;
+        let mtime = Timestamp(i64::from_le_bytes(reader.array()?));
+        let ctime = if first & CTIME_IS_MTIME == 0 { Timestamp(i64::from_le_bytes(reader.array()?)) } else { mtime };
+        let atime = if first & ATIME_IS_MTIME == 0 { Timestamp(i64::from_le_bytes(reader.array()?)) } else { mtime };
+        let layout = if first & HAS_OBJECT == 0 {
+            Layout::Empty
+        } else {
+            let object = ObjectId::from_raw(u64::from_le_bytes(reader.array()?));
+            Layout::Whole { object, generation: Generation(u32::try_from(reader.varint()?).ok()?) }
+        };
+        let parent = if kind == FileKind::Directory { u64::from_le_bytes(reader.array()?) } else { 0 };
+        let parent = InodeNumber::from_raw(parent);
+        reader.0.is_empty().then_some(Inode { kind, mode, links, uid, gid, size, atime, mtime, ctime, layout, parent })
+    }
+}
+
+/// Number of a kind in records.
+pub fn kind_code(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::Regular => 0,
+        FileKind::Directory => 1,
+        FileKind::Symlink => 2,
+    }
+}
+
+/// The other way round of [`kind_code`].
+pub fn kind_from(code: u8) -> Option<FileKind> {
+    match code {
+        0 => Some(FileKind::Regular),
+        1 => Some(FileKind::Directory),
+        2 => Some(FileKind::Symlink),
+        _ => None,
+    }
+}
+
+/// A record under construction, without an allocation.
+struct Record {
+    bytes: [u8; RECORD_BYTES_MAX],
+    length: usize,
+}
+
+impl Record {
+    fn put(&mut self, part: &[u8]) {
+        self.bytes[self.length..self.length + part.len()].copy_from_slice(part);
+        self.length += part.len();
+    }
+
+    fn put_varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.put(&[value.to_le_bytes()[0] | 0x80]);
+            value >>= 7;
+        }
+        self.put(&[value.to_le_bytes()[0]]);
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+impl<K: KeyValue> Back<K> {
+    /// The inode, if it is at this shard.
+    pub fn inode(&self, inode: InodeNumber) -> Option<Inode> {
+        self.store
+            .get(&Key::inode(inode), |bytes| Inode::decode(bytes).expect("a record of the store is what was put in"))
+    }
+
+    /// The inode, or [`Error::Stale`] when it is gone.
+    pub(super) fn present(&self, inode: InodeNumber) -> Result<Inode> {
+        self.inode(inode).ok_or(Error::Stale)
+    }
+
+    /// The inode of a directory.
+    pub(super) fn directory(&self, inode: InodeNumber) -> Result<Inode> {
+        let directory = self.present(inode)?;
+        if directory.kind == FileKind::Directory { Ok(directory) } else { Err(Error::NotDirectory) }
+    }
+
+    pub(super) fn put_inode(&mut self, number: InodeNumber, inode: &Inode) {
+        let mut record = Record { bytes: [0; RECORD_BYTES_MAX], length: 0 };
+        inode.encode(&mut record);
+        self.store.put(&Key::inode(number), &record.bytes[..record.length]);
+    }
+
+    /// A number that was never used.
+    pub(super) fn next_inode(&mut self) -> InodeNumber {
+        let number = InodeNumber::new(self.shard, self.next_sequence);
+        self.next_sequence += 1;
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use weft_protocol::{NodeId, ShardId};
+
+    proptest! {
+        #[test]
+        fn a_record_comes_back(
+            kind in 0u8..3, mode in 0u16..0o10000, links: u32, uid: u32, gid: u32, size: u64, times: [i64; 3],
+            same in 0u8..4, object in proptest::option::of(1u64..(1 << 48)), generation: u32, parent in 1u64..(1 << 48),
+        ) {
+            let kind = kind_from(kind).expect("three kinds");
+            let mtime = Timestamp(times[0]);
+            let inode = Inode {
+                kind, mode, links, uid, gid, size, mtime,
+                ctime: if same & 1 == 0 { mtime } else { Timestamp(times[1]) },
+                atime: if same & 2 == 0 { mtime } else { Timestamp(times[2]) },
+                layout: object.map_or(Layout::Empty, |sequence| Layout::Whole {
+                    object: ObjectId::new(NodeId(65535), sequence),
+                    generation: Generation(generation),
+                }),
+                parent: if kind == FileKind::Directory { InodeNumber::new(ShardId(9), parent) } else { InodeNumber::from_raw(0) },
+            };
+            let mut record = Record { bytes: [0; RECORD_BYTES_MAX], length: 0 };
+            inode.encode(&mut record);
+            let bytes = &record.bytes[..record.length];
+            prop_assert_eq!(Inode::decode(bytes), Some(inode));
+            for length in 0..bytes.len() {
+                prop_assert_eq!(Inode::decode(&bytes[..length]), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_empty_file_takes_twenty_bytes() {
+        let time = Timestamp(1_700_000_000_123_456_789);
+        let inode = Inode {
+            kind: FileKind::Regular,
+            mode: 0o644,
+            links: 1,
+            uid: 1000,
+            gid: 1000,
+            size: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            layout: Layout::Empty,
+            parent: InodeNumber::from_raw(0),
+        };
+        let mut record = Record { bytes: [0; RECORD_BYTES_MAX], length: 0 };
+        inode.encode(&mut record);
+        assert!(record.length <= 20, "{} bytes", record.length);
+    }
+}

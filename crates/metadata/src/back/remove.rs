@@ -1,0 +1,129 @@
+//! Unlink, rmdir, and the end of inodes.
+//!
+//! An inode whose last name goes while somebody has it open becomes an *orphan*: it stays, marked, until [`Command::Reap`].
+//! The front knows who has it open, and says so in the command, so that the back stays deterministic.
+//!
+//! [`Command::Reap`]: super::Command::Reap
+
+use super::inode::Inode;
+use super::keys::{Key, Tag, inode_of};
+use super::permission::{SEARCH, check_access, check_change_names, check_sticky};
+use super::{Aftermath, Back};
+use crate::kv::KeyValue;
+use std::ops::ControlFlow;
+use weft_protocol::message::shard::ShardAnswer;
+use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Name, Result, Timestamp};
+
+impl<K: KeyValue> Back<K> {
+    pub(super) fn unlink(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        place: (InodeNumber, &Name),
+        keep: bool,
+        aftermath: &mut Aftermath,
+    ) -> Result<ShardAnswer> {
+        let (parent, name) = place;
+        let mut directory = self.directory(parent)?;
+        check_access(&directory, caller, SEARCH)?;
+        let dentry = self.existing(parent, name)?;
+        check_change_names(&directory, caller)?;
+        if dentry.kind == FileKind::Directory {
+            return Err(Error::IsDirectory);
+        }
+        let target = self.present(dentry.inode)?;
+        check_sticky(&directory, &target, caller)?;
+        self.drop_dentry(time, (parent, &mut directory), name, dentry.kind);
+        self.put_inode(parent, &directory);
+        let links = self.drop_link(time, dentry.inode, target, keep, aftermath);
+        Ok(ShardAnswer::Removed { inode: dentry.inode, links })
+    }
+
+    pub(super) fn remove_directory(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        aftermath: &mut Aftermath,
+    ) -> Result<ShardAnswer> {
+        let mut directory = self.directory(parent)?;
+        check_access(&directory, caller, SEARCH)?;
+        let dentry = self.existing(parent, name)?;
+        check_change_names(&directory, caller)?;
+        if dentry.kind != FileKind::Directory {
+            return Err(Error::NotDirectory);
+        }
+        if dentry.inode.shard() != self.shard {
+            return Err(Error::CrossShard);
+        }
+        let target = self.present(dentry.inode)?;
+        check_sticky(&directory, &target, caller)?;
+        self.check_empty(dentry.inode, &target)?;
+        self.drop_dentry(time, (parent, &mut directory), name, dentry.kind);
+        self.put_inode(parent, &directory);
+        self.drop_inode(dentry.inode, &target, aftermath);
+        Ok(ShardAnswer::Removed { inode: dentry.inode, links: 0 })
+    }
+
+    /// Refuses a directory with names in it, or with one on its way.
+    pub(super) fn check_empty(&self, number: InodeNumber, directory: &Inode) -> Result<()> {
+        if directory.size == 0 && self.lock_within(number).is_none() { Ok(()) } else { Err(Error::NotEmpty) }
+    }
+
+    /// One name less. Returns the names left.
+    pub(super) fn drop_link(
+        &mut self,
+        time: Timestamp,
+        number: InodeNumber,
+        mut inode: Inode,
+        keep: bool,
+        aftermath: &mut Aftermath,
+    ) -> u32 {
+        assert!(inode.links > 0, "inode {number} has a name and no links");
+        inode.links -= 1;
+        inode.ctime = time;
+        if inode.links > 0 {
+            self.put_inode(number, &inode);
+        } else if keep && inode.kind == FileKind::Regular {
+            self.put_inode(number, &inode);
+            self.store.put(&Key::orphan(number), &[]);
+            aftermath.orphaned = Some(number);
+        } else {
+            self.drop_inode(number, &inode, aftermath);
+        }
+        inode.links
+    }
+
+    /// The inode ends, and its object with it.
+    pub(super) fn drop_inode(&mut self, number: InodeNumber, inode: &Inode, aftermath: &mut Aftermath) {
+        self.store.delete(&Key::inode(number));
+        if inode.kind == FileKind::Symlink {
+            self.store.delete(&Key::symlink(number));
+        }
+        self.inodes -= 1;
+        aftermath.gone = Some(number);
+        aftermath.removed = inode.layout.object().map(|object| (number, object));
+    }
+
+    /// Nobody has the orphan open any more. Nothing is done when it is no orphan.
+    pub(super) fn reap(&mut self, number: InodeNumber, aftermath: &mut Aftermath) {
+        if self.store.delete(&Key::orphan(number)) {
+            let inode = self.inode(number).expect("an orphan has an inode until it is reaped");
+            self.drop_inode(number, &inode, aftermath);
+        }
+    }
+
+    /// All orphans, ascending.
+    pub fn orphans(&self) -> Vec<InodeNumber> {
+        let mut orphans = Vec::new();
+        self.store.scan(&[Tag::Orphan as u8], |key, _| match inode_of(key, Tag::Orphan) {
+            Some(inode) => {
+                orphans.push(inode);
+                ControlFlow::Continue(())
+            }
+            None => ControlFlow::Break(()),
+        });
+        orphans
+    }
+}

@@ -1,0 +1,212 @@
+//! Rename inside the shard.
+//!
+//! Order of the checks is that of Linux, so that programs see the errors they know. A directory gets a new parent only when
+//! it is sure that no cycle comes of it: the new parent's ancestors are walked as far as they are at this shard; where the
+//! chain leaves the shard, a directory without directories in it can still be moved, another one is answered `CrossShard`.
+//!
+//! Invariant: the names and the link counts of both directories are right after each rename; `..` of a moved directory too.
+//! Not here: rename between shards.
+
+use super::inode::Inode;
+use super::permission::{SEARCH, WRITE, check_access, check_change_names, check_sticky};
+use super::{Aftermath, Back, Dentry};
+use crate::kv::KeyValue;
+use weft_protocol::message::shard::{RenameMode, ShardAnswer};
+use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Name, Result, Timestamp};
+
+/// The two names of a rename.
+#[derive(Clone, Copy)]
+pub(super) struct Move<'a> {
+    pub parent: InodeNumber,
+    pub name: &'a Name,
+    pub new_parent: InodeNumber,
+    pub new_name: &'a Name,
+}
+
+impl Move<'_> {
+    fn changes_parent(&self) -> bool {
+        self.parent != self.new_parent
+    }
+}
+
+/// One of the names, with what it names. `inode`: when it is at this shard.
+struct End {
+    dentry: Dentry,
+    inode: Option<Inode>,
+}
+
+impl<K: KeyValue> Back<K> {
+    pub(super) fn rename(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        way: Move<'_>,
+        mode: RenameMode,
+        keep: bool,
+        aftermath: &mut Aftermath,
+    ) -> Result<ShardAnswer> {
+        if way.new_parent.shard() != self.shard {
+            return Err(Error::CrossShard);
+        }
+        let directory = self.directory(way.parent)?;
+        let new_directory = self.directory(way.new_parent)?;
+        check_access(&directory, caller, SEARCH)?;
+        check_access(&new_directory, caller, SEARCH)?;
+        let source = self.end(self.existing(way.parent, way.name)?)?;
+        let target = self.dentry(way.new_parent, way.new_name).map(|dentry| self.end(dentry)).transpose()?;
+        match (&target, mode) {
+            (Some(_), RenameMode::NoReplace) => return Err(Error::Exists),
+            (None, RenameMode::Exchange) => return Err(Error::NotFound),
+            _ => {}
+        }
+        self.check_no_cycle(&source, way.new_parent, way)?;
+        if let (Some(target), RenameMode::Exchange) = (&target, mode) {
+            self.check_no_cycle(target, way.parent, way)?;
+        }
+        if target.as_ref().is_some_and(|target| target.dentry.inode == source.dentry.inode) {
+            return Ok(ShardAnswer::Renamed { inode: source.dentry.inode, replaced: None });
+        }
+        check_may_leave(caller, &directory, &source, way)?;
+        match &target {
+            None => check_change_names(&new_directory, caller)?,
+            Some(target) => check_may_leave(caller, &new_directory, target, way)?,
+        }
+        let inode = source.dentry.inode;
+        if let (Some(target), RenameMode::Exchange) = (&target, mode) {
+            self.exchange(time, way, source, target);
+            return Ok(ShardAnswer::Renamed { inode, replaced: None });
+        }
+        if let Some(target) = &target {
+            self.check_replaceable(&source, target)?;
+        }
+        let replaced = self.move_name(time, way, source, target, keep, aftermath);
+        Ok(ShardAnswer::Renamed { inode, replaced })
+    }
+
+    fn end(&self, dentry: Dentry) -> Result<End> {
+        let inode = if dentry.inode.shard() == self.shard { Some(self.present(dentry.inode)?) } else { None };
+        Ok(End { dentry, inode })
+    }
+
+    /// Refuses to put a directory below itself, or where that cannot be known.
+    fn check_no_cycle(&self, moved: &End, new_parent: InodeNumber, way: Move<'_>) -> Result<()> {
+        if moved.dentry.kind != FileKind::Directory || !way.changes_parent() {
+            return Ok(());
+        }
+        let Some(inode) = &moved.inode else {
+            // Its `..` is at another shard.
+            return Err(Error::CrossShard);
+        };
+        let mut at = new_parent;
+        loop {
+            if at == moved.dentry.inode {
+                return Err(Error::Invalid);
+            }
+            if at == InodeNumber::ROOT {
+                return Ok(());
+            }
+            if at.shard() != self.shard {
+                // What has no directories in it has nobody below it.
+                return if inode.links == 2 { Ok(()) } else { Err(Error::CrossShard) };
+            }
+            at = self.present(at)?.parent;
+        }
+    }
+
+    fn check_replaceable(&self, source: &End, target: &End) -> Result<()> {
+        match (source.dentry.kind, target.dentry.kind) {
+            (FileKind::Directory, FileKind::Directory) => match &target.inode {
+                None => Err(Error::CrossShard),
+                Some(inode) => self.check_empty(target.dentry.inode, inode),
+            },
+            (FileKind::Directory, _) => Err(Error::NotDirectory),
+            (_, FileKind::Directory) => Err(Error::IsDirectory),
+            _ => Ok(()),
+        }
+    }
+
+    fn move_name(
+        &mut self,
+        time: Timestamp,
+        way: Move<'_>,
+        source: End,
+        target: Option<End>,
+        keep: bool,
+        aftermath: &mut Aftermath,
+    ) -> Option<(InodeNumber, u32)> {
+        let replaced = target.map(|End { dentry, inode }| {
+            let inode = inode.expect("a replaced inode is at this shard: checked before");
+            self.change_names(way.new_parent, |back, directory| {
+                back.drop_dentry(time, (way.new_parent, directory), way.new_name, dentry.kind);
+            });
+            if dentry.kind == FileKind::Directory {
+                self.drop_inode(dentry.inode, &inode, aftermath);
+                return (dentry.inode, 0);
+            }
+            (dentry.inode, self.drop_link(time, dentry.inode, inode, keep, aftermath))
+        });
+        self.change_names(way.parent, |back, directory| {
+            back.drop_dentry(time, (way.parent, directory), way.name, source.dentry.kind);
+        });
+        self.change_names(way.new_parent, |back, directory| {
+            back.add_dentry(time, (way.new_parent, directory), way.new_name, source.dentry);
+        });
+        self.note_move(time, source, way.new_parent);
+        replaced
+    }
+
+    fn exchange(&mut self, time: Timestamp, way: Move<'_>, source: End, target: &End) {
+        self.change_names(way.parent, |back, directory| {
+            back.drop_dentry(time, (way.parent, directory), way.name, source.dentry.kind);
+            if !way.changes_parent() {
+                back.drop_dentry(time, (way.parent, directory), way.new_name, target.dentry.kind);
+                back.add_dentry(time, (way.parent, directory), way.new_name, source.dentry);
+            }
+            back.add_dentry(time, (way.parent, directory), way.name, target.dentry);
+        });
+        if way.changes_parent() {
+            self.change_names(way.new_parent, |back, directory| {
+                back.drop_dentry(time, (way.new_parent, directory), way.new_name, target.dentry.kind);
+                back.add_dentry(time, (way.new_parent, directory), way.new_name, source.dentry);
+            });
+        }
+        self.note_move(time, source, way.new_parent);
+        let target = End { dentry: target.dentry, inode: target.inode.clone() };
+        self.note_move(time, target, way.parent);
+    }
+
+    fn change_names(&mut self, number: InodeNumber, change: impl FnOnce(&mut Self, &mut Inode)) {
+        let mut directory = self.inode(number).expect("the directory of a rename was there a moment ago");
+        change(self, &mut directory);
+        self.put_inode(number, &directory);
+    }
+
+    /// The moved inode's change time, and a directory's `..`.
+    fn note_move(&mut self, time: Timestamp, moved: End, parent: InodeNumber) {
+        let Some(mut inode) = moved.inode else {
+            return;
+        };
+        // A moved directory can itself be one of the two parents of an exchange: its record has changed since.
+        if inode.kind == FileKind::Directory {
+            inode = self.inode(moved.dentry.inode).expect("a moved directory is still there");
+            inode.parent = parent;
+        }
+        inode.ctime = time;
+        self.put_inode(moved.dentry.inode, &inode);
+    }
+}
+
+/// Whether the caller may take this name away from its directory.
+fn check_may_leave(caller: &Credentials, directory: &Inode, end: &End, way: Move<'_>) -> Result<()> {
+    check_change_names(directory, caller)?;
+    let Some(inode) = &end.inode else {
+        // The owner of a directory at another shard is not known here.
+        let may = directory.mode & super::inode::STICKY == 0 || super::permission::is_owner(directory, caller);
+        return if may { Ok(()) } else { Err(Error::CrossShard) };
+    };
+    check_sticky(directory, inode, caller)?;
+    if inode.kind == FileKind::Directory && way.changes_parent() {
+        check_access(inode, caller, WRITE)?;
+    }
+    Ok(())
+}

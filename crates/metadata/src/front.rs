@@ -1,0 +1,467 @@
+//! The front machine: who may keep what, who waits for whom.
+//!
+//! A [`Shard`] is the back (the namespace) under a front: sessions, leases, recalls, parked work. One event goes in, effects
+//! come out in the order in which they are to be carried out. A call is judged: either it can be answered now, or it is
+//! parked with what it waits for, and judged again from the beginning when that is there.
+//!
+//! ```text
+//!  Call ─────────► judge ──► answer, grants ──► Reply
+//!                   │  ▲
+//!             park  ▼  │ ready
+//!      Recall, Storage, PeerCall ──► RecallAnswer, StorageAnswer, PeerReply, Tick
+//! ```
+//!
+//! Invariant: no change is applied while another session holds a lease that forbids it; no lease is granted on a key that
+//! parked work claims; every call gets one reply, or as many as it was sent.
+//! Not here: sockets, maps of connections to sessions, the check of a call's map epoch: the shell does these.
+//! On a crash: the front is gone with all leases. A shard that comes back must grant nothing for one term (to come with
+//! durable stores; an ephemeral shard does not come back).
+
+mod changes;
+mod data;
+mod end;
+mod grants;
+mod intents;
+mod leases;
+mod park;
+mod peer;
+mod plan;
+mod reads;
+mod recall;
+mod sessions;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use crate::back::{Back, Command, Origin, Outcome, RootDirectory};
+use crate::kv::KeyValue;
+use leases::Leases;
+use park::{Call, Parked, Parking, Wait, Work};
+use recall::Recalls;
+use sessions::Sessions;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use weft_protocol::limits::PARKED_REQUESTS_MAX;
+use weft_protocol::message::node::ShardStatus;
+use weft_protocol::message::peer::{PeerCall, PeerReply};
+use weft_protocol::message::recall::Recall;
+use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
+use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
+use weft_protocol::{
+    ClusterMap, Credentials, Error, InodeNumber, LeaseKey, LeaseMode, NodeId, NodeKey, ObjectId, SessionId, ShardId,
+    SlotIndex, Timestamp,
+};
+
+/// The time of an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Now {
+    /// CLOCK_BOOTTIME, milliseconds: terms are counted on it.
+    pub boot_ms: u64,
+    /// Time of day: what files get.
+    pub wall: Timestamp,
+}
+
+/// Everything that can happen to a shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A client's call, on an authenticated connection; `credentials` are those that its key allows. `token` names the
+    /// reply's way back; the shell chooses it and may use it again after the reply.
+    Call {
+        session: SessionId,
+        token: u64,
+        credentials: Credentials,
+        slot: SlotIndex,
+        sequence: u32,
+        request: ShardRequest,
+    },
+    /// The client of the session lives.
+    Heard { session: SessionId },
+    /// A client did what a recall asked.
+    RecallAnswer { session: SessionId, number: u64, kept: LeaseMode },
+    /// Another shard asks; `token` as in `Call`.
+    PeerCall { token: u64, call: PeerCall },
+    /// Another shard answers, or its node is away ([`Error::Unreachable`]).
+    PeerReply(PeerReply),
+    /// Answer to an [`Effect::Storage`] that had a token. Each gets one, be it [`Error::Unreachable`].
+    StorageAnswer { token: u64, result: Result<StorageAnswer, Error> },
+    /// The map has changed.
+    SetMap(ClusterMap),
+    /// The time of [`Shard::deadline`] has come. Events that are at hand should be given first: they may be the messages
+    /// that keep a session alive.
+    Tick,
+}
+
+/// Everything that a shard asks its shell to do, in this order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Answer a call.
+    Reply { token: u64, reply: ShardReply },
+    /// Send to the session's recall connection; lost without harm.
+    Recall { session: SessionId, recall: Recall },
+    /// Send to the node of the shard `to`; lost without harm. When the node is away: a `PeerReply` that says so.
+    PeerCall(PeerCall),
+    /// Answer another shard.
+    PeerReply { token: u64, reply: PeerReply },
+    /// Send to a storage server. Without a token nobody waits for the answer.
+    Storage { token: Option<u64>, node: NodeId, request: StorageRequest },
+    /// The shard has ended this session (its term passed, or it did not answer a recall).
+    EndSession { session: SessionId },
+}
+
+/// What a shard is made with.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    pub shard: ShardId,
+    /// Signs capabilities.
+    pub node_key: NodeKey,
+    /// Owner and mode of `/`; used by the root shard only.
+    pub root: RootDirectory,
+}
+
+/// A call that waits, for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StuckCall {
+    pub token: u64,
+    /// `None`: another shard's step.
+    pub session: Option<SessionId>,
+    /// What, in words.
+    pub request: String,
+    /// What it waits for, in words.
+    pub waits_for: String,
+    /// Since when, as in [`Now::boot_ms`].
+    pub since_ms: u64,
+}
+
+/// See the module.
+pub struct Shard<K> {
+    back: Back<K>,
+    node_key: NodeKey,
+    map: ClusterMap,
+    now: Now,
+    sessions: Sessions,
+    leases: Leases,
+    recalls: Recalls,
+    parking: Parking,
+    /// Parked work that can be judged again.
+    ready: VecDeque<u64>,
+    /// Keys of names and attributes that were recalled lately, and until when nobody is granted them.
+    contended: BTreeMap<LeaseKey, u64>,
+    /// Grows with each reply that grants and each recall.
+    stamp: u64,
+    /// What the answers of storage servers are for.
+    storage_waits: BTreeMap<u64, storage::StorageWait>,
+    latest_storage_token: u64,
+    /// Files whose object is being cut, with the work that waits for it.
+    cuts: BTreeMap<InodeNumber, u64>,
+    /// Files whose writer is gone and whose size is being asked for.
+    recovering: BTreeMap<InodeNumber, u32>,
+    orphans: BTreeSet<InodeNumber>,
+    /// Objects to be removed, sent at the end of the step.
+    removals: BTreeMap<NodeId, Vec<(InodeNumber, ObjectId)>>,
+    intents: intents::Asking,
+}
+
+/// What becomes of work when it is judged.
+enum Verdict {
+    /// The answer.
+    Reply(Result<ShardAnswer, Error>),
+    /// It waits.
+    Park(Pause),
+}
+
+/// Why and how work waits.
+struct Pause {
+    wait: Wait,
+    claims: Vec<LeaseKey>,
+    /// For [`Wait::Recalls`]: from whom what is to be recalled, and what may be kept.
+    recalls: Vec<(LeaseKey, SessionId, LeaseMode)>,
+    /// For [`Wait::Storage`]: what to ask.
+    storage: Option<(NodeId, StorageRequest)>,
+}
+
+impl Pause {
+    fn until(wait: Wait, claims: Vec<LeaseKey>) -> Self {
+        Self { wait, claims, recalls: Vec::new(), storage: None }
+    }
+}
+
+impl<K: KeyValue> Shard<K> {
+    /// A new shard over an empty store. It knows no map until [`Event::SetMap`], and makes all directories itself until then.
+    pub fn new(config: ShardConfig, store: K, now: Now) -> Self {
+        Self {
+            back: Back::new(config.shard, store, now.wall, config.root),
+            node_key: config.node_key,
+            map: ClusterMap::default(),
+            now,
+            sessions: Sessions::default(),
+            leases: Leases::new(),
+            recalls: Recalls::default(),
+            parking: Parking::default(),
+            ready: VecDeque::new(),
+            contended: BTreeMap::new(),
+            stamp: 0,
+            storage_waits: BTreeMap::new(),
+            latest_storage_token: 0,
+            cuts: BTreeMap::new(),
+            recovering: BTreeMap::new(),
+            orphans: BTreeSet::new(),
+            removals: BTreeMap::new(),
+            intents: intents::Asking::default(),
+        }
+    }
+
+    /// The shard's number.
+    pub fn shard(&self) -> ShardId {
+        self.back.shard()
+    }
+
+    /// The namespace, to look at.
+    pub fn back(&self) -> &Back<K> {
+        &self.back
+    }
+
+    /// Takes one event; appends what is to be done.
+    pub fn step(&mut self, now: Now, event: Event, out: &mut Vec<Effect>) {
+        self.now = now;
+        match event {
+            Event::Call { session, token, credentials, slot, sequence, request } => {
+                let origin = Origin { session, slot, sequence };
+                self.receive(Call { token, origin, credentials, request, object: None }, out);
+            }
+            Event::Heard { session } => {
+                self.sessions.hear(session, now.boot_ms);
+            }
+            Event::RecallAnswer { session, number, kept } => self.recall_answered(session, number, kept),
+            Event::PeerCall { token, call } => self.receive_step(token, call, out),
+            Event::PeerReply(reply) => self.peer_replied(reply, out),
+            Event::StorageAnswer { token, result } => self.storage_answered(token, result),
+            Event::SetMap(map) => {
+                if map.epoch >= self.map.epoch {
+                    self.map = map;
+                }
+            }
+            Event::Tick => self.tick(out),
+        }
+        self.settle(out);
+    }
+
+    /// Judges what has become ready, and sends what was gathered.
+    fn settle(&mut self, out: &mut Vec<Effect>) {
+        while let Some(number) = self.ready.pop_front() {
+            if let Some(parked) = self.parking.take(number) {
+                self.judge_again(number, parked, out);
+            }
+        }
+        while let Some((node, objects)) = self.removals.pop_first() {
+            out.push(Effect::Storage { token: None, node, request: StorageRequest::Remove { objects } });
+        }
+    }
+
+    /// [`Now::boot_ms`] at which a [`Event::Tick`] is needed. `None`: nothing waits for time.
+    pub fn deadline(&self) -> Option<u64> {
+        [self.sessions.next_check(), self.recalls.next_due(), self.intents.next_due()].into_iter().flatten().min()
+    }
+
+    fn tick(&mut self, out: &mut Vec<Effect>) {
+        let now_ms = self.now.boot_ms;
+        while let Some(session) = self.sessions.pop_expired(now_ms) {
+            self.end_session(session, true, out);
+        }
+        while let Some(due) = self.recalls.pop_due(now_ms) {
+            match due {
+                recall::Due::Resend(number) => self.send_recall(number, out),
+                recall::Due::Fence(session) => self.end_session(session, true, out),
+            }
+        }
+        self.ask_again(out);
+        self.contended.retain(|_, until_ms| *until_ms > now_ms);
+    }
+
+    /// A call has arrived: who asks, and was it asked before?
+    fn receive(&mut self, call: Call, out: &mut Vec<Effect>) {
+        if let ShardRequest::EndSession = call.request {
+            self.end_session(call.session(), false, out);
+            self.reply(call.token, Ok(ShardAnswer::Done), out);
+            return;
+        }
+        if !self.sessions.hear(call.session(), self.now.boot_ms) {
+            self.reply(call.token, Err(Error::SessionEnded), out);
+            return;
+        }
+        match &call.request {
+            ShardRequest::Ping => self.reply(call.token, Ok(ShardAnswer::Done), out),
+            ShardRequest::Release { leases } => {
+                let result = self.release(call.session(), leases);
+                self.reply(call.token, result, out);
+            }
+            request if request.is_read() => self.judge_first(call, out),
+            _ => {
+                if let Some(result) = self.repeated(&call) {
+                    if let Some(result) = result {
+                        self.reply(call.token, result, out);
+                    }
+                } else {
+                    self.judge_first(call, out);
+                }
+            }
+        }
+    }
+
+    fn judge_first(&mut self, mut call: Call, out: &mut Vec<Effect>) {
+        match self.judge(&mut call, &[], None, out) {
+            Verdict::Reply(result) => self.reply(call.token, result, out),
+            Verdict::Park(_) if self.parking.count() >= PARKED_REQUESTS_MAX => {
+                self.reply(call.token, Err(Error::Busy), out);
+            }
+            Verdict::Park(pause) => {
+                let number = self.parking.next_number();
+                self.park(number, Work::Call(Box::new(call)), Vec::new(), pause, self.now.boot_ms, out);
+            }
+        }
+    }
+
+    fn judge_again(&mut self, number: u64, parked: Parked, out: &mut Vec<Effect>) {
+        let Parked { work, since_ms, asked, .. } = parked;
+        match work {
+            Work::Call(mut call) => match self.judge(&mut call, &asked, Some(number), out) {
+                Verdict::Reply(result) => {
+                    self.end_cut(&call, number);
+                    self.reply(call.token, result, out);
+                }
+                Verdict::Park(pause) => self.park(number, Work::Call(call), asked, pause, since_ms, out),
+            },
+            Work::Peer { token, call } => match self.judge_step(&call, &asked) {
+                Ok(result) => {
+                    let reply = PeerReply { intent: call.intent, result };
+                    out.push(Effect::PeerReply { token, reply });
+                }
+                Err(pause) => self.park(number, Work::Peer { token, call }, asked, pause, since_ms, out),
+            },
+        }
+    }
+
+    fn judge(
+        &mut self,
+        call: &mut Call,
+        asked: &[(LeaseKey, SessionId)],
+        number: Option<u64>,
+        out: &mut Vec<Effect>,
+    ) -> Verdict {
+        if call.request.is_read() { self.read(call) } else { self.change(call, asked, number, out) }
+    }
+
+    /// Lets work wait, and asks for what it waits for.
+    fn park(
+        &mut self,
+        number: u64,
+        work: Work,
+        mut asked: Vec<(LeaseKey, SessionId)>,
+        pause: Pause,
+        since_ms: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        let Pause { wait, claims, recalls, storage } = pause;
+        let mut pending = 0;
+        for (key, session, to) in recalls {
+            let recall = self.recall(key, session, to, out);
+            self.recalls.wait(recall, number);
+            pending += 1;
+            if self.recalls.get(recall).is_some_and(|recall| recall.to == to) {
+                asked.push((key, session));
+            }
+        }
+        if let Some((node, request)) = storage {
+            if let (StorageRequest::Truncate { inode, .. }, Work::Call(_)) = (&request, &work) {
+                self.cuts.insert(*inode, number);
+            }
+            let token = self.ask_storage(storage::StorageWait::Work(number));
+            out.push(Effect::Storage { token: Some(token), node, request });
+        }
+        assert!(wait != Wait::Recalls || pending > 0, "{work:?} would wait for nothing");
+        self.parking.insert(number, Parked { work, since_ms, wait, pending, claims, asked });
+    }
+
+    /// The recall of a key from a session: a new one, or the one under way.
+    fn recall(&mut self, key: LeaseKey, session: SessionId, to: LeaseMode, out: &mut Vec<Effect>) -> u64 {
+        if let Some(number) = self.recalls.find(key, session) {
+            return number;
+        }
+        self.stamp += 1;
+        let number = self.recalls.begin(key, session, to, self.stamp, self.now.boot_ms);
+        self.send_recall(number, out);
+        number
+    }
+
+    fn send_recall(&self, number: u64, out: &mut Vec<Effect>) {
+        let recall = self.recalls.get(number).expect("a recall is sent while it is under way");
+        let message = Recall { shard: self.back.shard(), number, key: recall.key, to: recall.to, stamp: recall.stamp };
+        out.push(Effect::Recall { session: recall.session, recall: message });
+    }
+
+    /// Work of this number has one recall less to wait for.
+    fn one_less(&mut self, number: u64) {
+        if let Some(parked) = self.parking.get_mut(number)
+            && parked.wait == Wait::Recalls
+        {
+            parked.pending -= 1;
+            if parked.pending == 0 {
+                self.ready.push_back(number);
+            }
+        }
+    }
+
+    fn wake(&mut self, wait: Wait) {
+        let waiting = self.parking.waiting_for(wait);
+        self.ready.extend(waiting);
+    }
+
+    fn apply(&mut self, command: &Command) -> Outcome {
+        let outcome = self.back.apply(self.now.wall, command);
+        self.take_aftermath(&outcome.aftermath);
+        outcome
+    }
+
+    fn reply(&mut self, token: u64, result: Result<ShardAnswer, Error>, out: &mut Vec<Effect>) {
+        if grants::of(&result).is_some_and(|grants| !grants.is_empty()) {
+            self.stamp += 1;
+        }
+        out.push(Effect::Reply { token, reply: ShardReply { stamp: self.stamp, result } });
+    }
+
+    /// State, for `weft status`.
+    pub fn status(&self) -> ShardStatus {
+        ShardStatus {
+            shard: self.back.shard(),
+            inodes: self.back.inodes(),
+            dentries: self.back.dentries(),
+            sessions: self.sessions.count(),
+            leases: self.leases.count(),
+            recalls: self.recalls.count(),
+            parked: self.parking.count() as u64,
+            store_bytes: self.back.store_bytes(),
+            failed: None,
+        }
+    }
+
+    /// Calls that wait, the oldest first, for `weft debug stuck`.
+    pub fn stuck(&self) -> Vec<StuckCall> {
+        self.parking.iter().map(|(number, parked)| self.describe(number, parked)).collect()
+    }
+
+    fn describe(&self, number: u64, parked: &Parked) -> StuckCall {
+        let waits_for = match parked.wait {
+            Wait::Recalls => {
+                let of = self.recalls.waited_by(number).map(|recall| format!("{:?} of {}", recall.key, recall.session));
+                format!("recall of {}", of.collect::<Vec<_>>().join(", "))
+            }
+            Wait::Lock(intent) => format!("a name locked by intent {intent}"),
+            Wait::Cut(inode) => format!("the end of another cut of {inode}"),
+            Wait::Storage => "a storage server".to_owned(),
+            Wait::Peer(intent) => format!("another shard's answer to intent {intent}"),
+        };
+        let (token, session, request) = match &parked.work {
+            Work::Call(call) => (call.token, Some(call.session()), format!("{:?}", call.request)),
+            Work::Peer { token, call } => (*token, None, format!("{:?} of shard {}", call.step, call.intent.shard)),
+        };
+        StuckCall { token, session, request, waits_for, since_ms: parked.since_ms }
+    }
+}

@@ -1,0 +1,194 @@
+//! Leases on the contents of files.
+//!
+//! Whoever has a file open holds `Data` with at least `Open`. A session alone with a file that it writes has `Exclusive`
+//! and may keep what it writes; readers among themselves have `Shared`. Clients keep the lease after close, and give it back
+//! when asked, or some time later.
+//!
+//! Invariant: an `Exclusive` holder is the only holder above `Open`; no holder is `Shared` while another one writes.
+
+use super::leases::Holder;
+use super::park::Call;
+use super::{Pause, Shard, Wait};
+use crate::back::Command;
+use crate::kv::KeyValue;
+use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, RELEASE_KEYS_MAX};
+use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer};
+use weft_protocol::{
+    Attributes, Capability, Error, Generation, Grants, InodeNumber, Layout, LeaseKey, LeaseMode, Rights, SessionId,
+};
+
+/// Whether the holder may change size and time of the file without asking.
+pub(super) fn may_change(holder: Holder) -> bool {
+    holder.mode == LeaseMode::Exclusive || holder.writing
+}
+
+/// Whether the holder writes through the storage server, which then knows size and time better than the shard.
+fn writes_through(holder: Holder) -> bool {
+    holder.mode != LeaseMode::Exclusive && holder.writing
+}
+
+impl<K: KeyValue> Shard<K> {
+    /// Registers an open, with the strongest lease that may be. The opens of others were made compatible before.
+    pub(super) fn grant_data(&mut self, session: SessionId, inode: InodeNumber, flags: OpenFlags) -> Grants {
+        let key = LeaseKey::Data(inode);
+        let own = self.leases.holder(&key, session);
+        let claimed = self.parking.is_claimed(&key);
+        let (mut alone, mut shareable) = (true, true);
+        for holder in self.leases.holders(&key).filter(|holder| holder.session != session) {
+            alone = false;
+            shareable &= !may_change(*holder);
+        }
+        let writes = flags.access.writes();
+        let granted = match (flags.direct || claimed, writes) {
+            (false, true) if alone => LeaseMode::Exclusive,
+            (false, false) if shareable => LeaseMode::Shared,
+            _ => LeaseMode::Open,
+        };
+        let mode = own.map_or(granted, |own| own.mode.max(granted));
+        let writing = writes || own.is_some_and(|own| own.writing);
+        let stamp = self.next_grant_stamp();
+        self.leases.set(key, Holder { session, mode, writing, stamp });
+        if claimed { Grants::OPEN } else { bits_of(mode) }
+    }
+
+    /// The client gives leases back, each with the stamp of the latest grant that it knows of. One that was granted by a
+    /// later reply, which is on its way, is kept.
+    pub(super) fn release(&mut self, session: SessionId, leases: &[(LeaseKey, u64)]) -> Result<ShardAnswer, Error> {
+        if leases.len() > RELEASE_KEYS_MAX {
+            return Err(Error::Invalid);
+        }
+        for (key, stamp) in leases {
+            if self.leases.holder(key, session).is_some_and(|holder| holder.stamp <= *stamp) {
+                self.weaken(session, *key, LeaseMode::None);
+            }
+        }
+        Ok(ShardAnswer::Done)
+    }
+
+    /// The session keeps at most `kept` on the key. A recall of more is answered by it.
+    pub(super) fn weaken(&mut self, session: SessionId, key: LeaseKey, kept: LeaseMode) {
+        let kept = if matches!(key, LeaseKey::Data(_)) { kept } else { LeaseMode::None };
+        if let Some(holder) = self.leases.holder(&key, session) {
+            if kept == LeaseMode::None {
+                self.drop_holder(&key, session);
+            } else if kept < holder.mode {
+                self.leases.set(key, Holder { mode: kept, ..holder });
+            }
+        }
+        if let Some(number) = self.recalls.find(key, session)
+            && (kept == LeaseMode::None || self.recalls.get(number).is_some_and(|recall| kept <= recall.to))
+        {
+            self.end_recall(number);
+        }
+    }
+
+    /// A client's answer to a recall. A late or repeated one finds no recall and does nothing.
+    pub(super) fn recall_answered(&mut self, session: SessionId, number: u64, kept: LeaseMode) {
+        if !self.sessions.hear(session, self.now.boot_ms) {
+            return;
+        }
+        let Some(recall) = self.recalls.get(number).filter(|recall| recall.session == session) else {
+            return;
+        };
+        // Nothing above `Open` can be kept, whatever the client says.
+        let kept = kept.min(LeaseMode::Open);
+        self.weaken(session, recall.key, kept);
+        self.end_recall(number);
+    }
+
+    /// A recall is over: the key rests for a while, and who waited goes on.
+    pub(super) fn end_recall(&mut self, number: u64) {
+        let Some(recall) = self.recalls.end(number) else {
+            return;
+        };
+        if !matches!(recall.key, LeaseKey::Data(_)) {
+            self.contended.insert(recall.key, self.now.boot_ms + super::grants::CONTENTION_MS);
+        }
+        for waiter in recall.waiters {
+            self.one_less(waiter);
+        }
+    }
+
+    /// Takes a lease from a session. The last holder of an orphan takes the file with him.
+    pub(super) fn drop_holder(&mut self, key: &LeaseKey, session: SessionId) -> Option<Holder> {
+        let holder = self.leases.drop_holder(key, session)?;
+        if let LeaseKey::Data(inode) = key
+            && self.orphans.contains(inode)
+            && self.leases.holders(key).next().is_none()
+        {
+            self.orphans.remove(inode);
+            self.apply(&Command::Reap { inode: *inode });
+        }
+        Some(holder)
+    }
+
+    /// The right to the object of an open file.
+    pub(super) fn capability(&self, attributes: &Attributes, access: Access, session: SessionId) -> Option<Capability> {
+        let Layout::Whole { object, generation } = attributes.layout else {
+            return None;
+        };
+        let mut rights = Rights::empty();
+        rights.set(Rights::READ, access.reads());
+        rights.set(Rights::WRITE, access.writes());
+        let seconds = self.now.wall.parts().0 + i64::from(CAPABILITY_TERM_SECONDS);
+        Some(self.node_key.sign(&weft_protocol::capability::CapabilityClaims {
+            object,
+            count: 1,
+            generation: Generation(generation.0),
+            epoch: self.map.epoch,
+            expires_seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
+            owner_uid: attributes.uid,
+            rights,
+            session,
+        }))
+    }
+
+    /// Attributes as another session's read must see them, and whether they may be granted. `Err`: wait first.
+    pub(super) fn true_attributes(&self, call: &Call, number: InodeNumber) -> Result<(Attributes, bool), Answered> {
+        let inode = self.back.inode(number).ok_or(Answered::Error(Error::Stale))?;
+        let mut attributes = inode.attributes(number);
+        let key = LeaseKey::Data(number);
+        let mut asks_storage = self.recovering.contains_key(&number);
+        for holder in self.leases.holders(&key) {
+            if holder.mode == LeaseMode::Exclusive && holder.session != call.session() {
+                let recalls = vec![(key, holder.session, LeaseMode::Open)];
+                return Err(Answered::Park(Pause { recalls, ..Pause::until(Wait::Recalls, vec![key]) }));
+            }
+            asks_storage |= writes_through(*holder);
+        }
+        if asks_storage && let Some(object) = inode.layout.object() {
+            match &call.object {
+                None => return Err(Answered::Park(stat_of(number, object, Vec::new()))),
+                Some(Ok((size, mtime))) => {
+                    (attributes.size, attributes.mtime) = crate::back::merge_actual(&inode, *size, *mtime);
+                }
+                // The server is away: what the shard knows is the best there is.
+                Some(Err(_)) => {}
+            }
+            return Ok((attributes, false));
+        }
+        Ok((attributes, true))
+    }
+}
+
+/// Why there are no attributes yet.
+pub(super) enum Answered {
+    Error(Error),
+    Park(Pause),
+}
+
+/// Waits for what the object's storage server says of it.
+pub(super) fn stat_of(inode: InodeNumber, object: weft_protocol::ObjectId, claims: Vec<LeaseKey>) -> Pause {
+    let request = weft_protocol::message::storage::StorageRequest::Stat { inode, object };
+    Pause { storage: Some((object.node(), request)), ..Pause::until(Wait::Storage, claims) }
+}
+
+/// The bits that tell a client what it holds.
+pub(super) fn bits_of(mode: LeaseMode) -> Grants {
+    match mode {
+        LeaseMode::None => Grants::empty(),
+        LeaseMode::Open => Grants::OPEN,
+        LeaseMode::Shared => Grants::OPEN | Grants::DATA_SHARED,
+        LeaseMode::Exclusive => Grants::OPEN | Grants::DATA_EXCLUSIVE,
+    }
+}

@@ -1,0 +1,181 @@
+//! Work that waits.
+//!
+//! A call waits for recalls, for a locked name, for a cut under way on the same file, for a storage server, or for another
+//! shard; when that is there, it is judged from the beginning. While it waits, the keys that it touches are *claimed*:
+//! nobody is granted a lease on them, so that it finds them free at last.
+//!
+//! Invariant: a claim's count is the number of parked works that name the key; each parked change stands in `by_slot`.
+//! Not here: judging (`front.rs` and its parts).
+
+use std::collections::BTreeMap;
+use weft_protocol::message::peer::{IntentId, PeerCall};
+use weft_protocol::message::shard::ShardRequest;
+use weft_protocol::{Credentials, Error, InodeNumber, LeaseKey, SessionId, SlotIndex, Timestamp};
+
+use crate::back::Origin;
+
+/// A client's call, as it is kept while it waits.
+#[derive(Debug)]
+pub struct Call {
+    /// Where the reply goes. A repeated call brings a new one.
+    pub token: u64,
+    pub origin: Origin,
+    pub credentials: Credentials,
+    pub request: ShardRequest,
+    /// Size and time of the object, once its storage server was asked.
+    pub object: Option<Result<(u64, Timestamp), Error>>,
+}
+
+impl Call {
+    pub fn session(&self) -> SessionId {
+        self.origin.session
+    }
+}
+
+/// Something to be done for somebody.
+#[derive(Debug)]
+pub enum Work {
+    Call(Box<Call>),
+    Peer { token: u64, call: PeerCall },
+}
+
+/// What parked work waits for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Wait {
+    /// Recalls: as many as `pending` says.
+    Recalls,
+    /// The intent that locks a name.
+    Lock(u64),
+    /// Another cut of the same file.
+    Cut(InodeNumber),
+    /// The answer of a storage server.
+    Storage,
+    /// The answer of another shard to this intent.
+    Peer(u64),
+}
+
+/// Parked work.
+#[derive(Debug)]
+pub struct Parked {
+    pub work: Work,
+    pub since_ms: u64,
+    pub wait: Wait,
+    /// Recalls still to be answered.
+    pub pending: usize,
+    pub claims: Vec<LeaseKey>,
+    /// Sessions that were asked for a key by this work and need not be asked again when they keep it open.
+    pub asked: Vec<(LeaseKey, SessionId)>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Parking {
+    parked: BTreeMap<u64, Parked>,
+    claims: BTreeMap<LeaseKey, u32>,
+    by_slot: BTreeMap<(SessionId, SlotIndex), u64>,
+    by_intent: BTreeMap<IntentId, u64>,
+    by_wait: BTreeMap<Wait, Vec<u64>>,
+    latest: u64,
+}
+
+impl Parking {
+    /// Number of works that wait.
+    pub fn count(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Whether work that waits touches this key.
+    pub fn is_claimed(&self, key: &LeaseKey) -> bool {
+        !self.claims.is_empty() && self.claims.contains_key(key)
+    }
+
+    /// A number for work that is parked the first time; it keeps it, and with it its place.
+    pub fn next_number(&mut self) -> u64 {
+        self.latest += 1;
+        self.latest
+    }
+
+    /// Parks work.
+    pub fn insert(&mut self, number: u64, parked: Parked) {
+        for key in &parked.claims {
+            *self.claims.entry(*key).or_default() += 1;
+        }
+        match &parked.work {
+            Work::Call(call) if !call.request.is_read() => {
+                self.by_slot.insert((call.origin.session, call.origin.slot), number);
+            }
+            Work::Call(_) => {}
+            Work::Peer { call, .. } => {
+                self.by_intent.insert(call.intent, number);
+            }
+        }
+        if let Wait::Lock(_) | Wait::Cut(_) = parked.wait {
+            self.by_wait.entry(parked.wait).or_default().push(number);
+        }
+        self.parked.insert(number, parked);
+    }
+
+    /// Takes work out.
+    pub fn take(&mut self, number: u64) -> Option<Parked> {
+        let parked = self.parked.remove(&number)?;
+        for key in &parked.claims {
+            if let Some(count) = self.claims.get_mut(key) {
+                *count -= 1;
+                if *count == 0 {
+                    self.claims.remove(key);
+                }
+            }
+        }
+        match &parked.work {
+            Work::Call(call) if !call.request.is_read() => {
+                self.by_slot.remove(&(call.origin.session, call.origin.slot));
+            }
+            Work::Call(_) => {}
+            Work::Peer { call, .. } => {
+                self.by_intent.remove(&call.intent);
+            }
+        }
+        if let Some(waiting) = self.by_wait.get_mut(&parked.wait) {
+            waiting.retain(|other| *other != number);
+            if waiting.is_empty() {
+                self.by_wait.remove(&parked.wait);
+            }
+        }
+        Some(parked)
+    }
+
+    /// Work by its number.
+    pub fn get_mut(&mut self, number: u64) -> Option<&mut Parked> {
+        self.parked.get_mut(&number)
+    }
+
+    /// The change that waits in a slot.
+    pub fn in_slot(&mut self, session: SessionId, slot: SlotIndex) -> Option<&mut Call> {
+        let number = *self.by_slot.get(&(session, slot))?;
+        match &mut self.parked.get_mut(&number)?.work {
+            Work::Call(call) => Some(call),
+            Work::Peer { .. } => None,
+        }
+    }
+
+    /// The token of another shard's step that waits.
+    pub fn of_intent(&mut self, intent: IntentId) -> Option<&mut u64> {
+        let number = *self.by_intent.get(&intent)?;
+        match &mut self.parked.get_mut(&number)?.work {
+            Work::Peer { token, .. } => Some(token),
+            Work::Call(_) => None,
+        }
+    }
+
+    /// Works that wait for this, in the order in which they came.
+    pub fn waiting_for(&self, wait: Wait) -> Vec<u64> {
+        let mut waiting = self.by_wait.get(&wait).cloned().unwrap_or_default();
+        waiting.sort_unstable();
+        waiting
+    }
+
+    /// All, ascending by number.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Parked)> {
+        self.parked.iter().map(|(number, parked)| (*number, parked))
+    }
+}

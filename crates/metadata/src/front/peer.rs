@@ -1,0 +1,56 @@
+//! The answering side of operations over two shards.
+
+use super::park::Work;
+use super::plan::Plan;
+use super::{Effect, Pause, Shard};
+use crate::back::{Answer, Command};
+use crate::kv::KeyValue;
+use weft_protocol::limits::PARKED_REQUESTS_MAX;
+use weft_protocol::message::peer::{PeerAnswer, PeerCall, PeerReply, PeerStep};
+use weft_protocol::{Error, LeaseKey, SessionId};
+
+impl<K: KeyValue> Shard<K> {
+    pub(super) fn receive_step(&mut self, token: u64, call: PeerCall, out: &mut Vec<Effect>) {
+        if let Some(waiting) = self.parking.of_intent(call.intent) {
+            *waiting = token;
+            return;
+        }
+        let intent = call.intent;
+        let result = if call.to != self.back.shard() {
+            Err(Error::WrongShard(call.to))
+        } else {
+            match self.judge_step(&call, &[]) {
+                Ok(result) => result,
+                Err(_) if self.parking.count() >= PARKED_REQUESTS_MAX => Err(Error::Busy),
+                Err(pause) => {
+                    let number = self.parking.next_number();
+                    let work = Work::Peer { token, call };
+                    self.park(number, work, Vec::new(), pause, self.now.boot_ms, out);
+                    return;
+                }
+            }
+        };
+        out.push(Effect::PeerReply { token, reply: PeerReply { intent, result } });
+    }
+
+    /// The answer to a step, or what it waits for.
+    pub(super) fn judge_step(
+        &mut self,
+        call: &PeerCall,
+        asked: &[(LeaseKey, SessionId)],
+    ) -> Result<Result<PeerAnswer, Error>, Pause> {
+        if let PeerStep::RemoveDirectoryInode { inode, .. } = &call.step {
+            let mut plan = Plan::new();
+            plan.alone(LeaseKey::Attributes(*inode));
+            plan.alone(LeaseKey::Directory(*inode));
+            if let Some(pause) = self.conflicts(&plan, None, asked) {
+                return Err(pause);
+            }
+        }
+        let command = Command::PeerStep { intent: call.intent, step: call.step.clone() };
+        match self.apply(&command).answer {
+            Answer::Peer(result) => Ok(result),
+            other => panic!("a step is answered to its shard, not by {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What a change touches: the keys on which other sessions may hold no lease, or a weaker one, when it is applied.
+//!
+//! Not here: the requester's own leases. They are not in its way.
+
+use super::park::{Call, Wait};
+use super::{Pause, Shard};
+use crate::kv::KeyValue;
+use weft_protocol::message::shard::{OpenFlags, RenameMode, ShardRequest};
+use weft_protocol::{FileKind, InodeNumber, LeaseKey, LeaseMode, Name, SessionId};
+
+/// Most keys that one change touches: a rename over a file (two names, two directories, two inodes, data).
+const TOUCHED_MAX: usize = 10;
+
+/// A key, and what others may hold on it.
+#[derive(Clone, Copy, Debug)]
+struct Touch {
+    key: LeaseKey,
+    /// Strongest mode that is not in the way.
+    allowed: LeaseMode,
+    /// What those who hold more may keep.
+    to: LeaseMode,
+    /// Those who hold no more are asked once nevertheless: what they keep open they keep.
+    asks_all: bool,
+}
+
+/// The keys that a change touches, and the file that may lose its last name by it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    touches: [Touch; TOUCHED_MAX],
+    count: usize,
+    /// Regular file whose name goes.
+    pub target: Option<InodeNumber>,
+}
+
+impl Plan {
+    pub fn new() -> Self {
+        let none = Touch {
+            key: LeaseKey::Attributes(InodeNumber::ROOT),
+            allowed: LeaseMode::None,
+            to: LeaseMode::None,
+            asks_all: false,
+        };
+        Self { touches: [none; TOUCHED_MAX], count: 0, target: None }
+    }
+
+    fn add(&mut self, touch: Touch) {
+        if !self.touches[..self.count].iter().any(|other| other.key == touch.key) {
+            self.touches[self.count] = touch;
+            self.count += 1;
+        }
+    }
+
+    /// Nobody else may hold the key.
+    pub fn alone(&mut self, key: LeaseKey) {
+        self.add(Touch { key, allowed: LeaseMode::None, to: LeaseMode::None, asks_all: false });
+    }
+
+    /// Others may hold no more than `allowed` on the contents; who does may keep `to`.
+    fn data(&mut self, inode: InodeNumber, allowed: LeaseMode, to: LeaseMode) {
+        self.add(Touch { key: LeaseKey::Data(inode), allowed, to, asks_all: false });
+    }
+
+    /// A name comes or goes.
+    fn name(&mut self, parent: InodeNumber, name: &Name) {
+        self.alone(LeaseKey::Entry(parent, name.hash64()));
+        self.alone(LeaseKey::Directory(parent));
+        self.alone(LeaseKey::Attributes(parent));
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> Vec<LeaseKey> {
+        self.touches[..self.count].iter().map(|touch| touch.key).collect()
+    }
+}
+
+impl<K: KeyValue> Shard<K> {
+    /// What is to be recalled before a plan can be carried out. `requester`: `None` for another shard.
+    pub(super) fn conflicts(
+        &self,
+        plan: &Plan,
+        requester: Option<SessionId>,
+        asked: &[(LeaseKey, SessionId)],
+    ) -> Option<Pause> {
+        let mut recalls = Vec::new();
+        for touch in &plan.touches[..plan.count] {
+            for holder in self.leases.holders(&touch.key) {
+                let others = Some(holder.session) != requester;
+                let stronger = holder.mode > touch.allowed;
+                let unasked = touch.asks_all && !asked.contains(&(touch.key, holder.session));
+                if others && (stronger || unasked) {
+                    recalls.push((touch.key, holder.session, touch.to));
+                }
+            }
+        }
+        if recalls.is_empty() {
+            return None;
+        }
+        Some(Pause { recalls, ..Pause::until(Wait::Recalls, plan.keys()) })
+    }
+
+    /// The plan of a change. What will surely be refused touches nothing. `Err`: it has to wait for a locked name.
+    pub(super) fn plan(&self, call: &Call) -> Result<Plan, Pause> {
+        let mut plan = Plan::new();
+        match &call.request {
+            ShardRequest::OpenAt { parent, name, flags, create } => match self.back.dentry(*parent, name) {
+                Some(dentry) => {
+                    let exclusive = create.is_some_and(|create| create.exclusive);
+                    if dentry.kind == FileKind::Regular && !exclusive {
+                        plan_open(&mut plan, dentry.inode, *flags);
+                    }
+                }
+                None if create.is_some() => {
+                    self.check_lock(*parent, name)?;
+                    plan.name(*parent, name);
+                }
+                None => {}
+            },
+            ShardRequest::Open { inode, flags } => plan_open(&mut plan, *inode, *flags),
+            ShardRequest::SetAttributes { inode, changes } => {
+                plan.alone(LeaseKey::Attributes(*inode));
+                if changes.size.is_some() || changes.mtime.is_some() {
+                    plan.data(*inode, LeaseMode::Open, LeaseMode::Open);
+                }
+            }
+            ShardRequest::Commit { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
+            ShardRequest::MakeDirectory { parent, name, .. } | ShardRequest::MakeSymlink { parent, name, .. } => {
+                self.plan_new_name(&mut plan, *parent, name)?;
+            }
+            ShardRequest::Link { inode, parent, name } => {
+                self.plan_new_name(&mut plan, *parent, name)?;
+                plan.alone(LeaseKey::Attributes(*inode));
+            }
+            ShardRequest::Unlink { parent, name } => {
+                self.check_lock(*parent, name)?;
+                if let Some(dentry) = self.back.dentry(*parent, name)
+                    && dentry.kind != FileKind::Directory
+                {
+                    plan.name(*parent, name);
+                    self.plan_lost_name(&mut plan, dentry.inode);
+                }
+            }
+            ShardRequest::RemoveDirectory { parent, name } => {
+                self.check_lock(*parent, name)?;
+                if let Some(dentry) = self.back.dentry(*parent, name)
+                    && dentry.kind == FileKind::Directory
+                {
+                    if let Some(intent) = self.back.lock_within(dentry.inode) {
+                        return Err(Pause::until(Wait::Lock(intent), Vec::new()));
+                    }
+                    plan.name(*parent, name);
+                    plan.alone(LeaseKey::Attributes(dentry.inode));
+                    plan.alone(LeaseKey::Directory(dentry.inode));
+                }
+            }
+            ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
+                self.check_lock(*parent, name)?;
+                self.check_lock(*new_parent, new_name)?;
+                self.plan_rename(&mut plan, (*parent, name), (*new_parent, new_name), *mode);
+            }
+            ShardRequest::Lookup { .. }
+            | ShardRequest::GetAttributes { .. }
+            | ShardRequest::ReadLink { .. }
+            | ShardRequest::ReadDirectory { .. }
+            | ShardRequest::Release { .. }
+            | ShardRequest::EndSession
+            | ShardRequest::Ping => {}
+        }
+        Ok(plan)
+    }
+
+    fn plan_new_name(&self, plan: &mut Plan, parent: InodeNumber, name: &Name) -> Result<(), Pause> {
+        self.check_lock(parent, name)?;
+        if self.back.dentry(parent, name).is_none() {
+            plan.name(parent, name);
+        }
+        Ok(())
+    }
+
+    /// A name of this inode goes, and perhaps the inode with it.
+    fn plan_lost_name(&self, plan: &mut Plan, inode: InodeNumber) {
+        plan.alone(LeaseKey::Attributes(inode));
+        if let Some(record) = self.back.inode(inode)
+            && record.kind == FileKind::Regular
+        {
+            plan.target = Some(inode);
+            if record.links == 1 {
+                let key = LeaseKey::Data(inode);
+                plan.add(Touch { key, allowed: LeaseMode::Open, to: LeaseMode::None, asks_all: true });
+            }
+        }
+    }
+
+    fn plan_rename(&self, plan: &mut Plan, from: (InodeNumber, &Name), to: (InodeNumber, &Name), mode: RenameMode) {
+        let Some(source) = self.back.dentry(from.0, from.1) else {
+            return;
+        };
+        let target = self.back.dentry(to.0, to.1);
+        if mode == RenameMode::NoReplace && target.is_some() {
+            return;
+        }
+        plan.name(from.0, from.1);
+        plan.name(to.0, to.1);
+        plan.alone(LeaseKey::Attributes(source.inode));
+        match target {
+            Some(target) if mode == RenameMode::Exchange || target.inode == source.inode => {
+                plan.alone(LeaseKey::Attributes(target.inode));
+            }
+            Some(target) if target.kind == FileKind::Directory => {
+                plan.alone(LeaseKey::Attributes(target.inode));
+                plan.alone(LeaseKey::Directory(target.inode));
+            }
+            Some(target) => self.plan_lost_name(plan, target.inode),
+            None => {}
+        }
+    }
+
+    fn check_lock(&self, parent: InodeNumber, name: &Name) -> Result<(), Pause> {
+        match self.back.locked(parent, name) {
+            None => Ok(()),
+            Some(intent) => Err(Pause::until(Wait::Lock(intent), Vec::new())),
+        }
+    }
+}
+
+/// Readers may share; a writer caches alone. Who writes makes size and time uncertain for all others.
+fn plan_open(plan: &mut Plan, inode: InodeNumber, flags: OpenFlags) {
+    if flags.access.writes() || flags.truncate {
+        plan.alone(LeaseKey::Attributes(inode));
+        let to = if flags.direct { LeaseMode::Open } else { LeaseMode::None };
+        plan.data(inode, LeaseMode::Open, to);
+    } else {
+        plan.data(inode, LeaseMode::Shared, LeaseMode::Open);
+    }
+}

@@ -1,0 +1,119 @@
+//! Calls that only read: lookup, getattr, readlink, listing.
+//!
+//! They are answered at once from the back, leased or not; only the size and time of a file that another session is writing
+//! have to be asked for. A listing never waits: it leaves the attributes of such files out.
+
+use super::data::{Answered, may_change};
+use super::park::Call;
+use super::{Shard, Verdict};
+use crate::back::Dentry;
+use crate::kv::KeyValue;
+use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry, DirectoryPage, ShardAnswer, ShardRequest};
+use weft_protocol::{Attributes, Error, FileKind, Grants, InodeNumber, LeaseKey, Name, SessionId};
+
+impl<K: KeyValue> Shard<K> {
+    pub(super) fn read(&mut self, call: &Call) -> Verdict {
+        let result = match &call.request {
+            ShardRequest::Lookup { parent, name } => return self.look_up(call, *parent, name),
+            ShardRequest::GetAttributes { inode } => return self.entry(call, *inode, Grants::empty()),
+            ShardRequest::ReadLink { inode } => self.back.read_link(*inode).map(ShardAnswer::Target),
+            ShardRequest::ReadDirectory { inode, cursor, entries_max, with_attributes } => {
+                self.list(call, *inode, cursor, (*entries_max, *with_attributes))
+            }
+            other => unreachable!("{other:?} is no read of the namespace"),
+        };
+        Verdict::Reply(result)
+    }
+
+    fn look_up(&mut self, call: &Call, parent: InodeNumber, name: &Name) -> Verdict {
+        let session = call.session();
+        match self.back.lookup(&call.credentials, parent, name) {
+            Err(error) => Verdict::Reply(Err(error)),
+            Ok(None) => {
+                let grants = self.grant_entry(session, parent, name);
+                Verdict::Reply(Ok(ShardAnswer::Absent { grants }))
+            }
+            Ok(Some(dentry)) if dentry.inode.shard() != self.back.shard() => {
+                let grants = self.grant_entry(session, parent, name);
+                Verdict::Reply(Ok(ShardAnswer::RemoteDirectory { inode: dentry.inode, grants }))
+            }
+            Ok(Some(dentry)) => match self.true_attributes(call, dentry.inode) {
+                Ok((attributes, grantable)) => {
+                    let grants = self.grant_entry(session, parent, name);
+                    Verdict::Reply(Ok(self.entry_with(session, attributes, grantable, grants)))
+                }
+                Err(Answered::Error(error)) => Verdict::Reply(Err(error)),
+                Err(Answered::Park(pause)) => Verdict::Park(pause),
+            },
+        }
+    }
+
+    fn entry(&mut self, call: &Call, inode: InodeNumber, grants: Grants) -> Verdict {
+        match self.true_attributes(call, inode) {
+            Ok((attributes, grantable)) => {
+                Verdict::Reply(Ok(self.entry_with(call.session(), attributes, grantable, grants)))
+            }
+            Err(Answered::Error(error)) => Verdict::Reply(Err(error)),
+            Err(Answered::Park(pause)) => Verdict::Park(pause),
+        }
+    }
+
+    fn entry_with(
+        &mut self,
+        session: SessionId,
+        attributes: Attributes,
+        grantable: bool,
+        mut grants: Grants,
+    ) -> ShardAnswer {
+        if grantable {
+            grants |= self.grant_attributes(session, &attributes);
+        }
+        ShardAnswer::Entry { attributes, grants }
+    }
+
+    fn list(
+        &mut self,
+        call: &Call,
+        number: InodeNumber,
+        cursor: &DirectoryCursor,
+        (entries_max, with_attributes): (u32, bool),
+    ) -> Result<ShardAnswer, Error> {
+        let session = call.session();
+        let listing = self.back.list(&call.credentials, number, cursor.after.as_ref(), entries_max)?;
+        let key = LeaseKey::Directory(number);
+        let mut grants = Grants::empty();
+        if cursor.after.is_none() {
+            grants |= self.grant(session, key, Grants::DIRECTORY);
+        } else if self.leases.holder(&key, session).is_some() && !self.parking.is_claimed(&key) {
+            grants |= Grants::DIRECTORY;
+        }
+        let mut entries = Vec::with_capacity(listing.entries.len());
+        for (name, Dentry { inode, kind }) in listing.entries {
+            let attributes = if with_attributes { self.listed(session, inode) } else { None };
+            if attributes.is_some() {
+                grants |= Grants::ATTRIBUTES;
+            }
+            entries.push(DirectoryEntry { name, inode, kind, attributes });
+        }
+        let last = entries.last().filter(|_| listing.has_more);
+        let next = last.map(|entry| DirectoryCursor { bucket: 0, after: Some(entry.name.clone()) });
+        Ok(ShardAnswer::Page(DirectoryPage { entries, next, grants, parent: listing.parent }))
+    }
+
+    /// Attributes beside a name in a listing: given only together with a lease on them.
+    fn listed(&mut self, session: SessionId, inode: InodeNumber) -> Option<Attributes> {
+        if inode.shard() != self.back.shard() {
+            return None;
+        }
+        let attributes = self.back.inode(inode)?.attributes(inode);
+        if attributes.kind == FileKind::Regular
+            && self.leases.holders(&LeaseKey::Data(inode)).any(|holder| {
+                may_change(*holder) && (holder.session != session || holder.mode != weft_protocol::LeaseMode::Exclusive)
+            })
+        {
+            return None;
+        }
+        let granted = self.grant_attributes(session, &attributes);
+        (!granted.is_empty()).then_some(attributes)
+    }
+}

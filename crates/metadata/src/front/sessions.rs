@@ -1,0 +1,96 @@
+//! Sessions: who is there, and until when.
+//!
+//! A session lives for its term after each message. One that was ended by the shard is remembered, so that a client that
+//! comes back after its leases were given to others is told so, and does not believe in them.
+//!
+//! Invariant: each session stands in `checks` once, at or before the end of its term.
+//! Not here: what ends with a session (`end.rs`).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use weft_protocol::SessionId;
+use weft_protocol::limits::SESSION_TERM_MS;
+
+/// Ended sessions that are remembered. A client does not use a session beyond its own count of the term, so that one of
+/// these shows up only when it was cut off and comes back.
+const ENDED_MAX: usize = 65_536;
+
+struct Alive {
+    heard_ms: u64,
+    /// Where it stands in `checks`.
+    check_ms: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Sessions {
+    alive: BTreeMap<SessionId, Alive>,
+    /// When to look whether a session's term is over. Not moved by each message.
+    checks: BTreeSet<(u64, SessionId)>,
+    ended: BTreeSet<SessionId>,
+    ended_in_order: VecDeque<SessionId>,
+}
+
+impl Sessions {
+    /// Number of sessions.
+    pub fn count(&self) -> u64 {
+        self.alive.len() as u64
+    }
+
+    /// A message of the session: it lives for a term from now. `false`: it was ended, and stays so.
+    pub fn hear(&mut self, session: SessionId, now_ms: u64) -> bool {
+        if let Some(alive) = self.alive.get_mut(&session) {
+            alive.heard_ms = now_ms;
+            return true;
+        }
+        if self.ended.contains(&session) {
+            return false;
+        }
+        let check_ms = now_ms + SESSION_TERM_MS;
+        self.alive.insert(session, Alive { heard_ms: now_ms, check_ms });
+        self.checks.insert((check_ms, session));
+        true
+    }
+
+    /// Whether the session is known and not ended.
+    pub fn is_alive(&self, session: SessionId) -> bool {
+        self.alive.contains_key(&session)
+    }
+
+    /// When to look for ended terms next.
+    pub fn next_check(&self) -> Option<u64> {
+        self.checks.first().map(|(check_ms, _)| *check_ms)
+    }
+
+    /// One session whose term is over, if there is one.
+    pub fn pop_expired(&mut self, now_ms: u64) -> Option<SessionId> {
+        while let Some((check_ms, session)) = self.checks.first().copied() {
+            if check_ms > now_ms {
+                return None;
+            }
+            let alive = self.alive.get_mut(&session).expect("only sessions that are alive are checked");
+            let end_ms = alive.heard_ms + SESSION_TERM_MS;
+            if end_ms <= now_ms {
+                return Some(session);
+            }
+            alive.check_ms = end_ms;
+            self.checks.remove(&(check_ms, session));
+            self.checks.insert((end_ms, session));
+        }
+        None
+    }
+
+    /// The session is over. `remember`: the client did not ask for it, and is to be told when it comes back.
+    pub fn end(&mut self, session: SessionId, remember: bool) {
+        if let Some(alive) = self.alive.remove(&session) {
+            self.checks.remove(&(alive.check_ms, session));
+        }
+        if remember && self.ended.insert(session) {
+            self.ended_in_order.push_back(session);
+            if self.ended_in_order.len() > ENDED_MAX
+                && let Some(oldest) = self.ended_in_order.pop_front()
+            {
+                self.ended.remove(&oldest);
+            }
+        }
+    }
+}

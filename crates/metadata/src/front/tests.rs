@@ -1,0 +1,8 @@
+//! The front by event scripts: each lease rule, expiry, lost and doubled messages, exactly once, two shards together.
+
+mod data;
+mod harness;
+mod leases;
+mod limits;
+mod shards;
+mod slots;

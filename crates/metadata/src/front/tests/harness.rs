@@ -1,0 +1,291 @@
+//! A shard with fake sessions: calls go in, and what comes out is sorted by receiver.
+
+use crate::back::RootDirectory;
+use crate::front::{Effect, Event, Now, Shard, ShardConfig};
+use crate::kv::MemoryStore;
+use std::collections::BTreeMap;
+use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::message::peer::{PeerCall, PeerReply};
+use weft_protocol::message::recall::Recall;
+use weft_protocol::message::shard::*;
+use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
+use weft_protocol::*;
+
+pub const ROOT: InodeNumber = InodeNumber::ROOT;
+/// Sessions of three clients.
+pub const A: SessionId = SessionId(1);
+pub const B: SessionId = SessionId(2);
+pub const C: SessionId = SessionId(3);
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).expect("a valid name")
+}
+
+pub fn user(uid: u32) -> Credentials {
+    Credentials { uid, gid: uid, groups: Box::default() }
+}
+
+pub fn object(sequence: u64) -> ObjectId {
+    ObjectId::new(NodeId(4), sequence)
+}
+
+pub fn flags(access: Access) -> OpenFlags {
+    OpenFlags { access, truncate: false, direct: false }
+}
+
+pub fn create(text: &str) -> ShardRequest {
+    let create = Some(CreateFile { mode: 0o644, exclusive: false });
+    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: flags(Access::ReadWrite), create }
+}
+
+pub fn open(inode: InodeNumber, access: Access) -> ShardRequest {
+    ShardRequest::Open { inode, flags: flags(access) }
+}
+
+pub fn open_direct(inode: InodeNumber, access: Access) -> ShardRequest {
+    ShardRequest::Open { inode, flags: OpenFlags { access, truncate: false, direct: true } }
+}
+
+pub fn mkdir(parent: InodeNumber, text: &str) -> ShardRequest {
+    ShardRequest::MakeDirectory { parent, name: name(text), mode: 0o755, home: None }
+}
+
+pub fn rmdir(parent: InodeNumber, text: &str) -> ShardRequest {
+    ShardRequest::RemoveDirectory { parent, name: name(text) }
+}
+
+pub fn lookup(text: &str) -> ShardRequest {
+    ShardRequest::Lookup { parent: ROOT, name: name(text) }
+}
+
+pub fn stat(inode: InodeNumber) -> ShardRequest {
+    ShardRequest::GetAttributes { inode }
+}
+
+pub fn unlink(text: &str) -> ShardRequest {
+    ShardRequest::Unlink { parent: ROOT, name: name(text) }
+}
+
+pub fn rename(from: &str, to: &str) -> ShardRequest {
+    let mode = RenameMode::Replace;
+    ShardRequest::Rename { parent: ROOT, name: name(from), new_parent: ROOT, new_name: name(to), mode }
+}
+
+pub fn resize(inode: InodeNumber, size: u64) -> ShardRequest {
+    let changes = AttributeChanges { size: Some(size), ..AttributeChanges::default() };
+    ShardRequest::SetAttributes { inode, changes }
+}
+
+pub fn chmod(inode: InodeNumber, mode: u16) -> ShardRequest {
+    let changes = AttributeChanges { mode: Some(mode), ..AttributeChanges::default() };
+    ShardRequest::SetAttributes { inode, changes }
+}
+
+pub fn commit(inode: InodeNumber, sequence: u64, size: u64) -> ShardRequest {
+    ShardRequest::Commit { inode, object: Some(object(sequence)), size, mtime: Timestamp(77) }
+}
+
+pub fn list(inode: InodeNumber, after: Option<&str>, entries_max: u32) -> ShardRequest {
+    let cursor = DirectoryCursor { bucket: 0, after: after.map(name) };
+    ShardRequest::ReadDirectory { inode, cursor, entries_max, with_attributes: true }
+}
+
+pub fn grants(answer: &ShardAnswer) -> Grants {
+    super::super::grants::of(&Ok(answer.clone())).expect("an answer that can grant")
+}
+
+pub fn attributes(answer: &ShardAnswer) -> &Attributes {
+    match answer {
+        ShardAnswer::Entry { attributes, .. } | ShardAnswer::Opened { attributes, .. } => attributes,
+        other => panic!("no attributes in {other:?}"),
+    }
+}
+
+/// One shard and what it has said.
+pub struct World {
+    pub shard: Shard<MemoryStore>,
+    pub now: Now,
+    pub replies: BTreeMap<u64, ShardReply>,
+    pub recalls: Vec<(SessionId, Recall)>,
+    pub storage: Vec<(Option<u64>, NodeId, StorageRequest)>,
+    pub peer_calls: Vec<PeerCall>,
+    pub peer_replies: Vec<(u64, PeerReply)>,
+    pub ended: Vec<SessionId>,
+    token: u64,
+    sequence: u32,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::of_shard(0)
+    }
+
+    pub fn of_shard(shard: u16) -> Self {
+        let config = ShardConfig {
+            shard: ShardId(shard),
+            node_key: NodeKey::new([9; 32]),
+            root: RootDirectory { mode: 0o777, uid: 0, gid: 0 },
+        };
+        let now = Now { boot_ms: 1000, wall: Timestamp::from_parts(1_000_000, 0) };
+        Self {
+            shard: Shard::new(config, MemoryStore::new(), now),
+            now,
+            replies: BTreeMap::new(),
+            recalls: Vec::new(),
+            storage: Vec::new(),
+            peer_calls: Vec::new(),
+            peer_replies: Vec::new(),
+            ended: Vec::new(),
+            token: 0,
+            sequence: 0,
+        }
+    }
+
+    pub fn event(&mut self, event: Event) {
+        let mut out = Vec::new();
+        self.now.wall.0 += 1;
+        self.shard.step(self.now, event, &mut out);
+        for effect in out {
+            match effect {
+                Effect::Reply { token, reply } => {
+                    let twice = self.replies.insert(token, reply);
+                    assert!(twice.is_none(), "two replies for token {token}");
+                }
+                Effect::Recall { session, recall } => self.recalls.push((session, recall)),
+                Effect::PeerCall(call) => self.peer_calls.push(call),
+                Effect::PeerReply { token, reply } => self.peer_replies.push((token, reply)),
+                Effect::Storage { token, node, request } => self.storage.push((token, node, request)),
+                Effect::EndSession { session } => self.ended.push(session),
+            }
+        }
+    }
+
+    /// Sends a call as user 0, each in a slot of its own. The token of its reply.
+    pub fn call(&mut self, session: SessionId, request: ShardRequest) -> u64 {
+        self.call_as(session, user(0), request)
+    }
+
+    pub fn call_as(&mut self, session: SessionId, credentials: Credentials, request: ShardRequest) -> u64 {
+        self.sequence += 1;
+        let slot = SlotIndex(u16::try_from(self.sequence % 64).expect("below 64"));
+        self.call_in(session, credentials, (slot, self.sequence), request)
+    }
+
+    pub fn call_in(
+        &mut self,
+        session: SessionId,
+        credentials: Credentials,
+        (slot, sequence): (SlotIndex, u32),
+        request: ShardRequest,
+    ) -> u64 {
+        self.token += 1;
+        let token = self.token;
+        self.event(Event::Call { session, token, credentials, slot, sequence, request });
+        token
+    }
+
+    /// The result of a call, if it came.
+    pub fn result(&self, token: u64) -> Option<Result<ShardAnswer>> {
+        self.replies.get(&token).map(|reply| reply.result.clone())
+    }
+
+    /// Sends a call that is answered at once, and well.
+    pub fn ok(&mut self, session: SessionId, request: ShardRequest) -> ShardAnswer {
+        let words = format!("{request:?}");
+        let token = self.call(session, request);
+        match self.result(token) {
+            Some(Ok(answer)) => answer,
+            other => panic!("{words} of session {session}: {other:?}; recalls {:?}", self.recalls),
+        }
+    }
+
+    /// Sends a call that is refused at once.
+    pub fn refused(&mut self, session: SessionId, request: ShardRequest) -> Error {
+        let token = self.call(session, request);
+        match self.result(token) {
+            Some(Err(error)) => error,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    /// Sends a call that has to wait.
+    pub fn waits(&mut self, session: SessionId, request: ShardRequest) -> u64 {
+        let token = self.call(session, request);
+        assert_eq!(self.result(token), None, "the call should wait");
+        token
+    }
+
+    /// The answer to a call that waited.
+    pub fn done(&self, token: u64) -> ShardAnswer {
+        match self.result(token) {
+            Some(Ok(answer)) => answer,
+            other => panic!("call {token}: {other:?}"),
+        }
+    }
+
+    /// Takes the recalls that were sent: session, key, what may be kept.
+    pub fn recalled(&mut self) -> Vec<(SessionId, LeaseKey, LeaseMode)> {
+        self.recalls.iter().map(|(session, recall)| (*session, recall.key, recall.to)).collect()
+    }
+
+    /// All recalls are answered: the sessions keep `kept`.
+    pub fn answer_recalls(&mut self, kept: LeaseMode) {
+        for (session, recall) in std::mem::take(&mut self.recalls) {
+            self.event(Event::RecallAnswer { session, number: recall.number, kept });
+        }
+    }
+
+    /// The one question to a storage server that is open.
+    pub fn asked_storage(&mut self) -> (u64, StorageRequest) {
+        assert_eq!(self.storage.len(), 1, "{:?}", self.storage);
+        let (token, node, request) = self.storage.remove(0);
+        assert_eq!(node, NodeId(4));
+        (token.expect("a question with a token"), request)
+    }
+
+    pub fn storage_answers(&mut self, token: u64, size: u64, mtime: i64) {
+        let result = Ok(StorageAnswer::Object { size, mtime: Timestamp(mtime) });
+        self.event(Event::StorageAnswer { token, result });
+    }
+
+    /// Objects that were told to be removed.
+    pub fn removed_objects(&mut self) -> Vec<ObjectId> {
+        let mut removed = Vec::new();
+        self.storage.retain(|(_, _, request)| match request {
+            StorageRequest::Remove { objects } => {
+                removed.extend(objects.iter().map(|(_, object)| *object));
+                false
+            }
+            _ => true,
+        });
+        removed
+    }
+
+    /// Lets time pass, with the ticks that the shard asks for. Sessions in `alive` are heard every second.
+    pub fn pass(&mut self, ms: u64, alive: &[SessionId]) {
+        let end_ms = self.now.boot_ms + ms;
+        while self.now.boot_ms < end_ms {
+            self.now.boot_ms = (self.now.boot_ms + 500).min(end_ms);
+            for session in alive {
+                self.event(Event::Heard { session: *session });
+            }
+            if self.shard.deadline().is_some_and(|deadline_ms| deadline_ms <= self.now.boot_ms) {
+                self.event(Event::Tick);
+            }
+        }
+    }
+
+    /// Lets a session's term pass.
+    pub fn expire(&mut self, alive: &[SessionId]) {
+        self.pass(SESSION_TERM_MS + 500, alive);
+    }
+
+    /// Makes a file with an object of 100 bytes, that nobody has open.
+    pub fn file(&mut self, text: &str, sequence: u64) -> InodeNumber {
+        let maker = SessionId(99);
+        let inode = attributes(&self.ok(maker, create(text))).inode;
+        self.ok(maker, commit(inode, sequence, 100));
+        self.ok(maker, ShardRequest::EndSession);
+        inode
+    }
+}

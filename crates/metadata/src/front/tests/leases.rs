@@ -1,0 +1,223 @@
+//! Leases on names and attributes.
+
+use super::harness::*;
+use crate::front::Event;
+use weft_protocol::message::shard::*;
+use weft_protocol::*;
+
+const ENTRY_AND_ATTRIBUTES: Grants = Grants::ENTRY.union(Grants::ATTRIBUTES);
+
+#[test]
+fn a_lookup_grants_name_and_attributes() {
+    let mut world = World::new();
+    world.file("f", 1);
+    let answer = world.ok(A, lookup("f"));
+    assert_eq!(grants(&answer), ENTRY_AND_ATTRIBUTES);
+    assert_eq!(grants(&world.ok(A, lookup("g"))), Grants::ENTRY);
+}
+
+#[test]
+fn a_create_recalls_the_negative_name_the_listing_and_the_directory_attributes() {
+    let mut world = World::new();
+    world.ok(A, lookup("f"));
+    world.ok(A, stat(ROOT));
+    let ShardAnswer::Page(page) = world.ok(A, list(ROOT, None, 100)) else { panic!("a page") };
+    assert_eq!(page.grants, Grants::DIRECTORY);
+    let token = world.waits(B, create("f"));
+    let mut recalled = world.recalled();
+    recalled.sort_unstable();
+    let hash = name("f").hash64();
+    assert_eq!(
+        recalled,
+        [LeaseKey::Attributes(ROOT), LeaseKey::Entry(ROOT, hash), LeaseKey::Directory(ROOT)].map(|key| (
+            A,
+            key,
+            LeaseMode::None
+        ))
+    );
+    // Reads go on, with nothing granted on what is under recall.
+    assert_eq!(grants(&world.ok(C, lookup("f"))), Grants::empty());
+    assert_eq!(grants(&world.ok(C, stat(ROOT))), Grants::empty());
+    // The holder's own changes go on too.
+    world.ok(A, create("g"));
+    world.answer_recalls(LeaseMode::None);
+    assert!(matches!(world.done(token), ShardAnswer::Opened { created: true, .. }));
+}
+
+#[test]
+fn nobody_waits_for_his_own_leases() {
+    let mut world = World::new();
+    world.ok(A, lookup("f"));
+    world.ok(A, list(ROOT, None, 100));
+    world.ok(A, stat(ROOT));
+    world.ok(A, create("f"));
+    world.ok(A, rename("f", "g"));
+    world.ok(A, unlink("g"));
+    assert_eq!(world.recalls, []);
+}
+
+#[test]
+fn what_was_recalled_lately_is_not_granted_again_for_a_second() {
+    let mut world = World::new();
+    world.ok(A, list(ROOT, None, 100));
+    let token = world.waits(B, create("f"));
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+    let ShardAnswer::Page(page) = world.ok(A, list(ROOT, None, 100)) else { panic!("a page") };
+    assert!(!page.grants.contains(Grants::DIRECTORY));
+    world.ok(B, create("g"));
+    world.pass(1000, &[A, B]);
+    let ShardAnswer::Page(page) = world.ok(A, list(ROOT, None, 100)) else { panic!("a page") };
+    assert!(page.grants.contains(Grants::DIRECTORY));
+}
+
+#[test]
+fn a_listing_keeps_its_grant_until_it_is_recalled() {
+    let mut world = World::new();
+    for text in ["a", "b", "c", "d"] {
+        world.file(text, 1);
+    }
+    let page = |world: &mut World, after| match world.ok(A, list(ROOT, after, 2)) {
+        ShardAnswer::Page(page) => page,
+        other => panic!("{other:?}"),
+    };
+    let first = page(&mut world, None);
+    assert_eq!(first.grants, Grants::DIRECTORY | Grants::ATTRIBUTES);
+    assert_eq!(first.next, Some(DirectoryCursor { bucket: 0, after: Some(name("b")) }));
+    let last = page(&mut world, Some("b"));
+    assert!(last.grants.contains(Grants::DIRECTORY) && last.next.is_none());
+    let token = world.waits(B, create("e"));
+    assert!(!page(&mut world, Some("b")).grants.contains(Grants::DIRECTORY));
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+    assert!(!page(&mut world, Some("b")).grants.contains(Grants::DIRECTORY));
+}
+
+#[test]
+fn whoever_makes_a_directory_knows_all_of_it() {
+    let mut world = World::new();
+    let answer = world.ok(A, mkdir(ROOT, "d"));
+    assert_eq!(grants(&answer), ENTRY_AND_ATTRIBUTES | Grants::DIRECTORY);
+    let inode = attributes(&answer).inode;
+    let request = ShardRequest::MakeSymlink { parent: inode, name: name("s"), target: SymlinkTarget(b"t".to_vec()) };
+    let token = world.waits(B, request);
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+}
+
+#[test]
+fn rename_and_chmod_recall_the_attributes_of_the_inode() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, stat(inode));
+    let token = world.waits(B, rename("f", "g"));
+    assert_eq!(world.recalled(), [(A, LeaseKey::Attributes(inode), LeaseMode::None)]);
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+    world.pass(1500, &[A, B]);
+    world.ok(A, stat(inode));
+    let token = world.waits(B, chmod(inode, 0o600));
+    world.answer_recalls(LeaseMode::None);
+    assert_eq!(attributes(&world.done(token)).mode, 0o600);
+}
+
+#[test]
+fn changes_that_wait_go_in_order_and_none_starves() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, stat(inode));
+    let first = world.waits(B, chmod(inode, 0o600));
+    let second = world.waits(C, chmod(inode, 0o640));
+    assert_eq!(world.recalls.len(), 1, "one recall serves both");
+    world.answer_recalls(LeaseMode::None);
+    world.done(first);
+    assert_eq!(attributes(&world.done(second)).mode, 0o640);
+}
+
+#[test]
+fn a_lost_recall_is_sent_again_and_a_late_answer_does_nothing() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, stat(inode));
+    let token = world.waits(B, chmod(inode, 0o600));
+    let lost = std::mem::take(&mut world.recalls);
+    world.pass(1000, &[A, B]);
+    assert_eq!(world.recalls, lost, "the same recall, with the same number and stamp");
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+    world.pass(1500, &[A, B]);
+    world.ok(A, stat(inode));
+    // The answer again, after the lease was granted anew: it is not taken for an answer to anything.
+    world.event(Event::RecallAnswer { session: A, number: lost[0].1.number, kept: LeaseMode::None });
+    world.waits(B, chmod(inode, 0o644));
+}
+
+#[test]
+fn a_client_that_renews_but_never_answers_is_ended() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, stat(inode));
+    let token = world.waits(B, chmod(inode, 0o600));
+    world.pass(9_500, &[A, B]);
+    assert_eq!(world.result(token), None);
+    world.pass(1000, &[A, B]);
+    world.done(token);
+    assert_eq!(world.ended, [A]);
+    assert_eq!(world.refused(A, stat(inode)), Error::SessionEnded);
+    assert_eq!(world.refused(A, create("g")), Error::SessionEnded);
+    world.ok(SessionId(1001), create("g"));
+}
+
+#[test]
+fn a_silent_client_is_ended_with_its_term() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, stat(inode));
+    world.pass(6_000, &[B]);
+    let token = world.waits(B, chmod(inode, 0o600));
+    world.pass(3_500, &[B]);
+    assert_eq!(world.result(token), None);
+    world.pass(1_000, &[B]);
+    world.done(token);
+    assert_eq!((world.ended.as_slice(), world.shard.status().leases), ([A].as_slice(), 0));
+}
+
+#[test]
+fn a_released_lease_answers_its_recall_and_a_newer_grant_survives_an_older_release() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    let key = LeaseKey::Attributes(inode);
+    let old = world.call(A, stat(inode));
+    let old_stamp = world.replies[&old].stamp;
+    let new = world.call(A, stat(inode));
+    let new_stamp = world.replies[&new].stamp;
+    assert!(new_stamp > old_stamp);
+    world.ok(A, ShardRequest::Release { leases: vec![(key, old_stamp)] });
+    let token = world.waits(B, chmod(inode, 0o600));
+    world.ok(A, ShardRequest::Release { leases: vec![(key, new_stamp)] });
+    world.done(token);
+    assert_eq!(world.shard.status().recalls, 0);
+}
+
+#[test]
+fn a_recall_has_a_higher_stamp_than_the_grant_before_it() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    let token = world.call(A, stat(inode));
+    world.waits(B, chmod(inode, 0o600));
+    assert!(world.recalls[0].1.stamp > world.replies[&token].stamp);
+}
+
+#[test]
+fn an_end_of_session_gives_all_back_at_once() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, stat(inode));
+    world.ok(A, list(ROOT, None, 10));
+    let token = world.waits(B, create("g"));
+    world.ok(A, ShardRequest::EndSession);
+    world.done(token);
+    // Repeated, it is answered alike; and the client may come back with the same session if it likes.
+    world.ok(A, ShardRequest::EndSession);
+    assert_eq!(world.ended, []);
+}

@@ -1,0 +1,60 @@
+//! Which shard gets the inode of a new directory.
+//!
+//! Not here: making it (`back/intent.rs`).
+
+use weft_protocol::{ClusterMap, InodeNumber, Name, NodeId, ShardId};
+
+/// A shard of `home` when that node has one, else any shard; by hash, so that a repeated call chooses alike. Without a map:
+/// the shard `here`.
+pub fn shard_for(map: &ClusterMap, here: ShardId, home: Option<NodeId>, parent: InodeNumber, name: &Name) -> ShardId {
+    let hash = spread(parent.raw() ^ name.hash64());
+    let pick = |count: usize| usize::try_from(hash % count as u64).expect("a remainder by a usize is one");
+    if let Some(home) = home {
+        let count = map.shards_at(home).count();
+        if count > 0 {
+            return map.shards_at(home).nth(pick(count)).expect("the index is below the count");
+        }
+    }
+    if map.shards.is_empty() {
+        return here;
+    }
+    u16::try_from(pick(map.shards.len())).map_or(here, ShardId)
+}
+
+/// Spreads all bits over all bits (the finalizer of MurmurHash3).
+pub(crate) fn spread(mut hash: u64) -> u64 {
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ hash >> 33
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(shards: &[u16]) -> ClusterMap {
+        ClusterMap { shards: shards.iter().map(|node| NodeId(*node)).collect(), ..ClusterMap::default() }
+    }
+
+    fn chosen(map: &ClusterMap, home: Option<u16>) -> Vec<u16> {
+        let mut chosen: Vec<u16> = (0..1000)
+            .map(|number| Name::new(format!("d{number}").as_bytes()).expect("a valid name"))
+            .map(|name| shard_for(map, ShardId(3), home.map(NodeId), InodeNumber::ROOT, &name).0)
+            .collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        chosen
+    }
+
+    #[test]
+    fn a_directory_goes_to_its_home_or_anywhere() {
+        let map = map(&[1, 2, 1, 2, 5]);
+        assert_eq!(chosen(&map, Some(2)), [1, 3]);
+        assert_eq!(chosen(&map, Some(5)), [4]);
+        assert_eq!(chosen(&map, Some(9)), [0, 1, 2, 3, 4]);
+        assert_eq!(chosen(&map, None), [0, 1, 2, 3, 4]);
+        assert_eq!(chosen(&ClusterMap::default(), Some(1)), [3]);
+    }
+}
