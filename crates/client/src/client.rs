@@ -400,6 +400,7 @@ fn u64_of(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
 fn device(error: io::Error) -> Error {
     Error::Device(error.raw_os_error().unwrap_or(weft_protocol::error::errno::EIO))
 }

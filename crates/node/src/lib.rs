@@ -1,8 +1,44 @@
 //! One node: `weft serve`.
+//!
+//! Joins the pure machines (shards, storage server) to sockets, files, clocks and threads:
+//!
+//! | thread | what it does |
+//! | --- | --- |
+//! | `accept` | accepts connections; a thread each proves them |
+//! | `loop-N` | serves control connections, steps the shards ([`event_loop`]) |
+//! | `connection` | one per data connection: checks and moves bytes ([`data`]) |
+//! | `courier-N` | requests to other nodes, while there are any ([`courier`]) |
+//! | `objects` | cuts and removes objects ([`storage_server`]) |
+//! | `signals` | SIGTERM and SIGINT end the node, SIGUSR1 writes what is in flight to the log |
+
+mod accept;
+mod clock;
+mod courier;
+mod data;
+mod dispatch;
+mod event_loop;
+mod sessions;
+mod shards;
+mod state;
+mod status;
+mod storage_server;
+
+use crate::event_loop::{EventLoop, Mailbox};
+use crate::state::{AtomicCounters, Node, Stop};
+use crate::storage_server::StorageServer;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use weft_protocol::{NodeAddress, NodeId, NodeIdentity};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
+use weft_protocol::{NodeAddress, NodeId, NodeIdentity, NodeKey};
+use weft_storage::Collector;
+use weft_store_io::DirectoryStore;
 
 /// Where objects are kept, and how much.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,9 +68,117 @@ pub struct NodeConfig {
     pub listen: std::net::SocketAddr,
 }
 
+/// Threads that serve control connections: one for each two cores, at most this many.
+const LOOPS_MAX: usize = 4;
+
 /// Runs a node until it is told to stop (`Shutdown`, SIGTERM, SIGINT). `ready` is called once it listens; it serves shards
 /// from the moment it has got a map (`SetMap`).
 pub fn run(config: &NodeConfig, ready: impl FnOnce(&NodeAddress)) -> io::Result<()> {
-    let _ = (config, ready);
-    todo!()
+    let tcp = TcpListener::bind(config.listen)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", config.listen)))?;
+    let socket_path = config.runtime_directory.join(format!("{}.sock", config.node));
+    let unix = listen_unix(&socket_path)?;
+    tcp.set_nonblocking(true)?;
+    unix.set_nonblocking(true)?;
+    let address = NodeAddress { tcp: tcp.local_addr()?.to_string(), unix: socket_path.display().to_string() };
+
+    let (node, jobs) = new_node(config)?;
+    spawn_signals(&node)?;
+    if let Some(jobs) = jobs {
+        let node = Arc::clone(&node);
+        spawn("objects", move || storage_server::work(&node, &jobs))?;
+    }
+    for (index, mailbox) in node.loops.iter().enumerate() {
+        let event_loop = EventLoop::new(Arc::clone(&node), Arc::clone(mailbox))?;
+        spawn(&format!("loop-{index}"), move || event_loop.run())?;
+    }
+    {
+        let node = Arc::clone(&node);
+        spawn("accept", move || accept::run(&node, &tcp, &unix))?;
+    }
+    tracing::info!("node {} of {} listens on {} and {}", config.node, config.name, address.tcp, address.unix);
+    ready(&address);
+    node.stopping.wait();
+    // Replies of the requests that asked for the end are on their way.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    tracing::info!("node {} ends", config.node);
+    match std::fs::remove_file(&socket_path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Listens on a Unix socket that only the user's processes reach. A socket left by a killed run is replaced.
+fn listen_unix(path: &std::path::Path) -> io::Result<UnixListener> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(named)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(named)?;
+    Ok(listener)
+}
+
+type Jobs = std::sync::mpsc::Receiver<storage_server::Job>;
+
+fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
+    let key = NodeKey::new(parse_key(&config.node_key)?);
+    let (store, jobs) = match &config.store {
+        None => (None, None),
+        Some(store) => {
+            let directory = DirectoryStore::open(&store.directory, store.size)?;
+            let (server, jobs) = StorageServer::new(Arc::new(directory), Collector::new(config.node, 1));
+            (Some(server), Some(jobs))
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let loops = (0..(cores / 2).clamp(1, LOOPS_MAX)).map(Mailbox::new).collect::<io::Result<Vec<_>>>()?;
+    let node = Arc::new_cyclic(|weak| Node {
+        config: config.clone(),
+        key,
+        started: Instant::now(),
+        map: RwLock::default(),
+        epoch: AtomicU32::new(0),
+        shards: RwLock::new(BTreeMap::new()),
+        pending: Mutex::new(HashMap::new()),
+        next_token: AtomicU64::new(1),
+        sessions: Mutex::default(),
+        store,
+        couriers: courier::Couriers::new(weak.clone()),
+        loops,
+        counters: AtomicCounters::default(),
+        connections: AtomicU32::new(0),
+        stopping: Stop::default(),
+    });
+    Ok((node, jobs))
+}
+
+fn parse_key(text: &str) -> io::Result<[u8; 32]> {
+    let byte = |index: usize| text.get(2 * index..2 * index + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    let mut key = [0; 32];
+    for (index, place) in key.iter_mut().enumerate() {
+        *place = byte(index).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "node key: 64 hex digits wanted"))?;
+    }
+    Ok(key)
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(|_| ())
+}
+
+fn spawn_signals(node: &Arc<Node>) -> io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
+    let node = Arc::clone(node);
+    spawn("signals", move || {
+        for signal in signals.forever() {
+            match signal {
+                SIGUSR1 => status::log_in_flight(&node),
+                // A node outlives the terminal it was started from.
+                SIGHUP => {}
+                _ => node.stopping.ask(),
+            }
+        }
+    })
 }

@@ -1,0 +1,184 @@
+//! A data connection: one thread that checks each request and moves its bytes itself.
+//!
+//! No shard, no lock but the object table's is entered. Requests are served in their order, and the next header is read as
+//! soon as the last reply has gone, so a client that sends ahead keeps this thread busy.
+
+use crate::clock;
+use crate::state::{AtomicCounters, Node};
+use std::sync::Arc;
+use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES};
+use weft_protocol::handshake::KeyName;
+use weft_protocol::{Error, MapEpoch, ObjectId};
+use weft_storage::{Grant, check_access};
+use weft_store_io::executor::{Moved, Pipe};
+use weft_store_io::{ObjectHandle, ObjectStat, ObjectStore};
+use weft_transport::pass::send_descriptor;
+use weft_transport::{Peer, Result, Socket, SocketKind, TransportError};
+
+/// Objects that a connection keeps at hand: a client works on few files over one connection.
+const OBJECTS_AT_HAND: usize = 16;
+
+/// One data connection.
+pub struct DataConnection<'a> {
+    node: &'a Node,
+    store: &'a dyn ObjectStore,
+    socket: &'a Socket,
+    peer: &'a Peer,
+    pipe: Pipe,
+    /// Most recently used last.
+    at_hand: Vec<(ObjectId, Arc<dyn ObjectHandle>)>,
+}
+
+impl<'a> DataConnection<'a> {
+    /// A connection whose handshake is done.
+    pub fn new(node: &'a Node, store: &'a dyn ObjectStore, socket: &'a Socket, peer: &'a Peer) -> Self {
+        Self { node, store, socket, peer, pipe: Pipe::new(), at_hand: Vec::new() }
+    }
+
+    /// Serves until the peer closes the connection or says what it may not.
+    pub fn serve(&mut self) -> Result<()> {
+        let mut header = [0; REQUEST_BYTES];
+        loop {
+            self.socket.receive_exact(&mut header)?;
+            let request = DataRequest::decode(&header).map_err(|_| TransportError::Malformed)?;
+            self.handle(&request)?;
+        }
+    }
+
+    fn handle(&mut self, request: &DataRequest) -> Result<()> {
+        let checked = check_access(
+            request,
+            self.peer.session,
+            self.node.config.node,
+            &self.node.key,
+            clock::wall_seconds(),
+            MapEpoch(0),
+        );
+        let prepared = checked.and_then(|grant| Ok((grant, self.object(request, grant)?)));
+        let (grant, object) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                if error == Error::CapabilityRejected {
+                    AtomicCounters::add(&self.node.counters.capabilities_rejected, 1);
+                }
+                return self.refuse(request, &error);
+            }
+        };
+        match request.operation {
+            DataOperation::Read => self.read(request, &*object),
+            DataOperation::Write | DataOperation::Append => self.write(request, &*object),
+            DataOperation::Sync => {
+                let done = object.sync().and_then(|()| object.stat());
+                self.reply_stat(request, done)
+            }
+            DataOperation::Stat => self.reply_stat(request, object.stat()),
+            DataOperation::Descriptor => self.pass(request, &*object, grant),
+        }
+    }
+
+    /// The object at hand, or opened, or made.
+    fn object(&mut self, request: &DataRequest, grant: Grant) -> weft_protocol::Result<Arc<dyn ObjectHandle>> {
+        if let Some(position) = self.at_hand.iter().position(|(id, _)| *id == request.object) {
+            let (id, object) = self.at_hand.remove(position);
+            if object.stat().is_ok() || request.operation == DataOperation::Read {
+                self.at_hand.push((id, Arc::clone(&object)));
+                return Ok(object);
+            }
+        }
+        let makes = matches!(
+            request.operation,
+            DataOperation::Write | DataOperation::Append | DataOperation::Descriptor
+        );
+        let object = self.store.open(request.inode, request.object, grant.create && makes)?;
+        if self.at_hand.len() == OBJECTS_AT_HAND {
+            self.at_hand.remove(0);
+        }
+        self.at_hand.push((request.object, Arc::clone(&object)));
+        Ok(object)
+    }
+
+    /// Answers "no", after taking the bytes that stand behind the request.
+    fn refuse(&mut self, request: &DataRequest, error: &Error) -> Result<()> {
+        self.pipe.discard(self.socket, request.bulk_bytes() as usize)?;
+        self.socket.send_all(&DataReply::failed(request.id, error).encode())
+    }
+
+    fn read(&mut self, request: &DataRequest, object: &dyn ObjectHandle) -> Result<()> {
+        let (segment, stat) = match object.read_plan(request.offset, request.bytes) {
+            Ok(plan) => plan,
+            Err(error) => return self.refuse(request, &error),
+        };
+        let (weft_store_io::Segment::File { bytes, .. } | weft_store_io::Segment::Hole { bytes }) = segment;
+        let bulk_bytes = u32::try_from(bytes).unwrap_or(request.bytes);
+        let reply = DataReply { bulk_bytes, ..reply_with(request, stat) };
+        match self.pipe.send(self.socket, &reply.encode(), segment)? {
+            Moved::Done => {
+                let counters = &self.node.counters;
+                let counter = match self.socket.kind() {
+                    SocketKind::Tcp => &counters.read_tcp_bytes,
+                    SocketKind::Unix => &counters.read_unix_bytes,
+                };
+                AtomicCounters::add(counter, bytes);
+                Ok(())
+            }
+            Moved::Failed(errno) => self.refuse(request, &Error::Device(errno.raw_os_error())),
+        }
+    }
+
+    fn write(&mut self, request: &DataRequest, object: &dyn ObjectHandle) -> Result<()> {
+        let plan = match request.operation {
+            DataOperation::Append => object.append_plan(request.bytes),
+            _ => object.write_plan(request.offset, request.bytes),
+        };
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(error) => return self.refuse(request, &error),
+        };
+        match self.pipe.receive(self.socket, plan, request.bytes)? {
+            Moved::Done => {
+                let counters = &self.node.counters;
+                let counter = match self.socket.kind() {
+                    SocketKind::Tcp => &counters.write_tcp_bytes,
+                    SocketKind::Unix => &counters.write_unix_bytes,
+                };
+                AtomicCounters::add(counter, u64::from(request.bytes));
+                self.reply_stat(request, object.stat())
+            }
+            Moved::Failed(errno) => {
+                // The bytes were taken already: only the answer is left.
+                let error = Error::from_data_status(u16::try_from(errno.raw_os_error()).unwrap_or(5));
+                self.socket.send_all(&DataReply::failed(request.id, &error).encode())
+            }
+        }
+    }
+
+    fn reply_stat(&self, request: &DataRequest, stat: weft_protocol::Result<ObjectStat>) -> Result<()> {
+        let reply = match stat {
+            Ok(stat) => DataReply { written_bytes: request.bulk_bytes(), ..reply_with(request, stat) },
+            Err(error) => DataReply::failed(request.id, &error),
+        };
+        self.socket.send_all(&reply.encode())
+    }
+
+    /// Passes a descriptor to a client of the same node, if the file is its own.
+    fn pass(&self, request: &DataRequest, object: &dyn ObjectHandle, grant: Grant) -> Result<()> {
+        let same_node = self.socket.kind() == SocketKind::Unix && self.peer.identity == self.node.config.identity;
+        let own = match &self.peer.key_name {
+            KeyName::User(credentials) => credentials.uid == request.capability.owner_uid,
+            KeyName::Owner | KeyName::Node(_) => true,
+        };
+        let write = request.bytes == 1 && grant.write;
+        let passed = (same_node && own).then(|| object.descriptor(write)).flatten();
+        let descriptor = match passed.unwrap_or(Err(Error::NotSupported)) {
+            Ok(descriptor) => descriptor,
+            Err(error) => return self.socket.send_all(&DataReply::failed(request.id, &error).encode()),
+        };
+        let reply = reply_with(request, object.stat().unwrap_or_default());
+        AtomicCounters::add(&self.node.counters.descriptors_passed, 1);
+        send_descriptor(self.socket, &reply.encode(), std::os::fd::AsFd::as_fd(&descriptor))
+    }
+}
+
+fn reply_with(request: &DataRequest, stat: ObjectStat) -> DataReply {
+    DataReply { id: request.id, size: stat.size, mtime: stat.mtime, ..DataReply::default() }
+}

@@ -1,0 +1,291 @@
+//! The shards of this node: their machines, and what their effects become.
+//!
+//! A machine is stepped by whichever thread has an event for it, under the shard's own lock. Effects for other shards of
+//! this node are worked off one after another with no lock held, so that two shards never wait for each other.
+//!
+//! An assertion that fails in a machine stops that shard: it answers "input/output error" from then on, and its text shows
+//! in `weft status`. The other shards go on.
+
+use crate::courier::Errand;
+use crate::event_loop::{ConnectionRef, Sink};
+use crate::state::{Node, lock};
+use crate::{clock, storage_server};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use weft_metadata::{Effect, Event, MemoryStore, RootDirectory, Shard, ShardConfig};
+use weft_protocol::message::Message;
+use weft_protocol::message::node::ShardStatus;
+use weft_protocol::message::peer::PeerReply;
+use weft_protocol::message::shard::ShardReply;
+use weft_protocol::{ClusterMap, Error, NodeId, ShardId};
+
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+
+/// A shard and what is known of it without its lock.
+pub struct ShardSlot {
+    id: ShardId,
+    machine: Mutex<Machine>,
+    /// When the machine wants its next tick, milliseconds since boot.
+    deadline_ms: AtomicU64,
+    failed: AtomicBool,
+}
+
+enum Machine {
+    Running(Box<Shard<MemoryStore>>),
+    /// The text of the assertion that failed.
+    Failed(String),
+}
+
+/// A call that a shard has not answered yet.
+pub struct Pending {
+    /// The connection and the identifier of its request.
+    pub to: ConnectionRef,
+    pub id: u64,
+    pub peer: String,
+    pub since_ms: u64,
+}
+
+/// An event on its way to a shard.
+struct Work {
+    shard: ShardId,
+    event: Event,
+}
+
+/// The call that is being handled now: most are answered before it is left.
+#[derive(Clone, Copy)]
+pub struct Caller<'a> {
+    pub token: u64,
+    pub to: ConnectionRef,
+    pub id: u64,
+    /// For `weft debug stuck`.
+    pub peer: &'a dyn Fn() -> String,
+}
+
+impl ShardSlot {
+    /// A shard that serves.
+    pub fn new(id: ShardId, shard: Shard<MemoryStore>) -> Self {
+        Self {
+            id,
+            machine: Mutex::new(Machine::Running(Box::new(shard))),
+            deadline_ms: AtomicU64::new(NEVER),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    fn step(&self, event: Event, out: &mut Vec<Effect>) -> Result<(), Error> {
+        let mut machine = lock(&self.machine);
+        let Machine::Running(shard) = &mut *machine else { return Err(Error::Device(5)) };
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            shard.step(clock::now(), event, out);
+            shard.deadline()
+        }));
+        match result {
+            Ok(deadline) => {
+                self.deadline_ms.store(deadline.unwrap_or(NEVER), Ordering::Relaxed);
+                Ok(())
+            }
+            Err(panic) => {
+                let text = panic_text(&*panic);
+                tracing::error!("shard {} stopped: {text}", self.id);
+                *machine = Machine::Failed(text);
+                self.failed.store(true, Ordering::Release);
+                self.deadline_ms.store(NEVER, Ordering::Relaxed);
+                Err(Error::Device(5))
+            }
+        }
+    }
+
+    /// State, for `weft status`.
+    pub fn status(&self) -> ShardStatus {
+        match &*lock(&self.machine) {
+            Machine::Running(shard) => shard.status(),
+            Machine::Failed(text) => ShardStatus { shard: self.id, failed: Some(text.clone()), ..Default::default() },
+        }
+    }
+
+    /// Calls that wait in the machine: token, request, what it waits for.
+    pub fn parked(&self) -> Vec<(u64, String, String)> {
+        match &*lock(&self.machine) {
+            Machine::Running(shard) => {
+                shard.stuck().into_iter().map(|call| (call.token, call.request, call.waits_for)).collect()
+            }
+            Machine::Failed(_) => Vec::new(),
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "assertion failed".to_owned())
+}
+
+/// Takes over a map with a higher epoch, and makes the shards that it gives to this node.
+pub fn set_map(node: &Node, map: ClusterMap, sink: &mut Sink<'_>) -> Result<(), Error> {
+    if !map.check() || map.name != node.config.name || map.node(node.config.node).is_none() {
+        return Err(Error::Invalid);
+    }
+    let mut events = Vec::new();
+    {
+        let mut present = node.map.write().unwrap_or_else(PoisonError::into_inner);
+        if map.epoch <= present.epoch {
+            return Ok(());
+        }
+        let mut shards = node.shards.write().unwrap_or_else(PoisonError::into_inner);
+        for id in map.shards_at(node.config.node) {
+            shards.entry(id).or_insert_with(|| Arc::new(ShardSlot::new(id, new_shard(node, id))));
+        }
+        for id in shards.keys() {
+            events.push(Work { shard: *id, event: Event::SetMap(map.clone()) });
+        }
+        node.epoch.store(map.epoch.0, Ordering::Release);
+        *present = Arc::new(map);
+    }
+    run(node, events.into(), None, sink);
+    Ok(())
+}
+
+fn new_shard(node: &Node, id: ShardId) -> Shard<MemoryStore> {
+    let root = RootDirectory { mode: 0o755, uid: node.config.owner_uid, gid: node.config.owner_gid };
+    Shard::new(ShardConfig { shard: id, node_key: node.key.clone(), root }, MemoryStore::new(), clock::now())
+}
+
+/// Gives one event to a shard and works off what follows from it.
+pub fn give(node: &Node, shard: ShardId, event: Event, caller: Option<Caller<'_>>, sink: &mut Sink<'_>) {
+    run(node, VecDeque::from([Work { shard, event }]), caller, sink);
+}
+
+fn run(node: &Node, mut work: VecDeque<Work>, caller: Option<Caller<'_>>, sink: &mut Sink<'_>) {
+    let mut caller = caller;
+    let mut effects = Vec::new();
+    while let Some(Work { shard, event }) = work.pop_front() {
+        let slot = node.shards.read().unwrap_or_else(PoisonError::into_inner).get(&shard).cloned();
+        let token = answerable(&event);
+        let result = match slot {
+            Some(slot) => slot.step(event, &mut effects),
+            None => Err(Error::WrongShard(shard)),
+        };
+        if let (Err(error), Some(token)) = (result, token) {
+            effects.push(Effect::Reply { token, reply: ShardReply { stamp: 0, result: Err(error) } });
+        }
+        for effect in effects.drain(..) {
+            carry_out(node, shard, effect, &mut caller, &mut work, sink);
+        }
+    }
+    if let Some(caller) = caller {
+        let peer = (caller.peer)();
+        let pending = Pending { to: caller.to, id: caller.id, peer, since_ms: clock::boot_ms() };
+        lock(&node.pending).insert(caller.token, pending);
+    }
+}
+
+/// The token under which a client waits for what becomes of the event.
+fn answerable(event: &Event) -> Option<u64> {
+    match event {
+        Event::Call { token, .. } => Some(*token),
+        _ => None,
+    }
+}
+
+/// Where the answer for a token goes: to the present caller, who is then answered, or to one who waits.
+fn take_waiting(node: &Node, token: u64, caller: &mut Option<Caller<'_>>) -> Option<(ConnectionRef, u64)> {
+    if let Some(present) = caller.take_if(|caller| caller.token == token) {
+        return Some((present.to, present.id));
+    }
+    lock(&node.pending).remove(&token).map(|pending| (pending.to, pending.id))
+}
+
+fn carry_out(
+    node: &Node,
+    shard: ShardId,
+    effect: Effect,
+    caller: &mut Option<Caller<'_>>,
+    work: &mut VecDeque<Work>,
+    sink: &mut Sink<'_>,
+) {
+    match effect {
+        Effect::Reply { token, reply } => {
+            if let Some((to, id)) = take_waiting(node, token, caller) {
+                sink.send(to, id, Message::ShardReply(reply));
+            }
+        }
+        Effect::Recall { session, recall } => {
+            let connection = lock(&node.sessions).recall_connection(session);
+            // Without a recall connection the recall is lost now; the shard repeats it, and fences the client in the end.
+            if let Some(to) = connection {
+                sink.send(to, 0, Message::Recall(recall));
+            }
+        }
+        Effect::PeerCall(call) => {
+            let to = call.to;
+            match node.map().node_of(to) {
+                Some(holder) if holder == node.config.node => {
+                    work.push_back(Work { shard: to, event: Event::PeerCall { token: 0, call } });
+                }
+                Some(holder) => node.couriers.send(holder, Errand::Peer(call)),
+                None => {
+                    let reply = PeerReply { intent: call.intent, result: Err(Error::WrongShard(to)) };
+                    work.push_back(Work { shard, event: Event::PeerReply(reply) });
+                }
+            }
+        }
+        Effect::PeerReply { token, reply } => {
+            let asking = reply.intent.shard;
+            if node.map().node_of(asking) == Some(node.config.node) {
+                work.push_back(Work { shard: asking, event: Event::PeerReply(reply) });
+            } else if let Some((to, id)) = take_waiting(node, token, caller) {
+                sink.send(to, id, Message::PeerReply(reply));
+            }
+        }
+        Effect::Storage { token, node: holder, request } => {
+            if holder == node.config.node {
+                storage_server::for_shard(node, shard, token, request);
+            } else {
+                node.couriers.send(holder, Errand::Storage { shard, token, request });
+            }
+        }
+        Effect::EndSession { session } => tracing::info!("shard {shard}: session {session} fenced"),
+    }
+}
+
+/// When the first shard wants a tick, milliseconds since boot.
+pub fn next_deadline(node: &Node) -> Option<u64> {
+    let shards = node.shards.read().unwrap_or_else(PoisonError::into_inner);
+    shards.values().map(|slot| slot.deadline_ms.load(Ordering::Relaxed)).min().filter(|deadline| *deadline != NEVER)
+}
+
+/// Ticks the shards whose deadline has come, and ends the storage server's sessions that are over.
+pub fn tick(node: &Node, sink: &mut Sink<'_>) {
+    let now = clock::boot_ms();
+    if next_deadline(node).is_some_and(|deadline| deadline <= now) {
+        let due: VecDeque<Work> = {
+            let shards = node.shards.read().unwrap_or_else(PoisonError::into_inner);
+            let is_due = |slot: &&Arc<ShardSlot>| slot.deadline_ms.load(Ordering::Relaxed) <= now;
+            shards.values().filter(is_due).map(|slot| Work { shard: slot.id, event: Event::Tick }).collect()
+        };
+        run(node, due, None, sink);
+    }
+    let ended = lock(&node.sessions).take_ended(now);
+    for session in ended {
+        storage_server::session_ended(node, session);
+    }
+}
+
+/// The node that a storage or peer request goes to did not answer: the shard is told so.
+pub fn unreachable(node: &Node, holder: NodeId, errand: Errand) {
+    let mut sink = Sink::remote(node);
+    tracing::debug!("node {holder} did not answer");
+    match errand {
+        Errand::Peer(call) => {
+            let reply = PeerReply { intent: call.intent, result: Err(Error::Unreachable) };
+            give(node, call.intent.shard, Event::PeerReply(reply), None, &mut sink);
+        }
+        Errand::Storage { shard, token: Some(token), .. } => {
+            let event = Event::StorageAnswer { token, result: Err(Error::Unreachable) };
+            give(node, shard, event, None, &mut sink);
+        }
+        Errand::Storage { token: None, .. } | Errand::AskShard { .. } => {}
+    }
+}
