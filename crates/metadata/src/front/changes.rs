@@ -184,7 +184,7 @@ impl<K: KeyValue> Shard<K> {
             }
             ShardRequest::Commit { inode, .. } if call.object.is_none() => {
                 let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
-                if own.mode == LeaseMode::Exclusive {
+                if own.mode == LeaseMode::Exclusive || !own.writing {
                     return None;
                 }
                 let object = self.back.inode(*inode)?.layout.object()?;

@@ -1,1 +1,330 @@
-//! Contents.
+//! Leases on contents: opens, sizes of files under writing, cuts, orphans, the death of writers.
+
+use super::harness::*;
+use crate::front::Event;
+use weft_protocol::message::shard::*;
+use weft_protocol::message::storage::StorageRequest;
+use weft_protocol::*;
+
+fn data_bits(answer: &ShardAnswer) -> Grants {
+    grants(answer) & (Grants::OPEN | Grants::DATA_SHARED | Grants::DATA_EXCLUSIVE)
+}
+
+const OPEN: Grants = Grants::OPEN;
+const SHARED: Grants = Grants::OPEN.union(Grants::DATA_SHARED);
+const EXCLUSIVE: Grants = Grants::OPEN.union(Grants::DATA_EXCLUSIVE);
+
+fn release(inode: InodeNumber) -> ShardRequest {
+    ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX)] }
+}
+
+#[test]
+fn a_lone_writer_is_exclusive_and_readers_share() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    assert_eq!(data_bits(&world.ok(A, open(inode, Access::Read))), SHARED);
+    assert_eq!(data_bits(&world.ok(B, open(inode, Access::Read))), SHARED);
+    assert_eq!(data_bits(&world.ok(A, create("new"))), EXCLUSIVE);
+    assert_eq!(data_bits(&world.ok(C, open_direct(inode, Access::Read))), OPEN);
+    assert_eq!(world.recalls, []);
+}
+
+#[test]
+fn the_same_session_upgrades_by_opening_again() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    assert_eq!(data_bits(&world.ok(A, open(inode, Access::Read))), SHARED);
+    assert_eq!(data_bits(&world.ok(A, open(inode, Access::Write))), EXCLUSIVE);
+    assert_eq!(data_bits(&world.ok(A, open(inode, Access::Read))), EXCLUSIVE);
+}
+
+#[test]
+fn a_writer_waits_for_readers_and_caches_alone_when_they_are_gone() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open(inode, Access::Read));
+    world.ok(B, open(inode, Access::Read));
+    let token = world.waits(C, open(inode, Access::Write));
+    let key = LeaseKey::Data(inode);
+    let recalled: Vec<_> = world.recalled().into_iter().filter(|(_, other, _)| *other == key).collect();
+    assert_eq!(recalled, [(A, key, LeaseMode::None), (B, key, LeaseMode::None)]);
+    world.answer_recalls(LeaseMode::None);
+    assert_eq!(data_bits(&world.done(token)), EXCLUSIVE);
+}
+
+#[test]
+fn when_a_reader_keeps_the_file_open_nobody_caches() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open(inode, Access::Read));
+    let token = world.waits(B, open(inode, Access::Write));
+    world.answer_recalls(LeaseMode::Open);
+    assert_eq!(data_bits(&world.done(token)), OPEN);
+    assert_eq!(data_bits(&world.ok(C, open(inode, Access::Read))), OPEN, "B writes");
+    assert_eq!(data_bits(&world.ok(A, open(inode, Access::Write))), OPEN, "B and C have it open");
+    assert_eq!(world.recalls, [], "who holds no more than Open is in the way of nobody");
+    // All others close: the next open has it alone again.
+    world.ok(B, release(inode));
+    world.ok(C, release(inode));
+    assert_eq!(data_bits(&world.ok(A, open(inode, Access::Write))), EXCLUSIVE);
+}
+
+#[test]
+fn a_reader_waits_for_a_writer_to_write_back() {
+    let mut world = World::new();
+    let inode = attributes(&world.ok(A, create("f"))).inode;
+    let token = world.waits(B, open(inode, Access::Read));
+    assert_eq!(world.recalled(), [(A, LeaseKey::Data(inode), LeaseMode::Open)]);
+    // The writer commits first: nothing of the reader's is in its way.
+    world.ok(A, commit(inode, 5, 300));
+    world.answer_recalls(LeaseMode::Open);
+    let answer = world.done(token);
+    assert_eq!((data_bits(&answer), attributes(&answer).size), (OPEN, 300));
+    assert!(matches!(answer, ShardAnswer::Opened { capability: Some(_), .. }));
+    assert!(!grants(&answer).contains(Grants::ATTRIBUTES), "its writer can change them at any moment");
+}
+
+#[test]
+fn a_stat_of_a_file_under_writing_asks_writer_and_storage_server() {
+    let mut world = World::new();
+    let inode = attributes(&world.ok(A, create("f"))).inode;
+    assert_eq!(attributes(&world.ok(A, stat(inode))).size, 0, "the writer itself knows best");
+    let token = world.waits(B, stat(inode));
+    assert_eq!(world.recalled(), [(A, LeaseKey::Data(inode), LeaseMode::Open)]);
+    world.ok(A, commit(inode, 5, 300));
+    world.answer_recalls(LeaseMode::Open);
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, StorageRequest::Stat { inode, object: object(5) });
+    let later = world.now.wall.0 + 1000;
+    world.storage_answers(asked, 400, later);
+    let answer = world.done(token);
+    assert_eq!((attributes(&answer).size, attributes(&answer).mtime), (400, Timestamp(later)));
+    assert_eq!(grants(&answer), Grants::empty());
+    // A listing does not wait.
+    let ShardAnswer::Page(page) = world.ok(B, list(ROOT, None, 10)) else { panic!("a page") };
+    assert_eq!((page.entries.len(), page.entries[0].attributes.as_ref()), (1, None));
+    // The server is away: what the shard knows has to do.
+    let token = world.waits(B, lookup("f"));
+    let (asked, _) = world.asked_storage();
+    world.event(Event::StorageAnswer { token: asked, result: Err(Error::Unreachable) });
+    assert_eq!(attributes(&world.done(token)).size, 300);
+}
+
+#[test]
+fn a_closed_writer_gives_up_and_the_attributes_can_be_kept() {
+    let mut world = World::new();
+    let inode = attributes(&world.ok(A, create("f"))).inode;
+    let token = world.waits(B, stat(inode));
+    world.ok(A, commit(inode, 5, 300));
+    world.answer_recalls(LeaseMode::None);
+    let answer = world.done(token);
+    assert_eq!((attributes(&answer).size, grants(&answer)), (300, Grants::ATTRIBUTES));
+}
+
+#[test]
+fn an_open_for_writing_recalls_the_attributes_of_others() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, stat(inode));
+    let token = world.waits(B, open(inode, Access::Write));
+    assert_eq!(world.recalled(), [(A, LeaseKey::Attributes(inode), LeaseMode::None)]);
+    world.answer_recalls(LeaseMode::None);
+    assert_eq!(data_bits(&world.done(token)), EXCLUSIVE);
+}
+
+#[test]
+fn a_commit_of_one_of_several_writers_takes_the_size_from_the_storage_server() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open(inode, Access::Write));
+    let token = world.waits(B, open(inode, Access::Write));
+    world.answer_recalls(LeaseMode::Open);
+    world.done(token);
+    let token = world.waits(A, commit(inode, 1, 50));
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 700, 5);
+    assert_eq!(attributes(&world.done(token)).size, 700);
+}
+
+#[test]
+fn the_first_object_stays_and_the_second_writer_is_told() {
+    let mut world = World::new();
+    let inode = attributes(&world.ok(A, create("f"))).inode;
+    let token = world.waits(B, open(inode, Access::Write));
+    world.answer_recalls(LeaseMode::Open);
+    world.done(token);
+    world.ok(A, commit(inode, 5, 10));
+    let token = world.waits(B, commit(inode, 6, 99));
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 10, 5);
+    let answer = world.done(token);
+    assert_eq!((attributes(&answer).layout.object(), attributes(&answer).size), (Some(object(5)), 10));
+}
+
+#[test]
+fn who_has_not_opened_a_file_for_writing_commits_nothing() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    assert_eq!(world.refused(A, commit(inode, 1, 7)), Error::BadHandle);
+    world.ok(A, open(inode, Access::Read));
+    assert_eq!(world.refused(A, commit(inode, 1, 7)), Error::BadHandle);
+}
+
+#[test]
+fn a_cut_goes_to_the_storage_server_first() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    let first = world.waits(A, resize(inode, 10));
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 10 });
+    // Meanwhile nobody gets to cache anything of it, and another cut waits.
+    assert_eq!(data_bits(&world.ok(B, open(inode, Access::Read))), OPEN);
+    assert_eq!(grants(&world.ok(B, stat(inode))), Grants::empty());
+    let second = world.waits(C, resize(inode, 20));
+    assert_eq!(world.storage, []);
+    world.storage_answers(asked, 10, 5);
+    assert_eq!(attributes(&world.done(first)).size, 10);
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 20 });
+    world.storage_answers(asked, 20, 5);
+    assert_eq!(attributes(&world.done(second)).size, 20);
+    assert_eq!(world.shard.status().parked, 0);
+}
+
+#[test]
+fn a_cut_that_fails_changes_nothing_and_one_that_is_forbidden_is_not_sent() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    let token = world.waits(A, resize(inode, 10));
+    let (asked, _) = world.asked_storage();
+    world.event(Event::StorageAnswer { token: asked, result: Err(Error::Unreachable) });
+    assert_eq!(world.result(token), Some(Err(Error::Unreachable)));
+    assert_eq!(attributes(&world.ok(A, stat(inode))).size, 100);
+    let token = world.call_as(A, user(7), resize(inode, 10));
+    assert_eq!(world.result(token), Some(Err(Error::AccessDenied)));
+    assert_eq!(world.storage, []);
+}
+
+#[test]
+fn a_cut_to_nothing_drops_the_object_without_waiting() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    let answer = world.ok(A, resize(inode, 0));
+    assert_eq!((attributes(&answer).size, attributes(&answer).layout), (0, Layout::Empty));
+    assert_eq!(world.removed_objects(), [object(1)]);
+    // All hole from here on.
+    assert_eq!(attributes(&world.ok(A, resize(inode, 5000))).size, 5000);
+    world.ok(A, open(inode, Access::Write));
+    assert_eq!(attributes(&world.ok(A, commit(inode, 2, 5000))).layout.object(), Some(object(2)));
+    let flags = OpenFlags { access: Access::Write, truncate: true, direct: false };
+    assert_eq!(attributes(&world.ok(A, ShardRequest::Open { inode, flags })).size, 0);
+    assert_eq!(world.removed_objects(), [object(2)]);
+}
+
+#[test]
+fn a_cut_to_nothing_in_the_middle_of_a_cut() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    let first = world.waits(A, resize(inode, 10));
+    let (asked, _) = world.asked_storage();
+    world.ok(B, resize(inode, 0));
+    assert_eq!(world.removed_objects(), [object(1)]);
+    world.event(Event::StorageAnswer { token: asked, result: Err(Error::NoObject) });
+    assert_eq!((attributes(&world.done(first)).size, attributes(&world.done(first)).layout), (10, Layout::Empty));
+}
+
+#[test]
+fn an_unlinked_file_lives_while_somebody_has_it_open() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open(inode, Access::Read));
+    world.ok(B, open(inode, Access::Read));
+    let token = world.waits(C, unlink("f"));
+    assert_eq!(world.recalls.len(), 4); // contents and attributes of each
+    world.answer_recalls(LeaseMode::Open);
+    assert_eq!(world.done(token), ShardAnswer::Removed { inode, links: 0 });
+    assert_eq!(world.removed_objects(), []);
+    assert_eq!(attributes(&world.ok(B, stat(inode))).links, 0);
+    world.ok(B, release(inode));
+    assert_eq!(world.removed_objects(), []);
+    world.ok(A, release(inode));
+    assert_eq!(world.removed_objects(), [object(1)]);
+    assert_eq!(world.refused(A, stat(inode)), Error::Stale);
+}
+
+#[test]
+fn a_file_that_was_only_kept_is_removed_at_once() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open(inode, Access::Read));
+    let token = world.waits(B, unlink("f"));
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+    assert_eq!(world.removed_objects(), [object(1)]);
+    assert_eq!(world.shard.back().orphans(), []);
+}
+
+#[test]
+fn the_requesters_own_open_keeps_the_file() {
+    let mut world = World::new();
+    let inode = attributes(&world.ok(A, create("f"))).inode;
+    world.ok(A, unlink("f"));
+    world.ok(A, commit(inode, 5, 10));
+    assert_eq!(world.shard.back().orphans(), [inode]);
+    world.ok(A, release(inode));
+    assert_eq!((world.removed_objects(), world.shard.status().inodes), (vec![object(5)], 1));
+}
+
+#[test]
+fn rename_over_an_open_file_keeps_it_too() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    let other = world.file("g", 2);
+    world.ok(A, open(inode, Access::Read));
+    let token = world.waits(B, rename("g", "f"));
+    world.answer_recalls(LeaseMode::Open);
+    assert_eq!(world.done(token), ShardAnswer::Renamed { inode: other, replaced: Some((inode, 0)) });
+    world.ok(A, ShardRequest::EndSession);
+    assert_eq!(world.removed_objects(), [object(1)]);
+}
+
+#[test]
+fn the_death_of_the_last_holder_removes_an_orphan() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open(inode, Access::Read));
+    let token = world.waits(B, unlink("f"));
+    world.answer_recalls(LeaseMode::Open);
+    world.done(token);
+    world.expire(&[B]);
+    assert_eq!(world.removed_objects(), [object(1)]);
+    assert_eq!(world.ended, [A]);
+}
+
+#[test]
+fn the_size_of_a_dead_writers_file_is_asked_from_the_storage_server() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open(inode, Access::Write));
+    world.expire(&[B]);
+    assert_eq!(world.ended, [A]);
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, StorageRequest::Stat { inode, object: object(1) });
+    // Who asks meanwhile gets no old size.
+    let token = world.waits(B, stat(inode));
+    world.storage_answers(asked, 900, 5);
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 900, 5);
+    assert_eq!(attributes(&world.done(token)).size, 900);
+    let answer = world.ok(B, stat(inode));
+    assert_eq!((attributes(&answer).size, grants(&answer)), (900, Grants::ATTRIBUTES));
+}
+
+#[test]
+fn leases_on_an_inode_end_with_it() {
+    let mut world = World::new();
+    world.ok(A, create("f"));
+    world.ok(A, unlink("f"));
+    world.ok(A, release(InodeNumber::from_raw(2)));
+    assert_eq!(world.shard.status().leases, 1, "only that the name is not there");
+}

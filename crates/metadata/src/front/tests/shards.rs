@@ -1,1 +1,266 @@
-//! Two shards.
+//! Directories whose dentry is at one shard and whose inode is at another: two shards wired together by hand, so that each
+//! message can be lost or doubled.
+
+use super::harness::*;
+use crate::front::Event;
+use weft_protocol::message::peer::{PeerReply, PeerStep};
+use weft_protocol::message::shard::*;
+use weft_protocol::*;
+
+/// Shard 0 at node 1, shard 1 at node 2.
+struct Pair {
+    here: World,
+    there: World,
+    peer_token: u64,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let mut pair = Self { here: World::of_shard(0), there: World::of_shard(1), peer_token: 0 };
+        let node = |id| NodeRecord {
+            id: NodeId(id),
+            host: String::new(),
+            site: String::new(),
+            identity: NodeIdentity(0),
+            address: NodeAddress::default(),
+            stores: true,
+        };
+        let map = ClusterMap {
+            name: "test".to_owned(),
+            epoch: MapEpoch(1),
+            nodes: vec![node(1), node(2)],
+            shards: vec![NodeId(1), NodeId(2)],
+        };
+        pair.here.event(Event::SetMap(map.clone()));
+        pair.there.event(Event::SetMap(map));
+        pair
+    }
+
+    /// Carries the calls that wait to the other shard, each this often. The answers are not carried yet.
+    fn carry_calls(&mut self, times: u32) {
+        for call in std::mem::take(&mut self.here.peer_calls) {
+            for _ in 0..times {
+                self.peer_token += 1;
+                self.there.event(Event::PeerCall { token: self.peer_token, call: call.clone() });
+            }
+        }
+    }
+
+    fn carry_replies(&mut self, times: u32) {
+        for (_, reply) in std::mem::take(&mut self.there.peer_replies) {
+            for _ in 0..times {
+                self.here.event(Event::PeerReply(reply.clone()));
+            }
+        }
+    }
+
+    /// Carries everything until nothing is on its way.
+    fn carry_all(&mut self) {
+        while !self.here.peer_calls.is_empty() || !self.there.peer_replies.is_empty() {
+            self.carry_calls(1);
+            self.carry_replies(1);
+        }
+    }
+
+    fn make(&mut self, session: SessionId, text: &str) -> InodeNumber {
+        let token = self.here.waits(session, mkdir_there(text));
+        self.carry_all();
+        attributes(&self.here.done(token)).inode
+    }
+}
+
+fn mkdir_there(text: &str) -> ShardRequest {
+    ShardRequest::MakeDirectory { parent: ROOT, name: name(text), mode: 0o755, home: Some(NodeId(2)) }
+}
+
+#[test]
+fn mkdir_goes_to_its_home_and_comes_back() {
+    let mut pair = Pair::new();
+    let token = pair.here.waits(A, mkdir_there("d"));
+    // The name is locked: it is seen as absent, and another change of it waits.
+    assert_eq!(pair.here.ok(B, lookup("d")), ShardAnswer::Absent { grants: Grants::empty() });
+    let other = pair.here.waits(B, mkdir_there("d"));
+    pair.carry_all();
+    let answer = pair.here.done(token);
+    let inode = attributes(&answer).inode;
+    assert_eq!((inode.shard(), attributes(&answer).links), (ShardId(1), 2));
+    assert_eq!(pair.here.result(other), Some(Err(Error::Exists)));
+    let found = pair.here.ok(B, lookup("d"));
+    assert!(matches!(found, ShardAnswer::RemoteDirectory { inode: found, .. } if found == inode));
+    let root = pair.here.ok(B, stat(ROOT));
+    assert_eq!((attributes(&root).links, attributes(&root).size), (3, 1));
+    let ShardAnswer::Page(page) = pair.there.ok(A, list(inode, None, 10)) else { panic!("a page") };
+    assert_eq!((page.parent, page.entries.len()), (ROOT, 0));
+    assert_eq!((pair.here.shard.deadline().is_some(), pair.here.shard.status().parked), (true, 0));
+}
+
+#[test]
+fn lost_and_doubled_messages_make_one_directory() {
+    let mut pair = Pair::new();
+    let token = pair.here.waits(A, mkdir_there("d"));
+    // Lost on the way there, then on the way back, then doubled both ways.
+    pair.here.peer_calls.clear();
+    pair.here.pass(1000, &[A]);
+    pair.carry_calls(1);
+    pair.there.peer_replies.clear();
+    pair.here.pass(1000, &[A]);
+    pair.carry_calls(2);
+    pair.carry_replies(2);
+    pair.here.done(token);
+    assert_eq!(pair.there.shard.status().inodes, 1);
+    // The forgetting is lost once, too.
+    assert!(matches!(pair.here.peer_calls[0].step, PeerStep::Forget));
+    pair.here.peer_calls.clear();
+    pair.here.pass(2000, &[A]);
+    pair.carry_calls(2);
+    pair.carry_replies(2);
+    pair.here.pass(200_000, &[A]);
+    assert_eq!(pair.here.peer_calls, [], "all is forgotten");
+}
+
+#[test]
+fn a_shard_that_is_away_undoes_mkdir() {
+    let mut pair = Pair::new();
+    let token = pair.here.waits(A, mkdir_there("d"));
+    let calls = pair.here.peer_calls.clone();
+    // It arrived, but its answer did not come through.
+    pair.carry_calls(1);
+    pair.there.peer_replies.clear();
+    let reply = PeerReply { intent: calls[0].intent, result: Err(Error::Unreachable) };
+    pair.here.event(Event::PeerReply(reply.clone()));
+    assert_eq!(pair.here.result(token), Some(Err(Error::Unreachable)));
+    // It is still away, then it is back: what it made is taken back.
+    assert!(matches!(pair.here.peer_calls[0].step, PeerStep::Undo));
+    pair.here.peer_calls.clear();
+    pair.here.event(Event::PeerReply(reply));
+    assert_eq!(pair.there.shard.status().inodes, 1);
+    pair.here.pass(4000, &[A]);
+    pair.carry_all();
+    assert_eq!((pair.there.shard.status().inodes, pair.here.shard.status().dentries), (0, 0));
+    pair.make(A, "d");
+}
+
+#[test]
+fn a_repeated_mkdir_finds_its_intent() {
+    let mut pair = Pair::new();
+    let slot = SlotIndex(1);
+    let first = pair.here.call_in(A, user(0), (slot, 1), mkdir_there("d"));
+    let again = pair.here.call_in(A, user(0), (slot, 1), mkdir_there("d"));
+    pair.carry_all();
+    let answer = pair.here.done(again);
+    assert_eq!(pair.here.result(first), None);
+    let third = pair.here.call_in(A, user(0), (slot, 1), mkdir_there("d"));
+    assert_eq!(attributes(&pair.here.done(third)), attributes(&answer));
+    assert_eq!(pair.there.shard.status().inodes, 1);
+}
+
+#[test]
+fn rmdir_asks_the_other_shard_whether_it_is_empty() {
+    let mut pair = Pair::new();
+    let inode = pair.make(A, "d");
+    pair.there.ok(A, mkdir(inode, "sub"));
+    let token = pair.here.waits(A, rmdir(ROOT, "d"));
+    pair.carry_all();
+    // The maker's own lease at the other shard is recalled: that shard does not know who asks.
+    pair.there.answer_recalls(LeaseMode::None);
+    pair.carry_all();
+    assert_eq!(pair.here.result(token), Some(Err(Error::NotEmpty)));
+    let sub = ShardRequest::RemoveDirectory { parent: inode, name: name("sub") };
+    // The directory below is at either shard: here its inode is where its dentry is, or an intent carries it.
+    let token = pair.there.call(A, sub);
+    for call in std::mem::take(&mut pair.there.peer_calls) {
+        pair.here.event(Event::PeerCall { token: 1, call });
+        for (_, reply) in std::mem::take(&mut pair.here.peer_replies) {
+            pair.there.event(Event::PeerReply(reply));
+        }
+    }
+    pair.there.done(token);
+    let token = pair.here.waits(A, rmdir(ROOT, "d"));
+    pair.carry_calls(2);
+    pair.there.answer_recalls(LeaseMode::None);
+    pair.carry_replies(2);
+    assert_eq!(pair.here.done(token), ShardAnswer::Removed { inode, links: 0 });
+    assert_eq!((pair.there.shard.status().inodes, pair.here.shard.status().dentries), (0, 0));
+    assert_eq!(attributes(&pair.here.ok(A, stat(ROOT))).links, 2);
+}
+
+#[test]
+fn rmdir_of_an_unreachable_directory_can_be_repeated() {
+    let mut pair = Pair::new();
+    let inode = pair.make(A, "d");
+    let token = pair.here.waits(A, rmdir(ROOT, "d"));
+    let intent = pair.here.peer_calls[0].intent;
+    // Removed there, but nobody here learns of it.
+    pair.carry_calls(1);
+    pair.there.peer_replies.clear();
+    pair.here.event(Event::PeerReply(PeerReply { intent, result: Err(Error::Unreachable) }));
+    assert_eq!(pair.here.result(token), Some(Err(Error::Unreachable)));
+    assert_eq!(pair.there.refused(A, stat(inode)), Error::Stale);
+    pair.carry_all();
+    let token = pair.here.waits(A, rmdir(ROOT, "d"));
+    pair.carry_all();
+    assert_eq!(pair.here.done(token), ShardAnswer::Removed { inode, links: 0 });
+}
+
+#[test]
+fn a_late_step_of_a_forgotten_intent_does_nothing() {
+    let mut pair = Pair::new();
+    pair.make(A, "d");
+    let token = pair.here.waits(A, rmdir(ROOT, "d"));
+    let late = pair.here.peer_calls[0].clone();
+    // A name on its way into the directory makes it not empty.
+    let inode = pair.there.shard.back().inodes();
+    assert_eq!(inode, 1);
+    let directory = match late.step {
+        PeerStep::RemoveDirectoryInode { inode, .. } => inode,
+        _ => panic!("{late:?}"),
+    };
+    let request =
+        ShardRequest::MakeSymlink { parent: directory, name: name("s"), target: SymlinkTarget(b"t".to_vec()) };
+    pair.there.ok(A, request);
+    pair.carry_all();
+    pair.there.answer_recalls(LeaseMode::None);
+    pair.carry_all();
+    assert_eq!(pair.here.result(token), Some(Err(Error::NotEmpty)));
+    pair.there.ok(A, ShardRequest::Unlink { parent: directory, name: name("s") });
+    pair.there.event(Event::PeerCall { token: 77, call: late });
+    pair.there.answer_recalls(LeaseMode::None);
+    assert_eq!(pair.there.shard.status().inodes, 1, "the directory is still there");
+}
+
+#[test]
+fn a_sticky_directory_guards_directories_at_other_shards() {
+    let mut pair = Pair::new();
+    pair.here.ok(A, chmod(ROOT, 0o1777));
+    let token = pair.here.call_as(A, user(5), mkdir_there("d"));
+    pair.carry_all();
+    pair.here.done(token);
+    let token = pair.here.call_as(B, user(6), rmdir(ROOT, "d"));
+    pair.here.answer_recalls(LeaseMode::None);
+    pair.carry_all();
+    assert_eq!(pair.here.result(token), Some(Err(Error::NotPermitted)));
+    let token = pair.here.call_as(A, user(5), rmdir(ROOT, "d"));
+    pair.carry_all();
+    pair.here.done(token);
+}
+
+#[test]
+fn what_crosses_shards_otherwise_says_so() {
+    let mut pair = Pair::new();
+    let inode = pair.make(A, "d");
+    let file = pair.here.file("f", 1);
+    let across = ShardRequest::Rename {
+        parent: ROOT,
+        name: name("f"),
+        new_parent: inode,
+        new_name: name("f"),
+        mode: RenameMode::Replace,
+    };
+    assert_eq!(pair.here.refused(A, across), Error::CrossShard);
+    let link = ShardRequest::Link { inode: file, parent: inode, name: name("f") };
+    assert_eq!(pair.there.refused(A, link), Error::CrossShard);
+    // In the same directory a remote directory can be renamed.
+    pair.here.ok(A, rename("d", "e"));
+    let wrong = pair.here.peer_calls.len();
+    assert_eq!(wrong, 0);
+}

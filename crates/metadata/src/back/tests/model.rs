@@ -1,0 +1,351 @@
+//! Random operations against a plain model of a POSIX tree: names in ordered maps, ids for inodes, permissions spelled out
+//! once more. Results, and now and then the whole tree, must be alike.
+
+use super::operations::{Bench, create, mkdir, name, rename, rmdir, set, unlink};
+use crate::back::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use weft_protocol::message::shard::*;
+use weft_protocol::*;
+
+#[derive(Clone, Debug, PartialEq)]
+struct Node {
+    is_directory: bool,
+    mode: u16,
+    uid: u32,
+    gid: u32,
+    links: u32,
+    names: BTreeMap<String, usize>,
+    parent: usize,
+}
+
+/// The model. Node 0 is `/`; nodes are never used again.
+struct Model {
+    nodes: BTreeMap<usize, Node>,
+    next: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create(usize, String, u16),
+    Mkdir(usize, String, u16),
+    Unlink(usize, String),
+    Rmdir(usize, String),
+    Rename(usize, String, usize, String, RenameMode),
+    Link(usize, usize, String),
+    Chmod(usize, u16),
+    Chown(usize, u32),
+}
+
+type Done = std::result::Result<(), Error>;
+
+impl Model {
+    fn may(&self, node: usize, uid: u32, bits: u16) -> Done {
+        let node = &self.nodes[&node];
+        let shift = if uid == node.uid {
+            6
+        } else if uid == node.gid {
+            3
+        } else {
+            0
+        };
+        if uid == 0 || (node.mode >> shift) & bits == bits { Ok(()) } else { Err(Error::AccessDenied) }
+    }
+
+    fn directory(&self, node: usize) -> Done {
+        match self.nodes.get(&node) {
+            None => Err(Error::Stale),
+            Some(node) if !node.is_directory => Err(Error::NotDirectory),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn sticky(&self, directory: usize, target: usize, uid: u32) -> Done {
+        let owners = [0, self.nodes[&directory].uid, self.nodes[&target].uid];
+        let free = self.nodes[&directory].mode & 0o1000 == 0 || owners.contains(&uid);
+        if uid == 0 || free && (uid != 0) { Ok(()) } else { Err(Error::NotPermitted) }
+    }
+
+    fn get(&self, directory: usize, text: &str) -> Option<usize> {
+        self.nodes[&directory].names.get(text).copied()
+    }
+
+    fn make(&mut self, directory: usize, text: &str, uid: u32, (mode, is_directory): (u16, bool)) -> Done {
+        self.directory(directory)?;
+        self.may(directory, uid, 1)?;
+        if self.get(directory, text).is_some() {
+            return Err(Error::Exists);
+        }
+        self.may(directory, uid, 3)?;
+        let parent = &self.nodes[&directory];
+        let inherits = parent.mode & 0o2000 != 0;
+        let gid = if inherits { parent.gid } else { uid };
+        let stranger = uid != 0 && uid != gid;
+        let mode = match is_directory {
+            true if inherits => mode | 0o2000,
+            false if stranger && mode & 0o010 != 0 => mode & !0o2000,
+            _ => mode,
+        };
+        let links = if is_directory { 2 } else { 1 };
+        let node = Node { is_directory, mode, uid, gid, links, names: BTreeMap::new(), parent: directory };
+        self.nodes.insert(self.next, node);
+        self.put(directory, text, self.next);
+        self.next += 1;
+        Ok(())
+    }
+
+    fn put(&mut self, directory: usize, text: &str, node: usize) {
+        let is_directory = self.nodes[&node].is_directory;
+        let parent = self.nodes.get_mut(&directory).expect("there");
+        parent.names.insert(text.to_owned(), node);
+        parent.links += u32::from(is_directory);
+        if is_directory {
+            self.nodes.get_mut(&node).expect("there").parent = directory;
+        }
+    }
+
+    fn take(&mut self, directory: usize, text: &str) -> usize {
+        let node = self.nodes.get_mut(&directory).expect("there").names.remove(text).expect("there");
+        let is_directory = self.nodes[&node].is_directory;
+        self.nodes.get_mut(&directory).expect("there").links -= u32::from(is_directory);
+        node
+    }
+
+    fn drop_link(&mut self, node: usize) {
+        let entry = self.nodes.get_mut(&node).expect("there");
+        entry.links -= 1;
+        if entry.links == 0 || entry.is_directory {
+            self.nodes.remove(&node);
+        }
+    }
+
+    fn remove(&mut self, directory: usize, text: &str, uid: u32, wants_directory: bool) -> Done {
+        self.directory(directory)?;
+        self.may(directory, uid, 1)?;
+        let target = self.get(directory, text).ok_or(Error::NotFound)?;
+        self.may(directory, uid, 3)?;
+        match (self.nodes[&target].is_directory, wants_directory) {
+            (true, false) => return Err(Error::IsDirectory),
+            (false, true) => return Err(Error::NotDirectory),
+            _ => {}
+        }
+        self.sticky(directory, target, uid)?;
+        if !self.nodes[&target].names.is_empty() {
+            return Err(Error::NotEmpty);
+        }
+        self.take(directory, text);
+        self.drop_link(target);
+        Ok(())
+    }
+
+    fn is_above(&self, above: usize, mut node: usize) -> bool {
+        while node != above && node != 0 {
+            node = self.nodes[&node].parent;
+        }
+        node == above
+    }
+
+    fn may_leave(&self, directory: usize, node: usize, uid: u32, moves: bool) -> Done {
+        self.may(directory, uid, 3)?;
+        self.sticky(directory, node, uid)?;
+        if self.nodes[&node].is_directory && moves { self.may(node, uid, 2) } else { Ok(()) }
+    }
+
+    fn rename(&mut self, from: (usize, &str), to: (usize, &str), mode: RenameMode, uid: u32) -> Done {
+        self.directory(from.0)?;
+        self.directory(to.0)?;
+        self.may(from.0, uid, 1)?;
+        self.may(to.0, uid, 1)?;
+        let source = self.get(from.0, from.1).ok_or(Error::NotFound)?;
+        let target = self.get(to.0, to.1);
+        match (target, mode) {
+            (Some(_), RenameMode::NoReplace) => return Err(Error::Exists),
+            (None, RenameMode::Exchange) => return Err(Error::NotFound),
+            _ => {}
+        }
+        let moves = from.0 != to.0;
+        let is_directory = |model: &Self, node: usize| model.nodes[&node].is_directory;
+        if is_directory(self, source) && moves && self.is_above(source, to.0) {
+            return Err(Error::Invalid);
+        }
+        if let (Some(target), RenameMode::Exchange) = (target, mode)
+            && is_directory(self, target)
+            && moves
+            && self.is_above(target, from.0)
+        {
+            return Err(Error::Invalid);
+        }
+        if target == Some(source) {
+            return Ok(());
+        }
+        self.may_leave(from.0, source, uid, moves)?;
+        match target {
+            None => self.may(to.0, uid, 3)?,
+            Some(target) => self.may_leave(to.0, target, uid, moves)?,
+        }
+        if let (Some(target), RenameMode::Exchange) = (target, mode) {
+            self.take(from.0, from.1);
+            self.take(to.0, to.1);
+            self.put(from.0, from.1, target);
+            self.put(to.0, to.1, source);
+            return Ok(());
+        }
+        if let Some(target) = target {
+            match (is_directory(self, source), is_directory(self, target)) {
+                (true, true) if !self.nodes[&target].names.is_empty() => return Err(Error::NotEmpty),
+                (true, false) => return Err(Error::NotDirectory),
+                (false, true) => return Err(Error::IsDirectory),
+                _ => {}
+            }
+            self.take(to.0, to.1);
+            self.drop_link(target);
+        }
+        self.take(from.0, from.1);
+        self.put(to.0, to.1, source);
+        Ok(())
+    }
+
+    fn link(&mut self, node: usize, directory: usize, text: &str, uid: u32) -> Done {
+        if !self.nodes.contains_key(&node) {
+            return Err(Error::Stale);
+        }
+        if self.nodes[&node].is_directory {
+            return Err(Error::NotPermitted);
+        }
+        self.directory(directory)?;
+        self.may(directory, uid, 1)?;
+        if self.get(directory, text).is_some() {
+            return Err(Error::Exists);
+        }
+        self.may(directory, uid, 3)?;
+        self.nodes.get_mut(&node).expect("there").links += 1;
+        self.put(directory, text, node);
+        Ok(())
+    }
+
+    fn owned(&mut self, node: usize, uid: u32) -> std::result::Result<&mut Node, Error> {
+        let node = self.nodes.get_mut(&node).ok_or(Error::Stale)?;
+        if uid == 0 || uid == node.uid { Ok(node) } else { Err(Error::NotPermitted) }
+    }
+
+    fn apply(&mut self, step: &Step, uid: u32) -> Done {
+        match step {
+            Step::Create(directory, text, mode) => self.make(*directory, text, uid, (*mode, false)),
+            Step::Mkdir(directory, text, mode) => self.make(*directory, text, uid, (*mode, true)),
+            Step::Unlink(directory, text) => self.remove(*directory, text, uid, false),
+            Step::Rmdir(directory, text) => self.remove(*directory, text, uid, true),
+            Step::Rename(from, text, to, new_text, mode) => self.rename((*from, text), (*to, new_text), *mode, uid),
+            Step::Link(node, directory, text) => self.link(*node, *directory, text, uid),
+            Step::Chmod(node, mode) => {
+                let node = self.owned(*node, uid)?;
+                let member = uid == 0 || uid == node.gid;
+                node.mode = if member { *mode } else { *mode & !0o2000 };
+                Ok(())
+            }
+            Step::Chown(node, to) => {
+                let node = self.owned(*node, uid)?;
+                if uid != 0 && *to != node.uid {
+                    return Err(Error::NotPermitted);
+                }
+                node.uid = *to;
+                if !node.is_directory {
+                    node.mode &= if node.mode & 0o010 != 0 { !0o6000 } else { !0o4000 };
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Node `n` of the model is inode `n + 1`: the root is 1, and both count up.
+fn inode(node: usize) -> InodeNumber {
+    InodeNumber::new(ShardId(0), node as u64 + 1)
+}
+
+fn request(step: &Step) -> ShardRequest {
+    match step {
+        Step::Create(directory, text, mode) => create(inode(*directory), text, *mode),
+        Step::Mkdir(directory, text, mode) => mkdir(inode(*directory), text, *mode),
+        Step::Unlink(directory, text) => unlink(inode(*directory), text),
+        Step::Rmdir(directory, text) => rmdir(inode(*directory), text),
+        Step::Rename(from, text, to, new_text, mode) => rename((inode(*from), text), (inode(*to), new_text), *mode),
+        Step::Link(node, directory, text) => {
+            ShardRequest::Link { inode: inode(*node), parent: inode(*directory), name: name(text) }
+        }
+        Step::Chmod(node, mode) => {
+            set(inode(*node), AttributeChanges { mode: Some(*mode), ..AttributeChanges::default() })
+        }
+        Step::Chown(node, to) => set(inode(*node), AttributeChanges { uid: Some(*to), ..AttributeChanges::default() }),
+    }
+}
+
+/// The whole tree, as the back has it.
+fn tree(bench: &Bench) -> BTreeMap<usize, Node> {
+    let mut nodes = BTreeMap::new();
+    let mut open = vec![0];
+    while let Some(number) = open.pop() {
+        let record = bench.get(inode(number));
+        let mut names = BTreeMap::new();
+        if record.kind == FileKind::Directory {
+            let listing = bench.back.list(&Credentials::default(), inode(number), None, 4096).expect("a directory");
+            assert_eq!(listing.entries.len() as u64, record.size);
+            for (text, dentry) in listing.entries {
+                let child = usize::try_from(dentry.inode.sequence() - 1).expect("small");
+                names.insert(text.to_string(), child);
+                open.push(child);
+            }
+        }
+        let is_directory = record.kind == FileKind::Directory;
+        let parent = if is_directory { usize::try_from(record.parent.sequence() - 1).expect("small") } else { 0 };
+        let Inode { mode, uid, gid, links, .. } = record;
+        nodes.insert(number, Node { is_directory, mode, uid, gid, links, names, parent });
+    }
+    nodes
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let node = || prop_oneof![3 => Just(0usize), 5 => 0usize..12];
+    let text = || prop::sample::select(vec!["a", "b", "c"]).prop_map(str::to_owned);
+    let mode = || prop::sample::select(vec![0o755, 0o777, 0o1777, 0o2777, 0o700, 0o070, 0o2755, 0o6711, 0o666]);
+    let how = prop::sample::select(vec![
+        RenameMode::Replace,
+        RenameMode::Replace,
+        RenameMode::NoReplace,
+        RenameMode::Exchange,
+    ]);
+    prop_oneof![
+        4 => (node(), text(), mode()).prop_map(|(directory, text, mode)| Step::Create(directory, text, mode)),
+        6 => (node(), text(), mode()).prop_map(|(directory, text, mode)| Step::Mkdir(directory, text, mode)),
+        2 => (node(), text()).prop_map(|(directory, text)| Step::Unlink(directory, text)),
+        2 => (node(), text()).prop_map(|(directory, text)| Step::Rmdir(directory, text)),
+        8 => (node(), text(), node(), text(), how).prop_map(|(a, b, c, d, e)| Step::Rename(a, b, c, d, e)),
+        2 => (node(), node(), text()).prop_map(|(node, directory, text)| Step::Link(node, directory, text)),
+        1 => (node(), mode()).prop_map(|(node, mode)| Step::Chmod(node, mode)),
+        1 => (node(), 0u32..3).prop_map(|(node, uid)| Step::Chown(node, uid)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #[test]
+    fn behaves_as_a_posix_tree(steps in prop::collection::vec((step(), prop::sample::select(vec![0u32, 0, 1, 2])), 1..80)) {
+        let mut bench = Bench::new();
+        bench.chmod(InodeNumber::ROOT, 0o777).expect("root may");
+        let root = Node {
+            is_directory: true, mode: 0o777, uid: 0, gid: 0, links: 2, names: BTreeMap::new(), parent: 0,
+        };
+        let mut model = Model { nodes: BTreeMap::from([(0, root)]), next: 1 };
+        for (step, uid) in steps {
+            let expected = model.apply(&step, uid);
+            let found = bench.as_user(uid, &[]).change(request(&step)).map(|_| ());
+            prop_assert_eq!(found, expected, "{:?} by {}", step, uid);
+        }
+        let mut nodes = model.nodes;
+        for node in nodes.values_mut().filter(|node| !node.is_directory) {
+            node.parent = 0;
+        }
+        prop_assert_eq!(tree(&bench), nodes.clone());
+        prop_assert_eq!(bench.back.inodes(), nodes.len() as u64);
+        prop_assert_eq!(bench.back.dentries(), nodes.values().map(|node| node.names.len() as u64).sum::<u64>());
+    }
+}
