@@ -1,1 +1,64 @@
-//! (to come)
+//! The FUSE front: a Weft file system as a directory of this machine.
+//!
+//! The kernel sends each system call below the mount point as a message on `/dev/fuse`; this crate turns it into a call
+//! of the client library and the answer back. It decides nothing about the file system itself: what may be cached, for
+//! how long, and who may do what, comes from [`weft_client`]. What it does decide is how the kernel's own caches are
+//! kept in step with the client's leases.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`mount`](mod@mount) | a mount from attaching to its end; what was agreed with the kernel |
+//! | `attach` | a connection to the kernel that is mounted somewhere, with and without root |
+//! | `filesystem`, `operations`, `files` | the kernel's requests, and what each does |
+//! | `open_modes` | through which cache the kernel takes an open file, per inode |
+//! | `invalidate` | the kernel's caches follow the recall of leases |
+//! | `listing` | an open directory: running numbers over pages of names |
+//! | `handles` | numbers for what is open |
+//! | `workers` | threads that serve requests, so that a slow one holds up no other |
+//! | `credentials` | on whose behalf a request is made |
+//! | `convert` | the kernel's values and Weft's |
+//! | [`unmount`](mod@unmount), `mount_table`, `holders` | taking a mount away, dead or alive |
+//!
+//! # The kernel's page cache
+//! A file that is opened while the client holds a data lease on it goes through the kernel's page cache, write-through;
+//! any other file bypasses it. A recall drops the pages. The kernel's *write-back* cache is off unless asked for: with
+//! it, Linux takes size and modification time of every regular file that it has in memory from itself and never again
+//! from the file system (`fuse_change_attributes`, for the whole mount, dirty or not), so that a file which another
+//! client appended to would keep its old end here for as long as its inode is in memory. Leases are per file, that flag
+//! is not.
+//!
+//! # Why a recall does not wait for itself
+//! Recalls come on a thread of the client library, which calls `invalidate` with no lock held.
+//! 1. Attributes: the kernel only marks them; nothing to wait for.
+//! 2. Contents: the kernel waits for the reads and writes of that file that are under way, and writes dirty pages.
+//!    Those are requests to this crate. There is always a thread to take them (`workers`), and they wait for a storage
+//!    server only, never for another client's lease: while a lease is being recalled its holder reads and writes past
+//!    it.
+//! 3. A name: the kernel takes the directory's lock, which an operation on that directory may hold that itself waits
+//!    for this recall to be answered. So this runs on a thread of its own, and the recall waits for it only for a
+//!    moment.
+//!
+//! Lock order: `open_modes` (1), `handles` (2), `credentials` (2), `workers` (3), notifier (3); none is held across a
+//! call of the client library, of the kernel, or a reply. The one exception, a listing's own lock, says why.
+//!
+//! On a crash of this process: the mount point stays and answers "transport endpoint is not connected"; [`unmount()`]
+//! takes it away.
+
+mod attach;
+mod convert;
+mod credentials;
+mod files;
+mod filesystem;
+mod handles;
+mod holders;
+mod invalidate;
+mod listing;
+pub mod mount;
+mod mount_table;
+mod open_modes;
+mod operations;
+pub mod unmount;
+mod workers;
+
+pub use mount::{MountOptions, Mounted, Negotiated, mount};
+pub use unmount::unmount;

@@ -1,0 +1,284 @@
+//! Open files: opening, reading, writing, closing.
+//!
+//! The client library buffers, and holds the leases. Here it is chosen through which cache the kernel takes the file
+//! (`open_modes.rs`), and two things of the kernel are put right:
+//! - A write that the kernel sends from its page cache (of a mapped file; with write-back, all) has an offset of its
+//!   own and comes with *some* open file of the inode. When that was opened with O_APPEND, the write must not go to the
+//!   end: it goes through another handle ([`OpenFile::write`]).
+//! - A file that was opened cached stays so for the kernel after its lease was recalled. What such reads and writes
+//!   leave in the kernel's pages is dropped again.
+//!
+//! Not here: numbers of open files (`handles.rs`).
+//! Cost of a read or write: no message beyond the client library's, one copy between its buffers and the kernel's.
+
+use crate::convert;
+use crate::credentials::Caller;
+use crate::open_modes::{Mode, Stamp, Wish};
+use crate::operations::Front;
+use fuser::{BackingId, FopenFlags, OpenAccMode, OpenFlags};
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+use weft_client::{Entry, File, OpenOptions};
+use weft_protocol::message::shard::{Access, CreateFile};
+use weft_protocol::{Credentials, Error, InodeNumber, Name, Result};
+
+thread_local! {
+    /// Where a read puts its bytes on the way to the kernel. Grows to the largest read, which the kernel limits.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An open file.
+pub struct OpenFile {
+    pub inode: InodeNumber,
+    file: File,
+    options: OpenOptions,
+    mode: Mode<BackingId>,
+    /// Of an append handle: opened at the first write that has an offset of its own.
+    positional: OnceLock<File>,
+    who: Credentials,
+}
+
+/// What is told of an open.
+pub struct Opened {
+    pub handle: u64,
+    pub flags: FopenFlags,
+    /// There when the kernel reads and writes the object itself.
+    pub backing: Option<Arc<BackingId>>,
+}
+
+/// Registers a descriptor with the kernel.
+pub type RegisterBacking<'a> = &'a dyn Fn(BorrowedFd<'_>) -> io::Result<BackingId>;
+
+impl Front {
+    pub fn open(
+        &self,
+        caller: Caller,
+        inode: InodeNumber,
+        flags: OpenFlags,
+        register: RegisterBacking<'_>,
+    ) -> Result<Opened> {
+        let who = self.who(caller);
+        let mut options = self.options(flags);
+        let file = match self.client.open(&who, inode, options) {
+            // Readable to nobody but the kernel's wish above.
+            Err(Error::AccessDenied)
+                if options.access == Access::ReadWrite && flags.acc_mode() == OpenAccMode::O_WRONLY =>
+            {
+                options.access = Access::Write;
+                self.client.open(&who, inode, options)?
+            }
+            result => result?,
+        };
+        let stamp = if file.may_cache() { self.stamp(&who, inode) } else { None };
+        self.opened(file, who, options, stamp, register)
+    }
+
+    pub fn create(
+        &self,
+        caller: Caller,
+        parent: InodeNumber,
+        name: &Name,
+        mode: u16,
+        flags: i32,
+        register: RegisterBacking<'_>,
+    ) -> Result<(Entry, Opened)> {
+        let who = self.who(caller);
+        let options = self.options(OpenFlags(flags));
+        let create = CreateFile { mode, exclusive: convert::exclusive(flags) };
+        let (file, entry) = self.client.open_at(&who, parent, name, options, Some(create))?;
+        let opened = self.opened(file, who, options, Some(Stamp::of(&entry.attributes)), register)?;
+        Ok((entry, opened))
+    }
+
+    /// What `open` asks for. A kernel that writes back on its own also reads through handles that are for writing only: it
+    /// fills up pages that were written in part.
+    fn options(&self, flags: OpenFlags) -> OpenOptions {
+        let mut options = convert::open_options(flags, self.settings().direct);
+        if self.settings().writeback && options.access == Access::Write {
+            options.access = Access::ReadWrite;
+        }
+        options
+    }
+
+    /// Contents as they are now. Under a data lease the client knows, with no message.
+    fn stamp(&self, who: &Credentials, inode: InodeNumber) -> Option<Stamp> {
+        self.client.attributes(who, inode).ok().map(|entry| Stamp::of(&entry.attributes))
+    }
+
+    /// Chooses the mode of a file that the client opened, and gives it a number.
+    fn opened(
+        &self,
+        file: File,
+        who: Credentials,
+        options: OpenOptions,
+        stamp: Option<Stamp>,
+        register: RegisterBacking<'_>,
+    ) -> Result<Opened> {
+        let inode = file.inode();
+        let mode = self.choose_mode(&file, options, stamp, register);
+        let flags = open_flags(&mode, options.access);
+        let backing = if let Mode::Passthrough(backing) = &mode { Some(backing.clone()) } else { None };
+        let open_file = Arc::new(OpenFile { inode, file, options, mode, positional: OnceLock::new(), who });
+        match self.files.insert(open_file.clone()) {
+            Ok(handle) => Ok(Opened { handle, flags, backing }),
+            Err(error) => {
+                self.modes.end(inode, &open_file.mode);
+                open_file.close().and(Err(error))
+            }
+        }
+    }
+
+    fn choose_mode(
+        &self,
+        file: &File,
+        options: OpenOptions,
+        stamp: Option<Stamp>,
+        register: RegisterBacking<'_>,
+    ) -> Mode<BackingId> {
+        let inode = file.inode();
+        let wish = Wish { cached: !options.direct && file.may_cache(), stamp };
+        let descriptor = if self.settings().passthrough && !options.direct { file.descriptor() } else { None };
+        if let Some(descriptor) = descriptor
+            && !self.modes.is_open(inode)
+        {
+            match register(descriptor.as_fd()) {
+                Ok(backing) => return self.modes.begin_with_backing(inode, wish, backing),
+                Err(error) => tracing::debug!("no passthrough for inode {inode}: {error}"),
+            }
+        }
+        self.modes.begin(inode, wish)
+    }
+
+    /// Reads and hands the bytes to `reply`, which runs before anything is dropped from the kernel's pages.
+    pub fn read(&self, handle: u64, offset: u64, bytes: u32, reply: impl FnOnce(Result<&[u8]>)) {
+        let open_file = match self.files.get(handle) {
+            Ok(open_file) => open_file,
+            Err(error) => return reply(Err(error)),
+        };
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < bytes as usize {
+                buffer.resize(bytes as usize, 0);
+            }
+            let buffer = &mut buffer[..bytes as usize];
+            let count = open_file.file.read_at(buffer, offset);
+            reply(count.map(|count| &buffer[..count]));
+        });
+        self.after_transfer(&open_file, offset, u64::from(bytes));
+    }
+
+    /// Writes all bytes. `from_page_cache`: the kernel chose the handle; only inode and offset count.
+    pub fn write(&self, handle: u64, offset: u64, bytes: &[u8], from_page_cache: bool) -> Result<Arc<OpenFile>> {
+        let open_file = self.files.get(handle)?;
+        open_file.write(self, offset, bytes, from_page_cache)?;
+        Ok(open_file)
+    }
+
+    /// Call it after the reply to a read or write: drops what it left in the kernel's pages without a lease.
+    pub fn after_transfer(&self, open_file: &OpenFile, offset: u64, bytes: u64) {
+        if matches!(open_file.mode, Mode::Cached { .. }) && !open_file.file.may_cache() {
+            self.caches.drop_range(open_file.inode, offset, bytes);
+        }
+    }
+
+    pub fn flush(&self, handle: u64) -> Result<()> {
+        let open_file = self.files.get(handle)?;
+        open_file.each(File::flush)
+    }
+
+    pub fn sync(&self, handle: u64) -> Result<()> {
+        let open_file = self.files.get(handle)?;
+        open_file.each(File::sync)
+    }
+
+    pub fn release(&self, handle: u64) -> Result<()> {
+        let open_file = self.files.remove(handle)?;
+        self.finish(&open_file)
+    }
+
+    /// Closes what is still open at the end of a mount.
+    pub fn release_all(&self) {
+        for open_file in self.files.drain() {
+            if let Err(error) = self.finish(&open_file) {
+                tracing::warn!("inode {}, which was still open: {error}", open_file.inode);
+            }
+        }
+        drop(self.directories.drain());
+    }
+
+    fn finish(&self, open_file: &OpenFile) -> Result<()> {
+        let keeps_pages = matches!(open_file.mode, Mode::Cached { .. }) && open_file.options.access.writes();
+        if keeps_pages && open_file.file.may_cache() && open_file.file.flush().is_ok() {
+            // The pages hold what was written here: after this, they are good for the next open.
+            if let Some(stamp) = self.stamp(&open_file.who, open_file.inode) {
+                self.modes.written(open_file.inode, stamp);
+            }
+        }
+        let closed = open_file.close();
+        self.modes.end(open_file.inode, &open_file.mode);
+        closed
+    }
+}
+
+impl OpenFile {
+    fn write(&self, front: &Front, offset: u64, bytes: &[u8], from_page_cache: bool) -> Result<()> {
+        if self.options.append && from_page_cache {
+            self.positional(front)?.write_at(bytes, offset)
+        } else {
+            self.file.write_at(bytes, offset)
+        }
+    }
+
+    fn positional(&self, front: &Front) -> Result<&File> {
+        if let Some(file) = self.positional.get() {
+            return Ok(file);
+        }
+        let options = OpenOptions { access: Access::Write, truncate: false, append: false, ..self.options };
+        let file = front.client.open(&self.who, self.inode, options)?;
+        if let Err(second) = self.positional.set(file) {
+            second.close()?;
+        }
+        self.positional.get().ok_or(Error::BadHandle)
+    }
+
+    /// Does it on each of the one or two handles; the first error counts.
+    fn each(&self, operation: impl Fn(&File) -> Result<()>) -> Result<()> {
+        let first = operation(&self.file);
+        let second = self.positional.get().map_or(Ok(()), operation);
+        first.and(second)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.each(|file| file.clone().close())
+    }
+}
+
+/// What the kernel is told of a mode.
+fn open_flags(mode: &Mode<BackingId>, access: Access) -> FopenFlags {
+    let mut flags = match mode {
+        Mode::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+        Mode::Cached { keep: true } => FopenFlags::FOPEN_KEEP_CACHE,
+        Mode::Cached { keep: false } | Mode::Passthrough(_) => FopenFlags::empty(),
+    };
+    if !access.writes() {
+        // Nothing to flush: one message less at each close. Linux ignores it on a mount with write-back.
+        flags |= FopenFlags::FOPEN_NOFLUSH;
+    }
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_as_the_kernel_knows_them() {
+        let check = |mode, access, expected: FopenFlags| assert_eq!(open_flags(&mode, access), expected);
+        let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        check(Mode::Direct, Access::ReadWrite, direct);
+        check(Mode::Direct, Access::Read, direct | FopenFlags::FOPEN_NOFLUSH);
+        check(Mode::Cached { keep: true }, Access::Write, FopenFlags::FOPEN_KEEP_CACHE);
+        check(Mode::Cached { keep: false }, Access::Write, FopenFlags::empty());
+    }
+}

@@ -1,0 +1,318 @@
+//! A mount, from attaching to its end; what is agreed with the kernel.
+//!
+//! [`Mounted::attach`] mounts and agrees, [`Mounted::serve`] serves until somebody unmounts ([`crate::unmount()`], from
+//! any process) and then closes what is still open. [`mount`] is both.
+//!
+//! Invariant: when `serve` returns, no thread of this mount uses the client any more (unless one waits for a server
+//! that is away for longer than [`END_WAIT`]), and the kernel's connection is closed.
+//! Not here: signals. Whoever wants SIGTERM to end the mount calls `unmount` from its signal thread.
+
+use crate::attach::{Attachment, attach};
+use crate::filesystem::MountedFilesystem;
+use crate::operations::{Front, Settings};
+use crate::workers::Workers;
+use fuser::{Config, InitFlags, KernelConfig, Session, SessionACL};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+use weft_client::Client;
+
+/// Largest read or write in one request of the kernel, bytes. What Linux allows without a change of its settings.
+pub const TRANSFER_BYTES_DEFAULT: u32 = 1 << 20;
+/// Limits of [`MountOptions::max_transfer_bytes`]: a page, and the buffer of a thread that reads requests.
+const TRANSFER_BYTES_RANGE: (u32, u32) = (4096, 16 << 20);
+/// Reads ahead and asynchronous writes that the kernel may have outstanding. Its default of 12 leaves a long link idle.
+const BACKGROUND_REQUESTS_MAX: u16 = 128;
+/// Bounds of the default number of threads: one request per core and one that waits; more only when asked for.
+const THREADS_RANGE: (usize, usize) = (4, 16);
+/// Most threads that can be asked for: each has a buffer of 16 MiB, of which it touches what requests fill.
+const THREADS_MAX: usize = 128;
+/// How deep file systems may be stacked below a file that the kernel passes through: a spool on an overlay counts two.
+const STACK_DEPTH: u32 = 2;
+/// How long the end of a mount waits for requests that are still under way.
+pub const END_WAIT: Duration = Duration::from_secs(30);
+/// What Linux allows in one request where it does not say, pages.
+const PAGES_MAX_DEFAULT: u32 = 256;
+const PAGE_BYTES: u32 = 4096;
+
+/// How a file system is mounted.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// All reads and writes bypass the kernel's page cache.
+    pub direct: bool,
+    /// Threads that take requests; 0: the default, by the number of cores. Slow requests get further ones.
+    pub threads: usize,
+    /// Lets the kernel read and write objects of this node itself, where it allows that (CAP_SYS_ADMIN) and the client
+    /// has their descriptors. Falls back per file. Not together with `writeback`.
+    pub passthrough: bool,
+    /// Users other than the one who mounts may use it too. Needs root, or `user_allow_other` in /etc/fuse.conf.
+    pub allow_other: bool,
+    /// Nothing can be changed through this mount.
+    pub read_only: bool,
+    /// Largest read or write in one request, bytes; 0: the default, 1 MiB. The kernel may give less.
+    pub max_transfer_bytes: u32,
+    /// The kernel collects writes and sends them later. **Only for files that no other client changes while this mount
+    /// has them in memory**: the kernel then never again asks for their size and times, so that what others append is
+    /// not seen here, and what is appended here overwrites it. Ignored with `direct` or `passthrough`.
+    ///
+    /// What it buys: a program that writes 4 KiB at a time without a buffer of its own was seven times as fast, one
+    /// that makes small files no faster.
+    pub writeback: bool,
+}
+
+/// What was agreed with the kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Negotiated {
+    /// Largest write in one request.
+    pub max_write_bytes: u32,
+    /// How far the kernel reads ahead of a sequential reader.
+    pub max_readahead_bytes: u32,
+    /// Threads that take requests.
+    pub threads: usize,
+    /// The kernel writes back on its own.
+    pub writeback: bool,
+    /// Listings carry attributes.
+    pub readdirplus: bool,
+    /// The kernel may read and write objects of this node itself.
+    pub passthrough: bool,
+    /// All files bypass the kernel's page cache.
+    pub direct: bool,
+    /// Files that bypass the page cache can be mapped too.
+    pub direct_mmap: bool,
+    /// Version of the kernel's FUSE protocol, as `7.44`.
+    pub kernel_abi: String,
+}
+
+/// What is asked of the kernel, and where its answer is put.
+pub struct Agreement {
+    options: MountOptions,
+    threads: usize,
+    result: Arc<Mutex<Negotiated>>,
+}
+
+impl Agreement {
+    /// Asks for what the kernel has. Called once, when it introduces itself.
+    pub fn negotiate(&self, config: &mut KernelConfig) -> Settings {
+        let offered = config.capabilities();
+        let mut wanted = InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_ATOMIC_O_TRUNC
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            // Leases say when pages are old; the kernel is not to guess it from sizes that the own writes change.
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+        let mode = self.options.mode(offered);
+        if mode.writeback {
+            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+        }
+        if mode.passthrough {
+            wanted |= InitFlags::FUSE_PASSTHROUGH;
+            let _ = config.set_max_stack_depth(STACK_DEPTH);
+        }
+        let agreed = wanted & offered;
+        // Only what is offered is asked for, and the limits are within range: none of these can be refused.
+        let _ = config.add_capabilities(agreed);
+        let _ = config.set_max_background(BACKGROUND_REQUESTS_MAX);
+        let transfer_bytes = self.options.transfer_bytes();
+        let _ = config.set_max_write(transfer_bytes);
+        let readahead_bytes = match config.set_max_readahead(transfer_bytes) {
+            Ok(_) => transfer_bytes,
+            Err(most) => config.set_max_readahead(most).map_or(0, |_| most),
+        };
+        let abi = config.kernel_abi();
+        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Negotiated {
+            max_write_bytes: transfer_bytes.min(request_pages_max().saturating_mul(PAGE_BYTES)),
+            max_readahead_bytes: readahead_bytes,
+            threads: self.threads,
+            writeback: mode.writeback,
+            readdirplus: agreed.contains(InitFlags::FUSE_DO_READDIRPLUS),
+            passthrough: mode.passthrough,
+            direct: mode.direct,
+            direct_mmap: agreed.contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP),
+            kernel_abi: format!("{}.{}", abi.0, abi.1),
+        };
+        mode
+    }
+}
+
+impl MountOptions {
+    fn transfer_bytes(&self) -> u32 {
+        let (least, most) = TRANSFER_BYTES_RANGE;
+        if self.max_transfer_bytes == 0 { TRANSFER_BYTES_DEFAULT } else { self.max_transfer_bytes.clamp(least, most) }
+    }
+
+    fn thread_count(&self) -> usize {
+        let (least, most) = THREADS_RANGE;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        if self.threads == 0 { (cores * 2).clamp(least, most) } else { self.threads.min(THREADS_MAX) }
+    }
+
+    /// The way files are treated: what bypasses the page cache has nothing to write back, and Linux has no write-back
+    /// together with passthrough.
+    fn mode(&self, offered: InitFlags) -> Settings {
+        let has = |capability| offered.contains(capability);
+        let passthrough = self.passthrough && !self.direct && has(InitFlags::FUSE_PASSTHROUGH);
+        let writeback = self.writeback && !self.direct && !passthrough && has(InitFlags::FUSE_WRITEBACK_CACHE);
+        Settings { direct: self.direct, writeback, passthrough }
+    }
+}
+
+/// Pages that Linux allows in one request of any FUSE file system.
+fn request_pages_max() -> u32 {
+    let text = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").unwrap_or_default();
+    text.trim().parse().unwrap_or(PAGES_MAX_DEFAULT)
+}
+
+/// Raises the read-ahead of a mount, which the kernel offers at 128 KiB only: by its file in /sys, which root may
+/// write. Answers what holds now, where that can be read.
+fn raise_readahead(device: (u32, u32), bytes: u32) -> Option<u32> {
+    let (major, minor) = device;
+    let name = format!("{major}:{minor}");
+    let directory = ["", "-fuse"].map(|suffix| format!("/sys/class/bdi/{name}{suffix}"));
+    let file =
+        directory.iter().map(|path| format!("{path}/read_ahead_kb")).find(|path| fs::exists(path).unwrap_or(false))?;
+    if let Err(error) = fs::write(&file, (bytes / 1024).to_string()) {
+        tracing::debug!("read-ahead stays as it is: {file}: {error}");
+    }
+    let kibibytes: u32 = fs::read_to_string(&file).ok()?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// A mounted file system that waits to be served.
+pub struct Mounted {
+    /// Before the attachment: a mount that is given up is taken away first, while the connection still lives.
+    attachment: Attachment,
+    session: Option<Session<MountedFilesystem>>,
+    front: Arc<Front>,
+    workers: Arc<Workers>,
+    negotiated: Negotiated,
+}
+
+impl Mounted {
+    /// Mounts the file system at a directory and agrees with the kernel. Nothing is answered yet: a program that looks
+    /// below the mount point waits for [`Mounted::serve`]. `name` is shown in the list of mounts.
+    ///
+    /// To be called before the first operation of the client: it is told of recalls from here on.
+    pub fn attach(client: Client, name: &str, mount_point: &Path, options: &MountOptions) -> io::Result<Mounted> {
+        let threads = options.thread_count();
+        let (front, workers) = (Arc::new(Front::new(client)), Arc::new(Workers::new(threads)));
+        front.client.set_invalidator(front.caches.clone());
+        let result = Arc::new(Mutex::new(Negotiated::default()));
+        let agreement = Agreement { options: options.clone(), threads, result: result.clone() };
+        let filesystem = MountedFilesystem { front: front.clone(), workers: workers.clone(), agreement };
+        let mut config = Config::default();
+        config.n_threads = Some(threads);
+        config.clone_fd = true;
+        let (connection, attachment) = attach(mount_point, name, options)?;
+        // Who may use the mount is checked by the kernel (`allow_other`); a second check here would refuse root's own
+        // write-back.
+        let session = match Session::from_fd(filesystem, connection, SessionACL::All, config) {
+            Ok(session) => session,
+            Err(error) => {
+                // The connection is closed already, but the mount was made a moment ago: its number is still its own.
+                attachment.detach();
+                return Err(error);
+            }
+        };
+        front.caches.connect(Some(Arc::new(session.notifier())));
+        let mut negotiated = result.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(bytes) = raise_readahead(attachment.device, options.transfer_bytes()) {
+            negotiated.max_readahead_bytes = bytes;
+        }
+        tracing::info!(mount_point = %attachment.mount_point.display(), ?negotiated, "mounted");
+        Ok(Mounted { attachment, session: Some(session), front, workers, negotiated })
+    }
+
+    /// What was agreed with the kernel.
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
+    }
+
+    /// Where it is mounted: absolute, without symbolic links.
+    pub fn mount_point(&self) -> &Path {
+        &self.attachment.mount_point
+    }
+
+    /// Serves until it is unmounted. Then all files are closed, which reports what was written; the client stays open.
+    pub fn serve(mut self) -> io::Result<()> {
+        let Some(session) = self.session.take() else { return Ok(()) };
+        let served = session.run();
+        if served.is_err() {
+            // Not unmounted by anybody: programs would wait for answers that nobody gives.
+            self.attachment.detach();
+        }
+        // From here on nothing of this process keeps the connection.
+        self.front.caches.connect(None);
+        if !self.workers.wait_until_done(Instant::now() + END_WAIT) {
+            tracing::warn!("some requests are still waiting for a server; the mount ends without them");
+        }
+        self.front.release_all();
+        tracing::info!(mount_point = %self.attachment.mount_point.display(), "unmounted");
+        served
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Never served.
+        if self.session.is_some() {
+            self.attachment.detach();
+            self.front.caches.connect(None);
+        }
+    }
+}
+
+/// Mounts a file system and serves it until it is unmounted. `ready` is called once, when programs can use it.
+pub fn mount(
+    client: Client,
+    name: &str,
+    mount_point: &Path,
+    options: &MountOptions,
+    ready: impl FnOnce(&Negotiated),
+) -> io::Result<()> {
+    let mounted = Mounted::attach(client, name, mount_point, options)?;
+    ready(mounted.negotiated());
+    mounted.serve()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_exclude_each_other() {
+        let check = |direct, passthrough, writeback, offered: InitFlags, expected: (bool, bool, bool)| {
+            let options = MountOptions { direct, passthrough, writeback, ..MountOptions::default() };
+            let mode = options.mode(offered);
+            assert_eq!((mode.direct, mode.passthrough, mode.writeback), expected, "{options:?}");
+        };
+        let both = InitFlags::FUSE_PASSTHROUGH | InitFlags::FUSE_WRITEBACK_CACHE;
+        check(false, false, false, both, (false, false, false));
+        check(false, false, true, both, (false, false, true));
+        check(false, true, true, both, (false, true, false));
+        check(true, true, true, both, (true, false, false));
+        check(false, true, true, InitFlags::FUSE_WRITEBACK_CACHE, (false, false, true));
+        check(false, true, true, InitFlags::empty(), (false, false, false));
+    }
+
+    #[test]
+    fn sizes_and_threads_have_limits() {
+        let transfer =
+            |max_transfer_bytes| MountOptions { max_transfer_bytes, ..MountOptions::default() }.transfer_bytes();
+        assert_eq!([0, 1, 65536, u32::MAX].map(transfer), [1 << 20, 4096, 65536, 16 << 20]);
+        let threads = |threads| MountOptions { threads, ..MountOptions::default() }.thread_count();
+        assert!((4..=16).contains(&threads(0)));
+        assert_eq!([1, 7, 10_000].map(threads), [1, 7, 128]);
+    }
+
+    #[test]
+    fn what_was_agreed_can_be_written_down() {
+        let negotiated = Negotiated { kernel_abi: "7.44".into(), threads: 4, ..Negotiated::default() };
+        let text = serde_json::to_string(&negotiated).unwrap();
+        assert_eq!(serde_json::from_str::<Negotiated>(&text).unwrap(), negotiated);
+    }
+}
