@@ -110,6 +110,11 @@ impl Leases {
         &self.parts[Self::part_index(key)]
     }
 
+    /// Whether nobody but this session holds anything: then nothing is in its way.
+    pub fn are_all_of(&self, session: Option<SessionId>) -> bool {
+        self.grantees.keys().all(|grantee| Some(*grantee) == session)
+    }
+
     /// All holders of a key.
     pub fn holders(&self, key: &LeaseKey) -> impl Iterator<Item = &Holder> {
         self.part(key).get(key).into_iter().flat_map(Holders::iter)

@@ -81,6 +81,9 @@ impl<K: KeyValue> Shard<K> {
         requester: Option<SessionId>,
         asked: &[(LeaseKey, SessionId)],
     ) -> Option<Pause> {
+        if self.leases.are_all_of(requester) {
+            return None;
+        }
         let mut recalls = Vec::new();
         for touch in &plan.touches[..plan.count] {
             for holder in self.leases.holders(&touch.key) {

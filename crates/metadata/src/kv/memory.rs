@@ -1,8 +1,8 @@
 //! The store in memory: a B+ tree of packed pages.
 //!
 //! Leaves hold keys and values, inner pages hold the lowest key of each child and its number. At a few million keys the tree
-//! is four levels deep, so a search touches about a dozen cache lines, and a file (an inode and a dentry) takes about a
-//! hundred bytes in all.
+//! is four levels deep, and each costs a search few cache misses ([`page`](super::page)); a file (an inode and a dentry)
+//! takes about a hundred bytes in all.
 //!
 //! Invariant: all leaves are at the same depth; the key of a child in an inner page is not above the child's lowest key and
 //! above all keys of the child before it (the first child of a page also takes what is below its key).

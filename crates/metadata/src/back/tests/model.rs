@@ -63,7 +63,7 @@ impl Model {
     fn sticky(&self, directory: usize, target: usize, uid: u32) -> Done {
         let owners = [0, self.nodes[&directory].uid, self.nodes[&target].uid];
         let free = self.nodes[&directory].mode & 0o1000 == 0 || owners.contains(&uid);
-        if uid == 0 || free && (uid != 0) { Ok(()) } else { Err(Error::NotPermitted) }
+        if free { Ok(()) } else { Err(Error::NotPermitted) }
     }
 
     fn get(&self, directory: usize, text: &str) -> Option<usize> {
