@@ -175,18 +175,14 @@ impl Client {
         for inode in open {
             result = result.and(inode.flush(&self.0, crate::link::SlotFor::Caller));
         }
-        if self.0.closed.swap(true, Ordering::AcqRel) {
-            return result;
-        }
-        self.0.recall_thread.stop();
-        let links: Vec<_> = lock(&self.0.links).drain().map(|(_, link)| link).collect();
-        let map = self.map();
-        for link in links {
-            for shard in map.shards_at(link.node()) {
-                self.0.end_session(&link, shard);
-            }
-        }
+        self.0.end_sessions();
         result
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.end_sessions();
     }
 }
 
@@ -293,6 +289,21 @@ impl Inner {
         let open: Vec<_> = lock(&self.open).values().cloned().collect();
         for inode in open {
             inode.lease_lost();
+        }
+    }
+
+    /// Ends the session at every node, so that nobody waits for its leases.
+    fn end_sessions(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.recall_thread.stop();
+        let links: Vec<_> = lock(&self.links).drain().map(|(_, link)| link).collect();
+        let map = self.map();
+        for link in links {
+            for shard in map.shards_at(link.node()) {
+                self.end_session(&link, shard);
+            }
         }
     }
 

@@ -33,10 +33,8 @@ pub struct DirectoryListing {
     pub next: Option<DirectoryCursor>,
     /// The directory's `..`.
     pub parent: InodeNumber,
-    /// How long a cache above may keep the names of this page.
-    pub names_valid: Duration,
-    /// How long a cache above may keep the attributes of this page.
-    pub attributes_valid: Duration,
+    /// How long a cache above may keep the names and attributes of this page.
+    pub valid: Duration,
 }
 
 /// Where bytes of a file live.
@@ -55,7 +53,8 @@ pub struct Location {
 pub struct FileSystemSpace {
     pub total: u64,
     pub free: u64,
-    pub objects: u64,
+    /// Files that have an object.
+    pub files: u64,
     pub nodes: Vec<(NodeId, Result<Space>)>,
 }
 
@@ -324,14 +323,9 @@ impl Client {
         for attributes in page.entries.iter_mut().filter_map(|entry| entry.attributes.as_mut()) {
             inner.overlay(attributes);
         }
-        let granted = |grant| if page.grants.contains(grant) { holds } else { Duration::ZERO };
-        Ok(DirectoryListing {
-            next: page.next,
-            parent: page.parent,
-            names_valid: granted(Grants::DIRECTORY),
-            attributes_valid: granted(Grants::ATTRIBUTES),
-            entries: page.entries,
-        })
+        let wanted = if with_attributes { Grants::DIRECTORY | Grants::ATTRIBUTES } else { Grants::DIRECTORY };
+        let valid = if page.grants.contains(wanted) { holds } else { Duration::ZERO };
+        Ok(DirectoryListing { next: page.next, parent: page.parent, valid, entries: page.entries })
     }
 
     /// Where the bytes of a file live.
@@ -369,7 +363,7 @@ impl Client {
         Ok(FileSystemSpace {
             total: sum(|space| space.total),
             free: sum(|space| space.free),
-            objects: sum(|space| space.objects),
+            files: sum(|space| space.objects),
             nodes: nodes.into_iter().collect(),
         })
     }

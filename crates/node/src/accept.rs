@@ -31,6 +31,9 @@ pub fn run(node: &Arc<Node>, tcp: &TcpListener, unix: &UnixListener) {
             tracing::error!("poll: {errno}");
             return;
         }
+        if node.stopping.asked() {
+            return;
+        }
         let sockets = [
             tcp.accept().map(|(stream, _)| stream).and_then(Socket::from_tcp),
             unix.accept().map(|(stream, _)| Socket::from_unix(stream)),

@@ -102,6 +102,8 @@ pub fn run(config: &NodeConfig, ready: impl FnOnce(&NodeAddress)) -> io::Result<
     // Replies of the requests that asked for the end are on their way.
     std::thread::sleep(std::time::Duration::from_millis(20));
     tracing::info!("node {} ends", config.node);
+    // A connection wakes the thread that accepts, which then sees that the node stops.
+    drop(std::os::unix::net::UnixStream::connect(&socket_path));
     match std::fs::remove_file(&socket_path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -39,6 +39,14 @@ enum Machine {
     Failed(String),
 }
 
+/// What is known under a token after the thread that brought the call has left it.
+pub enum Waiting {
+    /// The call waits for its answer.
+    Call(Pending),
+    /// Another thread had the answer before the call's own thread had left it: that one sends it.
+    Answered(Message),
+}
+
 /// A call that a shard has not answered yet.
 pub struct Pending {
     /// The connection and the identifier of its request.
@@ -177,7 +185,17 @@ fn run(node: &Node, mut work: VecDeque<Work>, caller: Option<Caller<'_>>, sink: 
     if let Some(caller) = caller {
         let peer = (caller.peer)();
         let pending = Pending { to: caller.to, id: caller.id, peer, since_ms: clock::boot_ms() };
-        lock(&node.pending).insert(caller.token, pending);
+        let early = {
+            let mut table = lock(&node.pending);
+            let early = table.remove(&caller.token);
+            if early.is_none() {
+                table.insert(caller.token, Waiting::Call(pending));
+            }
+            early
+        };
+        if let Some(Waiting::Answered(message)) = early {
+            sink.send(caller.to, caller.id, message);
+        }
     }
 }
 
@@ -189,12 +207,21 @@ fn answerable(event: &Event) -> Option<u64> {
     }
 }
 
-/// Where the answer for a token goes: to the present caller, who is then answered, or to one who waits.
-fn take_waiting(node: &Node, token: u64, caller: &mut Option<Caller<'_>>) -> Option<(ConnectionRef, u64)> {
+/// Sends the answer for a token: to the present caller, who is then answered, or to one who waits.
+fn answer(node: &Node, token: u64, message: Message, caller: &mut Option<Caller<'_>>, sink: &mut Sink<'_>) {
     if let Some(present) = caller.take_if(|caller| caller.token == token) {
-        return Some((present.to, present.id));
+        return sink.send(present.to, present.id, message);
     }
-    lock(&node.pending).remove(&token).map(|pending| (pending.to, pending.id))
+    let mut table = lock(&node.pending);
+    match table.remove(&token) {
+        Some(Waiting::Call(pending)) => {
+            drop(table);
+            sink.send(pending.to, pending.id, message);
+        }
+        _ => {
+            table.insert(token, Waiting::Answered(message));
+        }
+    }
 }
 
 fn carry_out(
@@ -207,9 +234,7 @@ fn carry_out(
 ) {
     match effect {
         Effect::Reply { token, reply } => {
-            if let Some((to, id)) = take_waiting(node, token, caller) {
-                sink.send(to, id, Message::ShardReply(reply));
-            }
+            answer(node, token, Message::ShardReply(reply), caller, sink);
         }
         Effect::Recall { session, recall } => {
             let connection = lock(&node.sessions).recall_connection(session);
@@ -235,8 +260,8 @@ fn carry_out(
             let asking = reply.intent.shard;
             if node.map().node_of(asking) == Some(node.config.node) {
                 work.push_back(Work { shard: asking, event: Event::PeerReply(reply) });
-            } else if let Some((to, id)) = take_waiting(node, token, caller) {
-                sink.send(to, id, Message::PeerReply(reply));
+            } else {
+                answer(node, token, Message::PeerReply(reply), caller, sink);
             }
         }
         Effect::Storage { token, node: holder, request } => {

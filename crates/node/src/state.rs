@@ -6,7 +6,7 @@
 use crate::courier::Couriers;
 use crate::event_loop::Mailbox;
 use crate::sessions::Sessions;
-use crate::shards::{Pending, ShardSlot};
+use crate::shards::{ShardSlot, Waiting};
 use crate::storage_server::StorageServer;
 use crate::NodeConfig;
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +25,8 @@ pub struct Node {
     /// Epoch of `map`, read with each request.
     pub epoch: AtomicU32,
     pub shards: RwLock<BTreeMap<ShardId, Arc<ShardSlot>>>,
-    pub pending: Mutex<HashMap<u64, Pending>>,
+    /// Calls that are not answered yet, by token.
+    pub pending: Mutex<HashMap<u64, Waiting>>,
     pub next_token: AtomicU64,
     pub sessions: Mutex<Sessions>,
     pub store: Option<StorageServer>,

@@ -1,6 +1,7 @@
 //! State of the node, for `weft status` and `weft debug stuck`.
 
 use crate::clock;
+use crate::shards::Waiting;
 use crate::state::{Node, lock};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -31,8 +32,11 @@ pub fn in_flight(node: &Node) -> Vec<RequestInFlight> {
     }
     let now = clock::boot_ms();
     let pending = lock(&node.pending);
-    let mut requests: Vec<_> = pending
-        .iter()
+    let waiting = pending.iter().filter_map(|(token, waiting)| match waiting {
+        Waiting::Call(call) => Some((token, call)),
+        Waiting::Answered(_) => None,
+    });
+    let mut requests: Vec<_> = waiting
         .map(|(token, call)| {
             let known = parked.remove(token);
             let (request, state) = known.unwrap_or_else(|| ("call".to_owned(), "waits for another server".to_owned()));

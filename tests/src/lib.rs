@@ -1,0 +1,115 @@
+//! A whole file system inside the test's process: real nodes, sockets and files, started and stopped by a value.
+//!
+//! Nodes run as threads. Each has an identity of its own if the test wants its data to go over TCP.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use weft_client::{Client, ClientOptions, Instance, Way};
+use weft_node::{NodeConfig, StoreConfig};
+use weft_protocol::message::node::NodeRequest;
+use weft_protocol::{ClusterMap, Credentials, MapEpoch, NodeId, NodeIdentity, NodeKey, NodeRecord};
+
+/// A running file system. Dropping it stops the nodes and removes their files.
+pub struct FileSystem {
+    pub instance: Instance,
+    pub key: NodeKey,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What a test wants.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    pub nodes: u16,
+    pub shards_per_node: u16,
+    /// Cap of each store, bytes.
+    pub store_bytes: Option<u64>,
+    /// All nodes on this machine's identity, or each on another.
+    pub near: bool,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self { nodes: 2, shards_per_node: 2, store_bytes: None, near: true }
+    }
+}
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+impl FileSystem {
+    /// Starts the nodes and gives them the map. Panics with the reason when that fails: it is a test.
+    pub fn start(wanted: Wanted) -> Self {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let base = if PathBuf::from("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+        let directory = base.join(format!("weft-test-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory for the test");
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).expect("random bytes");
+        std::fs::write(directory.join("node.key"), key).expect("the key's file");
+        let here = weft_client::instance::local_identity().expect("identity");
+        let name = format!("test{number}");
+        let mut threads = Vec::new();
+        let mut nodes = Vec::new();
+        for id in 0..wanted.nodes {
+            let identity = if wanted.near { here } else { NodeIdentity(here.0 ^ (u64::from(id) + 1)) };
+            let config = NodeConfig {
+                name: name.clone(),
+                node: NodeId(id),
+                identity,
+                node_key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
+                owner_uid: Self::me().uid,
+                owner_gid: Self::me().gid,
+                store: Some(StoreConfig { directory: directory.join(format!("store{id}")), size: wanted.store_bytes }),
+                runtime_directory: directory.clone(),
+                listen: "127.0.0.1:0".parse().expect("an address"),
+            };
+            let (sender, receiver) = channel();
+            threads.push(std::thread::spawn(move || {
+                weft_node::run(&config, |address| sender.send(address.clone()).expect("the test waits")).expect("node");
+            }));
+            let address = receiver.recv().expect("the node's address");
+            let (host, site) = (format!("host{id}"), "here".to_owned());
+            nodes.push(NodeRecord { id: NodeId(id), host, site, identity, address, stores: true });
+        }
+        let shards = (0..wanted.nodes * wanted.shards_per_node).map(|shard| NodeId(shard % wanted.nodes)).collect();
+        let map = ClusterMap { name, epoch: MapEpoch(1), nodes, shards };
+        let instance = Instance { map: map.clone(), processes: Vec::new(), directory };
+        let file_system = Self { instance, key: NodeKey::new(key), threads };
+        let client = file_system.client(Way::Auto);
+        for node in &map.nodes {
+            client.node_request(node.id, NodeRequest::SetMap(map.clone())).expect("map");
+        }
+        client.close().expect("close");
+        file_system
+    }
+
+    /// A client of its own session.
+    pub fn client(&self, way: Way) -> Client {
+        Client::connect(&self.instance, &ClientOptions { way, buffer_bytes: 0 }).expect("client")
+    }
+
+    /// The credentials of whoever runs the test.
+    pub fn me() -> Credentials {
+        let file = std::fs::metadata("/proc/self").expect("/proc");
+        use std::os::unix::fs::MetadataExt;
+        Credentials { uid: file.uid(), gid: file.gid(), groups: Box::default() }
+    }
+}
+
+impl Drop for FileSystem {
+    fn drop(&mut self) {
+        if let Ok(client) = Client::connect(&self.instance, &ClientOptions::default()) {
+            for node in &self.instance.map.nodes {
+                // A node that the test has stopped already does not answer.
+                let _ = client.node_request(node.id, NodeRequest::Shutdown);
+            }
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() && !std::thread::panicking() {
+                eprintln!("a node panicked");
+            }
+        }
+        let _ = std::fs::remove_dir_all(&self.instance.directory);
+    }
+}

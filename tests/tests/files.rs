@@ -1,0 +1,295 @@
+//! Files written and read by one client and by two, each way that bytes can go. The way is asserted by counter.
+
+use weft_client::protocol::message::shard::{Access, CreateFile, DirectoryCursor, RenameMode};
+use weft_client::protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name};
+use weft_client::{Client, File, OpenOptions, Way};
+use weft_tests::{FileSystem, Wanted};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: false });
+const BOTH: OpenOptions = OpenOptions { access: Access::ReadWrite, truncate: false, append: false, direct: false };
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn me() -> Credentials {
+    FileSystem::me()
+}
+
+fn create(client: &Client, text: &str, options: OpenOptions) -> File {
+    client.open_at(&me(), ROOT, &name(text), options, NEW).unwrap().0
+}
+
+fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
+    (0..bytes).map(|index| ((index * 31 + index / 4096 + seed) % 251) as u8).collect()
+}
+
+fn read_all(file: &File, request: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut buffer = vec![0; request];
+    loop {
+        let count = file.read_at(&mut buffer, all.len() as u64).unwrap();
+        all.extend_from_slice(&buffer[..count]);
+        if count < request {
+            return all;
+        }
+    }
+}
+
+fn written_and_read(way: Way, near: bool) {
+    let fs = FileSystem::start(Wanted { near, ..Wanted::default() });
+    for (index, bytes) in [0usize, 1, 4095, 4096, 65_537, 1 << 20, (3 << 20) + 17].into_iter().enumerate() {
+        for request in [1000, 65_536, 1 << 20, 4 << 20] {
+            let data = pattern(bytes, index);
+            let file_name = format!("f{bytes}-{request}");
+            let writer = fs.client(way);
+            let file = create(&writer, &file_name, OpenOptions::WRITE);
+            for (number, piece) in data.chunks(request).enumerate() {
+                file.write_at(piece, (number * request) as u64).unwrap();
+            }
+            file.close().unwrap();
+            let reader = fs.client(way);
+            let (file, entry) = reader.open_at(&me(), ROOT, &name(&file_name), OpenOptions::READ, None).unwrap();
+            assert_eq!(entry.attributes.size, bytes as u64);
+            assert_eq!(read_all(&file, request), data, "{bytes} bytes by {request}");
+            let (out, back) = (writer.counters(), reader.counters());
+            let written = [out.descriptor_write_bytes, out.unix_write_bytes, out.tcp_write_bytes];
+            let read = [back.descriptor_read_bytes, back.unix_read_bytes, back.tcp_read_bytes];
+            let expected = match (way, near) {
+                (Way::Auto, true) => [bytes as u64, 0, 0],
+                (Way::Unix, true) => [0, bytes as u64, 0],
+                _ => [0, 0, bytes as u64],
+            };
+            assert_eq!(written, expected, "written, {bytes} by {request}");
+            assert_eq!(read, expected, "read, {bytes} by {request}");
+            for client in [reader, writer] {
+                client.close().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn by_descriptor() {
+    written_and_read(Way::Auto, true);
+}
+
+#[test]
+fn by_unix_socket() {
+    written_and_read(Way::Unix, true);
+}
+
+#[test]
+fn by_tcp() {
+    written_and_read(Way::Tcp, true);
+}
+
+#[test]
+fn other_nodes_are_reached_by_tcp_only() {
+    written_and_read(Way::Auto, false);
+}
+
+#[test]
+fn what_one_wrote_the_other_reads_while_both_have_it_open() {
+    for way in [Way::Auto, Way::Unix, Way::Tcp] {
+        let fs = FileSystem::start(Wanted::default());
+        let (a, b) = (fs.client(way), fs.client(way));
+        let file_a = create(&a, "shared", BOTH);
+        file_a.write_at(b"first", 0).unwrap();
+        // Gathered at a: the open of b has it written back.
+        let file_b = create(&b, "shared", BOTH);
+        assert_eq!(read_all(&file_b, 100), b"first");
+        file_b.write_at(b"second", 5).unwrap();
+        assert_eq!(read_all(&file_a, 100), b"firstsecond");
+        file_a.write_at(b"F", 0).unwrap();
+        assert_eq!(read_all(&file_b, 100), b"Firstsecond");
+        assert_eq!(a.attributes(&me(), file_a.inode()).unwrap().attributes.size, 11);
+        file_a.close().unwrap();
+        file_b.close().unwrap();
+        assert_eq!(a.walk(&me(), b"/shared", true).unwrap().attributes.size, 11, "{way:?}");
+    }
+}
+
+#[test]
+fn appends_of_two_clients_all_arrive() {
+    let fs = FileSystem::start(Wanted::default());
+    let options = OpenOptions { append: true, ..BOTH };
+    let clients: Vec<Client> = (0..2).map(|_| fs.client(Way::Unix)).collect();
+    let files: Vec<File> = clients.iter().map(|client| create(client, "log", options)).collect();
+    std::thread::scope(|scope| {
+        for (number, file) in files.iter().enumerate() {
+            scope.spawn(move || {
+                for line in 0..200 {
+                    file.write_at(format!("{number} {line:05}\n").as_bytes(), 0).unwrap();
+                }
+            });
+        }
+    });
+    for file in files {
+        file.close().unwrap();
+    }
+    let (file, _) = clients[0].open_at(&me(), ROOT, &name("log"), OpenOptions::READ, None).unwrap();
+    let text = String::from_utf8(read_all(&file, 4096)).unwrap();
+    for number in 0..2 {
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with(&format!("{number} "))).collect();
+        let expected: Vec<String> = (0..200).map(|line| format!("{number} {line:05}")).collect();
+        assert_eq!(lines, expected);
+    }
+}
+
+#[test]
+fn truncate_cuts_and_extends_with_zeros() {
+    for way in [Way::Auto, Way::Tcp] {
+        let fs = FileSystem::start(Wanted::default());
+        let client = fs.client(way);
+        let file = create(&client, "t", BOTH);
+        file.write_at(&pattern(10_000, 0), 0).unwrap();
+        let size = |size| AttributeChanges { size: Some(size), ..AttributeChanges::default() };
+        client.set_attributes(&me(), file.inode(), &size(100)).unwrap();
+        assert_eq!(read_all(&file, 4096), pattern(10_000, 0)[..100]);
+        client.set_attributes(&me(), file.inode(), &size(200)).unwrap();
+        let mut expected = pattern(10_000, 0)[..100].to_vec();
+        expected.resize(200, 0);
+        assert_eq!(read_all(&file, 4096), expected);
+        client.set_attributes(&me(), file.inode(), &size(0)).unwrap();
+        assert_eq!(read_all(&file, 4096), b"");
+        file.write_at(b"x", 5).unwrap();
+        assert_eq!(read_all(&file, 4096), b"\0\0\0\0\0x", "{way:?}");
+        file.close().unwrap();
+        let other = fs.client(way);
+        assert_eq!(other.walk(&me(), b"/t", true).unwrap().attributes.size, 6);
+    }
+}
+
+#[test]
+fn an_unlinked_file_lives_while_it_is_open() {
+    let fs = FileSystem::start(Wanted::default());
+    let (a, b) = (fs.client(Way::Unix), fs.client(Way::Unix));
+    let file = create(&a, "gone", BOTH);
+    file.write_at(b"still here", 0).unwrap();
+    file.flush().unwrap();
+    b.unlink(&me(), ROOT, &name("gone")).unwrap();
+    assert_eq!(a.lookup(&me(), ROOT, &name("gone")).unwrap_err(), Error::NotFound);
+    assert_eq!(read_all(&file, 100), b"still here");
+    file.write_at(b"!", 10).unwrap();
+    assert_eq!(read_all(&file, 100), b"still here!");
+    file.close().unwrap();
+}
+
+#[test]
+fn an_empty_file_has_no_object_and_costs_one_message() {
+    let fs = FileSystem::start(Wanted::default());
+    let client = fs.client(Way::Auto);
+    create(&client, "warm", OpenOptions::WRITE).close().unwrap();
+    let before = client.counters();
+    create(&client, "empty", OpenOptions::WRITE).close().unwrap();
+    let after = client.counters();
+    assert_eq!(after.shard_calls - before.shard_calls, 1);
+    assert_eq!(after.data_requests, before.data_requests);
+    let inode = client.walk(&me(), b"/empty", true).unwrap().attributes.inode;
+    assert_eq!(client.locate(&me(), inode).unwrap()[0].node, None);
+}
+
+#[test]
+fn a_small_file_is_opened_and_read_with_two_messages() {
+    for way in [Way::Auto, Way::Unix, Way::Tcp] {
+        let fs = FileSystem::start(Wanted::default());
+        let file = create(&fs.client(way), "small", OpenOptions::WRITE);
+        file.write_at(b"content", 0).unwrap();
+        file.close().unwrap();
+        drop(file_of_warm_client(&fs, way));
+    }
+}
+
+fn file_of_warm_client(fs: &FileSystem, way: Way) -> File {
+    let client = fs.client(way);
+    let before = client.counters();
+    let (file, _) = client.open_at(&me(), ROOT, &name("small"), OpenOptions::READ, None).unwrap();
+    assert_eq!(read_all(&file, 4096), b"content");
+    let after = client.counters();
+    let messages = after.shard_calls + after.data_requests - before.shard_calls - before.data_requests;
+    assert_eq!(messages, 2, "{way:?}");
+    file
+}
+
+#[test]
+fn a_full_store_says_so_and_loses_nothing() {
+    let fs = FileSystem::start(Wanted { nodes: 1, store_bytes: Some(4 << 20), ..Wanted::default() });
+    let client = fs.client(Way::Auto);
+    let first = create(&client, "first", OpenOptions::WRITE);
+    first.write_at(&pattern(2 << 20, 1), 0).unwrap();
+    first.close().unwrap();
+    let second = create(&client, "second", OpenOptions::WRITE);
+    let result = second.write_at(&pattern(3 << 20, 2), 0).and_then(|()| second.flush());
+    assert_eq!(result, Err(Error::NoSpace));
+    drop(second);
+    let (first, _) = client.open_at(&me(), ROOT, &name("first"), OpenOptions::READ, None).unwrap();
+    assert_eq!(read_all(&first, 1 << 20), pattern(2 << 20, 1));
+    client.unlink(&me(), ROOT, &name("first")).unwrap();
+    client.unlink(&me(), ROOT, &name("second")).unwrap();
+    drop(first);
+}
+
+#[test]
+fn directories_live_on_several_shards() {
+    let fs = FileSystem::start(Wanted { nodes: 3, ..Wanted::default() });
+    let clients: Vec<Client> = (0..6).map(|_| fs.client(Way::Auto)).collect();
+    let mut shards = std::collections::BTreeSet::new();
+    for (number, client) in clients.iter().enumerate() {
+        let made = client.make_directory(&me(), ROOT, &name(&format!("d{number}")), 0o755).unwrap();
+        shards.insert(made.attributes.inode.shard());
+        let inside = client.make_directory(&me(), made.attributes.inode, &name("inside"), 0o755).unwrap();
+        let options = OpenOptions::WRITE;
+        client.open_at(&me(), inside.attributes.inode, &name("file"), options, NEW).unwrap().0.close().unwrap();
+    }
+    assert!(shards.len() > 1, "all on {shards:?}");
+    for number in 0..clients.len() {
+        let client = &clients[(number + 1) % clients.len()];
+        let path = format!("/d{number}/inside/../inside/file");
+        assert!(client.walk(&me(), path.as_bytes(), true).is_ok());
+        let parent = client.walk(&me(), format!("/d{number}").as_bytes(), true).unwrap().attributes;
+        assert_eq!((parent.size, parent.links), (1, 3));
+        assert_eq!(client.remove_directory(&me(), ROOT, &name(&format!("d{number}"))), Err(Error::NotEmpty));
+        let inside = client.walk(&me(), format!("/d{number}/inside").as_bytes(), true).unwrap().attributes.inode;
+        client.unlink(&me(), inside, &name("file")).unwrap();
+        client.remove_directory(&me(), parent.inode, &name("inside")).unwrap();
+        client.remove_directory(&me(), ROOT, &name(&format!("d{number}"))).unwrap();
+    }
+    let root = clients[0].attributes(&me(), ROOT).unwrap().attributes;
+    assert_eq!((root.size, root.links), (0, 2));
+}
+
+#[test]
+fn a_listing_of_any_size_comes_whole() {
+    let fs = FileSystem::start(Wanted::default());
+    let client = fs.client(Way::Auto);
+    for number in 0..3000 {
+        create(&client, &format!("file-{number:05}"), OpenOptions::WRITE);
+    }
+    let other = fs.client(Way::Auto);
+    let (mut names, mut cursor) = (Vec::new(), DirectoryCursor::default());
+    loop {
+        let page = other.read_directory(&me(), ROOT, &cursor, 700, true).unwrap();
+        names.extend(page.entries.iter().map(|entry| entry.name.to_string()));
+        match page.next {
+            Some(next) => cursor = next,
+            None => break,
+        }
+    }
+    assert_eq!(names, (0..3000).map(|number| format!("file-{number:05}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn rename_replaces_and_what_others_cached_is_recalled() {
+    let fs = FileSystem::start(Wanted::default());
+    let (a, b) = (fs.client(Way::Auto), fs.client(Way::Auto));
+    let file = create(&a, "old", OpenOptions::WRITE);
+    file.write_at(b"content", 0).unwrap();
+    file.close().unwrap();
+    assert_eq!(b.walk(&me(), b"/old", true).unwrap().attributes.size, 7);
+    assert_eq!(b.walk(&me(), b"/new", true).unwrap_err(), Error::NotFound);
+    a.rename(&me(), ROOT, &name("old"), ROOT, &name("new"), RenameMode::Replace).unwrap();
+    assert_eq!(b.walk(&me(), b"/old", true).unwrap_err(), Error::NotFound);
+    assert_eq!(b.walk(&me(), b"/new", true).unwrap().attributes.size, 7);
+}
