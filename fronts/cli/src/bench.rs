@@ -1,0 +1,85 @@
+//! Benchmarks: several processes that start together, what they did, and what it cost.
+//!
+//! The command starts itself as workers and speaks with each over pipes, in lines of JSON: a phase is announced, every worker
+//! prepares and says so, all are told to go, and each answers with what it did. The clock runs from the first "go" to the
+//! last answer.
+
+pub mod crew;
+pub mod data;
+pub mod meta;
+pub mod phase;
+pub mod stamps;
+pub mod worker;
+
+use crate::failure::Outcome;
+use crate::session::Session;
+use crate::target::WeftPath;
+use crate::tree::{self, Removal};
+use std::time::Duration;
+use weft_client::Instance;
+use weft_protocol::Name;
+
+/// A directory of its own for a benchmark, removed at the end.
+pub struct Playground {
+    session: Session,
+    path: WeftPath,
+}
+
+impl Playground {
+    /// Makes `/.weft-bench-PID`.
+    pub fn new(session: Session) -> Outcome<Self> {
+        let path = format!("/.weft-bench-{}", std::process::id()).into_bytes();
+        let path = WeftPath { file_system: Some(session.instance.map.name.clone()), path };
+        tree::make_directories(&session, &path, 0o700)?;
+        Ok(Self { session, path })
+    }
+
+    /// The file system.
+    pub fn instance(&self) -> &Instance {
+        &self.session.instance
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &[u8] {
+        &self.path.path
+    }
+
+    /// Makes a directory in it.
+    pub fn make(&self, name: &str) -> Outcome<()> {
+        tree::make_directories(&self.session, &self.path.join(name.as_bytes()), 0o700).map(|_| ())
+    }
+
+    /// Removes it with all that is in it.
+    pub fn remove(&self) -> Outcome<()> {
+        let found = self.session.walk(&self.path, false, "remove")?.attributes;
+        let (parent, name): (_, Name) = self.session.parent(&self.path, "remove")?;
+        let mut tell = |_: &WeftPath| Ok(());
+        let mut removal = Removal { dry_run: false, tell: &mut tell };
+        tree::remove(&self.session, &self.path, parent, &name, (found.inode, found.kind), &mut removal)
+    }
+}
+
+/// CPU time that the nodes on this machine have used.
+pub fn node_cpu_time(instance: &Instance) -> Duration {
+    let here = instance.processes.iter().filter(|process| process.ssh_host.is_none());
+    here.filter_map(|process| crate::host::stop::mark(process).cpu_time()).sum()
+}
+
+/// Index of the median of some figures (the lower of the two in the middle).
+pub fn median_index(figures: &[f64]) -> usize {
+    let mut order: Vec<usize> = (0..figures.len()).collect();
+    order.sort_by(|a, b| figures[*a].total_cmp(&figures[*b]));
+    order.get(figures.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_one_of_the_runs() {
+        for (figures, index) in [(&[5.0][..], 0), (&[3.0, 1.0, 2.0], 2), (&[4.0, 1.0, 3.0, 2.0], 3), (&[], 0)] {
+            assert_eq!(median_index(figures), index, "{figures:?}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! One process of a benchmark.
+
+use super::phase::{Done, Names, Phase, Setup, Transfer, Word};
+use super::stamps::Stamps;
+use crate::failure::{Ending, Explain, Failure, Outcome};
+use crate::output;
+use crate::session::{self, Session};
+use crate::target::WeftPath;
+use rustix::time::{ClockId, clock_gettime};
+use std::io::{self, BufRead};
+use weft_client::{ClientOptions, File, OpenOptions};
+use weft_protocol::message::shard::{Access, CreateFile};
+use weft_protocol::{InodeNumber, Name};
+
+/// Contents of pages beside their stamps.
+const FILLING: u8 = 0x5a;
+
+/// A worker and its client.
+struct Worker {
+    setup: Setup,
+    session: Session,
+}
+
+/// What a phase has prepared.
+enum Prepared {
+    Write(File, Transfer),
+    Read(File, Transfer),
+    /// Directory and names of files in it.
+    Create(InodeNumber, Vec<Name>),
+    Stat(InodeNumber, Vec<Name>),
+    Unlink(InodeNumber, Vec<Name>),
+    Ping(u64),
+}
+
+/// Does what standard input says, until it ends.
+pub fn run() -> Outcome {
+    let mut lines = io::stdin().lock().lines();
+    let mut next = || lines.next().transpose().explain(|| "read what to do");
+    let Some(setup) = next()? else { return Ok(Ending::Done) };
+    let mut worker = match parse::<Setup>(&setup).and_then(|setup| Worker::new(&setup)) {
+        Ok(worker) => worker,
+        Err(failure) => return give_up(&failure),
+    };
+    while let Some(line) = next()? {
+        let prepared = match parse::<Phase>(&line).and_then(|phase| worker.prepare(phase)) {
+            Ok(prepared) => prepared,
+            Err(failure) => return give_up(&failure),
+        };
+        say(&Word::Ready)?;
+        if next()?.is_none() {
+            break;
+        }
+        match worker.perform(prepared) {
+            Ok(done) => say(&Word::Done(done))?,
+            Err(failure) => return give_up(&failure),
+        }
+    }
+    worker.session.close()?;
+    Ok(Ending::Done)
+}
+
+fn parse<T: serde::de::DeserializeOwned>(line: &str) -> Outcome<T> {
+    serde_json::from_str(line).map_err(|error| Failure::new(format!("worker: {error}")))
+}
+
+fn say(word: &Word) -> Outcome<()> {
+    let line = serde_json::to_string(word).map_err(|error| Failure::new(format!("worker: {error}")))?;
+    output::print(&format!("{line}\n"))
+}
+
+fn give_up(failure: &Failure) -> Outcome {
+    let (text, remedy) = (failure.text().to_owned(), failure.remedy_text().map(str::to_owned));
+    say(&Word::Failed { text, remedy })?;
+    Ok(Ending::No)
+}
+
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+impl Worker {
+    fn new(setup: &Setup) -> Outcome<Self> {
+        let options = ClientOptions { way: setup.way.into(), ..ClientOptions::default() };
+        let session = Session::open_with(session::find(Some(&setup.name))?, &options)?;
+        Ok(Self { setup: setup.clone(), session })
+    }
+
+    fn path(&self, name: &str) -> WeftPath {
+        let directory = WeftPath { file_system: None, path: self.setup.directory.clone().into_bytes() };
+        if name.is_empty() { directory } else { directory.join(name.as_bytes()) }
+    }
+
+    fn prepare(&mut self, phase: Phase) -> Outcome<Prepared> {
+        match phase {
+            Phase::Write(transfer) => Ok(Prepared::Write(self.open(&transfer, true)?, transfer)),
+            Phase::Read(transfer) => Ok(Prepared::Read(self.open(&transfer, false)?, transfer)),
+            Phase::Create(names) => self.names(&names, self.setup.index).map(|(at, names)| Prepared::Create(at, names)),
+            Phase::Unlink(names) => self.names(&names, self.setup.index).map(|(at, names)| Prepared::Unlink(at, names)),
+            Phase::Stat(names) => {
+                // A new client knows nothing yet; with several workers it asks for what another one made.
+                *self = Worker::new(&self.setup)?;
+                let next = (self.setup.index + 1) % names.directories.len().max(1);
+                self.names(&names, next).map(|(at, names)| Prepared::Stat(at, names))
+            }
+            Phase::Ping { count } => Ok(Prepared::Ping(count)),
+        }
+    }
+
+    fn open(&self, transfer: &Transfer, write: bool) -> Outcome<File> {
+        let path = self.path(&format!("data-{}", self.setup.index));
+        let (parent, name) = self.session.parent(&path, "open")?;
+        let access = if write { Access::Write } else { Access::Read };
+        let options = OpenOptions { access, truncate: write, append: false, direct: transfer.direct };
+        let create = write.then_some(CreateFile { mode: 0o600, exclusive: false });
+        let opened = self.session.client.open_at(&self.session.who, parent, &name, options, create);
+        opened.explain(|| format!("open {path}")).map(|(file, _)| file)
+    }
+
+    /// Directory and names of the files of a worker.
+    fn names(&self, names: &Names, worker: usize) -> Outcome<(InodeNumber, Vec<Name>)> {
+        let (directory, prefix) = match (names.directories.get(worker), names.prefixes.get(worker)) {
+            (Some(directory), Some(prefix)) => (directory, prefix),
+            _ => return Err(Failure::new(format!("worker {worker} has no directory"))),
+        };
+        let path = self.path(directory);
+        let inode = self.session.walk(&path, true, "find")?.attributes.inode;
+        let name =
+            |file: u64| Name::new(format!("{prefix}{file:08}").as_bytes()).explain(|| format!("name of file {file}"));
+        Ok((inode, (0..names.files).map(name).collect::<Outcome<_>>()?))
+    }
+
+    /// What is measured.
+    fn perform(&self, prepared: Prepared) -> Outcome<Done> {
+        let (before, cpu_before) = (self.session.client.counters(), cpu_seconds());
+        let (operations, bytes) = match prepared {
+            Prepared::Write(file, transfer) => self.write(file, &transfer)?,
+            Prepared::Read(file, transfer) => self.read(file, &transfer)?,
+            Prepared::Create(directory, names) => self.create(directory, &names)?,
+            Prepared::Stat(directory, names) => self.stat(directory, &names)?,
+            Prepared::Unlink(directory, names) => self.unlink(directory, &names)?,
+            Prepared::Ping(count) => self.ping(count)?,
+        };
+        let done = Done::between(&before, &self.session.client.counters());
+        Ok(Done { operations, bytes, cpu_seconds: cpu_seconds() - cpu_before, ..done })
+    }
+
+    fn write(&self, file: File, transfer: &Transfer) -> Outcome<(u64, u64)> {
+        let stamps = Stamps::new(transfer.seed, self.setup.index);
+        let mut buffer = buffer(transfer);
+        let mut offset = 0;
+        let mut operations = 0;
+        while offset < transfer.size {
+            let piece = piece(&mut buffer, transfer.size - offset);
+            stamps.put(piece, offset);
+            file.write_at(piece, offset).explain(|| "write")?;
+            offset += piece.len() as u64;
+            operations += 1;
+        }
+        file.close().explain(|| "close")?;
+        Ok((operations, offset))
+    }
+
+    fn read(&self, file: File, transfer: &Transfer) -> Outcome<(u64, u64)> {
+        let stamps = Stamps::new(transfer.seed, self.setup.index);
+        let mut buffer = buffer(transfer);
+        let mut offset = 0;
+        let mut operations = 0;
+        while offset < transfer.size {
+            let piece = piece(&mut buffer, transfer.size - offset);
+            let count = file.read_at(piece, offset).explain(|| "read")?;
+            if count != piece.len() {
+                return Err(Failure::new(format!("read {count} of {} bytes at offset {offset}", piece.len())));
+            }
+            if let Some(wrong) = stamps.first_wrong(piece, offset) {
+                return Err(Failure::new(format!("what was read at offset {wrong} is not what was written"))
+                    .remedy("this is a bug of Weft: keep the logs and report it"));
+            }
+            offset += count as u64;
+            operations += 1;
+        }
+        file.close().explain(|| "close")?;
+        Ok((operations, offset))
+    }
+
+    fn create(&self, directory: InodeNumber, names: &[Name]) -> Outcome<(u64, u64)> {
+        let options = OpenOptions { access: Access::Write, truncate: false, append: false, direct: false };
+        let create = Some(CreateFile { mode: 0o600, exclusive: true });
+        for name in names {
+            let made = self.session.client.open_at(&self.session.who, directory, name, options, create);
+            made.and_then(|(file, _)| file.close()).explain(|| format!("create {name}"))?;
+        }
+        Ok((names.len() as u64, 0))
+    }
+
+    fn stat(&self, directory: InodeNumber, names: &[Name]) -> Outcome<(u64, u64)> {
+        for name in names {
+            self.session.client.lookup(&self.session.who, directory, name).explain(|| format!("stat {name}"))?;
+        }
+        Ok((names.len() as u64, 0))
+    }
+
+    fn unlink(&self, directory: InodeNumber, names: &[Name]) -> Outcome<(u64, u64)> {
+        for name in names {
+            self.session.client.unlink(&self.session.who, directory, name).explain(|| format!("unlink {name}"))?;
+        }
+        Ok((names.len() as u64, 0))
+    }
+
+    fn ping(&self, count: u64) -> Outcome<(u64, u64)> {
+        for _ in 0..count {
+            self.session.client.ping().explain(|| "ping")?;
+        }
+        Ok((count, 0))
+    }
+}
+
+fn buffer(transfer: &Transfer) -> Vec<u8> {
+    vec![FILLING; usize::try_from(transfer.request.min(transfer.size)).unwrap_or(usize::MAX)]
+}
+
+/// The whole buffer, or as much as is left of the file.
+fn piece(buffer: &mut [u8], left: u64) -> &mut [u8] {
+    let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+    &mut buffer[..length]
+}

@@ -1,0 +1,430 @@
+//! A path of this machine or of a file system, and what copying does with it.
+
+use crate::failure::{Explain, Failure, Outcome};
+use crate::output::printable;
+use crate::session::{Session, Sessions};
+use crate::target::{self, Target};
+use crate::tree;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weft_client::OpenOptions;
+use weft_protocol::message::shard::{Access, CreateFile, RenameMode};
+use weft_protocol::{AttributeChanges, Attributes, Error, FileKind, Name, TimeChange, Timestamp};
+
+/// Permissions that a copy keeps: without set-user-id and set-group-id, whose owner may be another one than the source's.
+const MODE_KEPT: u16 = 0o1777;
+/// Permissions of what is not finished yet.
+const MODE_UNFINISHED: u16 = 0o600;
+/// Permissions of a directory until its own are set at the end: everything can be made in it.
+const MODE_DIRECTORY: u16 = 0o700;
+
+/// Where something is.
+#[derive(Clone)]
+pub enum Place {
+    Local(PathBuf),
+    /// A path in a connected file system.
+    Weft(Arc<Session>, Vec<u8>),
+}
+
+/// Kinds of what can be there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    File,
+    Directory,
+    Symlink,
+    /// A device, socket or pipe.
+    Other,
+}
+
+/// What is there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Item {
+    pub kind: Kind,
+    pub size: u64,
+    pub mode: u16,
+    pub mtime: Timestamp,
+    /// Device and inode number; in a file system zero and its inode number.
+    pub identity: (u64, u64),
+}
+
+/// A file open for reading.
+pub enum Reader {
+    Local(fs::File),
+    Weft(weft_client::File),
+}
+
+/// A file open for writing.
+pub enum Writer {
+    Local(fs::File),
+    Weft(weft_client::File),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Local(path) => f.write_str(&printable(path.as_os_str().as_bytes())),
+            Place::Weft(session, path) => write!(f, "{}:{}", session.instance.map.name, printable(path)),
+        }
+    }
+}
+
+impl From<&Attributes> for Item {
+    fn from(attributes: &Attributes) -> Self {
+        let kind = match attributes.kind {
+            FileKind::Regular => Kind::File,
+            FileKind::Directory => Kind::Directory,
+            FileKind::Symlink => Kind::Symlink,
+        };
+        let Attributes { size, mode, mtime, inode, .. } = *attributes;
+        Self { kind, size, mode, mtime, identity: (0, inode.raw()) }
+    }
+}
+
+impl From<&fs::Metadata> for Item {
+    fn from(metadata: &fs::Metadata) -> Self {
+        let kind = match metadata.file_type() {
+            kind if kind.is_file() => Kind::File,
+            kind if kind.is_dir() => Kind::Directory,
+            kind if kind.is_symlink() => Kind::Symlink,
+            _ => Kind::Other,
+        };
+        let nanoseconds = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
+        let mtime = Timestamp::from_parts(metadata.mtime(), nanoseconds);
+        let mode = u16::try_from(metadata.mode() & 0o7777).unwrap_or(0);
+        Self { kind, size: metadata.len(), mode, mtime, identity: (metadata.dev(), metadata.ino()) }
+    }
+}
+
+impl Place {
+    /// The place that a path on the command line names.
+    pub fn parse(text: &OsStr, sessions: &mut Sessions) -> Outcome<Place> {
+        match Target::parse(text) {
+            Target::Local(path) => Ok(Place::Local(path)),
+            Target::Weft(path) => Ok(Place::Weft(sessions.of(&path)?, path.path)),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Place::Local(path) => path.as_os_str().as_bytes(),
+            Place::Weft(_, path) => path,
+        }
+    }
+
+    fn with_bytes(&self, bytes: Vec<u8>) -> Place {
+        match self {
+            Place::Local(_) => Place::Local(PathBuf::from(OsString::from_vec(bytes))),
+            Place::Weft(session, _) => Place::Weft(Arc::clone(session), bytes),
+        }
+    }
+
+    /// Something in this directory.
+    pub fn join(&self, name: &[u8]) -> Place {
+        self.with_bytes(target::join(self.bytes(), name))
+    }
+
+    /// Something in the same directory as this.
+    pub fn beside(&self, name: &[u8]) -> Place {
+        let bytes = self.bytes();
+        let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        let directory = bytes[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        self.with_bytes([&bytes[..directory], name].concat())
+    }
+
+    /// The last component.
+    pub fn base_name(&self) -> Option<Vec<u8>> {
+        target::base_name(self.bytes()).map(<[u8]>::to_vec)
+    }
+
+    /// Whether it was written so that only a directory can be meant.
+    pub fn ends_with_slash(&self) -> bool {
+        self.bytes().ends_with(b"/")
+    }
+
+    /// Whether inode numbers of the two can be compared.
+    pub fn same_tree(&self, other: &Place) -> bool {
+        match (self, other) {
+            (Place::Local(_), Place::Local(_)) => true,
+            (Place::Weft(a, _), Place::Weft(b, _)) => a.instance.map.name == b.instance.map.name,
+            _ => false,
+        }
+    }
+
+    /// Whether this is in the tree below the other.
+    pub fn is_below(&self, other: &Place) -> bool {
+        match (self, other) {
+            (Place::Local(inner), Place::Local(outer)) => {
+                // The last component need not be there yet.
+                let parent = inner.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                matches!((parent.canonicalize(), outer.canonicalize()), (Ok(inner), Ok(outer)) if inner.starts_with(&outer))
+            }
+            (Place::Weft(_, inner), Place::Weft(_, outer)) if self.same_tree(other) => {
+                // Lexical: a symbolic link on the way may deceive it, and the copy then ends at the longest path.
+                let [inner, outer] = [inner, outer].map(|path| components(path));
+                inner.len() > outer.len() && inner.starts_with(&outer)
+            }
+            _ => false,
+        }
+    }
+
+    /// What is there; `None`: nothing.
+    pub fn look(&self, follow: bool) -> Outcome<Option<Item>> {
+        match self {
+            Place::Local(path) => {
+                let found = if follow { fs::metadata(path) } else { fs::symlink_metadata(path) };
+                match found {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                    found => found.explain(|| self).map(|metadata| Some(Item::from(&metadata))),
+                }
+            }
+            Place::Weft(session, path) => match session.client.walk(&session.who, path, follow) {
+                Err(Error::NotFound) => Ok(None),
+                found => found.explain(|| self).map(|entry| Some(Item::from(&entry.attributes))),
+            },
+        }
+    }
+
+    /// Names in a directory and what they name. What vanishes meanwhile is left out.
+    pub fn list(&self) -> Outcome<Vec<(Vec<u8>, Item)>> {
+        match self {
+            Place::Local(path) => {
+                let mut found = Vec::new();
+                for entry in fs::read_dir(path).explain(|| format!("list {self}"))? {
+                    let entry = entry.explain(|| format!("list {self}"))?;
+                    match entry.metadata() {
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                        metadata => {
+                            let metadata = metadata.explain(|| entry.path().display().to_string())?;
+                            found.push((entry.file_name().into_vec(), Item::from(&metadata)));
+                        }
+                    }
+                }
+                Ok(found)
+            }
+            Place::Weft(session, path) => {
+                let place = || format!("list {self}");
+                let inode = session.client.walk(&session.who, path, true).explain(place)?.attributes.inode;
+                let mut found = Vec::new();
+                for entry in tree::list(session, inode, true).explain(place)? {
+                    match tree::attributes_of(session, &entry) {
+                        Err(Error::NotFound | Error::Stale) => {}
+                        attributes => {
+                            let item = Item::from(&attributes.explain(|| self.join(entry.name.as_bytes()))?);
+                            found.push((entry.name.as_bytes().to_vec(), item));
+                        }
+                    }
+                }
+                Ok(found)
+            }
+        }
+    }
+
+    /// Target of a symbolic link.
+    pub fn read_link(&self) -> Outcome<Vec<u8>> {
+        match self {
+            Place::Local(path) => fs::read_link(path).explain(|| self).map(|link| link.into_os_string().into_vec()),
+            Place::Weft(session, path) => {
+                let inode = session.client.walk(&session.who, path, false).explain(|| self)?.attributes.inode;
+                session.client.read_link(&session.who, inode).explain(|| self)
+            }
+        }
+    }
+
+    /// Makes a symbolic link, in place of a file or link that is there.
+    pub fn make_symlink(&self, link: &[u8]) -> Outcome<()> {
+        if self.look(false)?.is_some_and(|found| matches!(found.kind, Kind::File | Kind::Symlink)) {
+            self.remove()?;
+        }
+        match self {
+            Place::Local(path) => std::os::unix::fs::symlink(OsStr::from_bytes(link), path).explain(|| self),
+            Place::Weft(session, path) => {
+                let (parent, name) = session.client.walk_to_parent(&session.who, path).explain(|| self)?;
+                session.client.make_symlink(&session.who, parent, &name, link).explain(|| self).map(|_| ())
+            }
+        }
+    }
+
+    /// Makes a directory, unless there is one.
+    pub fn make_directory(&self) -> Outcome<()> {
+        match self {
+            Place::Local(path) => match fs::DirBuilder::new().mode(u32::from(MODE_DIRECTORY)).create(path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.require_directory(),
+                made => made.explain(|| format!("make directory {self}")),
+            },
+            Place::Weft(session, path) => {
+                // `/` has no name to be made, and is there.
+                if components(path).is_empty() {
+                    return Ok(());
+                }
+                let place = || format!("make directory {self}");
+                let (parent, name) = session.client.walk_to_parent(&session.who, path).explain(place)?;
+                match session.client.make_directory(&session.who, parent, &name, MODE_DIRECTORY) {
+                    Err(Error::Exists) => self.require_directory(),
+                    made => made.explain(place).map(|_| ()),
+                }
+            }
+        }
+    }
+
+    fn require_directory(&self) -> Outcome<()> {
+        match self.look(true)? {
+            Some(Item { kind: Kind::Directory, .. }) => Ok(()),
+            _ => Err(Failure::new(format!("{self}: is there, and is not a directory"))),
+        }
+    }
+
+    /// Opens for reading.
+    pub fn open(&self) -> Outcome<Reader> {
+        match self {
+            Place::Local(path) => fs::File::open(path).explain(|| format!("open {self}")).map(Reader::Local),
+            Place::Weft(session, path) => {
+                let place = || format!("open {self}");
+                let inode = session.client.walk(&session.who, path, true).explain(place)?.attributes.inode;
+                let options = OpenOptions { access: Access::Read, truncate: false, append: false, direct: false };
+                session.client.open(&session.who, inode, options).explain(place).map(Reader::Weft)
+            }
+        }
+    }
+
+    /// Opens for writing, made when it is not there.
+    pub fn create(&self, truncate: bool) -> Outcome<Writer> {
+        let place = || format!("make {self}");
+        match self {
+            Place::Local(path) => {
+                let mut options = fs::OpenOptions::new();
+                options.write(true).create(true).truncate(truncate).mode(u32::from(MODE_UNFINISHED));
+                options.open(path).explain(place).map(Writer::Local)
+            }
+            Place::Weft(session, path) => {
+                let (parent, name) = session.client.walk_to_parent(&session.who, path).explain(place)?;
+                let options = OpenOptions { access: Access::Write, truncate, append: false, direct: false };
+                let create = CreateFile { mode: MODE_UNFINISHED, exclusive: false };
+                let opened = session.client.open_at(&session.who, parent, &name, options, Some(create));
+                opened.explain(place).map(|(file, _)| Writer::Weft(file))
+            }
+        }
+    }
+
+    /// Gives it permissions and modification time.
+    pub fn set_mode_and_time(&self, mode: u16, mtime: Timestamp) -> Outcome<()> {
+        let (place, mode) = (|| format!("set attributes of {self}"), mode & MODE_KEPT);
+        match self {
+            Place::Local(path) => {
+                fs::set_permissions(path, fs::Permissions::from_mode(u32::from(mode))).explain(place)?;
+                let (seconds, nanoseconds) = mtime.parts();
+                let time = Timespec { tv_sec: seconds, tv_nsec: i64::from(nanoseconds) };
+                let times = Timestamps { last_access: time, last_modification: time };
+                rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()).explain(place)
+            }
+            Place::Weft(session, path) => {
+                let inode = session.client.walk(&session.who, path, true).explain(place)?.attributes.inode;
+                let mtime = Some(TimeChange::To(mtime));
+                let changes = AttributeChanges { mode: Some(mode), mtime, ..AttributeChanges::default() };
+                session.client.set_attributes(&session.who, inode, &changes).explain(place).map(|_| ())
+            }
+        }
+    }
+
+    /// Gives it another name in the same tree, in place of what has that name.
+    pub fn rename_to(&self, new: &Place) -> Outcome<()> {
+        let place = || format!("rename {self} to {new}");
+        match (self, new) {
+            (Place::Local(old), Place::Local(new)) => fs::rename(old, new).explain(place),
+            (Place::Weft(session, old), Place::Weft(_, new)) => {
+                let (client, who) = (&session.client, &session.who);
+                let (parent, name) = client.walk_to_parent(who, old).explain(place)?;
+                let (new_parent, new_name) = client.walk_to_parent(who, new).explain(place)?;
+                client.rename(who, parent, &name, new_parent, &new_name, RenameMode::Replace).explain(place)
+            }
+            _ => Err(Failure::new(format!("{}: are in two trees", place()))),
+        }
+    }
+
+    /// Removes a file or symbolic link; one that is not there is as good as removed.
+    pub fn remove(&self) -> Outcome<()> {
+        let place = || format!("remove {self}");
+        match self {
+            Place::Local(path) => match fs::remove_file(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                removed => removed.explain(place),
+            },
+            Place::Weft(session, path) => {
+                let (parent, name): (_, Name) = session.client.walk_to_parent(&session.who, path).explain(place)?;
+                match session.client.unlink(&session.who, parent, &name) {
+                    Err(Error::NotFound) => Ok(()),
+                    removed => removed.explain(place),
+                }
+            }
+        }
+    }
+
+    /// Contents of a file of at most a few kilobytes.
+    pub fn read_small(&self) -> Outcome<Vec<u8>> {
+        let reader = self.open()?;
+        let mut bytes = vec![0; 4096];
+        let count = reader.read_at(self, &mut bytes, 0)?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    /// Writes such a file.
+    pub fn write_small(&self, bytes: &[u8]) -> Outcome<()> {
+        let writer = self.create(true)?;
+        writer.write_at(self, bytes, 0)?;
+        writer.close(self)
+    }
+}
+
+impl Reader {
+    /// Reads at an offset until the buffer is full or the file ends. `place` is for errors.
+    pub fn read_at(&self, place: &Place, buffer: &mut [u8], offset: u64) -> Outcome<usize> {
+        let what = || format!("read {place}");
+        match self {
+            Reader::Weft(file) => file.read_at(buffer, offset).explain(what),
+            Reader::Local(file) => {
+                let mut filled = 0;
+                while filled < buffer.len() {
+                    match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        read => match read.explain(what)? {
+                            0 => break,
+                            count => filled += count,
+                        },
+                    }
+                }
+                Ok(filled)
+            }
+        }
+    }
+}
+
+impl Writer {
+    /// Writes all bytes at an offset.
+    pub fn write_at(&self, place: &Place, bytes: &[u8], offset: u64) -> Outcome<()> {
+        let what = || format!("write {place}");
+        match self {
+            Writer::Local(file) => file.write_all_at(bytes, offset).explain(what),
+            Writer::Weft(file) => file.write_at(bytes, offset).explain(what),
+        }
+    }
+
+    /// Shows errors of earlier writes. Nothing is written after it.
+    pub fn close(&self, place: &Place) -> Outcome<()> {
+        match self {
+            Writer::Local(_) => Ok(()),
+            Writer::Weft(file) => file.clone().close().explain(|| format!("close {place}")),
+        }
+    }
+}
+
+/// The components of a path.
+fn components(path: &[u8]) -> Vec<&[u8]> {
+    path.split(|byte| *byte == b'/').filter(|component| !component.is_empty() && *component != b".").collect()
+}

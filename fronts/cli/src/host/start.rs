@@ -1,0 +1,355 @@
+//! Starting nodes on this machine.
+//!
+//! All are started at once and then waited for. Each is a process of its own session that outlives this one; what it says
+//! goes to its log. When one fails, those that were started are ended, what was made is removed, and the log of the one that
+//! failed is kept beside the directory of the file system.
+
+use super::stop::remove_store;
+use crate::failure::{Explain, Failure, Outcome};
+use crate::listen::Listen;
+use crate::processes::{self, Process};
+use crate::session::node_name;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use weft_client::Instance;
+use weft_client::instance::local_identity;
+use weft_node::{NodeConfig, StoreConfig};
+use weft_protocol::{NodeAddress, NodeId, NodeIdentity};
+
+/// How long a node may take until it listens.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+/// Longest path of a Unix socket, bytes: `sun_path` of sockaddr_un without its closing zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Nodes to be started on one machine.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StartOrder {
+    /// Name of the file system.
+    pub name: String,
+    /// The node key, hexadecimal.
+    pub node_key: String,
+    pub owner_uid: u32,
+    pub owner_gid: u32,
+    /// Each node says that it is on a machine of its own.
+    pub identity_per_node: bool,
+    pub nodes: Vec<NodeOrder>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeOrder {
+    pub node: NodeId,
+    /// Directory that holds the node's own one; `None`: the machine's default.
+    pub store: Option<PathBuf>,
+    /// Bytes the store may use; `None`: what is free.
+    pub store_size: Option<u64>,
+    /// `None`: the address at which ssh reached this machine.
+    pub listen: Option<Listen>,
+}
+
+/// Nodes that were started.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Started {
+    /// The machine's name.
+    pub host: String,
+    pub nodes: Vec<StartedNode>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StartedNode {
+    pub node: NodeId,
+    pub process: Process,
+    pub identity: NodeIdentity,
+    pub address: NodeAddress,
+    pub store: PathBuf,
+    /// Whether the directory was made for this node.
+    pub store_made: bool,
+}
+
+/// The line that `weft serve` prints when it listens.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ReadyLine {
+    #[serde(flatten)]
+    pub process: Process,
+    pub address: NodeAddress,
+}
+
+/// A node between its start and its ready line.
+struct Starting {
+    config: NodeConfig,
+    store_made: bool,
+    child: Child,
+    process: Option<Process>,
+}
+
+/// Where stores are when nobody says: not in the runtime directory, which is often small.
+pub fn default_store(name: &str) -> PathBuf {
+    let temporary = match std::env::var_os("TMPDIR") {
+        Some(directory) if !directory.is_empty() => PathBuf::from(directory),
+        _ => PathBuf::from("/tmp"),
+    };
+    temporary.join(format!("weft-{}", rustix::process::getuid().as_raw())).join(name).join("store")
+}
+
+/// Starts the nodes and waits until all listen.
+pub fn start(order: &StartOrder) -> Outcome<Started> {
+    let (directory, directory_made) = prepare_directory(order)?;
+    let mut starting: Vec<Starting> = Vec::new();
+    match begin_all(order, &directory, &mut starting).and_then(|()| await_all(&mut starting, &directory)) {
+        Ok(nodes) => Ok(Started { host: host_name(), nodes }),
+        Err(failure) => {
+            give_up(starting, &order.name);
+            if directory_made {
+                // The failure is the news; what is left here is found by the next `weft up`.
+                let _ = fs::remove_dir_all(&directory);
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Starts all processes. Those that were started are in `starting`, also when one fails.
+fn begin_all(order: &StartOrder, directory: &Path, starting: &mut Vec<Starting>) -> Outcome<()> {
+    for node in &order.nodes {
+        let name = node_name(node.node);
+        let begun = begin(order, node, directory).map_err(|failure| failure.within(&name))?;
+        let process = begun.process;
+        starting.push(begun);
+        if let Some(process) = process {
+            process.write(&directory.join(format!("{name}.pid")))?;
+        }
+    }
+    Ok(())
+}
+
+/// The runtime directory on this machine, with the key in it; and whether it was made.
+fn prepare_directory(order: &StartOrder) -> Outcome<(PathBuf, bool)> {
+    let name = &order.name;
+    let directory = Instance::directory_of(name);
+    let key = directory.join("node.key");
+    match Instance::make_directory(name) {
+        Ok(directory) => {
+            write_key(&key, &order.node_key)?;
+            Ok((directory, true))
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // `weft up` made it on its own machine; the key tells it from another file system of that name.
+            let same = fs::read(&key).is_ok_and(|bytes| hexadecimal(&bytes) == order.node_key);
+            if !same {
+                return Err(Failure::new(format!("\"{name}\" is there already: {}", directory.display()))
+                    .remedy(format!("`weft down --force {name}` on that machine, or another name")));
+            }
+            Ok((directory, false))
+        }
+        Err(error) => Err(Failure::of_io("runtime directory", &error).failed()),
+    }
+}
+
+/// Writes the node key, for its owner only.
+pub fn write_key(path: &Path, hexadecimal: &str) -> Outcome<()> {
+    let bytes = from_hexadecimal(hexadecimal).ok_or_else(|| Failure::new("the node key is malformed"))?;
+    let write = || {
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(&bytes)
+    };
+    write().explain(|| path.display())
+}
+
+/// Starts one node: its store, its process, its configuration.
+fn begin(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<Starting> {
+    let name = node_name(node.node);
+    let socket = directory.join(format!("{name}.sock"));
+    if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        return Err(Failure::new(format!("{}: too long for a socket", socket.display()))
+            .remedy("a shorter name, or set XDG_RUNTIME_DIR to a shorter directory"));
+    }
+    let config = configure(order, node, directory)?;
+    let log_path = directory.join(format!("{name}.log"));
+    let log = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&log_path);
+    let log = log.explain(|| log_path.display())?;
+    let program = processes::own_program()?;
+    let store_made = make_store(config.store.as_ref())?;
+    let spawned = Command::new(program)
+        .args(["serve", "--name", &order.name])
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn();
+    let mut child = match spawned {
+        Ok(child) => child,
+        Err(error) => {
+            if let (true, Some(store)) = (store_made, &config.store) {
+                remove_store(&store.directory, &order.name)?;
+            }
+            return Err(Failure::of_io("start its process", &error).failed());
+        }
+    };
+    let process = Process::of(child.id());
+    if let Some(mut input) = child.stdin.take() {
+        // One that ended already has said why in its log.
+        let _ = serde_json::to_writer(&mut input, &config);
+    }
+    Ok(Starting { config, store_made, child, process })
+}
+
+/// What the node is told.
+fn configure(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<NodeConfig> {
+    let listen = node.listen.clone().map_or_else(ssh_address, Ok)?.resolve()?;
+    let identity = local_identity().explain(|| "identity of this machine")?;
+    let identity = if order.identity_per_node {
+        NodeIdentity(identity.0.wrapping_add(1 + u64::from(node.node.0)))
+    } else {
+        identity
+    };
+    let store = node.store.clone().unwrap_or_else(|| default_store(&order.name));
+    Ok(NodeConfig {
+        name: order.name.clone(),
+        node: node.node,
+        identity,
+        node_key: order.node_key.clone(),
+        owner_uid: order.owner_uid,
+        owner_gid: order.owner_gid,
+        store: Some(StoreConfig { directory: store.join(node_name(node.node)), size: node.store_size }),
+        runtime_directory: directory.to_owned(),
+        listen: SocketAddr::new(listen, 0),
+    })
+}
+
+/// The address of this machine at which ssh reached it.
+fn ssh_address() -> Outcome<Listen> {
+    let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+    let address = connection.split(' ').nth(2).and_then(|address| address.parse().ok());
+    address.map(Listen::Address).ok_or_else(|| {
+        Failure::new("no address to listen on: SSH_CONNECTION is not set").remedy("write listen=IFACE|CIDR|ADDR")
+    })
+}
+
+/// Makes the node's directory; true when it was not there. One with something in it is refused: it is of another file system,
+/// or the user's.
+fn make_store(store: Option<&StoreConfig>) -> Outcome<bool> {
+    let Some(StoreConfig { directory, .. }) = store else { return Ok(false) };
+    match fs::read_dir(directory) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(false),
+            Some(_) => Err(Failure::new(format!("store {}: is not empty", directory.display()))
+                .remedy("remove it when nothing in it is needed, or give another --store")),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+            made.map_err(|error| {
+                Failure::of_io(format_args!("store {}", directory.display()), &error)
+                    .failed()
+                    .remedy("give a directory that you may write: --store DIR")
+            })?;
+            Ok(true)
+        }
+        Err(error) => Err(Failure::of_io(format_args!("store {}", directory.display()), &error)),
+    }
+}
+
+/// Waits for every ready line.
+fn await_all(starting: &mut [Starting], directory: &Path) -> Outcome<Vec<StartedNode>> {
+    let deadline = Instant::now() + START_PATIENCE;
+    starting.iter_mut().map(|node| await_ready(node, directory, deadline)).collect()
+}
+
+fn await_ready(starting: &mut Starting, directory: &Path, deadline: Instant) -> Outcome<StartedNode> {
+    let config = &starting.config;
+    let line = starting.child.stdout.take().map(|output| processes::read_line(output, deadline)).unwrap_or_default();
+    match serde_json::from_slice::<ReadyLine>(&line) {
+        Ok(ready) => Ok(StartedNode {
+            node: config.node,
+            process: ready.process,
+            identity: config.identity,
+            address: ready.address,
+            store: config.store.as_ref().map(|store| store.directory.clone()).unwrap_or_default(),
+            store_made: starting.store_made,
+        }),
+        Err(_) => Err(explain_log(config, directory, Instant::now() >= deadline)),
+    }
+}
+
+/// Why a node did not start, in its own last words. The log is kept where the next start does not find it in its way.
+fn explain_log(config: &NodeConfig, directory: &Path, late: bool) -> Failure {
+    let name = node_name(config.node);
+    let log = directory.join(format!("{name}.log"));
+    let text = fs::read_to_string(&log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = lines[lines.len().saturating_sub(3)..].join("\n    ");
+    let kept = Instance::runtime_directory().join(format!("{}-{name}.failed.log", config.name));
+    let log = fs::rename(&log, &kept).map_or(log, |()| kept);
+    let why = if late { "did not listen in time" } else { "ended before it listened" };
+    let last = if last.is_empty() { String::new() } else { format!("\n    {last}") };
+    Failure::new(format!("node {name} {why}{last}")).remedy(format!("its log is {}; see `weft doctor`", log.display()))
+}
+
+/// Ends what was started and removes what was made for it.
+fn give_up(starting: Vec<Starting>, file_system: &str) {
+    for mut node in starting {
+        let _ = node.child.kill();
+        let _ = node.child.wait();
+        if let (true, Some(store)) = (node.store_made, &node.config.store) {
+            let _ = remove_store(&store.directory, file_system);
+        }
+    }
+}
+
+/// The name of this machine, for people.
+pub fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
+}
+
+/// Bytes as the hexadecimal text of a configuration.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok())).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_survives_its_text() {
+        let key: Vec<u8> = (0..=255).collect();
+        assert_eq!(from_hexadecimal(&hexadecimal(&key)), Some(key));
+        for bad in ["0", "0g", "é0"] {
+            assert_eq!(from_hexadecimal(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_ready_line_is_flat() {
+        let address = NodeAddress { tcp: "127.0.0.1:5".into(), unix: "/x".into() };
+        let line = ReadyLine { process: Process { pid: 3, start_time: 4 }, address };
+        let text = r#"{"pid":3,"start_time":4,"address":{"tcp":"127.0.0.1:5","unix":"/x"}}"#;
+        assert_eq!(serde_json::to_string(&line).expect("JSON"), text);
+        assert_eq!(serde_json::from_str::<ReadyLine>(text).expect("parsed"), line);
+    }
+
+    #[test]
+    fn a_store_with_something_in_it_is_refused() {
+        let directory = std::env::temp_dir().join(format!("weft-store-{}", std::process::id()));
+        let store = StoreConfig { directory: directory.join("n00"), size: None };
+        assert!(make_store(Some(&store)).expect("made"));
+        assert!(!make_store(Some(&store)).expect("empty"));
+        fs::write(store.directory.join("object"), "x").expect("written");
+        assert!(make_store(Some(&store)).is_err());
+        fs::remove_dir_all(directory).expect("removed");
+    }
+}

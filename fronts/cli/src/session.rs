@@ -1,0 +1,165 @@
+//! A command's connection to a file system.
+
+use crate::failure::{Explain, Failure, Outcome};
+use crate::leftovers::{self, State};
+use crate::target::WeftPath;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+use weft_client::{Client, ClientOptions, Entry, Instance};
+use weft_protocol::message::node::{NodeAnswer, NodeRequest};
+use weft_protocol::{Credentials, Error, InodeNumber, Name, NodeId};
+
+/// How long a command waits for nodes that it only asks for their state.
+pub const ANSWER_PATIENCE: Duration = Duration::from_secs(3);
+
+/// A connected file system.
+pub struct Session {
+    pub client: Client,
+    /// On whose behalf the command works.
+    pub who: Credentials,
+    pub instance: Instance,
+}
+
+impl Session {
+    /// Connects to the file system of this name; `None`: the only one that runs.
+    pub fn open(name: Option<&str>) -> Outcome<Session> {
+        Self::open_with(find(name)?, &ClientOptions::default())
+    }
+
+    /// Connects in a chosen way.
+    pub fn open_with(instance: Instance, options: &ClientOptions) -> Outcome<Session> {
+        require_alive(&instance)?;
+        let name = &instance.map.name;
+        let client = Client::connect(&instance, options).map_err(|error| {
+            Failure::of_weft(format_args!("connect to \"{name}\""), &error).failed().remedy(format!(
+                "`weft status {name}` shows which nodes answer, `weft down --force {name}` clears away"
+            ))
+        })?;
+        let who = client.credentials();
+        Ok(Session { client, who, instance })
+    }
+
+    /// The inode of a path.
+    pub fn walk(&self, path: &WeftPath, follow_last: bool, verb: &str) -> Outcome<Entry> {
+        self.client.walk(&self.who, &path.path, follow_last).explain(|| format!("{verb} {path}"))
+    }
+
+    /// The directory that holds a path's last component, and that.
+    pub fn parent(&self, path: &WeftPath, verb: &str) -> Outcome<(InodeNumber, Name)> {
+        if path.base_name().is_none() {
+            return Err(Failure::new(format!("{verb} {path}: has no name of its own")).remedy("name what is in it"));
+        }
+        self.client.walk_to_parent(&self.who, &path.path).explain(|| format!("{verb} {path}"))
+    }
+
+    /// Ends the connection; errors of buffered writes show here.
+    pub fn close(self) -> Outcome<()> {
+        self.client.close().explain(|| format!("close the connection to \"{}\"", self.instance.map.name))
+    }
+}
+
+/// Sessions of the file systems that a command's paths name, each connected once.
+#[derive(Default)]
+pub struct Sessions(BTreeMap<String, Arc<Session>>);
+
+impl Sessions {
+    /// The session of a path's file system.
+    pub fn of(&mut self, path: &WeftPath) -> Outcome<Arc<Session>> {
+        let instance = find(path.file_system.as_deref())?;
+        let name = instance.map.name.clone();
+        if let Some(session) = self.0.get(&name) {
+            return Ok(Arc::clone(session));
+        }
+        let session = Arc::new(Session::open_with(instance, &ClientOptions::default())?);
+        self.0.insert(name, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// Ends all connections.
+    pub fn close(self) -> Outcome<()> {
+        self.0.into_iter().try_for_each(|(name, session)| {
+            session.client.close().explain(|| format!("close the connection to \"{name}\""))
+        })
+    }
+}
+
+/// The running file system of this name. `weft` is also the only one that runs, whatever its name.
+pub fn find(name: Option<&str>) -> Outcome<Instance> {
+    let found = Instance::find(name);
+    let found = match (name, found) {
+        (Some("weft"), Err(error)) if error.kind() == io::ErrorKind::NotFound => Instance::find(None),
+        (_, found) => found,
+    };
+    found.map_err(|error| {
+        let failure = match error.kind() {
+            io::ErrorKind::NotFound => Failure::no(error.to_string()),
+            _ => Failure::new(error.to_string()),
+        };
+        match error.kind() {
+            io::ErrorKind::NotFound => failure.remedy("`weft up` starts one, `weft status` lists what runs"),
+            io::ErrorKind::InvalidInput => failure.remedy("add its name, or write NAME:/path"),
+            _ => failure,
+        }
+    })
+}
+
+/// Refuses a file system that is known not to run.
+pub fn require_alive(instance: &Instance) -> Outcome<()> {
+    let name = &instance.map.name;
+    let state = leftovers::state_of(instance);
+    match &state {
+        State::Running { .. } => Ok(()),
+        State::Starting(_) => {
+            Err(Failure::new(format!("\"{name}\" is {}", leftovers::describe(&state))).remedy("try again in a moment"))
+        }
+        State::HalfStarted { .. } | State::LeftOver => {
+            Err(Failure::new(format!("\"{name}\" does not run (any more): {}", leftovers::describe(&state)))
+                .remedy(format!("`weft down --force {name}` clears away, then `weft up {name}` starts it anew")))
+        }
+    }
+}
+
+/// Connects without waiting longer than `patience`: for commands that must end also when nodes hang.
+pub fn connect_patiently(instance: &Instance, patience: Duration) -> Result<Client, Error> {
+    let instance = instance.clone();
+    let (sender, receiver) = mpsc::channel();
+    // The thread is left behind when it hangs: the command ends soon after.
+    thread::spawn(move || drop(sender.send(Client::connect(&instance, &ClientOptions::default()))));
+    receiver.recv_timeout(patience).unwrap_or(Err(Error::Unreachable))
+}
+
+/// Asks nodes the same, all at once. A node that has not answered in time is [`Error::Unreachable`].
+pub fn ask_nodes(
+    client: &Client,
+    nodes: impl IntoIterator<Item = NodeId>,
+    request: &NodeRequest,
+    patience: Duration,
+) -> Vec<(NodeId, Result<NodeAnswer, Error>)> {
+    let deadline = Instant::now() + patience;
+    let asked: Vec<_> = nodes
+        .into_iter()
+        .map(|node| {
+            let (client, request) = (client.clone(), request.clone());
+            let (sender, receiver) = mpsc::channel();
+            // Nobody hears an answer that comes too late.
+            thread::spawn(move || drop(sender.send(client.node_request(node, request))));
+            (node, receiver)
+        })
+        .collect();
+    asked
+        .into_iter()
+        .map(|(node, receiver)| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            (node, receiver.recv_timeout(left).unwrap_or(Err(Error::Unreachable)))
+        })
+        .collect()
+}
+
+/// How a node is called: in tables, in the names of its files, in errors.
+pub fn node_name(node: NodeId) -> String {
+    format!("n{:02}", node.0)
+}

@@ -1,0 +1,110 @@
+//! Directory trees of a file system: whole listings, and removal.
+
+use crate::failure::{Explain, Outcome};
+use crate::session::Session;
+use crate::target::WeftPath;
+use weft_protocol::limits::DIRECTORY_PAGE_ENTRIES_MAX;
+use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry};
+use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Name, Result};
+
+/// All entries of a directory, in the order of their names' bytes.
+///
+/// Cost: a message per page of up to [`DIRECTORY_PAGE_ENTRIES_MAX`] entries.
+pub fn list(session: &Session, directory: InodeNumber, with_attributes: bool) -> Result<Vec<DirectoryEntry>> {
+    let mut entries = Vec::new();
+    let mut cursor = DirectoryCursor::default();
+    loop {
+        let (client, who) = (&session.client, &session.who);
+        let page = client.read_directory(who, directory, &cursor, DIRECTORY_PAGE_ENTRIES_MAX, with_attributes)?;
+        entries.extend(page.entries);
+        match page.next {
+            Some(next) => cursor = next,
+            None => break,
+        }
+    }
+    // A directory spread over shards is listed bucket by bucket.
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+/// Attributes of a listed entry: those that came with it, or asked for now.
+pub fn attributes_of(session: &Session, entry: &DirectoryEntry) -> Result<Attributes> {
+    match &entry.attributes {
+        Some(attributes) => Ok(attributes.clone()),
+        None => session.client.attributes(&session.who, entry.inode).map(|entry| entry.attributes),
+    }
+}
+
+/// What a removal does beside removing.
+pub struct Removal<'a> {
+    /// Only tell, do not remove.
+    pub dry_run: bool,
+    /// Told of each path, before it is removed.
+    pub tell: &'a mut dyn FnMut(&WeftPath) -> Outcome<()>,
+}
+
+/// Removes a name and, of a directory, all below it. What vanished meanwhile is as good as removed.
+pub fn remove(
+    session: &Session,
+    path: &WeftPath,
+    parent: InodeNumber,
+    name: &Name,
+    (inode, kind): (InodeNumber, FileKind),
+    removal: &mut Removal<'_>,
+) -> Outcome<()> {
+    let (client, who) = (&session.client, &session.who);
+    if kind == FileKind::Directory {
+        let below = list(session, inode, false).explain(|| format!("rm {path}"))?;
+        for entry in below {
+            let path = path.join(entry.name.as_bytes());
+            remove(session, &path, inode, &entry.name, (entry.inode, entry.kind), removal)?;
+        }
+    }
+    (removal.tell)(path)?;
+    if removal.dry_run {
+        return Ok(());
+    }
+    let removed = match kind {
+        FileKind::Directory => client.remove_directory(who, parent, name),
+        FileKind::Regular | FileKind::Symlink => client.unlink(who, parent, name),
+    };
+    match removed {
+        Err(Error::NotFound) => Ok(()),
+        removed => removed.explain(|| format!("rm {path}")),
+    }
+}
+
+/// Makes a directory and those above it that are not there yet; answers the inode.
+pub fn make_directories(session: &Session, path: &WeftPath, mode: u16) -> Outcome<InodeNumber> {
+    let (client, who) = (&session.client, &session.who);
+    let mut directory = InodeNumber::ROOT;
+    let mut walked = b"/".to_vec();
+    for component in path.path.split(|byte| *byte == b'/').filter(|component| !component.is_empty()) {
+        walked = crate::target::join(&walked, component);
+        let place = || format!("mkdir {}", WeftPath { path: walked.clone(), ..path.clone() });
+        // `.`, `..` and symbolic links are for the walk to understand.
+        let entry = match client.walk(who, &walked, true) {
+            Err(Error::NotFound) => {
+                let name = Name::new(component).explain(place)?;
+                match client.make_directory(who, directory, &name, mode) {
+                    Err(Error::Exists) => client.walk(who, &walked, true),
+                    made => made,
+                }
+            }
+            found => found,
+        };
+        let attributes = entry.explain(place)?.attributes;
+        if attributes.kind != FileKind::Directory {
+            return Err(Error::NotDirectory).explain(place);
+        }
+        directory = attributes.inode;
+    }
+    Ok(directory)
+}
+
+/// The permission bits with this process's umask taken away.
+pub fn with_umask(mode: u16) -> u16 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let umask = status.lines().find_map(|line| u16::from_str_radix(line.strip_prefix("Umask:")?.trim(), 8).ok());
+    mode & !umask.unwrap_or(0o022)
+}

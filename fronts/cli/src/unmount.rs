@@ -1,0 +1,84 @@
+//! Taking mounts away, also those whose process was killed.
+
+use crate::failure::{Explain, Failure, Outcome};
+use crate::mounts::{self, Mount};
+use crate::processes;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use weft_client::Instance;
+use weft_protocol::ClusterMap;
+
+/// How long a mount process may take to write back what it buffers after it was unmounted.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+/// How long one whose mount was taken away by force may take before it is ended.
+const FORCED_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Unmounts all mounts of a file system on this machine. `force`: busy ones vanish from the tree at once.
+pub fn all_of(name: &str, force: bool) -> Outcome<()> {
+    let map = ClusterMap { name: name.to_owned(), ..ClusterMap::default() };
+    let instance = Instance { map, processes: Vec::new(), directory: Instance::directory_of(name) };
+    mounts::of_instance(&instance).iter().try_for_each(|(file, mount)| one(mount, file, force))
+}
+
+/// Unmounts one mount, waits for its process to end, and removes its file.
+pub fn one(mount: &Mount, file: &Path, force: bool) -> Outcome<()> {
+    release(&mount.mount_point, force)?;
+    end_process(mount, force)?;
+    match fs::remove_file(file) {
+        // Its process removes it, too.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Failure::of_io("remove the record of the mount", &error).failed())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Has the kernel take the mount away, when it is there.
+pub fn release(mount_point: &Path, force: bool) -> Outcome<()> {
+    if !mounts::is_mounted(mount_point) {
+        return Ok(());
+    }
+    match weft_fuse::unmount(mount_point) {
+        Ok(()) => Ok(()),
+        Err(_) if !mounts::is_mounted(mount_point) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy && force => detach(mount_point),
+        Err(error) => {
+            let failure = Failure::of_io("unmount", &error).failed();
+            Err(match error.kind() {
+                io::ErrorKind::ResourceBusy => failure.remedy("end the programs that use it, or add --force"),
+                io::ErrorKind::NotFound => failure.remedy("`weft doctor` checks what mounting needs"),
+                _ => failure,
+            })
+        }
+    }
+}
+
+/// Takes a busy mount out of the tree; what is open in it stays open until it is closed or its process ends.
+fn detach(mount_point: &Path) -> Outcome<()> {
+    let mut command = Command::new("fusermount3");
+    command.args(["-u", "-z", "--"]).arg(mount_point).stdin(Stdio::null());
+    let output = command.output().explain(|| "fusermount3").map_err(Failure::failed)?;
+    if output.status.success() || !mounts::is_mounted(mount_point) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Failure::new(format!("unmount {}: {}", mount_point.display(), said.trim())))
+}
+
+/// Waits for the mount's process; one that was told to let go by force and does not end is ended.
+fn end_process(mount: &Mount, force: bool) -> Outcome<()> {
+    let patience = if force { FORCED_PATIENCE } else { END_PATIENCE };
+    if processes::wait_for_end(&[mount.process], patience) {
+        return Ok(());
+    }
+    if force {
+        processes::end_all(&[mount.process], Duration::ZERO, FORCED_PATIENCE);
+        return Ok(());
+    }
+    let pid = mount.process.pid;
+    Err(Failure::new(format!("{}: unmounted, but its process {pid} still writes back", mount.mount_point.display()))
+        .remedy(format!("wait for process {pid} to end; `weft debug stuck` shows what it waits for")))
+}

@@ -1,0 +1,189 @@
+//! `weft bench`: how fast a file system is, for data and for names.
+
+use crate::bench::{data, meta, worker};
+use crate::failure::{Failure, Outcome};
+use crate::quantity::ByteSize;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use weft_client::Way;
+
+const DATA_HELP: &str = "\
+Each process writes a file of its own and reads it back, in requests of each
+size; every 8th byte word of a page is checked for the stamp that was written.
+The file is made anew for each run. Times are from a common start to the last
+process's end, close included; the figures are medians of the runs.
+
+WAY THE BYTES WENT is counted by the client: descriptor (of the object's own
+file, on the same node), unix, tcp. CPU is of the client processes and of the
+nodes on this machine, seconds for one run.
+
+--json prints an object:
+  name, size, processes, runs, direct, results: [{operation (\"write\", \"read\"),
+    way, request, bytes,
+    bytes_per_second (median), bytes_per_second_min, bytes_per_second_max,
+      seconds,
+    client_cpu_seconds, node_cpu_seconds, descriptor_bytes, unix_bytes,
+      tcp_bytes, data_requests}]
+
+Examples:
+  weft bench data
+  weft bench data job42 -p 4 --size 1GiB --request 64KiB,4MiB --way auto,tcp
+    --runs 5";
+
+const META_HELP: &str = "\
+Each process makes, looks up and removes empty files, in a directory of its own
+or, with --shared, all in one. Look-ups are of the files of the next process,
+by a new client, so that no cache of ours answers. `ping` is an empty request
+to the root shard's node on the same connection: the limit of what a call can
+reach. The figures are medians of the runs; CALLS are awaited messages per
+operation.
+
+--json prints an object:
+  name, files, processes, runs, shared, results: [{operation (\"create\", \"stat\",
+    \"unlink\", \"ping\"), way,
+    operations, per_second (median), per_second_min, per_second_max, seconds,
+      share_of_ping,
+    calls_per_operation, client_cpu_seconds, node_cpu_seconds}]
+
+Examples:
+  weft bench meta
+  weft bench meta job42 -p 4 --files 20000 --shared --way auto,tcp";
+
+const WORKER_HELP: &str = "\
+Standard input and output: lines of JSON.
+
+Examples:
+  weft bench worker < orders.json";
+
+/// Measure data throughput, or creates, look-ups and removals per second
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum What {
+    Data(DataArgs),
+    Meta(MetaArgs),
+    Worker(WorkerArgs),
+}
+
+/// Which way file data takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WayName {
+    /// The shortest there is
+    Auto,
+    /// Unix sockets to nodes of this machine, TCP to others
+    Unix,
+    /// TCP only
+    Tcp,
+}
+
+impl From<WayName> for Way {
+    fn from(name: WayName) -> Way {
+        match name {
+            WayName::Auto => Way::Auto,
+            WayName::Unix => Way::Unix,
+            WayName::Tcp => Way::Tcp,
+        }
+    }
+}
+
+/// Write and read files, and check what was read
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = DATA_HELP)]
+pub struct DataArgs {
+    /// Name of the file system [default: the only one]
+    pub name: Option<String>,
+    /// Bytes of the file of each process
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub size: ByteSize,
+    /// Bytes of a request; several, separated by commas
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "4KiB,64KiB,1MiB,4MiB")]
+    pub request: Vec<ByteSize>,
+    /// Handles that buffer nothing
+    #[arg(long)]
+    pub direct: bool,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Make, look up and remove empty files
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = META_HELP)]
+pub struct MetaArgs {
+    /// Name of the file system [default: the only one]
+    pub name: Option<String>,
+    /// Files of each process
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub files: u64,
+    /// All processes in one directory
+    #[arg(long)]
+    pub shared: bool,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// What both benchmarks have.
+#[derive(clap::Args, Debug)]
+pub struct CommonArgs {
+    /// Processes, each a client of its own
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    pub processes: usize,
+    /// Which way to go; several, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
+    pub way: Vec<WayName>,
+    /// Times that all is done
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Be one process of a benchmark
+#[derive(clap::Args, Debug)]
+#[command(hide = true, after_long_help = WORKER_HELP)]
+struct WorkerArgs {}
+
+/// Most processes of a benchmark.
+const PROCESSES_MAX: usize = 1024;
+
+impl CommonArgs {
+    /// Refuses what measures nothing.
+    pub fn check(&self) -> Outcome<()> {
+        if self.processes == 0 || self.processes > PROCESSES_MAX {
+            return Err(Failure::new(format!("-p {}: 1 to {PROCESSES_MAX} processes", self.processes)));
+        }
+        if self.runs == 0 {
+            return Err(Failure::new("--runs 0: nothing would be measured").remedy("--runs 1 or more"));
+        }
+        Ok(())
+    }
+}
+
+pub fn run(args: &Args) -> Outcome {
+    match &args.what {
+        What::Data(args) => data::run(args),
+        What::Meta(args) => meta::run(args),
+        What::Worker(_) => worker::run(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_the_json_is_in_the_help() {
+        let check = |value: serde_json::Value, help: &str| {
+            for (field, _) in value.as_object().expect("an object") {
+                assert!(help.contains(field.as_str()), "{field}");
+            }
+        };
+        check(serde_json::to_value(data::Row::example()).expect("JSON"), DATA_HELP);
+        check(serde_json::to_value(meta::Row::example()).expect("JSON"), META_HELP);
+    }
+}

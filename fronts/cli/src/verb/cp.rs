@@ -1,0 +1,69 @@
+//! `weft cp`: copies files and trees in, out and within.
+
+use crate::copy::{self, Choices, Place};
+use crate::failure::{Ending, Failure, Outcome};
+use crate::session::Sessions;
+use std::ffi::OsString;
+
+const HELP: &str = "\
+Paths are NAME:/path in a file system, and paths of this machine. Permissions
+(without set-user-id) and modification times are kept; the owner is you.
+Several sources need a directory as target.
+
+A file is written as .NAME.weft-part and gets its name when it is whole. With
+--resume, files that are there with the same size and time are passed over, and
+a large file goes on where it was left, as .NAME.weft-resume beside it tells,
+if the source has not changed since.
+
+Examples:
+  weft cp -r input weft:/
+  weft cp job42:/results/a.h5 job42:/results/b.h5 .
+  weft cp -r --resume -j 8 job42:/results /archive/job42";
+
+/// Copy files and directories in, out and within
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = HELP)]
+pub struct Args {
+    /// What to copy
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<OsString>,
+    /// New name, or the directory to copy into
+    #[arg(value_name = "TARGET")]
+    target: OsString,
+    /// Directories with all that is in them; symbolic links as such
+    #[arg(short, long)]
+    recursive: bool,
+    /// Go on with a copy that was interrupted
+    #[arg(long)]
+    resume: bool,
+    /// Threads that copy, files and parts of large files at a time [default: one per processor, 4 to 16]
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Say each name that is copied
+    #[arg(short, long)]
+    verbose: bool,
+    /// Say nothing but errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let defaults = Choices::default();
+    let choices = Choices {
+        recursive: args.recursive,
+        resume: args.resume,
+        jobs: args.jobs.unwrap_or(defaults.jobs),
+        verbose: args.verbose,
+        quiet: args.quiet,
+    };
+    if choices.jobs == 0 {
+        return Err(Failure::new("-j 0: nobody would copy").remedy("-j 1 or more"));
+    }
+    let mut sessions = Sessions::default();
+    let sources = args.sources.iter().map(|source| Place::parse(source, &mut sessions)).collect::<Outcome<Vec<_>>>()?;
+    let target = Place::parse(&args.target, &mut sessions)?;
+    copy::copy(&sources, &target, &choices)?;
+    drop((sources, target));
+    sessions.close()?;
+    Ok(Ending::Done)
+}

@@ -1,0 +1,67 @@
+//! `weft mkdir`: makes directories.
+
+use crate::failure::{Ending, Explain, Outcome};
+use crate::session::Sessions;
+use crate::target::{Target, WeftPath};
+use crate::tree;
+use std::ffi::OsString;
+
+const HELP: &str = "\
+Examples:
+  weft mkdir weft:/results
+  weft mkdir -p job42:/a/b/c
+  weft mkdir -m 1777 job42:/shared";
+
+/// Make directories
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = HELP)]
+pub struct Args {
+    /// Directories: NAME:/path
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+    /// Those above it too; one that is there is no error
+    #[arg(short)]
+    parents: bool,
+    /// Permissions, octal [default: 777 without the umask's]
+    #[arg(short, value_name = "MODE", value_parser = parse_mode)]
+    mode: Option<u16>,
+}
+
+/// Octal permissions.
+fn parse_mode(text: &str) -> Result<u16, String> {
+    match u16::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o7777 => Ok(mode),
+        _ => Err(format!("\"{text}\" is not an octal number up to 7777")),
+    }
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let paths: Vec<WeftPath> = args.paths.iter().map(|path| Target::in_weft(path, "mkdir")).collect::<Outcome<_>>()?;
+    let mode = args.mode.unwrap_or_else(|| tree::with_umask(0o777));
+    let mut sessions = Sessions::default();
+    for path in &paths {
+        let session = sessions.of(path)?;
+        if args.parents {
+            tree::make_directories(&session, path, mode)?;
+        } else {
+            let (parent, name) = session.parent(path, "mkdir")?;
+            let made = session.client.make_directory(&session.who, parent, &name, mode);
+            made.explain(|| format!("mkdir {path}"))?;
+        }
+    }
+    sessions.close()?;
+    Ok(Ending::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(parse_mode("1777"), Ok(0o1777));
+        for bad in ["8", "", "17777", "u+x"] {
+            assert!(parse_mode(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `weft mv`: gives things other names.
+
+use crate::copy::{self, Choices};
+use crate::failure::{Ending, Explain, Failure, Outcome};
+use crate::output::{self, Answer};
+use crate::session::{Session, Sessions};
+use crate::target::{Target, WeftPath};
+use crate::tree::{self, Removal};
+use std::ffi::OsString;
+use std::sync::Arc;
+use weft_protocol::message::shard::RenameMode;
+use weft_protocol::{Error, FileKind};
+
+const HELP: &str = "\
+Several sources need a directory as target. Between two shards that cannot
+rename into each other, the source is copied and then removed. Between file
+systems, use `weft cp` and `weft rm`.
+
+Examples:
+  weft mv weft:/a weft:/b
+  weft mv job42:/part-0 job42:/part-1 job42:/done
+  weft mv -n --dry-run job42:/a job42:/b";
+
+/// Rename or move inside a file system
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = HELP)]
+pub struct Args {
+    /// What to move: NAME:/path
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<OsString>,
+    /// New name, or the directory to move into
+    #[arg(value_name = "TARGET")]
+    target: OsString,
+    /// Do not replace what is there
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// Only say what would be moved
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let sources: Vec<WeftPath> = args.sources.iter().map(|path| Target::in_weft(path, "mv")).collect::<Outcome<_>>()?;
+    let target = Target::in_weft(&args.target, "mv")?;
+    let mut sessions = Sessions::default();
+    let session = sessions.of(&target)?;
+    let into = match session.client.walk(&session.who, &target.path, true) {
+        Ok(entry) => entry.attributes.kind == FileKind::Directory,
+        Err(Error::NotFound) => false,
+        Err(error) => return Err(Failure::of_weft(format_args!("mv to {target}"), &error)),
+    };
+    if !into && (sources.len() > 1 || target.path.ends_with(b"/")) {
+        return Err(
+            Failure::new(format!("mv to {target}: is not a directory")).remedy(format!("`weft mkdir {target}`"))
+        );
+    }
+    let mut answer = Answer::new();
+    for source in &sources {
+        let of_source = sessions.of(source)?;
+        if !Arc::ptr_eq(&of_source, &session) {
+            return Err(Failure::new(format!("mv {source} to {target}: are two file systems"))
+                .remedy("`weft cp -r`, then `weft rm -r`"));
+        }
+        let name = source.base_name().ok_or_else(|| Failure::new(format!("mv {source}: has no name of its own")))?;
+        let target = if into { target.join(name) } else { target.clone() };
+        if args.dry_run {
+            session.walk(source, false, "mv")?;
+            answer.line(format_args!("would move {source} to {target}"))?;
+        } else {
+            rename(args, &session, source, &target)?;
+        }
+    }
+    answer.finish()?;
+    drop(session);
+    sessions.close()?;
+    Ok(Ending::Done)
+}
+
+fn rename(args: &Args, session: &Arc<Session>, source: &WeftPath, target: &WeftPath) -> Outcome<()> {
+    let (parent, name) = session.parent(source, "mv")?;
+    let (new_parent, new_name) = session.parent(target, "mv")?;
+    let mode = if args.no_clobber { RenameMode::NoReplace } else { RenameMode::Replace };
+    match session.client.rename(&session.who, parent, &name, new_parent, &new_name, mode) {
+        Err(Error::CrossShard) => {}
+        Err(Error::Exists) if args.no_clobber => {
+            return Err(
+                Failure::new(format!("mv {source} to {target}: is there already")).remedy("leave out -n to replace it")
+            );
+        }
+        renamed => return renamed.explain(|| format!("mv {source} to {target}")),
+    }
+    if args.no_clobber && session.client.lookup(&session.who, new_parent, &new_name).is_ok() {
+        return Err(
+            Failure::new(format!("mv {source} to {target}: is there already")).remedy("leave out -n to replace it")
+        );
+    }
+    let from = copy::Place::Weft(Arc::clone(session), source.path.clone());
+    let to = copy::Place::Weft(Arc::clone(session), target.path.clone());
+    copy::copy_as(&from, &to, &Choices { recursive: true, ..Choices::default() })?;
+    let moved = session.walk(source, false, "mv")?.attributes;
+    let mut tell = |path: &WeftPath| {
+        tracing::debug!("removed {path}");
+        Ok(())
+    };
+    let mut removal = Removal { dry_run: false, tell: &mut tell };
+    tree::remove(session, source, parent, &name, (moved.inode, moved.kind), &mut removal)?;
+    output::note(format_args!("{source} was copied to {target} and removed: they are on different shards"));
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! `weft stat`: what is known of a file or directory.
+
+use crate::accounts::Accounts;
+use crate::calendar;
+use crate::failure::{Ending, Explain, Outcome};
+use crate::output::{self, Answer, printable};
+use crate::quantity::bytes_text;
+use crate::session::{Session, Sessions, node_name};
+use crate::target::{Target, WeftPath};
+use crate::verb::ls::mode_text;
+use serde::Serialize;
+use std::ffi::OsString;
+use weft_protocol::{Attributes, FileKind, Layout};
+
+const HELP: &str = "\
+--json prints an array with an object per path:
+  path, kind (\"regular\", \"directory\", \"symlink\"), size, mode (octal text),
+    links, uid, gid,
+  inode (number), shard, atime, mtime, ctime (RFC 3339, UTC), link (of a
+    symlink, else null),
+  object (\"NODE:SEQUENCE\", null while nothing was written), node (that holds
+    it, or null)
+Exit code 1: a path is not there.
+
+Examples:
+  weft stat weft:/data.h5
+  weft stat --json job42:/a job42:/b";
+
+/// Show attributes of files and directories
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = HELP)]
+pub struct Args {
+    /// What to look at: NAME:/path
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+    /// What a symbolic link points to, not the link
+    #[arg(short = 'L')]
+    follow: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints per path.
+#[derive(Serialize)]
+struct Described {
+    path: String,
+    kind: &'static str,
+    size: u64,
+    mode: String,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    inode: u64,
+    shard: u16,
+    atime: String,
+    mtime: String,
+    ctime: String,
+    link: Option<String>,
+    object: Option<String>,
+    node: Option<u16>,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let paths: Vec<WeftPath> = args.paths.iter().map(|path| Target::in_weft(path, "stat")).collect::<Outcome<_>>()?;
+    let mut sessions = Sessions::default();
+    let accounts = Accounts::read();
+    let mut answer = Answer::new();
+    let mut described = Vec::new();
+    let mut failed = None;
+    for path in &paths {
+        let found = sessions.of(path).and_then(|session| look(args, &session, path));
+        match found {
+            Ok((attributes, link)) if args.json => described.push(describe(path, &attributes, link)),
+            Ok((attributes, link)) => answer.bytes(text(path, &attributes, link, &accounts).as_bytes())?,
+            Err(failure) => failed.replace(failure).iter().for_each(output::warn),
+        }
+    }
+    if args.json {
+        answer.json(&described)?;
+    }
+    answer.finish()?;
+    sessions.close()?;
+    failed.map_or(Ok(Ending::Done), Err)
+}
+
+fn look(args: &Args, session: &Session, path: &WeftPath) -> Outcome<(Attributes, Option<Vec<u8>>)> {
+    let attributes = session.walk(path, args.follow, "stat")?.attributes;
+    let link = match attributes.kind {
+        FileKind::Symlink => {
+            let link = session.client.read_link(&session.who, attributes.inode);
+            Some(link.explain(|| format!("stat {path}"))?)
+        }
+        FileKind::Regular | FileKind::Directory => None,
+    };
+    Ok((attributes, link))
+}
+
+fn kind_text(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "regular",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+    }
+}
+
+fn describe(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>) -> Described {
+    let object = attributes.layout.object();
+    Described {
+        path: path.to_string(),
+        kind: kind_text(attributes.kind),
+        size: attributes.size,
+        mode: format!("{:04o}", attributes.mode),
+        links: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        inode: attributes.inode.raw(),
+        shard: attributes.inode.shard().0,
+        atime: calendar::rfc3339(attributes.atime),
+        mtime: calendar::rfc3339(attributes.mtime),
+        ctime: calendar::rfc3339(attributes.ctime),
+        link: link.map(|link| String::from_utf8_lossy(&link).into_owned()),
+        object: object.map(|object| object.to_string()),
+        node: object.map(|object| object.node().0),
+    }
+}
+
+fn text(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>, accounts: &Accounts) -> String {
+    let link = link.map(|link| format!(" -> {}", printable(&link))).unwrap_or_default();
+    let mode = attributes.mode;
+    let layout = match attributes.layout {
+        Layout::Empty => "none yet".to_owned(),
+        Layout::Whole { object, .. } => format!("whole, object {object} on {}", node_name(object.node())),
+    };
+    let layout = if attributes.kind == FileKind::Regular { format!("  layout {layout}\n") } else { String::new() };
+    format!(
+        "{path}{link}\n  {}, {} bytes ({}), {} links\n  mode {mode:04o} {}, owner {} ({}), group {} ({})\n  inode {} on \
+         shard {}\n{layout}  modified {} UTC\n  changed  {} UTC\n  accessed {} UTC\n",
+        kind_text(attributes.kind),
+        attributes.size,
+        bytes_text(attributes.size),
+        attributes.links,
+        mode_text(attributes.kind, mode),
+        accounts.user(attributes.uid),
+        attributes.uid,
+        accounts.group(attributes.gid),
+        attributes.gid,
+        attributes.inode,
+        attributes.inode.shard(),
+        calendar::date_time(attributes.mtime),
+        calendar::date_time(attributes.ctime),
+        calendar::date_time(attributes.atime),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_protocol::{Generation, InodeNumber, NodeId, ObjectId, ShardId, Timestamp};
+
+    fn attributes() -> Attributes {
+        let layout = Layout::Whole { object: ObjectId::new(NodeId(3), 7), generation: Generation(1) };
+        let time = Timestamp::from_parts(0, 0);
+        Attributes {
+            inode: InodeNumber::new(ShardId(2), 5),
+            kind: FileKind::Regular,
+            mode: 0o640,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: 2048,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            layout,
+        }
+    }
+
+    #[test]
+    fn every_field_of_the_json_is_in_the_help() {
+        let path = WeftPath { file_system: Some("w".into()), path: b"/a".to_vec() };
+        let value = serde_json::to_value(describe(&path, &attributes(), None)).expect("JSON");
+        for (field, _) in value.as_object().expect("an object") {
+            assert!(HELP.contains(field.as_str()), "{field}");
+        }
+        assert_eq!((value["node"].as_u64(), value["object"].as_str()), (Some(3), Some("3:7")));
+        let text = text(&path, &attributes(), None, &Accounts::read());
+        assert!(text.starts_with("w:/a\n  regular, 2048 bytes (2.0 KiB), 1 links\n  mode 0640 -rw-r-----,"), "{text}");
+        assert!(text.contains("object 3:7 on n03"), "{text}");
+    }
+}

@@ -1,0 +1,415 @@
+//! `weft up`: starts a file system.
+
+use crate::cluster;
+use crate::failure::{Ending, Explain, Failure, Outcome};
+use crate::host::start::{self, NodeOrder, StartOrder, Started, StartedNode};
+use crate::host::stop::StopOrder;
+use crate::host::{Machine, Order, Reply};
+use crate::hosts::{self, SITE_DEFAULT, StoreChoice};
+use crate::leftovers;
+use crate::listen::Listen;
+use crate::output;
+use crate::processes::Process;
+use crate::quantity::span_text;
+use crate::session;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+use weft_client::instance::NodeProcess;
+use weft_client::{Client, ClientOptions, Instance};
+use weft_protocol::message::node::NodeRequest;
+use weft_protocol::{InodeNumber, NodeId, NodeRecord};
+
+/// How long nodes that were just started may take to accept the map.
+const MAP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long nodes are given to end when another one failed.
+const STOP_PATIENCE_MS: u64 = 1000;
+/// Nodes when neither a number nor hosts are given.
+const NODES_DEFAULT: u16 = 4;
+
+const HELP: &str = "\
+Without --hosts, the nodes run on this machine. With it, each line of the file
+starts a node:
+  HOST [site=NAME] [store=DIR[:SIZE]] [listen=IFACE|CIDR|ADDR]     # comment
+HOST is reached by ssh, which must not ask (BatchMode) and must find `weft`
+there; `localhost` is this machine, without ssh. WEFT_SSH names another program
+than ssh.
+
+Stores: each node has the directory nNN of its own below DIR; without --store
+below $TMPDIR/weft-UID/NAME/store (TMPDIR unset: /tmp). SIZE is what all nodes
+here may use together, in the file of hosts what that node may use. `weft down`
+removes the directories that were made.
+
+Names, sockets and logs are in $XDG_RUNTIME_DIR/weft/NAME, or
+/tmp/weft-UID/NAME. Metadata is kept in memory: the file system ends with `weft
+down`, copy out what is to stay.
+
+Examples:
+  weft up
+  weft up job42 --nodes 8 --store /nvme/scratch:700GiB
+  weft up lab --hosts hosts.txt --listen ib0";
+
+/// Start a file system: nodes on this machine, or on hosts reached by ssh
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = HELP)]
+pub struct Args {
+    /// Name of the file system
+    #[arg(default_value = "weft")]
+    name: String,
+    /// Nodes on this machine [default: 4]
+    #[arg(long, value_name = "N", conflicts_with = "hosts")]
+    nodes: Option<u16>,
+    /// Directory for the nodes' stores, and bytes that they may use: DIR or DIR:SIZE
+    #[arg(long, value_name = "DIR[:SIZE]")]
+    store: Option<StoreChoice>,
+    /// File with a host per line
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    /// Interface, network or address that nodes listen on [default: loopback; of hosts: where ssh came in]
+    #[arg(long, value_name = "IFACE|CIDR|ADDR")]
+    listen: Option<Listen>,
+    /// Shards of the namespace per node [default: 4, on more than 4 nodes 2, on more than 16 1]
+    #[arg(long, value_name = "K")]
+    shards_per_node: Option<usize>,
+    /// Nodes of one machine count as different machines: data between them goes by TCP (tests, benchmarks)
+    #[arg(long)]
+    identity_per_node: bool,
+}
+
+/// What is to be started, checked.
+struct Plan {
+    name: String,
+    nodes: Vec<NodePlan>,
+    shards_per_node: usize,
+    identity_per_node: bool,
+}
+
+/// One node of it.
+struct NodePlan {
+    machine: Machine,
+    site: String,
+    order: NodeOrder,
+}
+
+pub fn run(args: Args) -> Outcome {
+    let plan = check(args)?;
+    let begun = Instant::now();
+    let instance = start_all(&plan)?;
+    output::print(&summary(&instance, begun.elapsed()))?;
+    Ok(Ending::Done)
+}
+
+/// From what was typed to what is to be done.
+fn check(args: Args) -> Outcome<Plan> {
+    if !Instance::is_name(&args.name) {
+        return Err(Failure::new(format!("\"{}\" cannot name a file system", args.name))
+            .remedy("use up to 32 letters, digits, '-', '_' and '.', the first one a letter or digit"));
+    }
+    let store = args.store.as_ref().map(absolute_store).transpose()?;
+    let nodes = match &args.hosts {
+        None => local_nodes(args.nodes.unwrap_or(NODES_DEFAULT), store.as_ref(), args.listen.as_ref()),
+        Some(file) => host_nodes(file, store.as_ref(), args.listen.as_ref())?,
+    };
+    let shards_per_node = args.shards_per_node.unwrap_or_else(|| cluster::shards_per_node_default(nodes.len()));
+    cluster::check_counts(nodes.len(), shards_per_node)?;
+    Ok(Plan { name: args.name, nodes, shards_per_node, identity_per_node: args.identity_per_node })
+}
+
+/// Nodes run with another working directory than this command.
+fn absolute_store(store: &StoreChoice) -> Outcome<StoreChoice> {
+    let directory = std::path::absolute(&store.directory).explain(|| store.directory.display())?;
+    Ok(StoreChoice { directory, size: store.size })
+}
+
+fn local_nodes(count: u16, store: Option<&StoreChoice>, listen: Option<&Listen>) -> Vec<NodePlan> {
+    let share = store.and_then(|store| store.size).map(|size| size.0 / u64::from(count.max(1)));
+    let node = |id| NodePlan {
+        machine: Machine::Here,
+        site: SITE_DEFAULT.to_owned(),
+        order: NodeOrder {
+            node: NodeId(id),
+            store: store.map(|store| store.directory.clone()),
+            store_size: share,
+            listen: Some(listen.cloned().unwrap_or(Listen::LOOPBACK)),
+        },
+    };
+    (0..count).map(node).collect()
+}
+
+fn host_nodes(file: &Path, store: Option<&StoreChoice>, listen: Option<&Listen>) -> Outcome<Vec<NodePlan>> {
+    let text = std::fs::read_to_string(file).explain(|| file.display()).map_err(Failure::failed)?;
+    let entries = hosts::parse(&text).map_err(|error| {
+        Failure::new(format!("{}: {error}", file.display())).remedy("`weft up --help` shows what a line may have")
+    })?;
+    let alone = entries.iter().all(|entry| entry.ssh_host.is_none());
+    let node = |(id, entry): (u16, hosts::HostEntry)| {
+        let store = entry.store.as_ref().or(store);
+        let listen = entry.listen.or_else(|| listen.cloned());
+        let listen = listen.or_else(|| alone.then_some(Listen::LOOPBACK));
+        if listen.is_none() && entry.ssh_host.is_none() {
+            return Err(Failure::new(format!(
+                "{}: localhost: which address do the other hosts reach?",
+                file.display()
+            ))
+            .remedy("write listen=IFACE|CIDR|ADDR behind it, or give --listen"));
+        }
+        let order = NodeOrder {
+            node: NodeId(id),
+            store: store.map(|store| store.directory.clone()),
+            store_size: store.and_then(|store| store.size).map(|size| size.0),
+            listen,
+        };
+        Ok(NodePlan { machine: entry.ssh_host.into(), site: entry.site, order })
+    };
+    (0..=u16::MAX).zip(entries).map(node).collect()
+}
+
+/// Starts the nodes, gives them the map, and records the file system. When anything fails, nothing is left.
+fn start_all(plan: &Plan) -> Outcome<Instance> {
+    let directory = claim_name(&plan.name)?;
+    let started = begin(plan, &directory);
+    let (instance, outcome) = match started {
+        Ok(instance) => {
+            let outcome = complete(&instance);
+            (instance, outcome)
+        }
+        Err(failure) => {
+            let map = weft_protocol::ClusterMap { name: plan.name.clone(), ..Default::default() };
+            (Instance { map, processes: Vec::new(), directory }, Err(failure))
+        }
+    };
+    if let Err(failure) = outcome {
+        take_back(&instance);
+        return Err(failure);
+    }
+    // From here on the record tells that it runs.
+    let _ = std::fs::remove_file(instance.directory.join("up.pid"));
+    Ok(instance)
+}
+
+/// Makes the runtime directory, which is also the lock against another `weft up` of this name.
+fn claim_name(name: &str) -> Outcome<PathBuf> {
+    let directory = Instance::make_directory(name).map_err(|error| {
+        if error.kind() != io::ErrorKind::AlreadyExists {
+            return Failure::of_io("runtime directory", &error)
+                .failed()
+                .remedy("set XDG_RUNTIME_DIR to a directory of yours");
+        }
+        match Instance::all().unwrap_or_default().iter().find(|instance| instance.map.name == name) {
+            Some(instance) => leftovers::refuse_start(name, &leftovers::state_of(instance)),
+            None => Failure::of_io("runtime directory", &error).remedy("try again"),
+        }
+    })?;
+    Process::current()?.write(&directory.join("up.pid"))?;
+    Ok(directory)
+}
+
+/// Starts all nodes, on all machines at the same time, and makes the map.
+fn begin(plan: &Plan, directory: &Path) -> Outcome<Instance> {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(|error| Failure::new(format!("random numbers for the node key: {error}")))?;
+    let node_key = start::hexadecimal(&key);
+    start::write_key(&directory.join("node.key"), &node_key)?;
+
+    let mut orders: BTreeMap<&Machine, StartOrder> = BTreeMap::new();
+    for node in &plan.nodes {
+        let order = orders.entry(&node.machine).or_insert_with(|| StartOrder {
+            name: plan.name.clone(),
+            node_key: node_key.clone(),
+            owner_uid: rustix::process::getuid().as_raw(),
+            owner_gid: rustix::process::getgid().as_raw(),
+            identity_per_node: plan.identity_per_node,
+            nodes: Vec::new(),
+        });
+        order.nodes.push(node.order.clone());
+    }
+    let replies: Vec<(&Machine, Outcome<Started>)> = thread::scope(|scope| {
+        let starts: Vec<_> = orders
+            .into_iter()
+            .map(|(machine, order)| (machine, scope.spawn(move || start_on(machine, order))))
+            .collect();
+        let crashed = || Err(Failure::new("a thread of `weft up` failed"));
+        starts.into_iter().map(|(machine, start)| (machine, start.join().unwrap_or_else(|_| crashed()))).collect()
+    });
+    let mut failures = Vec::new();
+    let mut started = BTreeMap::new();
+    for (machine, reply) in replies {
+        match reply {
+            Ok(of_machine) => {
+                let host = machine.ssh_host().unwrap_or(of_machine.host);
+                started.extend(of_machine.nodes.into_iter().map(|node| (node.node, (machine, host.clone(), node))));
+            }
+            Err(failure) => failures.push(failure),
+        }
+    }
+    let instance = record(plan, directory, &started);
+    match failures.into_iter().next() {
+        None => Ok(instance),
+        Some(failure) => {
+            take_back(&instance);
+            Err(failure)
+        }
+    }
+}
+
+fn start_on(machine: &Machine, order: StartOrder) -> Outcome<Started> {
+    match machine.perform(&Order::Start(order))? {
+        Reply::Started(started) => Ok(started),
+        other => {
+            Err(Failure::new(format!("unexpected reply {other:?}")).remedy("use the same version of weft on all hosts"))
+        }
+    }
+}
+
+/// Map and processes of the nodes that were started.
+fn record(plan: &Plan, directory: &Path, started: &BTreeMap<NodeId, (&Machine, String, StartedNode)>) -> Instance {
+    let sites: BTreeMap<NodeId, &str> = plan.nodes.iter().map(|node| (node.order.node, node.site.as_str())).collect();
+    let nodes = started.values().map(|(_, host, node)| NodeRecord {
+        id: node.node,
+        host: host.clone(),
+        site: sites.get(&node.node).copied().unwrap_or(SITE_DEFAULT).to_owned(),
+        identity: node.identity,
+        address: node.address.clone(),
+        stores: true,
+    });
+    let processes = started.values().map(|(machine, _, node)| NodeProcess {
+        node: node.node,
+        ssh_host: machine.ssh_host(),
+        pid: node.process.pid,
+        start_time: node.process.start_time,
+        store: node.store.clone(),
+        store_made: node.store_made,
+    });
+    let map = cluster::first_map(&plan.name, nodes.collect(), plan.shards_per_node);
+    Instance { map, processes: processes.collect(), directory: directory.to_owned() }
+}
+
+/// Records the file system, gives every node the map, and sees that `/` answers.
+fn complete(instance: &Instance) -> Outcome<()> {
+    instance.save().map_err(|error| Failure::of_io("record the file system", &error).failed())?;
+    let name = &instance.map.name;
+    let client = Client::connect(instance, &ClientOptions::default())
+        .map_err(|error| Failure::of_weft("connect to the nodes that were started", &error).failed())?;
+    let nodes = instance.map.nodes.iter().map(|node| node.id);
+    let request = NodeRequest::SetMap(instance.map.clone());
+    for (node, answer) in session::ask_nodes(&client, nodes, &request, MAP_PATIENCE) {
+        answer.map_err(|error| {
+            Failure::of_weft(format_args!("give node {} the map", session::node_name(node)), &error).failed()
+        })?;
+    }
+    client
+        .attributes(&client.credentials(), InodeNumber::ROOT)
+        .map_err(|error| Failure::of_weft(format_args!("look at {name}:/"), &error).failed())?;
+    // Other machines of the file system get the record, so that clients on them find it.
+    let others = machines(instance).into_iter().filter(|machine| *machine != Machine::Here);
+    others
+        .into_iter()
+        .try_for_each(|machine| machine.perform(&Order::Install(Box::new(instance.clone()))).map(|_| ()))?;
+    client.close().map_err(|error| Failure::of_weft("end the connection", &error).failed())
+}
+
+/// This machine and those that run nodes.
+fn machines(instance: &Instance) -> BTreeSet<Machine> {
+    let of_nodes = instance.processes.iter().map(|process| process.ssh_host.clone().into());
+    of_nodes.chain([Machine::Here]).collect()
+}
+
+/// Ends what was started, on all machines. What fails here is said and does not hide the failure that led here.
+fn take_back(instance: &Instance) {
+    for machine in machines(instance) {
+        let of_machine = |process: &&NodeProcess| Machine::from(process.ssh_host.clone()) == machine;
+        let order = Order::Stop(StopOrder {
+            name: instance.map.name.clone(),
+            processes: instance.processes.iter().filter(of_machine).cloned().collect(),
+            alone_ms: 0,
+            asked_ms: STOP_PATIENCE_MS,
+        });
+        if let Err(failure) = machine.perform(&order) {
+            output::warn(&failure);
+        }
+    }
+}
+
+/// What runs now, and what can be done with it.
+fn summary(instance: &Instance, took: Duration) -> String {
+    let name = &instance.map.name;
+    let (nodes, shards) = (instance.map.nodes.len(), instance.map.shards.len());
+    let store = instance.processes.first().map(|process| process.store.display().to_string()).unwrap_or_default();
+    let more = if nodes > 1 { " ..." } else { "" };
+    format!(
+        "{name} is up: {nodes} nodes, {shards} shards, in {}; stores: {store}{more}\n\n  \
+         weft mount {name} MOUNTPOINT     work with it as a directory\n  \
+         weft cp -r DIR {name}:/          copy something in\n  \
+         weft status {name}               see how it is\n  \
+         weft down {name}                 end it; what is in it goes\n",
+        span_text(took)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{FromArgMatches, Parser};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn plan(words: &[&str]) -> Outcome<Plan> {
+        let matches = <Line as clap::CommandFactory>::command().try_get_matches_from([&["up"], words].concat());
+        let line = matches.and_then(|matches| Line::from_arg_matches(&matches));
+        check(line.map_err(|error| Failure::new(error.to_string()))?.args)
+    }
+
+    #[test]
+    fn four_nodes_of_four_shards_on_loopback_by_default() {
+        let plan = plan(&[]).expect("plan");
+        assert_eq!((plan.name.as_str(), plan.nodes.len(), plan.shards_per_node), ("weft", 4, 4));
+        assert!(plan.nodes.iter().all(|node| node.machine == Machine::Here));
+        assert!(
+            plan.nodes.iter().all(|node| node.order.listen == Some(Listen::LOOPBACK) && node.order.store.is_none())
+        );
+    }
+
+    #[test]
+    fn the_size_is_split_over_the_nodes() {
+        let plan = plan(&["j", "--nodes", "8", "--store", "/s:8GiB", "--shards-per-node", "1"]).expect("plan");
+        assert!(plan.nodes.iter().all(|node| node.order.store_size == Some(1 << 30)));
+        assert!(plan.nodes.iter().all(|node| node.order.store.as_deref() == Some(Path::new("/s"))));
+        assert_eq!(plan.shards_per_node, 1);
+    }
+
+    #[test]
+    fn a_host_may_override_what_is_for_all() {
+        let file = std::env::temp_dir().join(format!("weft-hosts-{}", std::process::id()));
+        std::fs::write(&file, "a site=x listen=ib0\nb store=/t:1MiB\n").expect("written");
+        let name = file.to_str().expect("text");
+        let plan = plan(&["--hosts", name, "--store", "/s:2MiB", "--listen", "10.0.0.0/8"]).expect("plan");
+        let orders: Vec<&NodeOrder> = plan.nodes.iter().map(|node| &node.order).collect();
+        assert_eq!((plan.nodes[0].site.as_str(), plan.nodes[1].site.as_str()), ("x", "local"));
+        assert_eq!(orders[0].listen, Some(Listen::Interface("ib0".into())));
+        assert_eq!(orders[1].listen.as_ref().map(ToString::to_string).as_deref(), Some("10.0.0.0/8"));
+        assert_eq!((orders[0].store_size, orders[1].store_size), (Some(2 << 20), Some(1 << 20)));
+        std::fs::write(&file, "a\nlocalhost\n").expect("written");
+        assert!(self::plan(&["--hosts", name]).is_err_and(|failure| failure.text().contains("localhost")));
+        std::fs::remove_file(&file).expect("removed");
+        assert!(self::plan(&["--hosts", name]).is_err_and(|failure| failure.exit_code() == 2));
+    }
+
+    #[test]
+    fn bad_use_is_refused() {
+        for words in [
+            &["a/b"][..],
+            &["--nodes", "0"],
+            &["--nodes", "5000"],
+            &["--store", ":4G"],
+            &["--hosts", "x", "--nodes", "2"],
+        ] {
+            assert!(plan(words).is_err(), "{words:?}");
+        }
+    }
+}
