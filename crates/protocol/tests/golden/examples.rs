@@ -1,0 +1,424 @@
+//! One value of every message, and of every variant inside them.
+
+use weft_protocol::capability::CapabilityClaims;
+use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest};
+use weft_protocol::handshake::{ClientHello, ClientProof, KeyName, Purpose, ServerHello, Welcome};
+use weft_protocol::message::Message;
+use weft_protocol::message::node::{Counters, NodeAnswer, NodeRequest, NodeStatus, RequestInFlight, ShardStatus};
+use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerCall, PeerReply, PeerStep};
+use weft_protocol::message::recall::{Recall, RecallAnswer};
+use weft_protocol::message::shard::{
+    Access, CreateFile, DirectoryCursor, DirectoryEntry, DirectoryPage, OpenFlags, RenameMode, ShardAnswer, ShardCall,
+    ShardReply, ShardRequest, SymlinkTarget,
+};
+use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
+use weft_protocol::{
+    AttributeChanges, Attributes, Capability, ClusterMap, Credentials, Error, FileKind, Generation, Grants,
+    InodeNumber, Layout, LeaseKey, LeaseMode, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord,
+    ObjectId, Rights, SessionId, ShardId, SlotIndex, TimeChange, Timestamp,
+};
+
+fn inode() -> InodeNumber {
+    InodeNumber::new(ShardId(3), 1_000_001)
+}
+
+fn object() -> ObjectId {
+    ObjectId::new(NodeId(2), 77)
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).expect("a valid name")
+}
+
+fn time() -> Timestamp {
+    Timestamp(1_700_000_000_123_456_789)
+}
+
+pub fn credentials() -> Credentials {
+    Credentials { uid: 1000, gid: 100, groups: Box::new([4, 24, 65_534]) }
+}
+
+fn attributes(kind: FileKind, layout: Layout) -> Attributes {
+    Attributes {
+        inode: inode(),
+        kind,
+        mode: 0o2755,
+        links: 2,
+        uid: 1000,
+        gid: 100,
+        size: 1 << 33,
+        atime: Timestamp(-1),
+        mtime: time(),
+        ctime: Timestamp(0),
+        layout,
+    }
+}
+
+fn file() -> Attributes {
+    attributes(FileKind::Regular, Layout::Whole { object: object(), generation: Generation(1) })
+}
+
+pub fn capability() -> Capability {
+    NodeKey::new([7; 32]).sign(&CapabilityClaims {
+        object: object(),
+        count: 1,
+        generation: Generation(1),
+        epoch: MapEpoch(5),
+        expires_seconds: 1_700_003_600,
+        owner_uid: 1000,
+        rights: Rights::READ | Rights::WRITE,
+        session: SessionId(0x0123_4567_89ab_cdef),
+    })
+}
+
+fn space() -> Space {
+    Space { total: 1 << 40, free: 1 << 39, reserve: 1 << 30, objects: 12 }
+}
+
+fn map() -> ClusterMap {
+    let node = |id: u16, stores| NodeRecord {
+        id: NodeId(id),
+        host: format!("host{id}"),
+        site: "lab".to_owned(),
+        identity: NodeIdentity(0xfeed_0000 + u64::from(id)),
+        address: NodeAddress { tcp: format!("10.0.0.{id}:7000"), unix: format!("/run/{id}.sock") },
+        stores,
+    };
+    ClusterMap {
+        name: "scratch".to_owned(),
+        epoch: MapEpoch(5),
+        nodes: vec![node(0, true), node(2, false)],
+        shards: vec![NodeId(0), NodeId(2), NodeId(0)],
+    }
+}
+
+fn intent() -> IntentId {
+    IntentId { shard: ShardId(3), number: 9 }
+}
+
+pub fn lease_keys() -> Vec<LeaseKey> {
+    vec![
+        LeaseKey::Attributes(inode()),
+        LeaseKey::Entry(inode(), name("file").hash64()),
+        LeaseKey::Directory(InodeNumber::ROOT),
+        LeaseKey::Data(inode()),
+    ]
+}
+
+pub fn lease_modes() -> Vec<LeaseMode> {
+    vec![LeaseMode::None, LeaseMode::Open, LeaseMode::Shared, LeaseMode::Exclusive]
+}
+
+pub fn access() -> Vec<Access> {
+    vec![Access::Read, Access::Write, Access::ReadWrite]
+}
+
+pub fn rename_modes() -> Vec<RenameMode> {
+    vec![RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange]
+}
+
+pub fn file_kinds() -> Vec<FileKind> {
+    vec![FileKind::Regular, FileKind::Directory, FileKind::Symlink]
+}
+
+pub fn layouts() -> Vec<Layout> {
+    vec![Layout::Empty, Layout::Whole { object: object(), generation: Generation(1) }]
+}
+
+pub fn time_changes() -> Vec<TimeChange> {
+    vec![TimeChange::Now, TimeChange::To(time())]
+}
+
+pub fn errors() -> Vec<Error> {
+    vec![
+        Error::NotFound,
+        Error::Exists,
+        Error::NotDirectory,
+        Error::IsDirectory,
+        Error::NotEmpty,
+        Error::AccessDenied,
+        Error::NotPermitted,
+        Error::NameTooLong,
+        Error::Invalid,
+        Error::SymlinkLoop,
+        Error::TooManyLinks,
+        Error::FileTooLarge,
+        Error::NoSpace,
+        Error::CrossShard,
+        Error::Stale,
+        Error::NoObject,
+        Error::BadHandle,
+        Error::NotSupported,
+        Error::Busy,
+        Error::StaleMap(MapEpoch(6)),
+        Error::WrongShard(ShardId(3)),
+        Error::SessionEnded,
+        Error::CapabilityRejected,
+        Error::Unreachable,
+        Error::Device(28),
+        Error::Malformed,
+    ]
+}
+
+pub fn shard_requests() -> Vec<ShardRequest> {
+    let parent = InodeNumber::ROOT;
+    let flags = |access| OpenFlags { access, truncate: true, direct: false };
+    let mut requests = vec![
+        ShardRequest::Lookup { parent, name: name("file") },
+        ShardRequest::GetAttributes { inode: inode() },
+        ShardRequest::OpenAt {
+            parent,
+            name: name("file"),
+            flags: flags(Access::ReadWrite),
+            create: Some(CreateFile { mode: 0o644, exclusive: true }),
+        },
+        ShardRequest::Commit { inode: inode(), object: Some(object()), size: 4096, mtime: time() },
+        ShardRequest::MakeDirectory { parent, name: name("directory"), mode: 0o755, home: Some(NodeId(2)) },
+        ShardRequest::MakeSymlink { parent, name: name("link"), target: SymlinkTarget(b"../file".to_vec()) },
+        ShardRequest::ReadLink { inode: inode() },
+        ShardRequest::Link { inode: inode(), parent, name: name("other") },
+        ShardRequest::Unlink { parent, name: name("file") },
+        ShardRequest::RemoveDirectory { parent, name: name("directory") },
+        ShardRequest::ReadDirectory {
+            inode: parent,
+            cursor: DirectoryCursor { bucket: 0, after: Some(name("file")) },
+            entries_max: 4096,
+            with_attributes: true,
+        },
+        ShardRequest::Release { leases: lease_keys().into_iter().map(|key| (key, 300)).collect() },
+        ShardRequest::EndSession,
+        ShardRequest::Ping,
+    ];
+    requests.extend(access().into_iter().map(|access| ShardRequest::Open { inode: inode(), flags: flags(access) }));
+    requests.extend(rename_modes().into_iter().map(|mode| ShardRequest::Rename {
+        parent,
+        name: name("file"),
+        new_parent: inode(),
+        new_name: name("other"),
+        mode,
+    }));
+    requests.extend(time_changes().into_iter().map(|change| ShardRequest::SetAttributes {
+        inode: inode(),
+        changes: AttributeChanges {
+            mode: Some(0o600),
+            uid: Some(0),
+            gid: None,
+            size: Some(0),
+            atime: Some(change),
+            mtime: None,
+        },
+    }));
+    requests
+}
+
+pub fn shard_answers() -> Vec<ShardAnswer> {
+    let grants = Grants::all();
+    let entry = |text: &str, kind, attributes| DirectoryEntry { name: name(text), inode: inode(), kind, attributes };
+    let mut answers = vec![
+        ShardAnswer::Done,
+        ShardAnswer::RemoteDirectory { inode: inode(), grants },
+        ShardAnswer::Absent { grants: Grants::ENTRY },
+        ShardAnswer::Opened { attributes: file(), capability: Some(capability()), created: true, grants },
+        ShardAnswer::Target(SymlinkTarget(b"../file".to_vec())),
+        ShardAnswer::Page(DirectoryPage {
+            entries: vec![
+                entry("file", FileKind::Regular, Some(file())),
+                entry("directory", FileKind::Directory, None),
+                entry("link", FileKind::Symlink, None),
+            ],
+            next: Some(DirectoryCursor { bucket: 0, after: Some(name("link")) }),
+            grants: Grants::DIRECTORY,
+            parent: InodeNumber::ROOT,
+        }),
+        ShardAnswer::Removed { inode: inode(), links: 1 },
+        ShardAnswer::Renamed { inode: inode(), replaced: Some((InodeNumber::ROOT, 0)) },
+    ];
+    answers.extend(
+        file_kinds()
+            .into_iter()
+            .map(|kind| ShardAnswer::Entry { attributes: attributes(kind, Layout::Empty), grants: Grants::ATTRIBUTES }),
+    );
+    answers
+}
+
+pub fn storage_requests() -> Vec<StorageRequest> {
+    vec![
+        StorageRequest::LeaseObjects { count: 1024 },
+        StorageRequest::Stat { inode: inode(), object: object() },
+        StorageRequest::Truncate { inode: inode(), object: object(), size: 4096 },
+        StorageRequest::Remove { objects: vec![(inode(), object())] },
+        StorageRequest::Space,
+    ]
+}
+
+pub fn storage_answers() -> Vec<StorageAnswer> {
+    vec![
+        StorageAnswer::Done,
+        StorageAnswer::Batch { capability: capability() },
+        StorageAnswer::Object { size: 4096, mtime: time() },
+        StorageAnswer::Space(space()),
+    ]
+}
+
+pub fn node_requests() -> Vec<NodeRequest> {
+    vec![
+        NodeRequest::Ping,
+        NodeRequest::GetMap,
+        NodeRequest::SetMap(map()),
+        NodeRequest::Status,
+        NodeRequest::Stuck,
+        NodeRequest::Shutdown,
+    ]
+}
+
+pub fn node_answers() -> Vec<NodeAnswer> {
+    let shard = ShardStatus {
+        shard: ShardId(3),
+        inodes: 1,
+        dentries: 2,
+        sessions: 3,
+        leases: 4,
+        recalls: 5,
+        parked: 6,
+        store_bytes: 70_000,
+        failed: Some("assertion failed".to_owned()),
+    };
+    let counters = Counters {
+        requests: 1,
+        read_tcp_bytes: 2,
+        read_unix_bytes: 3,
+        write_tcp_bytes: 4,
+        write_unix_bytes: 5,
+        descriptors_passed: 6,
+        capabilities_rejected: 7,
+        peers_rejected: 8,
+    };
+    vec![
+        NodeAnswer::Done,
+        NodeAnswer::Map(map()),
+        NodeAnswer::Status(NodeStatus {
+            node: NodeId(2),
+            pid: 4242,
+            uptime_seconds: 3600,
+            shards: vec![shard],
+            space: Some(space()),
+            store: "/scratch/store".to_owned(),
+            counters,
+            connections: 9,
+        }),
+        NodeAnswer::InFlight(vec![RequestInFlight {
+            peer: "uid 1000, session 0000000000000001".to_owned(),
+            request: "unlink".to_owned(),
+            state: "waits for a recall".to_owned(),
+            age_ms: 250,
+        }]),
+    ]
+}
+
+pub fn peer_steps() -> Vec<PeerStep> {
+    vec![
+        PeerStep::MakeDirectoryInode { parent: InodeNumber::ROOT, mode: 0o755, uid: 1000, gid: 100, time: time() },
+        PeerStep::RemoveDirectoryInode { inode: inode(), credentials: credentials(), sticky_parent_uid: Some(1000) },
+        PeerStep::Forget,
+        PeerStep::Undo,
+    ]
+}
+
+pub fn peer_answers() -> Vec<PeerAnswer> {
+    vec![PeerAnswer::Made(attributes(FileKind::Directory, Layout::Empty)), PeerAnswer::Removed, PeerAnswer::Forgotten]
+}
+
+/// Every control message.
+pub fn messages() -> Vec<Message> {
+    let call = |request| {
+        Message::Shard(ShardCall {
+            shard: ShardId(3),
+            epoch: MapEpoch(5),
+            slot: SlotIndex(7),
+            sequence: 300,
+            credentials: Some(credentials()),
+            request,
+        })
+    };
+    let reply = |result| Message::ShardReply(ShardReply { stamp: 301, result });
+    let step = |step| Message::Peer(PeerCall { to: ShardId(1), epoch: MapEpoch(5), intent: intent(), step });
+    let recall = |key, to| Message::Recall(Recall { shard: ShardId(3), number: 11, key, to, stamp: 302 });
+    let mut all: Vec<Message> = shard_requests().into_iter().map(call).collect();
+    all.extend(shard_answers().into_iter().map(|answer| reply(Ok(answer))));
+    all.extend(errors().into_iter().map(|error| reply(Err(error))));
+    all.extend(storage_requests().into_iter().map(Message::Storage));
+    all.extend(storage_answers().into_iter().map(|answer| Message::StorageReply(Ok(answer))));
+    all.push(Message::StorageReply(Err(Error::NoObject)));
+    all.extend(node_requests().into_iter().map(Message::Node));
+    all.extend(node_answers().into_iter().map(|answer| Message::NodeReply(Box::new(Ok(answer)))));
+    all.push(Message::NodeReply(Box::new(Err(Error::NotPermitted))));
+    all.extend(peer_steps().into_iter().map(step));
+    let answered = |result| Message::PeerReply(PeerReply { intent: intent(), result });
+    all.extend(peer_answers().into_iter().map(|answer| answered(Ok(answer))));
+    all.push(answered(Err(Error::NotEmpty)));
+    all.extend(lease_keys().into_iter().map(|key| recall(key, LeaseMode::None)));
+    all.extend(lease_modes().into_iter().map(|mode| recall(LeaseKey::Data(inode()), mode)));
+    all.push(Message::RecallAnswer(RecallAnswer { shard: ShardId(3), number: 11, kept: LeaseMode::Open }));
+    all.push(Message::Renew);
+    all.push(Message::RenewReply);
+    all
+}
+
+pub fn key_names() -> Vec<KeyName> {
+    vec![KeyName::Node(NodeId(2)), KeyName::Owner, KeyName::User(credentials())]
+}
+
+pub fn purposes() -> Vec<Purpose> {
+    vec![Purpose::Control, Purpose::Data, Purpose::Recall]
+}
+
+pub fn client_hello(key_name: KeyName, purpose: Purpose) -> ClientHello {
+    ClientHello {
+        key_name,
+        purpose,
+        session: SessionId(0x0123_4567_89ab_cdef),
+        identity: NodeIdentity(0xfeed_0002),
+        nonce: [0xc1; 32],
+    }
+}
+
+pub fn server_hello() -> ServerHello {
+    ServerHello { node: NodeId(2), identity: NodeIdentity(0xfeed_0002), nonce: [0x5e; 32], proof: [0xa5; 32] }
+}
+
+pub fn client_proof() -> ClientProof {
+    ClientProof { proof: [0x5a; 32] }
+}
+
+pub fn welcomes() -> Vec<Welcome> {
+    vec![Welcome { result: Ok(MapEpoch(5)) }, Welcome { result: Err(Error::AccessDenied) }]
+}
+
+pub fn data_operations() -> Vec<DataOperation> {
+    vec![
+        DataOperation::Read,
+        DataOperation::Write,
+        DataOperation::Append,
+        DataOperation::Sync,
+        DataOperation::Stat,
+        DataOperation::Descriptor,
+    ]
+}
+
+pub fn data_request(operation: DataOperation) -> DataRequest {
+    DataRequest {
+        operation,
+        bytes: 65_536,
+        id: 12,
+        object: object(),
+        inode: inode(),
+        offset: 1 << 32,
+        memory: BulkDescriptor::default(),
+        capability: capability(),
+    }
+}
+
+pub fn data_replies() -> Vec<DataReply> {
+    let done = DataReply { status: 0, id: 12, bulk_bytes: 65_536, written_bytes: 0, size: 1 << 33, mtime: time() };
+    vec![done, DataReply::failed(12, &Error::NoSpace), DataReply::failed(12, &Error::CapabilityRejected)]
+}
