@@ -5,8 +5,8 @@ use crate::leftovers::{self, State};
 use crate::target::WeftPath;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use weft_client::{Client, ClientOptions, Entry, Instance};
@@ -16,12 +16,15 @@ use weft_protocol::{Credentials, Error, InodeNumber, Name, NodeId};
 /// How long a command waits for nodes that it only asks for their state.
 pub const ANSWER_PATIENCE: Duration = Duration::from_secs(3);
 
-/// A connected file system.
+/// A connected file system. The connection ends with it: leases of a client that just vanished would hold up others until
+/// its session's term is over.
 pub struct Session {
     pub client: Client,
     /// On whose behalf the command works.
     pub who: Credentials,
     pub instance: Instance,
+    /// The connection was ended, and its errors were seen.
+    closed: AtomicBool,
 }
 
 impl Session {
@@ -40,7 +43,7 @@ impl Session {
             ))
         })?;
         let who = client.credentials();
-        Ok(Session { client, who, instance })
+        Ok(Session { client, who, instance, closed: AtomicBool::new(false) })
     }
 
     /// The inode of a path.
@@ -56,9 +59,19 @@ impl Session {
         self.client.walk_to_parent(&self.who, &path.path).explain(|| format!("{verb} {path}"))
     }
 
-    /// Ends the connection; errors of buffered writes show here.
-    pub fn close(self) -> Outcome<()> {
+    /// Ends the connection; errors of buffered writes show here. Nothing can be done with it any more.
+    pub fn close(&self) -> Outcome<()> {
+        self.closed.store(true, Ordering::Relaxed);
         self.client.close().explain(|| format!("close the connection to \"{}\"", self.instance.map.name))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Relaxed) {
+            // A command that got here has failed already, and says why.
+            let _ = self.client.close();
+        }
     }
 }
 
@@ -81,9 +94,7 @@ impl Sessions {
 
     /// Ends all connections.
     pub fn close(self) -> Outcome<()> {
-        self.0.into_iter().try_for_each(|(name, session)| {
-            session.client.close().explain(|| format!("close the connection to \"{name}\""))
-        })
+        self.0.values().try_for_each(|session| session.close())
     }
 }
 

@@ -99,6 +99,7 @@ impl Worker {
             Phase::Unlink(names) => self.names(&names, self.setup.index).map(|(at, names)| Prepared::Unlink(at, names)),
             Phase::Stat(names) => {
                 // A new client knows nothing yet; with several workers it asks for what another one made.
+                self.session.close()?;
                 *self = Worker::new(&self.setup)?;
                 let next = (self.setup.index + 1) % names.directories.len().max(1);
                 self.names(&names, next).map(|(at, names)| Prepared::Stat(at, names))

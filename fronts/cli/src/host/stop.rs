@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 use weft_client::Instance;
 use weft_client::instance::NodeProcess;
@@ -42,11 +43,9 @@ pub fn stop(order: &StopOrder) -> Outcome<Stopped> {
         return Err(Failure::new(format!("node {}: process {} does not end", node_name(stuck.node), stuck.pid))
             .remedy("it hangs in the kernel: see /proc/PID/stack, then run this again"));
     }
-    for process in &order.processes {
-        if process.store_made && !process.store.as_os_str().is_empty() {
-            remove_store(&process.store, &order.name)?;
-        }
-    }
+    let made = order.processes.iter().filter(|process| process.store_made && !process.store.as_os_str().is_empty());
+    let stores: Vec<PathBuf> = made.map(|process| process.store.clone()).collect();
+    remove_stores(&stores, &order.name)?;
     let map = ClusterMap { name: order.name.clone(), ..ClusterMap::default() };
     let instance = Instance { map, processes: Vec::new(), directory: Instance::directory_of(&order.name) };
     instance.remove().map_err(|error| {
@@ -62,6 +61,17 @@ pub fn mark(process: &NodeProcess) -> Process {
     Process { pid: process.pid, start_time: process.start_time }
 }
 
+/// Removes the directories of several nodes, side by side: they may be on devices of their own, and hold millions of objects.
+pub fn remove_stores(directories: &[PathBuf], file_system: &str) -> Outcome<()> {
+    let removed: Vec<Outcome<()>> = thread::scope(|scope| {
+        let remove = |directory| move || remove_store(directory, file_system);
+        let running: Vec<_> = directories.iter().map(|directory: &PathBuf| scope.spawn(remove(directory))).collect();
+        let crashed = || Err(Failure::new("a thread that removes a store failed"));
+        running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| crashed())).collect()
+    });
+    removed.into_iter().collect()
+}
+
 /// Removes a node's directory; the last one takes the default directory of all of them with it.
 pub fn remove_store(directory: &Path, file_system: &str) -> Outcome<()> {
     match fs::remove_dir_all(directory) {
@@ -72,7 +82,7 @@ pub fn remove_store(directory: &Path, file_system: &str) -> Outcome<()> {
     }
     let default = super::start::default_store(file_system);
     if directory.parent() == Some(&default) {
-        for empty in default.ancestors().take(2) {
+        for empty in default.ancestors().take(3) {
             // What is not empty stays.
             let _ = fs::remove_dir(empty);
         }

@@ -133,9 +133,7 @@ fn end(instance: &Instance, force: bool) -> Outcome<()> {
         }
     }
     if instance.map.nodes.is_empty() {
-        for store in stop::default_stores(name) {
-            stop::remove_store(&store, name)?;
-        }
+        stop::remove_stores(&stop::default_stores(name), name)?;
     }
     if !ended.killed.is_empty() {
         note(format_args!("{} did not end when told to, and had to be killed", names(&ended.killed)));

@@ -1,0 +1,355 @@
+//! The real command with real nodes on this machine: what a user does in the first ten minutes.
+//!
+//! Each test has a runtime directory and stores of its own, and ends what it started also when it fails.
+
+use serde_json::Value;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A place for one test: a runtime directory, and the file system `e2e` in it.
+struct Ground {
+    directory: PathBuf,
+}
+
+impl Ground {
+    /// A new directory, short enough for sockets.
+    fn new(test: &str) -> Self {
+        let directory = PathBuf::from(format!("/tmp/weft-e2e-{test}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).expect("a temporary directory");
+        Self { directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        command.args(words).current_dir(&self.directory).stdin(Stdio::null());
+        command.env("XDG_RUNTIME_DIR", self.path("run")).env("TMPDIR", self.path("tmp"));
+        command.env("WEFT_SSH", self.path("ssh"));
+        command
+    }
+
+    /// Runs the command; fails the test when its exit code is another one.
+    fn weft_code(&self, code: i32, words: &[&str]) -> Output {
+        let output = self.command(words).output().expect("weft starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "weft {}: {said}{}", words.join(" "), self.logs());
+        output
+    }
+
+    /// Runs the command, which has to do what it is asked; answers its standard output.
+    fn weft(&self, words: &[&str]) -> String {
+        String::from_utf8(self.weft_code(0, words).stdout).expect("text")
+    }
+
+    /// Runs the command, which has to fail; answers its standard error.
+    fn weft_fails(&self, code: i32, words: &[&str]) -> String {
+        String::from_utf8(self.weft_code(code, words).stderr).expect("text")
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.weft(words)).expect("JSON")
+    }
+
+    fn status(&self) -> Value {
+        let output = self.command(&["status", "--json", "e2e"]).output().expect("weft starts");
+        let mut status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        status["file_systems"][0].take()
+    }
+
+    /// What the nodes said, for a test that fails.
+    fn logs(&self) -> String {
+        let entries = fs::read_dir(self.path("run/weft/e2e")).into_iter().flatten().flatten();
+        let logs = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "log"));
+        logs.map(|path| format!("\n{}:\n{}", path.display(), fs::read_to_string(&path).unwrap_or_default())).collect()
+    }
+
+    fn mount_is_there(&self, mount_point: &Path) -> bool {
+        let listed = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        listed.contains(&format!(" {} ", mount_point.display()))
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let ended = self.command(&["down", "--force", "e2e"]).output();
+        if !ended.is_ok_and(|output| output.status.success()) && !std::thread::panicking() {
+            panic!("weft down --force failed");
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Waits for something that happens soon.
+fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !happened() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Names, permissions, sizes, times and contents below a directory.
+fn picture(directory: &Path) -> Vec<String> {
+    let mut names: Vec<PathBuf> =
+        fs::read_dir(directory).expect("listed").map(|entry| entry.expect("an entry").path()).collect();
+    names.sort();
+    let mut lines = Vec::new();
+    for path in names {
+        let metadata = fs::symlink_metadata(&path).expect("there");
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if metadata.is_symlink() {
+            lines.push(format!("{name} -> {:?}", fs::read_link(&path).expect("a link")));
+            continue;
+        }
+        let contents = if metadata.is_dir() { picture(&path).join(", ") } else { contents_hash(&path) };
+        let (mode, time) = (metadata.permissions().mode() & 0o777, (metadata.mtime(), metadata.mtime_nsec()));
+        lines.push(format!("{name} {mode:o} {time:?} {contents}"));
+    }
+    lines
+}
+
+fn contents_hash(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).expect("read");
+    let hash = bytes.iter().fold(7_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    format!("{} bytes {hash:x}", bytes.len())
+}
+
+fn make_tree(directory: &Path) {
+    fs::create_dir_all(directory.join("below/empty")).expect("made");
+    fs::write(directory.join("small"), "a few words\n").expect("written");
+    fs::write(directory.join("nothing"), "").expect("written");
+    let large: Vec<u8> =
+        (0..(70_u32 << 20) / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    fs::write(directory.join("below/large"), large).expect("written");
+    fs::write(directory.join("below/straße [1]"), "odd name").expect("written");
+    for number in 0..200 {
+        fs::write(directory.join(format!("below/file-{number}")), number.to_string()).expect("written");
+    }
+    fs::set_permissions(directory.join("small"), fs::Permissions::from_mode(0o750)).expect("set");
+    std::os::unix::fs::symlink("below/large", directory.join("link")).expect("made");
+}
+
+#[test]
+fn a_file_system_is_started_used_and_ended() {
+    let ground = Ground::new("use");
+    let begun = Instant::now();
+    let said = ground.weft(&["up", "e2e", "--nodes", "2"]);
+    assert!(begun.elapsed() < Duration::from_secs(3), "two nodes are up in {:?}", begun.elapsed());
+    for word in ["weft mount e2e", "weft cp -r", "weft status e2e", "weft down e2e"] {
+        assert!(said.contains(word), "{said}");
+    }
+    let refused = ground.weft_fails(2, &["up", "e2e"]);
+    assert!(refused.contains("running already") && refused.contains("remedy:"), "{refused}");
+
+    make_tree(&ground.path("in"));
+    ground.weft(&["cp", "-r", "in", "e2e:/"]);
+    assert_eq!(ground.weft(&["ls", "e2e:/in"]), "below\nlink\nnothing\nsmall\n");
+    assert_eq!(ground.weft(&["ls", "e2e:/in/below"]).lines().count(), 203);
+    let long = ground.weft(&["ls", "-l", "weft:/in"]);
+    assert!(long.contains("-rwxr-x---") && long.contains("link -> below/large"), "{long}");
+    assert_eq!(ground.weft(&["cat", "e2e:/in/small", "e2e:/in/below/file-7"]), "a few words\n7");
+    ground.weft(&["cp", "-r", "e2e:/in", "out"]);
+    assert_eq!(picture(&ground.path("out")), picture(&ground.path("in")));
+
+    let stat = ground.json(&["stat", "--json", "e2e:/in/below/large"]);
+    assert_eq!((stat[0]["size"].as_u64(), stat[0]["kind"].as_str()), (Some(70 << 20), Some("regular")));
+    let located = ground.json(&["locate", "--json", "e2e:/in/below/large"]);
+    let ranges = located[0]["ranges"].as_array().expect("ranges");
+    assert_eq!(ranges.iter().filter_map(|range| range["bytes"].as_u64()).sum::<u64>(), 70 << 20);
+    assert!(ranges.iter().all(|range| range["node"].as_u64().is_some_and(|node| node < 2)), "{located}");
+
+    ground.weft(&["mkdir", "-p", "e2e:/a/b/c"]);
+    ground.weft(&["cp", "-r", "e2e:/in/below", "e2e:/a/b"]);
+    ground.weft(&["mv", "e2e:/a/b/below/large", "e2e:/moved"]);
+    ground.weft(&["mv", "e2e:/a/b/below/file-1", "e2e:/a/b/below/file-2", "e2e:/a"]);
+    assert_eq!(ground.weft(&["cat", "e2e:/a/file-2"]), "2");
+    ground.weft(&["cp", "e2e:/moved", "moved"]);
+    assert_eq!(contents_hash(&ground.path("moved")), contents_hash(&ground.path("in/below/large")));
+    let refused = ground.weft_fails(2, &["rm", "e2e:/a"]);
+    assert!(refused.contains("is a directory"), "{refused}");
+    assert!(ground.weft(&["rm", "-r", "--dry-run", "e2e:/a"]).contains("would remove e2e:/a/b/c\n"));
+    ground.weft(&["rm", "-r", "e2e:/a", "e2e:/moved"]);
+    assert_eq!(ground.weft(&["ls", "e2e:/"]), "in\n");
+    ground.weft_fails(1, &["stat", "e2e:/a"]);
+    ground.weft_fails(1, &["ls", "nothing:/"]);
+
+    let status = ground.status();
+    assert_eq!((status["healthy"].as_bool(), status["state"].as_str()), (Some(true), Some("running")));
+    assert_eq!(status["nodes"].as_array().map(Vec::len), Some(2));
+    assert!(ground.weft(&["status"]).starts_with("e2e: running"));
+    assert_eq!(ground.json(&["debug", "stuck", "--json"])["nodes"].as_array().map(Vec::len), Some(2));
+    assert_eq!(ground.json(&["df", "--json"])["nodes"].as_array().map(Vec::len), Some(2));
+
+    ground.weft(&["down", "e2e"]);
+    assert!(!ground.path("run/weft/e2e").exists());
+    assert!(picture(&ground.path("tmp")).is_empty(), "no store is left");
+    ground.weft_fails(1, &["status"]);
+    ground.weft_fails(1, &["down", "e2e"]);
+}
+
+#[test]
+fn leftovers_of_a_killed_run_are_named_and_removed() {
+    let ground = Ground::new("kill");
+    ground.weft(&["up", "e2e", "--nodes", "2", "--store", "store:1GiB"]);
+    let pids: Vec<u64> =
+        ground.status()["nodes"].as_array().expect("nodes").iter().filter_map(|n| n["pid"].as_u64()).collect();
+    assert_eq!(pids.len(), 2);
+    for pid in &pids {
+        assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill").success());
+    }
+    let gone = |pid: &u64| !fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    wait_until("the end of the nodes", || pids.iter().all(gone));
+    for (code, words) in [(2, &["up", "e2e"][..]), (2, &["ls", "e2e:/"]), (2, &["down", "e2e"])] {
+        let said = ground.weft_fails(code, words);
+        assert!(said.contains("weft down --force e2e"), "{words:?}: {said}");
+    }
+    assert_eq!(ground.command(&["status"]).output().expect("weft starts").status.code(), Some(1));
+    ground.weft(&["down", "--force", "e2e"]);
+    assert!(!ground.path("run/weft/e2e").exists());
+    assert!(ground.path("store").is_dir() && !ground.path("store/n00").exists(), "only what up made is removed");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+}
+
+#[test]
+fn a_node_that_cannot_start_leaves_nothing() {
+    let ground = Ground::new("start");
+    fs::create_dir_all(ground.path("store/n01")).expect("made");
+    fs::write(ground.path("store/n01/precious"), "of somebody").expect("written");
+    let said = ground.weft_fails(2, &["up", "e2e", "--nodes", "3", "--store", "store"]);
+    assert!(said.contains("n01") && said.contains("not empty") && said.contains("remedy:"), "{said}");
+    assert!(ground.path("store/n01/precious").exists());
+    assert!(!ground.path("store/n00").exists() && !ground.path("run/weft/e2e").exists());
+}
+
+#[test]
+fn hosts_are_started_and_ended_over_ssh() {
+    let ground = Ground::new("ssh");
+    // A stand-in for ssh: each host has a runtime directory of its own on this machine.
+    let ssh = ground.path("ssh");
+    let script = format!(
+        "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\nexport XDG_RUNTIME_DIR='{run}'/run-$2 TMPDIR='{run}'/tmp-$2\n\
+         export SSH_CONNECTION='127.0.0.1 1 127.0.0.1 22'\nmkdir -p \"$XDG_RUNTIME_DIR\"\necho 'Welcome!'\n\
+         [ \"$2\" = down ] && {{ echo 'No route to host' >&2; exit 255; }}\nshift 3\nexec '{weft}' \"$@\"\n",
+        run = ground.directory.display(),
+        weft = env!("CARGO_BIN_EXE_weft")
+    );
+    fs::write(&ssh, script).expect("written");
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).expect("set");
+    let weft = |words: &[&str]| {
+        let output = ground.command(words).output().expect("weft starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    fs::write(ground.path("hosts"), "a site=east\nb site=west\na\n").expect("written");
+    assert_eq!(weft(&["up", "e2e", "--hosts", "hosts"]), (Some(0), String::new()));
+    fs::write(ground.path("word"), "hello").expect("written");
+    ground.weft(&["cp", "-q", "word", "e2e:/"]);
+    assert_eq!(ground.weft(&["cat", "e2e:/word"]), "hello");
+    let hosts: Vec<String> = ground.status()["nodes"]
+        .as_array()
+        .expect("nodes")
+        .iter()
+        .map(|node| format!("{} {}", node["host"].as_str().unwrap_or(""), node["site"].as_str().unwrap_or("")))
+        .collect();
+    assert_eq!(hosts, ["a east", "b west", "a local"]);
+    assert!(ground.path("run-b/weft/e2e/instance.json").exists(), "clients on that host find it");
+    assert_eq!(weft(&["down", "e2e"]), (Some(0), String::new()));
+    for left in ["run/weft/e2e", "run-a/weft/e2e", "run-b/weft/e2e"] {
+        assert!(!ground.path(left).exists(), "{left}");
+    }
+    // When one host cannot be reached, nothing is left on the others.
+    fs::write(ground.path("hosts"), "a\ndown\n").expect("written");
+    let (code, said) = weft(&["up", "e2e", "--hosts", "hosts"]);
+    assert!(code == Some(2) && said.contains("down: ssh down weft host: No route to host"), "{said}");
+    assert!(!ground.path("run-a/weft/e2e").exists() && !ground.path("run/weft/e2e").exists());
+}
+
+#[test]
+fn a_benchmark_measures_and_leaves_nothing() {
+    let ground = Ground::new("bench");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let words = ["bench", "data", "--json", "--size", "3MiB", "--request", "64KiB,1MiB", "-p", "2", "--runs", "1"];
+    let data = ground.json(&[&words[..], &["--way", "auto,tcp"]].concat());
+    let rows = data["results"].as_array().expect("results");
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        assert_eq!(row["bytes"].as_u64(), Some(6 << 20), "{row}");
+        if row["way"] == "tcp" {
+            assert_eq!((row["descriptor_bytes"].as_u64(), row["unix_bytes"].as_u64()), (Some(0), Some(0)), "{row}");
+        }
+    }
+    let meta = ground.json(&["bench", "meta", "--json", "--files", "50", "-p", "2", "--runs", "1", "--shared"]);
+    let operations: Vec<&str> =
+        meta["results"].as_array().expect("results").iter().filter_map(|row| row["operation"].as_str()).collect();
+    assert_eq!(operations, ["create", "stat", "unlink", "ping"]);
+    assert_eq!(ground.weft(&["ls", "-a", "e2e:/"]), "");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let ground = Ground::new("pipe");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    fs::write(ground.path("large"), vec![b'x'; 8 << 20]).expect("written");
+    ground.weft(&["cp", "-q", "large", "e2e:/"]);
+    let mut cat =
+        ground.command(&["cat", "e2e:/large"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("weft");
+    let mut some = [0; 10];
+    cat.stdout.take().expect("piped").read_exact(&mut some).expect("read");
+    let output = cat.wait_with_output().expect("ended");
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+#[test]
+fn a_mount_is_made_used_and_taken_away() {
+    if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        eprintln!("skipped: /dev/fuse: {error}");
+        return;
+    }
+    let ground = Ground::new("mount");
+    ground.weft(&["up", "e2e", "--nodes", "2"]);
+    let mount_point = ground.path("mnt");
+    fs::create_dir(&mount_point).expect("made");
+    ground.weft(&["mount", "e2e", "mnt"]);
+    assert!(ground.mount_is_there(&mount_point));
+    fs::write(mount_point.join("file"), "through the mount").expect("written");
+    fs::create_dir(mount_point.join("directory")).expect("made");
+    assert_eq!(ground.weft(&["cat", "e2e:/file"]), "through the mount");
+    assert_eq!(ground.weft(&["ls", "mnt"]), "directory\nfile\n", "a path below a mount is taken as what it is");
+    fs::write(ground.path("word"), "by the command").expect("written");
+    ground.weft(&["cp", "-q", "word", "e2e:/directory"]);
+    assert_eq!(fs::read_to_string(mount_point.join("directory/word")).expect("read"), "by the command");
+    let mounts = ground.status()["mounts"].take();
+    assert_eq!(mounts[0]["mount_point"].as_str(), mount_point.to_str());
+    assert!(mounts[0]["negotiated"].is_object(), "{mounts}");
+    let refused = ground.weft_fails(2, &["mount", "e2e", "mnt"]);
+    assert!(refused.contains("mounted there") && refused.contains("remedy:"), "{refused}");
+
+    let held = fs::File::open(mount_point.join("file")).expect("open");
+    let refused = ground.weft_fails(2, &["umount", "mnt"]);
+    assert!(refused.contains("busy"), "{refused}");
+    drop(held);
+    ground.weft(&["umount", "mnt"]);
+    assert!(!ground.mount_is_there(&mount_point));
+    ground.weft_fails(1, &["umount", "mnt"]);
+
+    // Killed: the mount is dead, and is cleared away.
+    ground.weft(&["mount", "e2e", "mnt", "-o", "direct"]);
+    let pid = ground.status()["mounts"][0]["pid"].as_u64().expect("a pid");
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill").success());
+    wait_until("the end of the mount", || fs::metadata(&mount_point).is_err());
+    ground.weft(&["umount", "mnt"]);
+    assert!(!ground.mount_is_there(&mount_point));
+
+    // The end of the file system takes its mounts along.
+    ground.weft(&["mount", "e2e", "mnt"]);
+    ground.weft(&["down"]);
+    assert!(!ground.mount_is_there(&mount_point));
+}
