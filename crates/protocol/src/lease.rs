@@ -57,7 +57,9 @@ bitflags::bitflags! {
         const ENTRY = 1;
         /// `Attributes` of the inode in the reply, shared.
         const ATTRIBUTES = 2;
-        /// `Directory` of the directory that was made or listed, shared. Of a listing: from this page on, see `ReadDirectory`.
+        /// `Directory` of the directory that was made or listed, shared. A listing grants it with its first page, and says
+        /// with each further one whether it still holds: all names are known when every page carried it and no recall of
+        /// it came in between.
         const DIRECTORY = 4;
         /// `Data` of the inode in the reply, `Open` (always set in the reply to an open).
         const OPEN = 8;

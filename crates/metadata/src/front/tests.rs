@@ -4,5 +4,6 @@ mod data;
 mod harness;
 mod leases;
 mod limits;
+mod random;
 mod shards;
 mod slots;

@@ -1,11 +1,11 @@
 //! The store in memory: a B+ tree of packed pages.
 //!
-//! Leaves hold keys and values, inner pages hold the lowest key of each child and its number. At a few million keys the tree
+//! Leaves hold keys and values, inner pages hold a lower bound of each child's keys and its number. At a few million keys the tree
 //! is four levels deep, and each costs a search few cache misses ([`page`](super::page)); a file (an inode and a dentry)
 //! takes about a hundred bytes in all.
 //!
 //! Invariant: all leaves are at the same depth; the key of a child in an inner page is not above the child's lowest key and
-//! above all keys of the child before it (the first child of a page also takes what is below its key).
+//! above all keys of the child before it. The first child of an inner page has an empty key: it takes all that is below.
 //! On a crash: gone, as the contract of an ephemeral shard says.
 
 use super::page::{PAGE_BYTES_MAX, Page};
@@ -106,7 +106,8 @@ impl MemoryStore {
     fn child_index(page: &Page, key: &[u8]) -> usize {
         match page.find(key) {
             Ok(index) => index,
-            Err(index) => index.saturating_sub(1),
+            // The first key of an inner page is empty, so nothing is before it.
+            Err(index) => index - 1,
         }
     }
 
@@ -138,9 +139,14 @@ impl MemoryStore {
 
     /// Cuts a page that has become too large, and tells the page above of the new one. `inserted`: where its newest record is.
     fn split_if_large(&mut self, mut path: Path, mut number: u32, mut inserted: usize) {
+        let mut is_inner = false;
         while self.page(number).used() > PAGE_BYTES_MAX && self.page(number).count() > 1 {
-            let right = self.change(number, |page| page.split_off(page.cut_for(inserted), inserted));
+            let mut right = self.change(number, |page| page.split_off(page.cut_for(inserted), inserted));
             let key: Box<[u8]> = right.key(0).into();
+            if is_inner {
+                right.clear_first_key();
+            }
+            is_inner = true;
             let right_number = self.add_page(right);
             let Some((above, at)) = path.pop() else {
                 self.grow_root(number, &key, right_number);
@@ -169,7 +175,14 @@ impl MemoryStore {
             }
             if self.page(number).count() == 0 && self.page(above).count() > 1 {
                 self.drop_page(number);
-                self.change(above, |page| page.remove(at));
+                self.change(above, |page| {
+                    if at == 0 {
+                        // The next child is the first one now, and takes what is below it.
+                        let next: [u8; 4] = page.value(1).try_into().expect("the value is a page number");
+                        page.replace(0, &next);
+                    }
+                    page.remove(at.max(1));
+                });
             } else {
                 let left_index = if at > 0 { at - 1 } else { at };
                 if left_index + 1 >= self.page(above).count() {
@@ -182,7 +195,7 @@ impl MemoryStore {
                 }
                 let taken = std::mem::take(&mut self.pages[right as usize]);
                 self.bytes -= (taken.footprint() - Page::default().footprint()) as u64;
-                // In an inner page the first child also takes what is below its key: joined, it needs its true bound.
+                // The first child of an inner page has no key: joined, it needs its bound.
                 let bound: Box<[u8]> = self.page(above).key(left_index + 1).into();
                 let is_inner = path.length + 1 < self.inner_levels;
                 self.change(left, |page| page.append(&taken, is_inner.then_some(&*bound)));

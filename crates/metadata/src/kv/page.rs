@@ -205,6 +205,15 @@ impl Page {
         right
     }
 
+    /// Makes the first key empty.
+    pub fn clear_first_key(&mut self) {
+        let value = self.value(0).to_vec();
+        let (after_latest, ascending) = (self.after_latest, self.ascending);
+        self.remove(0);
+        self.insert(0, &[], &value);
+        (self.after_latest, self.ascending) = (after_latest, ascending);
+    }
+
     /// Takes all records of the page that follows this one; `first_key` replaces its first key.
     pub fn append(&mut self, right: &Page, first_key: Option<&[u8]>) {
         for index in 0..right.count() {

@@ -104,7 +104,9 @@ pub enum ShardRequest {
     /// Change (it may cut, and it takes a lease). Answer: `Opened`.
     Open { inode: InodeNumber, flags: OpenFlags },
     /// Change. The writer reports size, modification time and, the first time, the object. Sent at fsync, close and recall
-    /// by a session that has the file open for writing. Answer: `Entry`.
+    /// by a session that has the file open for writing (else [`Error::BadHandle`]). Answer: `Entry`. Has the file another
+    /// object already, nothing is changed, and the answer's layout tells which. From a session that does not hold `Data`
+    /// exclusively the size is a lower bound: the shard asks the storage server.
     Commit { inode: InodeNumber, object: Option<ObjectId>, size: u64, mtime: Timestamp },
     /// Change. The new directory's inode is made on a shard of `home` when that node has one. Answer: `Entry`.
     MakeDirectory { parent: InodeNumber, name: Name, mode: u16, home: Option<NodeId> },
@@ -114,7 +116,8 @@ pub enum ShardRequest {
     ReadLink { inode: InodeNumber },
     /// Change. Answer: `Entry`.
     Link { inode: InodeNumber, parent: InodeNumber, name: Name },
-    /// Change. `keep_open`: the caller's session has the file open. Answer: `Removed`.
+    /// Change. A file that some session holds `Data` of, the caller's included, stays until all have given it back. Answer:
+    /// `Removed`.
     Unlink { parent: InodeNumber, name: Name },
     /// Change. Answer: `Removed`.
     RemoveDirectory { parent: InodeNumber, name: Name },
@@ -192,7 +195,7 @@ pub struct DirectoryPage {
     pub entries: Vec<DirectoryEntry>,
     /// Where to go on; `None`: this was the last page.
     pub next: Option<DirectoryCursor>,
-    /// `DIRECTORY`: all names of the directory, when no page of the listing carried another stamp's recall in between.
+    /// `DIRECTORY`: see [`Grants::DIRECTORY`]. `ATTRIBUTES`: of each entry that has attributes.
     pub grants: Grants,
     /// `..` of the directory.
     pub parent: InodeNumber,
@@ -204,7 +207,8 @@ pub struct DirectoryEntry {
     pub name: Name,
     pub inode: InodeNumber,
     pub kind: FileKind,
-    /// When they were asked for and the inode is at this shard. The reply's `ATTRIBUTES` grant, if set, covers each.
+    /// When they were asked for, the inode is at this shard, and a lease on them could be granted at once (no other session
+    /// is writing the file).
     pub attributes: Option<Attributes>,
 }
 

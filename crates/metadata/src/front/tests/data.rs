@@ -328,3 +328,15 @@ fn leases_on_an_inode_end_with_it() {
     world.ok(A, release(InodeNumber::from_raw(2)));
     assert_eq!(world.shard.status().leases, 1, "only that the name is not there");
 }
+
+#[test]
+fn a_file_opened_again_survives_the_release_that_was_on_its_way() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    let first = world.call(A, open(inode, Access::Read));
+    let stamp = world.replies[&first].stamp;
+    world.ok(A, open(inode, Access::Read));
+    world.ok(A, ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), stamp)] });
+    world.ok(A, unlink("f"));
+    assert_eq!(world.shard.back().orphans(), [inode]);
+}

@@ -106,6 +106,8 @@ pub struct World {
     pub shard: Shard<MemoryStore>,
     pub now: Now,
     pub replies: BTreeMap<u64, ShardReply>,
+    /// Tokens of the replies, in the order in which they came.
+    pub reply_order: Vec<u64>,
     pub recalls: Vec<(SessionId, Recall)>,
     pub storage: Vec<(Option<u64>, NodeId, StorageRequest)>,
     pub peer_calls: Vec<PeerCall>,
@@ -131,6 +133,7 @@ impl World {
             shard: Shard::new(config, MemoryStore::new(), now),
             now,
             replies: BTreeMap::new(),
+            reply_order: Vec::new(),
             recalls: Vec::new(),
             storage: Vec::new(),
             peer_calls: Vec::new(),
@@ -148,6 +151,7 @@ impl World {
         for effect in out {
             match effect {
                 Effect::Reply { token, reply } => {
+                    self.reply_order.push(token);
                     let twice = self.replies.insert(token, reply);
                     assert!(twice.is_none(), "two replies for token {token}");
                 }

@@ -18,6 +18,8 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
         4 => prop::collection::vec(0u8..4, 0..6),
         2 => (0u16..3000).prop_map(|number| number.to_be_bytes().to_vec()),
         4 => (0u8..3, 0u16..400).prop_map(|(directory, number)| format!("d000000{directory}file-{number:05}").into()),
+        // Long keys make inner pages of few children, and so a deep tree.
+        6 => (0u16..400).prop_map(|number| [&[9; 230][..], &number.to_be_bytes(), &[8; 20][..]].concat()),
         1 => (0u8..4, 0usize..255).prop_map(|(byte, length)| vec![byte; length]),
     ]
 }
@@ -81,9 +83,9 @@ fn apply(store: &mut MemoryStore, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, operat
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
-    fn behaves_as_a_btree_map(operations in prop::collection::vec(operation(), 1..600)) {
+    fn behaves_as_a_btree_map(operations in prop::collection::vec(operation(), 1..900)) {
         let (mut store, mut model) = (MemoryStore::new(), BTreeMap::new());
         for operation in operations {
             apply(&mut store, &mut model, operation);
