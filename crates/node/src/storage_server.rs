@@ -6,6 +6,7 @@ use crate::courier::Errand;
 use crate::event_loop::{ConnectionRef, Sink};
 use crate::state::{Node, lock};
 use crate::{clock, shards};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use weft_metadata::Event;
@@ -53,7 +54,9 @@ impl StorageServer {
 pub fn work(node: &Node, jobs: &Receiver<Job>) {
     while let Ok(Job { request, answer }) = jobs.recv() {
         let Some(server) = &node.store else { return };
-        let result = perform(&*server.store, &request);
+        // An assertion that fails in the store fails this request, not the requests behind it.
+        let performed = catch_unwind(AssertUnwindSafe(|| perform(&*server.store, &request)));
+        let result = performed.unwrap_or(Err(Error::Device(weft_protocol::error::errno::EIO)));
         if let Err(error) = &result {
             tracing::warn!("{request:?}: {error}");
         }

@@ -1,7 +1,8 @@
 //! How much a store may hold: a count of bytes with a cap and a reserve.
 //!
 //! Bytes are charged before they are written and given back when an object is cut or removed, so a writer that would go
-//! beyond the cap is refused before anything of his write is done.
+//! beyond the cap is refused before anything of his write is done. Without a cap nothing is counted: the file system below
+//! knows, and bytes that are written through passed descriptors do not come by here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use weft_protocol::{Error, Result};
@@ -45,6 +46,9 @@ impl Account {
 
     /// Charges bytes, or refuses all of them.
     pub fn charge(&self, bytes: u64) -> Result<()> {
+        if !self.is_capped() {
+            return Ok(());
+        }
         let limit = self.cap - self.reserve();
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| used.checked_add(bytes).filter(|sum| *sum <= limit))
@@ -54,6 +58,9 @@ impl Account {
 
     /// Gives bytes back.
     pub fn discharge(&self, bytes: u64) {
+        if !self.is_capped() {
+            return;
+        }
         let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
         assert!(before >= bytes, "{bytes} bytes given back of {before} charged");
     }
@@ -62,6 +69,14 @@ impl Account {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_cap_nothing_is_counted() {
+        let account = Account::new(u64::MAX);
+        assert_eq!(account.charge(u64::MAX), Ok(()));
+        account.discharge(5);
+        assert_eq!(account.used(), 0);
+    }
 
     #[test]
     fn nobody_gets_beyond_the_cap_less_the_reserve() {
