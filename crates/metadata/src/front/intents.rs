@@ -111,8 +111,8 @@ impl<K: KeyValue> Shard<K> {
 
     /// The operation is over: its caller is answered, and who waited for the name goes on.
     fn finish(&mut self, number: u64, mut result: Result<ShardAnswer, Error>, out: &mut Vec<Effect>) {
-        let waiting = self.parking.iter().find(|(_, parked)| parked.wait == Wait::Peer(number));
-        if let Some(parked) = waiting.map(|(place, _)| place).and_then(|place| self.parking.take(place))
+        let waiting = self.parking.waiting_for(Wait::Peer(number));
+        if let Some(parked) = waiting.first().and_then(|place| self.parking.take(*place))
             && let super::park::Work::Call(call) = parked.work
         {
             if let (Ok(ShardAnswer::Entry { grants, .. }), true) = (&mut result, self.sessions.is_alive(call.session()))

@@ -109,7 +109,7 @@ impl Parking {
                 self.by_intent.insert(call.intent, number);
             }
         }
-        if let Wait::Lock(_) | Wait::Cut(_) = parked.wait {
+        if let Wait::Lock(_) | Wait::Cut(_) | Wait::Peer(_) = parked.wait {
             self.by_wait.entry(parked.wait).or_default().push(number);
         }
         self.parked.insert(number, parked);
