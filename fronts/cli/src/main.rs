@@ -15,6 +15,7 @@ mod copy;
 mod failure;
 mod host;
 mod hosts;
+mod interrupt;
 mod leftovers;
 mod listen;
 mod mounts;
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
         Ok(Ending::Done) => ExitCode::SUCCESS,
         Ok(Ending::No) => ExitCode::from(1),
         Err(failure) => {
-            if !failure.is_closed_pipe() {
+            if !failure.is_closed_pipe() && !interrupt::happened() {
                 output::warn(&failure);
             }
             ExitCode::from(failure.exit_code())

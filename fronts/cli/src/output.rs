@@ -1,6 +1,7 @@
 //! Where words go: the answer to standard output, the story to standard error.
 
 use crate::failure::{Failure, Outcome};
+use crate::interrupt;
 use serde::Serialize;
 use std::fmt::Arguments;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -63,6 +64,9 @@ pub fn note(text: Arguments<'_>) {
 
 /// A failure that does not end the command.
 pub fn warn(failure: &Failure) {
+    if interrupt::happened() {
+        return;
+    }
     let _ = writeln!(io::stderr().lock(), "{failure}");
 }
 

@@ -1,6 +1,7 @@
 //! A command's connection to a file system.
 
 use crate::failure::{Explain, Failure, Outcome};
+use crate::interrupt;
 use crate::leftovers::{self, State};
 use crate::target::WeftPath;
 use std::collections::BTreeMap;
@@ -30,7 +31,14 @@ pub struct Session {
 impl Session {
     /// Connects to the file system of this name; `None`: the only one that runs.
     pub fn open(name: Option<&str>) -> Outcome<Session> {
-        Self::open_with(find(name)?, &ClientOptions::default())
+        Self::open_interruptible(find(name)?)
+    }
+
+    /// Connects; an interrupt ends the connection before it ends the command.
+    fn open_interruptible(instance: Instance) -> Outcome<Session> {
+        let session = Self::open_with(instance, &ClientOptions::default())?;
+        interrupt::end_on_signals(&session.client)?;
+        Ok(session)
     }
 
     /// Connects in a chosen way.
@@ -87,7 +95,7 @@ impl Sessions {
         if let Some(session) = self.0.get(&name) {
             return Ok(Arc::clone(session));
         }
-        let session = Arc::new(Session::open_with(instance, &ClientOptions::default())?);
+        let session = Arc::new(Session::open_interruptible(instance)?);
         self.0.insert(name, Arc::clone(&session));
         Ok(session)
     }

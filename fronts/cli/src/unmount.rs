@@ -7,7 +7,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use weft_client::Instance;
 use weft_protocol::ClusterMap;
 
@@ -15,6 +16,9 @@ use weft_protocol::ClusterMap;
 const END_PATIENCE: Duration = Duration::from_secs(30);
 /// How long one whose mount was taken away by force may take before it is ended.
 const FORCED_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a busy mount point is tried again, and how often.
+const BUSY_PATIENCE: Duration = Duration::from_millis(500);
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Unmounts all mounts of a file system on this machine. `force`: busy ones vanish from the tree at once.
 pub fn all_of(name: &str, force: bool) -> Outcome<()> {
@@ -41,7 +45,7 @@ pub fn release(mount_point: &Path, force: bool) -> Outcome<()> {
     if !mounts::is_mounted(mount_point) {
         return Ok(());
     }
-    match weft_fuse::unmount(mount_point) {
+    match unmount_soon(mount_point) {
         Ok(()) => Ok(()),
         Err(_) if !mounts::is_mounted(mount_point) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy && force => detach(mount_point),
@@ -52,6 +56,20 @@ pub fn release(mount_point: &Path, force: bool) -> Outcome<()> {
                 io::ErrorKind::NotFound => failure.remedy("`weft doctor` checks what mounting needs"),
                 _ => failure,
             })
+        }
+    }
+}
+
+/// Unmounts; a mount that is busy is tried again for a moment. A program that is just ending, or a process that has just
+/// been forked and not yet become another program, holds files that nobody uses any more.
+fn unmount_soon(mount_point: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + BUSY_PATIENCE;
+    loop {
+        match weft_fuse::unmount(mount_point) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                thread::sleep(BUSY_PAUSE);
+            }
+            done => return done,
         }
     }
 }

@@ -202,8 +202,11 @@ impl LargeCopy {
         if state.recorded_at.elapsed() < RECORD_EVERY {
             return Ok(());
         }
+        // What the record tells of has to be there first, size included.
+        self.writer.flush(&self.part)?;
+        state.record.write(&self.record)?;
         state.recorded_at = Instant::now();
-        state.record.write(&self.record)
+        Ok(())
     }
 }
 

@@ -415,6 +415,14 @@ impl Writer {
         }
     }
 
+    /// Sends what is buffered, so that it survives this process.
+    pub fn flush(&self, place: &Place) -> Outcome<()> {
+        match self {
+            Writer::Local(_) => Ok(()),
+            Writer::Weft(file) => file.flush().explain(|| format!("write {place}")),
+        }
+    }
+
     /// Shows errors of earlier writes. Nothing is written after it.
     pub fn close(&self, place: &Place) -> Outcome<()> {
         match self {
