@@ -1,0 +1,120 @@
+//! Runs all targets: first what once broke, then mutations for a bounded time.
+//!
+//! `WEFT_FUZZ_SECONDS` (3) bounds the time in all, `WEFT_FUZZ_SEED` repeats a run, `WEFT_FUZZ_TARGET` picks one target. An
+//! input that breaks a target is printed as hexadecimal: put it into `fuzz/corpus/TARGET/` under a name that says what it is.
+
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use std::alloc::System;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+use weft_fuzz::corpus::{golden, kept, seeds, to_hex};
+use weft_fuzz::mutate::mutated;
+use weft_fuzz::random::Random;
+use weft_fuzz::{TARGETS, Target, targets};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// A sequence that claims more elements than come may have this much set aside for it, once per decoding; two are done.
+const CLAIMED_BYTES_MAX: usize = 3 << 20;
+/// Bytes in memory for a byte on the wire, over two decodings and growth of vectors.
+const GROWTH_MAX: usize = 400;
+/// Mutations that meant something, kept to be mutated again.
+const POOL_MAX: usize = 512;
+
+fn seconds() -> f64 {
+    std::env::var("WEFT_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3.0)
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("WEFT_FUZZ_SEED").ok().and_then(|text| text.parse().ok());
+    given.unwrap_or_else(|| getrandom::u64().expect("random bytes"))
+}
+
+/// Runs a target on bytes; on a panic, says how to get it again. Returns whether the bytes meant something.
+fn tried(name: &str, target: Target, seed: u64, bytes: &[u8]) -> bool {
+    let region = Region::new(ALLOCATOR);
+    match catch_unwind(AssertUnwindSafe(|| target(bytes))) {
+        Ok(meant) => {
+            let allocated = region.change().bytes_allocated;
+            // Whole shards live in a program: only the decoders are bounded.
+            if name != "shard" {
+                let limit = CLAIMED_BYTES_MAX + GROWTH_MAX * bytes.len();
+                assert!(
+                    allocated <= limit,
+                    "{name} allocates {allocated} bytes for {}: {}",
+                    bytes.len(),
+                    to_hex(bytes)
+                );
+            }
+            meant
+        }
+        Err(_) => panic!("target {name}, seed {seed}, broken by:\n{}", to_hex(bytes)),
+    }
+}
+
+/// One test, so that nothing else allocates while it counts.
+#[test]
+fn every_decoder_takes_any_bytes() {
+    for (name, target) in TARGETS {
+        for (path, bytes) in kept(name).expect("the corpus") {
+            println!("{name}: {}", path.display());
+            tried(name, *target, 0, &bytes);
+        }
+    }
+    decoders_know_their_golden_bytes();
+    let only = std::env::var("WEFT_FUZZ_TARGET").ok();
+    let chosen: Vec<_> = TARGETS.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name)).collect();
+    let each = Duration::from_secs_f64(seconds() / chosen.len().max(1) as f64);
+    let seed = seed();
+    println!("seed {seed}");
+    for (name, target) in chosen {
+        let mut random = Random::new(seed);
+        let mut pool = seeds();
+        let first = pool.len();
+        for bytes in &pool {
+            tried(name, *target, seed, bytes);
+        }
+        let (mut inputs, mut meant) = (0u64, 0u64);
+        let end = Instant::now() + each;
+        while Instant::now() < end {
+            let (one, other) = (random.below(pool.len()), random.below(pool.len()));
+            let bytes = if *name == "shard" && random.below(4) > 0 {
+                let count = random.below(4096);
+                random.bytes(count)
+            } else {
+                mutated(&mut random, &pool[one], &pool[other])
+            };
+            inputs += 1;
+            if tried(name, *target, seed, &bytes) {
+                meant += 1;
+                if pool.len() < POOL_MAX {
+                    pool.push(bytes);
+                } else {
+                    let place = first + random.below(POOL_MAX - first);
+                    pool[place] = bytes;
+                }
+            }
+        }
+        println!("{name}: {inputs} inputs, {meant} of them meant something");
+    }
+}
+
+/// The targets decode what they are for: a mistake in them must not look like a quiet run.
+fn decoders_know_their_golden_bytes() {
+    for (line, bytes) in golden() {
+        let decodes = match line.split('.').next() {
+            Some("ClientHello") => targets::client_hello(&bytes),
+            Some("ServerHello") => targets::server_hello(&bytes),
+            Some("ClientProof") => targets::client_proof(&bytes),
+            Some("Welcome") => targets::welcome(&bytes),
+            Some("DataRequest") => targets::data_request(&bytes),
+            Some("DataReply") => targets::data_reply(&bytes),
+            Some("Capability") => targets::capability(&bytes) || line == "Capability.message",
+            Some("Frame") => targets::frames(&bytes),
+            Some("Grants" | "Rights" | "Layout") => true,
+            _ => targets::message(&bytes),
+        };
+        assert!(decodes, "{line} does not decode");
+    }
+}
