@@ -93,11 +93,14 @@ impl Cache {
         term.valid_until_ms = term.valid_until_ms.max(sent_ms + SESSION_TERM_MS - SESSION_TERM_MARGIN_MS);
     }
 
-    /// Forgets everything: the session has ended.
-    pub fn clear(&mut self) {
+    /// Forgets everything: the session has ended. Returns what was known, for caches above.
+    pub fn clear(&mut self) -> Dropped {
+        let names = std::mem::take(&mut self.names).into_iter().map(|((parent, _), known)| (parent, known.name)).collect();
+        let dropped = Dropped { names, inodes: self.attributes.keys().copied().collect() };
         let terms = std::mem::take(&mut self.terms);
         *self = Self::default();
         self.terms = terms.into_iter().map(|(shard, term)| (shard, Term { valid_until_ms: 0, age: term.age + 1 })).collect();
+        dropped
     }
 
     /// How long what is known of this shard still holds, milliseconds.

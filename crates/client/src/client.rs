@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use weft_client_core::Cache;
+use weft_client_core::{Cache, Dropped};
 use weft_protocol::handshake::KeyName;
 use weft_protocol::limits::{HANDLE_BUFFER_BYTES, RELEASE_KEYS_MAX};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
@@ -283,12 +283,33 @@ impl Inner {
         drop(links);
         tracing::warn!("session {:016x} has ended at a server: beginning a new one", ended.0);
         self.recall_thread.forget_all();
-        lock(&self.cache).clear();
+        let dropped = lock(&self.cache).clear();
         lock(&self.batches).clear();
         lock(&self.closed_leases).clear();
         let open: Vec<_> = lock(&self.open).values().cloned().collect();
-        for inode in open {
+        for inode in &open {
             inode.lease_lost();
+        }
+        self.tell_all_dropped(dropped, &open);
+    }
+
+    /// Tells the cache above, on a thread of its own: this one may be serving that very cache.
+    fn tell_all_dropped(&self, dropped: Dropped, open: &[Arc<OpenInode>]) {
+        let Some(invalidator) = self.invalidator.read().unwrap_or_else(PoisonError::into_inner).clone() else { return };
+        let open: Vec<InodeNumber> = open.iter().map(|inode| inode.inode).collect();
+        let told = std::thread::Builder::new().name("weft-invalidate".to_owned()).spawn(move || {
+            for inode in open {
+                invalidator.inode(inode, true);
+            }
+            for inode in dropped.inodes {
+                invalidator.inode(inode, false);
+            }
+            for (parent, name) in dropped.names {
+                invalidator.entry(parent, &name);
+            }
+        });
+        if let Err(error) = told {
+            tracing::error!("no thread to drop the caches above: {error}; they hold for up to a session's term");
         }
     }
 

@@ -9,7 +9,7 @@
 
 use crate::error::Error;
 use crate::handshake::KeyName;
-use crate::ids::{Generation, MapEpoch, ObjectId, SessionId};
+use crate::ids::{Generation, InodeNumber, MapEpoch, ObjectId, SessionId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub const KEY_BYTES: usize = 32;
 /// Bytes of a capability's signature: 128 bits.
 const SIGNATURE_BYTES: usize = 16;
 /// Bytes of a capability in a data header.
-pub const CAPABILITY_BYTES: usize = 56;
+pub const CAPABILITY_BYTES: usize = 64;
 
 bitflags::bitflags! {
     /// What a capability allows.
@@ -50,6 +50,9 @@ pub struct Capability {
     pub object: ObjectId,
     /// Identifiers in the batch; 1 for a single object.
     pub count: u32,
+    /// The file that the object belongs to; zero in the right to a batch, whose objects are of any file of its holder. An
+    /// object is stored under both numbers, so whoever has another file's object committed to his own gets nothing by it.
+    pub inode: InodeNumber,
     pub generation: Generation,
     /// Epoch of the map when it was signed.
     pub epoch: MapEpoch,
@@ -64,7 +67,7 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// The 56 bytes that stand in a data header.
+    /// The 64 bytes that stand in a data header.
     pub fn to_bytes(&self) -> [u8; CAPABILITY_BYTES] {
         let mut bytes = [0u8; CAPABILITY_BYTES];
         bytes[0..8].copy_from_slice(&self.object.raw().to_le_bytes());
@@ -75,16 +78,17 @@ impl Capability {
         bytes[24..28].copy_from_slice(&self.owner_uid.to_le_bytes());
         bytes[28] = self.rights.bits();
         bytes[32..40].copy_from_slice(&self.session.0.to_le_bytes());
-        bytes[40..56].copy_from_slice(&self.signature);
+        bytes[40..48].copy_from_slice(&self.inode.raw().to_le_bytes());
+        bytes[48..64].copy_from_slice(&self.signature);
         bytes
     }
 
-    /// Takes the 56 bytes apart. Nothing is believed before [`NodeKey::verify`].
+    /// Takes the 64 bytes apart. Nothing is believed before [`NodeKey::verify`].
     pub fn from_bytes(bytes: &[u8; CAPABILITY_BYTES]) -> Result<Self, Error> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let mut signature = [0u8; SIGNATURE_BYTES];
-        signature.copy_from_slice(&bytes[40..56]);
+        signature.copy_from_slice(&bytes[48..64]);
         if bytes[29..32] != [0, 0, 0] {
             return Err(Error::Malformed);
         }
@@ -97,13 +101,15 @@ impl Capability {
             owner_uid: u32_at(24),
             rights: Rights::from_bits(bytes[28]).ok_or(Error::Malformed)?,
             session: SessionId(u64_at(32)),
+            inode: InodeNumber::from_raw(u64_at(40)),
             signature,
         })
     }
 
-    /// Whether the capability speaks of this object.
-    pub fn covers(&self, object: ObjectId) -> bool {
-        object.node() == self.object.node()
+    /// Whether the capability speaks of this object of this file.
+    pub fn covers(&self, inode: InodeNumber, object: ObjectId) -> bool {
+        (self.inode == inode || self.inode.raw() == 0)
+            && object.node() == self.object.node()
             && object.raw().checked_sub(self.object.raw()).is_some_and(|index| index < u64::from(self.count))
     }
 }
@@ -113,6 +119,7 @@ impl Capability {
 pub struct CapabilityClaims {
     pub object: ObjectId,
     pub count: u32,
+    pub inode: InodeNumber,
     pub generation: Generation,
     pub epoch: MapEpoch,
     pub expires_seconds: u32,
@@ -138,11 +145,12 @@ impl NodeKey {
 
     /// Signs a capability.
     pub fn sign(&self, claims: &CapabilityClaims) -> Capability {
-        let CapabilityClaims { object, count, generation, epoch, expires_seconds, owner_uid, rights, session } =
+        let CapabilityClaims { object, count, inode, generation, epoch, expires_seconds, owner_uid, rights, session } =
             *claims;
         let mut capability = Capability {
             object,
             count,
+            inode,
             generation,
             epoch,
             expires_seconds,
@@ -169,7 +177,7 @@ impl NodeKey {
 
     fn signature(&self, capability: &Capability) -> [u8; SIGNATURE_BYTES] {
         let bytes = capability.to_bytes();
-        let hash = blake3::keyed_hash(&self.0, &bytes[..40]);
+        let hash = blake3::keyed_hash(&self.0, &bytes[..48]);
         let mut signature = [0; SIGNATURE_BYTES];
         signature.copy_from_slice(&hash.as_bytes()[..SIGNATURE_BYTES]);
         signature
@@ -230,6 +238,7 @@ mod tests {
         CapabilityClaims {
             object: ObjectId::new(NodeId(2), 1000),
             count: 16,
+            inode: InodeNumber::ROOT,
             generation: Generation(1),
             epoch: MapEpoch(3),
             expires_seconds: 5000,
@@ -265,8 +274,9 @@ mod tests {
     fn a_batch_covers_its_identifiers_only() {
         let capability = NodeKey::new([7; 32]).sign(&claims());
         for (sequence, covered) in [(999, false), (1000, true), (1015, true), (1016, false)] {
-            assert_eq!(capability.covers(ObjectId::new(NodeId(2), sequence)), covered, "{sequence}");
+            assert_eq!(capability.covers(InodeNumber::ROOT, ObjectId::new(NodeId(2), sequence)), covered, "{sequence}");
         }
-        assert!(!capability.covers(ObjectId::new(NodeId(3), 1000)));
+        assert!(!capability.covers(InodeNumber::ROOT, ObjectId::new(NodeId(3), 1000)));
+        assert!(!capability.covers(InodeNumber::from_raw(2), ObjectId::new(NodeId(2), 1000)), "another file");
     }
 }

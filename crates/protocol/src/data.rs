@@ -1,6 +1,6 @@
 //! Headers of the data connections.
 //!
-//! File data never passes a serializer: a data request is a fixed header of 112 bytes, behind which a write's bytes follow;
+//! File data never passes a serializer: a data request is a fixed header of 120 bytes, behind which a write's bytes follow;
 //! a reply is a fixed header of 40 bytes, behind which a read's bytes follow. A receiver gives the kernel header and
 //! destination in one call, so the bytes land where they belong.
 //!
@@ -20,7 +20,7 @@
 //! | 24 | 8 | inode that the object belongs to |
 //! | 32 | 8 | offset |
 //! | 40 | 16 | descriptor of the caller's memory: address, key, memory type; zero over sockets, where the bytes follow |
-//! | 56 | 56 | capability |
+//! | 56 | 64 | capability |
 //!
 //! Reply:
 //!
@@ -45,7 +45,7 @@ use crate::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX};
 use crate::time::Timestamp;
 
 /// Bytes of a request's header.
-pub const REQUEST_BYTES: usize = 112;
+pub const REQUEST_BYTES: usize = 120;
 /// Bytes of a reply's header.
 pub const REPLY_BYTES: usize = 40;
 const REQUEST_MAGIC: [u8; 2] = *b"WD";
@@ -108,7 +108,7 @@ impl DataRequest {
         out[40..48].copy_from_slice(&self.memory.address.to_le_bytes());
         out[48..52].copy_from_slice(&self.memory.key.to_le_bytes());
         out[52..56].copy_from_slice(&self.memory.memory_type.to_le_bytes());
-        out[56..112].copy_from_slice(&self.capability.to_bytes());
+        out[56..120].copy_from_slice(&self.capability.to_bytes());
         out
     }
 
@@ -124,7 +124,7 @@ impl DataRequest {
             _ => return Err(Error::Malformed),
         };
         let mut capability = [0u8; CAPABILITY_BYTES];
-        capability.copy_from_slice(&bytes[56..112]);
+        capability.copy_from_slice(&bytes[56..120]);
         let request = Self {
             operation,
             bytes: u32_at(bytes, 4),

@@ -29,6 +29,7 @@ fn any_capability() -> impl Strategy<Value = Capability> {
             NodeKey::new(key).sign(&CapabilityClaims {
                 object: ObjectId::from_raw(object),
                 count,
+                inode: InodeNumber::from_raw(object ^ session),
                 generation: Generation(generation),
                 epoch: MapEpoch(epoch),
                 expires_seconds,

@@ -34,7 +34,7 @@ pub fn check_access(
     };
     // Whoever may write a file also learns its size, and may read back what his buffer covers in part.
     let allowed = capability.rights.intersects(needed)
-        && capability.covers(request.object)
+        && capability.covers(request.inode, request.object)
         && request.object.node() == node
         && capability.session == session
         && capability.epoch >= epoch_min;
@@ -61,6 +61,7 @@ mod tests {
         let capability = NodeKey::new(KEY).sign(&CapabilityClaims {
             object,
             count: 1,
+            inode: InodeNumber::ROOT,
             generation: Generation(1),
             epoch: MapEpoch(5),
             expires_seconds: 100,
@@ -85,6 +86,8 @@ mod tests {
         }
         let other_object = DataRequest { object: ObjectId::new(NodeId(1), 11), ..read };
         assert_eq!(check(&other_object, 9, 1, 1, 5), Err(Error::CapabilityRejected));
+        let other_file = DataRequest { inode: InodeNumber::from_raw(2), ..read };
+        assert_eq!(check(&other_file, 9, 1, 1, 5), Err(Error::CapabilityRejected));
     }
 
     #[test]

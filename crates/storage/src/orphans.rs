@@ -65,6 +65,7 @@ impl Collector {
         Ok(key.sign(&CapabilityClaims {
             object: first,
             count,
+            inode: InodeNumber::from_raw(0),
             generation: Generation(1),
             epoch,
             expires_seconds: now_seconds.saturating_add(CAPABILITY_TERM_SECONDS),

@@ -134,6 +134,7 @@ impl<K: KeyValue> Shard<K> {
         Some(self.node_key.sign(&weft_protocol::capability::CapabilityClaims {
             object,
             count: 1,
+            inode: attributes.inode,
             generation: Generation(generation.0),
             epoch: self.map.epoch,
             expires_seconds: u32::try_from(seconds).unwrap_or(u32::MAX),

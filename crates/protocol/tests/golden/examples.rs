@@ -62,6 +62,7 @@ pub fn capability() -> Capability {
     NodeKey::new([7; 32]).sign(&CapabilityClaims {
         object: object(),
         count: 1,
+        inode: InodeNumber::ROOT,
         generation: Generation(1),
         epoch: MapEpoch(5),
         expires_seconds: 1_700_003_600,
