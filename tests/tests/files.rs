@@ -293,3 +293,43 @@ fn rename_replaces_and_what_others_cached_is_recalled() {
     assert_eq!(b.walk(&me(), b"/old", true).unwrap_err(), Error::NotFound);
     assert_eq!(b.walk(&me(), b"/new", true).unwrap().attributes.size, 7);
 }
+
+#[test]
+fn what_was_just_closed_is_opened_again_without_a_message() {
+    for way in [Way::Auto, Way::Unix] {
+        let fs = FileSystem::start(Wanted::default());
+        let client = fs.client(way);
+        // The directory's permissions are known from here on.
+        client.attributes(&me(), ROOT).unwrap();
+        let file = create(&client, "again", BOTH);
+        file.write_at(b"content", 0).unwrap();
+        file.close().unwrap();
+        let before = client.counters();
+        let file = client.open(&me(), file_inode(&client, "again"), OpenOptions::READ).unwrap();
+        assert_eq!(client.counters().shard_calls, before.shard_calls, "{way:?}");
+        assert_eq!(read_all(&file, 4096), b"content");
+        file.close().unwrap();
+        // Another client's write is seen: the kept lease is recalled.
+        let other = fs.client(way);
+        let file = create(&other, "again", BOTH);
+        file.write_at(b"changed", 0).unwrap();
+        file.close().unwrap();
+        let (file, _) = client.open_at(&me(), ROOT, &name("again"), OpenOptions::READ, None).unwrap();
+        assert_eq!(read_all(&file, 4096), b"changed", "{way:?}");
+    }
+}
+
+fn file_inode(client: &Client, text: &str) -> InodeNumber {
+    client.lookup(&me(), ROOT, &name(text)).unwrap().attributes.inode
+}
+
+#[test]
+fn space_of_a_device_counts_once() {
+    let fs = FileSystem::start(Wanted { nodes: 3, ..Wanted::default() });
+    let client = fs.client(Way::Auto);
+    let space = client.space().unwrap();
+    let one = space.nodes[0].1.clone().unwrap();
+    assert_eq!(space.total, one.total);
+    let fs = FileSystem::start(Wanted { nodes: 3, store_bytes: Some(1 << 20), ..Wanted::default() });
+    assert_eq!(fs.client(Way::Auto).space().unwrap().total, 3 << 20);
+}

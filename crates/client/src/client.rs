@@ -7,6 +7,7 @@ use crate::identity::Identity;
 use crate::instance::Instance;
 use crate::link::{Link, lock};
 use crate::open_inode::OpenInode;
+use crate::open_table::OpenTable;
 use crate::recalls::{self, RecallThread};
 use std::collections::HashMap;
 use std::io;
@@ -101,8 +102,8 @@ pub(crate) struct Inner {
     links: Mutex<HashMap<NodeId, Arc<Link>>>,
     /// Rank 3.
     pub cache: Mutex<Cache>,
-    /// Inodes that are open. Rank 2.
-    pub open: Mutex<HashMap<InodeNumber, Arc<OpenInode>>>,
+    /// Inodes that are open. Rank 0.
+    pub open: Mutex<OpenTable>,
     /// Object identifiers, per storage server. Rank 2.
     pub batches: Mutex<HashMap<NodeId, Batch>>,
     /// Data leases of closed files with the stamps of their grants, to be given back together. Rank 3.
@@ -170,7 +171,7 @@ impl Client {
 
     /// Writes back what is buffered and ends the session at every node. Further operations fail.
     pub fn close(&self) -> Result<()> {
-        let open: Vec<_> = lock(&self.0.open).values().cloned().collect();
+        let open = lock(&self.0.open).all();
         let mut result = Ok(());
         for inode in open {
             result = result.and(inode.flush(&self.0, crate::link::SlotFor::Caller));
@@ -210,7 +211,7 @@ impl Inner {
             session: AtomicU64::new(a),
             links: Mutex::default(),
             cache: Mutex::default(),
-            open: Mutex::default(),
+            open: Mutex::new(OpenTable::new()),
             batches: Mutex::default(),
             closed_leases: Mutex::default(),
             opening: AtomicUsize::new(0),
@@ -286,7 +287,7 @@ impl Inner {
         let dropped = lock(&self.cache).clear();
         lock(&self.batches).clear();
         lock(&self.closed_leases).clear();
-        let open: Vec<_> = lock(&self.open).values().cloned().collect();
+        let open = lock(&self.open).all();
         for inode in &open {
             inode.lease_lost();
         }

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex};
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, ShardRequest};
-use weft_protocol::{Credentials, Error, InodeNumber, Name, Result};
+use weft_client_core::Cached;
+use weft_protocol::{Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +70,9 @@ impl Drop for Opening<'_> {
 impl Client {
     /// Opens an inode. One message.
     pub fn open(&self, who: &Credentials, inode: InodeNumber, options: OpenOptions) -> Result<File> {
+        if let Some((file, _)) = self.reopen(who, inode, options) {
+            return Ok(file);
+        }
         let _opening = Opening::begin(&self.0);
         let request = ShardRequest::Open { inode, flags: options.flags() };
         let answer = self.0.call(who, inode.shard(), request)?;
@@ -76,7 +80,7 @@ impl Client {
             return Err(Error::Malformed);
         };
         lock(&self.0.cache).learn_attributes(&attributes, grants, answer.stamp);
-        Ok(self.opened(&Opened { attributes, capability, grants, stamp: answer.stamp }, options))
+        Ok(self.opened(who, &Opened { attributes, capability, grants, stamp: answer.stamp }, options))
     }
 
     /// Opens a name, and makes it when it is not there and `create` says how. One message for both.
@@ -88,6 +92,13 @@ impl Client {
         options: OpenOptions,
         create: Option<CreateFile>,
     ) -> Result<(File, Entry)> {
+        let may_be_there = create.is_none_or(|create| !create.exclusive);
+        if may_be_there
+            && let Cached::Found(inode, FileKind::Regular) = self.0.cached(who, parent, name)
+            && let Some((file, attributes)) = self.reopen(who, inode, options)
+        {
+            return Ok((file, self.0.entry(parent, name, &attributes)));
+        }
         let _opening = Opening::begin(&self.0);
         let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
         let answer = self.0.call(who, parent.shard(), request)?;
@@ -100,7 +111,7 @@ impl Client {
             }
             ShardAnswer::RemoteDirectory { .. } => return Err(Error::IsDirectory),
             ShardAnswer::Entry { attributes, .. } => {
-                let directory = attributes.kind == weft_protocol::FileKind::Directory;
+                let directory = attributes.kind == FileKind::Directory;
                 return Err(if directory { Error::IsDirectory } else { Error::SymlinkLoop });
             }
             _ => return Err(Error::Malformed),
@@ -110,22 +121,38 @@ impl Client {
         }
         self.0.learn(parent, name, &attributes, grants, stamp);
         let entry = self.0.entry(parent, name, &attributes);
-        let file = self.opened(&Opened { attributes, capability, grants, stamp }, options);
+        let file = self.opened(who, &Opened { attributes, capability, grants, stamp }, options);
         Ok((file, entry))
     }
 
-    fn opened(&self, opened: &Opened, options: OpenOptions) -> File {
+    /// Opens an inode that was closed a while ago, or is open, under the lease that is still held: no message.
+    fn reopen(&self, who: &Credentials, inode: InodeNumber, options: OpenOptions) -> Option<(File, Attributes)> {
         let inner = &self.0;
+        if options.truncate || options.direct || lock(&inner.cache).holds_ms(inode.shard(), inner.clock_ms()) == 0 {
+            return None;
+        }
         let open = {
-            let mut table = lock(&inner.open);
-            let made = || Arc::new(OpenInode::new(&opened.attributes, inner.buffer_bytes));
-            let open = Arc::clone(table.entry(opened.attributes.inode).or_insert_with(made));
+            let table = lock(&inner.open);
+            let open = Arc::clone(table.get(inode)?);
             open.handles.fetch_add(1, Ordering::AcqRel);
             open
         };
-        open.opened(inner, options.access, opened);
-        let reader = Mutex::new(Reader::new(inner.buffer_bytes));
-        File(Arc::new(Handle { inner: Arc::clone(inner), open, options, reader }))
+        let file = self.handle(open, options);
+        // A lease that is being recalled is weakened before this is asked.
+        let attributes = file.0.open.reopen(who, options.access)?;
+        Some((file, attributes))
+    }
+
+    fn opened(&self, who: &Credentials, opened: &Opened, options: OpenOptions) -> File {
+        let inner = &self.0;
+        let open = lock(&inner.open).take(&opened.attributes, inner.buffer_bytes);
+        open.opened(inner, who, options.access, opened);
+        self.handle(open, options)
+    }
+
+    fn handle(&self, open: Arc<OpenInode>, options: OpenOptions) -> File {
+        let reader = Mutex::new(Reader::new(self.0.buffer_bytes));
+        File(Arc::new(Handle { inner: Arc::clone(&self.0), open, options, reader }))
     }
 }
 
@@ -241,15 +268,9 @@ impl Drop for Handle {
         if let Err(error) = open.flush(inner, SlotFor::Caller) {
             tracing::warn!("inode {}: buffered bytes were lost when the file was closed: {error}", open.inode);
         }
-        let last = {
-            let mut table = lock(&inner.open);
-            let last = open.handles.fetch_sub(1, Ordering::AcqRel) == 1;
-            if last {
-                table.remove(&open.inode);
-            }
-            last
-        };
-        if last {
+        let keep = open.keeps_lease();
+        let evicted = lock(&inner.open).closed(open, keep);
+        for open in evicted {
             inner.give_back(open.inode, open.stamp());
         }
     }

@@ -16,6 +16,7 @@ pub mod instance;
 mod link;
 pub mod names;
 mod open_inode;
+mod open_table;
 pub mod path;
 mod reader;
 mod recalls;

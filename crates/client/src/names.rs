@@ -95,7 +95,7 @@ impl Inner {
         if attributes.kind != FileKind::Regular {
             return;
         }
-        let open = lock(&self.open).get(&attributes.inode).cloned();
+        let open = lock(&self.open).get(attributes.inode).cloned();
         if let Some(open) = open {
             open.overlay(attributes);
         }
@@ -110,12 +110,21 @@ impl Inner {
     }
 
     /// A name from the cache, if this user may look into the directory as far as is known here.
-    fn cached(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Cached {
+    pub fn cached(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Cached {
         let now = self.clock_ms();
         let cache = lock(&self.cache);
         match cache.permissions(parent, now) {
             Some(directory) if may_search(who, directory) => cache.lookup(parent, name, now),
             _ => Cached::Unknown,
+        }
+    }
+
+    /// A name of a file is gone. With the last one its lease is given back, unless it is open: it keeps the file.
+    fn name_gone(&self, inode: InodeNumber, links: u32) {
+        if links == 0
+            && let Some(open) = lock(&self.open).drop_idle(inode)
+        {
+            self.give_back(inode, open.stamp());
         }
     }
 
@@ -199,7 +208,7 @@ impl Client {
     /// Changes attributes; with a size: `truncate`. What is buffered of an open file is written first.
     pub fn set_attributes(&self, who: &Credentials, inode: InodeNumber, changes: &AttributeChanges) -> Result<Entry> {
         let inner = &self.0;
-        let open = lock(&inner.open).get(&inode).cloned();
+        let open = lock(&inner.open).get(inode).cloned();
         if let Some(open) = &open {
             open.flush(inner, crate::link::SlotFor::Caller)?;
         }
@@ -254,7 +263,8 @@ impl Client {
 
     fn remove(&self, who: &Credentials, parent: InodeNumber, name: &Name, request: ShardRequest) -> Result<()> {
         let answer = self.0.call(who, parent.shard(), request)?;
-        let ShardAnswer::Removed { inode, .. } = answer.answer else { return Err(Error::Malformed) };
+        let ShardAnswer::Removed { inode, links } = answer.answer else { return Err(Error::Malformed) };
+        self.0.name_gone(inode, links);
         let mut cache = lock(&self.0.cache);
         cache.directory_changed(parent);
         cache.name_removed(parent, name);
@@ -279,6 +289,9 @@ impl Client {
         let request = ShardRequest::Rename { parent, name: from, new_parent, new_name: to, mode };
         let answer = self.0.call(who, parent.shard(), request)?;
         let ShardAnswer::Renamed { inode, replaced } = answer.answer else { return Err(Error::Malformed) };
+        if let Some((replaced, links)) = replaced {
+            self.0.name_gone(replaced, links);
+        }
         let mut cache = lock(&self.0.cache);
         for directory in [parent, new_parent] {
             cache.directory_changed(directory);
@@ -348,22 +361,28 @@ impl Client {
         }])
     }
 
-    /// Space of the file system. Storage servers on one device each count what it has free.
+    /// Space of the file system. A device that several storage servers of one node share counts once in the sums.
     pub fn space(&self) -> Result<FileSystemSpace> {
         let mut nodes = BTreeMap::new();
+        let mut devices = BTreeMap::new();
         for record in self.map().nodes.iter().filter(|record| record.stores) {
             let space = match self.0.storage_call(record.id, StorageRequest::Space) {
                 Ok(StorageAnswer::Space(space)) => Ok(space),
                 Ok(_) => Err(Error::Malformed),
                 Err(error) => Err(error),
             };
+            if let Ok(space) = &space {
+                // A store of its own counts by its node.
+                let key = if space.device == 0 { (0, u64::from(record.id.0)) } else { (space.device, record.identity.0) };
+                devices.insert(key, *space);
+            }
             nodes.insert(record.id, space);
         }
-        let sum = |field: fn(&Space) -> u64| nodes.values().flatten().map(field).fold(0, u64::saturating_add);
+        let sum = |field: fn(&Space) -> u64| devices.values().map(field).fold(0, u64::saturating_add);
         Ok(FileSystemSpace {
             total: sum(|space| space.total),
             free: sum(|space| space.free),
-            files: sum(|space| space.objects),
+            files: nodes.values().flatten().map(|space| space.objects).sum(),
             nodes: nodes.into_iter().collect(),
         })
     }

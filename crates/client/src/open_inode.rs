@@ -22,7 +22,7 @@ use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX};
 use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardRequest, whole};
 use weft_protocol::{
-    Attributes, Capability, Error, Grants, InodeNumber, LeaseMode, Result, Rights, Timestamp,
+    Attributes, Capability, Credentials, Error, Grants, InodeNumber, LeaseMode, Result, Rights, Timestamp,
 };
 use weft_transport::BulkConnection;
 
@@ -42,6 +42,8 @@ pub(crate) struct OpenInode {
 }
 
 struct State {
+    /// Who opened it last through the shard: he may open it again under the lease without asking.
+    opener: Option<Credentials>,
     /// Whether any handle writes: what the capability must allow.
     writes: bool,
     mode: LeaseMode,
@@ -95,6 +97,7 @@ impl OpenInode {
             handles: AtomicU32::new(0),
             data_version: AtomicU64::new(0),
             state: Mutex::new(State {
+                opener: None,
                 writes: false,
                 mode: LeaseMode::Open,
                 stamp: 0,
@@ -120,11 +123,35 @@ impl OpenInode {
     }
 
     /// A handle was opened: takes over what the reply told.
-    pub fn opened(&self, inner: &Inner, access: Access, opened: &Opened) {
+    pub fn opened(&self, inner: &Inner, who: &Credentials, access: Access, opened: &Opened) {
         let mut state = self.lock();
+        state.opener = Some(who.clone());
         state.writes |= access.writes();
         state.learn(inner, opened);
         self.changed();
+    }
+
+    /// What an open would answer, if the lease that is still held allows it to be answered here: the same user, an access
+    /// that the right to the object covers, a mode that others do not have to be asked for.
+    pub fn reopen(&self, who: &Credentials, access: Access) -> Option<Attributes> {
+        let mut state = self.lock();
+        let rights = state.held.map(|held| held.capability.rights);
+        let covered = |right| rights.is_none_or(|rights| rights.contains(right));
+        let allowed = state.opener.as_ref() == Some(who)
+            && state.mode >= if access.writes() { LeaseMode::Exclusive } else { LeaseMode::Shared }
+            && (!access.reads() || covered(Rights::READ))
+            && (!access.writes() || (state.writes && covered(Rights::WRITE)))
+            && state.error.is_none();
+        if allowed {
+            state.writes |= access.writes();
+        }
+        allowed.then(|| state.attributes.clone())
+    }
+
+    /// Whether it is worth keeping when nobody has it open.
+    pub fn keeps_lease(&self) -> bool {
+        let state = self.lock();
+        state.mode >= LeaseMode::Shared && state.error.is_none() && !state.dirty
     }
 
     /// Stamp of the lease's last grant.

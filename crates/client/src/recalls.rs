@@ -240,7 +240,7 @@ fn give_up(inner: &Inner, recall: &Recall) -> LeaseMode {
     let invalidator = inner.invalidator.read().unwrap_or_else(PoisonError::into_inner).clone();
     if let LeaseKey::Data(inode) = recall.key {
         lock(&inner.cache).note_data_recall(inode, recall.stamp);
-        let open = lock(&inner.open).get(&inode).cloned();
+        let open = lock(&inner.open).get(inode).cloned();
         if let Some(open) = &open {
             open.weaken();
         }
@@ -253,6 +253,7 @@ fn give_up(inner: &Inner, recall: &Recall) -> LeaseMode {
                 if let Err(error) = open.flush(inner, SlotFor::Recall) {
                     tracing::warn!("inode {inode}: buffered data could not be written back on recall: {error}");
                 }
+                lock(&inner.open).drop_idle(inode);
                 open.kept()
             }
             // A reply that opens this file may be on its way.

@@ -75,6 +75,8 @@ pub enum Event {
     },
     /// The client of the session lives.
     Heard { session: SessionId },
+    /// The client of the session is certainly gone: its process has ended.
+    Lost { session: SessionId },
     /// A client did what a recall asked.
     RecallAnswer { session: SessionId, number: u64, kept: LeaseMode },
     /// Another shard asks; `token` as in `Call`.
@@ -230,6 +232,7 @@ impl<K: KeyValue> Shard<K> {
             Event::Heard { session } => {
                 self.sessions.hear(session, now.boot_ms);
             }
+            Event::Lost { session } => self.end_session(session, true, out),
             Event::RecallAnswer { session, number, kept } => self.recall_answered(session, number, kept),
             Event::PeerCall { token, call } => self.receive_step(token, call, out),
             Event::PeerReply(reply) => self.peer_replied(reply, out),

@@ -1,28 +1,36 @@
 //! New connections: accepted by one thread, each proven by a thread of its own, then given to where they belong.
 //!
-//! A peer that says nothing, or nonsense, costs a thread for at most [`HANDSHAKE_MS_MAX`](weft_protocol::limits), and there
-//! are at most [`HANDSHAKES_MAX`] of them.
+//! A peer that says nothing, or nonsense, costs a thread for at most [`HANDSHAKE_MS_MAX`](weft_protocol::limits). When there
+//! are [`HANDSHAKES_MAX`] of them the oldest is cut off: an honest handshake takes a few round trips, so that peers without a
+//! key, who hold theirs as long as they can, do not keep others out.
 
 use crate::clock;
 use crate::data::DataConnection;
+use crate::event_loop::Sink;
+use crate::shards;
 use crate::state::{AtomicCounters, Node, lock};
 use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::VecDeque;
+use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use weft_protocol::handshake::Purpose;
 use weft_transport::{Socket, TransportError, accept};
 
-/// Handshakes under way at once. More connections are closed at once; their clients try again.
+/// Handshakes under way at once.
 const HANDSHAKES_MAX: usize = 256;
+/// Rest after a connection could not be accepted because descriptors or memory have run out.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// Stack of a connection's thread, bytes: it holds no data, and touches little of it.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Accepts until the node stops.
 pub fn run(node: &Arc<Node>, tcp: &TcpListener, unix: &UnixListener) {
-    let handshakes = Arc::new(AtomicUsize::new(0));
-    let mut next_loop = 0;
+    let handshakes = Arc::new(Handshakes::default());
+    let mut number = 0;
     while !node.stopping.asked() {
         let mut ready = [PollFd::new(tcp, PollFlags::IN), PollFd::new(unix, PollFlags::IN)];
         if let Err(errno) = poll(&mut ready, None)
@@ -38,24 +46,57 @@ pub fn run(node: &Arc<Node>, tcp: &TcpListener, unix: &UnixListener) {
             tcp.accept().map(|(stream, _)| stream).and_then(Socket::from_tcp),
             unix.accept().map(|(stream, _)| Socket::from_unix(stream)),
         ];
-        for socket in sockets.into_iter().flatten() {
-            next_loop += 1;
-            greet(node, socket, &handshakes, next_loop);
+        for socket in sockets {
+            match socket {
+                Ok(socket) => {
+                    number += 1;
+                    greet(node, socket, &handshakes, number);
+                }
+                // The other listener was the one, or the peer has gone already.
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection: {error}");
+                    std::thread::sleep(ACCEPT_REST);
+                }
+            }
         }
     }
 }
 
-fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<AtomicUsize>, number: usize) {
-    if handshakes.load(Ordering::Relaxed) >= HANDSHAKES_MAX {
-        AtomicCounters::add(&node.counters.peers_rejected, 1);
-        return;
+/// Sockets whose handshake is under way, oldest first, by the number of their connection.
+#[derive(Default)]
+struct Handshakes(Mutex<VecDeque<(usize, Socket)>>);
+
+impl Handshakes {
+    fn begin(&self, number: usize, socket: Socket) {
+        let mut under_way = lock(&self.0);
+        if under_way.len() >= HANDSHAKES_MAX
+            && let Some((_, oldest)) = under_way.pop_front()
+        {
+            // Its thread gets an error and ends.
+            oldest.shutdown();
+        }
+        under_way.push_back((number, socket));
     }
-    handshakes.fetch_add(1, Ordering::Relaxed);
+
+    fn end(&self, number: usize) {
+        lock(&self.0).retain(|(other, _)| *other != number);
+    }
+}
+
+fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number: usize) {
+    match socket.try_clone() {
+        Ok(handle) => handshakes.begin(number, handle),
+        Err(error) => {
+            tracing::warn!("connection refused: {error}");
+            return;
+        }
+    }
     let (node, under_way) = (Arc::clone(node), Arc::clone(handshakes));
     let thread = std::thread::Builder::new().name("connection".to_owned()).stack_size(STACK_BYTES);
     let spawned = thread.spawn(move || {
         let proven = accept(&socket, &node.key, node.config.node, node.config.identity, node.epoch());
-        under_way.fetch_sub(1, Ordering::Relaxed);
+        under_way.end(number);
         match proven {
             Ok(peer) if peer.purpose == Purpose::Data => serve_data(&node, &socket, &peer),
             Ok(peer) => {
@@ -70,7 +111,7 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<AtomicUsize>, number
         }
     });
     if let Err(error) = spawned {
-        handshakes.fetch_sub(1, Ordering::Relaxed);
+        handshakes.end(number);
         tracing::warn!("connection refused: no thread: {error}");
     }
 }
@@ -85,5 +126,7 @@ fn serve_data(node: &Arc<Node>, socket: &Socket, peer: &weft_transport::Peer) {
         tracing::warn!("data connection of {} closed: malformed message", socket.peer_text());
     }
     node.connections.fetch_sub(1, Ordering::Relaxed);
-    lock(&node.sessions).closed(peer.session, None, clock::boot_ms());
+    if lock(&node.sessions).closed(peer.session, None, clock::boot_ms()) {
+        shards::disconnected(node, peer.session, socket.kind(), &mut Sink::remote(node));
+    }
 }

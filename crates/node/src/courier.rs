@@ -16,7 +16,7 @@ use weft_protocol::message::Message;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Error, InodeNumber, NodeId, ObjectId, SessionId, ShardId, SlotIndex, UserKey};
+use weft_protocol::{Error, InodeNumber, LeaseKey, NodeId, ObjectId, SessionId, ShardId, SlotIndex, UserKey};
 use weft_transport::{ControlConnection, Peer, Result, Socket, TransportError, connect};
 
 /// Threads for one other node.
@@ -91,6 +91,9 @@ impl Worker {
         while let Some(errand) = self.next() {
             let message = self.message(&errand);
             let answer = self.call(&message);
+            if let (Errand::AskShard { inode, .. }, Ok(Message::ShardReply(reply))) = (&errand, &answer) {
+                self.give_back(*inode, reply.stamp);
+            }
             self.deliver(errand, answer);
         }
     }
@@ -118,15 +121,24 @@ impl Worker {
         match errand {
             Errand::Peer(call) => Message::Peer(call.clone()),
             Errand::Storage { request, .. } => Message::Storage(request.clone()),
-            Errand::AskShard { inode, .. } => Message::Shard(ShardCall {
-                shard: inode.shard(),
-                epoch: self.node.epoch(),
-                slot: SlotIndex(0),
-                sequence: 0,
-                credentials: None,
-                request: ShardRequest::GetAttributes { inode: *inode },
-            }),
+            Errand::AskShard { inode, .. } => {
+                self.shard_call(*inode, ShardRequest::GetAttributes { inode: *inode })
+            }
         }
+    }
+
+    /// Gives back the lease that came with an answer: this node has no recall connection, and whoever changes the file next
+    /// would wait for its session's end.
+    fn give_back(&mut self, inode: InodeNumber, stamp: u64) {
+        let request = ShardRequest::Release { leases: vec![(LeaseKey::Attributes(inode), stamp)] };
+        let call = self.shard_call(inode, request);
+        // Without an answer the lease ends with the session's term.
+        let _ = self.call(&call);
+    }
+
+    fn shard_call(&self, inode: InodeNumber, request: ShardRequest) -> Message {
+        let (shard, epoch) = (inode.shard(), self.node.epoch());
+        Message::Shard(ShardCall { shard, epoch, slot: SlotIndex(0), sequence: 0, credentials: None, request })
     }
 
     /// One call, on a connection made anew when the old one turns out to be dead. All errands are safe to repeat.

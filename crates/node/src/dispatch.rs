@@ -10,6 +10,7 @@ use crate::{status, storage_server};
 use std::sync::PoisonError;
 use weft_metadata::Event;
 use weft_protocol::handshake::KeyName;
+use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{ShardCall, ShardReply, ShardRequest};
@@ -107,6 +108,10 @@ fn check_call(node: &Node, call: &ShardCall) -> std::result::Result<(), Error> {
     if call.epoch != node.epoch() {
         return Err(Error::StaleMap(node.epoch()));
     }
+    // The shard keeps the last reply of each slot.
+    if call.slot.0 >= SLOTS_MAX {
+        return Err(Error::Invalid);
+    }
     call.credentials.as_ref().map_or(Ok(()), Credentials::check)
 }
 
@@ -132,7 +137,7 @@ fn handle_node_request(
         NodeRequest::GetMap => Ok(NodeAnswer::Map((*node.map()).clone())),
         NodeRequest::Status => Ok(NodeAnswer::Status(status::of(node))),
         NodeRequest::SetMap(map) if privileged => shards::set_map(node, map, sink).map(|()| NodeAnswer::Done),
-        NodeRequest::Stuck if privileged => Ok(NodeAnswer::InFlight(status::in_flight(node))),
+        NodeRequest::Stuck if privileged => Ok(NodeAnswer::InFlight(status::longest_in_flight(node))),
         NodeRequest::Shutdown if privileged => {
             node.stopping.ask();
             for mailbox in &node.loops {

@@ -24,6 +24,8 @@ use weft_transport::{Peer, Result, Socket, TransportError};
 
 /// Bytes of replies that may wait for a peer before its requests are left unread.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
+/// Requests of one connection handled before the others have their turn and the replies leave: bounds what waits in memory.
+const REQUESTS_PER_TURN: usize = 64;
 /// Bytes received with one call.
 const INPUT_BYTES: usize = 64 << 10;
 /// Events taken with one wait.
@@ -99,6 +101,13 @@ struct Connection {
     interest: epoll::EventFlags,
 }
 
+impl Connection {
+    /// Whether there is room for more replies.
+    fn may_go_on(&self) -> bool {
+        self.output.len() < OUTPUT_BYTES_MAX
+    }
+}
+
 /// Messages to be sent by the loop that runs now, or through the mailbox of another one.
 pub struct Sink<'a> {
     node: &'a Node,
@@ -132,6 +141,8 @@ pub struct EventLoop {
     buffer: Vec<u8>,
     /// Connections with output to be flushed at the end of the batch.
     touched: Vec<u64>,
+    /// Connections with requests in their input that wait for their next turn.
+    backlog: Vec<u64>,
 }
 
 impl EventLoop {
@@ -147,6 +158,7 @@ impl EventLoop {
             next_key: 0,
             buffer: vec![0; INPUT_BYTES],
             touched: Vec::new(),
+            backlog: Vec::new(),
         })
     }
 
@@ -166,6 +178,7 @@ impl EventLoop {
                 }
             };
             let mut sink = Sink { node: &node, loop_index: Some(self.mailbox.index), local: Vec::new() };
+            self.work_off(&mut sink);
             let mut woken = ready.is_empty();
             for event in ready.iter() {
                 let (key, flags) = (event.data.u64(), event.flags);
@@ -181,12 +194,19 @@ impl EventLoop {
             if self.mailbox.index == 0 {
                 shards::tick(&node, &mut sink);
             }
-            self.deliver(sink.local);
+            // What closing a connection brings about is sent too.
+            while !sink.local.is_empty() || !self.touched.is_empty() {
+                let messages = std::mem::take(&mut sink.local);
+                self.deliver(messages, &mut sink);
+            }
         }
     }
 
     /// How long the wait may last. Loop 0 looks after the clock of the whole node; without sessions nobody wakes up.
     fn timeout(&self) -> Option<Timespec> {
+        if self.backlog.iter().any(|key| self.connections.get(key).is_none_or(Connection::may_go_on)) {
+            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
         if self.mailbox.index != 0 {
             return None;
         }
@@ -228,12 +248,15 @@ impl EventLoop {
         (peer.purpose == Purpose::Recall).then_some(ConnectionRef { loop_index: self.mailbox.index, key })
     }
 
-    fn close(&mut self, key: u64) {
+    fn close(&mut self, key: u64, sink: &mut Sink<'_>) {
         // Dropping the socket takes it out of epoll: nobody else has its descriptor.
         let Some(connection) = self.connections.remove(&key) else { return };
         let recall = self.recall_ref(key, &connection.peer);
-        lock(&self.node.sessions).closed(connection.peer.session, recall, clock::boot_ms());
+        let last = lock(&self.node.sessions).closed(connection.peer.session, recall, clock::boot_ms());
         self.node.connections.fetch_sub(1, Ordering::Relaxed);
+        if last {
+            shards::disconnected(&self.node, connection.peer.session, connection.socket.kind(), sink);
+        }
     }
 
     /// One connection has something to read, or room for its output, or has ended.
@@ -244,38 +267,71 @@ impl EventLoop {
         if !flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
             return;
         }
-        match self.read(key, sink) {
+        let result = self.read(key, sink);
+        self.judge(key, result, sink);
+    }
+
+    /// Closes a connection that has failed, and counts one that said what it may not.
+    fn judge(&mut self, key: u64, result: Result<()>, sink: &mut Sink<'_>) {
+        match result {
             Ok(()) => {}
             Err(TransportError::Malformed) => {
                 AtomicCounters::add(&self.node.counters.peers_rejected, 1);
                 if let Some(connection) = self.connections.get(&key) {
                     tracing::warn!("connection of {} closed: malformed message", connection.socket.peer_text());
                 }
-                self.close(key);
+                self.close(key, sink);
             }
-            Err(_) => self.close(key),
+            Err(_) => self.close(key, sink),
+        }
+    }
+
+    /// The next turn of the connections that had more requests than one turn allows.
+    fn work_off(&mut self, sink: &mut Sink<'_>) {
+        for key in std::mem::take(&mut self.backlog) {
+            let from = ConnectionRef { loop_index: self.mailbox.index, key };
+            let Some(connection) = self.connections.get_mut(&key) else { continue };
+            if !connection.may_go_on() {
+                self.backlog.push(key);
+                continue;
+            }
+            let result = handle_frames(&self.node, &connection.peer, from, &connection.input, sink).map(|turn| {
+                connection.input.drain(..turn.used);
+                if turn.more {
+                    self.backlog.push(key);
+                }
+            });
+            self.judge(key, result, sink);
         }
     }
 
     fn read(&mut self, key: u64, sink: &mut Sink<'_>) -> Result<()> {
+        if self.backlog.contains(&key) {
+            return Ok(());
+        }
         let Some(connection) = self.connections.get_mut(&key) else { return Ok(()) };
         let Some(count) = connection.socket.receive_now(&mut self.buffer)? else { return Ok(()) };
         let received = self.buffer.get(..count).unwrap_or_default();
         let peer = Arc::clone(&connection.peer);
         let from = ConnectionRef { loop_index: self.mailbox.index, key };
-        if connection.input.is_empty() {
-            let used = handle_frames(&self.node, &peer, from, received, sink)?;
-            connection.input.extend_from_slice(received.get(used..).unwrap_or_default());
+        let turn = if connection.input.is_empty() {
+            let turn = handle_frames(&self.node, &peer, from, received, sink)?;
+            connection.input.extend_from_slice(received.get(turn.used..).unwrap_or_default());
+            turn
         } else {
             connection.input.extend_from_slice(received);
-            let used = handle_frames(&self.node, &peer, from, &connection.input, sink)?;
-            connection.input.drain(..used);
+            let turn = handle_frames(&self.node, &peer, from, &connection.input, sink)?;
+            connection.input.drain(..turn.used);
+            turn
+        };
+        if turn.more {
+            self.backlog.push(key);
         }
         Ok(())
     }
 
     /// Encodes messages onto their connections and sends what the kernels of their peers take.
-    fn deliver(&mut self, messages: Vec<(u64, u64, Message)>) {
+    fn deliver(&mut self, messages: Vec<(u64, u64, Message)>, sink: &mut Sink<'_>) {
         for (key, id, message) in messages {
             let Some(connection) = self.connections.get_mut(&key) else { continue };
             if connection.output.is_empty() {
@@ -285,7 +341,7 @@ impl EventLoop {
         }
         for key in std::mem::take(&mut self.touched) {
             if self.send_output(key).is_err() {
-                self.close(key);
+                self.close(key, sink);
             }
         }
     }
@@ -301,7 +357,7 @@ impl EventLoop {
             }
         }
         let mut interest = epoll::EventFlags::empty();
-        interest.set(epoll::EventFlags::IN, connection.output.len() < OUTPUT_BYTES_MAX);
+        interest.set(epoll::EventFlags::IN, connection.may_go_on());
         interest.set(epoll::EventFlags::OUT, !connection.output.is_empty());
         if interest != connection.interest {
             connection.interest = interest;
@@ -311,15 +367,25 @@ impl EventLoop {
     }
 }
 
-/// Handles all whole frames at the beginning of `bytes`; returns how many bytes they had.
-fn handle_frames(node: &Node, peer: &Peer, from: ConnectionRef, bytes: &[u8], sink: &mut Sink<'_>) -> Result<usize> {
+/// What was done of the requests that had come.
+struct Turn {
+    /// Bytes of the requests that were handled.
+    used: usize,
+    /// There may be whole requests left.
+    more: bool,
+}
+
+/// Handles the whole frames at the beginning of `bytes`, at most [`REQUESTS_PER_TURN`].
+fn handle_frames(node: &Node, peer: &Peer, from: ConnectionRef, bytes: &[u8], sink: &mut Sink<'_>) -> Result<Turn> {
     let mut used = 0;
-    while let Some(frame) =
-        frame::split(bytes.get(used..).unwrap_or_default()).map_err(|_| TransportError::Malformed)?
-    {
+    for _ in 0..REQUESTS_PER_TURN {
+        let rest = bytes.get(used..).unwrap_or_default();
+        let Some(frame) = frame::split(rest).map_err(|_| TransportError::Malformed)? else {
+            return Ok(Turn { used, more: false });
+        };
         let message = codec::from_bytes(frame.body).map_err(|_| TransportError::Malformed)?;
         used += frame.bytes();
         dispatch::handle(node, peer, from, frame.id, message, sink)?;
     }
-    Ok(used)
+    Ok(Turn { used, more: used < bytes.len() })
 }

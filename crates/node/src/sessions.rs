@@ -30,9 +30,9 @@ impl Sessions {
         }
     }
 
-    /// A connection was closed.
-    pub fn closed(&mut self, session: SessionId, recall: Option<ConnectionRef>, now_ms: u64) {
-        let Some(record) = self.sessions.get_mut(&session) else { return };
+    /// A connection was closed. Returns whether it was the session's last one here.
+    pub fn closed(&mut self, session: SessionId, recall: Option<ConnectionRef>, now_ms: u64) -> bool {
+        let Some(record) = self.sessions.get_mut(&session) else { return false };
         record.connections = record.connections.saturating_sub(1);
         if recall.is_some() && record.recall == recall {
             record.recall = None;
@@ -40,6 +40,7 @@ impl Sessions {
         if record.connections == 0 {
             record.closed_ms = Some(now_ms);
         }
+        record.connections == 0
     }
 
     /// Where recalls of this session go.

@@ -9,18 +9,22 @@
 use crate::courier::Errand;
 use crate::event_loop::{ConnectionRef, Sink};
 use crate::state::{Node, lock};
-use crate::{clock, storage_server};
+use crate::{clock, status, storage_server};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_metadata::{Effect, Event, MemoryStore, RootDirectory, Shard, ShardConfig};
+use weft_protocol::limits::{CONTROL_BODY_BYTES_MAX, TEXT_BYTES_MAX};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::ShardStatus;
 use weft_protocol::message::peer::PeerReply;
 use weft_protocol::message::shard::ShardReply;
-use weft_protocol::{ClusterMap, Error, NodeId, ShardId};
+use weft_protocol::{ClusterMap, Error, NodeId, SessionId, ShardId};
+use weft_transport::SocketKind;
 
+/// What stands before the map in the answer to `GetMap`, bytes, with room to spare.
+const MAP_ANSWER_BYTES: usize = 16;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
@@ -127,12 +131,18 @@ impl ShardSlot {
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "assertion failed".to_owned())
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    let mut text = text.unwrap_or_else(|| "assertion failed".to_owned());
+    // It stands in every status from now on.
+    status::cut(&mut text, TEXT_BYTES_MAX);
+    text
 }
 
 /// Takes over a map with a higher epoch, and makes the shards that it gives to this node.
 pub fn set_map(node: &Node, map: ClusterMap, sink: &mut Sink<'_>) -> Result<(), Error> {
-    if !map.check() || map.name != node.config.name || map.node(node.config.node).is_none() {
+    // What is taken must fit into the answers that tell it.
+    let fits = weft_protocol::codec::to_bytes(&map).len() <= CONTROL_BODY_BYTES_MAX - MAP_ANSWER_BYTES;
+    if !map.check() || !fits || map.name != node.config.name || map.node(node.config.node).is_none() {
         return Err(Error::Invalid);
     }
     let mut events = Vec::new();
@@ -272,6 +282,17 @@ fn carry_out(
             }
         }
         Effect::EndSession { session } => tracing::info!("shard {shard}: session {session} fenced"),
+    }
+}
+
+/// The last connection of a session was closed. Over a Unix socket that means that its process has ended: nobody is made to
+/// wait for its leases. Over a network it may come back until its term ends.
+pub fn disconnected(node: &Node, session: SessionId, kind: SocketKind, sink: &mut Sink<'_>) {
+    if kind == SocketKind::Unix {
+        let ids: Vec<_> = node.shards.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+        for shard in ids {
+            give(node, shard, Event::Lost { session }, None, sink);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::state::{Node, lock};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use weft_protocol::limits::{IN_FLIGHT_MAX, IN_FLIGHT_TEXT_BYTES_MAX};
 use weft_protocol::message::node::{NodeStatus, RequestInFlight};
 
 /// The state now.
@@ -45,6 +46,26 @@ pub fn in_flight(node: &Node) -> Vec<RequestInFlight> {
         .collect();
     requests.sort_by_key(|request| std::cmp::Reverse(request.age_ms));
     requests
+}
+
+/// The oldest of them, as many and as long as an answer can hold.
+pub fn longest_in_flight(node: &Node) -> Vec<RequestInFlight> {
+    let mut requests = in_flight(node);
+    requests.truncate(IN_FLIGHT_MAX);
+    for request in &mut requests {
+        for text in [&mut request.peer, &mut request.request, &mut request.state] {
+            cut(text, IN_FLIGHT_TEXT_BYTES_MAX);
+        }
+    }
+    requests
+}
+
+/// Cuts a text to at most so many bytes.
+pub fn cut(text: &mut String, bytes_max: usize) {
+    if text.len() > bytes_max {
+        let end = (0..=bytes_max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+    }
 }
 
 /// Writes what is in flight to the log: what the signal SIGUSR1 asks for.

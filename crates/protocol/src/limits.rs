@@ -34,6 +34,10 @@ pub const LINKS_MAX: u32 = 65_000;
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Requests parked at one shard while leases are recalled. Beyond it a request is answered "busy, try again".
 pub const PARKED_REQUESTS_MAX: usize = 65_536;
+/// Requests in one answer to `Stuck`, the oldest ones: with their texts they stay below the body's limit.
+pub const IN_FLIGHT_MAX: usize = 1024;
+/// Longest text in each of them, bytes; the rest is cut off.
+pub const IN_FLIGHT_TEXT_BYTES_MAX: usize = 256;
 /// Nodes in one file system.
 pub const NODES_MAX: usize = 4096;
 /// Logical shards in one file system.

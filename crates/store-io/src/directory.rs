@@ -77,12 +77,6 @@ impl DirectoryStore {
         let root_path = path.join("objects");
         std::fs::create_dir_all(&root_path)?;
         let root = rustix::fs::open(&root_path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        for directory in 0..FAN_OUT {
-            match mkdirat(&root, format!("{directory:02x}"), Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
         let account = Arc::new(Account::new(size.unwrap_or(u64::MAX)));
         let store = Self {
             path: path.to_owned(),
@@ -97,8 +91,8 @@ impl DirectoryStore {
 
     /// Charges what an earlier run left.
     fn count_what_is_there(&self) -> std::io::Result<()> {
-        for directory in 0..FAN_OUT {
-            for entry in std::fs::read_dir(self.path.join(format!("objects/{directory:02x}")))? {
+        for directory in std::fs::read_dir(self.path.join("objects"))? {
+            for entry in std::fs::read_dir(directory?.path())? {
                 self.objects.fetch_add(1, Ordering::Relaxed);
                 // More than the cap may be there after the cap was lowered: then nothing more can be written.
                 if self.account.charge(entry?.metadata()?.len()).is_err() {
@@ -125,13 +119,28 @@ impl DirectoryStore {
         Some((InodeNumber::from_raw(number(inode)?), ObjectId::from_raw(number(object)?)))
     }
 
+    /// Makes an object's file, and the directory that it stands in when it is the first there.
+    fn make_file(&self, name: &str, flags: OFlags) -> Result<OwnedFd> {
+        let make = || openat(&self.root, name, flags, Mode::RUSR | Mode::WUSR);
+        match make() {
+            Err(Errno::NOENT) => {
+                let directory = name.split('/').next().unwrap_or_default();
+                match mkdirat(&self.root, directory, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => make().map_err(device_error),
+                    Err(errno) => Err(device_error(errno)),
+                }
+            }
+            result => result.map_err(device_error),
+        }
+    }
+
     fn open_file(&self, inode: InodeNumber, object: ObjectId, create: bool) -> Result<Arc<FileObject>> {
         let name = Self::file_name(inode, object);
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let file = match openat(&self.root, &name, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) if create => {
-                let file = openat(&self.root, &name, flags | OFlags::CREATE, Mode::RUSR | Mode::WUSR).map_err(device_error)?;
+                let file = self.make_file(&name, flags | OFlags::CREATE)?;
                 self.objects.fetch_add(1, Ordering::Relaxed);
                 file
             }
@@ -184,13 +193,12 @@ impl ObjectStore for DirectoryStore {
     fn list(&self, first: ObjectId, count: u32) -> Result<Vec<(InodeNumber, ObjectId)>> {
         let mut found = Vec::new();
         for directory in 0..FAN_OUT {
-            let directory = openat(
-                &self.root,
-                format!("{directory:02x}"),
-                OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC,
-                Mode::empty(),
-            )
-            .map_err(device_error)?;
+            let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+            let directory = match openat(&self.root, format!("{directory:02x}"), flags, Mode::empty()) {
+                Ok(directory) => directory,
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(device_error(errno)),
+            };
             for entry in Dir::new(directory).map_err(device_error)? {
                 let entry = entry.map_err(device_error)?;
                 let Some((inode, object)) = Self::parse_file_name(entry.file_name().to_bytes()) else { continue };
@@ -212,7 +220,8 @@ impl ObjectStore for DirectoryStore {
             below.f_blocks.saturating_mul(below.f_frsize)
         };
         let objects = self.objects.load(Ordering::Relaxed);
-        Ok(Space { total, free, reserve: self.account.reserve(), objects })
+        let device = if self.account.is_capped() { 0 } else { rustix::fs::fstat(&self.root).map_err(device_error)?.st_dev };
+        Ok(Space { total, free, reserve: self.account.reserve(), objects, device })
     }
 
     fn describe(&self) -> String {

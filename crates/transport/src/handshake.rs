@@ -1,7 +1,10 @@
 //! Both sides of the handshake of [`weft_protocol::handshake`].
+//!
+//! Invariant: a handshake ends, well or badly, within [`HANDSHAKE_MS_MAX`], also with a peer that sends a byte now and then.
 
 use crate::{Result, Socket, TransportError};
-use std::time::Duration;
+use std::io;
+use std::time::{Duration, Instant};
 use weft_protocol::handshake::{CLIENT_LABEL, ClientHello, ClientProof, KeyName, Purpose, SERVER_LABEL, ServerHello, Welcome};
 use weft_protocol::limits::HANDSHAKE_MS_MAX;
 use weft_protocol::{Error, MapEpoch, NodeId, NodeIdentity, NodeKey, SessionId, UserKey, codec, frame};
@@ -29,7 +32,7 @@ pub struct Welcomed {
 
 /// The client's side. `key` must be the one that belongs to `peer.key_name`.
 pub fn connect(socket: &Socket, peer: &Peer, key: &UserKey) -> Result<Welcomed> {
-    socket.set_timeout(Some(Duration::from_millis(HANDSHAKE_MS_MAX)))?;
+    let deadline = Deadline::begin(socket)?;
     let hello = ClientHello {
         key_name: peer.key_name.clone(),
         purpose: peer.purpose,
@@ -38,14 +41,14 @@ pub fn connect(socket: &Socket, peer: &Peer, key: &UserKey) -> Result<Welcomed> 
         nonce: random()?,
     };
     send(socket, &hello)?;
-    let server: ServerHello = receive(socket)?;
+    let server: ServerHello = receive(socket, deadline)?;
     let transcript = transcript(&hello, &server);
     // `blake3::Hash` compares in constant time.
     if key.prove(SERVER_LABEL, &transcript) != server.proof {
         return Err(TransportError::WrongKey);
     }
     send(socket, &ClientProof { proof: *key.prove(CLIENT_LABEL, &transcript).as_bytes() })?;
-    let welcome: Welcome = receive(socket)?;
+    let welcome: Welcome = receive(socket, deadline)?;
     let epoch = welcome.result.map_err(TransportError::Refused)?;
     socket.set_timeout(None)?;
     Ok(Welcomed { node: server.node, identity: server.identity, epoch })
@@ -53,14 +56,14 @@ pub fn connect(socket: &Socket, peer: &Peer, key: &UserKey) -> Result<Welcomed> 
 
 /// The server's side. On an error the connection is to be closed.
 pub fn accept(socket: &Socket, key: &NodeKey, node: NodeId, identity: NodeIdentity, epoch: MapEpoch) -> Result<Peer> {
-    socket.set_timeout(Some(Duration::from_millis(HANDSHAKE_MS_MAX)))?;
-    let hello: ClientHello = receive(socket)?;
+    let deadline = Deadline::begin(socket)?;
+    let hello: ClientHello = receive(socket, deadline)?;
     let user_key = UserKey::derive(key, &hello.key_name);
     let mut server = ServerHello { node, identity, nonce: random()?, proof: [0; 32] };
     let transcript = transcript(&hello, &server);
     server.proof = *user_key.prove(SERVER_LABEL, &transcript).as_bytes();
     send(socket, &server)?;
-    let proof: ClientProof = receive(socket)?;
+    let proof: ClientProof = receive(socket, deadline)?;
     let proven = user_key.prove(CLIENT_LABEL, &transcript) == proof.proof;
     let result = if proven { check(socket, &hello.key_name) } else { Err(Error::AccessDenied) };
     send(socket, &Welcome { result: result.clone().map(|()| epoch) })?;
@@ -73,6 +76,33 @@ pub fn accept(socket: &Socket, key: &NodeKey, node: NodeId, identity: NodeIdenti
             identity: hello.identity,
         }),
         Err(_) => Err(TransportError::WrongKey),
+    }
+}
+
+/// When the handshake must be over.
+#[derive(Clone, Copy)]
+struct Deadline(Instant);
+
+impl Deadline {
+    /// Counts from now, and bounds what is sent, too.
+    fn begin(socket: &Socket) -> Result<Self> {
+        let term = Duration::from_millis(HANDSHAKE_MS_MAX);
+        socket.set_timeout(Some(term))?;
+        Ok(Self(Instant::now() + term))
+    }
+
+    /// Fills `bytes` before the deadline.
+    fn receive_exact(self, socket: &Socket, bytes: &mut [u8]) -> Result<()> {
+        let mut have = 0;
+        while let Some(rest) = bytes.get_mut(have..).filter(|rest| !rest.is_empty()) {
+            let left = self.0.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(TransportError::Io(io::ErrorKind::TimedOut.into()));
+            }
+            socket.set_timeout(Some(left))?;
+            have += socket.receive_some(rest)?;
+        }
+        Ok(())
     }
 }
 
@@ -103,14 +133,14 @@ fn send<T: serde::Serialize>(socket: &Socket, message: &T) -> Result<()> {
     socket.send_all(&out)
 }
 
-fn receive<T: serde::de::DeserializeOwned>(socket: &Socket) -> Result<T> {
+fn receive<T: serde::de::DeserializeOwned>(socket: &Socket, deadline: Deadline) -> Result<T> {
     let mut header = [0; frame::HEADER_BYTES];
-    socket.receive_exact(&mut header)?;
+    deadline.receive_exact(socket, &mut header)?;
     let header = frame::Header::decode(&header).map_err(|_| TransportError::Malformed)?;
     if header.body_bytes > HELLO_BYTES_MAX {
         return Err(TransportError::Malformed);
     }
     let mut body = vec![0; header.body_bytes];
-    socket.receive_exact(&mut body)?;
+    deadline.receive_exact(socket, &mut body)?;
     codec::from_bytes(&body).map_err(|_| TransportError::Malformed)
 }

@@ -73,7 +73,7 @@ pub fn capability() -> Capability {
 }
 
 fn space() -> Space {
-    Space { total: 1 << 40, free: 1 << 39, reserve: 1 << 30, objects: 12 }
+    Space { total: 1 << 40, free: 1 << 39, reserve: 1 << 30, objects: 12, device: 2049 }
 }
 
 fn map() -> ClusterMap {

@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_node_that_does_not_answer_is_named() {
-        let space = Space { total: 4 << 30, free: 1 << 30, reserve: 0, objects: 2 };
+        let space = Space { total: 4 << 30, free: 1 << 30, reserve: 0, objects: 2, device: 0 };
         let nodes = vec![(NodeId(0), Ok(space)), (NodeId(1), Err(Error::Unreachable))];
         let map = ClusterMap { name: "w".into(), ..ClusterMap::default() };
         let report = report(&map, FileSystemSpace { total: 4 << 30, free: 1 << 30, files: 2, nodes });

@@ -328,7 +328,7 @@ mod tests {
         let instance = instance();
         let failed = Some("a machine is broken".to_owned());
         let shard = ShardStatus { shard: ShardId(3), inodes: 7, failed, ..ShardStatus::default() };
-        let space = Some(Space { total: 10 << 30, free: 9 << 30, reserve: 0, objects: 2 });
+        let space = Some(Space { total: 10 << 30, free: 9 << 30, reserve: 0, objects: 2, device: 0 });
         let status = NodeStatus { uptime_seconds: 75, shards: vec![shard], space, ..NodeStatus::default() };
         let [first, second] = [&instance.map.nodes[0], &instance.map.nodes[1]];
         let nodes =
