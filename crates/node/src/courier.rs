@@ -16,7 +16,7 @@ use weft_protocol::message::Message;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Error, InodeNumber, LeaseKey, NodeId, ObjectId, SessionId, ShardId, SlotIndex, UserKey};
+use weft_protocol::{Error, InodeNumber, NodeId, ObjectId, SessionId, ShardId, SlotIndex, UserKey};
 use weft_transport::{ControlConnection, Peer, Result, Socket, TransportError, connect};
 
 /// Threads for one other node.
@@ -91,8 +91,8 @@ impl Worker {
         while let Some(errand) = self.next() {
             let message = self.message(&errand);
             let answer = self.call(&message);
-            if let (Errand::AskShard { inode, .. }, Ok(Message::ShardReply(reply))) = (&errand, &answer) {
-                self.give_back(*inode, reply.stamp);
+            if let Errand::AskShard { inode, .. } = &errand {
+                self.end_session(*inode);
             }
             self.deliver(errand, answer);
         }
@@ -106,8 +106,7 @@ impl Worker {
                 return Some(errand);
             }
             state.idle += 1;
-            let (waited, timeout) =
-                self.queue.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            let (waited, timeout) = self.queue.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             state = waited;
             state.idle -= 1;
             if timeout.timed_out() && state.errands.is_empty() {
@@ -121,19 +120,17 @@ impl Worker {
         match errand {
             Errand::Peer(call) => Message::Peer(call.clone()),
             Errand::Storage { request, .. } => Message::Storage(request.clone()),
-            Errand::AskShard { inode, .. } => {
-                self.shard_call(*inode, ShardRequest::GetAttributes { inode: *inode })
-            }
+            Errand::AskShard { inode, .. } => self.shard_call(*inode, ShardRequest::GetAttributes { inode: *inode }),
         }
     }
 
-    /// Gives back the lease that came with an answer: this node has no recall connection, and whoever changes the file next
-    /// would wait for its session's end.
-    fn give_back(&mut self, inode: InodeNumber, stamp: u64) {
-        let request = ShardRequest::Release { leases: vec![(LeaseKey::Attributes(inode), stamp)] };
-        let call = self.shard_call(inode, request);
-        // Without an answer the lease ends with the session's term.
-        let _ = self.call(&call);
+    /// Ends the session at the shard that was asked. Its answer granted a lease, for which whoever changes the file next would
+    /// wait in vain: this node takes no recalls. And a session whose term passes could never ask that shard again.
+    fn end_session(&mut self, inode: InodeNumber) {
+        let call = self.shard_call(inode, ShardRequest::EndSession);
+        if self.call(&call).is_err() {
+            self.connection = None;
+        }
     }
 
     fn shard_call(&self, inode: InodeNumber, request: ShardRequest) -> Message {
@@ -194,7 +191,8 @@ fn open(node: &Node, to: NodeId) -> Result<ControlConnection> {
     };
     let key_name = KeyName::Node(node.config.node);
     let key = UserKey::derive(&node.key, &key_name);
-    let session = SessionId(u64::from(node.config.node.0));
+    // One of its own: what ends with a session is nobody else's.
+    let session = SessionId(getrandom::u64().map_err(std::io::Error::from)?);
     let peer = Peer { key_name, purpose: Purpose::Control, session, identity: node.config.identity };
     connect(&socket, &peer, &key)?;
     socket.set_timeout(Some(CALL_TIMEOUT))?;

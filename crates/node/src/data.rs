@@ -8,7 +8,7 @@ use crate::state::{AtomicCounters, Node};
 use std::sync::Arc;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES};
 use weft_protocol::handshake::KeyName;
-use weft_protocol::{Error, MapEpoch, ObjectId};
+use weft_protocol::{Error, InodeNumber, MapEpoch, ObjectId};
 use weft_storage::{Grant, check_access};
 use weft_store_io::executor::{Moved, Pipe};
 use weft_store_io::{ObjectHandle, ObjectStat, ObjectStore};
@@ -25,8 +25,8 @@ pub struct DataConnection<'a> {
     socket: &'a Socket,
     peer: &'a Peer,
     pipe: Pipe,
-    /// Most recently used last.
-    at_hand: Vec<(ObjectId, Arc<dyn ObjectHandle>)>,
+    /// Most recently used last. By file and object: an object that another file claims is not that file's.
+    at_hand: Vec<((InodeNumber, ObjectId), Arc<dyn ObjectHandle>)>,
 }
 
 impl<'a> DataConnection<'a> {
@@ -78,22 +78,21 @@ impl<'a> DataConnection<'a> {
 
     /// The object at hand, or opened, or made.
     fn object(&mut self, request: &DataRequest, grant: Grant) -> weft_protocol::Result<Arc<dyn ObjectHandle>> {
-        if let Some(position) = self.at_hand.iter().position(|(id, _)| *id == request.object) {
+        let wanted = (request.inode, request.object);
+        if let Some(position) = self.at_hand.iter().position(|(id, _)| *id == wanted) {
             let (id, object) = self.at_hand.remove(position);
             if object.stat().is_ok() || request.operation == DataOperation::Read {
                 self.at_hand.push((id, Arc::clone(&object)));
                 return Ok(object);
             }
         }
-        let makes = matches!(
-            request.operation,
-            DataOperation::Write | DataOperation::Append | DataOperation::Descriptor
-        );
+        let makes =
+            matches!(request.operation, DataOperation::Write | DataOperation::Append | DataOperation::Descriptor);
         let object = self.store.open(request.inode, request.object, grant.create && makes)?;
         if self.at_hand.len() == OBJECTS_AT_HAND {
             self.at_hand.remove(0);
         }
-        self.at_hand.push((request.object, Arc::clone(&object)));
+        self.at_hand.push((wanted, Arc::clone(&object)));
         Ok(object)
     }
 

@@ -73,14 +73,7 @@ fn peer_text(peer: &Peer) -> String {
     format!("{who}, session {:016x}", peer.session.0)
 }
 
-fn handle_shard_call(
-    node: &Node,
-    peer: &Peer,
-    from: ConnectionRef,
-    id: u64,
-    call: ShardCall,
-    sink: &mut Sink<'_>,
-) {
+fn handle_shard_call(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, call: ShardCall, sink: &mut Sink<'_>) {
     if let Err(error) = check_call(node, &call) {
         sink.send(from, id, Message::ShardReply(ShardReply { stamp: 0, result: Err(error) }));
         return;

@@ -52,7 +52,11 @@ pub struct Mailbox {
 
 enum Mail {
     Adopt(Box<(Socket, Peer)>),
-    Send { key: u64, id: u64, message: Message },
+    Send {
+        key: u64,
+        id: u64,
+        message: Message,
+    },
     /// Look at the deadlines again, or at the wish to stop.
     Look,
 }
@@ -267,23 +271,20 @@ impl EventLoop {
         if !flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
             return;
         }
-        let result = self.read(key, sink);
-        self.judge(key, result, sink);
+        if let Err(error) = self.read(key, sink) {
+            self.failed(key, &error, sink);
+        }
     }
 
     /// Closes a connection that has failed, and counts one that said what it may not.
-    fn judge(&mut self, key: u64, result: Result<()>, sink: &mut Sink<'_>) {
-        match result {
-            Ok(()) => {}
-            Err(TransportError::Malformed) => {
-                AtomicCounters::add(&self.node.counters.peers_rejected, 1);
-                if let Some(connection) = self.connections.get(&key) {
-                    tracing::warn!("connection of {} closed: malformed message", connection.socket.peer_text());
-                }
-                self.close(key, sink);
+    fn failed(&mut self, key: u64, error: &TransportError, sink: &mut Sink<'_>) {
+        if matches!(error, TransportError::Malformed) {
+            AtomicCounters::add(&self.node.counters.peers_rejected, 1);
+            if let Some(connection) = self.connections.get(&key) {
+                tracing::warn!("connection of {} closed: malformed message", connection.socket.peer_text());
             }
-            Err(_) => self.close(key, sink),
         }
+        self.close(key, sink);
     }
 
     /// The next turn of the connections that had more requests than one turn allows.
@@ -301,7 +302,9 @@ impl EventLoop {
                     self.backlog.push(key);
                 }
             });
-            self.judge(key, result, sink);
+            if let Err(error) = result {
+                self.failed(key, &error, sink);
+            }
         }
     }
 

@@ -160,7 +160,8 @@ fn parse_key(text: &str) -> io::Result<[u8; 32]> {
     let byte = |index: usize| text.get(2 * index..2 * index + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
     let mut key = [0; 32];
     for (index, place) in key.iter_mut().enumerate() {
-        *place = byte(index).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "node key: 64 hex digits wanted"))?;
+        *place =
+            byte(index).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "node key: 64 hex digits wanted"))?;
     }
     Ok(key)
 }

@@ -3,12 +3,12 @@
 //! Lock order: `map` (1), `shards` (2), one shard's machine (3), `pending`, `sessions`, `couriers`, the storage server's
 //! collector (4, never two of them together). None is held across a send, a receive, or file I/O.
 
+use crate::NodeConfig;
 use crate::courier::Couriers;
 use crate::event_loop::Mailbox;
 use crate::sessions::Sessions;
 use crate::shards::{ShardSlot, Waiting};
 use crate::storage_server::StorageServer;
-use crate::NodeConfig;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};

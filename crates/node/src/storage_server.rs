@@ -72,14 +72,7 @@ pub fn work(node: &Node, jobs: &Receiver<Job>) {
 }
 
 /// A request of a client or of another node's shard.
-pub fn handle(
-    node: &Node,
-    peer: &Peer,
-    from: ConnectionRef,
-    id: u64,
-    request: StorageRequest,
-    sink: &mut Sink<'_>,
-) {
+pub fn handle(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, request: StorageRequest, sink: &mut Sink<'_>) {
     let result = match (&node.store, &request) {
         (None, _) => Err(Error::NotSupported),
         (Some(server), StorageRequest::LeaseObjects { count }) => lease_objects(node, server, peer, *count),
@@ -118,7 +111,9 @@ fn perform(store: &dyn ObjectStore, request: &StorageRequest) -> Result<StorageA
     let stat = |ObjectStat { size, mtime }| StorageAnswer::Object { size, mtime };
     match request {
         StorageRequest::Stat { inode, object } => store.open(*inode, *object, false)?.stat().map(stat),
-        StorageRequest::Truncate { inode, object, size } => store.open(*inode, *object, false)?.truncate(*size).map(stat),
+        StorageRequest::Truncate { inode, object, size } => {
+            store.open(*inode, *object, false)?.truncate(*size).map(stat)
+        }
         StorageRequest::Remove { objects } => {
             let mut result = Ok(StorageAnswer::Done);
             for (inode, object) in objects {
