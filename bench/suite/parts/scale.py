@@ -1,0 +1,86 @@
+"""Scale: what an operation costs, and how much memory a file takes, when there are many files."""
+
+import json
+import subprocess
+
+from rounds import CellFailed
+from session import end_group
+from table import table
+from weft import Weft, memory_bytes
+
+SHARE = 3
+
+
+def run(session):
+    most = session.options.files
+    sections = []
+    for title, smallest, per_directory in (("in one file system, 1000 per directory", 1000, 1000), ("in one directory", 10, 0)):
+        sizes = []
+        size = smallest
+        while size < most:
+            sizes.append(size)
+            size *= 10
+        sections.append(section(session, title, [*sizes, most], per_directory))
+    return "## Scale: cost of an operation with many files, native client\n\n" + intro() + "\n".join(sections)
+
+
+def intro():
+    return ("Microseconds per operation, one process: median of five batches of a sample, lowest and highest; the sample is "
+            "made by a new client in the directory that was filled last, look-ups visit files all over. Bytes of memory "
+            "per file are above those of the empty file system: resident, and by the shards' own count of what they store. "
+            "`create : first row` is in units of empty calls, since other load slows both.\n\n")
+
+
+def section(session, title, sizes, per_directory):
+    rows, failure, first = [], "", None
+    name = "bench-scale-" + ("many" if per_directory else "one")
+    try:
+        with Weft(session, 1, name) as weft:
+            resident, stored = memory_of(weft)
+            for step in steps(session, weft, sizes, per_directory):
+                more_resident, more_stored = (now - before for now, before in zip(memory_of(weft), (resident, stored)))
+                first = first or step
+                rows.append([step["files"], *(cost(step[operation]) for operation in ("create", "stat", "unlink", "ping")),
+                             f"{create_per_ping(step) / create_per_ping(first):.2f}",
+                             f"{step['fill_per_second'] / 1e3:.1f}", f"{more_resident / step['files']:.0f}",
+                             f"{more_stored / step['files']:.0f}"])
+    except (OSError, CellFailed) as reason:
+        failure = f"- n/a, files {title}: {reason}\n"
+    columns = [">files", ">create + close", ">stat", ">unlink", ">empty call", ">create : first row", ">filled thousand/s",
+               ">resident bytes/file", ">stored bytes/file"]
+    return f"### Files {title}\n\n" + table(columns, rows) + "\n" + failure
+
+
+def create_per_ping(step):
+    return step["create"]["microseconds"] / step["ping"]["microseconds"]
+
+
+def cost(found):
+    return f"{found['microseconds']:.0f} ({found['microseconds_min']:.0f}-{found['microseconds_max']:.0f})"
+
+
+def memory_of(weft):
+    nodes = weft.status()["nodes"]
+    stored = sum(shard["store_bytes"] for node in nodes for shard in node["shards"])
+    return sum(memory_bytes(node["pid"]) for node in nodes), stored
+
+
+def steps(session, weft, sizes, per_directory):
+    """One after the other, as the program measures them; it waits while the caller looks at the nodes."""
+    words = ["bench-scale", "--name", weft.name, "--sizes", ",".join(map(str, sizes)), "--per-directory", per_directory, "--pause"]
+    with subprocess.Popen([str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, env=session.environment, start_new_session=True) as process:
+        try:
+            for size in sizes:
+                session.say(f"{size} files, {'1000 per directory' if per_directory else 'one directory'}")
+                line = process.stdout.readline()
+                if not line:
+                    raise CellFailed(process.stderr.read().strip() or "bench-scale ended early")
+                yield json.loads(line)
+                if session.is_over():
+                    raise CellFailed("the time was over before the larger sizes")
+                process.stdin.write("\n")
+                process.stdin.flush()
+        finally:
+            process.stdin.close()
+            end_group(process)

@@ -1,0 +1,103 @@
+"""Samples of several rounds, and the figures made of them."""
+
+import statistics
+import time
+
+
+class CellFailed(Exception):
+    """A cell could not be measured; the text is for the reader of the table."""
+
+
+class Samples:
+    """Figures by key, one per round; a key is a tuple of texts and numbers."""
+
+    def __init__(self):
+        self._of = {}
+        self.failures = {}
+
+    def add(self, round_number, key, value):
+        self._of.setdefault(key, {})[round_number] = value
+
+    def fail(self, label, reason):
+        self.failures.setdefault(label, reason)
+
+    def values(self, key):
+        return list(self._of.get(key, {}).values())
+
+    def keys(self, beginning):
+        return [key for key in self._of if key[:len(beginning)] == beginning]
+
+    def median(self, key):
+        values = self.values(key)
+        return statistics.median(values) if values else None
+
+    def spread(self, key):
+        values = self.values(key)
+        return (min(values), max(values)) if values else None
+
+    def best(self, keys):
+        """The key with the highest median, or None."""
+        known = [key for key in keys if self.values(key)]
+        return max(known, key=self.median) if known else None
+
+    def ratio(self, key, other):
+        """Median over rounds of the ratio within a round."""
+        mine, theirs = self._of.get(key, {}), self._of.get(other, {})
+        ratios = [mine[n] / theirs[n] for n in mine if theirs.get(n)]
+        return statistics.median(ratios) if ratios else None
+
+    def reasons(self):
+        """Lines for below the table, one per reason."""
+        labels = {}
+        for label, reason in sorted(self.failures.items()):
+            labels.setdefault(reason, []).append(label)
+        lines = []
+        for reason, where in labels.items():
+            more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+            lines.append(f"- n/a, {where[0]}{more}: {reason}\n")
+        return ("\n" if lines else "") + "".join(lines)
+
+
+# A cell that failed after so long is not tried again in later rounds.
+SLOW_FAILURE_SECONDS = 30
+
+
+def measure(session, groups, samples):
+    """Runs all groups, in each round, until the part's time is over.
+
+    A group is (label, [(cell label, function)]); a function returns {key: figure}. Every other round goes backwards through
+    the cells of a group, so that none always comes first.
+    """
+    hopeless = set()
+    for number in range(session.options.rounds):
+        for label, cells in groups:
+            if session.is_over():
+                if number == 0:
+                    samples.fail(label, "the time was over before its turn")
+                continue
+            session.say(f"round {number + 1}: {label}")
+            for cell, function in cells if number % 2 == 0 else reversed(cells):
+                if (label, cell) in hopeless:
+                    continue
+                with Clock() as clock:
+                    try:
+                        for key, value in function().items():
+                            samples.add(number, key, value)
+                    except CellFailed as reason:
+                        samples.fail(f"{label}, {cell}", str(reason))
+                        failed = True
+                    else:
+                        failed = False
+                if failed and clock.seconds > SLOW_FAILURE_SECONDS:
+                    hopeless.add((label, cell))
+
+
+class Clock:
+    """How long something took."""
+
+    def __enter__(self):
+        self.seconds = time.monotonic()
+        return self
+
+    def __exit__(self, *_):
+        self.seconds = time.monotonic() - self.seconds
