@@ -333,3 +333,28 @@ fn space_of_a_device_counts_once() {
     let fs = FileSystem::start(Wanted { nodes: 3, store_bytes: Some(1 << 20), ..Wanted::default() });
     assert_eq!(fs.client(Way::Auto).space().unwrap().total, 3 << 20);
 }
+
+#[test]
+fn a_directory_is_known_after_own_changes_without_asking() {
+    let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
+    let (client, other) = (fs.client(Way::Auto), fs.client(Way::Auto));
+    client.attributes(&me(), ROOT).unwrap();
+    let same = |what: &str| {
+        let before = client.counters().shard_calls;
+        let known = client.attributes(&me(), ROOT).unwrap().attributes;
+        assert_eq!(client.counters().shard_calls, before, "asked after {what}");
+        assert_eq!(known, other.attributes(&me(), ROOT).unwrap().attributes, "after {what}");
+        // The other's question may have made the lease a shared one, no more.
+        client.attributes(&me(), ROOT).unwrap();
+    };
+    create(&client, "file", OpenOptions::WRITE).close().unwrap();
+    same("create");
+    client.make_directory(&me(), ROOT, &name("directory"), 0o755).unwrap();
+    same("mkdir");
+    client.make_symlink(&me(), ROOT, &name("link"), b"file").unwrap();
+    same("symlink");
+    client.unlink(&me(), ROOT, &name("file")).unwrap();
+    same("unlink");
+    client.remove_directory(&me(), ROOT, &name("directory")).unwrap();
+    same("rmdir");
+}

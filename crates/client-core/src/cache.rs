@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
-use weft_protocol::{Attributes, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId};
+use weft_protocol::{Attributes, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp};
 
 /// Names kept. Beyond it the oldest are given back.
 const ENTRIES_MAX: usize = 64 << 10;
@@ -30,6 +30,17 @@ pub enum Cached {
 pub struct Dropped {
     pub names: Vec<(InodeNumber, Name)>,
     pub inodes: Vec<InodeNumber>,
+}
+
+/// What an own operation did to a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirectoryChange {
+    /// Names more or less.
+    pub entries: i64,
+    /// Sub-directories more or less: each counts as a link.
+    pub directories: i32,
+    /// When.
+    pub time: Timestamp,
 }
 
 /// A shard's term. Entries of another age are void.
@@ -57,6 +68,8 @@ struct CachedAttributes {
     age: u32,
     /// Of the reply that granted it.
     stamp: u64,
+    /// Of the last own change that is accounted for.
+    own_stamp: u64,
     /// Times and sizes have changed by an own operation; owner and mode still hold.
     times_stale: bool,
 }
@@ -75,6 +88,8 @@ pub struct Cache {
     recalls: BTreeMap<LeaseKey, u64>,
     /// Leases dropped to make room, to be given back, with the stamps of their grants.
     surplus: BTreeMap<LeaseKey, u64>,
+    /// What was dropped to make room: caches above have to drop it before its leases are given back.
+    evicted: Dropped,
 }
 
 impl Cache {
@@ -179,7 +194,7 @@ impl Cache {
             self.attributes.remove(&inode);
             return;
         }
-        let cached = CachedAttributes { attributes: attributes.clone(), age: self.age(inode), stamp, times_stale: false };
+        let cached = CachedAttributes { attributes: attributes.clone(), age: self.age(inode), stamp, own_stamp: stamp, times_stale: false };
         if self.attributes.insert(inode, cached).is_none() {
             self.attribute_order.push_back(inode);
         }
@@ -207,6 +222,28 @@ impl Cache {
             self.name_order.push_back(key);
         }
         self.make_room();
+    }
+
+    /// An own operation added names to the directory, or removed them, as the reply with this stamp told: what is known of it
+    /// is brought up to date, so that no message is needed to ask. Replies that passed each other on their way are told apart
+    /// by their stamps: what is known from a later one has the change already.
+    pub fn directory_became(&mut self, directory: InodeNumber, change: DirectoryChange, stamp: u64) {
+        if let Some(known) = self.attributes.get_mut(&directory)
+            && known.stamp <= stamp
+        {
+            let attributes = &mut known.attributes;
+            attributes.size = attributes.size.saturating_add_signed(change.entries);
+            attributes.links = attributes.links.saturating_add_signed(change.directories);
+            if stamp >= known.own_stamp {
+                attributes.mtime = change.time;
+                attributes.ctime = change.time;
+                known.own_stamp = stamp;
+            }
+        }
+        // An answer from before the change, still on its way, is not to be taken for what holds now. A change that granted
+        // nothing has the stamp of the last grant before it.
+        let latest = self.recalls.entry(LeaseKey::Attributes(directory)).or_default();
+        *latest = (*latest).max(stamp + 1);
     }
 
     /// An own operation changed the directory: its times and size are not known any more.
@@ -310,12 +347,14 @@ impl Cache {
                 if !known.by_directory {
                     self.surplus.insert(LeaseKey::Entry(key.0, key.1), known.stamp);
                 }
+                self.evicted.names.push((key.0, known.name));
             }
         }
         while self.attributes.len() > ATTRIBUTES_MAX {
             let Some(inode) = self.attribute_order.pop_front() else { break };
             if let Some(known) = self.attributes.remove(&inode) {
                 self.surplus.insert(LeaseKey::Attributes(inode), known.stamp);
+                self.evicted.inodes.push(inode);
             }
         }
         // Keys removed otherwise stay in the order queues: keep those short too.
@@ -338,8 +377,120 @@ impl Cache {
         Some((shard, leases))
     }
 
-    /// Leases waiting to be given back.
-    pub fn surplus_count(&self) -> usize {
-        self.surplus.len()
+    /// What was dropped to make room since this was asked last: to be dropped by caches above before
+    /// [`Cache::take_surplus`].
+    pub fn take_evicted(&mut self) -> Dropped {
+        std::mem::take(&mut self.evicted)
+    }
+
+    /// Whether the name is known not to be there by a lease on the name itself. Only then can a recall tell a cache above
+    /// which name is meant.
+    pub fn is_absent_by_name(&self, parent: InodeNumber, name: &Name, now_ms: u64) -> bool {
+        let own = self.names.get(&(parent, name.hash64())).is_some_and(|known| !known.by_directory);
+        own && self.lookup(parent, name, now_ms) == Cached::Absent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_protocol::Layout;
+
+    const DIRECTORY: InodeNumber = InodeNumber::ROOT;
+
+    fn attributes(size: u64, time: i64) -> Attributes {
+        let time = Timestamp(time);
+        Attributes {
+            inode: DIRECTORY,
+            kind: FileKind::Directory,
+            mode: 0o755,
+            links: 2,
+            uid: 0,
+            gid: 0,
+            size,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            layout: Layout::Empty,
+        }
+    }
+
+    fn made(time: i64) -> DirectoryChange {
+        DirectoryChange { entries: 1, directories: 0, time: Timestamp(time) }
+    }
+
+    /// A cache whose shard has just been heard.
+    fn heard() -> Cache {
+        let mut cache = Cache::new();
+        cache.renewed(ShardId::ROOT, 0, 0);
+        cache
+    }
+
+    fn size_and_time(cache: &Cache) -> Option<(u64, i64)> {
+        cache.attributes(DIRECTORY, 1).map(|known| (known.size, known.mtime.0))
+    }
+
+    #[test]
+    fn own_changes_count_in_whatever_order_their_replies_come() {
+        let mut cache = heard();
+        cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, 3);
+        cache.directory_became(DIRECTORY, made(30), 6);
+        cache.directory_became(DIRECTORY, made(20), 5);
+        assert_eq!(size_and_time(&cache), Some((7, 30)));
+        // A reply to a change from before the attributes were granted: they have it.
+        cache.directory_became(DIRECTORY, made(5), 2);
+        assert_eq!(size_and_time(&cache), Some((7, 30)));
+    }
+
+    #[test]
+    fn an_answer_from_before_an_own_change_is_not_believed() {
+        let mut cache = heard();
+        cache.directory_became(DIRECTORY, made(20), 5);
+        for (stamp, believed) in [(4, false), (5, false), (6, true)] {
+            cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, stamp);
+            assert_eq!(size_and_time(&cache).is_some(), believed, "stamp {stamp}");
+        }
+    }
+
+    #[test]
+    fn a_recall_that_passed_the_grant_wins() {
+        let mut cache = heard();
+        let name = Name::new(b"n").unwrap();
+        let key = LeaseKey::Entry(DIRECTORY, name.hash64());
+        cache.recall(key, 8);
+        cache.learn_name(DIRECTORY, &name, None, Grants::ENTRY, 7);
+        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Unknown);
+        cache.learn_name(DIRECTORY, &name, None, Grants::ENTRY, 9);
+        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Absent);
+        let dropped = cache.recall(key, 10);
+        assert_eq!(dropped.names, [(DIRECTORY, name.clone())]);
+        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Unknown);
+    }
+
+    #[test]
+    fn nothing_is_believed_after_the_term() {
+        let mut cache = heard();
+        cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, 1);
+        let end = SESSION_TERM_MS - SESSION_TERM_MARGIN_MS;
+        assert!(cache.attributes(DIRECTORY, end - 1).is_some());
+        assert!(cache.attributes(DIRECTORY, end).is_none());
+        // Heard again only after the term: the shard may have given the lease to somebody else meanwhile.
+        cache.renewed(ShardId::ROOT, end + 5, end + 6);
+        assert!(cache.attributes(DIRECTORY, end + 7).is_none());
+    }
+
+    #[test]
+    fn what_is_made_in_a_known_directory_and_removed_is_known() {
+        let mut cache = heard();
+        let name = Name::new(b"n").unwrap();
+        cache.learn_complete(DIRECTORY, 1);
+        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Absent);
+        cache.learn_name(DIRECTORY, &name, Some((InodeNumber::from_raw(9), FileKind::Regular)), Grants::empty(), 2);
+        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Found(InodeNumber::from_raw(9), FileKind::Regular));
+        cache.name_removed(DIRECTORY, &name);
+        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Absent);
+        let dropped = cache.recall(LeaseKey::Directory(DIRECTORY), 3);
+        assert_eq!(dropped.names, [(DIRECTORY, name.clone())]);
+        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Unknown);
     }
 }

@@ -7,6 +7,6 @@ mod cache;
 mod read_ahead;
 mod write_behind;
 
-pub use cache::{Cache, Cached, Dropped};
+pub use cache::{Cache, Cached, DirectoryChange, Dropped};
 pub use read_ahead::{ReadAhead, Window};
 pub use write_behind::{Taken, WriteBehind};

@@ -294,20 +294,27 @@ impl Inner {
         self.tell_all_dropped(dropped, &open);
     }
 
-    /// Tells the cache above, on a thread of its own: this one may be serving that very cache.
+    /// Tells the cache above what is not known any more.
+    pub fn tell_dropped(&self, dropped: &Dropped) {
+        if let Some(invalidator) = self.invalidator() {
+            tell(&*invalidator, dropped);
+        }
+    }
+
+    /// Who is told of recalls.
+    pub fn invalidator(&self) -> Option<Arc<dyn Invalidator>> {
+        self.invalidator.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells the cache above that all is lost, on a thread of its own: this one may be serving that very cache.
     fn tell_all_dropped(&self, dropped: Dropped, open: &[Arc<OpenInode>]) {
-        let Some(invalidator) = self.invalidator.read().unwrap_or_else(PoisonError::into_inner).clone() else { return };
+        let Some(invalidator) = self.invalidator() else { return };
         let open: Vec<InodeNumber> = open.iter().map(|inode| inode.inode).collect();
         let told = std::thread::Builder::new().name("weft-invalidate".to_owned()).spawn(move || {
             for inode in open {
                 invalidator.inode(inode, true);
             }
-            for inode in dropped.inodes {
-                invalidator.inode(inode, false);
-            }
-            for (parent, name) in dropped.names {
-                invalidator.entry(parent, &name);
-            }
+            tell(&*invalidator, &dropped);
         });
         if let Err(error) = told {
             tracing::error!("no thread to drop the caches above: {error}; they hold for up to a session's term");
@@ -394,6 +401,15 @@ impl Inner {
         let mut batches = lock(&self.batches);
         batches.insert(node, Batch { capability, next: 0 });
         take_from_batch(&mut batches, node).ok_or(Error::Malformed)
+    }
+}
+
+fn tell(invalidator: &dyn Invalidator, dropped: &Dropped) {
+    for (parent, name) in &dropped.names {
+        invalidator.entry(*parent, name);
+    }
+    for inode in &dropped.inodes {
+        invalidator.inode(*inode, false);
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, ShardRequest};
-use weft_client_core::Cached;
+use weft_client_core::{Cached, DirectoryChange};
 use weft_protocol::{Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
 /// How a file is opened.
@@ -117,7 +117,8 @@ impl Client {
             _ => return Err(Error::Malformed),
         };
         if created {
-            lock(&self.0.cache).directory_changed(parent);
+            let change = DirectoryChange { entries: 1, directories: 0, time: attributes.ctime };
+            lock(&self.0.cache).directory_became(parent, change, stamp);
         }
         self.0.learn(parent, name, &attributes, grants, stamp);
         let entry = self.0.entry(parent, name, &attributes);

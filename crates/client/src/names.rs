@@ -7,7 +7,7 @@ use crate::link::lock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_client_core::Cached;
+use weft_client_core::{Cached, DirectoryChange};
 use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry, RenameMode, ShardAnswer, ShardRequest, SymlinkTarget};
 use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
@@ -135,7 +135,9 @@ impl Inner {
         let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
         {
             let mut cache = lock(&self.cache);
-            cache.directory_changed(parent);
+            let directories = i32::from(attributes.kind == FileKind::Directory);
+            let change = DirectoryChange { entries: 1, directories, time: attributes.ctime };
+            cache.directory_became(parent, change, answer.stamp);
             cache.forget_attributes(attributes.inode);
             if makes_directory && grants.contains(Grants::DIRECTORY) {
                 cache.learn_complete(attributes.inode, answer.stamp);
@@ -194,7 +196,7 @@ impl Client {
     pub fn absent_valid(&self, parent: InodeNumber, name: &Name) -> Duration {
         let now = self.0.clock_ms();
         let cache = lock(&self.0.cache);
-        let known = cache.lookup(parent, name, now) == Cached::Absent;
+        let known = cache.is_absent_by_name(parent, name, now);
         Duration::from_millis(if known { cache.holds_ms(parent.shard(), now) } else { 0 })
     }
 
@@ -262,11 +264,12 @@ impl Client {
     }
 
     fn remove(&self, who: &Credentials, parent: InodeNumber, name: &Name, request: ShardRequest) -> Result<()> {
+        let directories = -i32::from(matches!(request, ShardRequest::RemoveDirectory { .. }));
         let answer = self.0.call(who, parent.shard(), request)?;
-        let ShardAnswer::Removed { inode, links } = answer.answer else { return Err(Error::Malformed) };
+        let ShardAnswer::Removed { time, inode, links } = answer.answer else { return Err(Error::Malformed) };
         self.0.name_gone(inode, links);
         let mut cache = lock(&self.0.cache);
-        cache.directory_changed(parent);
+        cache.directory_became(parent, DirectoryChange { entries: -1, directories, time }, answer.stamp);
         cache.name_removed(parent, name);
         cache.forget_attributes(inode);
         Ok(())

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use weft_protocol::handshake::Purpose;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message;
@@ -213,6 +213,8 @@ impl Listener {
 
 /// Gives leases back that are not needed any more.
 fn release_surplus(inner: &Inner) {
+    let evicted = lock(&inner.cache).take_evicted();
+    inner.tell_dropped(&evicted);
     while let Some((shard, leases)) = inner.take_surplus() {
         let who = &inner.identity.credentials;
         if let Err(error) = inner.call_in(SlotFor::Caller, who, shard, ShardRequest::Release { leases }) {
@@ -237,14 +239,13 @@ fn work(inner: &Weak<Inner>, jobs: &Receiver<Job>, working: &Mutex<BTreeSet<(Sha
 
 /// Drops what the recall takes, after writing back what must not be lost with it. Returns what is kept.
 fn give_up(inner: &Inner, recall: &Recall) -> LeaseMode {
-    let invalidator = inner.invalidator.read().unwrap_or_else(PoisonError::into_inner).clone();
     if let LeaseKey::Data(inode) = recall.key {
         lock(&inner.cache).note_data_recall(inode, recall.stamp);
         let open = lock(&inner.open).get(inode).cloned();
         if let Some(open) = &open {
             open.weaken();
         }
-        if let Some(invalidator) = invalidator {
+        if let Some(invalidator) = inner.invalidator() {
             // The kernel writes its dirty pages back to us before this returns.
             invalidator.inode(inode, true);
         }
@@ -262,13 +263,6 @@ fn give_up(inner: &Inner, recall: &Recall) -> LeaseMode {
         };
     }
     let dropped = lock(&inner.cache).recall(recall.key, recall.stamp);
-    if let Some(invalidator) = invalidator {
-        for (parent, name) in &dropped.names {
-            invalidator.entry(*parent, name);
-        }
-        for inode in &dropped.inodes {
-            invalidator.inode(*inode, false);
-        }
-    }
+    inner.tell_dropped(&dropped);
     LeaseMode::None
 }

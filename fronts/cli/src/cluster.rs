@@ -4,15 +4,8 @@ use crate::failure::{Failure, Outcome};
 use weft_protocol::limits::{NODES_MAX, SHARDS_MAX};
 use weft_protocol::{ClusterMap, MapEpoch, NodeId, NodeRecord};
 
-/// Shards per node when the user does not say: several on each of a few nodes, so that load can move and more than one
-/// thread of a node works; fewer on many, where there is enough to spread over.
-pub fn shards_per_node_default(nodes: usize) -> usize {
-    match nodes {
-        0..=4 => 4,
-        5..=16 => 2,
-        _ => 1,
-    }
-}
+/// Shards per node when the user does not say. One: what a client makes stays on one shard, where every rename is possible.
+pub const SHARDS_PER_NODE_DEFAULT: usize = 1;
 
 /// Refuses what no map can hold.
 pub fn check_counts(nodes: usize, shards_per_node: usize) -> Outcome<()> {
@@ -64,7 +57,7 @@ mod tests {
             assert!(check_counts(nodes, shards).is_err(), "{nodes} {shards}");
         }
         for nodes in 1..=64 {
-            assert!(check_counts(nodes, shards_per_node_default(nodes)).is_ok());
+            assert!(check_counts(nodes, SHARDS_PER_NODE_DEFAULT).is_ok());
         }
     }
 }

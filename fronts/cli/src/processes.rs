@@ -13,6 +13,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weft_client::instance::process_start_time;
 
+/// Lets this process have as many descriptors as it may: a node holds a connection per client, a mount an open object per
+/// file. Without the permission it goes on with what it has.
+pub fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(errno) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::debug!("limit of descriptors stays: {errno}");
+    }
+}
+
 /// How long a killed process may take to be gone.
 const KILL_PATIENCE: Duration = Duration::from_secs(3);
 

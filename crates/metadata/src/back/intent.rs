@@ -142,7 +142,7 @@ impl<K: KeyValue> Back<K> {
                 let mut directory = self.inode(intent.parent).expect("a locked name keeps its directory");
                 self.drop_dentry(time, (intent.parent, &mut directory), &intent.name, FileKind::Directory);
                 self.put_inode(intent.parent, &directory);
-                Ok(ShardAnswer::Removed { inode: *inode, links: 0 })
+                Ok(ShardAnswer::Removed { time, inode: *inode, links: 0 })
             }
             (Ok(_), _) => return None,
             (Err(error), _) => Err(error.clone()),

@@ -36,7 +36,7 @@ impl<K: KeyValue> Back<K> {
         self.drop_dentry(time, (parent, &mut directory), name, dentry.kind);
         self.put_inode(parent, &directory);
         let links = self.drop_link(time, dentry.inode, target, keep, aftermath);
-        Ok(ShardAnswer::Removed { inode: dentry.inode, links })
+        Ok(ShardAnswer::Removed { time, inode: dentry.inode, links })
     }
 
     pub(super) fn remove_directory(
@@ -63,7 +63,7 @@ impl<K: KeyValue> Back<K> {
         self.drop_dentry(time, (parent, &mut directory), name, dentry.kind);
         self.put_inode(parent, &directory);
         self.drop_inode(dentry.inode, &target, aftermath);
-        Ok(ShardAnswer::Removed { inode: dentry.inode, links: 0 })
+        Ok(ShardAnswer::Removed { time, inode: dentry.inode, links: 0 })
     }
 
     /// Refuses a directory with names in it, or with one on its way.

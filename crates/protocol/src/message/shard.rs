@@ -179,6 +179,8 @@ pub enum ShardAnswer {
     Page(DirectoryPage),
     /// The name is gone. `inode`: what it named; `links`: names that are left of it.
     Removed {
+        /// When: the new time of the directory.
+        time: Timestamp,
         inode: InodeNumber,
         links: u32,
     },

@@ -231,7 +231,7 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
             grants: Grants::DIRECTORY,
             parent: InodeNumber::ROOT,
         }),
-        ShardAnswer::Removed { inode: inode(), links: 1 },
+        ShardAnswer::Removed { time: Timestamp(1_700_000_000_000_000_009), inode: inode(), links: 1 },
         ShardAnswer::Renamed { inode: inode(), replaced: Some((InodeNumber::ROOT, 0)) },
     ];
     answers.extend(

@@ -96,16 +96,26 @@ impl Worker {
             Phase::Write(transfer) => Ok(Prepared::Write(self.open(&transfer, true)?, transfer)),
             Phase::Read(transfer) => Ok(Prepared::Read(self.open(&transfer, false)?, transfer)),
             Phase::Create(names) => self.names(&names, self.setup.index).map(|(at, names)| Prepared::Create(at, names)),
-            Phase::Unlink(names) => self.names(&names, self.setup.index).map(|(at, names)| Prepared::Unlink(at, names)),
+            Phase::Unlink(names) => {
+                // The clients that looked the files up are gone with their leases: what is measured is the removal alone.
+                self.renew_client()?;
+                self.names(&names, self.setup.index).map(|(at, names)| Prepared::Unlink(at, names))
+            }
             Phase::Stat(names) => {
                 // A new client knows nothing yet; with several workers it asks for what another one made.
-                self.session.close()?;
-                *self = Worker::new(&self.setup)?;
+                self.renew_client()?;
                 let next = (self.setup.index + 1) % names.directories.len().max(1);
                 self.names(&names, next).map(|(at, names)| Prepared::Stat(at, names))
             }
             Phase::Ping { count } => Ok(Prepared::Ping(count)),
         }
+    }
+
+    /// Ends the session, and begins another that knows nothing.
+    fn renew_client(&mut self) -> Outcome<()> {
+        self.session.close()?;
+        *self = Worker::new(&self.setup)?;
+        Ok(())
     }
 
     fn open(&self, transfer: &Transfer, write: bool) -> Outcome<File> {

@@ -222,6 +222,7 @@ fn start_background(plan: &Plan, words: &[OsString]) -> Outcome {
 fn serve(plan: &Plan, report: bool) -> Outcome {
     serve::start_log();
     let instance = crate::session::find(plan.name.as_deref())?;
+    processes::raise_descriptor_limit();
     let session = Session::open_with(instance, &ClientOptions::default())?;
     let (name, instance) = (session.instance.map.name.clone(), session.instance.clone());
     let process = Process::current()?;

@@ -43,6 +43,7 @@ pub fn run(args: &Args) -> Outcome {
     io::stdin().lock().read_to_end(&mut text).explain(|| "read the configuration")?;
     let config = parse(&text, &args.name)?;
     processes::silence(Stream::Input)?;
+    processes::raise_descriptor_limit();
     let ended = weft_node::run(&config, |address| {
         if let Err(failure) = report_ready(address) {
             output::warn(&failure);

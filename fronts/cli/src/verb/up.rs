@@ -70,7 +70,7 @@ pub struct Args {
     /// Interface, network or address that nodes listen on [default: loopback; of hosts: where ssh came in]
     #[arg(long, value_name = "IFACE|CIDR|ADDR")]
     listen: Option<Listen>,
-    /// Shards of the namespace per node [default: 4, on more than 4 nodes 2, on more than 16 1]
+    /// Shards of the namespace per node [default: 1]
     #[arg(long, value_name = "K")]
     shards_per_node: Option<usize>,
     /// Nodes of one machine count as different machines: data between them goes by TCP (tests, benchmarks)
@@ -112,7 +112,7 @@ fn check(args: Args) -> Outcome<Plan> {
         None => local_nodes(args.nodes.unwrap_or(NODES_DEFAULT), store.as_ref(), args.listen.as_ref()),
         Some(file) => host_nodes(file, store.as_ref(), args.listen.as_ref())?,
     };
-    let shards_per_node = args.shards_per_node.unwrap_or_else(|| cluster::shards_per_node_default(nodes.len()));
+    let shards_per_node = args.shards_per_node.unwrap_or(cluster::SHARDS_PER_NODE_DEFAULT);
     cluster::check_counts(nodes.len(), shards_per_node)?;
     Ok(Plan { name: args.name, nodes, shards_per_node, identity_per_node: args.identity_per_node })
 }
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn four_nodes_of_four_shards_on_loopback_by_default() {
         let plan = plan(&[]).expect("plan");
-        assert_eq!((plan.name.as_str(), plan.nodes.len(), plan.shards_per_node), ("weft", 4, 4));
+        assert_eq!((plan.name.as_str(), plan.nodes.len(), plan.shards_per_node), ("weft", 4, 1));
         assert!(plan.nodes.iter().all(|node| node.machine == Machine::Here));
         assert!(
             plan.nodes.iter().all(|node| node.order.listen == Some(Listen::LOOPBACK) && node.order.store.is_none())

@@ -280,7 +280,8 @@ fn hard_links_count() {
     assert_eq!(bench.change(link(ROOT, "r")), Err(Error::NotPermitted));
     assert_eq!(bench.change(link(InodeNumber::new(ShardId(2), 9), "x")), Err(Error::CrossShard));
     assert_eq!(bench.get(file).links, 2);
-    assert_eq!(bench.change(unlink(ROOT, "f")), Ok(ShardAnswer::Removed { inode: file, links: 1 }));
+    let removed = bench.change(unlink(ROOT, "f"));
+    assert!(matches!(removed, Ok(ShardAnswer::Removed { inode, links: 1, .. }) if inode == file), "{removed:?}");
     // Both names are of one inode: nothing happens, both stay.
     bench.change(link(file, "f")).expect("a new name");
     let same = bench.change(rename((ROOT, "f"), (ROOT, "g"), RenameMode::Replace));

@@ -179,7 +179,7 @@ fn rmdir_asks_the_other_shard_whether_it_is_empty() {
     pair.carry_calls(2);
     pair.there.answer_recalls(LeaseMode::None);
     pair.carry_replies(2);
-    assert_eq!(pair.here.done(token), ShardAnswer::Removed { inode, links: 0 });
+    assert!(matches!(pair.here.done(token), ShardAnswer::Removed { inode: gone, links: 0, .. } if gone == inode));
     assert_eq!((pair.there.shard.status().inodes, pair.here.shard.status().dentries), (0, 0));
     assert_eq!(attributes(&pair.here.ok(A, stat(ROOT))).links, 2);
 }
@@ -199,7 +199,7 @@ fn rmdir_of_an_unreachable_directory_can_be_repeated() {
     pair.carry_all();
     let token = pair.here.waits(A, rmdir(ROOT, "d"));
     pair.carry_all();
-    assert_eq!(pair.here.done(token), ShardAnswer::Removed { inode, links: 0 });
+    assert!(matches!(pair.here.done(token), ShardAnswer::Removed { inode: gone, links: 0, .. } if gone == inode));
 }
 
 #[test]
