@@ -1,8 +1,8 @@
 //! Several processes that do each phase of a benchmark at the same time.
 //!
-//! The program starts itself, once per worker, with `--worker INDEX` added to what was typed. For each phase a worker prints
-//! `ready`, waits for a line, works, and prints a line of JSON with begin and end. A phase's time is from the first begin to
-//! the last end.
+//! The program starts itself, once per worker, with `--worker INDEX` added to what was typed. For each phase a worker
+//! prints `ready`, waits for a line, works, and prints a line of JSON with begin and end. A phase's time is from the
+//! first begin to the last end.
 
 use crate::{Explain, Outcome, clock};
 use serde::{Deserialize, Serialize};

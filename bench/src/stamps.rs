@@ -9,7 +9,8 @@ fn stamp(seed: u64, page: u64) -> [u8; 8] {
     (page ^ seed).wrapping_mul(0xd6e8_feb8_6659_fd93).to_le_bytes()
 }
 
-/// Stamps a buffer that begins at this offset, a multiple of a page; a part of a page at its end gets a part of a stamp.
+/// Stamps a buffer that begins at this offset, a multiple of a page; a part of a page at its end gets a part of a
+/// stamp.
 pub fn put(seed: u64, buffer: &mut [u8], offset: u64) {
     for (page, bytes) in (offset / PAGE_BYTES..).zip(buffer.chunks_mut(PAGE_BYTES as usize)) {
         let length = bytes.len().min(8);

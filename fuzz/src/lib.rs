@@ -1,8 +1,8 @@
 //! Random bytes for every decoder, and random clients for the shard.
 //!
-//! A *target* is a function over bytes that panics when something is wrong, and tells whether the bytes meant anything to it.
-//! The loop mutates what is known to mean something: the golden bytes of `crates/protocol/golden`, and the inputs that once
-//! broke something, in `fuzz/corpus/TARGET/*.hex`. It runs on a stable compiler for a bounded time.
+//! A *target* is a function over bytes that panics when something is wrong, and tells whether the bytes meant anything
+//! to it. The loop mutates what is known to mean something: the golden bytes of `crates/protocol/golden`, and the
+//! inputs that once broke something, in `fuzz/corpus/TARGET/*.hex`. It runs on a stable compiler for a bounded time.
 //!
 //! Not here: coverage. The decoders are small and their inputs short; the golden bytes reach every variant.
 

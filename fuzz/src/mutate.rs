@@ -1,4 +1,5 @@
-//! Changes of bytes that decoders stumble over: flipped bits, wrong lengths, integers at their edges, halves of two inputs.
+//! Changes of bytes that decoders stumble over: flipped bits, wrong lengths, integers at their edges, halves of two
+//! inputs.
 
 use crate::random::Random;
 

@@ -1,8 +1,9 @@
 //! Random clients for the shard: bytes are read as a program of calls and answers for two shards.
 //!
-//! The clients keep no rule: sequences go back, leases are given back that were never had, recalls are answered wrongly or
-//! never, sizes and times are at their edges, storage servers contradict themselves, messages between the shards are lost and
-//! come twice. No assertion of a shard may fail by it: a shard whose assertion has failed serves nobody any more.
+//! The clients keep no rule: sequences go back, leases are given back that were never had, recalls are answered wrongly
+//! or never, sizes and times are at their edges, storage servers contradict themselves, messages between the shards are
+//! lost and come twice. No assertion of a shard may fail by it: a shard whose assertion has failed serves nobody any
+//! more.
 //!
 //! Not here: whether the answers are right (`crates/metadata` has a model for that).
 

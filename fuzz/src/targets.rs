@@ -1,4 +1,5 @@
-//! A target for each decoder: what decodes must encode to something that decodes to the same, and keep within the limits.
+//! A target for each decoder: what decodes must encode to something that decodes to the same, and keep within the
+//! limits.
 
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;

@@ -1,7 +1,8 @@
 //! Runs all targets: first what once broke, then mutations for a bounded time.
 //!
-//! `WEFT_FUZZ_SECONDS` (3) bounds the time in all, `WEFT_FUZZ_SEED` repeats a run, `WEFT_FUZZ_TARGET` picks one target. An
-//! input that breaks a target is printed as hexadecimal: put it into `fuzz/corpus/TARGET/` under a name that says what it is.
+//! `WEFT_FUZZ_SECONDS` (3) bounds the time in all, `WEFT_FUZZ_SEED` repeats a run, `WEFT_FUZZ_TARGET` picks one target.
+//! An input that breaks a target is printed as hexadecimal: put it into `fuzz/corpus/TARGET/` under a name that says
+//! what it is.
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;

@@ -1,5 +1,7 @@
 //! Files written and read by one client and by two, each way that bytes can go. The way is asserted by counter.
 
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
 use weft_client::protocol::message::shard::{Access, CreateFile, DirectoryCursor, RenameMode};
 use weft_client::protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name};
 use weft_client::{Client, File, OpenOptions, Way};

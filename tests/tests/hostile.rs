@@ -1,8 +1,8 @@
 //! Bytes of strangers, and users who ask for what is not theirs, harm nobody.
 //!
-//! Each test does something hostile to a running file system, over TCP and over the Unix socket, and then checks that an
-//! honest client is served, that a file made before has its contents and the root its names, and that the node's counters
-//! have seen it.
+//! Each test does something hostile to a running file system, over TCP and over the Unix socket, and then checks that
+//! an honest client is served, that a file made before has its contents and the root its names, and that the node's
+//! counters have seen it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -260,7 +260,8 @@ fn a_handshake_byte_by_byte_ends_in_time() {
     let bytes = hello(KeyName::Owner);
     let mut next = bytes.iter();
     let closed = loop {
-        // A byte each time that nothing has come for a tenth of a second: a read never waits as long as a handshake may take.
+        // A byte each time that nothing has come for a tenth of a second: a read never waits as long as a handshake may
+        // take.
         if let Some(byte) = next.next()
             && slow.write_all(&[*byte]).is_err()
         {

@@ -1,1 +1,3 @@
-//! (to come)
+//! Tools of the workspace.
+
+pub mod tidy;

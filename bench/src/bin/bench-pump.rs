@@ -1,8 +1,8 @@
 //! `bench-pump`: what a socket allows when nothing else is done: bytes of tmpfs files through a socket, no protocol.
 //!
-//! Sketch, per MiB: read: `sendfile` (TCP: one copy, at the receiver; Unix: pages go by reference) or `pread` + `send` (three
-//! copies); write: `splice` in and out of a pipe (one copy) or `recv` + `pwrite` (two copies), behind the copy of the
-//! sender's `send`. Reader and writer are threads, a pair per stream.
+//! Sketch, per MiB: read: `sendfile` (TCP: one copy, at the receiver; Unix: pages go by reference) or `pread` + `send`
+//! (three copies); write: `splice` in and out of a pipe (one copy) or `recv` + `pwrite` (two copies), behind the copy
+//! of the sender's `send`. Reader and writer are threads, a pair per stream.
 
 use clap::{Parser, ValueEnum};
 use rustix::fs::sendfile;
@@ -35,9 +35,16 @@ struct Args {
     /// Bytes of all streams together
     #[arg(long, value_parser = quantity::bytes, default_value = "1GiB")]
     size: u64,
-    /// BUFFER:AHEAD: memory of each end, and how many buffers the client asks for (reading) or sends unanswered (writing) at a
-    /// time; 0: both just go on. Little in flight stays in the processor's cache: that doubles what TCP reaches here
-    #[arg(long, value_name = "BUFFER:AHEAD,...", value_parser = turns, value_delimiter = ',', default_value = "1MiB:0,256KiB:1,256KiB:2")]
+    /// BUFFER:AHEAD: memory of each end, and how many buffers the client asks for (reading) or sends unanswered
+    /// (writing) at a time; 0: both just go on. Little in flight stays in the processor's cache: that doubles what TCP
+    /// reaches here
+    #[arg(
+        long,
+        value_name = "BUFFER:AHEAD,...",
+        value_parser = turns,
+        value_delimiter = ',',
+        default_value = "1MiB:0,256KiB:1,256KiB:2"
+    )]
     turns: Vec<Turns>,
     /// Send buffer asked for on Unix sockets
     #[arg(long, value_parser = quantity::bytes, default_value = "1MiB")]

@@ -1,7 +1,8 @@
 //! `bench-scale`: what an operation costs when a file system or a directory has many files.
 //!
-//! Fills it in steps; at each step a new client makes, looks up and removes a sample, in batches, so that a spread can be
-//! shown. After each step it prints a line of JSON, and with `--pause` waits for a line, so that the nodes can be looked at.
+//! Fills it in steps; at each step a new client makes, looks up and removes a sample, in batches, so that a spread can
+//! be shown. After each step it prints a line of JSON, and with `--pause` waits for a line, so that the nodes can be
+//! looked at.
 
 use clap::Parser;
 use serde::Serialize;

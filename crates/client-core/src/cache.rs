@@ -1,9 +1,10 @@
 //! What a client may still believe of names and attributes: the lease cache.
 //!
-//! A shard's leases hold while the session's term there holds, counted from the moment the last answered request was sent.
-//! When it has passed, everything of that shard is forgotten at once (by its *age*, a number, not by a walk).
+//! A shard's leases hold while the session's term there holds, counted from the moment the last answered request was
+//! sent. When it has passed, everything of that shard is forgotten at once (by its *age*, a number, not by a walk).
 //!
-//! Invariant: an answer from here is one that the shard would have given at some moment between the call and its return.
+//! Invariant: an answer from here is one that the shard would have given at some moment between the call and its
+//! return.
 //! Not here: data leases of open files; the kernel's caches above, which are told what is [`Dropped`].
 
 use std::collections::{BTreeMap, VecDeque};
@@ -110,11 +111,13 @@ impl Cache {
 
     /// Forgets everything: the session has ended. Returns what was known, for caches above.
     pub fn clear(&mut self) -> Dropped {
-        let names = std::mem::take(&mut self.names).into_iter().map(|((parent, _), known)| (parent, known.name)).collect();
+        let names =
+            std::mem::take(&mut self.names).into_iter().map(|((parent, _), known)| (parent, known.name)).collect();
         let dropped = Dropped { names, inodes: self.attributes.keys().copied().collect() };
         let terms = std::mem::take(&mut self.terms);
         *self = Self::default();
-        self.terms = terms.into_iter().map(|(shard, term)| (shard, Term { valid_until_ms: 0, age: term.age + 1 })).collect();
+        self.terms =
+            terms.into_iter().map(|(shard, term)| (shard, Term { valid_until_ms: 0, age: term.age + 1 })).collect();
         dropped
     }
 
@@ -161,7 +164,10 @@ impl Cache {
 
     /// What is known of an inode, of which kind, mode, owner and group are good.
     pub fn permissions(&self, inode: InodeNumber, now_ms: u64) -> Option<&Attributes> {
-        self.attributes.get(&inode).filter(|known| self.current(inode, known.age, now_ms)).map(|known| &known.attributes)
+        self.attributes
+            .get(&inode)
+            .filter(|known| self.current(inode, known.age, now_ms))
+            .map(|known| &known.attributes)
     }
 
     /// A reply granted the name: `target` `None` means that it is not there. A recall that was sent after wins.
@@ -194,7 +200,13 @@ impl Cache {
             self.attributes.remove(&inode);
             return;
         }
-        let cached = CachedAttributes { attributes: attributes.clone(), age: self.age(inode), stamp, own_stamp: stamp, times_stale: false };
+        let cached = CachedAttributes {
+            attributes: attributes.clone(),
+            age: self.age(inode),
+            stamp,
+            own_stamp: stamp,
+            times_stale: false,
+        };
         if self.attributes.insert(inode, cached).is_none() {
             self.attribute_order.push_back(inode);
         }
@@ -224,9 +236,9 @@ impl Cache {
         self.make_room();
     }
 
-    /// An own operation added names to the directory, or removed them, as the reply with this stamp told: what is known of it
-    /// is brought up to date, so that no message is needed to ask. Replies that passed each other on their way are told apart
-    /// by their stamps: what is known from a later one has the change already.
+    /// An own operation added names to the directory, or removed them, as the reply with this stamp told: what is known
+    /// of it is brought up to date, so that no message is needed to ask. Replies that passed each other on their way
+    /// are told apart by their stamps: what is known from a later one has the change already.
     pub fn directory_became(&mut self, directory: InodeNumber, change: DirectoryChange, stamp: u64) {
         if let Some(known) = self.attributes.get_mut(&directory)
             && known.stamp <= stamp
@@ -240,8 +252,8 @@ impl Cache {
                 known.own_stamp = stamp;
             }
         }
-        // An answer from before the change, still on its way, is not to be taken for what holds now. A change that granted
-        // nothing has the stamp of the last grant before it.
+        // An answer from before the change, still on its way, is not to be taken for what holds now. A change that
+        // granted nothing has the stamp of the last grant before it.
         let latest = self.recalls.entry(LeaseKey::Attributes(directory)).or_default();
         *latest = (*latest).max(stamp + 1);
     }
@@ -383,8 +395,8 @@ impl Cache {
         std::mem::take(&mut self.evicted)
     }
 
-    /// Whether the name is known not to be there by a lease on the name itself. Only then can a recall tell a cache above
-    /// which name is meant.
+    /// Whether the name is known not to be there by a lease on the name itself. Only then can a recall tell a cache
+    /// above which name is meant.
     pub fn is_absent_by_name(&self, parent: InodeNumber, name: &Name, now_ms: u64) -> bool {
         let own = self.names.get(&(parent, name.hash64())).is_some_and(|known| !known.by_directory);
         own && self.lookup(parent, name, now_ms) == Cached::Absent

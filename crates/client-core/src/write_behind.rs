@@ -1,7 +1,7 @@
 //! Small writes gathered into one run of bytes.
 //!
-//! Invariant: the run is contiguous and at most `capacity` bytes; everything outside of it is at the storage server or on
-//! its way there in the order written.
+//! Invariant: the run is contiguous and at most `capacity` bytes; everything outside of it is at the storage server or
+//! on its way there in the order written.
 
 /// What became of bytes given to [`WriteBehind::take`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,7 +115,10 @@ mod tests {
     proptest! {
         /// Whatever is written in whatever order, runs sent in order make the same file as the writes themselves.
         #[test]
-        fn runs_make_the_same_file(writes in prop::collection::vec((0u64..200, 1usize..40), 1..60), capacity in 1usize..64) {
+        fn runs_make_the_same_file(
+            writes in prop::collection::vec((0u64..200, 1usize..40), 1..60),
+            capacity in 1usize..64,
+        ) {
             let mut file = vec![0u8; 400];
             let mut sent = vec![0u8; 400];
             let mut run = WriteBehind::new(capacity);

@@ -36,7 +36,8 @@ impl Inner {
     pub fn call_in(&self, slot: SlotFor, who: &Credentials, shard: ShardId, request: ShardRequest) -> Result<Answer> {
         self.counters.shard_calls.fetch_add(1, Ordering::Relaxed);
         let credentials = self.identity.said(who);
-        let mut call = ShardCall { shard, epoch: MapEpoch(0), slot: Default::default(), sequence: 0, credentials, request };
+        let mut call =
+            ShardCall { shard, epoch: MapEpoch(0), slot: Default::default(), sequence: 0, credentials, request };
         let busy_since = Instant::now();
         let mut attempts = 0;
         loop {

@@ -1,7 +1,7 @@
 //! A connected client.
 //!
-//! Lock order: an open inode's state (1), `links` (2), a link's pools and the cache (3). None of rank 2 or 3 is held across
-//! a send or a receive.
+//! Lock order: an open inode's state (1), `links` (2), a link's pools and the cache (3). None of rank 2 or 3 is held
+//! across a send or a receive.
 
 use crate::identity::Identity;
 use crate::instance::Instance;
@@ -19,8 +19,8 @@ use weft_protocol::limits::{HANDLE_BUFFER_BYTES, RELEASE_KEYS_MAX};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::ShardRequest;
 use weft_protocol::{
-    Capability, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, Name, NodeId, NodeKey, ObjectId, Result, SessionId,
-    ShardId, UserKey,
+    Capability, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, Name, NodeId, NodeKey, ObjectId, Result,
+    SessionId, ShardId, UserKey,
 };
 
 /// Which way file data takes.
@@ -199,12 +199,7 @@ impl Inner {
         let (a, b) = (u64_of(&random[..8]), u64_of(&random[8..]));
         let home = pick_home(&instance.map, node, b).ok_or(Error::Unreachable)?;
         Ok(Self {
-            identity: Identity {
-                key_name: KeyName::Owner,
-                key,
-                node,
-                credentials: Credentials { uid, gid, groups },
-            },
+            identity: Identity { key_name: KeyName::Owner, key, node, credentials: Credentials { uid, gid, groups } },
             way: options.way,
             buffer_bytes: if options.buffer_bytes == 0 { HANDLE_BUFFER_BYTES } else { options.buffer_bytes },
             map: RwLock::new(Arc::new(instance.map.clone())),
@@ -419,7 +414,9 @@ const BATCH_MARGIN_SECONDS: u32 = 600;
 fn take_from_batch(batches: &mut HashMap<NodeId, Batch>, node: NodeId) -> Option<(ObjectId, Capability)> {
     let batch = batches.get_mut(&node)?;
     let now = u32::try_from(rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec).unwrap_or(u32::MAX);
-    if batch.next >= batch.capability.count || now.saturating_add(BATCH_MARGIN_SECONDS) > batch.capability.expires_seconds {
+    if batch.next >= batch.capability.count
+        || now.saturating_add(BATCH_MARGIN_SECONDS) > batch.capability.expires_seconds
+    {
         return None;
     }
     let first = batch.capability.object;
@@ -428,8 +425,8 @@ fn take_from_batch(batches: &mut HashMap<NodeId, Batch>, node: NodeId) -> Option
     Some((object, batch.capability))
 }
 
-/// The node on which this client's files are made: one with storage on this machine, else any with storage. Clients spread
-/// over several by chance.
+/// The node on which this client's files are made: one with storage on this machine, else any with storage. Clients
+/// spread over several by chance.
 fn pick_home(map: &ClusterMap, here: weft_protocol::NodeIdentity, random: u64) -> Option<NodeId> {
     let storing: Vec<_> = map.nodes.iter().filter(|node| node.stores).collect();
     let near: Vec<_> = storing.iter().filter(|node| node.identity == here).copied().collect();

@@ -1,7 +1,7 @@
 //! Open files.
 //!
-//! Ways that bytes go, the shortest that is open first: gathered bytes in this process; a descriptor of the object's file
-//! (same node, under a lease); windows read ahead; straight between the caller's memory and the server.
+//! Ways that bytes go, the shortest that is open first: gathered bytes in this process; a descriptor of the object's
+//! file (same node, under a lease); windows read ahead; straight between the caller's memory and the server.
 
 use crate::client::{Client, Inner};
 use crate::data_calls::{read_descriptor, request};
@@ -11,10 +11,10 @@ use crate::open_inode::{OpenInode, Opened, ReadVia};
 use crate::reader::{Reader, Source};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use weft_client_core::{Cached, DirectoryChange};
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, ShardRequest};
-use weft_client_core::{Cached, DirectoryChange};
 use weft_protocol::{Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
 /// How a file is opened.
@@ -104,7 +104,9 @@ impl Client {
         let answer = self.0.call(who, parent.shard(), request)?;
         let stamp = answer.stamp;
         let (attributes, capability, created, grants) = match answer.answer {
-            ShardAnswer::Opened { attributes, capability, created, grants } => (attributes, capability, created, grants),
+            ShardAnswer::Opened { attributes, capability, created, grants } => {
+                (attributes, capability, created, grants)
+            }
             ShardAnswer::Absent { grants } => {
                 lock(&self.0.cache).learn_name(parent, name, None, grants, stamp);
                 return Err(Error::NotFound);
@@ -177,7 +179,8 @@ impl File {
         }
     }
 
-    /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show here.
+    /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show
+    /// here.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let Handle { inner, open, options, .. } = &*self.0;
         if !options.access.writes() {

@@ -12,7 +12,8 @@
 //!
 //! A `.pid` file has two numbers: the process id and its start time (field 22 of /proc/PID/stat).
 //!
-//! On a crash: the files stay. A run that was killed before it wrote `instance.json` is still found by its `.pid` files.
+//! On a crash: the files stay. A run that was killed before it wrote `instance.json` is still found by its `.pid`
+//! files.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -77,8 +78,8 @@ impl Instance {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
     }
 
-    /// Makes the directory of a new file system, mode 0700. `AlreadyExists` when there is one: of the callers that try at
-    /// the same time, exactly one gets it.
+    /// Makes the directory of a new file system, mode 0700. `AlreadyExists` when there is one: of the callers that try
+    /// at the same time, exactly one gets it.
     pub fn make_directory(name: &str) -> io::Result<PathBuf> {
         let parent = Self::runtime_directory();
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&parent).map_err(|error| at(&parent, &error))?;
@@ -114,8 +115,8 @@ impl Instance {
 
     /// All file systems of this user that have runtime files here, alive or left over, by name.
     ///
-    /// One without a readable `instance.json` (its `up` was killed, or is still at work) has an empty map with its name, and
-    /// the processes that its `.pid` files tell.
+    /// One without a readable `instance.json` (its `up` was killed, or is still at work) has an empty map with its
+    /// name, and the processes that its `.pid` files tell.
     pub fn all() -> io::Result<Vec<Instance>> {
         let parent = Self::runtime_directory();
         let entries = match fs::read_dir(&parent) {
@@ -185,8 +186,8 @@ impl Instance {
         write().map_err(|error| at(&path, &error))
     }
 
-    /// Removes the runtime files. Directories other than `mounts` (a store that `up` did not make) are left, and named in
-    /// the error.
+    /// Removes the runtime files. Directories other than `mounts` (a store that `up` did not make) are left, and named
+    /// in the error.
     pub fn remove(&self) -> io::Result<()> {
         remove_files(&self.mounts_directory())?;
         remove_if_there(fs::remove_dir(self.mounts_directory()), &self.mounts_directory())?;
@@ -197,7 +198,8 @@ impl Instance {
 
 /// The identity of this machine: processes with the same one may pass descriptors to each other and use Unix sockets.
 ///
-/// Made of the boot id and the network namespace, so two machines, or two containers with networks of their own, differ.
+/// Made of the boot id and the network namespace, so two machines, or two containers with networks of their own,
+/// differ.
 pub fn local_identity() -> io::Result<NodeIdentity> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let network = fs::read_link("/proc/self/ns/net")?;
@@ -209,8 +211,8 @@ pub fn local_identity() -> io::Result<NodeIdentity> {
     Ok(NodeIdentity(u64::from_le_bytes(first).max(1)))
 }
 
-/// Start time of a running process, in clock ticks since boot. `None`: it is not there, or has ended and only waits for its
-/// parent.
+/// Start time of a running process, in clock ticks since boot. `None`: it is not there, or has ended and only waits for
+/// its parent.
 pub fn process_start_time(pid: u32) -> Option<u64> {
     start_time_of_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }

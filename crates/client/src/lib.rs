@@ -1,11 +1,11 @@
 //! The client library: one file system, as every front sees it.
 //!
-//! [`Client`] is connected to one file system; it is cheap to clone and used from any number of threads. Operations on names
-//! and inodes are its methods; an open file is a [`File`]. All calls block the calling thread, which itself reads the socket
-//! for its reply.
+//! [`Client`] is connected to one file system; it is cheap to clone and used from any number of threads. Operations on
+//! names and inodes are its methods; an open file is a [`File`]. All calls block the calling thread, which itself reads
+//! the socket for its reply.
 //!
-//! What decides stands in [`weft_client_core`] and does no I/O: the lease cache, the buffers of a file. The rest joins it to
-//! connections ([`weft_transport`]), a thread for recalls, and the caller's threads.
+//! What decides stands in [`weft_client_core`] and does no I/O: the lease cache, the buffers of a file. The rest joins
+//! it to connections ([`weft_transport`]), a thread for recalls, and the caller's threads.
 
 mod calls;
 pub mod client;

@@ -1,9 +1,9 @@
 //! What a client has with one node: slots with their control connections, data connections, the recall connection.
 //!
-//! A caller takes a *slot*, that is a number with a sequence and a connection, and has both for itself until its reply is
-//! there: it reads the socket itself, and a call that waits long at the server holds up no other. A connection that breaks
-//! is made anew, and the call repeated in the same slot with the same sequence: the shard answers a repeated call with the
-//! first answer.
+//! A caller takes a *slot*, that is a number with a sequence and a connection, and has both for itself until its reply
+//! is there: it reads the socket itself, and a call that waits long at the server holds up no other. A connection that
+//! breaks is made anew, and the call repeated in the same slot with the same sequence: the shard answers a repeated
+//! call with the first answer.
 
 use crate::identity::Identity;
 use std::path::Path;
@@ -101,18 +101,11 @@ impl Link {
     pub fn connect(&self, identity: &Identity, purpose: Purpose, tcp_only: bool) -> Result<Socket> {
         let address = &self.record.address;
         let near = self.record.identity == identity.node && !address.unix.is_empty() && !tcp_only;
-        let socket = if near {
-            Socket::connect_unix(Path::new(&address.unix))
-        } else {
-            Socket::connect_tcp(&address.tcp)
-        }
-        .map_err(|_| Error::Unreachable)?;
-        let peer = Peer {
-            key_name: identity.key_name.clone(),
-            purpose,
-            session: self.session,
-            identity: identity.node,
-        };
+        let socket =
+            if near { Socket::connect_unix(Path::new(&address.unix)) } else { Socket::connect_tcp(&address.tcp) }
+                .map_err(|_| Error::Unreachable)?;
+        let peer =
+            Peer { key_name: identity.key_name.clone(), purpose, session: self.session, identity: identity.node };
         connect(&socket, &peer, &identity.key)?;
         Ok(socket)
     }

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use weft_client_core::{Cached, DirectoryChange};
-use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry, RenameMode, ShardAnswer, ShardRequest, SymlinkTarget};
+use weft_protocol::message::shard::{
+    DirectoryCursor, DirectoryEntry, RenameMode, ShardAnswer, ShardRequest, SymlinkTarget,
+};
 use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
     AttributeChanges, Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, NodeId, Result,
@@ -376,7 +378,8 @@ impl Client {
             };
             if let Ok(space) = &space {
                 // A store of its own counts by its node.
-                let key = if space.device == 0 { (0, u64::from(record.id.0)) } else { (space.device, record.identity.0) };
+                let key =
+                    if space.device == 0 { (0, u64::from(record.id.0)) } else { (space.device, record.identity.0) };
                 devices.insert(key, *space);
             }
             nodes.insert(record.id, space);

@@ -1,13 +1,14 @@
 //! A regular file that this client has open: what all its handles share.
 //!
 //! Lease, size, object, the run of written bytes that the server does not have yet, and the ways to the data. Under an
-//! exclusive lease small writes are gathered; without it each write is at the server when it returns. A descriptor of the
-//! object's file is used under a lease only, and given up with it.
+//! exclusive lease small writes are gathered; without it each write is at the server when it returns. A descriptor of
+//! the object's file is used under a lease only, and given up with it.
 //!
 //! Invariant: as soon as a file has an object, the object's size is the file's (but for what is gathered here).
 //!
-//! Lock order: `Inner::open` (0), `state` (1). `state` is held across data requests of the buffered path (they wait for no
-//! lease), and across calls about this inode, which the shard never makes wait for a recall to the session that sends them.
+//! Lock order: `Inner::open` (0), `state` (1). `state` is held across data requests of the buffered path (they wait for
+//! no lease), and across calls about this inode, which the shard never makes wait for a recall to the session that
+//! sends them.
 
 use crate::client::{Inner, Way};
 use crate::data_calls::{Held, of_errno, request, write_descriptor};
@@ -84,10 +85,15 @@ pub(crate) enum ReadVia {
     /// It was answered from gathered bytes.
     Done(usize),
     /// There is no object: zeros up to the file's size.
-    Zeros { size: u64 },
+    Zeros {
+        size: u64,
+    },
     Descriptor(Arc<OwnedFd>),
     /// `size`: the file's, as far as a lease vouches for it.
-    Server { held: Held, size: Option<u64> },
+    Server {
+        held: Held,
+        size: Option<u64>,
+    },
 }
 
 impl OpenInode {
@@ -131,8 +137,8 @@ impl OpenInode {
         self.changed();
     }
 
-    /// What an open would answer, if the lease that is still held allows it to be answered here: the same user, an access
-    /// that the right to the object covers, a mode that others do not have to be asked for.
+    /// What an open would answer, if the lease that is still held allows it to be answered here: the same user, an
+    /// access that the right to the object covers, a mode that others do not have to be asked for.
     pub fn reopen(&self, who: &Credentials, access: Access) -> Option<Attributes> {
         let mut state = self.lock();
         let rights = state.held.map(|held| held.capability.rights);
@@ -182,8 +188,8 @@ impl OpenInode {
         if self.handles.load(Ordering::Acquire) == 0 { LeaseMode::None } else { LeaseMode::Open }
     }
 
-    /// The session has ended: lease and capability are void. Bytes that were gathered under the lease cannot be written any
-    /// more, and the next call says so.
+    /// The session has ended: lease and capability are void. Bytes that were gathered under the lease cannot be written
+    /// any more, and the next call says so.
     pub fn lease_lost(&self) {
         let mut state = self.lock();
         let lost = state.run.take_run().is_some() || state.sending.take().is_some() || state.object_is_new;
@@ -264,7 +270,8 @@ impl OpenInode {
         state.regain(inner)?;
         let exclusive = state.mode == LeaseMode::Exclusive;
         let offset = if append && exclusive { state.attributes.size } else { offset };
-        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
+        let end =
+            offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
         state.ensure_object(inner)?;
         self.changed();
         if exclusive && let Some(file) = state.descriptor(inner, true) {
@@ -311,8 +318,8 @@ impl OpenInode {
         })
     }
 
-    /// The right to the object turned out to be void (the object was replaced, the right has ended): asks for it again with
-    /// the next call.
+    /// The right to the object turned out to be void (the object was replaced, the right has ended): asks for it again
+    /// with the next call.
     pub fn right_is_void(&self) {
         let mut state = self.lock();
         if !state.object_is_new {
@@ -606,8 +613,7 @@ impl State {
         self.freshen(inner)?;
         let inode = self.inode();
         let object = self.held.filter(|_| self.object_is_new).map(|held| held.object);
-        let request =
-            ShardRequest::Commit { inode, object, size: self.attributes.size, mtime: self.attributes.mtime };
+        let request = ShardRequest::Commit { inode, object, size: self.attributes.size, mtime: self.attributes.mtime };
         let who = &inner.identity.credentials;
         let answer = inner.call_in(slot, who, inode.shard(), request)?;
         let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };

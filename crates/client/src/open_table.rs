@@ -1,7 +1,7 @@
 //! The inodes that are open, and those that were closed lately and whose lease is kept.
 //!
-//! Whoever reads a file that he has just written, or opens it once more, does it without a message. The longest closed is
-//! given up when there are too many: each may hold a descriptor.
+//! Whoever reads a file that he has just written, or opens it once more, does it without a message. The longest closed
+//! is given up when there are too many: each may hold a descriptor.
 
 use crate::open_inode::OpenInode;
 use std::collections::{HashMap, VecDeque};

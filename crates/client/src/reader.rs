@@ -1,7 +1,7 @@
 //! How one handle reads: windows of the file at hand, and the next one on its way.
 //!
-//! Sketch for a sequential reader with small requests: one data request per window (1 MiB), sent while the window before is
-//! being copied out; one copy from the kernel into the window, one from the window to the caller.
+//! Sketch for a sequential reader with small requests: one data request per window (1 MiB), sent while the window
+//! before is being copied out; one copy from the kernel into the window, one from the window to the caller.
 
 use crate::client::Inner;
 use crate::data_calls::{Held, request};

@@ -1,11 +1,12 @@
 //! Recalls and renewals: what a client has to do although nobody called it.
 //!
-//! Two threads for all nodes. The *listener* waits on the recall connections, renews the session, and has leases given back
-//! that are not needed any more. The *worker* answers recalls: it may have to write data back first, and the kernel's cache
-//! above may have to write back to us; the listener goes on meanwhile, so the session does not end over it.
+//! Two threads for all nodes. The *listener* waits on the recall connections, renews the session, and has leases given
+//! back that are not needed any more. The *worker* answers recalls: it may have to write data back first, and the
+//! kernel's cache above may have to write back to us; the listener goes on meanwhile, so the session does not end over
+//! it.
 //!
-//! A recall never waits for a caller of this client: the worker has a slot of its own, and the one lock that it takes, an
-//! open inode's state, is never held by a call that the server keeps waiting for a recall.
+//! A recall never waits for a caller of this client: the worker has a slot of its own, and the one lock that it takes,
+//! an open inode's state, is never held by a call that the server keeps waiting for a recall.
 
 use crate::client::Inner;
 use crate::link::{Link, SlotFor, lock};
@@ -97,7 +98,13 @@ impl RecallThread {
         let live = Arc::new(AtomicBool::new(true));
         let connection = Arc::new(Mutex::new(ControlConnection::new(socket)));
         attended.insert(link.node(), Arc::clone(&live));
-        lock(&self.new).push(Listened { node: link.node(), connection, socket: duplicate, live, renewal_sent_ms: None });
+        lock(&self.new).push(Listened {
+            node: link.node(),
+            connection,
+            socket: duplicate,
+            live,
+            renewal_sent_ms: None,
+        });
         drop(attended);
         self.wake();
         Ok(())
@@ -186,7 +193,8 @@ impl Listener {
                     }
                 }
                 Ok(None) => return,
-                // The server is gone, or talks nonsense: leases are lost with the term, or asked for on a new connection.
+                // The server is gone, or talks nonsense: leases are lost with the term, or asked for on a new
+                // connection.
                 Ok(Some(_)) | Err(_) => {
                     one.live.store(false, Ordering::Release);
                     return;

@@ -2,10 +2,10 @@
 //!
 //! `cargo run --release -p weft-metadata --example cost [FILES_MAX]`
 //!
-//! Two tables: one file system of a thousand files to five million (in directories of a thousand), and one directory of ten
-//! entries to a million. Each operation goes through `Shard::step` as a client's call: create (an open that makes the file),
-//! getattr and lookup (of files in random order), unlink. The client gives its leases back in between, so that their number
-//! does not reach its limit. The bound to compare with: the target is 2,000 ns per step, flat.
+//! Two tables: one file system of a thousand files to five million (in directories of a thousand), and one directory of
+//! ten entries to a million. Each operation goes through `Shard::step` as a client's call: create (an open that makes
+//! the file), getattr and lookup (of files in random order), unlink. The client gives its leases back in between, so
+//! that their number does not reach its limit. The bound to compare with: the target is 2,000 ns per step, flat.
 
 use std::hint::black_box;
 use std::time::Duration;

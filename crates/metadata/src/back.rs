@@ -1,13 +1,14 @@
 //! The back machine: the namespace over a key-value store.
 //!
-//! [`Back::apply`] takes the time and a command and changes the store: nothing else changes it, and the same commands make
-//! the same bytes, so commands are what a log records and replicas exchange. It knows inodes, dentries, permissions, the last
-//! reply of each slot, and the intents that join directories over two shards. It knows nothing of leases: whoever calls it
-//! has asked first.
+//! [`Back::apply`] takes the time and a command and changes the store: nothing else changes it, and the same commands
+//! make the same bytes, so commands are what a log records and replicas exchange. It knows inodes, dentries,
+//! permissions, the last reply of each slot, and the intents that join directories over two shards. It knows nothing of
+//! leases: whoever calls it has asked first.
 //!
 //! Invariant: link counts, sizes of directories and `..` agree with the dentries after each command; an inode number is
 //! never used again.
-//! Not here: leases, sessions, waiting (`front`); cutting and removing objects: the outcome says which, the caller has it done.
+//! Not here: leases, sessions, waiting (`front`); cutting and removing objects: the outcome says which, the caller has
+//! it done.
 //! On a crash: the state is the store's after some prefix of the commands. What is kept beside the store (last replies,
 //! intents, the next numbers) has to be recorded with it when a durable store comes.
 

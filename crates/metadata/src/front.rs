@@ -1,8 +1,8 @@
 //! The front machine: who may keep what, who waits for whom.
 //!
-//! A [`Shard`] is the back (the namespace) under a front: sessions, leases, recalls, parked work. One event goes in, effects
-//! come out in the order in which they are to be carried out. A call is judged: either it can be answered now, or it is
-//! parked with what it waits for, and judged again from the beginning when that is there.
+//! A [`Shard`] is the back (the namespace) under a front: sessions, leases, recalls, parked work. One event goes in,
+//! effects come out in the order in which they are to be carried out. A call is judged: either it can be answered now,
+//! or it is parked with what it waits for, and judged again from the beginning when that is there.
 //!
 //! ```text
 //!  Call ─────────► judge ──► answer, grants ──► Reply
@@ -11,8 +11,8 @@
 //!      Recall, Storage, PeerCall ──► RecallAnswer, StorageAnswer, PeerReply, Tick
 //! ```
 //!
-//! Invariant: no change is applied while another session holds a lease that forbids it; no lease is granted on a key that
-//! parked work claims; every call gets one reply, or as many as it was sent.
+//! Invariant: no change is applied while another session holds a lease that forbids it; no lease is granted on a key
+//! that parked work claims; every call gets one reply, or as many as it was sent.
 //! Not here: sockets, maps of connections to sessions, the check of a call's map epoch: the shell does these.
 //! On a crash: the front is gone with all leases. A shard that comes back must grant nothing for one term (to come with
 //! durable stores; an ephemeral shard does not come back).
@@ -87,8 +87,8 @@ pub enum Event {
     StorageAnswer { token: u64, result: Result<StorageAnswer, Error> },
     /// The map has changed.
     SetMap(ClusterMap),
-    /// The time of [`Shard::deadline`] has come. Events that are at hand should be given first: they may be the messages
-    /// that keep a session alive.
+    /// The time of [`Shard::deadline`] has come. Events that are at hand should be given first: they may be the
+    /// messages that keep a session alive.
     Tick,
 }
 
@@ -187,7 +187,8 @@ impl Pause {
 }
 
 impl<K: KeyValue> Shard<K> {
-    /// A new shard over an empty store. It knows no map until [`Event::SetMap`], and makes all directories itself until then.
+    /// A new shard over an empty store. It knows no map until [`Event::SetMap`], and makes all directories itself until
+    /// then.
     pub fn new(config: ShardConfig, store: K, now: Now) -> Self {
         Self {
             back: Back::new(config.shard, store, now.wall, config.root),

@@ -1,7 +1,7 @@
 //! The ordered key-value store under a shard.
 //!
-//! Keys and values are bytes, in the layout of `docs/formats/metadata-keys.md`; the store knows nothing of their meaning.
-//! [`MemoryStore`] is the store of ephemeral shards; durable ones put an embedded store behind the same trait.
+//! Keys and values are bytes, in the layout of `docs/formats/metadata-keys.md`; the store knows nothing of their
+//! meaning. [`MemoryStore`] is the store of ephemeral shards; durable ones put an embedded store behind the same trait.
 //!
 //! Invariant: a scan meets the keys in the order of their bytes, each once.
 //! Not here: transactions. A shard is one thread, and what must be durable together is one command of its back machine.

@@ -1,8 +1,9 @@
 //! The metadata server's shard: names, inodes, leases.
 //!
-//! A shard is two machines. The [`back`] is the namespace over an ordered key-value store ([`kv`]): deterministic, the only
-//! thing that a log records or replicas exchange. The [`front`] knows who is there and who may keep what: sessions, leases,
-//! recalls, parked calls; it is volatile. [`Shard`] joins them: events in, effects out, no I/O, no clock, no threads.
+//! A shard is two machines. The [`back`] is the namespace over an ordered key-value store ([`kv`]): deterministic, the
+//! only thing that a log records or replicas exchange. The [`front`] knows who is there and who may keep what:
+//! sessions, leases, recalls, parked calls; it is volatile. [`Shard`] joins them: events in, effects out, no I/O, no
+//! clock, no threads.
 //!
 //! Not here: sockets and threads (`weft-node`), the bytes of files (`weft-storage`), messages (`weft-protocol`).
 

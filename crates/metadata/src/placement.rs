@@ -4,8 +4,8 @@
 
 use weft_protocol::{ClusterMap, InodeNumber, Name, NodeId, ShardId};
 
-/// A shard of `home` when that node has one, else any shard; by hash, so that a repeated call chooses alike. Without a map:
-/// the shard `here`.
+/// A shard of `home` when that node has one, else any shard; by hash, so that a repeated call chooses alike. Without a
+/// map: the shard `here`.
 pub fn shard_for(map: &ClusterMap, here: ShardId, home: Option<NodeId>, parent: InodeNumber, name: &Name) -> ShardId {
     let hash = spread(parent.raw() ^ name.hash64());
     let pick = |count: usize| usize::try_from(hash % count as u64).expect("a remainder by a usize is one");

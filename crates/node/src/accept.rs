@@ -1,8 +1,8 @@
 //! New connections: accepted by one thread, each proven by a thread of its own, then given to where they belong.
 //!
-//! A peer that says nothing, or nonsense, costs a thread for at most [`HANDSHAKE_MS_MAX`](weft_protocol::limits). When there
-//! are [`HANDSHAKES_MAX`] of them the oldest is cut off: an honest handshake takes a few round trips, so that peers without a
-//! key, who hold theirs as long as they can, do not keep others out.
+//! A peer that says nothing, or nonsense, costs a thread for at most [`HANDSHAKE_MS_MAX`](weft_protocol::limits). When
+//! there are [`HANDSHAKES_MAX`] of them the oldest is cut off: an honest handshake takes a few round trips, so that
+//! peers without a key, who hold theirs as long as they can, do not keep others out.
 
 use crate::clock;
 use crate::data::DataConnection;

@@ -1,7 +1,8 @@
 //! Requests of this node's shards to other nodes.
 //!
-//! Each other node has a queue and a few threads, made when there is work and ended when there has been none for a while, so
-//! an idle node has none. A thread blocks in its call; what is slow holds up only what is queued for the same node.
+//! Each other node has a queue and a few threads, made when there is work and ended when there has been none for a
+//! while, so an idle node has none. A thread blocks in its call; what is slow holds up only what is queued for the same
+//! node.
 
 use crate::event_loop::Sink;
 use crate::state::{Node, lock};
@@ -124,8 +125,9 @@ impl Worker {
         }
     }
 
-    /// Ends the session at the shard that was asked. Its answer granted a lease, for which whoever changes the file next would
-    /// wait in vain: this node takes no recalls. And a session whose term passes could never ask that shard again.
+    /// Ends the session at the shard that was asked. Its answer granted a lease, for which whoever changes the file
+    /// next would wait in vain: this node takes no recalls. And a session whose term passes could never ask that shard
+    /// again.
     fn end_session(&mut self, inode: InodeNumber) {
         let call = self.shard_call(inode, ShardRequest::EndSession);
         if self.call(&call).is_err() {

@@ -1,7 +1,7 @@
 //! A data connection: one thread that checks each request and moves its bytes itself.
 //!
-//! No shard, no lock but the object table's is entered. Requests are served in their order, and the next header is read as
-//! soon as the last reply has gone, so a client that sends ahead keeps this thread busy.
+//! No shard, no lock but the object table's is entered. Requests are served in their order, and the next header is read
+//! as soon as the last reply has gone, so a client that sends ahead keeps this thread busy.
 
 use crate::clock;
 use crate::state::{AtomicCounters, Node};

@@ -1,11 +1,11 @@
 //! The loop that serves control connections: one thread, epoll, no blocking call but the wait itself.
 //!
-//! It owns its connections. A request is decoded, handled by [`crate::dispatch`] on this very thread (no hop to the shard:
-//! its lock is free nearly always), and all replies of one batch leave with one send. Other threads reach a connection by its
-//! loop's [`Mailbox`].
+//! It owns its connections. A request is decoded, handled by [`crate::dispatch`] on this very thread (no hop to the
+//! shard: its lock is free nearly always), and all replies of one batch leave with one send. Other threads reach a
+//! connection by its loop's [`Mailbox`].
 //!
-//! A peer that does not read its replies is not read from any more once [`OUTPUT_BYTES_MAX`] wait for it; it holds up nobody
-//! else. A malformed message closes its connection and no more.
+//! A peer that does not read its replies is not read from any more once [`OUTPUT_BYTES_MAX`] wait for it; it holds up
+//! nobody else. A malformed message closes its connection and no more.
 
 use crate::dispatch;
 use crate::state::{AtomicCounters, Node, lock};
@@ -24,7 +24,8 @@ use weft_transport::{Peer, Result, Socket, TransportError};
 
 /// Bytes of replies that may wait for a peer before its requests are left unread.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
-/// Requests of one connection handled before the others have their turn and the replies leave: bounds what waits in memory.
+/// Requests of one connection handled before the others have their turn and the replies leave: bounds what waits in
+/// memory.
 const REQUESTS_PER_TURN: usize = 64;
 /// Bytes received with one call.
 const INPUT_BYTES: usize = 64 << 10;

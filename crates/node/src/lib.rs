@@ -71,8 +71,8 @@ pub struct NodeConfig {
 /// Threads that serve control connections: one for each two cores, at most this many.
 const LOOPS_MAX: usize = 4;
 
-/// Runs a node until it is told to stop (`Shutdown`, SIGTERM, SIGINT). `ready` is called once it listens; it serves shards
-/// from the moment it has got a map (`SetMap`).
+/// Runs a node until it is told to stop (`Shutdown`, SIGTERM, SIGINT). `ready` is called once it listens; it serves
+/// shards from the moment it has got a map (`SetMap`).
 pub fn run(config: &NodeConfig, ready: impl FnOnce(&NodeAddress)) -> io::Result<()> {
     let tcp = TcpListener::bind(config.listen)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", config.listen)))?;

@@ -1,4 +1,5 @@
-//! Which connections belong to which session: where a recall is sent, and when a session is over for the storage server.
+//! Which connections belong to which session: where a recall is sent, and when a session is over for the storage
+//! server.
 
 use crate::event_loop::ConnectionRef;
 use std::collections::HashMap;

@@ -1,10 +1,10 @@
 //! The shards of this node: their machines, and what their effects become.
 //!
-//! A machine is stepped by whichever thread has an event for it, under the shard's own lock. Effects for other shards of
-//! this node are worked off one after another with no lock held, so that two shards never wait for each other.
+//! A machine is stepped by whichever thread has an event for it, under the shard's own lock. Effects for other shards
+//! of this node are worked off one after another with no lock held, so that two shards never wait for each other.
 //!
-//! An assertion that fails in a machine stops that shard: it answers "input/output error" from then on, and its text shows
-//! in `weft status`. The other shards go on.
+//! An assertion that fails in a machine stops that shard: it answers "input/output error" from then on, and its text
+//! shows in `weft status`. The other shards go on.
 
 use crate::courier::Errand;
 use crate::event_loop::{ConnectionRef, Sink};
@@ -248,7 +248,8 @@ fn carry_out(
         }
         Effect::Recall { session, recall } => {
             let connection = lock(&node.sessions).recall_connection(session);
-            // Without a recall connection the recall is lost now; the shard repeats it, and fences the client in the end.
+            // Without a recall connection the recall is lost now; the shard repeats it, and fences the client in the
+            // end.
             if let Some(to) = connection {
                 sink.send(to, 0, Message::Recall(recall));
             }
@@ -285,8 +286,8 @@ fn carry_out(
     }
 }
 
-/// The last connection of a session was closed. Over a Unix socket that means that its process has ended: nobody is made to
-/// wait for its leases. Over a network it may come back until its term ends.
+/// The last connection of a session was closed. Over a Unix socket that means that its process has ended: nobody is
+/// made to wait for its leases. Over a network it may come back until its term ends.
 pub fn disconnected(node: &Node, session: SessionId, kind: SocketKind, sink: &mut Sink<'_>) {
     if kind == SocketKind::Unix {
         let ids: Vec<_> = node.shards.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();

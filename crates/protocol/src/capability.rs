@@ -1,11 +1,11 @@
 //! Keys, and the signed rights to objects that they make.
 //!
-//! The *node key* is known to servers only. It signs capabilities, and all other keys are derived from it, so that a server
-//! keeps no list of users: whoever names himself in the handshake is asked to prove that he has the key derived for exactly
-//! that name ([`UserKey::derive`]).
+//! The *node key* is known to servers only. It signs capabilities, and all other keys are derived from it, so that a
+//! server keeps no list of users: whoever names himself in the handshake is asked to prove that he has the key derived
+//! for exactly that name ([`UserKey::derive`]).
 //!
-//! All are keyed BLAKE3 hashes (256-bit keys; <https://github.com/BLAKE3-team/BLAKE3-specs>, section 6.2: keyed mode is a
-//! MAC and a PRF).
+//! All are keyed BLAKE3 hashes (256-bit keys; <https://github.com/BLAKE3-team/BLAKE3-specs>, section 6.2: keyed mode is
+//! a MAC and a PRF).
 
 use crate::error::Error;
 use crate::handshake::KeyName;
@@ -50,8 +50,9 @@ pub struct Capability {
     pub object: ObjectId,
     /// Identifiers in the batch; 1 for a single object.
     pub count: u32,
-    /// The file that the object belongs to; zero in the right to a batch, whose objects are of any file of its holder. An
-    /// object is stored under both numbers, so whoever has another file's object committed to his own gets nothing by it.
+    /// The file that the object belongs to; zero in the right to a batch, whose objects are of any file of its holder.
+    /// An object is stored under both numbers, so whoever has another file's object committed to his own gets nothing
+    /// by it.
     pub inode: InodeNumber,
     pub generation: Generation,
     /// Epoch of the map when it was signed.

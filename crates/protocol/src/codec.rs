@@ -1,7 +1,7 @@
 //! Wire types to bytes and back.
 //!
-//! The encoding is postcard (<https://postcard.jamesmunns.com/wire-format>): fields in order, integers as varints, lengths
-//! before sequences. A decoder never allocates more than the bytes it was given can fill.
+//! The encoding is postcard (<https://postcard.jamesmunns.com/wire-format>): fields in order, integers as varints,
+//! lengths before sequences. A decoder never allocates more than the bytes it was given can fill.
 
 use crate::error::Error;
 use serde::{Serialize, de::DeserializeOwned};

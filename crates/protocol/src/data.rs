@@ -1,11 +1,11 @@
 //! Headers of the data connections.
 //!
-//! File data never passes a serializer: a data request is a fixed header of 120 bytes, behind which a write's bytes follow;
-//! a reply is a fixed header of 40 bytes, behind which a read's bytes follow. A receiver gives the kernel header and
-//! destination in one call, so the bytes land where they belong.
+//! File data never passes a serializer: a data request is a fixed header of 120 bytes, behind which a write's bytes
+//! follow; a reply is a fixed header of 40 bytes, behind which a read's bytes follow. A receiver gives the kernel
+//! header and destination in one call, so the bytes land where they belong.
 //!
-//! Requests of one connection are served in order, and many may be sent before the first is answered. A writer that got an
-//! error reply goes on to get the replies of what it had sent behind.
+//! Requests of one connection are served in order, and many may be sent before the first is answered. A writer that got
+//! an error reply goes on to get the replies of what it had sent behind.
 //!
 //! Request (little-endian):
 //!
@@ -19,7 +19,7 @@
 //! | 16 | 8 | object |
 //! | 24 | 8 | inode that the object belongs to |
 //! | 32 | 8 | offset |
-//! | 40 | 16 | descriptor of the caller's memory: address, key, memory type; zero over sockets, where the bytes follow |
+//! | 40 | 16 | descriptor of the caller's memory: address, key, memory type; zero over sockets: the bytes follow |
 //! | 56 | 64 | capability |
 //!
 //! Reply:

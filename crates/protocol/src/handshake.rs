@@ -6,8 +6,8 @@
 //! client -> server   ClientProof   proof that the client has the key of the name it gave
 //! server -> client   Welcome       or an error, and the connection is closed
 //! ```
-//! Each proof is over both hellos, so neither can be replayed or moved to another connection. A peer that cannot prove its
-//! name has learnt a nonce and nothing else.
+//! Each proof is over both hellos, so neither can be replayed or moved to another connection. A peer that cannot prove
+//! its name has learnt a nonce and nothing else.
 
 use crate::credentials::Credentials;
 use crate::error::Error;

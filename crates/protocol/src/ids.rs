@@ -47,7 +47,8 @@ plain_id!(
     Generation(u32)
 );
 plain_id!(
-    /// Tells whether two processes are on the same node: given at `weft up`, else made of boot id and network namespace.
+    /// Tells whether two processes are on the same node: given at `weft up`, else made of boot id and network
+    /// namespace.
     NodeIdentity(u64)
 );
 

@@ -1,7 +1,8 @@
 //! Leases: what a client may keep and use without asking.
 //!
 //! All leases of a session end with the session's term ([`crate::limits::SESSION_TERM_MS`]), which each of its messages
-//! renews; the client counts it from the moment it sent the request. A lease that is in another client's way is recalled.
+//! renews; the client counts it from the moment it sent the request. A lease that is in another client's way is
+//! recalled.
 //!
 //! A reply that grants and a recall of the same key may pass each other on their way, since they use two connections.
 //! Both carry the shard's *stamp*, which grows with each; a client that got a recall with a higher stamp than the reply
@@ -57,9 +58,9 @@ bitflags::bitflags! {
         const ENTRY = 1;
         /// `Attributes` of the inode in the reply, shared.
         const ATTRIBUTES = 2;
-        /// `Directory` of the directory that was made or listed, shared. A listing grants it with its first page, and says
-        /// with each further one whether it still holds: all names are known when every page carried it and no recall of
-        /// it came in between.
+        /// `Directory` of the directory that was made or listed, shared. A listing grants it with its first page, and
+        /// says with each further one whether it still holds: all names are known when every page carried it and no
+        /// recall of it came in between.
         const DIRECTORY = 4;
         /// `Data` of the inode in the reply, `Open` (always set in the reply to an open).
         const OPEN = 8;

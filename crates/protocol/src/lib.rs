@@ -1,8 +1,8 @@
 //! What the parties of Weft say to each other, and the words they use.
 //!
 //! Everything that crosses a socket is defined here: identifiers ([`ids`]), limits ([`limits`]), errors ([`Error`]),
-//! control messages ([`message`]), the fixed headers of the data connections ([`data`]) and the signed rights to objects
-//! ([`Capability`]). Inner types of the other crates are never serialized; they are converted to these.
+//! control messages ([`message`]), the fixed headers of the data connections ([`data`]) and the signed rights to
+//! objects ([`Capability`]). Inner types of the other crates are never serialized; they are converted to these.
 //!
 //! Not here: sockets, files, clocks, threads. This crate is pure.
 

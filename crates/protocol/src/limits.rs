@@ -20,7 +20,8 @@ pub const SLOTS_MAX: u16 = 64;
 pub const LEASES_PER_SESSION_MAX: usize = 1 << 20;
 /// How long a session lives after its last message, milliseconds. All its leases end with it.
 pub const SESSION_TERM_MS: u64 = 10_000;
-/// How long before its end a client stops to trust its session's term, milliseconds: covers clock drift of the two sides.
+/// How long before its end a client stops to trust its session's term, milliseconds: covers clock drift of the two
+/// sides.
 pub const SESSION_TERM_MARGIN_MS: u64 = 500;
 /// Object identifiers in one batch.
 pub const OBJECT_BATCH_COUNT: u32 = 1024;

@@ -1,8 +1,8 @@
 //! Golden bytes: every message as it stands on the wire, in `golden/*.txt`, one example a line.
 //!
-//! Shows that no encoding changes unnoticed (a change needs a new protocol version), that every variant of every message has
-//! an example (a new one does not compile here, or is reported, until it has), and that each comes back when decoded.
-//! `WEFT_REWRITE=1 cargo test -p weft-protocol --test golden` writes the files anew; read the difference.
+//! Shows that no encoding changes unnoticed (a change needs a new protocol version), that every variant of every
+//! message has an example (a new one does not compile here, or is reported, until it has), and that each comes back
+//! when decoded. `WEFT_REWRITE=1 cargo test -p weft-protocol --test golden` writes the files anew; read the difference.
 
 #[path = "golden/examples.rs"]
 mod examples;
@@ -210,8 +210,8 @@ every_variant!(data_operation, DataOperation, examples::data_operations(), {
     DataOperation::Descriptor => "Descriptor",
 });
 
-/// `Error` may grow outside of this crate's view, so its variants are counted on the wire: the first number that decodes
-/// with no payload is the first that is not a variant.
+/// `Error` may grow outside of this crate's view, so its variants are counted on the wire: the first number that
+/// decodes with no payload is the first that is not a variant.
 #[test]
 fn every_error_has_an_example() {
     let decodes =

@@ -14,8 +14,8 @@ pub struct Grant {
 
 /// Checks a request against its capability: signature, term, node, object, session, epoch and right.
 ///
-/// `epoch_min`: capabilities from before this epoch of the map are refused (a shard that has moved may have fenced their
-/// holder). Cost: one keyed hash of 40 bytes, about 100 ns.
+/// `epoch_min`: capabilities from before this epoch of the map are refused (a shard that has moved may have fenced
+/// their holder). Cost: one keyed hash of 40 bytes, about 100 ns.
 pub fn check_access(
     request: &DataRequest,
     session: SessionId,
@@ -41,10 +41,7 @@ pub fn check_access(
     if !allowed {
         return Err(Error::CapabilityRejected);
     }
-    Ok(Grant {
-        create: capability.rights.contains(Rights::CREATE),
-        write: capability.rights.contains(Rights::WRITE),
-    })
+    Ok(Grant { create: capability.rights.contains(Rights::CREATE), write: capability.rights.contains(Rights::WRITE) })
 }
 
 #[cfg(test)]
@@ -70,7 +67,16 @@ mod tests {
             session: SessionId(9),
         });
         let inode = InodeNumber::ROOT;
-        DataRequest { operation, bytes: 1, id: 0, object, inode, offset: 0, memory: BulkDescriptor::default(), capability }
+        DataRequest {
+            operation,
+            bytes: 1,
+            id: 0,
+            object,
+            inode,
+            offset: 0,
+            memory: BulkDescriptor::default(),
+            capability,
+        }
     }
 
     fn check(request: &DataRequest, session: u64, node: u16, now: u32, epoch: u32) -> Result<Grant> {

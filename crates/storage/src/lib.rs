@@ -1,7 +1,7 @@
 //! The storage server's decisions: who may touch which object, which identifiers are handed out, what is an orphan.
 //!
-//! Pure: the node joins it to sockets and a store. File data never comes here: an access takes a [`Grant`], a pure check on
-//! the connection's own thread, and moves its bytes itself.
+//! Pure: the node joins it to sockets and a store. File data never comes here: an access takes a [`Grant`], a pure
+//! check on the connection's own thread, and moves its bytes itself.
 //!
 //! Not here: the objects (`weft-store-io`), the shards (`weft-metadata`).
 

@@ -1,8 +1,8 @@
 //! Object identifiers in batches, and the collection of objects that nobody will ever ask for.
 //!
-//! A client leases a batch of identifiers and makes objects under them without asking; a shard learns of an object with the
-//! first commit of its file. A client that dies in between leaves an *orphan*. The rule: an object is collected only when
-//! the lease holder of its identifier is gone, *and* its shard, asked in its present epoch, does not know it.
+//! A client leases a batch of identifiers and makes objects under them without asking; a shard learns of an object with
+//! the first commit of its file. A client that dies in between leaves an *orphan*. The rule: an object is collected
+//! only when the lease holder of its identifier is gone, *and* its shard, asked in its present epoch, does not know it.
 //!
 //! ```text
 //! lease_objects          ->  capability for a batch
@@ -111,7 +111,9 @@ impl Collector {
 
     /// Asks again for the suspects whose shard did not answer.
     pub fn ask_again(&self, out: &mut Vec<CollectorEffect>) {
-        out.extend(self.suspects.iter().map(|(inode, object)| CollectorEffect::AskShard { inode: *inode, object: *object }));
+        out.extend(
+            self.suspects.iter().map(|(inode, object)| CollectorEffect::AskShard { inode: *inode, object: *object }),
+        );
     }
 
     /// Objects that wait for their shard's answer.

@@ -1,7 +1,8 @@
 //! The directory store: an object is a file below a spool directory, on any file system.
 //!
-//! An object's file is `objects/XX/OBJECT.INODE`: `XX` spreads them over 256 directories by the low byte of the sequence,
-//! `OBJECT` and `INODE` are hexadecimal. The inode in the name lets the collection of orphans ask the right shard.
+//! An object's file is `objects/XX/OBJECT.INODE`: `XX` spreads them over 256 directories by the low byte of the
+//! sequence, `OBJECT` and `INODE` are hexadecimal. The inode in the name lets the collection of orphans ask the right
+//! shard.
 //!
 //! Invariant: identifiers are not used again, so whoever still has a removed object's file open reads or writes a file
 //! without a name, and harms nobody.
@@ -78,13 +79,8 @@ impl DirectoryStore {
         std::fs::create_dir_all(&root_path)?;
         let root = rustix::fs::open(&root_path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let account = Arc::new(Account::new(size.unwrap_or(u64::MAX)));
-        let store = Self {
-            path: path.to_owned(),
-            root,
-            account,
-            objects: AtomicU64::new(0),
-            open: Mutex::new(HashMap::new()),
-        };
+        let store =
+            Self { path: path.to_owned(), root, account, objects: AtomicU64::new(0), open: Mutex::new(HashMap::new()) };
         store.count_what_is_there()?;
         Ok(store)
     }
@@ -220,7 +216,8 @@ impl ObjectStore for DirectoryStore {
             below.f_blocks.saturating_mul(below.f_frsize)
         };
         let objects = self.objects.load(Ordering::Relaxed);
-        let device = if self.account.is_capped() { 0 } else { rustix::fs::fstat(&self.root).map_err(device_error)?.st_dev };
+        let device =
+            if self.account.is_capped() { 0 } else { rustix::fs::fstat(&self.root).map_err(device_error)?.st_dev };
         Ok(Space { total, free, reserve: self.account.reserve(), objects, device })
     }
 

@@ -55,8 +55,8 @@ impl Pipe {
         self.memory.get_mut(..bytes).unwrap_or_default()
     }
 
-    /// Sends `header` and then the segment. A file that became shorter meanwhile is filled up with zeros: the header has
-    /// promised the bytes. A device that fails behind the header breaks the connection.
+    /// Sends `header` and then the segment. A file that became shorter meanwhile is filled up with zeros: the header
+    /// has promised the bytes. A device that fails behind the header breaks the connection.
     pub fn send(&mut self, socket: &Socket, header: &[u8], segment: Segment<'_>) -> Result<Moved> {
         match segment {
             Segment::Hole { bytes } => {

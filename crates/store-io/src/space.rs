@@ -1,8 +1,8 @@
 //! How much a store may hold: a count of bytes with a cap and a reserve.
 //!
 //! Bytes are charged before they are written and given back when an object is cut or removed, so a writer that would go
-//! beyond the cap is refused before anything of his write is done. Without a cap nothing is counted: the file system below
-//! knows, and bytes that are written through passed descriptors do not come by here.
+//! beyond the cap is refused before anything of his write is done. Without a cap nothing is counted: the file system
+//! below knows, and bytes that are written through passed descriptors do not come by here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use weft_protocol::{Error, Result};
@@ -51,7 +51,9 @@ impl Account {
         }
         let limit = self.cap - self.reserve();
         self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| used.checked_add(bytes).filter(|sum| *sum <= limit))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|sum| *sum <= limit)
+            })
             .map(|_| ())
             .map_err(|_| Error::NoSpace)
     }

@@ -46,7 +46,8 @@ pub trait ObjectStore: Send + Sync {
     fn describe(&self) -> String;
 }
 
-/// An object at hand. Used by several threads at once; what is read while it is written may be old or new, byte by byte.
+/// An object at hand. Used by several threads at once; what is read while it is written may be old or new, byte by
+/// byte.
 pub trait ObjectHandle: Send + Sync {
     /// Size and time now.
     fn stat(&self) -> Result<ObjectStat>;

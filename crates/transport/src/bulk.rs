@@ -1,11 +1,11 @@
 //! Connections for file data.
 //!
-//! [`BulkConnection`] is the seam where RDMA comes in: memory is either *lent* for the length of a call, or *given* to a
-//! transfer and given back when it is finished. So no transfer can outlive the memory it moves, whatever moves it.
+//! [`BulkConnection`] is the seam where RDMA comes in: memory is either *lent* for the length of a call, or *given* to
+//! a transfer and given back when it is finished. So no transfer can outlive the memory it moves, whatever moves it.
 //!
 //! Sketch for sockets, per request: one message each way; a write is one `sendmsg` (one copy into the kernel) and one
-//! `recvmsg` for its reply; a read is one `send` and as many `recvmsg` as the kernel needs, straight into the destination
-//! (one copy out of the kernel).
+//! `recvmsg` for its reply; a read is one `send` and as many `recvmsg` as the kernel needs, straight into the
+//! destination (one copy out of the kernel).
 
 use crate::pass::receive_descriptor;
 use crate::{Result, Socket, SocketKind, TransportError};
@@ -34,8 +34,8 @@ pub trait BulkConnection: Send {
     /// Begins a read into given memory, which comes back from [`BulkConnection::finish`].
     fn start_read(&mut self, request: &DataRequest, into: Vec<u8>) -> Result<()>;
 
-    /// Begins a write from given memory, likewise. When it cannot be begun the memory comes back with the error, and what was
-    /// started before can still be finished (each with an error).
+    /// Begins a write from given memory, likewise. When it cannot be begun the memory comes back with the error, and
+    /// what was started before can still be finished (each with an error).
     fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted>;
 
     /// Waits for the oldest transfer that was started. `None`: there is none.
@@ -73,8 +73,9 @@ impl SocketBulk {
 
     fn receive_reply(&self, into: &mut [u8]) -> Result<DataReply> {
         let mut header = [0; REPLY_BYTES];
-        // More than this reply's own bytes cannot come: the caller waits for each reply before the next memory is known, so
-        // bytes of a following reply would land here. A read therefore takes the header alone when more are outstanding.
+        // More than this reply's own bytes cannot come: the caller waits for each reply before the next memory is
+        // known, so bytes of a following reply would land here. A read therefore takes the header alone when more are
+        // outstanding.
         if !self.started.is_empty() {
             self.socket.receive_exact(&mut header)?;
             return self.receive_bulk(&header, into, 0);

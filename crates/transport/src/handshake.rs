@@ -1,11 +1,14 @@
 //! Both sides of the handshake of [`weft_protocol::handshake`].
 //!
-//! Invariant: a handshake ends, well or badly, within [`HANDSHAKE_MS_MAX`], also with a peer that sends a byte now and then.
+//! Invariant: a handshake ends, well or badly, within [`HANDSHAKE_MS_MAX`], also with a peer that sends a byte now and
+//! then.
 
 use crate::{Result, Socket, TransportError};
 use std::io;
 use std::time::{Duration, Instant};
-use weft_protocol::handshake::{CLIENT_LABEL, ClientHello, ClientProof, KeyName, Purpose, SERVER_LABEL, ServerHello, Welcome};
+use weft_protocol::handshake::{
+    CLIENT_LABEL, ClientHello, ClientProof, KeyName, Purpose, SERVER_LABEL, ServerHello, Welcome,
+};
 use weft_protocol::limits::HANDSHAKE_MS_MAX;
 use weft_protocol::{Error, MapEpoch, NodeId, NodeIdentity, NodeKey, SessionId, UserKey, codec, frame};
 

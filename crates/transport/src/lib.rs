@@ -1,10 +1,10 @@
 //! Connections: sockets, framing, handshake, and descriptors passed between processes of a node.
 //!
-//! * [`Socket`] is one connected stream, TCP or Unix, with blocking calls that move bytes straight from and to the caller's
-//!   memory.
+//! * [`Socket`] is one connected stream, TCP or Unix, with blocking calls that move bytes straight from and to the
+//!   caller's memory.
 //! * [`handshake`] makes both sides prove their key before anything else is said.
-//! * [`ControlConnection`] carries requests and replies, [`BulkConnection`] file data: the trait that RDMA implements beside
-//!   sockets ([`SocketBulk`]).
+//! * [`ControlConnection`] carries requests and replies, [`BulkConnection`] file data: the trait that RDMA implements
+//!   beside sockets ([`SocketBulk`]).
 //!
 //! Not here: what the messages mean; threads; event loops. No unsafe code: system calls go through `rustix`.
 

@@ -30,13 +30,15 @@ pub struct Socket {
 
 /// How long a TCP connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Socket buffer asked for on Unix sockets, bytes. Their default (208 KiB) makes sender and receiver take turns too often.
+/// Socket buffer asked for on Unix sockets, bytes. Their default (208 KiB) makes sender and receiver take turns too
+/// often.
 const UNIX_BUFFER_BYTES: usize = 1 << 20;
 
 impl Socket {
     /// Connects to `IP:PORT`.
     pub fn connect_tcp(address: &str) -> Result<Self> {
-        let address = address.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error}")))?;
+        let address =
+            address.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error}")))?;
         Ok(Self::from_tcp(TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?)?)
     }
 

@@ -1,8 +1,8 @@
 //! Benchmarks: several processes that start together, what they did, and what it cost.
 //!
-//! The command starts itself as workers and speaks with each over pipes, in lines of JSON: a phase is announced, every worker
-//! prepares and says so, all are told to go, and each answers with what it did. The clock runs from the first "go" to the
-//! last answer.
+//! The command starts itself as workers and speaks with each over pipes, in lines of JSON: a phase is announced, every
+//! worker prepares and says so, all are told to go, and each answers with what it did. The clock runs from the first
+//! "go" to the last answer.
 
 pub mod crew;
 pub mod data;

@@ -4,7 +4,8 @@ use crate::failure::{Failure, Outcome};
 use weft_protocol::limits::{NODES_MAX, SHARDS_MAX};
 use weft_protocol::{ClusterMap, MapEpoch, NodeId, NodeRecord};
 
-/// Shards per node when the user does not say. One: what a client makes stays on one shard, where every rename is possible.
+/// Shards per node when the user does not say. One: what a client makes stays on one shard, where every rename is
+/// possible.
 pub const SHARDS_PER_NODE_DEFAULT: usize = 1;
 
 /// Refuses what no map can hold.

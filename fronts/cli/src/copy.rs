@@ -1,9 +1,9 @@
 //! Copies files and trees between this machine and file systems, and inside them.
 //!
-//! One thread walks the sources, makes directories and symbolic links, and queues files; workers copy them, many files at a
-//! time, and several chunks of a large file at a time. A file is written under another name (`.NAME.weft-part`) and renamed
-//! when it is whole, so a half copy never looks like a copy. Beside a large one lies a record of how far it is, from which
-//! `--resume` goes on.
+//! One thread walks the sources, makes directories and symbolic links, and queues files; workers copy them, many files
+//! at a time, and several chunks of a large file at a time. A file is written under another name (`.NAME.weft-part`)
+//! and renamed when it is whole, so a half copy never looks like a copy. Beside a large one lies a record of how far it
+//! is, from which `--resume` goes on.
 //!
 //! Cost of a file into a file system: create, commit, attributes, rename: four awaited messages, and its data once.
 //!
@@ -27,7 +27,8 @@ use std::thread;
 
 /// Failures after which a copy gives up: more of the same would follow.
 const FAILURES_MAX: usize = 20;
-/// Fewest and most threads that copy when the user does not say: enough to hide the time of messages, few enough to be light.
+/// Fewest and most threads that copy when the user does not say: enough to hide the time of messages, few enough to be
+/// light.
 const JOBS_RANGE: (usize, usize) = (4, 16);
 
 /// How to copy.

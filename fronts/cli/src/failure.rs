@@ -154,7 +154,8 @@ impl<T> Explain<T> for rustix::io::Result<T> {
     }
 }
 
-/// The text of an error as people know it: "No such file or directory (os error 2)" without the number, which says no more.
+/// The text of an error as people know it: "No such file or directory (os error 2)" without the number, which says no
+/// more.
 fn without_errno(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {

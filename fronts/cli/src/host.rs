@@ -1,7 +1,8 @@
 //! What is done on the machines of a file system: starting nodes, stopping them, clearing up.
 //!
-//! `weft up` and `weft down` write an [`Order`] per machine. This machine carries it out in the same process; another one by
-//! `ssh HOST weft host`, order and reply as a line of JSON. So there is one way to start and stop nodes, near and far.
+//! `weft up` and `weft down` write an [`Order`] per machine. This machine carries it out in the same process; another
+//! one by `ssh HOST weft host`, order and reply as a line of JSON. So there is one way to start and stop nodes, near
+//! and far.
 
 pub mod start;
 pub mod stop;

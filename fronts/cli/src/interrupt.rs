@@ -1,5 +1,6 @@
-//! What an interrupt (SIGINT, SIGTERM, SIGHUP) does to a command that is connected: it ends the connections before it ends
-//! the process. A client that just vanished would keep its leases until its session's term is over, and hold up others.
+//! What an interrupt (SIGINT, SIGTERM, SIGHUP) does to a command that is connected: it ends the connections before it
+//! ends the process. A client that just vanished would keep its leases until its session's term is over, and hold up
+//! others.
 //!
 //! Not here: the mount, which unmounts on these signals.
 

@@ -1,8 +1,8 @@
 //! `weft`: the command line of Weft.
 //!
-//! One file per verb in `verb/`: its options, its help with examples, what it does, its tests. A verb takes what was typed
-//! apart, checks it, and goes on with ready values. Standard output is the answer, standard error the story; the exit code
-//! is 0 (done), 1 (the answer is no) or 2 (failed, or bad use).
+//! One file per verb in `verb/`: its options, its help with examples, what it does, its tests. A verb takes what was
+//! typed apart, checks it, and goes on with ready values. Standard output is the answer, standard error the story; the
+//! exit code is 0 (done), 1 (the answer is no) or 2 (failed, or bad use).
 //!
 //! Not here: the file system itself (`weft_client`), the node (`weft_node`), the mount (`weft_fuse`).
 

@@ -68,8 +68,8 @@ pub fn path_below(path: &Path) -> Option<WeftPath> {
     })
 }
 
-/// The path as mounts are recorded: absolute, symbolic links resolved in all but the last component. That one is not looked
-/// at, so that the mount point of a killed mount, at which every system call fails, has a path too.
+/// The path as mounts are recorded: absolute, symbolic links resolved in all but the last component. That one is not
+/// looked at, so that the mount point of a killed mount, at which every system call fails, has a path too.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     match (path.parent(), path.file_name()) {

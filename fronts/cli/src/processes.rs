@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weft_client::instance::process_start_time;
 
-/// Lets this process have as many descriptors as it may: a node holds a connection per client, a mount an open object per
-/// file. Without the permission it goes on with what it has.
+/// Lets this process have as many descriptors as it may: a node holds a connection per client, a mount an open object
+/// per file. Without the permission it goes on with what it has.
 pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -103,8 +103,8 @@ pub fn wait_for_end(processes: &[Process], patience: Duration) -> bool {
     })
 }
 
-/// Ends all: waits for them to go by themselves (`alone`), then asks with SIGTERM and waits again (`asked`), then kills. All
-/// at the same time; the answer is in the order of `processes`.
+/// Ends all: waits for them to go by themselves (`alone`), then asks with SIGTERM and waits again (`asked`), then
+/// kills. All at the same time; the answer is in the order of `processes`.
 pub fn end_all(processes: &[Process], alone: Duration, asked: Duration) -> Vec<End> {
     let open: Vec<Option<OwnedFd>> = processes.iter().map(Process::open).collect();
     let mut ends: Vec<Option<End>> = open.iter().map(|open| open.is_none().then_some(End::Before)).collect();
@@ -166,8 +166,9 @@ pub fn own_program() -> Outcome<PathBuf> {
     std::env::current_exe().explain(|| "find the program of this process")
 }
 
-/// Makes this process one of its own: a new session, and none of the descriptors that whoever started it happened to have
-/// open (a lock held by a script would stay held, a pipe would never end). Called first thing, before anything is opened.
+/// Makes this process one of its own: a new session, and none of the descriptors that whoever started it happened to
+/// have open (a lock held by a script would stay held, a pipe would never end). Called first thing, before anything is
+/// opened.
 pub fn leave_starter() -> Outcome<()> {
     // Fails only for the leader of a process group, whose session is its own already or its shell's to keep.
     let _ = rustix::process::setsid();

@@ -17,8 +17,8 @@ use weft_protocol::{Credentials, Error, InodeNumber, Name, NodeId};
 /// How long a command waits for nodes that it only asks for their state.
 pub const ANSWER_PATIENCE: Duration = Duration::from_secs(3);
 
-/// A connected file system. The connection ends with it: leases of a client that just vanished would hold up others until
-/// its session's term is over.
+/// A connected file system. The connection ends with it: leases of a client that just vanished would hold up others
+/// until its session's term is over.
 pub struct Session {
     pub client: Client,
     /// On whose behalf the command works.

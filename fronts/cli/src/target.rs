@@ -1,7 +1,7 @@
 //! What a path on the command line names: `NAME:/path` in a file system, or a path of this machine.
 //!
-//! `weft:/path` names the only file system that runs, unless one is called `weft`. `weft:NAME:/path`, as MPI programs write
-//! it, is understood too. A path of this machine that looks like one of these is written with `./` before it.
+//! `weft:/path` names the only file system that runs, unless one is called `weft`. `weft:NAME:/path`, as MPI programs
+//! write it, is understood too. A path of this machine that looks like one of these is written with `./` before it.
 
 use crate::failure::{Failure, Outcome};
 use crate::mounts;

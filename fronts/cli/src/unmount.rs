@@ -60,8 +60,8 @@ pub fn release(mount_point: &Path, force: bool) -> Outcome<()> {
     }
 }
 
-/// Unmounts; a mount that is busy is tried again for a moment. A program that is just ending, or a process that has just
-/// been forked and not yet become another program, holds files that nobody uses any more.
+/// Unmounts; a mount that is busy is tried again for a moment. A program that is just ending, or a process that has
+/// just been forked and not yet become another program, holds files that nobody uses any more.
 fn unmount_soon(mount_point: &Path) -> io::Result<()> {
     let deadline = Instant::now() + BUSY_PATIENCE;
     loop {

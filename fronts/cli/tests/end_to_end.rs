@@ -236,7 +236,8 @@ fn hosts_are_started_and_ended_over_ssh() {
     // A stand-in for ssh: each host has a runtime directory of its own on this machine.
     let ssh = ground.path("ssh");
     let script = format!(
-        "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\nexport XDG_RUNTIME_DIR='{run}'/run-$2 TMPDIR='{run}'/tmp-$2\n\
+        "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\n\
+         export XDG_RUNTIME_DIR='{run}'/run-$2 TMPDIR='{run}'/tmp-$2\n\
          export SSH_CONNECTION='127.0.0.1 1 127.0.0.1 22'\nmkdir -p \"$XDG_RUNTIME_DIR\"\necho 'Welcome!'\n\
          [ \"$2\" = down ] && {{ echo 'No route to host' >&2; exit 255; }}\nshift 3\nexec '{weft}' \"$@\"\n",
         run = ground.directory.display(),

@@ -92,8 +92,8 @@ impl Front {
         Ok((entry, opened))
     }
 
-    /// What `open` asks for. A kernel that writes back on its own also reads through handles that are for writing only: it
-    /// fills up pages that were written in part.
+    /// What `open` asks for. A kernel that writes back on its own also reads through handles that are for writing only:
+    /// it fills up pages that were written in part.
     fn options(&self, flags: OpenFlags) -> OpenOptions {
         let mut options = convert::open_options(flags, self.settings().direct);
         if self.settings().writeback && options.access == Access::Write {

@@ -25,8 +25,8 @@ pub const TRANSFER_BYTES_DEFAULT: u32 = 1 << 20;
 const TRANSFER_BYTES_RANGE: (u32, u32) = (4096, 16 << 20);
 /// Reads ahead and asynchronous writes that the kernel may have outstanding. Its default of 12 leaves a long link idle.
 const BACKGROUND_REQUESTS_MAX: u16 = 128;
-/// Bounds of the default number of threads: one request per core and one that waits, and not so few that several programs
-/// keep the last free thread busy with handing requests on; more only when asked for.
+/// Bounds of the default number of threads: one request per core and one that waits, and not so few that several
+/// programs keep the last free thread busy with handing requests on; more only when asked for.
 const THREADS_RANGE: (usize, usize) = (8, 16);
 /// Most threads that can be asked for: each has a buffer of 16 MiB, of which it touches what requests fill.
 const THREADS_MAX: usize = 128;

@@ -93,8 +93,8 @@ impl Inode {
 }
 
 impl<K: KeyValue> Back<K> {
-    /// Whether [`weft_protocol::message::shard::ShardRequest::SetAttributes`] would succeed; changes nothing. The inode as
-    /// it is now.
+    /// Whether [`weft_protocol::message::shard::ShardRequest::SetAttributes`] would succeed; changes nothing. The inode
+    /// as it is now.
     pub fn check_set_attributes(
         &self,
         caller: &Credentials,
@@ -200,9 +200,9 @@ impl<K: KeyValue> Back<K> {
 
 /// Size and modification time of a file that the shard and the storage server each know in part.
 ///
-/// The shard's size is never above the true one (writers only extend, and each cut passes through the shard), but it may
-/// know of a hole behind the object's end. The storage server's time counts when it is of a write after the shard's last
-/// change: otherwise somebody may have set the time by hand since.
+/// The shard's size is never above the true one (writers only extend, and each cut passes through the shard), but it
+/// may know of a hole behind the object's end. The storage server's time counts when it is of a write after the shard's
+/// last change: otherwise somebody may have set the time by hand since.
 pub fn merge_actual(inode: &Inode, size: u64, mtime: Timestamp) -> (u64, Timestamp) {
     (inode.size.max(size), if mtime > inode.ctime { mtime } else { inode.mtime })
 }

@@ -252,7 +252,10 @@ mod tests {
                     object: ObjectId::new(NodeId(65535), sequence),
                     generation: Generation(generation),
                 }),
-                parent: if kind == FileKind::Directory { InodeNumber::new(ShardId(9), parent) } else { InodeNumber::from_raw(0) },
+                parent: match kind {
+                    FileKind::Directory => InodeNumber::new(ShardId(9), parent),
+                    _ => InodeNumber::from_raw(0),
+                },
             };
             let mut record = Record { bytes: [0; RECORD_BYTES_MAX], length: 0 };
             inode.encode(&mut record);

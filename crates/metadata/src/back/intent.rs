@@ -1,8 +1,8 @@
 //! Directories whose dentry is at one shard and whose inode is at another.
 //!
-//! The asking shard records an intent, which locks the dentry; asks the other shard to make or remove the inode; then puts
-//! or removes the dentry, and has the other shard forget the intent. The other shard remembers its answer until then, so
-//! that each step may be repeated.
+//! The asking shard records an intent, which locks the dentry; asks the other shard to make or remove the inode; then
+//! puts or removes the dentry, and has the other shard forget the intent. The other shard remembers its answer until
+//! then, so that each step may be repeated.
 //!
 //! Invariant: a locked name is changed by its intent only; nothing is removed from under it.
 //! Not here: sending and repeating the steps (`front/intents.rs`).

@@ -1,7 +1,8 @@
 //! Unlink, rmdir, and the end of inodes.
 //!
-//! An inode whose last name goes while somebody has it open becomes an *orphan*: it stays, marked, until [`Command::Reap`].
-//! The front knows who has it open, and says so in the command, so that the back stays deterministic.
+//! An inode whose last name goes while somebody has it open becomes an *orphan*: it stays, marked, until
+//! [`Command::Reap`]. The front knows who has it open, and says so in the command, so that the back stays
+//! deterministic.
 //!
 //! [`Command::Reap`]: super::Command::Reap
 

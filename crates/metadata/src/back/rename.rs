@@ -1,10 +1,12 @@
 //! Rename inside the shard.
 //!
-//! Order of the checks is that of Linux, so that programs see the errors they know. A directory gets a new parent only when
-//! it is sure that no cycle comes of it: the new parent's ancestors are walked as far as they are at this shard; where the
-//! chain leaves the shard, a directory without directories in it can still be moved, another one is answered `CrossShard`.
+//! Order of the checks is that of Linux, so that programs see the errors they know. A directory gets a new parent only
+//! when it is sure that no cycle comes of it: the new parent's ancestors are walked as far as they are at this shard;
+//! where the chain leaves the shard, a directory without directories in it can still be moved, another one is answered
+//! `CrossShard`.
 //!
-//! Invariant: the names and the link counts of both directories are right after each rename; `..` of a moved directory too.
+//! Invariant: the names and the link counts of both directories are right after each rename; `..` of a moved directory
+//! too.
 //! Not here: rename between shards.
 
 use super::inode::Inode;

@@ -1,7 +1,7 @@
 //! Exactly once: the last reply of each slot of each session.
 //!
-//! Invariant: a change with the sequence of its slot's last one gets that one's answer and changes nothing; one with a lower
-//! sequence is refused.
+//! Invariant: a change with the sequence of its slot's last one gets that one's answer and changes nothing; one with a
+//! lower sequence is refused.
 //! Not here: changes that are still waiting (`front/park.rs`); they are found by their slot there.
 
 use super::Back;

@@ -14,8 +14,8 @@ use weft_protocol::{Error, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, S
 use super::leases::{Holder, Leases};
 
 impl<K: KeyValue> Shard<K> {
-    /// What to do with a change that may have come before. `None`: it is new. `Some(None)`: it waits already, and its reply
-    /// will go to the new token.
+    /// What to do with a change that may have come before. `None`: it is new. `Some(None)`: it waits already, and its
+    /// reply will go to the new token.
     pub(super) fn repeated(&mut self, call: &Call) -> Option<Option<Result<ShardAnswer, Error>>> {
         let session = call.session();
         if let Some(waiting) = self.parking.in_slot(session, call.origin.slot) {

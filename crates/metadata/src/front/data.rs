@@ -1,8 +1,8 @@
 //! Leases on the contents of files.
 //!
-//! Whoever has a file open holds `Data` with at least `Open`. A session alone with a file that it writes has `Exclusive`
-//! and may keep what it writes; readers among themselves have `Shared`. Clients keep the lease after close, and give it back
-//! when asked, or some time later.
+//! Whoever has a file open holds `Data` with at least `Open`. A session alone with a file that it writes has
+//! `Exclusive` and may keep what it writes; readers among themselves have `Shared`. Clients keep the lease after close,
+//! and give it back when asked, or some time later.
 //!
 //! Invariant: an `Exclusive` holder is the only holder above `Open`; no holder is `Shared` while another one writes.
 
@@ -51,8 +51,8 @@ impl<K: KeyValue> Shard<K> {
         if claimed { Grants::OPEN } else { bits_of(mode) }
     }
 
-    /// The client gives leases back, each with the stamp of the latest grant that it knows of. One that was granted by a
-    /// later reply, which is on its way, is kept.
+    /// The client gives leases back, each with the stamp of the latest grant that it knows of. One that was granted by
+    /// a later reply, which is on its way, is kept.
     pub(super) fn release(&mut self, session: SessionId, leases: &[(LeaseKey, u64)]) -> Result<ShardAnswer, Error> {
         if leases.len() > RELEASE_KEYS_MAX {
             return Err(Error::Invalid);

@@ -1,8 +1,8 @@
 //! The end of a session: its term passed, it did not answer a recall, or the client said so.
 //!
 //! Its leases go; files that it had open for writing are asked about at their storage servers, so that the shard knows
-//! their size; orphans that only it had open go with their objects; its calls that wait are not carried out, unless another
-//! party has begun them already.
+//! their size; orphans that only it had open go with their objects; its calls that wait are not carried out, unless
+//! another party has begun them already.
 
 use super::park::{Wait, Work};
 use super::storage::StorageWait;

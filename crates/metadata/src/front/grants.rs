@@ -1,8 +1,8 @@
 //! What a reply grants.
 //!
-//! Names and attributes are granted whenever nothing speaks against it: work that waits for the key, a recall of it within
-//! the last second (or two clients that take turns in one directory would spend their time on recalls), attributes of a
-//! file that another session may be writing, too many leases.
+//! Names and attributes are granted whenever nothing speaks against it: work that waits for the key, a recall of it
+//! within the last second (or two clients that take turns in one directory would spend their time on recalls),
+//! attributes of a file that another session may be writing, too many leases.
 //!
 //! Not here: leases on contents (`data.rs`).
 

@@ -1,7 +1,8 @@
 //! The table of leases: who holds what on which key.
 //!
-//! Two tables in one: holders by key (what a change asks), and by session a log of the keys it was granted (what the end of
-//! a session asks). The log is allowed to name keys that are no longer held; it is cleaned when most of it is such.
+//! Two tables in one: holders by key (what a change asks), and by session a log of the keys it was granted (what the
+//! end of a session asks). The log is allowed to name keys that are no longer held; it is cleaned when most of it is
+//! such.
 //!
 //! Invariant: `held` of a session is the number of keys that name it as a holder, and its log names each of them.
 //! Not here: when to grant (`grants.rs`, `data.rs`), recalls (`recall.rs`).

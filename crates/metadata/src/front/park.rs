@@ -1,8 +1,8 @@
 //! Work that waits.
 //!
-//! A call waits for recalls, for a locked name, for a cut under way on the same file, for a storage server, or for another
-//! shard; when that is there, it is judged from the beginning. While it waits, the keys that it touches are *claimed*:
-//! nobody is granted a lease on them, so that it finds them free at last.
+//! A call waits for recalls, for a locked name, for a cut under way on the same file, for a storage server, or for
+//! another shard; when that is there, it is judged from the beginning. While it waits, the keys that it touches are
+//! *claimed*: nobody is granted a lease on them, so that it finds them free at last.
 //!
 //! Invariant: a claim's count is the number of parked works that name the key; each parked change stands in `by_slot`.
 //! Not here: judging (`front.rs` and its parts).

@@ -1,7 +1,7 @@
 //! Calls that only read: lookup, getattr, readlink, listing.
 //!
-//! They are answered at once from the back, leased or not; only the size and time of a file that another session is writing
-//! have to be asked for. A listing never waits: it leaves the attributes of such files out.
+//! They are answered at once from the back, leased or not; only the size and time of a file that another session is
+//! writing have to be asked for. A listing never waits: it leaves the attributes of such files out.
 
 use super::data::{Answered, may_change};
 use super::park::Call;

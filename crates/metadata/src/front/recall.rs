@@ -1,8 +1,8 @@
 //! Recalls that are under way.
 //!
-//! One recall at a time asks one session for one key; everybody who needs the key waits on it. It is sent again each second
-//! until it is answered, the lease is given back by itself, or the session ends; who renews its session but does not answer
-//! for a whole term is ended.
+//! One recall at a time asks one session for one key; everybody who needs the key waits on it. It is sent again each
+//! second until it is answered, the lease is given back by itself, or the session ends; who renews its session but does
+//! not answer for a whole term is ended.
 //!
 //! Not here: what is recalled when (`plan.rs`, `data.rs`), what happens after (`park.rs`).
 

@@ -1,7 +1,7 @@
 //! Sessions: who is there, and until when.
 //!
-//! A session lives for its term after each message. One that was ended by the shard is remembered, so that a client that
-//! comes back after its leases were given to others is told so, and does not believe in them.
+//! A session lives for its term after each message. One that was ended by the shard is remembered, so that a client
+//! that comes back after its leases were given to others is told so, and does not believe in them.
 //!
 //! Invariant: each session stands in `checks` once, at or before the end of its term.
 //! Not here: what ends with a session (`end.rs`).

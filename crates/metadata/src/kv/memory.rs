@@ -1,11 +1,12 @@
 //! The store in memory: a B+ tree of packed pages.
 //!
-//! Leaves hold keys and values, inner pages hold a lower bound of each child's keys and its number. At a few million keys the tree
-//! is four levels deep, and each costs a search few cache misses ([`page`](super::page)); a file (an inode and a dentry)
-//! takes about a hundred bytes in all.
+//! Leaves hold keys and values, inner pages hold a lower bound of each child's keys and its number. At a few million
+//! keys the tree is four levels deep, and each costs a search few cache misses ([`page`](super::page)); a file (an
+//! inode and a dentry) takes about a hundred bytes in all.
 //!
-//! Invariant: all leaves are at the same depth; the key of a child in an inner page is not above the child's lowest key and
-//! above all keys of the child before it. The first child of an inner page has an empty key: it takes all that is below.
+//! Invariant: all leaves are at the same depth; the key of a child in an inner page is not above the child's lowest key
+//! and above all keys of the child before it. The first child of an inner page has an empty key: it takes all that is
+//! below.
 //! On a crash: gone, as the contract of an ephemeral shard says.
 
 use super::page::{PAGE_BYTES_MAX, Page};
@@ -137,7 +138,8 @@ impl MemoryStore {
         (path, number)
     }
 
-    /// Cuts a page that has become too large, and tells the page above of the new one. `inserted`: where its newest record is.
+    /// Cuts a page that has become too large, and tells the page above of the new one. `inserted`: where its newest
+    /// record is.
     fn split_if_large(&mut self, mut path: Path, mut number: u32, mut inserted: usize) {
         let mut is_inner = false;
         while self.page(number).used() > PAGE_BYTES_MAX && self.page(number).count() > 1 {

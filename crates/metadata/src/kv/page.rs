@@ -1,9 +1,10 @@
 //! A page of the memory store: sorted records in one block of memory.
 //!
-//! The block begins with the bytes that all its keys have in common, and the slots: for each record, in the order of keys,
-//! the next four bytes of its key (the *head*) and the place of the record. Records lie at the block's end. A search halves
-//! the slots, which are few cache lines side by side, and looks at a record only where heads are equal: a page that is not
-//! in the processor's cache costs four or five misses, where a search over the keys themselves costs twice that.
+//! The block begins with the bytes that all its keys have in common, and the slots: for each record, in the order of
+//! keys, the next four bytes of its key (the *head*) and the place of the record. Records lie at the block's end. A
+//! search halves the slots, which are few cache lines side by side, and looks at a record only where heads are equal: a
+//! page that is not in the processor's cache costs four or five misses, where a search over the keys themselves costs
+//! twice that.
 //!
 //! Invariant: keys ascend strictly; each key but an empty one begins with the page's prefix; heads agree with keys.
 
@@ -159,8 +160,8 @@ impl Page {
             return;
         }
         let key = self.key(index).to_vec();
-        // The old record stays until there is room for the new one: making the block anew copies what the slots name, and
-        // may find a longer prefix.
+        // The old record stays until there is room for the new one: making the block anew copies what the slots name,
+        // and may find a longer prefix.
         self.make_room(RECORD_HEADER_BYTES + key.len() + value.len());
         self.unused += small(self.record_bytes(index));
         let head = self.head(index);

@@ -1,7 +1,7 @@
 //! What one shard asks of another: the steps of operations that touch two shards.
 //!
-//! The asking shard has recorded an *intent* and locked the dentry it is about. Each step carries the intent's number and
-//! may be repeated: the answering shard remembers what it did for an intent until it is told to forget it.
+//! The asking shard has recorded an *intent* and locked the dentry it is about. Each step carries the intent's number
+//! and may be repeated: the answering shard remembers what it did for an intent until it is told to forget it.
 
 use crate::attributes::Attributes;
 use crate::credentials::Credentials;
@@ -36,8 +36,8 @@ pub enum PeerStep {
     RemoveDirectoryInode { inode: InodeNumber, credentials: Credentials, sticky_parent_uid: Option<u32> },
     /// The asking shard has finished: forget the intent. Answer: `Forgotten`.
     Forget,
-    /// The asking shard has given up without an answer: take back an inode that was made, and forget the intent. Answer:
-    /// `Forgotten`.
+    /// The asking shard has given up without an answer: take back an inode that was made, and forget the intent.
+    /// Answer: `Forgotten`.
     Undo,
 }
 

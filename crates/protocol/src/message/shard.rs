@@ -98,15 +98,15 @@ pub enum ShardRequest {
     GetAttributes { inode: InodeNumber },
     /// Change. Answer: `Entry`. A change of size cuts or extends the object first.
     SetAttributes { inode: InodeNumber, changes: AttributeChanges },
-    /// Change. Opens the name, or makes it when `create` says so. Answer: `Opened`, or `Absent` (not there, no `create`),
-    /// `Entry` (it is a directory or a symbolic link: nothing was opened), `RemoteDirectory`.
+    /// Change. Opens the name, or makes it when `create` says so. Answer: `Opened`, or `Absent` (not there, no
+    /// `create`), `Entry` (it is a directory or a symbolic link: nothing was opened), `RemoteDirectory`.
     OpenAt { parent: InodeNumber, name: Name, flags: OpenFlags, create: Option<CreateFile> },
     /// Change (it may cut, and it takes a lease). Answer: `Opened`.
     Open { inode: InodeNumber, flags: OpenFlags },
-    /// Change. The writer reports size, modification time and, the first time, the object. Sent at fsync, close and recall
-    /// by a session that has the file open for writing (else [`Error::BadHandle`]). Answer: `Entry`. Has the file another
-    /// object already, nothing is changed, and the answer's layout tells which. From a session that does not hold `Data`
-    /// exclusively the size is a lower bound: the shard asks the storage server.
+    /// Change. The writer reports size, modification time and, the first time, the object. Sent at fsync, close and
+    /// recall by a session that has the file open for writing (else [`Error::BadHandle`]). Answer: `Entry`. Has the
+    /// file another object already, nothing is changed, and the answer's layout tells which. From a session that does
+    /// not hold `Data` exclusively the size is a lower bound: the shard asks the storage server.
     Commit { inode: InodeNumber, object: Option<ObjectId>, size: u64, mtime: Timestamp },
     /// Change. The new directory's inode is made on a shard of `home` when that node has one. Answer: `Entry`.
     MakeDirectory { parent: InodeNumber, name: Name, mode: u16, home: Option<NodeId> },
@@ -116,8 +116,8 @@ pub enum ShardRequest {
     ReadLink { inode: InodeNumber },
     /// Change. Answer: `Entry`.
     Link { inode: InodeNumber, parent: InodeNumber, name: Name },
-    /// Change. A file that some session holds `Data` of, the caller's included, stays until all have given it back. Answer:
-    /// `Removed`.
+    /// Change. A file that some session holds `Data` of, the caller's included, stays until all have given it back.
+    /// Answer: `Removed`.
     Unlink { parent: InodeNumber, name: Name },
     /// Change. Answer: `Removed`.
     RemoveDirectory { parent: InodeNumber, name: Name },
@@ -126,8 +126,9 @@ pub enum ShardRequest {
     /// Read. Answer: `Page`. Entries come in the order of their names; one that is there during the whole listing comes
     /// exactly once, whatever is made or removed meanwhile.
     ReadDirectory { inode: InodeNumber, cursor: DirectoryCursor, entries_max: u32, with_attributes: bool },
-    /// Change, safe to repeat. The session gives leases back, each with the stamp of the last reply that granted it as far as
-    /// the client knows; one that was granted again since is kept. At most [`crate::limits::RELEASE_KEYS_MAX`]. Answer: `Done`.
+    /// Change, safe to repeat. The session gives leases back, each with the stamp of the last reply that granted it as
+    /// far as the client knows; one that was granted again since is kept. At most [`crate::limits::RELEASE_KEYS_MAX`].
+    /// Answer: `Done`.
     Release { leases: Vec<(LeaseKey, u64)> },
     /// Change, safe to repeat. The client is going. Answer: `Done`.
     EndSession,
@@ -209,8 +210,8 @@ pub struct DirectoryEntry {
     pub name: Name,
     pub inode: InodeNumber,
     pub kind: FileKind,
-    /// When they were asked for, the inode is at this shard, and a lease on them could be granted at once (no other session
-    /// is writing the file).
+    /// When they were asked for, the inode is at this shard, and a lease on them could be granted at once (no other
+    /// session is writing the file).
     pub attributes: Option<Attributes>,
 }
 

@@ -46,7 +46,7 @@ pub struct Space {
     pub reserve: u64,
     /// Objects held.
     pub objects: u64,
-    /// Number of the device below, the same for all stores that share its space; 0: the space is this store's own (it has a
-    /// cap).
+    /// Number of the device below, the same for all stores that share its space; 0: the space is this store's own (it
+    /// has a cap).
     pub device: u64,
 }

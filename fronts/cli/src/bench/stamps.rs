@@ -1,5 +1,5 @@
-//! Contents that tell where they belong: the first 8 bytes of each page are a mix of its offset in the file, the worker and
-//! the run. Stamping costs a write per page, so it hardly shows in what is measured.
+//! Contents that tell where they belong: the first 8 bytes of each page are a mix of its offset in the file, the worker
+//! and the run. Stamping costs a write per page, so it hardly shows in what is measured.
 
 /// A stamp per so many bytes.
 const PAGE_BYTES: u64 = 4096;

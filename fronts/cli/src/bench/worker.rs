@@ -97,7 +97,8 @@ impl Worker {
             Phase::Read(transfer) => Ok(Prepared::Read(self.open(&transfer, false)?, transfer)),
             Phase::Create(names) => self.names(&names, self.setup.index).map(|(at, names)| Prepared::Create(at, names)),
             Phase::Unlink(names) => {
-                // The clients that looked the files up are gone with their leases: what is measured is the removal alone.
+                // The clients that looked the files up are gone with their leases: what is measured is the removal
+                // alone.
                 self.renew_client()?;
                 self.names(&names, self.setup.index).map(|(at, names)| Prepared::Unlink(at, names))
             }

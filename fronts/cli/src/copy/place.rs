@@ -18,7 +18,8 @@ use weft_client::OpenOptions;
 use weft_protocol::message::shard::{Access, CreateFile, RenameMode};
 use weft_protocol::{AttributeChanges, Attributes, Error, FileKind, Name, TimeChange, Timestamp};
 
-/// Permissions that a copy keeps: without set-user-id and set-group-id, whose owner may be another one than the source's.
+/// Permissions that a copy keeps: without set-user-id and set-group-id, whose owner may be another one than the
+/// source's.
 const MODE_KEPT: u16 = 0o1777;
 /// Permissions of what is not finished yet.
 const MODE_UNFINISHED: u16 = 0o600;
@@ -163,7 +164,8 @@ impl Place {
             (Place::Local(inner), Place::Local(outer)) => {
                 // The last component need not be there yet.
                 let parent = inner.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                matches!((parent.canonicalize(), outer.canonicalize()), (Ok(inner), Ok(outer)) if inner.starts_with(&outer))
+                let (inner, outer) = (parent.canonicalize(), outer.canonicalize());
+                matches!((inner, outer), (Ok(inner), Ok(outer)) if inner.starts_with(&outer))
             }
             (Place::Weft(_, inner), Place::Weft(_, outer)) if self.same_tree(other) => {
                 // Lexical: a symbolic link on the way may deceive it, and the copy then ends at the longest path.

@@ -1,8 +1,8 @@
 //! Starting nodes on this machine.
 //!
-//! All are started at once and then waited for. Each is a process of its own session that outlives this one; what it says
-//! goes to its log. When one fails, those that were started are ended, what was made is removed, and the log of the one that
-//! failed is kept beside the directory of the file system.
+//! All are started at once and then waited for. Each is a process of its own session that outlives this one; what it
+//! says goes to its log. When one fails, those that were started are ended, what was made is removed, and the log of
+//! the one that failed is kept beside the directory of the file system.
 
 use super::stop::remove_store;
 use crate::failure::{Explain, Failure, Outcome};
@@ -232,8 +232,8 @@ fn ssh_address() -> Outcome<Listen> {
     })
 }
 
-/// Makes the node's directory; true when it was not there. One with something in it is refused: it is of another file system,
-/// or the user's.
+/// Makes the node's directory; true when it was not there. One with something in it is refused: it is of another file
+/// system, or the user's.
 fn make_store(store: Option<&StoreConfig>) -> Outcome<bool> {
     let Some(StoreConfig { directory, .. }) = store else { return Ok(false) };
     match fs::read_dir(directory) {

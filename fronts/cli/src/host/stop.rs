@@ -61,7 +61,8 @@ pub fn mark(process: &NodeProcess) -> Process {
     Process { pid: process.pid, start_time: process.start_time }
 }
 
-/// Removes the directories of several nodes, side by side: they may be on devices of their own, and hold millions of objects.
+/// Removes the directories of several nodes, side by side: they may be on devices of their own, and hold millions of
+/// objects.
 pub fn remove_stores(directories: &[PathBuf], file_system: &str) -> Outcome<()> {
     let removed: Vec<Outcome<()>> = thread::scope(|scope| {
         let remove = |directory| move || remove_store(directory, file_system);

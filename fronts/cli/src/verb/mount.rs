@@ -1,7 +1,7 @@
 //! `weft mount`: a file system as a directory of this machine.
 //!
-//! The command starts itself again in the background (`--foreground --report`), waits for one line that says that programs
-//! can use the mount or why not, and ends. The background process serves until it is unmounted.
+//! The command starts itself again in the background (`--foreground --report`), waits for one line that says that
+//! programs can use the mount or why not, and ends. The background process serves until it is unmounted.
 
 use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::mounts::{self, Mount};

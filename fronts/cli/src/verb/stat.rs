@@ -134,8 +134,8 @@ fn text(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>, account
     };
     let layout = if attributes.kind == FileKind::Regular { format!("  layout {layout}\n") } else { String::new() };
     format!(
-        "{path}{link}\n  {}, {} bytes ({}), {} links\n  mode {mode:04o} {}, owner {} ({}), group {} ({})\n  inode {} on \
-         shard {}\n{layout}  modified {} UTC\n  changed  {} UTC\n  accessed {} UTC\n",
+        "{path}{link}\n  {}, {} bytes ({}), {} links\n  mode {mode:04o} {}, owner {} ({}), group {} ({})\n  \
+         inode {} on shard {}\n{layout}  modified {} UTC\n  changed  {} UTC\n  accessed {} UTC\n",
         kind_text(attributes.kind),
         attributes.size,
         bytes_text(attributes.size),

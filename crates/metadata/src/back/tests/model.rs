@@ -1,5 +1,5 @@
-//! Random operations against a plain model of a POSIX tree: names in ordered maps, ids for inodes, permissions spelled out
-//! once more. Results, and now and then the whole tree, must be alike.
+//! Random operations against a plain model of a POSIX tree: names in ordered maps, ids for inodes, permissions spelled
+//! out once more. Results, and now and then the whole tree, must be alike.
 
 use super::operations::{Bench, create, mkdir, name, rename, rmdir, set, unlink};
 use crate::back::*;
@@ -328,7 +328,9 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
     #[test]
-    fn behaves_as_a_posix_tree(steps in prop::collection::vec((step(), prop::sample::select(vec![0u32, 0, 1, 2])), 1..80)) {
+    fn behaves_as_a_posix_tree(
+        steps in prop::collection::vec((step(), prop::sample::select(vec![0u32, 0, 1, 2])), 1..80),
+    ) {
         let mut bench = Bench::new();
         bench.chmod(InodeNumber::ROOT, 0o777).expect("root may");
         let root = Node {

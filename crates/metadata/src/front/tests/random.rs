@@ -340,7 +340,8 @@ fn action() -> impl Strategy<Value = Action> {
         2 => Just(Operation::List),
         4 => (number(), any::<bool>()).prop_map(|(number, exclusive)| Operation::Create(number, exclusive)),
         1 => number().prop_map(Operation::Mkdir),
-        5 => (number(), any::<bool>(), any::<bool>()).prop_map(|(n, writes, direct)| Operation::Open(n, writes, direct)),
+        5 => (number(), any::<bool>(), any::<bool>())
+            .prop_map(|(number, writes, direct)| Operation::Open(number, writes, direct)),
         4 => (number(), 1u64..200).prop_map(|(number, size)| Operation::Commit(number, size)),
         3 => (number(), prop::sample::select(vec![0u64, 10, 300])).prop_map(|(n, size)| Operation::Resize(n, size)),
         2 => (number(), prop::sample::select(vec![0o600u16, 0o644])).prop_map(|(n, mode)| Operation::Chmod(n, mode)),

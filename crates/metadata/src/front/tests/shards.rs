@@ -1,5 +1,5 @@
-//! Directories whose dentry is at one shard and whose inode is at another: two shards wired together by hand, so that each
-//! message can be lost or doubled.
+//! Directories whose dentry is at one shard and whose inode is at another: two shards wired together by hand, so that
+//! each message can be lost or doubled.
 
 use super::harness::*;
 use crate::front::Event;

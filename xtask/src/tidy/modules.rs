@@ -1,0 +1,83 @@
+//! Files that no module names: they are not compiled, whatever they say.
+
+use super::code::only_code;
+use super::{Finding, Source};
+use std::collections::BTreeSet;
+
+/// Checks all files together.
+pub fn check(sources: &[Source], findings: &mut Vec<Finding>) {
+    let rust: Vec<&Source> = sources.iter().filter(|source| source.is_rust()).collect();
+    let mut named = BTreeSet::new();
+    for source in &rust {
+        named.extend(named_by(source));
+    }
+    for source in rust {
+        if !is_root(&source.path) && !named.contains(&source.path) {
+            findings.push(Finding::new(&source.path, 0, "no `mod` names this file"));
+        }
+    }
+}
+
+/// Files that cargo compiles by itself.
+fn is_root(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts.as_slice() {
+        [.., "src", "lib.rs" | "main.rs"] | [.., "build.rs"] => true,
+        [.., "tests" | "examples" | "benches" | "bin", _] => {
+            !parts.ends_with(&["src", "tests"]) && !in_src_tests(&parts)
+        }
+        [.., "tests" | "examples" | "benches" | "bin", _, "main.rs"] => true,
+        _ => false,
+    }
+}
+
+/// `src/.../tests/x.rs` is a module like any other.
+fn in_src_tests(parts: &[&str]) -> bool {
+    parts.len() >= 3 && parts[parts.len() - 2] == "tests" && parts[..parts.len() - 2].contains(&"src")
+}
+
+/// The paths that the `mod` items of a file name.
+fn named_by(source: &Source) -> Vec<String> {
+    let (folder, file) = source.path.rsplit_once('/').unwrap_or(("", &source.path));
+    let stem = file.trim_end_matches(".rs");
+    let below = if is_root(&source.path) || stem == "mod" { folder.to_owned() } else { format!("{folder}/{stem}") };
+    let code = only_code(&source.text);
+    let mut named = Vec::new();
+    for (line, text) in code.lines().zip(source.text.lines()) {
+        // Paths are literals, which the code has no more.
+        if let Some(path) = text.trim().strip_prefix("#[path = \"").and_then(|rest| rest.strip_suffix("\"]")) {
+            named.push(format!("{folder}/{path}"));
+        }
+        let item = line.trim().trim_end_matches(';');
+        let name = item.rsplit(' ').next().unwrap_or_default();
+        if line.trim().ends_with(';') && (item == format!("mod {name}") || item.ends_with(&format!(" mod {name}"))) {
+            named.push(format!("{below}/{name}.rs"));
+            named.push(format!("{below}/{name}/mod.rs"));
+        }
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forgotten_files_are_found() {
+        let source = |path: &str, text: &str| Source { path: path.to_owned(), text: text.to_owned() };
+        let sources = [
+            source("crates/a/src/lib.rs", "pub mod b;\nmod c {\n}\n// mod d;\npub(crate) mod e;"),
+            source("crates/a/src/b.rs", "#[cfg(test)]\nmod tests;"),
+            source("crates/a/src/b/tests.rs", ""),
+            source("crates/a/src/d.rs", ""),
+            source("crates/a/src/e.rs", ""),
+            source("crates/a/src/tests/f.rs", ""),
+            source("crates/a/tests/g.rs", "#[path = \"g/h.rs\"]\nmod h;"),
+            source("crates/a/tests/g/h.rs", ""),
+        ];
+        let mut findings = Vec::new();
+        check(&sources, &mut findings);
+        let paths: Vec<&str> = findings.iter().map(|finding| finding.path.as_str()).collect();
+        assert_eq!(paths, ["crates/a/src/d.rs", "crates/a/src/tests/f.rs"]);
+    }
+}
