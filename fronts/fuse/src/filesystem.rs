@@ -432,9 +432,16 @@ impl Filesystem for MountedFilesystem {
         reply.error(Errno::ENOSYS);
     }
 
-    fn access(&self, _: &Request, _: INodeNo, _: fuser::AccessFlags, reply: ReplyEmpty) {
-        // Never asked: the kernel checks by the attributes (`default_permissions`).
-        reply.error(Errno::ENOSYS);
+    fn access(&self, request: &Request, inode: INodeNo, mask: fuser::AccessFlags, reply: ReplyEmpty) {
+        // Asked in a mount of root's own only (`attach.rs`), who is refused nothing but to run what nobody may run.
+        let (caller, inode) = (Caller::from(request), convert::inode(inode));
+        self.run(move |front| match front.attributes(caller, inode) {
+            Ok(entry) if mask.contains(fuser::AccessFlags::X_OK) && !may_be_run(&entry.attributes) => {
+                reply.error(Errno::EACCES);
+            }
+            Ok(_) => reply.ok(),
+            Err(error) => reply.error(failed("access", &error)),
+        });
     }
 
     fn bmap(&self, _: &Request, _: INodeNo, _: u32, _: u64, reply: ReplyBmap) {
@@ -515,6 +522,11 @@ fn show(
         next = behind;
     }
     Ok(())
+}
+
+/// Whether anybody has the right to run the file, or it is a directory.
+fn may_be_run(attributes: &weft_protocol::Attributes) -> bool {
+    attributes.kind != weft_protocol::FileKind::Regular || attributes.mode & 0o111 != 0
 }
 
 /// What is told of an entry beside its name.
