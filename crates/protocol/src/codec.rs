@@ -1,7 +1,8 @@
 //! Wire types to bytes and back.
 //!
 //! The encoding is postcard (<https://postcard.jamesmunns.com/wire-format>): fields in order, integers as varints,
-//! lengths before sequences. A decoder never allocates more than the bytes it was given can fill.
+//! lengths before sequences. What a decoder allocates grows with the bytes it was given; a sequence that claims more
+//! elements than come has at most a megabyte set aside before they turn out to be missing.
 
 use crate::error::Error;
 use serde::{Serialize, de::DeserializeOwned};

@@ -1,0 +1,55 @@
+# Weft's front door. Each target is a line or two of what one would type; `make help` lists them.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+# How long `make test-long` runs, minutes.
+MINUTES ?= 10
+BINARIES = $${CARGO_TARGET_DIR:-target}
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test tidy fuzz lint bench test-long test-tools clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the command `weft`, optimized: target/release/weft
+	$(CARGO) build --release -p weft
+
+demo: build ## Start four nodes, copy files in and out, mount, stop; leaves nothing behind
+	@scripts/demo.sh $(BINARIES)/release/weft
+
+test: test-tools ## Build everything and run all tests (with tidy and a few seconds of fuzz)
+	$(CARGO) build --workspace
+	$(CARGO) test --workspace
+
+tidy: ## Check what every tracked file has to keep (part of `make test`)
+	$(CARGO) run -q -p weft-xtask -- tidy
+
+fuzz: ## Random bytes for every decoder, WEFT_FUZZ_SECONDS (3) long (part of `make test`)
+	$(CARGO) test -p weft-fuzz -- --nocapture
+
+lint: ## Formatting, and clippy without a warning
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+bench: ## Measure, beside other systems where they are installed; see docs/performance.md
+	bench/run.sh
+
+test-long: ## Simulation and fuzz for MINUTES (10) each
+	@if [ -f sim/src/main.rs ]; then \
+	    timeout --preserve-status $(MINUTES)m $(CARGO) run --release -p weft-sim -- --endless; \
+	else echo "skip: there is no simulation yet"; fi
+	WEFT_FUZZ_SECONDS=$$(( $(MINUTES) * 60 )) $(CARGO) test --release -p weft-fuzz -- --nocapture
+
+# Tests that mount need fusermount3 or root. What is missing is installed where that can be done, else those tests say why
+# they are skipped.
+test-tools:
+	@if ! command -v fusermount3 >/dev/null; then \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        apt-get update -q && apt-get install -y -q --no-install-recommends fuse3 \
+	            || echo "skip: fuse3 could not be installed; tests that mount may be skipped"; \
+	    else echo "skip: fusermount3 is missing (package fuse3); tests that mount may be skipped"; fi; \
+	fi
+
+clean: ## Remove what was built
+	$(CARGO) clean
