@@ -152,8 +152,8 @@ impl Listener {
                 }
             }
             self.listened.retain(|one| one.live.load(Ordering::Acquire));
-            self.renew(&inner);
-            release_surplus(&inner);
+            let due = self.renew(&inner);
+            release_surplus(&inner, due);
         }
     }
 
@@ -204,10 +204,11 @@ impl Listener {
         }
     }
 
-    fn renew(&mut self, inner: &Inner) {
+    /// Renews the session, if it is time. Returns whether it was.
+    fn renew(&mut self, inner: &Inner) -> bool {
         let now_ms = inner.clock_ms();
         if now_ms < self.last_renewal_ms + RENEW_MS {
-            return;
+            return false;
         }
         self.last_renewal_ms = now_ms;
         for one in &mut self.listened {
@@ -216,11 +217,15 @@ impl Listener {
                 one.live.store(false, Ordering::Release);
             }
         }
+        true
     }
 }
 
-/// Gives leases back that are not needed any more.
-fn release_surplus(inner: &Inner) {
+/// Gives leases back that are not needed any more: a batch at a time, and all of them when the session is renewed.
+fn release_surplus(inner: &Inner, all: bool) {
+    if !all && lock(&inner.closed_leases).len() < RELEASE_BATCH {
+        return;
+    }
     let evicted = lock(&inner.cache).take_evicted();
     inner.tell_dropped(&evicted);
     while let Some((shard, leases)) = inner.take_surplus() {
@@ -228,6 +233,9 @@ fn release_surplus(inner: &Inner) {
         if let Err(error) = inner.call_in(SlotFor::Caller, who, shard, ShardRequest::Release { leases }) {
             // They end with the session's term at the latest.
             tracing::debug!("leases not given back at shard {shard}: {error}");
+            return;
+        }
+        if !all && lock(&inner.closed_leases).len() < RELEASE_BATCH {
             return;
         }
     }

@@ -39,6 +39,7 @@ impl<'a> DataConnection<'a> {
     pub fn serve(&mut self) -> Result<()> {
         let mut header = [0; REQUEST_BYTES];
         loop {
+            self.socket.look_before_sleep();
             self.socket.receive_exact(&mut header)?;
             let request = DataRequest::decode(&header).map_err(|_| TransportError::Malformed)?;
             self.handle(&request)?;

@@ -13,14 +13,14 @@ use crate::{clock, shards};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use std::collections::HashMap;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use weft_protocol::handshake::Purpose;
 use weft_protocol::message::Message;
 use weft_protocol::{codec, frame};
-use weft_transport::{Peer, Result, Socket, TransportError};
+use weft_transport::{LOOK_BEFORE_SLEEP, Peer, Result, Socket, TransportError};
 
 /// Bytes of replies that may wait for a peer before its requests are left unread.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
@@ -170,18 +170,19 @@ impl EventLoop {
     /// Serves until the node is asked to stop.
     pub fn run(mut self) {
         let node = Arc::clone(&self.node);
-        let mut events = [MaybeUninit::uninit(); EVENTS_MAX];
+        let mut ready = Vec::with_capacity(EVENTS_MAX);
+        let mut served = None;
         while !node.stopping.asked() {
-            let timeout = self.timeout();
-            let ready = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-                Ok((ready, _)) => ready,
+            match self.wait(&mut ready, served) {
+                Ok(()) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => {
                     tracing::error!("epoll: {errno}");
                     node.stopping.ask();
                     return;
                 }
-            };
+            }
+            served = (!ready.is_empty()).then(Instant::now);
             let mut sink = Sink { node: &node, loop_index: Some(self.mailbox.index), local: Vec::new() };
             self.work_off(&mut sink);
             let mut woken = ready.is_empty();
@@ -205,6 +206,24 @@ impl EventLoop {
                 self.deliver(messages, &mut sink);
             }
         }
+    }
+
+    /// Waits for events. Right after the last ones it looks for more before it sleeps, for a client that has its reply often
+    /// asks again at once, and waking a sleeping core costs more than a request; others that can run go first. A loop that
+    /// has nothing to do sleeps.
+    fn wait(&self, ready: &mut Vec<epoll::Event>, served: Option<Instant>) -> rustix::io::Result<()> {
+        ready.clear();
+        if let Some(served) = served {
+            while served.elapsed() < LOOK_BEFORE_SLEEP {
+                let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+                if epoll::wait(&self.epoll, rustix::buffer::spare_capacity(ready), Some(&now))? > 0 {
+                    return Ok(());
+                }
+                rustix::thread::sched_yield();
+            }
+        }
+        let timeout = self.timeout();
+        epoll::wait(&self.epoll, rustix::buffer::spare_capacity(ready), timeout.as_ref()).map(|_| ())
     }
 
     /// How long the wait may last. Loop 0 looks after the clock of the whole node; without sessions nobody wakes up.

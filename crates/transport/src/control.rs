@@ -34,6 +34,7 @@ impl ControlConnection {
     /// Sends a request and waits for its reply.
     pub fn call(&mut self, message: &Message) -> Result<Message> {
         let id = self.send(message)?;
+        self.socket.look_before_sleep();
         loop {
             let (reply_id, reply) = self.receive()?;
             if reply_id == id {

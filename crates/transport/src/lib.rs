@@ -17,7 +17,7 @@ pub mod socket;
 pub use bulk::{BulkConnection, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
 pub use handshake::{Peer, accept, connect};
-pub use socket::{Socket, SocketKind};
+pub use socket::{LOOK_BEFORE_SLEEP, Socket, SocketKind};
 
 /// Why a connection could not be made or was lost.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,8 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::time::{Duration, Instant};
 
 /// What a stream runs over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +34,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Socket buffer asked for on Unix sockets, bytes. Their default (208 KiB) makes sender and receiver take turns too
 /// often.
 const UNIX_BUFFER_BYTES: usize = 1 << 20;
+
+/// How long whoever expects a message looks for it before going to sleep. Measured: on a virtual machine with idle cores an
+/// empty call takes 60 us when both sides sleep, 10 us when they do not.
+pub const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
 impl Socket {
     /// Connects to `IP:PORT`.
@@ -152,6 +157,20 @@ impl Socket {
             have += self.receive_some(rest)?;
         }
         Ok(())
+    }
+
+    /// Waits until there is something to receive, or [`LOOK_BEFORE_SLEEP`] has passed, without sleeping: others that can run
+    /// go first. Waking a sleeping core costs more than most replies take.
+    pub fn look_before_sleep(&self) {
+        let start = Instant::now();
+        loop {
+            let mut ready = [PollFd::new(&self.fd, PollFlags::IN)];
+            let nothing_yet = matches!(poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0));
+            if !nothing_yet || start.elapsed() >= LOOK_BEFORE_SLEEP {
+                return;
+            }
+            rustix::thread::sched_yield();
+        }
     }
 
     /// Receives at least one byte; the end of the stream is an error.
