@@ -60,13 +60,15 @@ def arguments():
 def main():
     options = arguments()
     # The way out is the same for all: what was started is stopped on the way.
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(130))
     now = datetime.datetime.now()
     out = options.out or HERE.parent / "runs" / (now.strftime("%Y-%m-%d-%H%M") + ("-quick" if options.quick else "") + ".md")
+    if out.is_relative_to(pathlib.Path.cwd()):
+        out = out.relative_to(pathlib.Path.cwd())
     out.parent.mkdir(parents=True, exist_ok=True)
     text = [machine.heading(now, options)]
-    print(text[0])
+    print(text[0], flush=True)
     shares = sum(PARTS[name].SHARE for name in options.parts)
     try:
         with Session(options) as session:
@@ -75,13 +77,13 @@ def main():
                 session.begin_part(name, options.budget * part.SHARE / shares)
                 text.append(part.run(session))
                 print(text[-1], flush=True)
-    except KeyboardInterrupt:
+    except SystemExit:
         text.append("Interrupted: parts are missing.\n")
-        return 130
+        raise
     finally:
         text.append(machine.ending(now))
         out.write_text("\n".join(text))
-        print(f"{text[-1]}\nwritten to {out.relative_to(pathlib.Path.cwd()) if out.is_relative_to(pathlib.Path.cwd()) else out}")
+        print(f"{text[-1]}\nwritten to {out}")
     return 0
 
 

@@ -1,6 +1,8 @@
 """Scale: what an operation costs, and how much memory a file takes, when there are many files."""
 
 import json
+import os
+import pathlib
 import subprocess
 
 from rounds import CellFailed
@@ -9,6 +11,7 @@ from table import table
 from weft import Weft, memory_bytes
 
 SHARE = 3
+PROCESSOR = min(os.sched_getaffinity(0))
 
 
 def run(session):
@@ -25,7 +28,7 @@ def run(session):
 
 
 def intro():
-    return ("Microseconds per operation, one process: median of five batches of a sample, lowest and highest; the sample is "
+    return ("Microseconds per operation, one process, on the same processor as the node: median of five batches of a sample, lowest and highest; the sample is "
             "made by a new client in the directory that was filled last, look-ups visit files all over. Bytes of memory "
             "per file are above those of the empty file system: resident, and by the shards' own count of what they store. "
             "`create : first row` is in units of empty calls, since other load slows both.\n\n")
@@ -36,6 +39,7 @@ def section(session, title, sizes, per_directory):
     name = "bench-scale-" + ("many" if per_directory else "one")
     try:
         with Weft(session, 1, name) as weft:
+            pin(*weft.pids())
             resident, stored = memory_of(weft)
             for step in steps(session, weft, sizes, per_directory):
                 more_resident, more_stored = (now - before for now, before in zip(memory_of(weft), (resident, stored)))
@@ -49,6 +53,13 @@ def section(session, title, sizes, per_directory):
     columns = [">files", ">create + close", ">stat", ">unlink", ">empty call", ">create : first row", ">filled thousand/s",
                ">resident bytes/file", ">stored bytes/file"]
     return f"### Files {title}\n\n" + table(columns, rows) + "\n" + failure
+
+
+def pin(*pids):
+    """Client and node on one processor: how fast another one wakes up varies more than what is to be seen here."""
+    for pid in pids:
+        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), {PROCESSOR})
 
 
 def create_per_ping(step):
@@ -71,6 +82,7 @@ def steps(session, weft, sizes, per_directory):
     with subprocess.Popen([str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, env=session.environment, start_new_session=True) as process:
         try:
+            pin(process.pid)
             for size in sizes:
                 session.say(f"{size} files, {'1000 per directory' if per_directory else 'one directory'}")
                 line = process.stdout.readline()
