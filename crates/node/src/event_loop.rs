@@ -208,9 +208,9 @@ impl EventLoop {
         }
     }
 
-    /// Waits for events. Right after the last ones it looks for more before it sleeps, for a client that has its reply often
-    /// asks again at once, and waking a sleeping core costs more than a request; others that can run go first. A loop that
-    /// has nothing to do sleeps.
+    /// Waits for events. Right after the last ones it looks for more before it sleeps, for a client that has its reply
+    /// often asks again at once, and waking a sleeping core costs more than a request; others that can run go first. A
+    /// loop that has nothing to do sleeps.
     fn wait(&self, ready: &mut Vec<epoll::Event>, served: Option<Instant>) -> rustix::io::Result<()> {
         ready.clear();
         if let Some(served) = served {

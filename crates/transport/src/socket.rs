@@ -4,6 +4,7 @@
 //! A signal that interrupts a call does not show.
 
 use crate::{Result, TransportError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -11,7 +12,6 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::time::{Duration, Instant};
 
 /// What a stream runs over.
@@ -35,8 +35,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// often.
 const UNIX_BUFFER_BYTES: usize = 1 << 20;
 
-/// How long whoever expects a message looks for it before going to sleep. Measured: on a virtual machine with idle cores an
-/// empty call takes 60 us when both sides sleep, 10 us when they do not.
+/// How long whoever expects a message looks for it before going to sleep. Measured: on a virtual machine with idle
+/// cores an empty call takes 60 us when both sides sleep, 10 us when they do not.
 pub const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
 impl Socket {
@@ -159,8 +159,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits until there is something to receive, or [`LOOK_BEFORE_SLEEP`] has passed, without sleeping: others that can run
-    /// go first. Waking a sleeping core costs more than most replies take.
+    /// Waits until there is something to receive, or [`LOOK_BEFORE_SLEEP`] has passed, without sleeping: others that
+    /// can run go first. Waking a sleeping core costs more than most replies take.
     pub fn look_before_sleep(&self) {
         let start = Instant::now();
         loop {

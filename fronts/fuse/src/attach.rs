@@ -93,8 +93,8 @@ fn attach_by_system_call(mount_point: &Path, name: &str, options: &MountOptions)
     })?;
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut data = format!("fd={},rootmode=40000,user_id={user},group_id={group}", connection.as_raw_fd());
-    // Only root may use a mount of root's own, and root may do everything: the kernel's check would cost it a message for
-    // each change in a directory (it forgets the directory's attributes with every change) and find nothing.
+    // Only root may use a mount of root's own, and root may do everything: the kernel's check would cost it a message
+    // for each change in a directory (it forgets the directory's attributes with every change) and find nothing.
     if user != 0 || options.allow_other {
         data.push_str(",default_permissions");
     }
