@@ -119,6 +119,7 @@ impl Link {
     /// Makes a data connection.
     pub fn new_data(&self, identity: &Identity, tcp_only: bool) -> Result<Box<dyn BulkConnection>> {
         let socket = self.connect(identity, Purpose::Data, tcp_only)?;
+        socket.tune_for_data();
         Ok(Box::new(SocketBulk::new(socket)))
     }
 

@@ -118,6 +118,7 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
 
 fn serve_data(node: &Arc<Node>, socket: &Socket, peer: &weft_transport::Peer) {
     let Some(server) = &node.store else { return };
+    socket.tune_for_data();
     lock(&node.sessions).opened(peer.session, None);
     node.connections.fetch_add(1, Ordering::Relaxed);
     let result = DataConnection::new(node, &*server.store, socket, peer).serve();
