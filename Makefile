@@ -20,7 +20,7 @@ demo: build ## Start four nodes, copy files in and out, mount, stop; leaves noth
 
 test: test-tools ## Build everything and run all tests (with tidy and a few seconds of fuzz)
 	$(CARGO) build --workspace
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 
 tidy: ## Check what every tracked file has to keep (part of `make test`)
 	$(CARGO) run -q -p weft-xtask -- tidy
