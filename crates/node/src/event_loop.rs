@@ -186,7 +186,7 @@ impl EventLoop {
             let mut sink = Sink { node: &node, loop_index: Some(self.mailbox.index), local: Vec::new() };
             self.work_off(&mut sink);
             let mut woken = ready.is_empty();
-            for event in ready.iter() {
+            for event in &ready {
                 let (key, flags) = (event.data.u64(), event.flags);
                 if key == WAKE_KEY {
                     woken = true;

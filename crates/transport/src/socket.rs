@@ -39,8 +39,8 @@ const UNIX_BUFFER_BYTES: usize = 1 << 20;
 /// cores an empty call takes 60 us when both sides sleep, 10 us when they do not.
 pub const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
-/// Socket buffers of data connections over loopback TCP, bytes. Measured (docs/performance.md): with megabytes on their way
-/// each byte is fetched from memory twice more.
+/// Socket buffers of data connections over loopback TCP, bytes. Measured (docs/performance.md): with megabytes on their
+/// way each byte is fetched from memory twice more.
 const LOCAL_TCP_BUFFER_BYTES: usize = 256 << 10;
 
 impl Socket {
@@ -71,7 +71,8 @@ impl Socket {
     }
 
     /// Bounds what is on its way on a TCP connection inside one machine to what fits its processor's cache: see
-    /// [`LOCAL_TCP_BUFFER_BYTES`]. A connection that leaves the machine keeps the kernel's own sizes, which grow with the link.
+    /// [`LOCAL_TCP_BUFFER_BYTES`]. A connection that leaves the machine keeps the kernel's own sizes, which grow with
+    /// the link.
     pub fn tune_for_data(&self) {
         let local = |address: SocketAddr| address.ip().is_loopback();
         if self.kind == SocketKind::Tcp && self.peer_address().is_some_and(local) {
