@@ -681,3 +681,53 @@ fn requests_beyond_the_limits_close_the_data_connection() {
     drop(data);
     scene.is_unharmed("data requests beyond the limits");
 }
+
+#[test]
+fn a_file_cannot_claim_the_object_of_another() {
+    let mut scene = Scene::new();
+    let me = FileSystem::me();
+    let owner = scene.fs.client(Way::Tcp);
+    let home = owner.make_directory(&me, ROOT, &name("home"), 0o777).expect("made").attributes.inode;
+    // The victim is open, so its object is at hand in the store.
+    let (open, _) = owner.open_at(&me, ROOT, &name("victim"), OpenOptions::READ, None).expect("opened");
+    assert_eq!(open.read_at(&mut [0; 100], 0), Ok(CONTENTS.len()));
+    let mut calls = Calls::new(scene.enter(Way::Tcp, &scene.user(), Purpose::Control, SESSION).expect("entered"));
+    let create = Some(CreateFile { mode: 0o600, exclusive: false });
+    let flags = open_flags(Access::ReadWrite);
+    let made = calls.call(None, 0, ShardRequest::OpenAt { parent: home, name: name("thief"), flags, create });
+    let Ok(ShardAnswer::Opened { attributes, .. }) = made else { panic!("{made:?}") };
+    let inode = attributes.inode;
+    let (object, mtime) = (Some(scene.object()), Default::default());
+    // Whether the shard takes it or not, it must be of no use.
+    let _ = calls.call(None, 0, ShardRequest::Commit { inode, object, size: 100, mtime });
+    if let Ok(ShardAnswer::Opened { capability: Some(capability), .. }) =
+        calls.call(None, 0, ShardRequest::Open { inode, flags })
+    {
+        let mut data = Data::new(&scene, Way::Tcp, &scene.user());
+        for victim in [inode, scene.victim.inode] {
+            for (operation, bytes) in [(DataOperation::Read, 100), (DataOperation::Write, 10), (DataOperation::Stat, 0)]
+            {
+                let request = DataRequest { inode: victim, ..data.request(operation, bytes, capability) };
+                let answer = data.ask(request);
+                assert!(
+                    matches!(answer, Err(Error::NoObject | Error::CapabilityRejected)),
+                    "{operation:?} as {victim}: {answer:?}"
+                );
+            }
+        }
+    }
+    for size in [5, 0] {
+        let changes = AttributeChanges { size: Some(size), ..AttributeChanges::default() };
+        let _ = calls.call(None, 0, ShardRequest::SetAttributes { inode, changes });
+    }
+    let _ = calls.call(None, 0, ShardRequest::Commit { inode, object, size: 100, mtime });
+    calls.call(None, 0, ShardRequest::Unlink { parent: home, name: name("thief") }).expect("removed");
+    let thief = calls.call(None, 0, ShardRequest::EndSession);
+    assert_eq!(thief, Ok(ShardAnswer::Done));
+    assert_eq!(open.read_at(&mut [0; 100], 0), Ok(CONTENTS.len()));
+    open.close().expect("closed");
+    owner.remove_directory(&me, ROOT, &name("home")).expect("empty");
+    owner.close().expect("closed");
+    scene.rejected = scene.counters();
+    scene.is_unharmed("a stolen object");
+}

@@ -32,8 +32,9 @@ pub struct DirectoryStore {
     root: OwnedFd,
     account: Arc<Account>,
     objects: AtomicU64,
-    /// Open objects. Held for a look-up, never across I/O on file data.
-    open: Mutex<HashMap<ObjectId, Arc<FileObject>>>,
+    /// Open objects, by file and object as their files are named: an object that another file claims is not found
+    /// here either. Held for a look-up, never across I/O on file data.
+    open: Mutex<HashMap<(InodeNumber, ObjectId), Arc<FileObject>>>,
 }
 
 /// An object's open file.
@@ -157,7 +158,7 @@ impl DirectoryStore {
 impl ObjectStore for DirectoryStore {
     fn open(&self, inode: InodeNumber, object: ObjectId, create: bool) -> Result<Arc<dyn ObjectHandle>> {
         let mut open = lock(&self.open);
-        if let Some(found) = open.get(&object) {
+        if let Some(found) = open.get(&(inode, object)) {
             return Ok(Arc::clone(found) as Arc<dyn ObjectHandle>);
         }
         // Opened under the lock: two handles of one object would each count its bytes.
@@ -165,13 +166,13 @@ impl ObjectStore for DirectoryStore {
         if open.len() >= OPEN_OBJECTS_MAX {
             open.retain(|_, object| Arc::strong_count(object) > 1);
         }
-        open.insert(object, Arc::clone(&file));
+        open.insert((inode, object), Arc::clone(&file));
         Ok(file)
     }
 
     fn remove(&self, inode: InodeNumber, object: ObjectId) -> Result<bool> {
         let mut open = lock(&self.open);
-        let file = match open.remove(&object) {
+        let file = match open.remove(&(inode, object)) {
             Some(file) => file,
             None => match self.open_file(inode, object, false) {
                 Ok(file) => file,

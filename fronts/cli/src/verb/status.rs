@@ -26,7 +26,7 @@ nothing runs, a node does not answer, or a shard has failed.
     uptime_seconds, store,
     connections, shards: [{shard, inodes, dentries, sessions, leases, recalls,
       parked, store_bytes, failed}],
-    space: {total, free, reserve, objects} or null,
+    space: {total, free, reserve, objects, device} or null,
     counters: {requests, read_tcp_bytes, read_unix_bytes, write_tcp_bytes,
       write_unix_bytes,
       descriptors_passed, capabilities_rejected, peers_rejected}}]

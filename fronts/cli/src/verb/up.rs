@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn four_nodes_of_four_shards_on_loopback_by_default() {
+    fn four_nodes_on_loopback_by_default() {
         let plan = plan(&[]).expect("plan");
         assert_eq!((plan.name.as_str(), plan.nodes.len(), plan.shards_per_node), ("weft", 4, 1));
         assert!(plan.nodes.iter().all(|node| node.machine == Machine::Here));
