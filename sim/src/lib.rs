@@ -1,1 +1,23 @@
-//! (to come)
+//! Deterministic simulation: one seed drives clients, shards, storage servers, clock and network in one process.
+//!
+//! Every answer of a shard is held against a plain model at the moment at which it is given, every answer of a client's
+//! cache at the moment at which it is used, and what is left at the end against the model as a whole. The faults: see
+//! `world` and `network`.
+//!
+//! Not here: bytes of files (their sizes are not checked while somebody writes), real sockets and files (`tests/`).
+
+mod check;
+mod client;
+mod model;
+mod network;
+mod random;
+mod world;
+
+pub use world::{Tally, World};
+
+/// Runs one seed. Panics with the last events when something is wrong.
+pub fn run_seed(seed: u64, trace: bool) -> (Tally, u64) {
+    let mut world = World::new(seed, trace);
+    world.run();
+    (world.tally, world.fingerprint)
+}

@@ -1,0 +1,79 @@
+//! The plain model: what a file system with no caches, messages or faults would be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use weft_protocol::{FileKind, InodeNumber, Name, ShardId};
+
+/// An inode of the model.
+#[derive(Clone, Debug)]
+pub struct Inode {
+    pub kind: FileKind,
+    pub links: u32,
+    pub size: u64,
+    pub mode: u16,
+    pub entries: BTreeMap<Name, InodeNumber>,
+}
+
+/// The tree. Inodes are known by the numbers that the shards gave them.
+pub struct Model {
+    pub inodes: BTreeMap<InodeNumber, Inode>,
+    /// Shards whose node has crashed: nothing is said of what was there.
+    pub lost: BTreeSet<ShardId>,
+}
+
+impl Model {
+    pub fn new() -> Self {
+        let root = Inode { kind: FileKind::Directory, links: 2, size: 0, mode: 0o755, entries: BTreeMap::new() };
+        Self { inodes: BTreeMap::from([(InodeNumber::ROOT, root)]), lost: BTreeSet::new() }
+    }
+
+    /// Whether the model speaks of this inode.
+    pub fn knows(&self, inode: InodeNumber) -> bool {
+        !self.lost.contains(&inode.shard())
+    }
+
+    pub fn entry(&self, parent: InodeNumber, name: &Name) -> Option<InodeNumber> {
+        self.inodes.get(&parent).and_then(|directory| directory.entries.get(name)).copied()
+    }
+
+    /// A new inode under a name.
+    pub fn make(&mut self, parent: InodeNumber, name: &Name, inode: InodeNumber, kind: FileKind, mode: u16) {
+        let links = if kind == FileKind::Directory { 2 } else { 1 };
+        self.inodes.insert(inode, Inode { kind, links, size: 0, mode, entries: BTreeMap::new() });
+        self.put(parent, name, inode, kind);
+    }
+
+    /// One more name.
+    pub fn put(&mut self, parent: InodeNumber, name: &Name, inode: InodeNumber, kind: FileKind) {
+        let directory = self.inodes.get_mut(&parent).unwrap_or_else(|| panic!("{parent} is not in the model"));
+        let before = directory.entries.insert(name.clone(), inode);
+        assert!(before.is_none(), "{name} is in {parent} already: {before:?}");
+        directory.size += 1;
+        if kind == FileKind::Directory {
+            directory.links += 1;
+        }
+    }
+
+    /// A name less. The inode it named.
+    pub fn take(&mut self, parent: InodeNumber, name: &Name) -> Option<InodeNumber> {
+        let inode = self.entry(parent, name)?;
+        let kind = self.inodes.get(&inode).map(|inode| inode.kind);
+        let directory = self.inodes.get_mut(&parent)?;
+        directory.entries.remove(name);
+        directory.size -= 1;
+        if kind == Some(FileKind::Directory) {
+            directory.links -= 1;
+        }
+        Some(inode)
+    }
+
+    /// A name of an inode is gone; with the last one the inode.
+    pub fn drop_link(&mut self, inode: InodeNumber) -> u32 {
+        let Some(record) = self.inodes.get_mut(&inode) else { return 0 };
+        record.links = if record.kind == FileKind::Directory { 0 } else { record.links - 1 };
+        let links = record.links;
+        if links == 0 {
+            self.inodes.remove(&inode);
+        }
+        links
+    }
+}

@@ -1,0 +1,40 @@
+//! Some hundreds of seeds, and those that found something.
+
+use weft_sim::run_seed;
+
+/// Seeds run each time.
+const SEEDS: std::ops::Range<u64> = 0..300;
+
+#[test]
+fn all_seeds_hold_and_the_faults_really_happen() {
+    let mut sums = [0u64; 11];
+    for seed in SEEDS {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
+        let (tally, _) = run_seed(seed, false);
+        let counts = [
+            tally.operations,
+            tally.cached,
+            tally.recalls,
+            tally.fenced,
+            tally.resent,
+            tally.lost,
+            tally.doubled,
+            tally.intents,
+            tally.crashes,
+            tally.pauses,
+            tally.orphans,
+        ];
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    println!("operations, cached, recalls, fenced, resent, lost, doubled, intents, crashes, pauses, orphans: {sums:?}");
+    assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
+}
+
+#[test]
+fn one_seed_gives_one_run() {
+    for seed in [1, 7, 42] {
+        assert_eq!(run_seed(seed, false).1, run_seed(seed, false).1, "seed {seed}");
+    }
+}
