@@ -1,7 +1,9 @@
 //! Virtual time and the network between simulated processes.
 //!
-//! Faults that may be injected, and why the system must survive exactly these: a message is *lost* (a connection broke; the
-//! sender repeats it under the same slot and sequence, or the receiver asks again), *doubled* (it was repeated although it had
+//! Faults that may be injected, and why the system must survive exactly these: a message is *lost* (a connection
+//! broke; the
+//! sender repeats it under the same slot and sequence, or the receiver asks again), *doubled* (it was repeated
+//! although it had
 //! arrived) or *late* (up to [`DELAY_MS_MAX`]; so a grant and a recall pass each other). Nothing is changed on its way:
 //! checksums and the handshake are below this level.
 

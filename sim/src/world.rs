@@ -1,8 +1,10 @@
 //! Clients, shards and storage servers in one process, driven by one seed.
 //!
-//! The shards and the storage servers' collectors are the production machines; the clients use the production lease cache.
+//! The shards and the storage servers' collectors are the production machines; the clients use the production lease
+//! cache.
 //! Beside the network's faults ([`crate::network`]) a client may *crash* (its session must end, its leases be free, its
-//! objects without a file be collected), *pause* (it answers nothing for up to 15 s, and must then believe nothing whose term
+//! objects without a file be collected), *pause* (it answers nothing for up to 15 s, and must then believe nothing
+//! whose term
 //! has passed), and a node may *crash* for good (an ephemeral file system loses what was there, and nothing else).
 
 use crate::check::check;
