@@ -360,3 +360,23 @@ fn a_directory_is_known_after_own_changes_without_asking() {
     client.remove_directory(&me(), ROOT, &name("directory")).unwrap();
     same("rmdir");
 }
+
+#[test]
+fn a_client_that_was_away_for_a_term_says_what_it_lost_and_goes_on() {
+    let fs = FileSystem::start(Wanted::default());
+    let client = fs.client(Way::Unix);
+    let (written, read) = (create(&client, "written", BOTH), create(&client, "read", BOTH));
+    read.write_at(b"kept", 0).unwrap();
+    read.flush().unwrap();
+    written.write_at(b"gathered, and never sent", 0).unwrap();
+    client.forget_session();
+    // What was gathered under the lost lease is refused, once, and without waiting for ever.
+    assert!(written.flush().is_err());
+    assert_eq!(read_all(&read, 100), b"kept");
+    written.write_at(b"again", 0).unwrap();
+    written.close().unwrap();
+    read.close().unwrap();
+    let other = fs.client(Way::Unix);
+    let (file, _) = other.open_at(&me(), ROOT, &name("written"), OpenOptions::READ, None).unwrap();
+    assert_eq!(read_all(&file, 100), b"again");
+}

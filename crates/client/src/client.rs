@@ -169,6 +169,19 @@ impl Client {
         }
     }
 
+    /// Has the servers end this client's session, as they do when it was not heard of for a term: what it then loses,
+    /// and how
+    /// it goes on, can be tried out without the wait.
+    pub fn forget_session(&self) {
+        let links: Vec<_> = lock(&self.0.links).values().cloned().collect();
+        for link in links {
+            for shard in self.map().shards_at(link.node()) {
+                self.0.end_session(&link, shard);
+            }
+        }
+        self.0.begin_new_session(self.0.session());
+    }
+
     /// Writes back what is buffered and ends the session at every node. Further operations fail.
     pub fn close(&self) -> Result<()> {
         let open = lock(&self.0.open).all();
@@ -283,9 +296,6 @@ impl Inner {
         lock(&self.batches).clear();
         lock(&self.closed_leases).clear();
         let open = lock(&self.open).all();
-        for inode in &open {
-            inode.lease_lost();
-        }
         self.tell_all_dropped(dropped, &open);
     }
 

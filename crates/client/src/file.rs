@@ -73,14 +73,14 @@ impl Client {
         if let Some((file, _)) = self.reopen(who, inode, options) {
             return Ok(file);
         }
-        let _opening = Opening::begin(&self.0);
+        let (_opening, session) = (Opening::begin(&self.0), self.0.session());
         let request = ShardRequest::Open { inode, flags: options.flags() };
         let answer = self.0.call(who, inode.shard(), request)?;
         let ShardAnswer::Opened { attributes, capability, grants, .. } = answer.answer else {
             return Err(Error::Malformed);
         };
         lock(&self.0.cache).learn_attributes(&attributes, grants, answer.stamp);
-        Ok(self.opened(who, &Opened { attributes, capability, grants, stamp: answer.stamp }, options))
+        Ok(self.opened(who, &Opened { attributes, capability, grants, stamp: answer.stamp, session }, options))
     }
 
     /// Opens a name, and makes it when it is not there and `create` says how. One message for both.
@@ -99,7 +99,7 @@ impl Client {
         {
             return Ok((file, self.0.entry(parent, name, &attributes)));
         }
-        let _opening = Opening::begin(&self.0);
+        let (_opening, session) = (Opening::begin(&self.0), self.0.session());
         let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
         let answer = self.0.call(who, parent.shard(), request)?;
         let stamp = answer.stamp;
@@ -124,7 +124,7 @@ impl Client {
         }
         self.0.learn(parent, name, &attributes, grants, stamp);
         let entry = self.0.entry(parent, name, &attributes);
-        let file = self.opened(who, &Opened { attributes, capability, grants, stamp }, options);
+        let file = self.opened(who, &Opened { attributes, capability, grants, stamp, session }, options);
         Ok((file, entry))
     }
 
@@ -142,13 +142,13 @@ impl Client {
         };
         let file = self.handle(open, options);
         // A lease that is being recalled is weakened before this is asked.
-        let attributes = file.0.open.reopen(who, options.access)?;
+        let attributes = file.0.open.reopen(inner, who, options.access)?;
         Some((file, attributes))
     }
 
     fn opened(&self, who: &Credentials, opened: &Opened, options: OpenOptions) -> File {
         let inner = &self.0;
-        let open = lock(&inner.open).take(&opened.attributes, inner.buffer_bytes);
+        let open = lock(&inner.open).take(&opened.attributes, inner.buffer_bytes, inner.session());
         open.opened(inner, who, options.access, opened);
         self.handle(open, options)
     }
@@ -172,7 +172,7 @@ impl File {
         }
         match self.0.read(buffer, offset) {
             Err(Error::NoObject | Error::CapabilityRejected) => {
-                self.0.open.right_is_void();
+                self.0.open.right_is_void(&self.0.inner);
                 self.0.read(buffer, offset)
             }
             result => result,
@@ -188,7 +188,7 @@ impl File {
         }
         match open.write(inner, bytes, offset, options.append, options.direct) {
             Err(Error::NoObject | Error::CapabilityRejected) => {
-                open.right_is_void();
+                open.right_is_void(inner);
                 open.write(inner, bytes, offset, options.append, options.direct)
             }
             result => result,
@@ -198,7 +198,7 @@ impl File {
     /// Bytes of the file now, as this handle sees it.
     pub fn size(&self) -> Result<u64> {
         let Handle { inner, open, .. } = &*self.0;
-        match open.known_size() {
+        match open.known_size(inner) {
             Some(size) => Ok(size),
             None => inner.ask_attributes(&inner.identity.credentials, open.inode).map(|attributes| attributes.size),
         }
@@ -216,7 +216,7 @@ impl File {
 
     /// Whether a cache above (the kernel's) may keep the contents: a data lease is held.
     pub fn may_cache(&self) -> bool {
-        self.0.open.may_cache()
+        self.0.open.may_cache(&self.0.inner)
     }
 
     /// A descriptor of the object's file on this node, readable (and writable when a handle is), where one is passed.
@@ -272,10 +272,10 @@ impl Drop for Handle {
         if let Err(error) = open.flush(inner, SlotFor::Caller) {
             tracing::warn!("inode {}: buffered bytes were lost when the file was closed: {error}", open.inode);
         }
-        let keep = open.keeps_lease();
+        let keep = open.keeps_lease(inner);
         let evicted = lock(&inner.open).closed(open, keep);
         for open in evicted {
-            inner.give_back(open.inode, open.stamp());
+            inner.give_back(open.inode, open.stamp(inner));
         }
     }
 }

@@ -99,7 +99,7 @@ impl Inner {
         }
         let open = lock(&self.open).get(attributes.inode).cloned();
         if let Some(open) = open {
-            open.overlay(attributes);
+            open.overlay(self, attributes);
         }
     }
 
@@ -126,7 +126,7 @@ impl Inner {
         if links == 0
             && let Some(open) = lock(&self.open).drop_idle(inode)
         {
-            self.give_back(inode, open.stamp());
+            self.give_back(inode, open.stamp(self));
         }
     }
 
@@ -221,7 +221,7 @@ impl Client {
         let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
         lock(&inner.cache).learn_attributes(&attributes, grants, answer.stamp);
         if let Some(open) = &open {
-            open.attributes_changed(&attributes);
+            open.attributes_changed(inner, &attributes);
         }
         Ok(inner.inode_entry(&attributes))
     }

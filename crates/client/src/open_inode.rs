@@ -10,6 +10,8 @@
 //! no lease), and across calls about this inode, which the shard never makes wait for a recall to the session that
 //! sends them.
 
+mod runs;
+
 use crate::client::{Inner, Way};
 use crate::data_calls::{Held, of_errno, request, write_descriptor};
 use crate::link::{Link, SlotFor, lock};
@@ -18,12 +20,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use weft_client_core::{Taken, WriteBehind};
+use weft_client_core::WriteBehind;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX};
 use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardRequest, whole};
 use weft_protocol::{
-    Attributes, Capability, Credentials, Error, Grants, InodeNumber, LeaseMode, Result, Rights, Timestamp,
+    Attributes, Capability, Credentials, Error, Grants, InodeNumber, LeaseMode, Result, Rights, SessionId, Timestamp,
 };
 use weft_transport::BulkConnection;
 
@@ -43,6 +45,8 @@ pub(crate) struct OpenInode {
 }
 
 struct State {
+    /// The session that lease and right belong to.
+    session: SessionId,
     /// Who opened it last through the shard: he may open it again under the lease without asking.
     opener: Option<Credentials>,
     /// Whether any handle writes: what the capability must allow.
@@ -97,12 +101,13 @@ pub(crate) enum ReadVia {
 }
 
 impl OpenInode {
-    pub fn new(attributes: &Attributes, buffer_bytes: usize) -> Self {
+    pub fn new(attributes: &Attributes, buffer_bytes: usize, session: SessionId) -> Self {
         Self {
             inode: attributes.inode,
             handles: AtomicU32::new(0),
             data_version: AtomicU64::new(0),
             state: Mutex::new(State {
+                session,
                 opener: None,
                 writes: false,
                 mode: LeaseMode::Open,
@@ -120,8 +125,17 @@ impl OpenInode {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    /// The state, as it is under the session of now. A session that ended took leases and rights with it; that is
+    /// noticed
+    /// here, by whoever comes next, since whoever notices the end itself may hold some inode's state.
+    fn lock(&self, inner: &Inner) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        if state.session != inner.session() {
+            state.lose_session();
+            state.session = inner.session();
+            self.changed();
+        }
+        state
     }
 
     fn changed(&self) {
@@ -130,7 +144,7 @@ impl OpenInode {
 
     /// A handle was opened: takes over what the reply told.
     pub fn opened(&self, inner: &Inner, who: &Credentials, access: Access, opened: &Opened) {
-        let mut state = self.lock();
+        let mut state = self.lock(inner);
         state.opener = Some(who.clone());
         state.writes |= access.writes();
         state.learn(inner, opened);
@@ -139,8 +153,8 @@ impl OpenInode {
 
     /// What an open would answer, if the lease that is still held allows it to be answered here: the same user, an
     /// access that the right to the object covers, a mode that others do not have to be asked for.
-    pub fn reopen(&self, who: &Credentials, access: Access) -> Option<Attributes> {
-        let mut state = self.lock();
+    pub fn reopen(&self, inner: &Inner, who: &Credentials, access: Access) -> Option<Attributes> {
+        let mut state = self.lock(inner);
         let rights = state.held.map(|held| held.capability.rights);
         let covered = |right| rights.is_none_or(|rights| rights.contains(right));
         let allowed = state.opener.as_ref() == Some(who)
@@ -155,20 +169,20 @@ impl OpenInode {
     }
 
     /// Whether it is worth keeping when nobody has it open.
-    pub fn keeps_lease(&self) -> bool {
-        let state = self.lock();
+    pub fn keeps_lease(&self, inner: &Inner) -> bool {
+        let state = self.lock(inner);
         state.mode >= LeaseMode::Shared && state.error.is_none() && !state.dirty
     }
 
     /// Stamp of the lease's last grant.
-    pub fn stamp(&self) -> u64 {
-        self.lock().stamp
+    pub fn stamp(&self, inner: &Inner) -> u64 {
+        self.lock(inner).stamp
     }
 
     /// A recall: from now on nothing is gathered or believed, and no descriptor is used; [`OpenInode::flush`] follows.
-    pub fn weaken(&self) {
+    pub fn weaken(&self, inner: &Inner) {
         let descriptor = {
-            let mut state = self.lock();
+            let mut state = self.lock(inner);
             state.mode = LeaseMode::Open;
             std::mem::replace(&mut state.descriptor, Descriptor::NotAsked)
         };
@@ -188,31 +202,14 @@ impl OpenInode {
         if self.handles.load(Ordering::Acquire) == 0 { LeaseMode::None } else { LeaseMode::Open }
     }
 
-    /// The session has ended: lease and capability are void. Bytes that were gathered under the lease cannot be written
-    /// any more, and the next call says so.
-    pub fn lease_lost(&self) {
-        let mut state = self.lock();
-        let lost = state.run.take_run().is_some() || state.sending.take().is_some() || state.object_is_new;
-        if lost {
-            state.error = Some(Error::SessionEnded);
-            state.dirty = false;
-        }
-        state.mode = LeaseMode::None;
-        state.held = None;
-        state.object_is_new = false;
-        state.descriptor = Descriptor::NotAsked;
-        drop(state);
-        self.changed();
-    }
-
     /// Whether what was read may be kept by a cache above.
-    pub fn may_cache(&self) -> bool {
-        self.lock().mode >= LeaseMode::Shared
+    pub fn may_cache(&self, inner: &Inner) -> bool {
+        self.lock(inner).mode >= LeaseMode::Shared
     }
 
     /// Size and times as this client has changed them, over what the shard told.
-    pub fn overlay(&self, attributes: &mut Attributes) {
-        let state = self.lock();
+    pub fn overlay(&self, inner: &Inner, attributes: &mut Attributes) {
+        let state = self.lock(inner);
         if state.dirty || state.mode == LeaseMode::Exclusive {
             attributes.size = state.attributes.size;
             attributes.mtime = state.attributes.mtime.max(attributes.mtime);
@@ -221,14 +218,14 @@ impl OpenInode {
     }
 
     /// The file's size as this client knows it under a lease; `None`: it has to be asked for.
-    pub fn known_size(&self) -> Option<u64> {
-        let state = self.lock();
+    pub fn known_size(&self, inner: &Inner) -> Option<u64> {
+        let state = self.lock(inner);
         (state.mode >= LeaseMode::Shared).then_some(state.attributes.size)
     }
 
     /// The shard has changed attributes on our behalf (a truncate among them): what it answered holds.
-    pub fn attributes_changed(&self, attributes: &Attributes) {
-        let mut state = self.lock();
+    pub fn attributes_changed(&self, inner: &Inner, attributes: &Attributes) {
+        let mut state = self.lock(inner);
         if attributes.layout.object() != state.held.map(|held| held.object) {
             state.held = None;
             state.object_is_new = false;
@@ -240,7 +237,7 @@ impl OpenInode {
 
     /// Writes back and reports to the shard.
     pub fn flush(&self, inner: &Inner, slot: SlotFor) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.lock(inner);
         let written = state.send_all(inner);
         let committed = if written.is_ok() { state.commit(inner, slot) } else { Ok(()) };
         let earlier = state.error.take().map_or(Ok(()), Err);
@@ -250,7 +247,7 @@ impl OpenInode {
     /// Has the server bring what it has onto its device.
     pub fn sync(&self, inner: &Inner) -> Result<()> {
         self.flush(inner, SlotFor::Caller)?;
-        let mut state = self.lock();
+        let mut state = self.lock(inner);
         if let Descriptor::Passed(file, true) = &state.descriptor {
             return rustix::fs::fdatasync(&**file).map_err(of_errno);
         }
@@ -263,7 +260,7 @@ impl OpenInode {
 
     /// A write. Returns when the bytes are gathered (exclusive lease), in the object's file, or at the server.
     pub fn write(&self, inner: &Inner, bytes: &[u8], offset: u64, append: bool, direct: bool) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.lock(inner);
         if let Some(error) = state.error.take() {
             return Err(error);
         }
@@ -296,7 +293,7 @@ impl OpenInode {
 
     /// Decides how a read is served; answers it when gathered bytes are all it asks for.
     pub fn read_via(&self, inner: &Inner, into: &mut [u8], offset: u64) -> Result<ReadVia> {
-        let mut state = self.lock();
+        let mut state = self.lock(inner);
         let held = state.regain(inner)?;
         if state.run.read(offset, into) {
             return Ok(ReadVia::Done(into.len()));
@@ -320,8 +317,8 @@ impl OpenInode {
 
     /// The right to the object turned out to be void (the object was replaced, the right has ended): asks for it again
     /// with the next call.
-    pub fn right_is_void(&self) {
-        let mut state = self.lock();
+    pub fn right_is_void(&self, inner: &Inner) {
+        let mut state = self.lock(inner);
         if !state.object_is_new {
             state.mode = LeaseMode::None;
             state.held = None;
@@ -333,7 +330,7 @@ impl OpenInode {
 
     /// The descriptor, for a front that does its own input and output on it.
     pub fn descriptor(&self, inner: &Inner) -> Option<Arc<OwnedFd>> {
-        let mut state = self.lock();
+        let mut state = self.lock(inner);
         if state.mode < LeaseMode::Shared {
             return None;
         }
@@ -352,6 +349,8 @@ pub(crate) struct Opened {
     pub capability: Option<Capability>,
     pub grants: Grants,
     pub stamp: u64,
+    /// The session when it was asked. When another one has begun since, the grant may be void.
+    pub session: SessionId,
 }
 
 fn write_pieces(
@@ -376,10 +375,31 @@ impl State {
         self.attributes.inode
     }
 
+    /// The session has ended: lease and right are void. Bytes that were gathered under the lease cannot be written
+    /// any more,
+    /// and the next call says so.
+    fn lose_session(&mut self) {
+        let gathered = self.run.take_run().is_some() || self.sending.take().is_some();
+        if gathered || self.object_is_new {
+            self.error = Some(Error::SessionEnded);
+            self.dirty = false;
+        }
+        self.mode = LeaseMode::None;
+        self.held = None;
+        self.object_is_new = false;
+        self.descriptor = Descriptor::NotAsked;
+    }
+
+    /// On whose behalf the file is asked for again.
+    fn who(&self, inner: &Inner) -> Credentials {
+        self.opener.clone().unwrap_or_else(|| inner.identity.credentials.clone())
+    }
+
     fn learn(&mut self, inner: &Inner, opened: &Opened) {
         // Asked for under this lock: a recall that came before is noted, one that comes later weakens us after.
         let recalled = lock(&inner.cache).data_recalled(self.inode(), opened.stamp);
         self.mode = match opened.grants {
+            _ if opened.session != inner.session() => LeaseMode::None,
             _ if recalled => LeaseMode::Open,
             grants if grants.contains(Grants::DATA_EXCLUSIVE) => LeaseMode::Exclusive,
             grants if grants.contains(Grants::DATA_SHARED) => LeaseMode::Shared,
@@ -410,14 +430,13 @@ impl State {
         if self.mode == LeaseMode::None {
             let access = if self.writes { Access::ReadWrite } else { Access::Read };
             let flags = OpenFlags { access, truncate: false, direct: false };
-            let who = &inner.identity.credentials;
-            let inode = self.inode();
-            let answer = inner.call(who, inode.shard(), ShardRequest::Open { inode, flags })?;
+            let (who, inode, session) = (self.who(inner), self.inode(), inner.session());
+            let answer = inner.call(&who, inode.shard(), ShardRequest::Open { inode, flags })?;
             let ShardAnswer::Opened { attributes, capability, grants, .. } = answer.answer else {
                 return Err(Error::Malformed);
             };
             self.dirty = false;
-            self.learn(inner, &Opened { attributes, capability, grants, stamp: answer.stamp });
+            self.learn(inner, &Opened { attributes, capability, grants, stamp: answer.stamp, session });
         }
         Ok(self.held)
     }
@@ -471,109 +490,6 @@ impl State {
         Some(file)
     }
 
-    /// Adds bytes to the run, and sends it when it is full or they do not continue it.
-    fn gather(&mut self, inner: &Inner, mut bytes: &[u8], mut offset: u64) -> Result<()> {
-        while !bytes.is_empty() {
-            let spare = &mut self.spare;
-            let taken = match self.run.take(offset, bytes, || spare.pop().unwrap_or_default()) {
-                Taken::All => bytes.len(),
-                Taken::Part(count) => count,
-                Taken::None => 0,
-            };
-            offset += taken as u64;
-            bytes = bytes.get(taken..).unwrap_or_default();
-            self.note_written(offset);
-            if self.run.is_full() || !bytes.is_empty() {
-                self.send_run(inner)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends the run, without waiting for its reply.
-    fn send_run(&mut self, inner: &Inner) -> Result<()> {
-        let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
-        let held = self.held.ok_or(Error::NoObject)?;
-        let request = request(self.inode(), DataOperation::Write, held, offset, bytes.len());
-        while self.sending.as_ref().is_some_and(|sending| sending.requests.len() >= RUNS_OUTSTANDING_MAX) {
-            self.finish_one(inner);
-        }
-        let mut sending = match self.sending.take() {
-            Some(sending) => sending,
-            None => match inner.data_connection(held.object.node()) {
-                Ok((link, connection)) => Sending { link, connection, requests: VecDeque::new() },
-                Err(error) => {
-                    self.error.get_or_insert(error.clone());
-                    return Err(error);
-                }
-            },
-        };
-        inner.counters.data_requests.fetch_add(1, Ordering::Relaxed);
-        inner.count_write(sending.connection.kind(), bytes.len() as u64);
-        match sending.connection.start_write(&request, bytes) {
-            Ok(()) => {
-                sending.requests.push_back(request);
-                self.sending = Some(sending);
-            }
-            Err(failed) => {
-                // The connection is dead: what was on its way, and this run, are written again on another.
-                self.rewrite_outstanding(inner, sending);
-                self.rewrite(inner, &request, &failed.memory);
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for the oldest run on its way.
-    fn finish_one(&mut self, inner: &Inner) {
-        let Some(mut sending) = self.sending.take() else { return };
-        let (Some(request), Some((memory, reply))) = (sending.requests.pop_front(), sending.connection.finish()) else {
-            sending.link.return_data(sending.connection);
-            return;
-        };
-        match reply.map(|reply| reply.result().copied()) {
-            Ok(Ok(reply)) => {
-                self.attributes.mtime = reply.mtime;
-                self.sending = Some(sending);
-            }
-            Ok(Err(error)) => {
-                self.error.get_or_insert(error);
-                self.sending = Some(sending);
-            }
-            Err(_) => {
-                self.rewrite(inner, &request, &memory);
-                self.rewrite_outstanding(inner, sending);
-            }
-        }
-        self.spare.push(memory);
-    }
-
-    fn rewrite_outstanding(&mut self, inner: &Inner, mut sending: Sending) {
-        while let (Some(request), Some((memory, _))) = (sending.requests.pop_front(), sending.connection.finish()) {
-            self.rewrite(inner, &request, &memory);
-            self.spare.push(memory);
-        }
-    }
-
-    fn rewrite(&mut self, inner: &Inner, request: &DataRequest, memory: &[u8]) {
-        let bytes = memory.get(..request.bytes as usize).unwrap_or_default();
-        match inner.data_write(request, bytes) {
-            Ok(reply) => self.attributes.mtime = reply.mtime,
-            Err(error) => {
-                self.error.get_or_insert(error);
-            }
-        }
-    }
-
-    /// Sends the run and waits for everything on its way.
-    fn send_all(&mut self, inner: &Inner) -> Result<()> {
-        self.send_run(inner)?;
-        while self.sending.is_some() {
-            self.finish_one(inner);
-        }
-        Ok(())
-    }
-
     /// A write that is at the server when this returns, while others may write too.
     fn write_now(&mut self, inner: &Inner, bytes: &[u8], offset: u64, append: bool) -> Result<()> {
         let operation = if append { DataOperation::Append } else { DataOperation::Write };
@@ -614,8 +530,11 @@ impl State {
         let inode = self.inode();
         let object = self.held.filter(|_| self.object_is_new).map(|held| held.object);
         let request = ShardRequest::Commit { inode, object, size: self.attributes.size, mtime: self.attributes.mtime };
-        let who = &inner.identity.credentials;
-        let answer = inner.call_in(slot, who, inode.shard(), request)?;
+        let answer = inner.call_in(slot, &self.who(inner), inode.shard(), request).map_err(|error| match error {
+            // A new session was begun on the way: to the shard it is not the one that wrote.
+            Error::BadHandle => Error::SessionEnded,
+            error => error,
+        })?;
         let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
         lock(&inner.cache).learn_attributes(&attributes, grants, answer.stamp);
         self.attributes = attributes;

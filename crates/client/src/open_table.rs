@@ -7,7 +7,7 @@ use crate::open_inode::OpenInode;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weft_protocol::{Attributes, InodeNumber};
+use weft_protocol::{Attributes, InodeNumber, SessionId};
 
 /// Closed inodes kept at most; a quarter of the process's descriptors if that is less.
 const IDLE_MAX: usize = 4096;
@@ -39,8 +39,8 @@ impl OpenTable {
     }
 
     /// The inode with one more handle, entered when it was not there.
-    pub fn take(&mut self, attributes: &Attributes, buffer_bytes: usize) -> Arc<OpenInode> {
-        let made = || Arc::new(OpenInode::new(attributes, buffer_bytes));
+    pub fn take(&mut self, attributes: &Attributes, buffer_bytes: usize, session: SessionId) -> Arc<OpenInode> {
+        let made = || Arc::new(OpenInode::new(attributes, buffer_bytes, session));
         let open = Arc::clone(self.inodes.entry(attributes.inode).or_insert_with(made));
         open.handles.fetch_add(1, Ordering::AcqRel);
         open

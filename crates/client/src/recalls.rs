@@ -259,7 +259,7 @@ fn give_up(inner: &Inner, recall: &Recall) -> LeaseMode {
         lock(&inner.cache).note_data_recall(inode, recall.stamp);
         let open = lock(&inner.open).get(inode).cloned();
         if let Some(open) = &open {
-            open.weaken();
+            open.weaken(inner);
         }
         if let Some(invalidator) = inner.invalidator() {
             // The kernel writes its dirty pages back to us before this returns.

@@ -76,8 +76,9 @@ fn report_ready(address: &NodeAddress) -> Outcome<()> {
 
 /// Events go to standard error, as many as WEFT_LOG wants.
 pub fn start_log() {
-    let wanted = std::env::var("WEFT_LOG").unwrap_or_default();
-    let level = wanted.parse().unwrap_or(LevelFilter::INFO);
+    // An empty word would be taken for a level too: for the quietest one.
+    let wanted = std::env::var("WEFT_LOG").ok().filter(|word| !word.is_empty());
+    let level = wanted.and_then(|word| word.parse().ok()).unwrap_or(LevelFilter::INFO);
     tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).with_ansi(false).init();
 }
 

@@ -1,0 +1,117 @@
+//! Gathered runs of written bytes on their way to the server.
+//!
+//! A run's memory is kept until the server has answered for it: when its connection breaks it is written again on another.
+
+use super::{RUNS_OUTSTANDING_MAX, Sending, State};
+use crate::client::Inner;
+use crate::data_calls::request;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use weft_client_core::Taken;
+use weft_protocol::data::{DataOperation, DataRequest};
+use weft_protocol::{Error, Result};
+
+impl State {
+    /// Adds bytes to the run, and sends it when it is full or they do not continue it.
+    pub(super) fn gather(&mut self, inner: &Inner, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+        while !bytes.is_empty() {
+            let spare = &mut self.spare;
+            let taken = match self.run.take(offset, bytes, || spare.pop().unwrap_or_default()) {
+                Taken::All => bytes.len(),
+                Taken::Part(count) => count,
+                Taken::None => 0,
+            };
+            offset += taken as u64;
+            bytes = bytes.get(taken..).unwrap_or_default();
+            self.note_written(offset);
+            if self.run.is_full() || !bytes.is_empty() {
+                self.send_run(inner)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the run, without waiting for its reply.
+    pub(super) fn send_run(&mut self, inner: &Inner) -> Result<()> {
+        let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
+        let held = self.held.ok_or(Error::NoObject)?;
+        let request = request(self.inode(), DataOperation::Write, held, offset, bytes.len());
+        while self.sending.as_ref().is_some_and(|sending| sending.requests.len() >= RUNS_OUTSTANDING_MAX) {
+            self.finish_one(inner);
+        }
+        let mut sending = match self.sending.take() {
+            Some(sending) => sending,
+            None => match inner.data_connection(held.object.node()) {
+                Ok((link, connection)) => Sending { link, connection, requests: VecDeque::new() },
+                Err(error) => {
+                    self.error.get_or_insert(error.clone());
+                    return Err(error);
+                }
+            },
+        };
+        inner.counters.data_requests.fetch_add(1, Ordering::Relaxed);
+        inner.count_write(sending.connection.kind(), bytes.len() as u64);
+        match sending.connection.start_write(&request, bytes) {
+            Ok(()) => {
+                sending.requests.push_back(request);
+                self.sending = Some(sending);
+            }
+            Err(failed) => {
+                // The connection is dead: what was on its way, and this run, are written again on another.
+                self.rewrite_outstanding(inner, sending);
+                self.rewrite(inner, &request, &failed.memory);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest run on its way.
+    pub(super) fn finish_one(&mut self, inner: &Inner) {
+        let Some(mut sending) = self.sending.take() else { return };
+        let (Some(request), Some((memory, reply))) = (sending.requests.pop_front(), sending.connection.finish()) else {
+            sending.link.return_data(sending.connection);
+            return;
+        };
+        match reply.map(|reply| reply.result().copied()) {
+            Ok(Ok(reply)) => {
+                self.attributes.mtime = reply.mtime;
+                self.sending = Some(sending);
+            }
+            Ok(Err(error)) => {
+                self.error.get_or_insert(error);
+                self.sending = Some(sending);
+            }
+            Err(_) => {
+                self.rewrite(inner, &request, &memory);
+                self.rewrite_outstanding(inner, sending);
+            }
+        }
+        self.spare.push(memory);
+    }
+
+    pub(super) fn rewrite_outstanding(&mut self, inner: &Inner, mut sending: Sending) {
+        while let (Some(request), Some((memory, _))) = (sending.requests.pop_front(), sending.connection.finish()) {
+            self.rewrite(inner, &request, &memory);
+            self.spare.push(memory);
+        }
+    }
+
+    pub(super) fn rewrite(&mut self, inner: &Inner, request: &DataRequest, memory: &[u8]) {
+        let bytes = memory.get(..request.bytes as usize).unwrap_or_default();
+        match inner.data_write(request, bytes) {
+            Ok(reply) => self.attributes.mtime = reply.mtime,
+            Err(error) => {
+                self.error.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Sends the run and waits for everything on its way.
+    pub(super) fn send_all(&mut self, inner: &Inner) -> Result<()> {
+        self.send_run(inner)?;
+        while self.sending.is_some() {
+            self.finish_one(inner);
+        }
+        Ok(())
+    }
+}
