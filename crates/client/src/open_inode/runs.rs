@@ -1,6 +1,7 @@
 //! Gathered runs of written bytes on their way to the server.
 //!
-//! A run's memory is kept until the server has answered for it: when its connection breaks it is written again on another.
+//! A run's memory is kept until the server has answered for it: when its connection breaks it is written again on
+//! another.
 
 use super::{RUNS_OUTSTANDING_MAX, Sending, State};
 use crate::client::Inner;
