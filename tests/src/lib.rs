@@ -35,11 +35,20 @@ impl Default for Wanted {
     }
 }
 
+/// Both ends of every connection of every test are in one process: the usual limit of 1024 descriptors is soon reached.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // With a lower limit the tests with many connections say so themselves.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 impl FileSystem {
     /// Starts the nodes and gives them the map. Panics with the reason when that fails: it is a test.
     pub fn start(wanted: Wanted) -> Self {
+        raise_descriptor_limit();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let base = if PathBuf::from("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
         let directory = base.join(format!("weft-test-{}-{number}", std::process::id()));

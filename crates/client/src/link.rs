@@ -11,10 +11,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use weft_protocol::handshake::Purpose;
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::{Error, NodeId, NodeRecord, Result, SessionId, SlotIndex};
-use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, connect};
+use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, TransportError, connect};
 
 /// Slots for callers; the last one is kept for answering recalls, which must never wait for callers.
 const CALLER_SLOTS_MAX: u16 = SLOTS_MAX - 1;
+/// How often a connection is made whose handshake is cut off.
+const HANDSHAKE_ATTEMPTS_MAX: u32 = 3;
 /// Data connections kept when nobody uses them.
 const IDLE_DATA_CONNECTIONS_MAX: usize = 8;
 
@@ -101,13 +103,21 @@ impl Link {
     pub fn connect(&self, identity: &Identity, purpose: Purpose, tcp_only: bool) -> Result<Socket> {
         let address = &self.record.address;
         let near = self.record.identity == identity.node && !address.unix.is_empty() && !tcp_only;
-        let socket =
-            if near { Socket::connect_unix(Path::new(&address.unix)) } else { Socket::connect_tcp(&address.tcp) }
-                .map_err(|_| Error::Unreachable)?;
         let peer =
             Peer { key_name: identity.key_name.clone(), purpose, session: self.session, identity: identity.node };
-        connect(&socket, &peer, &identity.key)?;
-        Ok(socket)
+        let mut attempts = 0;
+        loop {
+            let socket =
+                if near { Socket::connect_unix(Path::new(&address.unix)) } else { Socket::connect_tcp(&address.tcp) }
+                    .map_err(|_| Error::Unreachable)?;
+            attempts += 1;
+            match connect(&socket, &peer, &identity.key) {
+                Ok(_) => return Ok(socket),
+                // A server with too many handshakes under way cuts the oldest off: that may have been ours.
+                Err(TransportError::Io(_)) if attempts < HANDSHAKE_ATTEMPTS_MAX => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Takes a data connection, or makes one.
