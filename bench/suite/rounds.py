@@ -62,8 +62,8 @@ class Samples:
 SLOW_FAILURE_SECONDS = 30
 
 
-def measure(session, groups, samples):
-    """Runs all groups, in each round, until the part's time is over.
+def measure(session, groups, samples, touch_mib=0):
+    """Runs all groups, in each round, until the part's time is over. `touch_mib`: memory that a cell will write first.
 
     A group is (label, [(cell label, function)]); a function returns {key: figure}. Every other round goes backwards through
     the cells of a group, so that none always comes first.
@@ -79,6 +79,7 @@ def measure(session, groups, samples):
             for cell, function in cells if number % 2 == 0 else reversed(cells):
                 if (label, cell) in hopeless:
                     continue
+                session.touch_memory(2 * touch_mib)
                 with Clock() as clock:
                     try:
                         for key, value in function().items():

@@ -16,6 +16,7 @@ from rounds import CellFailed
 PEERS = pathlib.Path(__file__).resolve().parent.parent / "peers"
 # A cell takes seconds; one that hangs must not take the run with it.
 CELL_SECONDS = 180
+TOUCH = bytes(1 << 20)
 
 
 class Session:
@@ -44,6 +45,16 @@ class Session:
         path = self.directory / name
         path.mkdir(mode=0o700, exist_ok=True)
         return path
+
+    def touch_memory(self, mebibytes):
+        """Uses and frees this much memory. A virtual machine hands free memory back to its host, within seconds; whoever
+        uses it next pays for getting it again, five times the cost of writing it. No cell shall pay that for another."""
+        if mebibytes:
+            path = self.directory / "touched"
+            with path.open("wb", buffering=0) as file:
+                for _ in range(mebibytes):
+                    file.write(TOUCH)
+            path.unlink()
 
     def say(self, text):
         print(f"[{time.monotonic() - self._begun:4.0f} s] {self._part}: {text}", file=sys.stderr, flush=True)

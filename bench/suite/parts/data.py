@@ -25,7 +25,7 @@ def run(session):
     for processes in options.processes:
         for request in requests:
             groups.append((f"{request}, {processes} processes", cells(session, processes, request)))
-    measure(session, groups, samples)
+    measure(session, groups, samples, options.size_mib)
     return text(session, samples, requests)
 
 
