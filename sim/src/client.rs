@@ -165,7 +165,7 @@ impl Client {
                 let directories = -i32::from(matches!(call.request, ShardRequest::RemoveDirectory { .. }));
                 let change = DirectoryChange { entries: -1, directories, time: *time };
                 self.cache.directory_became(*parent, change, stamp);
-                self.cache.name_removed(*parent, name);
+                self.cache.name_removed(*parent, name, stamp);
                 self.cache.forget_attributes(*inode);
             }
             (
@@ -175,26 +175,15 @@ impl Client {
                 for directory in [*parent, *new_parent] {
                     self.cache.directory_changed(directory);
                 }
-                self.cache.forget_name(*parent, name);
-                self.cache.forget_name(*new_parent, new_name);
+                self.cache.forget_name(*parent, name, stamp);
+                self.cache.forget_name(*new_parent, new_name, stamp);
                 self.cache.forget_attributes(*inode);
                 if let Some((replaced, _)) = replaced {
                     self.cache.forget_attributes(*replaced);
                 }
             }
             (ShardRequest::ReadDirectory { inode, cursor, .. }, ShardAnswer::Page(page)) => {
-                let listed = page.grants.contains(Grants::DIRECTORY);
-                for entry in &page.entries {
-                    if listed {
-                        self.cache.learn_listed(*inode, &entry.name, (entry.inode, entry.kind));
-                    }
-                    if let Some(attributes) = &entry.attributes {
-                        self.cache.learn_attributes(attributes, page.grants, stamp);
-                    }
-                }
-                if listed && cursor.after.is_none() && page.next.is_none() {
-                    self.cache.learn_complete(*inode, stamp);
-                }
+                self.cache.learn_page(*inode, cursor, page, stamp);
             }
             (ShardRequest::Commit { .. }, ShardAnswer::Entry { attributes, grants }) => {
                 self.cache.learn_attributes(attributes, *grants, stamp);

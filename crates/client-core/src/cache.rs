@@ -8,13 +8,17 @@
 //! Not here: data leases of open files; the kernel's caches above, which are told what is [`Dropped`].
 
 use std::collections::{BTreeMap, VecDeque};
+use weft_protocol::hash::FixedMap;
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
+use weft_protocol::message::shard::{DirectoryCursor, DirectoryPage};
 use weft_protocol::{Attributes, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp};
 
 /// Names kept. Beyond it the oldest are given back.
 const ENTRIES_MAX: usize = 64 << 10;
 /// Attributes kept.
 const ATTRIBUTES_MAX: usize = 64 << 10;
+/// Directories held.
+const DIRECTORIES_MAX: usize = 16 << 10;
 /// Recalls remembered for replies that may still be on their way.
 const RECALLS_MAX: usize = 4096;
 
@@ -54,13 +58,34 @@ struct Term {
 #[derive(Debug)]
 struct CachedName {
     name: Name,
-    /// `None`: the name is not there.
-    target: Option<(InodeNumber, FileKind)>,
+    target: Cached,
     age: u32,
     /// Of the reply that granted it.
     stamp: u64,
     /// Known by the lease on the whole directory, not by one of its own.
     by_directory: bool,
+}
+
+/// A directory that is held as a whole.
+#[derive(Debug)]
+struct HeldDirectory {
+    age: u32,
+    /// Of the reply that granted it first: what was told before may be of an earlier hold, recalled since.
+    since: u64,
+    /// Of the latest reply that granted it.
+    stamp: u64,
+    known: KnownNames,
+    /// Hashes of the names that are known by this lease; more than that now and then.
+    listed: Vec<u64>,
+}
+
+/// Which names of a directory are known.
+#[derive(PartialEq, Eq, Debug)]
+enum KnownNames {
+    Some,
+    /// All up to this one.
+    UpTo(Name),
+    All,
 }
 
 #[derive(Debug)]
@@ -79,12 +104,12 @@ struct CachedAttributes {
 #[derive(Debug, Default)]
 pub struct Cache {
     terms: BTreeMap<ShardId, Term>,
-    names: BTreeMap<(InodeNumber, u64), CachedName>,
+    names: FixedMap<(InodeNumber, u64), CachedName>,
     name_order: VecDeque<(InodeNumber, u64)>,
-    attributes: BTreeMap<InodeNumber, CachedAttributes>,
+    attributes: FixedMap<InodeNumber, CachedAttributes>,
     attribute_order: VecDeque<InodeNumber>,
-    /// Directories all of whose names are known: age of the knowledge, stamp of its grant.
-    complete: BTreeMap<InodeNumber, (u32, u64)>,
+    directories: FixedMap<InodeNumber, HeldDirectory>,
+    directory_order: VecDeque<InodeNumber>,
     /// The stamp of the last recall of a key, while replies granted before may be on their way.
     recalls: BTreeMap<LeaseKey, u64>,
     /// Leases dropped to make room, to be given back, with the stamps of their grants.
@@ -128,7 +153,7 @@ impl Cache {
 
     /// Whether anything is kept that a renewal would keep alive.
     pub fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.attributes.is_empty() && self.complete.is_empty()
+        self.names.is_empty() && self.attributes.is_empty() && self.directories.is_empty()
     }
 
     fn current(&self, inode: InodeNumber, age: u32, now_ms: u64) -> bool {
@@ -141,18 +166,18 @@ impl Cache {
 
     /// What is known of a name.
     pub fn lookup(&self, parent: InodeNumber, name: &Name, now_ms: u64) -> Cached {
-        let complete = self.complete.get(&parent).is_some_and(|(age, _)| self.current(parent, *age, now_ms));
+        let held = self.directories.get(&parent).filter(|held| self.current(parent, held.age, now_ms));
         match self.names.get(&(parent, name.hash64())) {
             Some(known)
                 if known.name == *name
                     && self.current(parent, known.age, now_ms)
-                    && (complete || !known.by_directory) =>
+                    && (held.is_some() || !known.by_directory) =>
             {
-                known.target.map_or(Cached::Absent, |(inode, kind)| Cached::Found(inode, kind))
+                known.target
             }
             // Another name of the same hash may have taken the place of this one.
             Some(_) => Cached::Unknown,
-            None if complete => Cached::Absent,
+            None if held.is_some_and(|held| held.known == KnownNames::All) => Cached::Absent,
             None => Cached::Unknown,
         }
     }
@@ -170,7 +195,8 @@ impl Cache {
             .map(|known| &known.attributes)
     }
 
-    /// A reply granted the name: `target` `None` means that it is not there. A recall that was sent after wins.
+    /// A reply told of a name: `target` `None` means that it is not there. It is kept under a lease of its own, or that
+    /// on its directory. A recall that was sent after wins.
     pub fn learn_name(
         &mut self,
         parent: InodeNumber,
@@ -180,17 +206,59 @@ impl Cache {
         stamp: u64,
     ) {
         let key = (parent, name.hash64());
-        let own = grants.contains(Grants::ENTRY) && !self.recalled(LeaseKey::Entry(parent, key.1), stamp);
-        let complete = self.complete.get(&parent).is_some_and(|(age, _)| *age == self.age(parent));
-        if !own && !complete {
-            self.names.remove(&key);
+        let target = target.map_or(Cached::Absent, |(inode, kind)| Cached::Found(inode, kind));
+        if self.knows_later(key, name, stamp) {
             return;
         }
-        let cached = CachedName { name: name.clone(), target, age: self.age(parent), stamp, by_directory: !own };
-        if self.names.insert(key, cached).is_none() {
-            self.name_order.push_back(key);
+        if grants.contains(Grants::ENTRY) && !self.recalled(LeaseKey::Entry(parent, key.1), stamp) {
+            let age = self.age(parent);
+            self.keep_name(key, CachedName { name: name.clone(), target, age, stamp, by_directory: false });
+        } else if self.holds_since(parent, stamp) {
+            self.learn_listed(parent, name, target, stamp);
+        } else {
+            self.names.remove(&key);
+            self.not_all_known(parent);
         }
         self.make_room();
+    }
+
+    /// Whether what is known of the name is from a later reply (or an own change) than this one.
+    fn knows_later(&self, key: (InodeNumber, u64), name: &Name, stamp: u64) -> bool {
+        let age = self.age(key.0);
+        self.names.get(&key).is_some_and(|known| known.age == age && known.stamp > stamp && known.name == *name)
+    }
+
+    fn keep_name(&mut self, key: (InodeNumber, u64), known: CachedName) {
+        let (by_directory, age) = (known.by_directory, known.age);
+        let before = self.names.insert(key, known);
+        if before.is_none() {
+            self.name_order.push_back(key);
+        }
+        let is_listed = before.is_some_and(|before| before.by_directory && before.age == age);
+        if by_directory
+            && !is_listed
+            && let Some(held) = self.directories.get_mut(&key.0)
+        {
+            held.listed.push(key.1);
+            if held.listed.len() > 2 * ENTRIES_MAX {
+                held.listed.sort_unstable();
+                held.listed.dedup();
+                held.listed.retain(|hash| self.names.contains_key(&(key.0, *hash)));
+            }
+        }
+    }
+
+    /// Whether the directory is held, and was when the shard gave this stamp.
+    fn holds_since(&self, directory: InodeNumber, stamp: u64) -> bool {
+        let age = self.age(directory);
+        self.directories.get(&directory).is_some_and(|held| held.age == age && held.since <= stamp)
+    }
+
+    /// Of a name that is not known any more it must not be believed that it is not there.
+    fn not_all_known(&mut self, directory: InodeNumber) {
+        if let Some(held) = self.directories.get_mut(&directory) {
+            held.known = KnownNames::Some;
+        }
     }
 
     /// A reply granted attributes.
@@ -213,27 +281,70 @@ impl Cache {
         self.make_room();
     }
 
-    /// A reply granted that all names of the directory are known (those learnt since its first page).
+    /// A reply granted a new directory as a whole: that it is empty is all there is to know of it.
     pub fn learn_complete(&mut self, directory: InodeNumber, stamp: u64) {
-        if !self.recalled(LeaseKey::Directory(directory), stamp) {
-            let age = self.age(directory);
-            self.complete.insert(directory, (age, stamp));
+        if self.hold(directory, stamp)
+            && let Some(held) = self.directories.get_mut(&directory)
+        {
+            held.known = KnownNames::All;
         }
     }
 
-    /// A name that is known by the lease on its directory (a page of a listing).
-    pub fn learn_listed(&mut self, directory: InodeNumber, name: &Name, target: (InodeNumber, FileKind)) {
-        let key = (directory, name.hash64());
-        let age = self.age(directory);
-        let keeps_own = self.names.get(&key).is_some_and(|known| !known.by_directory && known.age == age);
-        if keeps_own && self.names.get(&key).is_some_and(|known| known.target == Some(target)) {
-            return;
+    /// A page of a listing, with the names and attributes that it grants.
+    pub fn learn_page(&mut self, directory: InodeNumber, cursor: &DirectoryCursor, page: &DirectoryPage, stamp: u64) {
+        let listed = page.grants.contains(Grants::DIRECTORY) && self.hold(directory, stamp);
+        for entry in &page.entries {
+            if listed {
+                self.learn_listed(directory, &entry.name, Cached::Found(entry.inode, entry.kind), stamp);
+            }
+            if let Some(attributes) = &entry.attributes {
+                self.learn_attributes(attributes, page.grants, stamp);
+            }
         }
-        let cached = CachedName { name: name.clone(), target: Some(target), age, stamp: 0, by_directory: true };
-        if self.names.insert(key, cached).is_none() {
-            self.name_order.push_back(key);
+        let Some(held) = self.directories.get_mut(&directory).filter(|_| listed) else { return };
+        let goes_on = match &cursor.after {
+            None => held.known != KnownNames::All,
+            Some(after) => held.known == KnownNames::UpTo(after.clone()),
+        };
+        if goes_on {
+            let last = page.next.as_ref().and_then(|next| next.after.clone());
+            held.known = last.map_or(KnownNames::All, KnownNames::UpTo);
         }
         self.make_room();
+    }
+
+    /// A reply granted the directory. `false`: it was recalled since.
+    fn hold(&mut self, directory: InodeNumber, stamp: u64) -> bool {
+        if self.recalled(LeaseKey::Directory(directory), stamp) {
+            return false;
+        }
+        let age = self.age(directory);
+        match self.directories.get_mut(&directory) {
+            Some(held) if held.age == age => {
+                held.stamp = held.stamp.max(stamp);
+                held.since <= stamp
+            }
+            known => {
+                let new = known.is_none();
+                let held = HeldDirectory { age, since: stamp, stamp, known: KnownNames::Some, listed: Vec::new() };
+                self.directories.insert(directory, held);
+                if new {
+                    self.directory_order.push_back(directory);
+                }
+                true
+            }
+        }
+    }
+
+    /// A name that is known by the lease on its directory.
+    fn learn_listed(&mut self, directory: InodeNumber, name: &Name, target: Cached, stamp: u64) {
+        let key = (directory, name.hash64());
+        let age = self.age(directory);
+        let own = self.names.get(&key).filter(|known| !known.by_directory && known.age == age && known.name == *name);
+        if own.is_some_and(|known| known.target == target) || self.knows_later(key, name, stamp) {
+            return;
+        }
+        self.keep_name(key, CachedName { name: name.clone(), target, age, stamp, by_directory: true });
     }
 
     /// An own operation added names to the directory, or removed them, as the reply with this stamp told: what is known
@@ -275,33 +386,36 @@ impl Cache {
         self.attributes.remove(&inode);
     }
 
-    /// An own operation removed the name. It is known to be absent where the lease on it, or on the directory, is held.
-    pub fn name_removed(&mut self, parent: InodeNumber, name: &Name) {
-        if let Some(known) = self.names.get_mut(&(parent, name.hash64())) {
-            if known.name == *name {
-                known.target = None;
-            } else {
-                self.names.remove(&(parent, name.hash64()));
-            }
-        }
+    /// An own operation removed the name, as the reply with this stamp told. It is known to be absent where the lease on
+    /// it, or on the directory, is held.
+    pub fn name_removed(&mut self, parent: InodeNumber, name: &Name, stamp: u64) {
+        self.name_changed(parent, name, Cached::Absent, stamp);
     }
 
-    /// Nothing is known of the name any more.
-    pub fn forget_name(&mut self, parent: InodeNumber, name: &Name) {
-        // A directory whose names were all known is so no more: absence of the name here would read as absence there.
-        self.names.remove(&(parent, name.hash64()));
-        self.complete.remove(&parent);
+    /// An own operation changed what the name stands for: nothing is known of it any more.
+    pub fn forget_name(&mut self, parent: InodeNumber, name: &Name, stamp: u64) {
+        self.name_changed(parent, name, Cached::Unknown, stamp);
+    }
+
+    /// Replies from before the change, still on their way, are not to be taken for what holds now.
+    fn name_changed(&mut self, parent: InodeNumber, name: &Name, target: Cached, stamp: u64) {
+        let key = (parent, name.hash64());
+        let age = self.age(parent);
+        let stamp = stamp + 1;
+        if let Some(known) = self.names.get_mut(&key).filter(|known| known.age == age) {
+            known.target = if known.name == *name { target } else { Cached::Unknown };
+            known.stamp = known.stamp.max(stamp);
+        } else if self.holds_since(parent, stamp) {
+            self.keep_name(key, CachedName { name: name.clone(), target, age, stamp, by_directory: true });
+        } else {
+            self.names.remove(&key);
+            self.note_recall(LeaseKey::Entry(parent, key.1), stamp);
+        }
     }
 
     /// A recall came. Data leases are not kept here.
     pub fn recall(&mut self, key: LeaseKey, stamp: u64) -> Dropped {
-        if self.recalls.len() >= RECALLS_MAX {
-            // Replies older than thousands of recalls are not on their way any more, or their session has ended.
-            let oldest = self.recalls.values().copied().min().unwrap_or(0);
-            let middle = oldest + (stamp.saturating_sub(oldest)) / 2;
-            self.recalls.retain(|_, stamp| *stamp > middle);
-        }
-        self.recalls.insert(key, stamp);
+        self.note_recall(key, stamp);
         let mut dropped = Dropped::default();
         match key {
             LeaseKey::Attributes(inode) => {
@@ -312,26 +426,42 @@ impl Cache {
                 if let Some(known) = self.names.remove(&(parent, hash)) {
                     dropped.names.push((parent, known.name));
                 }
-                self.complete.remove(&parent);
+                self.not_all_known(parent);
             }
             LeaseKey::Directory(directory) => {
-                self.complete.remove(&directory);
-                let range = (directory, 0)..=(directory, u64::MAX);
-                let listed: Vec<u64> = self
-                    .names
-                    .range(range)
-                    .filter(|(_, known)| known.by_directory)
-                    .map(|((_, hash), _)| *hash)
-                    .collect();
-                for hash in listed {
-                    if let Some(known) = self.names.remove(&(directory, hash)) {
-                        dropped.names.push((directory, known.name));
-                    }
+                if let Some(held) = self.directories.remove(&directory) {
+                    dropped.names = self.drop_listed(directory, &held);
                 }
             }
             LeaseKey::Data(_) => {}
         }
         dropped
+    }
+
+    /// Drops the names that were known by the lease on their directory.
+    fn drop_listed(&mut self, directory: InodeNumber, held: &HeldDirectory) -> Vec<(InodeNumber, Name)> {
+        let mut dropped = Vec::new();
+        for hash in &held.listed {
+            let key = (directory, *hash);
+            if self.names.get(&key).is_some_and(|known| known.by_directory)
+                && let Some(known) = self.names.remove(&key)
+            {
+                dropped.push((directory, known.name));
+            }
+        }
+        dropped
+    }
+
+    /// Grants of the key by replies with smaller stamps, which may be on their way, count no more.
+    fn note_recall(&mut self, key: LeaseKey, stamp: u64) {
+        if self.recalls.len() >= RECALLS_MAX {
+            // Replies older than thousands of recalls are not on their way any more, or their session has ended.
+            let oldest = self.recalls.values().copied().min().unwrap_or(0);
+            let middle = oldest + (stamp.saturating_sub(oldest)) / 2;
+            self.recalls.retain(|_, stamp| *stamp > middle);
+        }
+        let latest = self.recalls.entry(key).or_default();
+        *latest = (*latest).max(stamp);
     }
 
     fn recalled(&self, key: LeaseKey, stamp: u64) -> bool {
@@ -352,10 +482,7 @@ impl Cache {
         while self.names.len() > ENTRIES_MAX {
             let Some(key) = self.name_order.pop_front() else { break };
             if let Some(known) = self.names.remove(&key) {
-                // A complete directory with a name missing would lie.
-                if let Some((_, stamp)) = self.complete.remove(&key.0) {
-                    self.surplus.insert(LeaseKey::Directory(key.0), stamp);
-                }
+                self.not_all_known(key.0);
                 if !known.by_directory {
                     self.surplus.insert(LeaseKey::Entry(key.0, key.1), known.stamp);
                 }
@@ -369,12 +496,23 @@ impl Cache {
                 self.evicted.inodes.push(inode);
             }
         }
+        while self.directories.len() > DIRECTORIES_MAX {
+            let Some(directory) = self.directory_order.pop_front() else { break };
+            if let Some(held) = self.directories.remove(&directory) {
+                self.surplus.insert(LeaseKey::Directory(directory), held.stamp);
+                let dropped = self.drop_listed(directory, &held);
+                self.evicted.names.extend(dropped);
+            }
+        }
         // Keys removed otherwise stay in the order queues: keep those short too.
         if self.name_order.len() > 2 * ENTRIES_MAX {
             self.name_order.retain(|key| self.names.contains_key(key));
         }
         if self.attribute_order.len() > 2 * ATTRIBUTES_MAX {
             self.attribute_order.retain(|inode| self.attributes.contains_key(inode));
+        }
+        if self.directory_order.len() > 2 * DIRECTORIES_MAX {
+            self.directory_order.retain(|directory| self.directories.contains_key(directory));
         }
     }
 
@@ -395,114 +533,12 @@ impl Cache {
         std::mem::take(&mut self.evicted)
     }
 
-    /// Whether the name is known not to be there by a lease on the name itself. Only then can a recall tell a cache
-    /// above which name is meant.
+    /// Whether it is kept of this very name that it is not there (and not only of its directory that all is known). Only
+    /// then can a recall tell a cache above which name is meant.
     pub fn is_absent_by_name(&self, parent: InodeNumber, name: &Name, now_ms: u64) -> bool {
-        let own = self.names.get(&(parent, name.hash64())).is_some_and(|known| !known.by_directory);
-        own && self.lookup(parent, name, now_ms) == Cached::Absent
+        self.names.contains_key(&(parent, name.hash64())) && self.lookup(parent, name, now_ms) == Cached::Absent
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use weft_protocol::Layout;
-
-    const DIRECTORY: InodeNumber = InodeNumber::ROOT;
-
-    fn attributes(size: u64, time: i64) -> Attributes {
-        let time = Timestamp(time);
-        Attributes {
-            inode: DIRECTORY,
-            kind: FileKind::Directory,
-            mode: 0o755,
-            links: 2,
-            uid: 0,
-            gid: 0,
-            size,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            layout: Layout::Empty,
-        }
-    }
-
-    fn made(time: i64) -> DirectoryChange {
-        DirectoryChange { entries: 1, directories: 0, time: Timestamp(time) }
-    }
-
-    /// A cache whose shard has just been heard.
-    fn heard() -> Cache {
-        let mut cache = Cache::new();
-        cache.renewed(ShardId::ROOT, 0, 0);
-        cache
-    }
-
-    fn size_and_time(cache: &Cache) -> Option<(u64, i64)> {
-        cache.attributes(DIRECTORY, 1).map(|known| (known.size, known.mtime.0))
-    }
-
-    #[test]
-    fn own_changes_count_in_whatever_order_their_replies_come() {
-        let mut cache = heard();
-        cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, 3);
-        cache.directory_became(DIRECTORY, made(30), 6);
-        cache.directory_became(DIRECTORY, made(20), 5);
-        assert_eq!(size_and_time(&cache), Some((7, 30)));
-        // A reply to a change from before the attributes were granted: they have it.
-        cache.directory_became(DIRECTORY, made(5), 2);
-        assert_eq!(size_and_time(&cache), Some((7, 30)));
-    }
-
-    #[test]
-    fn an_answer_from_before_an_own_change_is_not_believed() {
-        let mut cache = heard();
-        cache.directory_became(DIRECTORY, made(20), 5);
-        for (stamp, believed) in [(4, false), (5, false), (6, true)] {
-            cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, stamp);
-            assert_eq!(size_and_time(&cache).is_some(), believed, "stamp {stamp}");
-        }
-    }
-
-    #[test]
-    fn a_recall_that_passed_the_grant_wins() {
-        let mut cache = heard();
-        let name = Name::new(b"n").unwrap();
-        let key = LeaseKey::Entry(DIRECTORY, name.hash64());
-        cache.recall(key, 8);
-        cache.learn_name(DIRECTORY, &name, None, Grants::ENTRY, 7);
-        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Unknown);
-        cache.learn_name(DIRECTORY, &name, None, Grants::ENTRY, 9);
-        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Absent);
-        let dropped = cache.recall(key, 10);
-        assert_eq!(dropped.names, [(DIRECTORY, name.clone())]);
-        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Unknown);
-    }
-
-    #[test]
-    fn nothing_is_believed_after_the_term() {
-        let mut cache = heard();
-        cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, 1);
-        let end = SESSION_TERM_MS - SESSION_TERM_MARGIN_MS;
-        assert!(cache.attributes(DIRECTORY, end - 1).is_some());
-        assert!(cache.attributes(DIRECTORY, end).is_none());
-        // Heard again only after the term: the shard may have given the lease to somebody else meanwhile.
-        cache.renewed(ShardId::ROOT, end + 5, end + 6);
-        assert!(cache.attributes(DIRECTORY, end + 7).is_none());
-    }
-
-    #[test]
-    fn what_is_made_in_a_known_directory_and_removed_is_known() {
-        let mut cache = heard();
-        let name = Name::new(b"n").unwrap();
-        cache.learn_complete(DIRECTORY, 1);
-        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Absent);
-        cache.learn_name(DIRECTORY, &name, Some((InodeNumber::from_raw(9), FileKind::Regular)), Grants::empty(), 2);
-        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Found(InodeNumber::from_raw(9), FileKind::Regular));
-        cache.name_removed(DIRECTORY, &name);
-        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Absent);
-        let dropped = cache.recall(LeaseKey::Directory(DIRECTORY), 3);
-        assert_eq!(dropped.names, [(DIRECTORY, name.clone())]);
-        assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Unknown);
-    }
-}
+mod tests;

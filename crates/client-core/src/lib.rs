@@ -1,12 +1,14 @@
 //! What a client decides, without I/O: what it may still believe ([`Cache`]), which written bytes it gathers
-//! ([`WriteBehind`]) and which it reads ahead ([`ReadAhead`]).
+//! ([`WriteBehind`]), which bytes and which names it asks for ahead ([`ReadAhead`], [`LookAhead`]).
 //!
 //! The client library joins this to connections and threads, the simulation to a virtual network.
 
 mod cache;
+mod look_ahead;
 mod read_ahead;
 mod write_behind;
 
 pub use cache::{Cache, Cached, DirectoryChange, Dropped};
+pub use look_ahead::{LookAhead, PageAhead};
 pub use read_ahead::{ReadAhead, Window};
 pub use write_behind::{Taken, WriteBehind};

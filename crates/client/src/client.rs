@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use weft_client_core::{Cache, Dropped};
+use weft_client_core::{Cache, Dropped, LookAhead};
 use weft_protocol::handshake::KeyName;
 use weft_protocol::limits::{HANDLE_BUFFER_BYTES, RELEASE_KEYS_MAX};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
@@ -102,6 +102,8 @@ pub(crate) struct Inner {
     links: Mutex<HashMap<NodeId, Arc<Link>>>,
     /// Rank 3.
     pub cache: Mutex<Cache>,
+    /// Rank 3: held for one look.
+    pub look_ahead: Mutex<LookAhead>,
     /// Inodes that are open. Rank 0.
     pub open: Mutex<OpenTable>,
     /// Object identifiers, per storage server. Rank 2.
@@ -219,6 +221,7 @@ impl Inner {
             session: AtomicU64::new(a),
             links: Mutex::default(),
             cache: Mutex::default(),
+            look_ahead: Mutex::default(),
             open: Mutex::new(OpenTable::new()),
             batches: Mutex::default(),
             closed_leases: Mutex::default(),

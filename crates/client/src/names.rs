@@ -7,7 +7,7 @@ use crate::link::lock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_client_core::{Cached, DirectoryChange};
+use weft_client_core::{Cached, DirectoryChange, PageAhead};
 use weft_protocol::message::shard::{
     DirectoryCursor, DirectoryEntry, RenameMode, ShardAnswer, ShardRequest, SymlinkTarget,
 };
@@ -174,6 +174,9 @@ impl Client {
             }
             Cached::Unknown => {}
         }
+        if let Some(entry) = self.look_ahead(who, parent, name) {
+            return Ok(entry);
+        }
         let answer = inner.call(who, parent.shard(), ShardRequest::Lookup { parent, name: name.clone() })?;
         match answer.answer {
             ShardAnswer::Entry { attributes, grants } => {
@@ -192,6 +195,25 @@ impl Client {
             }
             _ => Err(Error::Malformed),
         }
+    }
+
+    /// A look-up that follows others in the order of names: asks for a page that begins with it. `None`: it does not
+    /// follow others, or the page has no answer.
+    fn look_ahead(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Option<Entry> {
+        let inner = &self.0;
+        let PageAhead { after, entries } = lock(&inner.look_ahead).missed(parent, name)?;
+        let cursor = DirectoryCursor { bucket: 0, after: Some(after) };
+        let Ok(page) = self.read_directory(who, parent, &cursor, entries, true) else {
+            lock(&inner.look_ahead).refused(parent);
+            return None;
+        };
+        let known = match inner.cached(who, parent, name) {
+            Cached::Found(inode, _) => lock(&inner.cache).attributes(inode, inner.clock_ms()).cloned(),
+            Cached::Absent | Cached::Unknown => None,
+        };
+        let last = page.entries.last().map(|entry| &entry.name);
+        lock(&inner.look_ahead).page_came(parent, last, known.is_some());
+        known.map(|attributes| inner.entry(parent, name, &attributes))
     }
 
     /// How long a cache above may keep that this name is not there. Asked after a lookup that found nothing.
@@ -272,7 +294,7 @@ impl Client {
         self.0.name_gone(inode, links);
         let mut cache = lock(&self.0.cache);
         cache.directory_became(parent, DirectoryChange { entries: -1, directories, time }, answer.stamp);
-        cache.name_removed(parent, name);
+        cache.name_removed(parent, name, answer.stamp);
         cache.forget_attributes(inode);
         Ok(())
     }
@@ -301,8 +323,8 @@ impl Client {
         for directory in [parent, new_parent] {
             cache.directory_changed(directory);
         }
-        cache.forget_name(parent, name);
-        cache.forget_name(new_parent, new_name);
+        cache.forget_name(parent, name, answer.stamp);
+        cache.forget_name(new_parent, new_name, answer.stamp);
         for changed in [Some(inode), replaced.map(|(inode, _)| inode)].into_iter().flatten() {
             cache.forget_attributes(changed);
         }
@@ -322,20 +344,9 @@ impl Client {
         let request = ShardRequest::ReadDirectory { inode, cursor: cursor.clone(), entries_max, with_attributes };
         let answer = inner.call(who, inode.shard(), request)?;
         let ShardAnswer::Page(mut page) = answer.answer else { return Err(Error::Malformed) };
-        let listed = page.grants.contains(Grants::DIRECTORY);
         let now = inner.clock_ms();
         let mut cache = lock(&inner.cache);
-        for entry in &page.entries {
-            if listed {
-                cache.learn_listed(inode, &entry.name, (entry.inode, entry.kind));
-            }
-            if let Some(attributes) = &entry.attributes {
-                cache.learn_attributes(attributes, page.grants, answer.stamp);
-            }
-        }
-        if listed && cursor.after.is_none() && page.next.is_none() {
-            cache.learn_complete(inode, answer.stamp);
-        }
+        cache.learn_page(inode, cursor, &page, answer.stamp);
         let holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
         drop(cache);
         for attributes in page.entries.iter_mut().filter_map(|entry| entry.attributes.as_mut()) {

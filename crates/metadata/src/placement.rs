@@ -2,6 +2,7 @@
 //!
 //! Not here: making it (`back/intent.rs`).
 
+use weft_protocol::hash::spread;
 use weft_protocol::{ClusterMap, InodeNumber, Name, NodeId, ShardId};
 
 /// A shard of `home` when that node has one, else any shard; by hash, so that a repeated call chooses alike. Without a
@@ -19,15 +20,6 @@ pub fn shard_for(map: &ClusterMap, here: ShardId, home: Option<NodeId>, parent: 
         return here;
     }
     u16::try_from(pick(map.shards.len())).map_or(here, ShardId)
-}
-
-/// Spreads all bits over all bits (the finalizer of MurmurHash3).
-pub(crate) fn spread(mut hash: u64) -> u64 {
-    hash ^= hash >> 33;
-    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
-    hash ^= hash >> 33;
-    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    hash ^ hash >> 33
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod data;
 pub mod error;
 pub mod frame;
 pub mod handshake;
+pub mod hash;
 pub mod ids;
 pub mod layout;
 pub mod lease;

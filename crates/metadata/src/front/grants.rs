@@ -45,9 +45,11 @@ impl<K: KeyValue> Shard<K> {
         self.stamp + 1
     }
 
-    /// A name, there or not there. A name that an intent is about is not granted.
+    /// A name, there or not there. A name that an intent is about is not granted, nor is one that the session's lease
+    /// on the whole directory covers.
     pub(super) fn grant_entry(&mut self, session: SessionId, parent: InodeNumber, name: &Name) -> Grants {
-        if self.back.locked(parent, name).is_some() {
+        let covered = self.leases.holder(&LeaseKey::Directory(parent), session).is_some();
+        if covered || self.back.locked(parent, name).is_some() {
             return Grants::empty();
         }
         self.grant(session, LeaseKey::Entry(parent, name.hash64()), Grants::ENTRY)

@@ -7,9 +7,9 @@
 //! Invariant: `held` of a session is the number of keys that name it as a holder, and its log names each of them.
 //! Not here: when to grant (`grants.rs`, `data.rs`), recalls (`recall.rs`).
 
-use crate::placement::spread;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{Hash, Hasher};
+use weft_protocol::hash::{BlockHasher, FixedMap};
 use weft_protocol::limits::LEASES_PER_SESSION_MAX;
 use weft_protocol::{InodeNumber, LeaseKey, LeaseMode, SessionId};
 
@@ -49,32 +49,7 @@ impl Holders {
     }
 }
 
-/// A hasher without a secret, the same in each run.
-#[derive(Default)]
-struct FixedHasher(u64);
-
-impl Hasher for FixedHasher {
-    fn finish(&self) -> u64 {
-        spread(self.0)
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = (self.0.rotate_left(29) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn write_isize(&mut self, number: isize) {
-        self.write_u64(number as u64);
-    }
-}
-
-#[expect(clippy::disallowed_types, reason = "a fixed hasher, and never iterated: replay sees no order of it")]
-type Part = std::collections::HashMap<LeaseKey, Holders, BuildHasherDefault<FixedHasher>>;
+type Part = FixedMap<LeaseKey, Holders>;
 
 /// What a session was granted.
 #[derive(Default)]
@@ -101,7 +76,7 @@ impl Leases {
     }
 
     fn part_index(key: &LeaseKey) -> usize {
-        let mut hasher = FixedHasher::default();
+        let mut hasher = BlockHasher::default();
         key.hash(&mut hasher);
         // The upper bits: the table inside a part uses the lower ones and the topmost seven.
         (hasher.finish() >> 40) as usize % PARTS

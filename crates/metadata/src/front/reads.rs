@@ -81,12 +81,7 @@ impl<K: KeyValue> Shard<K> {
         let session = call.session();
         let listing = self.back.list(&call.credentials, number, cursor.after.as_ref(), entries_max)?;
         let key = LeaseKey::Directory(number);
-        let mut grants = Grants::empty();
-        if cursor.after.is_none() {
-            grants |= self.grant(session, key, Grants::DIRECTORY);
-        } else if self.leases.holder(&key, session).is_some() && !self.parking.is_claimed(&key) {
-            grants |= Grants::DIRECTORY;
-        }
+        let mut grants = self.grant(session, key, Grants::DIRECTORY);
         let mut entries = Vec::with_capacity(listing.entries.len());
         for (name, Dentry { inode, kind }) in listing.entries {
             let attributes = if with_attributes { self.listed(session, inode) } else { None };

@@ -1,0 +1,166 @@
+//! What is believed, and what not any more.
+
+use super::*;
+use weft_protocol::Layout;
+use weft_protocol::message::shard::DirectoryEntry;
+
+const DIRECTORY: InodeNumber = InodeNumber::ROOT;
+
+fn attributes(size: u64, time: i64) -> Attributes {
+    let time = Timestamp(time);
+    Attributes {
+        inode: DIRECTORY,
+        kind: FileKind::Directory,
+        mode: 0o755,
+        links: 2,
+        uid: 0,
+        gid: 0,
+        size,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        layout: Layout::Empty,
+    }
+}
+
+fn made(time: i64) -> DirectoryChange {
+    DirectoryChange { entries: 1, directories: 0, time: Timestamp(time) }
+}
+
+/// A cache whose shard has just been heard.
+fn heard() -> Cache {
+    let mut cache = Cache::new();
+    cache.renewed(ShardId::ROOT, 0, 0);
+    cache
+}
+
+fn size_and_time(cache: &Cache) -> Option<(u64, i64)> {
+    cache.attributes(DIRECTORY, 1).map(|known| (known.size, known.mtime.0))
+}
+
+#[test]
+fn own_changes_count_in_whatever_order_their_replies_come() {
+    let mut cache = heard();
+    cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, 3);
+    cache.directory_became(DIRECTORY, made(30), 6);
+    cache.directory_became(DIRECTORY, made(20), 5);
+    assert_eq!(size_and_time(&cache), Some((7, 30)));
+    // A reply to a change from before the attributes were granted: they have it.
+    cache.directory_became(DIRECTORY, made(5), 2);
+    assert_eq!(size_and_time(&cache), Some((7, 30)));
+}
+
+#[test]
+fn an_answer_from_before_an_own_change_is_not_believed() {
+    let mut cache = heard();
+    cache.directory_became(DIRECTORY, made(20), 5);
+    for (stamp, believed) in [(4, false), (5, false), (6, true)] {
+        cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, stamp);
+        assert_eq!(size_and_time(&cache).is_some(), believed, "stamp {stamp}");
+    }
+}
+
+#[test]
+fn a_recall_that_passed_the_grant_wins() {
+    let mut cache = heard();
+    let name = Name::new(b"n").unwrap();
+    let key = LeaseKey::Entry(DIRECTORY, name.hash64());
+    cache.recall(key, 8);
+    cache.learn_name(DIRECTORY, &name, None, Grants::ENTRY, 7);
+    assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Unknown);
+    cache.learn_name(DIRECTORY, &name, None, Grants::ENTRY, 9);
+    assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Absent);
+    let dropped = cache.recall(key, 10);
+    assert_eq!(dropped.names, [(DIRECTORY, name.clone())]);
+    assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Unknown);
+}
+
+#[test]
+fn nothing_is_believed_after_the_term() {
+    let mut cache = heard();
+    cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, 1);
+    let end = SESSION_TERM_MS - SESSION_TERM_MARGIN_MS;
+    assert!(cache.attributes(DIRECTORY, end - 1).is_some());
+    assert!(cache.attributes(DIRECTORY, end).is_none());
+    // Heard again only after the term: the shard may have given the lease to somebody else meanwhile.
+    cache.renewed(ShardId::ROOT, end + 5, end + 6);
+    assert!(cache.attributes(DIRECTORY, end + 7).is_none());
+}
+
+#[test]
+fn what_is_made_in_a_known_directory_and_removed_is_known() {
+    let mut cache = heard();
+    let name = Name::new(b"n").unwrap();
+    cache.learn_complete(DIRECTORY, 1);
+    assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Absent);
+    cache.learn_name(DIRECTORY, &name, Some((InodeNumber::from_raw(9), FileKind::Regular)), Grants::empty(), 2);
+    assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Found(InodeNumber::from_raw(9), FileKind::Regular));
+    cache.name_removed(DIRECTORY, &name, 2);
+    assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Absent);
+    let dropped = cache.recall(LeaseKey::Directory(DIRECTORY), 3);
+    assert_eq!(dropped.names, [(DIRECTORY, name.clone())]);
+    assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Unknown);
+}
+
+fn page(names: &[&str], next: bool) -> DirectoryPage {
+    let entry = |text: &&str| DirectoryEntry {
+        name: Name::new(text.as_bytes()).unwrap(),
+        inode: InodeNumber::from_raw(9),
+        kind: FileKind::Regular,
+        attributes: None,
+    };
+    let entries: Vec<_> = names.iter().map(entry).collect();
+    let last = entries.last().map(|entry| entry.name.clone()).filter(|_| next);
+    let next = last.map(|last| after(Some(&last)));
+    DirectoryPage { entries, next, grants: Grants::DIRECTORY, parent: DIRECTORY }
+}
+
+fn after(name: Option<&Name>) -> DirectoryCursor {
+    DirectoryCursor { bucket: 0, after: name.cloned() }
+}
+
+fn known(cache: &Cache, text: &str) -> Cached {
+    cache.lookup(DIRECTORY, &Name::new(text.as_bytes()).unwrap(), 1)
+}
+
+const FOUND: Cached = Cached::Found(InodeNumber::from_raw(9), FileKind::Regular);
+
+#[test]
+fn pages_that_follow_each_other_make_the_directory_known() {
+    let mut cache = heard();
+    let (b, c) = (Name::new(b"b").unwrap(), Name::new(b"c").unwrap());
+    cache.learn_page(DIRECTORY, &after(None), &page(&["a", "b"], true), 1);
+    assert_eq!(known(&cache, "a"), FOUND);
+    assert_eq!(known(&cache, "x"), Cached::Unknown);
+    // A page from elsewhere tells its names and no more.
+    cache.learn_page(DIRECTORY, &after(Some(&c)), &page(&["e"], false), 2);
+    assert_eq!((known(&cache, "e"), known(&cache, "x")), (FOUND, Cached::Unknown));
+    cache.learn_page(DIRECTORY, &after(Some(&b)), &page(&["c", "e"], false), 3);
+    assert_eq!(known(&cache, "x"), Cached::Absent);
+    let mut dropped = cache.recall(LeaseKey::Directory(DIRECTORY), 4).names;
+    dropped.sort();
+    let names = ["a", "b", "c", "e"].map(|text| (DIRECTORY, Name::new(text.as_bytes()).unwrap()));
+    assert_eq!(dropped, names);
+    assert_eq!(known(&cache, "a"), Cached::Unknown);
+    // A page from before the recall comes late.
+    cache.learn_page(DIRECTORY, &after(None), &page(&["a"], false), 3);
+    assert_eq!((known(&cache, "a"), known(&cache, "x")), (Cached::Unknown, Cached::Unknown));
+}
+
+#[test]
+fn a_page_from_before_an_own_change_does_not_undo_it() {
+    let mut cache = heard();
+    let (a, b) = (Name::new(b"a").unwrap(), Name::new(b"b").unwrap());
+    cache.learn_page(DIRECTORY, &after(None), &page(&["a", "b", "c"], false), 5);
+    cache.name_removed(DIRECTORY, &a, 5);
+    cache.forget_name(DIRECTORY, &b, 5);
+    cache.learn_page(DIRECTORY, &after(None), &page(&["a", "b", "c"], false), 5);
+    assert_eq!((known(&cache, "a"), known(&cache, "b"), known(&cache, "c")), (Cached::Absent, Cached::Unknown, FOUND));
+    cache.learn_page(DIRECTORY, &after(None), &page(&["a", "b", "c"], false), 6);
+    assert_eq!((known(&cache, "a"), known(&cache, "b")), (FOUND, FOUND));
+    // Not held: the grant of a look-up that was on its way when the name was removed.
+    let elsewhere = InodeNumber::from_raw(77);
+    cache.name_removed(elsewhere, &a, 7);
+    cache.learn_name(elsewhere, &a, Some((elsewhere, FileKind::Regular)), Grants::ENTRY, 7);
+    assert_eq!(cache.lookup(elsewhere, &a, 1), Cached::Unknown);
+}
