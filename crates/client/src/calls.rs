@@ -36,16 +36,21 @@ impl Inner {
     pub fn call_in(&self, slot: SlotFor, who: &Credentials, shard: ShardId, request: ShardRequest) -> Result<Answer> {
         self.counters.shard_calls.fetch_add(1, Ordering::Relaxed);
         let credentials = self.identity.said(who);
-        let mut call =
-            ShardCall { shard, epoch: MapEpoch(0), slot: Default::default(), sequence: 0, credentials, request };
+        let mut message = Message::Shard(ShardCall {
+            shard,
+            epoch: MapEpoch(0),
+            slot: Default::default(),
+            sequence: 0,
+            credentials,
+            request,
+        });
         let busy_since = Instant::now();
         let mut attempts = 0;
         loop {
             let map = self.map();
             let node = map.node_of(shard).ok_or(Error::WrongShard(shard))?;
             let link = self.link(node)?;
-            call.epoch = map.epoch;
-            match self.call_once(&link, slot, &mut call) {
+            match self.call_once(&link, slot, &mut message, map.epoch) {
                 Err(Error::Busy) if busy_since.elapsed() < BUSY_MAX => std::thread::sleep(BUSY_WAIT),
                 Err(Error::StaleMap(_) | Error::WrongShard(_)) if attempts < ATTEMPTS_MAX => {
                     attempts += 1;
@@ -61,18 +66,18 @@ impl Inner {
     }
 
     /// One slot, one sequence; the connection is made again as often as it breaks.
-    fn call_once(&self, link: &Link, slot_for: SlotFor, call: &mut ShardCall) -> Result<Answer> {
+    fn call_once(&self, link: &Link, slot_for: SlotFor, message: &mut Message, epoch: MapEpoch) -> Result<Answer> {
+        let Message::Shard(call) = message else { return Err(Error::Malformed) };
         let mut slot = link.take_slot(slot_for);
         slot.sequence += 1;
-        call.slot = slot.index;
-        call.sequence = slot.sequence;
-        let message = Message::Shard(call.clone());
+        (call.slot, call.sequence, call.epoch) = (slot.index, slot.sequence, epoch);
+        let shard = call.shard;
         let sent_ms = self.clock_ms();
-        let result = self.exchange(link, &mut slot, &message);
+        let result = self.exchange(link, &mut slot, message);
         link.return_slot(slot);
         let Message::ShardReply(reply) = result? else { return Err(Error::Malformed) };
         if !matches!(reply.result, Err(Error::SessionEnded)) {
-            lock(&self.cache).renewed(call.shard, sent_ms, self.clock_ms());
+            lock(&self.cache).renewed(shard, sent_ms, self.clock_ms());
         }
         reply.result.map(|answer| Answer { stamp: reply.stamp, answer })
     }

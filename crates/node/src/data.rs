@@ -39,8 +39,8 @@ impl<'a> DataConnection<'a> {
     pub fn serve(&mut self) -> Result<()> {
         let mut header = [0; REQUEST_BYTES];
         loop {
-            self.socket.look_before_sleep();
-            self.socket.receive_exact(&mut header)?;
+            let have = self.socket.receive_some_soon(&mut header)?;
+            self.socket.receive_exact(header.get_mut(have..).unwrap_or_default())?;
             let request = DataRequest::decode(&header).map_err(|_| TransportError::Malformed)?;
             self.handle(&request)?;
         }

@@ -15,15 +15,16 @@ pub struct ControlConnection {
     socket: Socket,
     next_id: u64,
     out: Vec<u8>,
-    /// Received and not yet taken: `received[taken..]`.
+    /// Received and not yet taken: `received[taken..filled]`.
     received: Vec<u8>,
     taken: usize,
+    filled: usize,
 }
 
 impl ControlConnection {
     /// Over a socket whose handshake is done.
     pub fn new(socket: Socket) -> Self {
-        Self { socket, next_id: 1, out: Vec::with_capacity(512), received: Vec::new(), taken: 0 }
+        Self { socket, next_id: 1, out: Vec::with_capacity(512), received: Vec::new(), taken: 0, filled: 0 }
     }
 
     /// The socket, for shutting it down from another thread.
@@ -34,9 +35,8 @@ impl ControlConnection {
     /// Sends a request and waits for its reply.
     pub fn call(&mut self, message: &Message) -> Result<Message> {
         let id = self.send(message)?;
-        self.socket.look_before_sleep();
         loop {
-            let (reply_id, reply) = self.receive()?;
+            let (reply_id, reply) = self.receive_with(Socket::receive_some_soon)?;
             if reply_id == id {
                 return Ok(reply);
             }
@@ -61,17 +61,23 @@ impl ControlConnection {
 
     /// Waits for the next message.
     pub fn receive(&mut self) -> Result<(u64, Message)> {
+        self.receive_with(Socket::receive_some)
+    }
+
+    fn receive_with(&mut self, receive: fn(&Socket, &mut [u8]) -> Result<usize>) -> Result<(u64, Message)> {
         loop {
             if let Some(message) = self.take_received()? {
                 return Ok(message);
             }
-            self.receive_more()?;
+            let into = self.room();
+            let count = receive(&self.socket, self.received.get_mut(into..).unwrap_or_default())?;
+            self.filled += count;
         }
     }
 
     /// The next message that has come already, without a system call.
     pub fn take_received(&mut self) -> Result<Option<(u64, Message)>> {
-        let bytes = self.received.get(self.taken..).unwrap_or_default();
+        let bytes = self.received.get(self.taken..self.filled).unwrap_or_default();
         let Some(frame) = frame::split(bytes).map_err(|_| TransportError::Malformed)? else { return Ok(None) };
         let message = codec::from_bytes(frame.body).map_err(|_| TransportError::Malformed)?;
         let id = frame.id;
@@ -79,13 +85,14 @@ impl ControlConnection {
         Ok(Some((id, message)))
     }
 
-    fn receive_more(&mut self) -> Result<()> {
-        self.received.drain(..self.taken);
+    /// Makes room for what comes next; where it begins.
+    fn room(&mut self) -> usize {
+        self.received.copy_within(self.taken..self.filled, 0);
+        self.filled -= self.taken;
         self.taken = 0;
-        let have = self.received.len();
-        self.received.resize(have + RECEIVE_BYTES, 0);
-        let result = self.socket.receive_some(self.received.get_mut(have..).unwrap_or_default());
-        self.received.truncate(have + *result.as_ref().unwrap_or(&0));
-        result.map(|_| ())
+        if self.received.len() < self.filled + RECEIVE_BYTES {
+            self.received.resize(self.filled + RECEIVE_BYTES, 0);
+        }
+        self.filled
     }
 }

@@ -4,7 +4,6 @@
 //! A signal that interrupts a call does not show.
 
 use crate::{Result, TransportError};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -176,15 +175,16 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits until there is something to receive, or [`LOOK_BEFORE_SLEEP`] has passed, without sleeping: others that
-    /// can run go first. Waking a sleeping core costs more than most replies take.
-    pub fn look_before_sleep(&self) {
+    /// As [`Socket::receive_some`], for whoever expects a message soon: looks for [`LOOK_BEFORE_SLEEP`] before it sleeps,
+    /// while others that can run go first. Waking a sleeping core costs more than most replies take.
+    pub fn receive_some_soon(&self, bytes: &mut [u8]) -> Result<usize> {
         let start = Instant::now();
         loop {
-            let mut ready = [PollFd::new(&self.fd, PollFlags::IN)];
-            let nothing_yet = matches!(poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0));
-            if !nothing_yet || start.elapsed() >= LOOK_BEFORE_SLEEP {
-                return;
+            if let Some(count) = self.receive_now(bytes)? {
+                return Ok(count);
+            }
+            if start.elapsed() >= LOOK_BEFORE_SLEEP {
+                return self.receive_some(bytes);
             }
             rustix::thread::sched_yield();
         }
