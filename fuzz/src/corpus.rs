@@ -18,10 +18,14 @@ const INSTANCE: &str = r#"{"map":{"name":"w","epoch":1,"nodes":[{"id":0,"host":"
     "address":{"tcp":"127.0.0.1:1","unix":"/r/0.sock"},"stores":true}],"shards":[0,0]},"processes":[],
     "directory":"/r"}"#;
 
+const USER_KEY: &str = r#"{"weft_user_key":1,"file_system":"w","user":"u","id":"0123456789abcdef","uid":1,"gid":2,
+    "groups":[3,4],"key":"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+    "addresses":["127.0.0.1:1"]}"#;
+
 /// What every target begins with: all golden bytes (the wrong kind is as good as any other input), and a little text.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = golden().map(|(_, bytes)| bytes).collect();
-    seeds.extend([NODE_CONFIG.into(), INSTANCE.into(), b"name".to_vec(), Vec::new()]);
+    seeds.extend([NODE_CONFIG.into(), INSTANCE.into(), USER_KEY.into(), b"name".to_vec(), Vec::new()]);
     seeds
 }
 

@@ -30,6 +30,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("map", targets::map),
     ("node_config", targets::node_config),
     ("instance", targets::instance),
+    ("user_key", targets::user_key),
     ("inode", targets::inode),
     ("shard", program::run),
 ];

@@ -3,7 +3,7 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
-use weft_client::Instance;
+use weft_client::{Instance, KeyFile};
 use weft_metadata::back::Inode;
 use weft_node::NodeConfig;
 use weft_protocol::capability::CAPABILITY_BYTES;
@@ -134,6 +134,11 @@ pub fn instance(bytes: &[u8]) -> bool {
     let text = serde_json::to_vec(&instance).expect("JSON of a value that came from JSON");
     assert!(serde_json::from_slice::<Instance>(&text).is_ok());
     true
+}
+
+/// The key of a user.
+pub fn user_key(bytes: &[u8]) -> bool {
+    json::<KeyFile>(bytes)
 }
 
 fn json<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> bool {

@@ -83,7 +83,7 @@ impl FileSystem {
         }
         let shards = (0..wanted.nodes * wanted.shards_per_node).map(|shard| NodeId(shard % wanted.nodes)).collect();
         let map = ClusterMap { name, epoch: MapEpoch(1), nodes, shards };
-        let instance = Instance { map: map.clone(), processes: Vec::new(), directory };
+        let instance = Instance { map: map.clone(), processes: Vec::new(), directory, user_key: None };
         let file_system = Self { instance, key: NodeKey::new(key), threads };
         let client = file_system.client(Way::Auto);
         for node in &map.nodes {

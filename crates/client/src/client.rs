@@ -14,13 +14,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use weft_client_core::{Cache, Dropped, LookAhead};
-use weft_protocol::handshake::KeyName;
 use weft_protocol::limits::{HANDLE_BUFFER_BYTES, RELEASE_KEYS_MAX};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::ShardRequest;
 use weft_protocol::{
-    Capability, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, Name, NodeId, NodeKey, ObjectId, Result,
-    SessionId, ShardId, UserKey,
+    Capability, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, Name, NodeId, ObjectId, Result, SessionId,
+    ShardId,
 };
 
 /// Which way file data takes.
@@ -133,6 +132,11 @@ impl Client {
         self.0.identity.credentials.clone()
     }
 
+    /// Whether the key speaks for one user only: whoever calls, the servers take it as his.
+    pub fn is_for_one_user(&self) -> bool {
+        self.0.identity.is_user()
+    }
+
     /// The map as last seen.
     pub fn map(&self) -> Arc<ClusterMap> {
         self.0.map()
@@ -204,20 +208,16 @@ impl Drop for Inner {
 
 impl Inner {
     fn new(instance: &Instance, options: &ClientOptions) -> Result<Self> {
-        let key = owner_key(instance)?;
-        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        let groups = rustix::process::getgroups().unwrap_or_default();
-        let groups = groups.into_iter().map(rustix::process::Gid::as_raw).collect();
-        let node = crate::instance::local_identity().map_err(device)?;
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|_| Error::Device(5))?;
         let (a, b) = (u64_of(&random[..8]), u64_of(&random[8..]));
-        let home = pick_home(&instance.map, node, b).ok_or(Error::Unreachable)?;
+        let (identity, map) = Identity::of(instance, SessionId(a))?;
+        let home = pick_home(&map, identity.node, b).ok_or(Error::Unreachable)?;
         Ok(Self {
-            identity: Identity { key_name: KeyName::Owner, key, node, credentials: Credentials { uid, gid, groups } },
+            identity,
             way: options.way,
             buffer_bytes: if options.buffer_bytes == 0 { HANDLE_BUFFER_BYTES } else { options.buffer_bytes },
-            map: RwLock::new(Arc::new(instance.map.clone())),
+            map: RwLock::new(Arc::new(map)),
             session: AtomicU64::new(a),
             links: Mutex::default(),
             cache: Mutex::default(),
@@ -448,18 +448,11 @@ fn pick_home(map: &ClusterMap, here: weft_protocol::NodeIdentity, random: u64) -
     choice.get(index).map(|node| node.id)
 }
 
-/// The owner's key, derived from the node key that `weft up` left in the runtime directory.
-fn owner_key(instance: &Instance) -> Result<UserKey> {
-    let bytes = std::fs::read(instance.node_key_path()).map_err(|_| Error::AccessDenied)?;
-    let bytes: [u8; 32] = bytes.try_into().map_err(|_| Error::AccessDenied)?;
-    Ok(UserKey::derive(&NodeKey::new(bytes), &KeyName::Owner))
-}
-
 fn u64_of(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
-fn device(error: io::Error) -> Error {
+pub(crate) fn device(error: io::Error) -> Error {
     Error::Device(error.raw_os_error().unwrap_or(weft_protocol::error::errno::EIO))
 }

@@ -9,18 +9,23 @@
 //! | `NODE.sock`, `NODE.log`, `NODE.pid` | Unix socket, log and process id of each node here |
 //! | `up.pid` | process id of a `weft up` that is still at work |
 //! | `mounts/` | a file per mount: its mount point and process id |
+//! | `users/` | a file per key that `weft user add` made here, without the key |
+//!
+//! `.user/NAME/mounts/` beside them has the mounts of file systems that this user opens with a key ([`KeyFile`]).
 //!
 //! A `.pid` file has two numbers: the process id and its start time (field 22 of /proc/PID/stat).
 //!
 //! On a crash: the files stay. A run that was killed before it wrote `instance.json` is still found by its `.pid`
 //! files.
 
+use crate::key_file::KeyFile;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use weft_protocol::{ClusterMap, NodeId, NodeIdentity, UserKey};
+use std::sync::Arc;
+use weft_protocol::{ClusterMap, NodeId, NodeIdentity, NodeKey, UserKey};
 
 /// Longest name of a file system: it stands in paths of sockets, which may have 107 bytes in all.
 pub const INSTANCE_NAME_BYTES_MAX: usize = 32;
@@ -47,6 +52,10 @@ pub struct Instance {
     /// Directory of these files. Not stored.
     #[serde(skip)]
     pub directory: PathBuf,
+    /// The key that opens it, when it is not this user's own: then nothing but its name is known of it here, until a
+    /// node is asked. Not stored.
+    #[serde(skip)]
+    pub user_key: Option<Arc<KeyFile>>,
 }
 
 impl NodeProcess {
@@ -69,6 +78,28 @@ impl Instance {
     /// The directory of the file system of this name, whether it is there or not.
     pub fn directory_of(name: &str) -> PathBuf {
         Self::runtime_directory().join(name)
+    }
+
+    /// A file system that a key opens.
+    pub fn of_key(key: KeyFile) -> Instance {
+        let map = ClusterMap { name: key.file_system.clone(), ..ClusterMap::default() };
+        let directory = Self::user_directory().join(&key.file_system);
+        Instance { map, processes: Vec::new(), directory, user_key: Some(Arc::new(key)) }
+    }
+
+    /// The directory that has a directory per file system of others that is mounted here. No name of a file system
+    /// begins with a dot.
+    pub fn user_directory() -> PathBuf {
+        Self::runtime_directory().join(".user")
+    }
+
+    /// Makes sure that the directory for the records of its mounts is there, and this user's own.
+    pub fn prepare_mounts(&self) -> io::Result<()> {
+        let (parent, directory) = (Self::runtime_directory(), self.mounts_directory());
+        let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        make(&parent).map_err(|error| at(&parent, &error))?;
+        require_own(&parent)?;
+        make(&directory).map_err(|error| at(&directory, &error))
     }
 
     /// Whether this can name a file system: letters, digits, `-`, `_` and `.`, the first a letter or digit.
@@ -153,7 +184,7 @@ impl Instance {
             Err(error) => return Err(at(&path, &error)),
         }
         let map = ClusterMap { name: name.to_owned(), ..ClusterMap::default() };
-        Ok(Instance { map, processes: processes_of_pid_files(&directory)?, directory })
+        Ok(Instance { map, processes: processes_of_pid_files(&directory)?, directory, user_key: None })
     }
 
     /// Whether any of its nodes still runs.
@@ -166,9 +197,24 @@ impl Instance {
         self.directory.join("node.key")
     }
 
+    /// The node key: whoever can read it owns the file system.
+    pub fn node_key(&self) -> io::Result<NodeKey> {
+        let path = self.node_key_path();
+        let bytes = fs::read(&path).map_err(|error| at(&path, &error))?;
+        let bytes: [u8; 32] = bytes
+            .try_into()
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{}: is no key", path.display())))?;
+        Ok(NodeKey::new(bytes))
+    }
+
     /// The directory that has a file per mount.
     pub fn mounts_directory(&self) -> PathBuf {
         self.directory.join("mounts")
+    }
+
+    /// The directory that has a file per key that was made for a user.
+    pub fn users_directory(&self) -> PathBuf {
+        self.directory.join("users")
     }
 
     /// Writes `instance.json` (to a temporary file, then renamed).
@@ -186,11 +232,13 @@ impl Instance {
         write().map_err(|error| at(&path, &error))
     }
 
-    /// Removes the runtime files. Directories other than `mounts` (a store that `up` did not make) are left, and named
-    /// in the error.
+    /// Removes the runtime files. Directories other than `mounts` and `users` (a store that `up` did not make) are left,
+    /// and named in the error.
     pub fn remove(&self) -> io::Result<()> {
-        remove_files(&self.mounts_directory())?;
-        remove_if_there(fs::remove_dir(self.mounts_directory()), &self.mounts_directory())?;
+        for directory in [self.mounts_directory(), self.users_directory()] {
+            remove_files(&directory)?;
+            remove_if_there(fs::remove_dir(&directory), &directory)?;
+        }
         remove_files(&self.directory)?;
         remove_if_there(fs::remove_dir(&self.directory), &self.directory)
     }
@@ -355,7 +403,7 @@ mod tests {
             store: "/s".into(),
             store_made: true,
         };
-        let instance = Instance { map, processes: vec![process], directory: scratch.0.join("w") };
+        let instance = Instance { map, processes: vec![process], directory: scratch.0.join("w"), user_key: None };
         fs::create_dir_all(instance.mounts_directory()).expect("made");
         instance.save().expect("saved");
         fs::write(instance.mounts_directory().join("1.json"), "{}").expect("written");

@@ -99,7 +99,8 @@ impl Link {
         self.returned.notify_one();
     }
 
-    /// Connects, over the Unix socket where the node is ours (and `tcp_only` is not asked for).
+    /// Connects, over the Unix socket where the node is ours (and `tcp_only` is not asked for). That socket is in the
+    /// owner's own directory: a user who cannot reach it there takes TCP.
     pub fn connect(&self, identity: &Identity, purpose: Purpose, tcp_only: bool) -> Result<Socket> {
         let address = &self.record.address;
         let near = self.record.identity == identity.node && !address.unix.is_empty() && !tcp_only;
@@ -107,9 +108,13 @@ impl Link {
             Peer { key_name: identity.key_name.clone(), purpose, session: self.session, identity: identity.node };
         let mut attempts = 0;
         loop {
-            let socket =
-                if near { Socket::connect_unix(Path::new(&address.unix)) } else { Socket::connect_tcp(&address.tcp) }
-                    .map_err(|_| Error::Unreachable)?;
+            let unix = near.then(|| Socket::connect_unix(Path::new(&address.unix)));
+            let socket = match unix {
+                Some(Ok(socket)) => Ok(socket),
+                Some(Err(error)) if !identity.is_user() => Err(error),
+                Some(Err(_)) | None => Socket::connect_tcp(&address.tcp),
+            };
+            let socket = socket.map_err(|_| Error::Unreachable)?;
             attempts += 1;
             match connect(&socket, &peer, &identity.key) {
                 Ok(_) => return Ok(socket),

@@ -95,7 +95,9 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
     let (node, under_way) = (Arc::clone(node), Arc::clone(handshakes));
     let thread = std::thread::Builder::new().name("connection".to_owned()).stack_size(STACK_BYTES);
     let spawned = thread.spawn(move || {
-        let proven = accept(&socket, &node.key, node.config.node, node.config.identity, node.epoch());
+        let (key, config) = (&node.key, &node.config);
+        let admit = |name: &_| node.revoked.check(name);
+        let proven = accept(&socket, key, config.node, config.identity, node.epoch(), admit);
         under_way.end(number);
         match proven {
             Ok(peer) if peer.purpose == Purpose::Data => serve_data(&node, &socket, &peer),

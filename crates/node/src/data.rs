@@ -35,13 +35,14 @@ impl<'a> DataConnection<'a> {
         Self { node, store, socket, peer, pipe: Pipe::new(), at_hand: Vec::new() }
     }
 
-    /// Serves until the peer closes the connection or says what it may not.
+    /// Serves until the peer closes the connection, says what it may not, or has lost its key.
     pub fn serve(&mut self) -> Result<()> {
         let mut header = [0; REQUEST_BYTES];
         loop {
             let have = self.socket.receive_some_soon(&mut header)?;
             self.socket.receive_exact(header.get_mut(have..).unwrap_or_default())?;
             let request = DataRequest::decode(&header).map_err(|_| TransportError::Malformed)?;
+            self.node.revoked.check(&self.peer.key_name).map_err(TransportError::Refused)?;
             self.handle(&request)?;
         }
     }
@@ -164,7 +165,7 @@ impl<'a> DataConnection<'a> {
     fn pass(&self, request: &DataRequest, object: &dyn ObjectHandle, grant: Grant) -> Result<()> {
         let same_node = self.socket.kind() == SocketKind::Unix && self.peer.identity == self.node.config.identity;
         let own = match &self.peer.key_name {
-            KeyName::User(credentials) => credentials.uid == request.capability.owner_uid,
+            KeyName::User { credentials, .. } => credentials.uid == request.capability.owner_uid,
             KeyName::Owner | KeyName::Node(_) => true,
         };
         let write = request.bytes == 1 && grant.write;

@@ -26,6 +26,7 @@ pub fn handle(
     message: Message,
     sink: &mut Sink<'_>,
 ) -> Result<()> {
+    node.revoked.check(&peer.key_name).map_err(TransportError::Refused)?;
     AtomicCounters::add(&node.counters.requests, 1);
     match message {
         Message::Shard(call) => handle_shard_call(node, peer, from, id, call, sink),
@@ -68,7 +69,7 @@ fn peer_text(peer: &Peer) -> String {
     let who = match &peer.key_name {
         KeyName::Node(node) => format!("node {node}"),
         KeyName::Owner => "owner".to_owned(),
-        KeyName::User(credentials) => format!("uid {}", credentials.uid),
+        KeyName::User { credentials, .. } => format!("uid {}", credentials.uid),
     };
     format!("{who}, session {:016x}", peer.session.0)
 }
@@ -112,7 +113,7 @@ fn check_call(node: &Node, call: &ShardCall) -> std::result::Result<(), Error> {
 fn credentials(node: &Node, peer: &Peer, said: Option<Credentials>) -> Credentials {
     let owner = || Credentials { uid: node.config.owner_uid, gid: node.config.owner_gid, groups: Box::default() };
     match &peer.key_name {
-        KeyName::User(credentials) => credentials.clone(),
+        KeyName::User { credentials, .. } => credentials.clone(),
         KeyName::Owner => said.unwrap_or_else(owner),
         KeyName::Node(_) => said.unwrap_or_default(),
     }
@@ -124,11 +125,11 @@ fn handle_node_request(
     request: NodeRequest,
     sink: &mut Sink<'_>,
 ) -> std::result::Result<NodeAnswer, Error> {
-    let privileged = !matches!(peer.key_name, KeyName::User(_));
+    let privileged = !matches!(peer.key_name, KeyName::User { .. });
     match request {
         NodeRequest::Ping => Ok(NodeAnswer::Done),
         NodeRequest::GetMap => Ok(NodeAnswer::Map((*node.map()).clone())),
-        NodeRequest::Status => Ok(NodeAnswer::Status(status::of(node))),
+        NodeRequest::Status if privileged => Ok(NodeAnswer::Status(status::of(node))),
         NodeRequest::SetMap(map) if privileged => shards::set_map(node, map, sink).map(|()| NodeAnswer::Done),
         NodeRequest::Stuck if privileged => Ok(NodeAnswer::InFlight(status::longest_in_flight(node))),
         NodeRequest::Shutdown if privileged => {
@@ -138,6 +139,14 @@ fn handle_node_request(
             }
             Ok(NodeAnswer::Done)
         }
-        NodeRequest::SetMap(_) | NodeRequest::Stuck | NodeRequest::Shutdown => Err(Error::NotPermitted),
+        NodeRequest::RevokeKey(key) if privileged => {
+            tracing::info!("key {key} is revoked");
+            node.revoked.revoke(key).map(|()| NodeAnswer::Done)
+        }
+        NodeRequest::SetMap(_)
+        | NodeRequest::Status
+        | NodeRequest::Stuck
+        | NodeRequest::Shutdown
+        | NodeRequest::RevokeKey(_) => Err(Error::NotPermitted),
     }
 }

@@ -17,6 +17,7 @@ mod courier;
 mod data;
 mod dispatch;
 mod event_loop;
+mod revoked;
 mod sessions;
 mod shards;
 mod state;
@@ -146,6 +147,7 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
         pending: Mutex::new(HashMap::new()),
         next_token: AtomicU64::new(1),
         sessions: Mutex::default(),
+        revoked: revoked::Revoked::default(),
         store,
         couriers: courier::Couriers::new(weak.clone()),
         loops,

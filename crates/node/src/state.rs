@@ -6,6 +6,7 @@
 use crate::NodeConfig;
 use crate::courier::Couriers;
 use crate::event_loop::Mailbox;
+use crate::revoked::Revoked;
 use crate::sessions::Sessions;
 use crate::shards::{ShardSlot, Waiting};
 use crate::storage_server::StorageServer;
@@ -29,6 +30,7 @@ pub struct Node {
     pub pending: Mutex<HashMap<u64, Waiting>>,
     pub next_token: AtomicU64,
     pub sessions: Mutex<Sessions>,
+    pub revoked: Revoked,
     pub store: Option<StorageServer>,
     pub couriers: Couriers,
     pub loops: Vec<Arc<Mailbox>>,

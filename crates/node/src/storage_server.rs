@@ -98,7 +98,7 @@ pub fn for_shard(node: &Node, shard: ShardId, token: Option<u64>, request: Stora
 
 fn lease_objects(node: &Node, server: &StorageServer, peer: &Peer, count: u32) -> Result<StorageAnswer> {
     let owner_uid = match &peer.key_name {
-        KeyName::User(credentials) => credentials.uid,
+        KeyName::User { credentials, .. } => credentials.uid,
         KeyName::Owner | KeyName::Node(_) => node.config.owner_uid,
     };
     let (epoch, now) = (node.epoch(), clock::wall_seconds());

@@ -11,7 +11,7 @@
 
 use crate::credentials::Credentials;
 use crate::error::Error;
-use crate::ids::{MapEpoch, NodeId, NodeIdentity, SessionId};
+use crate::ids::{KeyId, MapEpoch, NodeId, NodeIdentity, SessionId};
 use serde::{Deserialize, Serialize};
 
 /// Label under which the server's proof is made.
@@ -26,8 +26,8 @@ pub enum KeyName {
     Node(NodeId),
     /// The owner of the file system: may speak for every user.
     Owner,
-    /// A user: his requests have exactly these credentials.
-    User(Credentials),
+    /// A user, with one of the keys that were made for him: his requests have exactly these credentials.
+    User { key: KeyId, credentials: Credentials },
 }
 
 /// What a connection is for.

@@ -52,6 +52,28 @@ plain_id!(
     NodeIdentity(u64)
 );
 
+/// Names a user's key, also to those who do not have it: chosen at random when the key is made. What is revoked is
+/// named by it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct KeyId(pub u64);
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl std::str::FromStr for KeyId {
+    type Err = crate::error::Error;
+
+    /// The 16 digits that [`KeyId`] is shown as.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let number = digits.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+        number.map(Self).ok_or(crate::error::Error::Invalid)
+    }
+}
+
 impl ShardId {
     /// The shard that holds `/`.
     pub const ROOT: ShardId = ShardId(0);
@@ -128,6 +150,16 @@ mod tests {
         assert_eq!((inode.shard(), inode.sequence()), (ShardId(65535), SEQUENCE_MAX));
         assert_eq!(InodeNumber::ROOT, InodeNumber::new(ShardId::ROOT, 1));
         assert_eq!(ObjectId::new(NodeId(3), 7).to_string(), "3:7");
+    }
+
+    #[test]
+    fn a_key_id_is_16_digits() {
+        for id in [KeyId(0), KeyId(0x1234), KeyId(u64::MAX)] {
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+        for bad in ["", "12", "00000000000000000", "000000000000000g", "+00000000000000f", "000000000000000F"] {
+            assert!(bad.parse::<KeyId>().is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -28,7 +28,9 @@ pub use attributes::{AttributeChanges, Attributes, FileKind, TimeChange};
 pub use capability::{Capability, NodeKey, Rights, UserKey};
 pub use credentials::Credentials;
 pub use error::{Error, Result};
-pub use ids::{Generation, InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId, SlotIndex};
+pub use ids::{
+    Generation, InodeNumber, KeyId, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId, SlotIndex,
+};
 pub use layout::Layout;
 pub use lease::{Grants, LeaseKey, LeaseMode};
 pub use map::{ClusterMap, NodeAddress, NodeRecord};
@@ -40,4 +42,5 @@ pub use time::Timestamp;
 /// | version | change |
 /// | --- | --- |
 /// | 1 | first version |
-pub const PROTOCOL_VERSION: u8 = 1;
+/// | 2 | `KeyName::User` has the id of the key; `NodeRequest::RevokeKey`; `Status` is for the owner |
+pub const PROTOCOL_VERSION: u8 = 2;

@@ -29,6 +29,8 @@ pub const OBJECT_BATCH_COUNT: u32 = 1024;
 pub const RELEASE_KEYS_MAX: usize = 4096;
 /// Groups in a user's credentials. What Linux allows is 65,536; NFS allows 16.
 pub const GROUPS_MAX: usize = 256;
+/// Keys of users that a node remembers as revoked. Beyond it the owner is told `Busy`: a new file system has new keys.
+pub const REVOKED_KEYS_MAX: usize = 65_536;
 /// Hard links to one inode.
 pub const LINKS_MAX: u32 = 65_000;
 /// Largest size of a file, bytes: offsets stay positive as signed 64-bit numbers.

@@ -138,6 +138,7 @@ every_variant!(node_request, NodeRequest, examples::node_requests(), {
     NodeRequest::Status => "Status",
     NodeRequest::Stuck => "Stuck",
     NodeRequest::Shutdown => "Shutdown",
+    NodeRequest::RevokeKey(_) => "RevokeKey",
 });
 every_variant!(node_answer, NodeAnswer, examples::node_answers(), {
     NodeAnswer::Done => "Done",
@@ -194,7 +195,7 @@ every_variant!(time_change, TimeChange, examples::time_changes(), {
 every_variant!(key_name, KeyName, examples::key_names(), {
     KeyName::Node(_) => "Node",
     KeyName::Owner => "Owner",
-    KeyName::User(_) => "User",
+    KeyName::User { .. } => "User",
 });
 every_variant!(purpose, Purpose, examples::purposes(), {
     Purpose::Control => "Control",

@@ -143,6 +143,10 @@ impl BulkConnection for SocketBulk {
 
     fn descriptor(&mut self, request: &DataRequest) -> Result<(DataReply, Passed)> {
         self.drain()?;
+        if self.kind() == SocketKind::Tcp {
+            // Descriptors do not pass through TCP: what the server would say is known.
+            return Ok((DataReply::failed(request.id, &weft_protocol::Error::NotSupported), None));
+        }
         self.socket.send_all(&request.encode())?;
         let mut header = [0; REPLY_BYTES];
         let passed = receive_descriptor(&self.socket, &mut header)?;

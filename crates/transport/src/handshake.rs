@@ -57,8 +57,15 @@ pub fn connect(socket: &Socket, peer: &Peer, key: &UserKey) -> Result<Welcomed> 
     Ok(Welcomed { node: server.node, identity: server.identity, epoch })
 }
 
-/// The server's side. On an error the connection is to be closed.
-pub fn accept(socket: &Socket, key: &NodeKey, node: NodeId, identity: NodeIdentity, epoch: MapEpoch) -> Result<Peer> {
+/// The server's side. `admit` is asked last, of a name that is proven. On an error the connection is to be closed.
+pub fn accept(
+    socket: &Socket,
+    key: &NodeKey,
+    node: NodeId,
+    identity: NodeIdentity,
+    epoch: MapEpoch,
+    admit: impl FnOnce(&KeyName) -> std::result::Result<(), Error>,
+) -> Result<Peer> {
     let deadline = Deadline::begin(socket)?;
     let hello: ClientHello = receive(socket, deadline)?;
     let user_key = UserKey::derive(key, &hello.key_name);
@@ -68,7 +75,11 @@ pub fn accept(socket: &Socket, key: &NodeKey, node: NodeId, identity: NodeIdenti
     send(socket, &server)?;
     let proof: ClientProof = receive(socket, deadline)?;
     let proven = user_key.prove(CLIENT_LABEL, &transcript) == proof.proof;
-    let result = if proven { check(socket, &hello.key_name) } else { Err(Error::AccessDenied) };
+    let result = if proven {
+        check(socket, &hello.key_name).and_then(|()| admit(&hello.key_name))
+    } else {
+        Err(Error::AccessDenied)
+    };
     send(socket, &Welcome { result: result.clone().map(|()| epoch) })?;
     socket.set_timeout(None)?;
     match result {
@@ -78,6 +89,7 @@ pub fn accept(socket: &Socket, key: &NodeKey, node: NodeId, identity: NodeIdenti
             session: hello.session,
             identity: hello.identity,
         }),
+        Err(error) if proven => Err(TransportError::Refused(error)),
         Err(_) => Err(TransportError::WrongKey),
     }
 }
@@ -112,8 +124,10 @@ impl Deadline {
 /// A user's key over a Unix socket is good only in the hands of a process of that user (or of root).
 fn check(socket: &Socket, name: &KeyName) -> std::result::Result<(), Error> {
     match (name, socket.peer_uid()) {
-        (KeyName::User(credentials), Some(uid)) if uid != credentials.uid && uid != 0 => Err(Error::AccessDenied),
-        (KeyName::User(credentials), _) => credentials.check(),
+        (KeyName::User { credentials, .. }, Some(uid)) if uid != credentials.uid && uid != 0 => {
+            Err(Error::AccessDenied)
+        }
+        (KeyName::User { credentials, .. }, _) => credentials.check(),
         _ => Ok(()),
     }
 }

@@ -39,17 +39,22 @@ type KnownGroups = (Instant, Box<[u32]>);
 pub struct Callers {
     /// The user of the client's key.
     own: Credentials,
+    /// The key is that user's only: the servers take every caller as him, so this side does, too.
+    only_own: bool,
     /// Rank 2. Held for one look, not while /proc is read.
     known: Mutex<HashMap<Caller, KnownGroups>>,
 }
 
 impl Callers {
-    pub fn new(own: Credentials) -> Self {
-        Self { own, known: Mutex::new(HashMap::new()) }
+    pub fn new(own: Credentials, only_own: bool) -> Self {
+        Self { own, only_own, known: Mutex::new(HashMap::new()) }
     }
 
     /// The caller's credentials.
     pub fn credentials(&self, caller: Caller) -> Credentials {
+        if self.only_own {
+            return self.own.clone();
+        }
         let groups = if caller.uid == self.own.uid {
             self.own.groups.clone()
         } else if caller.uid == 0 || caller.pid == 0 {
@@ -101,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_own_user_has_the_groups_of_the_key() {
-        let callers = Callers::new(Credentials { uid: 1000, gid: 100, groups: [4, 7].into() });
+        let callers = Callers::new(Credentials { uid: 1000, gid: 100, groups: [4, 7].into() }, false);
         let own = callers.credentials(Caller { uid: 1000, gid: 100, pid: 1 });
         assert_eq!(own, Credentials { uid: 1000, gid: 100, groups: [4, 7].into() });
         let new_group = callers.credentials(Caller { uid: 1000, gid: 7, pid: 1 });
@@ -112,5 +117,14 @@ mod tests {
         assert!(unseen.groups.is_empty());
         let gone = callers.credentials(Caller { uid: 5, gid: 5, pid: u32::MAX });
         assert!(gone.groups.is_empty());
+    }
+
+    #[test]
+    fn with_the_key_of_a_user_everybody_is_that_user() {
+        let user = Credentials { uid: 1000, gid: 100, groups: [4].into() };
+        let callers = Callers::new(user.clone(), true);
+        for uid in [0, 5, 1000] {
+            assert_eq!(callers.credentials(Caller { uid, gid: 7, pid: 1 }), user);
+        }
     }
 }

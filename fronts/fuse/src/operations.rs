@@ -60,7 +60,7 @@ impl Front {
     pub fn new(client: Client) -> Self {
         let modes = Arc::new(OpenModes::new());
         let caches = Arc::new(KernelCaches::new(modes.clone()));
-        let callers = Callers::new(client.credentials());
+        let callers = Callers::new(client.credentials(), client.is_for_one_user());
         let (files, directories) = (Handles::new(), Handles::new());
         Self { client, callers, settings: OnceLock::new(), files, directories, modes, caches }
     }

@@ -1,7 +1,7 @@
 //! What is asked of a node as such: the map, its state, its end.
 
 use super::storage::Space;
-use crate::ids::{NodeId, ShardId};
+use crate::ids::{KeyId, NodeId, ShardId};
 use crate::map::ClusterMap;
 use serde::{Deserialize, Serialize};
 
@@ -14,12 +14,15 @@ pub enum NodeRequest {
     GetMap,
     /// Owner or node: a map with a higher epoch. Answer: `Done`.
     SetMap(ClusterMap),
-    /// Anybody: state and counters. Answer: `Status`.
+    /// Owner or node: state and counters. Answer: `Status`.
     Status,
     /// Owner: every request in flight. Answer: `InFlight`.
     Stuck,
     /// Owner: end the process. Answer: `Done`, then the sockets close.
     Shutdown,
+    /// Owner: this user's key opens nothing any more; its connections are closed at their next request. `weft user
+    /// remove` sends it to every node. Answer: `Done`.
+    RevokeKey(KeyId),
 }
 
 /// What a node answers.

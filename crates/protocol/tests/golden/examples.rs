@@ -14,8 +14,8 @@ use weft_protocol::message::shard::{
 use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
     AttributeChanges, Attributes, Capability, ClusterMap, Credentials, Error, FileKind, Generation, Grants,
-    InodeNumber, Layout, LeaseKey, LeaseMode, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord,
-    ObjectId, Rights, SessionId, ShardId, SlotIndex, TimeChange, Timestamp,
+    InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey,
+    NodeRecord, ObjectId, Rights, SessionId, ShardId, SlotIndex, TimeChange, Timestamp,
 };
 
 fn inode() -> InodeNumber {
@@ -269,6 +269,7 @@ pub fn node_requests() -> Vec<NodeRequest> {
         NodeRequest::Status,
         NodeRequest::Stuck,
         NodeRequest::Shutdown,
+        NodeRequest::RevokeKey(KeyId(0x0fed_cba9_8765_4321)),
     ]
 }
 
@@ -366,7 +367,11 @@ pub fn messages() -> Vec<Message> {
 }
 
 pub fn key_names() -> Vec<KeyName> {
-    vec![KeyName::Node(NodeId(2)), KeyName::Owner, KeyName::User(credentials())]
+    vec![
+        KeyName::Node(NodeId(2)),
+        KeyName::Owner,
+        KeyName::User { key: KeyId(0x0fed_cba9_8765_4321), credentials: credentials() },
+    ]
 }
 
 pub fn purposes() -> Vec<Purpose> {
