@@ -1,8 +1,10 @@
 //! The verbs, in their groups: one definition for parsing, short and long help, man pages and completions.
 
 use crate::failure::Outcome;
+use crate::keys;
 use crate::verb;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::path::PathBuf;
 
 /// One shared file system out of the storage of the nodes you have.
 #[derive(Parser, Debug)]
@@ -10,6 +12,9 @@ use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 pub struct Cli {
     #[command(subcommand)]
     verb: Verb,
+    /// Work as the user of this key [default: WEFT_KEY, ~/.config/weft/NAME.key]
+    #[arg(long, global = true, value_name = "FILE", display_order = 900)]
+    key: Option<PathBuf>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -18,6 +23,7 @@ enum Verb {
     Down(verb::down::Args),
     Mount(verb::mount::Args),
     Umount(verb::umount::Args),
+    User(verb::user::Args),
     Serve(verb::serve::Args),
     Host(verb::host::Args),
     Status(verb::status::Args),
@@ -39,7 +45,7 @@ enum Verb {
 
 /// The verbs as the short help shows them. Hidden ones (`serve`, `host`) have their own long help.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Run", &["up", "down", "mount", "umount"]),
+    ("Run", &["up", "down", "mount", "umount", "user"]),
     ("Look", &["status", "ls", "cat", "stat", "locate", "df", "bench"]),
     ("Move", &["cp", "mv", "rm", "mkdir"]),
     ("Repair", &["doctor", "debug"]),
@@ -49,11 +55,13 @@ const GROUPS: [(&str, &[&str]); 5] = [
 impl Cli {
     /// Does what was asked.
     pub fn run(self) -> Outcome {
+        keys::give(self.key.as_deref())?;
         match self.verb {
             Verb::Up(args) => verb::up::run(args),
             Verb::Down(args) => verb::down::run(&args),
             Verb::Mount(args) => verb::mount::run(&args),
             Verb::Umount(args) => verb::umount::run(&args),
+            Verb::User(args) => verb::user::run(&args),
             Verb::Serve(args) => verb::serve::run(&args),
             Verb::Host(args) => verb::host::run(&args),
             Verb::Status(args) => verb::status::run(&args),
@@ -86,8 +94,9 @@ pub fn command() -> Command {
     let command = Cli::command();
     let template = format!(
         "{{about}}\n\n{{usage-heading}} {{usage}}\n{}\nPaths: NAME:/path in a file system (weft:/path: the only one \
-         running), others of this machine.\n\nOptions:\n  -h, --help     This help; of a verb: -h short, --help with \
-         examples\n  -V, --version  The version\n",
+         running), others of this machine.\n\nOptions:\n      --key FILE  Work as the user of this key [default: \
+         WEFT_KEY, ~/.config/weft/NAME.key]\n  -h, --help      This help; of a verb: -h short, --help with \
+         examples\n  -V, --version   The version\n",
         groups_text(&command)
     );
     command.help_template(template)
@@ -122,7 +131,7 @@ mod tests {
         let long = command().render_long_help().to_string();
         assert!(help.lines().count() <= 40 && long.lines().count() <= 40, "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
-        assert!(help.contains("weft <COMMAND>"), "{help}");
+        assert!(help.contains("weft [OPTIONS] <COMMAND>"), "{help}");
     }
 
     #[test]

@@ -86,7 +86,7 @@ mod tests {
         let nodes = if recorded { (0..).zip(alive).map(record).collect() } else { Vec::new() };
         let map = ClusterMap { name: "w".into(), nodes, ..ClusterMap::default() };
         let processes = (0..).zip(alive).map(|(node, alive)| process(node, *alive)).collect();
-        Instance { map, processes, directory: "/nonexistent".into() }
+        Instance { map, processes, directory: "/nonexistent".into(), user_key: None }
     }
 
     #[test]

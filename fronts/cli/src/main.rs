@@ -16,6 +16,7 @@ mod failure;
 mod host;
 mod hosts;
 mod interrupt;
+mod keys;
 mod leftovers;
 mod listen;
 mod mounts;
@@ -27,6 +28,7 @@ mod table;
 mod target;
 mod tree;
 mod unmount;
+mod users;
 mod verb;
 
 use failure::Ending;

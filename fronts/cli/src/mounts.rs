@@ -1,4 +1,5 @@
-//! Mounts of this user's file systems on this machine: a file per mount in the runtime directory.
+//! Mounts of this user on this machine: a file per mount in the runtime directory, of his own file systems and of those
+//! that he opens with a key.
 //!
 //! On a crash: the file of a mount that was killed stays; its process is not alive, and `weft umount` cleans both up.
 
@@ -37,7 +38,11 @@ impl Mount {
 
 /// The mounts of a file system, each with its file. Files that cannot be read are passed over: they are being written.
 pub fn of_instance(instance: &Instance) -> Vec<(PathBuf, Mount)> {
-    let Ok(entries) = fs::read_dir(instance.mounts_directory()) else { return Vec::new() };
+    in_directory(&instance.mounts_directory())
+}
+
+fn in_directory(directory: &Path) -> Vec<(PathBuf, Mount)> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let read = |path: PathBuf| {
         let path = path.extension().is_some_and(|extension| extension == "json").then_some(path)?;
         Some((path.clone(), serde_json::from_slice(&fs::read(&path).ok()?).ok()?))
@@ -47,24 +52,41 @@ pub fn of_instance(instance: &Instance) -> Vec<(PathBuf, Mount)> {
     mounts
 }
 
-/// The mount at this mount point: its file system, its file, and what that says.
-pub fn at(mount_point: &Path) -> Option<(Instance, PathBuf, Mount)> {
-    let all = Instance::all().unwrap_or_default();
-    all.into_iter().find_map(|instance| {
-        let (file, mount) = of_instance(&instance).into_iter().find(|(_, mount)| mount.mount_point == mount_point)?;
-        Some((instance, file, mount))
-    })
+/// All mounts, each with the name of its file system and its file.
+fn all() -> Vec<(String, PathBuf, Mount)> {
+    let with_key = fs::read_dir(Instance::user_directory()).into_iter().flatten().flatten();
+    let with_key = with_key.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())));
+    let own = Instance::all().unwrap_or_default().into_iter().map(|own| (own.map.name, own.directory));
+    own.chain(with_key)
+        .flat_map(|(name, directory)| {
+            let mounts = in_directory(&directory.join("mounts")).into_iter();
+            mounts.map(move |(file, mount)| (name.clone(), file, mount))
+        })
+        .collect()
+}
+
+/// The mount at this mount point: its file, and what that says.
+pub fn at(mount_point: &Path) -> Option<(PathBuf, Mount)> {
+    let (_, file, mount) = all().into_iter().find(|(_, _, mount)| mount.mount_point == mount_point)?;
+    Some((file, mount))
+}
+
+/// Removes the directories of a mount's file that only mounts with a key have, when they are empty.
+pub fn clear_directories(file: &Path) {
+    let user_directory = Instance::user_directory();
+    for directory in file.ancestors().skip(1).take_while(|directory| directory.starts_with(&user_directory)) {
+        // What is not empty stays.
+        let _ = fs::remove_dir(directory);
+    }
 }
 
 /// What a path of this machine names in a file system, when it lies below a living mount.
 pub fn path_below(path: &Path) -> Option<WeftPath> {
     let path = absolute(path).ok()?;
-    Instance::all().unwrap_or_default().into_iter().find_map(|instance| {
-        let mounts = of_instance(&instance);
-        let (_, mount) = mounts.into_iter().find(|(_, mount)| path.starts_with(&mount.mount_point))?;
+    all().into_iter().find_map(|(name, _, mount)| {
         let below = path.strip_prefix(&mount.mount_point).ok()?;
         let path = crate::target::join(b"/", below.as_os_str().as_bytes());
-        Some(WeftPath { file_system: Some(instance.map.name), path })
+        Some(WeftPath { file_system: Some(name), path })
     })
 }
 

@@ -2,6 +2,7 @@
 
 use crate::failure::{Explain, Failure, Outcome};
 use crate::interrupt;
+use crate::keys;
 use crate::leftovers::{self, State};
 use crate::target::WeftPath;
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
-use weft_client::{Client, ClientOptions, Entry, Instance};
+use weft_client::{Client, ClientOptions, Entry, Instance, KeyFile};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::{Credentials, Error, InodeNumber, Name, NodeId};
 
@@ -42,15 +43,11 @@ impl Session {
     }
 
     /// Connects in a chosen way.
-    pub fn open_with(instance: Instance, options: &ClientOptions) -> Outcome<Session> {
+    pub fn open_with(mut instance: Instance, options: &ClientOptions) -> Outcome<Session> {
         require_alive(&instance)?;
-        let name = &instance.map.name;
-        let client = Client::connect(&instance, options).map_err(|error| {
-            Failure::of_weft(format_args!("connect to \"{name}\""), &error).failed().remedy(format!(
-                "`weft status {name}` shows which nodes answer, `weft down --force {name}` clears away"
-            ))
-        })?;
+        let client = Client::connect(&instance, options).map_err(|error| explain_connect(&instance, &error))?;
         let who = client.credentials();
+        instance.map = (*client.map()).clone();
         Ok(Session { client, who, instance, closed: AtomicBool::new(false) })
     }
 
@@ -106,8 +103,66 @@ impl Sessions {
     }
 }
 
-/// The running file system of this name. `weft` is also the only one that runs, whatever its name.
+/// Why a file system cannot be connected to.
+fn explain_connect(instance: &Instance, error: &Error) -> Failure {
+    let name = &instance.map.name;
+    let failure = Failure::of_weft(format_args!("connect to \"{name}\""), error).failed();
+    match (&instance.user_key, error) {
+        (None, _) => failure
+            .remedy(format!("`weft status {name}` shows which nodes answer, `weft down --force {name}` clears away")),
+        (Some(key), Error::AccessDenied) => Failure::new(format!(
+            "connect to \"{name}\": its nodes refuse the key in {} (user {}, uid {})",
+            key.path.display(),
+            key.user,
+            key.credentials.uid
+        ))
+        .remedy("it was revoked or altered, or its file system has ended: ask the owner for another one"),
+        (Some(key), _) => failure
+            .within(format_args!("key {}", key.path.display()))
+            .remedy(format!("ask its owner whether \"{name}\" runs; he started it at {}", key.addresses.join(", "))),
+    }
+}
+
+/// The file system of this name that this user may work with: the one that the given key opens, one that he runs, or
+/// one that a kept key opens. `weft` is also the only one, whatever its name.
 pub fn find(name: Option<&str>) -> Outcome<Instance> {
+    let any = name.is_none_or(|name| name == "weft");
+    if let Some(key) = keys::given()?.filter(|key| any || name == Some(&key.file_system)) {
+        return Ok(Instance::of_key(key));
+    }
+    match find_running(name) {
+        Err(failure) if failure.is_no() => {
+            let key = match (keys::kept(name)?, any) {
+                (None, true) => keys::kept(None)?,
+                (key, _) => key,
+            };
+            // A file that was renamed is of the file system that it tells, not of the one that its name tells.
+            let key = key.filter(|key| any || name == Some(&key.file_system));
+            key.map(Instance::of_key).ok_or(failure)
+        }
+        found => found,
+    }
+}
+
+/// As [`find`], for what only the owner may do.
+pub fn find_own(name: Option<&str>, verb: &str) -> Outcome<Instance> {
+    let instance = find(name)?;
+    match &instance.user_key {
+        None => Ok(instance),
+        Some(key) => Err(owner_only(key, verb)),
+    }
+}
+
+/// What a user is told who asks for what only the owner may do.
+pub fn owner_only(key: &KeyFile, verb: &str) -> Failure {
+    let KeyFile { file_system, user, credentials, path, .. } = key;
+    let (uid, path) = (credentials.uid, path.display());
+    Failure::new(format!("{verb}: only the owner of \"{file_system}\" may; the key in {path} is of {user} (uid {uid})"))
+        .remedy(format!("ask the owner; `weft df {file_system}` and `weft ls {file_system}:/` work with this key"))
+}
+
+/// The file system of this name that this user runs here.
+fn find_running(name: Option<&str>) -> Outcome<Instance> {
     let found = Instance::find(name);
     let found = match (name, found) {
         (Some("weft"), Err(error)) if error.kind() == io::ErrorKind::NotFound => Instance::find(None),
@@ -119,7 +174,9 @@ pub fn find(name: Option<&str>) -> Outcome<Instance> {
             _ => Failure::new(error.to_string()),
         };
         match error.kind() {
-            io::ErrorKind::NotFound => failure.remedy("`weft up` starts one, `weft status` lists what runs"),
+            io::ErrorKind::NotFound => failure.remedy(
+                "`weft up` starts one, `weft status` lists what runs; another user's opens with a key: --key FILE",
+            ),
             io::ErrorKind::InvalidInput => failure.remedy("add its name, or write NAME:/path"),
             _ => failure,
         }
@@ -128,6 +185,10 @@ pub fn find(name: Option<&str>) -> Outcome<Instance> {
 
 /// Refuses a file system that is known not to run.
 pub fn require_alive(instance: &Instance) -> Outcome<()> {
+    if instance.user_key.is_some() {
+        // Its processes are the owner's: whether they run shows when they are asked.
+        return Ok(());
+    }
     let name = &instance.map.name;
     let state = leftovers::state_of(instance);
     match &state {

@@ -23,7 +23,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Unmounts all mounts of a file system on this machine. `force`: busy ones vanish from the tree at once.
 pub fn all_of(name: &str, force: bool) -> Outcome<()> {
     let map = ClusterMap { name: name.to_owned(), ..ClusterMap::default() };
-    let instance = Instance { map, processes: Vec::new(), directory: Instance::directory_of(name) };
+    let instance = Instance { map, processes: Vec::new(), directory: Instance::directory_of(name), user_key: None };
     mounts::of_instance(&instance).iter().try_for_each(|(file, mount)| one(mount, file, force))
 }
 
@@ -36,7 +36,10 @@ pub fn one(mount: &Mount, file: &Path, force: bool) -> Outcome<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Failure::of_io("remove the record of the mount", &error).failed())
         }
-        _ => Ok(()),
+        _ => {
+            mounts::clear_directories(file);
+            Ok(())
+        }
     }
 }
 

@@ -21,3 +21,4 @@ pub mod stat;
 pub mod status;
 pub mod umount;
 pub mod up;
+pub mod user;

@@ -354,3 +354,169 @@ fn a_mount_is_made_used_and_taken_away() {
     ground.weft(&["down"]);
     assert!(!ground.mount_is_there(&mount_point));
 }
+
+/// Another user than the one who runs the tests, with a home and a key there.
+struct Guest<'a> {
+    ground: &'a Ground,
+    program: PathBuf,
+    uid: u32,
+}
+
+impl<'a> Guest<'a> {
+    /// `None`: why it cannot be tried here.
+    fn new(ground: &'a Ground) -> Result<Self, String> {
+        let (program, uid) = (ground.path("weft"), 4242);
+        if fs::metadata("/proc/self").expect("/proc").uid() != 0 {
+            return Err("only root can run a command as another user".to_owned());
+        }
+        // Where the tests are built may be closed to others.
+        fs::copy(env!("CARGO_BIN_EXE_weft"), &program).expect("copied");
+        for directory in ["home", "home/run", "home/.config", "home/.config/weft"] {
+            fs::create_dir(ground.path(directory)).expect("made");
+            std::os::unix::fs::chown(ground.path(directory), Some(uid), Some(4343)).expect("given");
+        }
+        Ok(Self { ground, program, uid })
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new(&self.program);
+        command.args(words).uid(self.uid).gid(4343).stdin(Stdio::null()).current_dir(self.ground.path("home"));
+        command.env_remove("WEFT_KEY").env_remove("XDG_CONFIG_HOME").env("HOME", self.ground.path("home"));
+        command.env("XDG_RUNTIME_DIR", self.ground.path("home/run"));
+        command
+    }
+
+    /// Runs the command; answers what it printed and what it said.
+    fn weft_code(&self, code: i32, words: &[&str]) -> (String, String) {
+        let output = self.command(words).output().expect("weft starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (printed, said) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "weft {}: {said}{}", words.join(" "), self.ground.logs());
+        (printed, said)
+    }
+
+    fn weft(&self, words: &[&str]) -> String {
+        self.weft_code(0, words).0
+    }
+
+    fn weft_fails(&self, code: i32, words: &[&str]) -> String {
+        self.weft_code(code, words).1
+    }
+
+    /// Puts a text into his home.
+    fn write(&self, name: &str, text: &str) {
+        let path = self.ground.path("home").join(name);
+        fs::write(&path, text).expect("written");
+        std::os::unix::fs::chown(&path, Some(self.uid), Some(4343)).expect("given");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
+    }
+}
+
+#[test]
+fn a_user_works_with_a_key_of_his_own_until_it_is_revoked() {
+    let ground = Ground::new("user");
+    let guest = match Guest::new(&ground) {
+        Ok(guest) => guest,
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            return;
+        }
+    };
+    ground.weft(&["up", "e2e", "--nodes", "2"]);
+    fs::write(ground.path("secret"), "of the owner").expect("written");
+    fs::set_permissions(ground.path("secret"), fs::Permissions::from_mode(0o600)).expect("set");
+    ground.weft(&["cp", "-q", "secret", "e2e:/"]);
+    ground.weft(&["mkdir", "-m", "1777", "e2e:/shared"]);
+    let refused = guest.weft_fails(1, &["ls", "e2e:/"]);
+    assert!(refused.contains("no file system \"e2e\"") && refused.contains("--key"), "{refused}");
+
+    // The file is his, and all that he needs.
+    let add = ["user", "add", "ann", "e2e", "--uid", "4242", "--gid", "4343,4444", "--output", "home/ann.key"];
+    ground.weft(&add);
+    assert!(ground.weft_fails(2, &add).contains("remove it"), "a key is not overwritten");
+    let metadata = fs::metadata(ground.path("home/ann.key")).expect("there");
+    assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o777), (4242, 4343, 0o600));
+    guest.write("word", "by ann");
+    guest.weft(&["--key", "ann.key", "cp", "-q", "word", "e2e:/shared/"]);
+    assert_eq!(guest.weft(&["--key", "ann.key", "cat", "weft:/shared/word"]), "by ann");
+    let stat = ground.json(&["stat", "--json", "e2e:/shared/word"]);
+    assert_eq!((stat[0]["uid"].as_u64(), stat[0]["gid"].as_u64()), (Some(4242), Some(4343)));
+    for (words, why) in [
+        (&["cat", "e2e:/secret"][..], "permission denied"),
+        (&["mkdir", "e2e:/mine"], "permission denied"),
+        (&["rm", "e2e:/secret"], "permission denied"),
+        (&["status"], "only the owner"),
+        (&["status", "e2e"], "only the owner"),
+        (&["down", "--force", "e2e"], "only the owner"),
+        (&["debug", "stuck"], "only the owner"),
+        (&["user", "list"], "only the owner"),
+        (&["user", "add", "root"], "only the owner"),
+        (&["user", "remove", "ann"], "only the owner"),
+    ] {
+        let said = guest.weft_fails(2, &[&["--key", "ann.key"], words].concat());
+        assert!(said.contains(why), "{words:?}: {said}");
+    }
+    assert_eq!(guest.weft(&["--key", "ann.key", "df"]).lines().count(), 4);
+
+    // Found in its standard place, or by the variable; not when others could have read or changed it.
+    let text = fs::read_to_string(ground.path("home/ann.key")).expect("read");
+    guest.write(".config/weft/e2e.key", &text);
+    assert_eq!(guest.weft(&["ls", "e2e:/shared"]), "word\n");
+    assert_eq!(guest.weft(&["ls", "weft:/shared"]), "word\n");
+    let listed = guest.command(&["ls", "e2e:/shared"]).env("WEFT_KEY", "ann.key").output().expect("weft starts");
+    assert_eq!(listed.stdout, b"word\n");
+    guest.write("altered.key", &text.replace("\"uid\": 4242", "\"uid\": 0"));
+    assert!(guest.weft_fails(2, &["--key", "altered.key", "ls", "e2e:/"]).contains("refuse the key"));
+    guest.write("open.key", &text);
+    fs::set_permissions(ground.path("home/open.key"), fs::Permissions::from_mode(0o640)).expect("set");
+    assert!(guest.weft_fails(2, &["--key", "open.key", "ls", "e2e:/"]).contains("chmod 600"));
+
+    // A second key of his, and its end; then the end of all of them.
+    let printed = ground.weft(&["user", "add", "ann", "--uid", "4242", "--gid", "4343"]);
+    guest.write("second.key", &printed);
+    let second: Value = serde_json::from_str(&printed).expect("JSON");
+    let users = ground.json(&["user", "list", "--json"])["users"].take();
+    assert_eq!(users.as_array().map(Vec::len), Some(2), "{users}");
+    ground.weft(&["user", "remove", second["id"].as_str().expect("an id")]);
+    assert!(guest.weft_fails(2, &["--key", "second.key", "ls", "e2e:/"]).contains("refuse the key"));
+    assert_eq!(guest.weft(&["--key", "ann.key", "ls", "e2e:/shared"]), "word\n");
+    assert!(ground.weft(&["user", "remove", "ann"]).contains("1 key revoked"));
+    assert!(guest.weft_fails(2, &["ls", "e2e:/"]).contains("refuse the key"));
+    assert!(ground.weft_fails(1, &["user", "remove", "ann"]).contains("weft user list"));
+    assert_eq!(ground.weft(&["cat", "e2e:/secret", "e2e:/shared/word"]), "of the ownerby ann");
+    ground.weft(&["down"]);
+    assert!(!ground.path("run/weft/e2e").exists());
+}
+
+#[test]
+fn a_mount_with_a_key_is_that_user_for_whoever_uses_it() {
+    if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        eprintln!("skipped: /dev/fuse: {error}");
+        return;
+    }
+    let ground = Ground::new("guest");
+    ground.weft(&["up", "e2e", "--nodes", "2"]);
+    ground.weft(&["mkdir", "-m", "1777", "e2e:/shared"]);
+    ground.weft(&["mkdir", "-m", "700", "e2e:/closed"]);
+    // Nobody here, and certainly not the user who runs this test.
+    ground.weft(&["user", "add", "ann", "--uid", "424242", "--gid", "424243", "-o", "ann.key"]);
+    let mount_point = ground.path("mnt");
+    fs::create_dir(&mount_point).expect("made");
+    let refused = ground.weft_fails(2, &["--key", "ann.key", "mount", "e2e", "mnt", "-o", "allow_other"]);
+    assert!(refused.contains("allow_other") && refused.contains("remedy:"), "{refused}");
+    ground.weft(&["mount", "e2e", "mnt", "--key", "ann.key"]);
+    assert!(ground.mount_is_there(&mount_point));
+    assert!(fs::write(mount_point.join("file"), "").is_err(), "only the owner may write there");
+    let first = fs::read_dir(mount_point.join("closed")).and_then(|mut entries| entries.next().transpose());
+    assert!(first.is_err(), "{first:?}");
+    fs::write(mount_point.join("shared/file"), "through the mount").expect("written");
+    let stat = ground.json(&["stat", "--json", "e2e:/shared/file"]);
+    assert_eq!((stat[0]["uid"].as_u64(), stat[0]["gid"].as_u64()), (Some(424_242), Some(424_243)));
+    assert_eq!(ground.weft(&["--key", "ann.key", "ls", "mnt/shared"]), "file\n");
+    ground.weft(&["user", "remove", "ann"]);
+    // What it knew of names is forgotten with its leases; nothing new is to be had at once.
+    assert!(fs::write(mount_point.join("shared/another"), "").is_err(), "the key is revoked");
+    ground.weft(&["umount", "mnt"]);
+    assert!(!ground.mount_is_there(&mount_point) && !ground.path("run/weft/.user").exists());
+}

@@ -3,6 +3,7 @@
 use super::node_cpu_time;
 use super::phase::{Done, Go, Phase, Setup, Word};
 use crate::failure::{Explain, Failure, Outcome};
+use crate::keys;
 use crate::processes;
 use serde::Serialize;
 use std::io::{BufRead, BufReader, Write};
@@ -42,6 +43,7 @@ impl Crew {
         let mut crew = Self { workers: Vec::new(), instance: instance.clone() };
         for setup in setups {
             let mut child = Command::new(&program)
+                .args(keys::words())
                 .args(["bench", "worker"])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())

@@ -47,7 +47,8 @@ pub fn stop(order: &StopOrder) -> Outcome<Stopped> {
     let stores: Vec<PathBuf> = made.map(|process| process.store.clone()).collect();
     remove_stores(&stores, &order.name)?;
     let map = ClusterMap { name: order.name.clone(), ..ClusterMap::default() };
-    let instance = Instance { map, processes: Vec::new(), directory: Instance::directory_of(&order.name) };
+    let instance =
+        Instance { map, processes: Vec::new(), directory: Instance::directory_of(&order.name), user_key: None };
     instance.remove().map_err(|error| {
         Failure::of_io("remove runtime files", &error)
             .failed()

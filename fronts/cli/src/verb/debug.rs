@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 fn stuck(args: &Stuck) -> Outcome {
-    let instance = session::find(args.name.as_deref())?;
+    let instance = session::find_own(args.name.as_deref(), "debug stuck")?;
     session::require_alive(&instance)?;
     let client = session::connect_patiently(&instance, args.timeout.0)
         .map_err(|error| Failure::of_weft(format_args!("connect to \"{}\"", instance.map.name), &error))?;

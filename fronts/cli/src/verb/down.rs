@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Outcome {
     let instances = if args.all {
         Instance::all().map_err(|error| Failure::of_io("runtime directory", &error))?
     } else {
-        match session::find(args.name.as_deref()) {
+        match session::find_own(args.name.as_deref(), "down") {
             Ok(instance) => vec![instance],
             // What --force is to achieve is there already.
             Err(failure) if args.force && failure.is_no() => {
@@ -195,7 +195,7 @@ mod tests {
         };
         let map = ClusterMap { name: "w".into(), ..ClusterMap::default() };
         let processes = vec![process(0, None), process(1, Some("b")), process(2, Some("b"))];
-        let instance = Instance { map, processes, directory: "/nonexistent".into() };
+        let instance = Instance { map, processes, directory: "/nonexistent".into(), user_key: None };
         let nodes = |order: StopOrder| order.processes.iter().map(|process| process.node.0).collect::<Vec<_>>();
         assert_eq!(nodes(stop_order(&instance, &Machine::Here, false)), [0]);
         assert_eq!(nodes(stop_order(&instance, &Machine::Ssh("b".into()), true)), [1, 2]);

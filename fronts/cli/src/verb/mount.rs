@@ -4,6 +4,7 @@
 //! programs can use the mount or why not, and ends. The background process serves until it is unmounted.
 
 use crate::failure::{Ending, Explain, Failure, Outcome};
+use crate::keys;
 use crate::mounts::{self, Mount};
 use crate::output::{self, note};
 use crate::processes::{self, Process, Stream};
@@ -176,7 +177,8 @@ fn check_fuse() -> Outcome<()> {
 
 /// The words with which the background process is started.
 fn background_words(args: &Args) -> Vec<OsString> {
-    let mut words: Vec<OsString> = ["mount", "--foreground", "--report"].map(OsString::from).into();
+    let mut words = keys::words();
+    words.extend(["mount", "--foreground", "--report"].map(OsString::from));
     if !args.options.is_empty() {
         words.extend(["-o".into(), args.options.join(",").into()]);
     }
@@ -222,6 +224,13 @@ fn start_background(plan: &Plan, words: &[OsString]) -> Outcome {
 fn serve(plan: &Plan, report: bool) -> Outcome {
     serve::start_log();
     let instance = crate::session::find(plan.name.as_deref())?;
+    if let Some(key) = &instance.user_key {
+        if plan.options.allow_other {
+            return Err(Failure::new(format!("mount option \"allow_other\": the key is of {} only", key.user))
+                .remedy("leave it out: whoever used the mount would act as that user"));
+        }
+        instance.prepare_mounts().map_err(|error| Failure::of_io("runtime directory", &error).failed())?;
+    }
     processes::raise_descriptor_limit();
     let session = Session::open_with(instance, &ClientOptions::default())?;
     let (name, instance) = (session.instance.map.name.clone(), session.instance.clone());
@@ -239,6 +248,7 @@ fn serve(plan: &Plan, report: bool) -> Outcome {
         if served.is_ok() && closed.is_ok() {
             let _ = fs::remove_file(record.with_extension("log"));
         }
+        mounts::clear_directories(&record);
     }
     served.explain(|| format!("mount {name} on {}", plan.mount_point.display())).map_err(Failure::failed)?;
     closed?;

@@ -1,6 +1,7 @@
 //! `weft status`: what runs, and how it is.
 
 use crate::failure::{Ending, Failure, Outcome};
+use crate::keys;
 use crate::leftovers::{self, State};
 use crate::mounts::{self, Mount};
 use crate::output;
@@ -102,9 +103,10 @@ struct MountReport {
 }
 
 pub fn run(args: &Args) -> Outcome {
-    let instances = match &args.name {
-        Some(name) => vec![session::find(Some(name))?],
-        None => Instance::all().map_err(|error| Failure::of_io("runtime directory", &error))?,
+    let instances = match (&args.name, keys::given()?) {
+        (Some(name), _) => vec![session::find_own(Some(name), "status")?],
+        (None, Some(key)) => return Err(session::owner_only(&key, "status")),
+        (None, None) => Instance::all().map_err(|error| Failure::of_io("runtime directory", &error))?,
     };
     let file_systems: Vec<FileSystem> = instances.iter().map(|instance| examine(instance, args.timeout.0)).collect();
     let healthy = !file_systems.is_empty() && file_systems.iter().all(|file_system| file_system.healthy);
@@ -321,7 +323,7 @@ mod tests {
         };
         let nodes = vec![record(0), record(1)];
         let map = ClusterMap { name: "w".into(), nodes, shards: vec![NodeId(0)], ..ClusterMap::default() };
-        Instance { map, processes: Vec::new(), directory: "/r/w".into() }
+        Instance { map, processes: Vec::new(), directory: "/r/w".into(), user_key: None }
     }
 
     fn file_system() -> FileSystem {

@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> Outcome {
 fn take_away(path: &Path, force: bool) -> Outcome<()> {
     let mount_point = mounts::absolute(path).explain(|| path.display())?;
     match mounts::at(&mount_point) {
-        Some((_, file, mount)) => unmount::one(&mount, &file, force),
+        Some((file, mount)) => unmount::one(&mount, &file, force),
         None if mounts::is_mounted(&mount_point) => unmount::release(&mount_point, force),
         None => Err(Failure::no(format!("{}: nothing is mounted there", path.display()))
             .remedy("`weft status` lists the mounts of this user")),

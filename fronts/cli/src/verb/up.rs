@@ -177,7 +177,7 @@ fn start_all(plan: &Plan) -> Outcome<Instance> {
         }
         Err(failure) => {
             let map = weft_protocol::ClusterMap { name: plan.name.clone(), ..Default::default() };
-            (Instance { map, processes: Vec::new(), directory }, Err(failure))
+            (Instance { map, processes: Vec::new(), directory, user_key: None }, Err(failure))
         }
     };
     if let Err(failure) = outcome {
@@ -283,7 +283,7 @@ fn record(plan: &Plan, directory: &Path, started: &BTreeMap<NodeId, (&Machine, S
         store_made: node.store_made,
     });
     let map = cluster::first_map(&plan.name, nodes.collect(), plan.shards_per_node);
-    Instance { map, processes: processes.collect(), directory: directory.to_owned() }
+    Instance { map, processes: processes.collect(), directory: directory.to_owned(), user_key: None }
 }
 
 /// Records the file system, gives every node the map, and sees that `/` answers.
