@@ -232,8 +232,8 @@ impl Instance {
         write().map_err(|error| at(&path, &error))
     }
 
-    /// Removes the runtime files. Directories other than `mounts` and `users` (a store that `up` did not make) are left,
-    /// and named in the error.
+    /// Removes the runtime files. Directories other than `mounts` and `users` (a store that `up` did not make) are
+    /// left, and named in the error.
     pub fn remove(&self) -> io::Result<()> {
         for directory in [self.mounts_directory(), self.users_directory()] {
             remove_files(&directory)?;

@@ -1,5 +1,5 @@
-//! Keys with which this user opens file systems of others: the one that was given (`--key FILE`, or WEFT_KEY), and those
-//! kept in `~/.config/weft`, as NAME.key.
+//! Keys with which this user opens file systems of others: the one that was given (`--key FILE`, or WEFT_KEY), and
+//! those kept in `~/.config/weft`, as NAME.key.
 //!
 //! Not here: making keys (`verb/user.rs`), and what they may do, which the servers decide.
 

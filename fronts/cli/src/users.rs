@@ -1,7 +1,7 @@
 //! Records of the keys that were made for users: a file per key in `users/` of the runtime directory, without the key.
 //!
-//! They are for people, and for `weft user remove` to find the keys of a user. Servers need none of them: a key that was
-//! made on another host of the file system is as good, and recorded there.
+//! They are for people, and for `weft user remove` to find the keys of a user. Servers need none of them: a key that
+//! was made on another host of the file system is as good, and recorded there.
 
 use crate::failure::{Explain, Failure, Outcome};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,8 +1,8 @@
 //! `weft user`: keys for users other than the owner.
 //!
 //! A key is derived from the node key, so that every node knows it at once and none keeps a list (see
-//! `weft_protocol::UserKey`). What is kept are records for people (`users.rs`), and at the nodes the keys that were taken
-//! back.
+//! `weft_protocol::UserKey`). What is kept are records for people (`users.rs`), and at the nodes the keys that were
+//! taken back.
 
 use crate::accounts::{self, Accounts};
 use crate::calendar;
