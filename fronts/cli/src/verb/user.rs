@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
+use weft_client::instance::local_identity;
 use weft_client::key_file::is_user_name;
 use weft_client::{Instance, KeyFile};
 use weft_protocol::limits::GROUPS_MAX;
@@ -236,20 +237,29 @@ fn remove(args: &Remove) -> Outcome {
     Ok(Ending::Done)
 }
 
-/// Has every node refuse the key. One whose process has ended here refuses everything.
+/// Has every node refuse the key.
 fn revoke(instance: &Instance, id: KeyId) -> Outcome<()> {
-    let ended = |node: NodeId| instance.processes.iter().any(|process| process.node == node && !process.is_alive());
-    let nodes: Vec<NodeId> = instance.map.nodes.iter().map(|node| node.id).filter(|node| !ended(*node)).collect();
+    let nodes = instance.map.nodes.iter().map(|node| node.id);
     let client = session::connect_patiently(instance, ANSWER_PATIENCE)
         .map_err(|error| Failure::of_weft(format_args!("connect to \"{}\"", instance.map.name), &error))?;
     let answers = session::ask_nodes(&client, nodes, &NodeRequest::RevokeKey(id), ANSWER_PATIENCE);
     for (node, answer) in answers {
+        if answer.is_err() && has_ended_here(instance, node) {
+            continue;
+        }
         answer.map_err(|error| {
             let what = format!("revoke key {id}: it is still good at {}", node_name(node));
             Failure::of_weft(what, &error).failed().remedy("run this again when `weft status` shows that it answers")
         })?;
     }
     Ok(())
+}
+
+/// Whether the node was on this very machine and its process has ended: it refuses every key. (Of a node elsewhere only
+/// its own machine can tell.)
+fn has_ended_here(instance: &Instance, node: NodeId) -> bool {
+    let here = local_identity().is_ok_and(|here| instance.map.node(node).is_some_and(|node| node.identity == here));
+    here && instance.processes.iter().any(|process| process.node == node && !process.is_alive())
 }
 
 fn list(args: &List) -> Outcome {
