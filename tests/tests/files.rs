@@ -194,6 +194,26 @@ fn an_empty_file_has_no_object_and_costs_one_message() {
 }
 
 #[test]
+fn names_looked_up_in_their_order_cost_a_message_for_many() {
+    let fs = FileSystem::start(Wanted::default());
+    let maker = fs.client(Way::Auto);
+    let names: Vec<_> = (0..600).map(|number| format!("file-{number:04}")).collect();
+    for text in &names {
+        create(&maker, text, OpenOptions::WRITE).close().unwrap();
+    }
+    // What it still held would be asked for first.
+    maker.close().unwrap();
+    let client = fs.client(Way::Auto);
+    let before = client.counters().shard_calls;
+    for text in &names {
+        assert_eq!(client.lookup(&me(), ROOT, &name(text)).unwrap().attributes.size, 0);
+        assert_eq!(client.lookup(&me(), ROOT, &name(&format!("{text}-absent"))), Err(weft_protocol::Error::NotFound));
+    }
+    let messages = client.counters().shard_calls - before;
+    assert!(messages < 30, "{messages} messages for 600 names that are there and 600 that are not");
+}
+
+#[test]
 fn a_small_file_is_opened_and_read_with_two_messages() {
     for way in [Way::Auto, Way::Unix, Way::Tcp] {
         let fs = FileSystem::start(Wanted::default());

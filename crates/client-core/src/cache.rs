@@ -290,27 +290,43 @@ impl Cache {
         }
     }
 
-    /// A page of a listing, with the names and attributes that it grants.
-    pub fn learn_page(&mut self, directory: InodeNumber, cursor: &DirectoryCursor, page: &DirectoryPage, stamp: u64) {
+    /// A page of a listing, with the names and attributes that it grants. Whether all of it is known now: nothing was
+    /// recalled since.
+    pub fn learn_page(
+        &mut self,
+        directory: InodeNumber,
+        cursor: &DirectoryCursor,
+        page: &DirectoryPage,
+        stamp: u64,
+    ) -> bool {
         let listed = page.grants.contains(Grants::DIRECTORY) && self.hold(directory, stamp);
+        let mut all = true;
         for entry in &page.entries {
+            let target = Cached::Found(entry.inode, entry.kind);
             if listed {
-                self.learn_listed(directory, &entry.name, Cached::Found(entry.inode, entry.kind), stamp);
+                self.learn_listed(directory, &entry.name, target, stamp);
+            } else {
+                self.learn_name(directory, &entry.name, Some((entry.inode, entry.kind)), page.grants, stamp);
             }
+            let name = self.names.get(&(directory, entry.name.hash64()));
+            all &= name.is_some_and(|known| known.name == entry.name && known.target == target);
             if let Some(attributes) = &entry.attributes {
                 self.learn_attributes(attributes, page.grants, stamp);
+                all &= self.attributes.get(&entry.inode).is_some_and(|known| !known.times_stale);
             }
         }
-        let Some(held) = self.directories.get_mut(&directory).filter(|_| listed) else { return };
-        let goes_on = match &cursor.after {
-            None => held.known != KnownNames::All,
-            Some(after) => held.known == KnownNames::UpTo(after.clone()),
-        };
-        if goes_on {
-            let last = page.next.as_ref().and_then(|next| next.after.clone());
-            held.known = last.map_or(KnownNames::All, KnownNames::UpTo);
+        if let Some(held) = self.directories.get_mut(&directory).filter(|_| listed) {
+            let goes_on = match &cursor.after {
+                None => held.known != KnownNames::All,
+                Some(after) => held.known == KnownNames::UpTo(after.clone()),
+            };
+            if goes_on {
+                let last = page.next.as_ref().and_then(|next| next.after.clone());
+                held.known = last.map_or(KnownNames::All, KnownNames::UpTo);
+            }
         }
         self.make_room();
+        all
     }
 
     /// A reply granted the directory. `false`: it was recalled since.

@@ -346,14 +346,13 @@ impl Client {
         let ShardAnswer::Page(mut page) = answer.answer else { return Err(Error::Malformed) };
         let now = inner.clock_ms();
         let mut cache = lock(&inner.cache);
-        cache.learn_page(inode, cursor, &page, answer.stamp);
+        let all_known = cache.learn_page(inode, cursor, &page, answer.stamp);
         let holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
         drop(cache);
         for attributes in page.entries.iter_mut().filter_map(|entry| entry.attributes.as_mut()) {
             inner.overlay(attributes);
         }
-        let wanted = if with_attributes { Grants::DIRECTORY | Grants::ATTRIBUTES } else { Grants::DIRECTORY };
-        let valid = if page.grants.contains(wanted) { holds } else { Duration::ZERO };
+        let valid = if all_known { holds } else { Duration::ZERO };
         Ok(DirectoryListing { next: page.next, parent: page.parent, valid, entries: page.entries })
     }
 

@@ -54,7 +54,7 @@ bitflags::bitflags! {
     /// What a reply grants, each on the key that follows from the request.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Grants: u8 {
-        /// `Entry(parent, name)` of the request, shared.
+        /// `Entry(parent, name)` of the request, shared; of a page: of each name in it.
         const ENTRY = 1;
         /// `Attributes` of the inode in the reply, shared.
         const ATTRIBUTES = 2;

@@ -82,6 +82,11 @@ impl<K: KeyValue> Shard<K> {
         let listing = self.back.list(&call.credentials, number, cursor.after.as_ref(), entries_max)?;
         let key = LeaseKey::Directory(number);
         let mut grants = self.grant(session, key, Grants::DIRECTORY);
+        // Others are making names there: what would be granted of each if it was looked up.
+        let one_by_one = grants.is_empty() && with_attributes && !listing.entries.is_empty();
+        if one_by_one && self.grant_each(session, number, &listing.entries) {
+            grants |= Grants::ENTRY;
+        }
         let mut entries = Vec::with_capacity(listing.entries.len());
         for (name, Dentry { inode, kind }) in listing.entries {
             let attributes = if with_attributes { self.listed(session, inode) } else { None };
@@ -93,6 +98,12 @@ impl<K: KeyValue> Shard<K> {
         let last = entries.last().filter(|_| listing.has_more);
         let next = last.map(|entry| DirectoryCursor { bucket: 0, after: Some(entry.name.clone()) });
         Ok(ShardAnswer::Page(DirectoryPage { entries, next, grants, parent: listing.parent }))
+    }
+
+    /// Grants each of these names; whether all were.
+    fn grant_each(&mut self, session: SessionId, parent: InodeNumber, entries: &[(Name, Dentry)]) -> bool {
+        let granted = |(name, _): &(Name, Dentry)| !self.grant_entry(session, parent, name).is_empty();
+        entries.iter().map(granted).fold(true, |all, one| all && one)
     }
 
     /// Attributes beside a name in a listing: given only together with a lease on them.

@@ -72,6 +72,38 @@ fn what_was_recalled_lately_is_not_granted_again_for_a_second() {
 }
 
 #[test]
+fn a_listing_of_a_directory_that_others_change_grants_its_names_one_by_one() {
+    let mut world = World::new();
+    world.ok(A, list(ROOT, None, 100));
+    let token = world.waits(B, create("f"));
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+    world.ok(B, create("g"));
+    world.ok(B, ShardRequest::EndSession);
+    let ShardAnswer::Page(page) = world.ok(A, list(ROOT, None, 100)) else { panic!("a page") };
+    assert_eq!(page.entries.len(), 2);
+    assert_eq!(page.grants, ENTRY_AND_ATTRIBUTES);
+    let token = world.waits(C, unlink("g"));
+    let recalled = world.recalled();
+    assert!(recalled.contains(&(A, LeaseKey::Entry(ROOT, name("g").hash64()), LeaseMode::None)), "{recalled:?}");
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+}
+
+#[test]
+fn names_in_a_directory_that_is_held_need_no_lease_of_their_own() {
+    let mut world = World::new();
+    world.ok(A, list(ROOT, None, 100));
+    assert!(!grants(&world.ok(A, create("f"))).contains(Grants::ENTRY));
+    assert_eq!(grants(&world.ok(A, lookup("g"))), Grants::empty());
+    let token = world.waits(B, unlink("f"));
+    let recalled = world.recalled();
+    assert!(recalled.contains(&(A, LeaseKey::Directory(ROOT), LeaseMode::None)), "{recalled:?}");
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+}
+
+#[test]
 fn a_listing_keeps_its_grant_until_it_is_recalled() {
     let mut world = World::new();
     for text in ["a", "b", "c", "d"] {
