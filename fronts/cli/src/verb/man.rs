@@ -39,13 +39,13 @@ pub fn run(args: &Args) -> Outcome {
     Ok(Ending::Done)
 }
 
-/// Name and text of each page: the command and its verbs.
+/// Name and text of each page: the command and its verbs, but for those that only programs give.
 fn pages() -> Outcome<Vec<(String, Vec<u8>)>> {
     fn collect(command: &Command, prefix: &str, pages: &mut Vec<(String, Vec<u8>)>) -> Outcome<()> {
         let name =
             if prefix.is_empty() { command.get_name().to_owned() } else { format!("{prefix}-{}", command.get_name()) };
         pages.push((format!("{name}.1"), page(command.clone(), &name)?));
-        command.get_subcommands().try_for_each(|verb| collect(verb, &name, pages))
+        command.get_subcommands().filter(|verb| !verb.is_hide_set()).try_for_each(|verb| collect(verb, &name, pages))
     }
     let mut command = cli::command();
     command.build();
@@ -65,10 +65,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_page_per_verb_with_its_examples() {
+    fn there_is_a_page_per_verb_with_its_examples_and_none_for_a_hidden_one() {
         let pages = pages().expect("pages");
-        for name in ["weft.1", "weft-up.1", "weft-bench-data.1", "weft-serve.1"] {
+        for name in ["weft.1", "weft-up.1", "weft-bench-data.1"] {
             assert!(pages.iter().any(|(page, _)| page == name), "{name}");
+        }
+        for hidden in ["weft-serve", "weft-host", "weft-bench-worker"] {
+            assert!(!pages.iter().any(|(page, _)| page.starts_with(hidden)), "{hidden}");
+            let names = |page: &[u8]| String::from_utf8_lossy(page).replace('\\', "").contains(hidden);
+            assert!(!pages.iter().any(|(_, page)| names(page)), "{hidden} is named");
         }
         let (_, up) = pages.iter().find(|(name, _)| name == "weft-up.1").expect("there");
         assert!(String::from_utf8_lossy(up).contains("weft up lab"));
