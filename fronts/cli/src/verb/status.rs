@@ -198,8 +198,8 @@ fn node_report(instance: &Instance, record: &NodeRecord, answer: Result<NodeStat
 
 fn text(file_system: &FileSystem, verbose: bool) -> String {
     let FileSystem { name, state, shards, nodes, mounts, .. } = file_system;
-    let uptime = nodes.iter().filter_map(|node| node.uptime_seconds).max().map(Duration::from_secs);
-    let uptime = uptime.map(|uptime| format!(", up for {}", span_text(uptime))).unwrap_or_default();
+    let uptime = nodes.iter().filter_map(|node| node.uptime_seconds).max();
+    let uptime = uptime.map(|seconds| format!(", up for {}", uptime_text(seconds))).unwrap_or_default();
     let mut text = format!("{name}: {state}{uptime}; {} nodes, {shards} shards\n", nodes.len());
     if state != "running" && nodes.iter().all(|node| !node.answers) {
         text.push_str(&format!("  remedy: `weft down --force {name}` clears away\n"));
@@ -229,6 +229,15 @@ fn text(file_system: &FileSystem, verbose: bool) -> String {
         }
     }
     text
+}
+
+/// Nodes tell whole seconds: no more is said than that.
+fn uptime_text(seconds: u64) -> String {
+    match seconds {
+        0 => "less than a second".to_owned(),
+        1..=9 => format!("{seconds} s"),
+        _ => span_text(Duration::from_secs(seconds)),
+    }
 }
 
 fn node_table(nodes: &[NodeReport]) -> Table {
@@ -362,6 +371,12 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in:\n{text}");
         }
+    }
+
+    #[test]
+    fn a_young_node_is_not_said_to_be_up_for_nothing() {
+        let texts = [0, 1, 9, 10, 75].map(uptime_text);
+        assert_eq!(texts, ["less than a second", "1 s", "9 s", "10 s", "1m15s"]);
     }
 
     #[test]
