@@ -454,7 +454,10 @@ impl<K: KeyValue> Shard<K> {
     fn describe(&self, number: u64, parked: &Parked) -> StuckCall {
         let waits_for = match parked.wait {
             Wait::Recalls => {
-                let of = self.recalls.waited_by(number).map(|recall| format!("{:?} of {}", recall.key, recall.session));
+                let of = self
+                    .recalls
+                    .waited_by(number)
+                    .map(|recall| format!("{:?} of session {}", recall.key, recall.session));
                 format!("recall of {}", of.collect::<Vec<_>>().join(", "))
             }
             Wait::Lock(intent) => format!("a name locked by intent {intent}"),

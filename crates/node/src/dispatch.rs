@@ -71,7 +71,7 @@ fn peer_text(peer: &Peer) -> String {
         KeyName::Owner => "owner".to_owned(),
         KeyName::User { credentials, .. } => format!("uid {}", credentials.uid),
     };
-    format!("{who}, session {:016x}", peer.session.0)
+    format!("{who}, session {}", peer.session)
 }
 
 fn handle_shard_call(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, call: ShardCall, sink: &mut Sink<'_>) {

@@ -34,10 +34,17 @@ plain_id!(
     /// Number of the map that assigns shards to nodes; grows by one with each change.
     MapEpoch(u32)
 );
-plain_id!(
-    /// One client's session, the same at every node. Chosen at random by the client.
-    SessionId(u64)
-);
+/// One client's session, the same at every node. Chosen at random by the client.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct SessionId(pub u64);
+
+impl fmt::Display for SessionId {
+    /// A random number: hexadecimal and of one width wherever it is shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
 plain_id!(
     /// Number of a slot in a session: one request at a time is outstanding in each.
     SlotIndex(u16)
@@ -150,6 +157,7 @@ mod tests {
         assert_eq!((inode.shard(), inode.sequence()), (ShardId(65535), SEQUENCE_MAX));
         assert_eq!(InodeNumber::ROOT, InodeNumber::new(ShardId::ROOT, 1));
         assert_eq!(ObjectId::new(NodeId(3), 7).to_string(), "3:7");
+        assert_eq!(SessionId(0xab).to_string(), "00000000000000ab");
     }
 
     #[test]

@@ -28,5 +28,5 @@ fn what_waits_is_described() {
     assert_eq!(stuck.len(), 1);
     assert_eq!((stuck[0].session, stuck[0].since_ms), (Some(A), 1000));
     assert!(stuck[0].request.starts_with("SetAttributes"), "{}", stuck[0].request);
-    assert_eq!(stuck[0].waits_for, "recall of Attributes(InodeNumber(2)) of 2");
+    assert_eq!(stuck[0].waits_for, "recall of Attributes(InodeNumber(2)) of session 0000000000000002");
 }
