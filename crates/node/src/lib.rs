@@ -63,7 +63,7 @@ pub struct NodeConfig {
     pub owner_gid: u32,
     /// `None`: metadata only.
     pub store: Option<StoreConfig>,
-    /// Directory of the Unix socket `NODE.sock`.
+    /// Directory of the Unix socket `nNN.sock`.
     pub runtime_directory: PathBuf,
     /// Address to listen on; port 0: any free one.
     pub listen: std::net::SocketAddr,
@@ -77,7 +77,7 @@ const LOOPS_MAX: usize = 4;
 pub fn run(config: &NodeConfig, ready: impl FnOnce(&NodeAddress)) -> io::Result<()> {
     let tcp = TcpListener::bind(config.listen)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", config.listen)))?;
-    let socket_path = config.runtime_directory.join(format!("{}.sock", config.node));
+    let socket_path = config.runtime_directory.join(format!("n{:02}.sock", config.node.0));
     let unix = listen_unix(&socket_path)?;
     tcp.set_nonblocking(true)?;
     unix.set_nonblocking(true)?;
