@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | `instance.json` | [`Instance`]: the map and the processes that `weft up` started here |
 //! | `node.key` | 32 bytes, mode 0600: the node key; on the machines that run nodes |
-//! | `NODE.sock`, `NODE.log`, `NODE.pid` | Unix socket, log and process id of each node here |
+//! | `nNN.sock`, `nNN.log`, `nNN.pid` | Unix socket, log and process id of each node here |
 //! | `up.pid` | process id of a `weft up` that is still at work |
 //! | `mounts/` | a file per mount: its mount point and process id |
 //! | `users/` | a file per key that `weft user add` made here, without the key |
@@ -39,9 +39,11 @@ pub struct NodeProcess {
     pub pid: u32,
     /// Start time of the process (field 22 of /proc/PID/stat), so that a reused pid is never signalled.
     pub start_time: u64,
-    /// Directory of its store, removed by `down` when `up` made it. Empty: no store.
+    /// Directory of its store. Empty: no store.
     pub store: PathBuf,
-    pub store_made: bool,
+    /// The highest directory that `up` made for the store, itself or one above: `down` removes what is empty from the
+    /// store up to it. `None`: the store was there before, and stays.
+    pub store_made: Option<PathBuf>,
 }
 
 /// A running file system.
@@ -290,7 +292,7 @@ fn processes_of_pid_files(directory: &Path) -> io::Result<Vec<NodeProcess>> {
         let start_time = numbers.next().and_then(|time| time.parse().ok());
         if let (Some(node), Some(pid), Some(start_time)) = (number, pid, start_time) {
             let node = NodeId(node);
-            let (store, store_made) = (PathBuf::new(), false);
+            let (store, store_made) = (PathBuf::new(), None);
             processes.push(NodeProcess { node, ssh_host: None, pid, start_time, store, store_made });
         }
     }
@@ -401,7 +403,7 @@ mod tests {
             pid: 7,
             start_time: 9,
             store: "/s".into(),
-            store_made: true,
+            store_made: Some("/s".into()),
         };
         let instance = Instance { map, processes: vec![process], directory: scratch.0.join("w"), user_key: None };
         fs::create_dir_all(instance.mounts_directory()).expect("made");

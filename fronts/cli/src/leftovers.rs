@@ -70,7 +70,7 @@ mod tests {
     fn process(node: u16, alive: bool) -> NodeProcess {
         let own = Process::current().expect("running");
         let start_time = if alive { own.start_time } else { own.start_time + 1 };
-        let (store, store_made) = (PathBuf::new(), false);
+        let (store, store_made) = (PathBuf::new(), None);
         NodeProcess { node: NodeId(node), ssh_host: None, pid: own.pid, start_time, store, store_made }
     }
 

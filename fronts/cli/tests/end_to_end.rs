@@ -79,7 +79,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        let ended = self.command(&["down", "--force", "e2e"]).output();
+        let ended = self.command(&["down", "--force", "--all"]).output();
         if !ended.is_ok_and(|output| output.status.success()) && !std::thread::panicking() {
             panic!("weft down --force failed");
         }
@@ -191,7 +191,7 @@ fn a_file_system_is_started_used_and_ended() {
 
     ground.weft(&["down", "e2e"]);
     assert!(!ground.path("run/weft/e2e").exists());
-    assert!(picture(&ground.path("tmp")).is_empty(), "no store is left");
+    assert!(!ground.path("tmp").exists(), "no store is left, and not the directory that was made for it");
     ground.weft_fails(1, &["status"]);
     ground.weft_fails(1, &["down", "e2e"]);
 }
@@ -215,19 +215,38 @@ fn leftovers_of_a_killed_run_are_named_and_removed() {
     assert_eq!(ground.command(&["status"]).output().expect("weft starts").status.code(), Some(1));
     ground.weft(&["down", "--force", "e2e"]);
     assert!(!ground.path("run/weft/e2e").exists());
-    assert!(ground.path("store").is_dir() && !ground.path("store/n00").exists(), "only what up made is removed");
+    assert!(!ground.path("store").exists(), "what up made is removed");
     ground.weft(&["up", "e2e", "--nodes", "1"]);
 }
 
 #[test]
 fn a_node_that_cannot_start_leaves_nothing() {
     let ground = Ground::new("start");
-    fs::create_dir_all(ground.path("store/n01")).expect("made");
-    fs::write(ground.path("store/n01/precious"), "of somebody").expect("written");
+    let uid = fs::metadata(&ground.directory).expect("there").uid();
+    let stores = ground.path(&format!("store/weft-{uid}/e2e/store"));
+    fs::create_dir_all(stores.join("n01")).expect("made");
+    fs::write(stores.join("n01/precious"), "of somebody").expect("written");
     let said = ground.weft_fails(2, &["up", "e2e", "--nodes", "3", "--store", "store"]);
-    assert!(said.contains("n01") && said.contains("not empty") && said.contains("remedy:"), "{said}");
-    assert!(ground.path("store/n01/precious").exists());
-    assert!(!ground.path("store/n00").exists() && !ground.path("run/weft/e2e").exists());
+    assert!(said.contains("n01") && said.contains("holds precious") && said.contains("remedy:"), "{said}");
+    assert!(stores.join("n01/precious").exists());
+    assert!(!stores.join("n00").exists() && !ground.path("run/weft/e2e").exists());
+}
+
+#[test]
+fn a_store_among_other_files_touches_none_of_them() {
+    let ground = Ground::new("among");
+    fs::create_dir_all(ground.path("scratch/objects")).expect("made");
+    fs::write(ground.path("scratch/objects/mine"), "of the user").expect("written");
+    fs::write(ground.path("scratch/n00"), "of the user").expect("written");
+    let before = picture(&ground.path("scratch"));
+    ground.weft(&["up", "e2e", "--nodes", "2", "--store", "scratch"]);
+    // Another one there has directories of its own.
+    ground.weft(&["up", "second", "--nodes", "2", "--store", "scratch"]);
+    fs::write(ground.path("word"), "hello").expect("written");
+    ground.weft(&["cp", "-q", "word", "e2e:/"]);
+    ground.weft(&["down", "e2e"]);
+    ground.weft(&["down", "second"]);
+    assert_eq!(picture(&ground.path("scratch")), before);
 }
 
 #[test]

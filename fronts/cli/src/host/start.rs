@@ -4,7 +4,7 @@
 //! says goes to its log. When one fails, those that were started are ended, what was made is removed, and the log of
 //! the one that failed is kept beside the directory of the file system.
 
-use super::stop::remove_store;
+use super::stop::{self, Store};
 use crate::failure::{Explain, Failure, Outcome};
 use crate::listen::Listen;
 use crate::processes::{self, Process};
@@ -45,7 +45,7 @@ pub struct StartOrder {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeOrder {
     pub node: NodeId,
-    /// Directory that holds the node's own one; `None`: the machine's default.
+    /// Directory below which the node's own one is; `None`: the machine's default.
     pub store: Option<PathBuf>,
     /// Bytes the store may use; `None`: what is free.
     pub store_size: Option<u64>,
@@ -69,8 +69,8 @@ pub struct StartedNode {
     pub identity: NodeIdentity,
     pub address: NodeAddress,
     pub store: PathBuf,
-    /// Whether the directory was made for this node.
-    pub store_made: bool,
+    /// The highest directory that was made for the store; `None`: it was there.
+    pub store_made: Option<PathBuf>,
 }
 
 /// The line that `weft serve` prints when it listens.
@@ -84,18 +84,29 @@ pub struct ReadyLine {
 /// A node between its start and its ready line.
 struct Starting {
     config: NodeConfig,
-    store_made: bool,
+    store_made: Option<PathBuf>,
     child: Child,
     process: Option<Process>,
 }
 
-/// Where stores are when nobody says: not in the runtime directory, which is often small.
-pub fn default_store(name: &str) -> PathBuf {
-    let temporary = match std::env::var_os("TMPDIR") {
+/// What a store's directory holds, beside nothing.
+pub const OBJECTS: &str = "objects";
+/// Directories between the one that `--store` names and a node's own: see [`stores_directory`].
+pub const DIRECTORIES_ABOVE: usize = 3;
+
+/// Where the stores of a file system are: below what `--store` names, else below TMPDIR (the runtime directory is often
+/// small). In directories of this user and this file system, so that nothing of anybody else is there.
+pub fn stores_directory(below: Option<&Path>, name: &str) -> PathBuf {
+    let below = below.map_or_else(temporary, Path::to_owned);
+    below.join(format!("weft-{}", rustix::process::getuid().as_raw())).join(name).join("store")
+}
+
+/// Where stores are when nobody says.
+pub fn temporary() -> PathBuf {
+    match std::env::var_os("TMPDIR") {
         Some(directory) if !directory.is_empty() => PathBuf::from(directory),
         _ => PathBuf::from("/tmp"),
-    };
-    temporary.join(format!("weft-{}", rustix::process::getuid().as_raw())).join(name).join("store")
+    }
 }
 
 /// Starts the nodes and waits until all listen.
@@ -105,7 +116,7 @@ pub fn start(order: &StartOrder) -> Outcome<Started> {
     match begin_all(order, &directory, &mut starting).and_then(|()| await_all(&mut starting, &directory)) {
         Ok(nodes) => Ok(Started { host: host_name(), nodes }),
         Err(failure) => {
-            give_up(starting, &order.name);
+            give_up(starting);
             if directory_made {
                 // The failure is the news; what is left here is found by the next `weft up`.
                 let _ = fs::remove_dir_all(&directory);
@@ -186,9 +197,7 @@ fn begin(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<Star
     let mut child = match spawned {
         Ok(child) => child,
         Err(error) => {
-            if let (true, Some(store)) = (store_made, &config.store) {
-                remove_store(&store.directory, &order.name)?;
-            }
+            stop::remove_stores(&store_of(&config, store_made).into_iter().collect::<Vec<_>>())?;
             return Err(Failure::of_io("start its process", &error).failed());
         }
     };
@@ -209,7 +218,7 @@ fn configure(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<
     } else {
         identity
     };
-    let store = node.store.clone().unwrap_or_else(|| default_store(&order.name));
+    let store = stores_directory(node.store.as_deref(), &order.name);
     Ok(NodeConfig {
         name: order.name.clone(),
         node: node.node,
@@ -232,27 +241,46 @@ fn ssh_address() -> Outcome<Listen> {
     })
 }
 
-/// Makes the node's directory; true when it was not there. One with something in it is refused: it is of another file
-/// system, or the user's.
-fn make_store(store: Option<&StoreConfig>) -> Outcome<bool> {
-    let Some(StoreConfig { directory, .. }) = store else { return Ok(false) };
+/// Makes the node's directory, and those above it. The highest one that was made; `None`: it was there, and empty.
+fn make_store(store: Option<&StoreConfig>) -> Outcome<Option<PathBuf>> {
+    let Some(StoreConfig { directory, .. }) = store else { return Ok(None) };
+    let named = || format!("store {}", directory.display());
     match fs::read_dir(directory) {
-        Ok(mut entries) => match entries.next() {
-            None => Ok(false),
-            Some(_) => Err(Failure::new(format!("store {}: is not empty", directory.display()))
-                .remedy("remove it when nothing in it is needed, or give another --store")),
-        },
+        Ok(entries) => refuse_what_is_there(directory, entries).map(|()| None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let missing = directory.ancestors().take_while(|above| !above.exists()).last().map(Path::to_owned);
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
             made.map_err(|error| {
-                Failure::of_io(format_args!("store {}", directory.display()), &error)
-                    .failed()
-                    .remedy("give a directory that you may write: --store DIR")
+                // What was made before it failed goes again, as far as it is empty.
+                let made = missing.clone();
+                let _ = stop::remove_stores(&[Store { directory: directory.clone(), made }]);
+                Failure::of_io(named(), &error).failed().remedy("give a directory that you may write: --store DIR")
             })?;
-            Ok(true)
+            Ok(missing)
         }
-        Err(error) => Err(Failure::of_io(format_args!("store {}", directory.display()), &error)),
+        Err(error) => {
+            Err(Failure::of_io(named(), &error).failed().remedy("give a directory that you may write: --store DIR"))
+        }
     }
+}
+
+/// A node's directory with something in it is of another run, or the user's.
+fn refuse_what_is_there(directory: &Path, entries: fs::ReadDir) -> Outcome<()> {
+    let names: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+    let foreign = names.iter().find(|name| *name != OBJECTS);
+    let there = directory.display();
+    match (foreign, names.is_empty()) {
+        (Some(foreign), _) => Err(Failure::new(format!("store {there}: is not empty: holds {}", foreign.display()))
+            .remedy("move that away, or give another directory: --store DIR")),
+        (None, true) => Ok(()),
+        (None, false) => Err(Failure::new(format!("store {there}: is not empty: holds objects of an earlier run"))
+            .remedy(format!("when no file system of yours runs on it: rm -r {there}; or give another --store"))),
+    }
+}
+
+/// The store of a node that was being started.
+fn store_of(config: &NodeConfig, made: Option<PathBuf>) -> Option<Store> {
+    config.store.as_ref().map(|store| Store { directory: store.directory.clone(), made })
 }
 
 /// Waits for every ready line.
@@ -271,7 +299,7 @@ fn await_ready(starting: &mut Starting, directory: &Path, deadline: Instant) -> 
             identity: config.identity,
             address: ready.address,
             store: config.store.as_ref().map(|store| store.directory.clone()).unwrap_or_default(),
-            store_made: starting.store_made,
+            store_made: starting.store_made.clone(),
         }),
         Err(_) => Err(explain_log(config, directory, Instant::now() >= deadline)),
     }
@@ -292,14 +320,15 @@ fn explain_log(config: &NodeConfig, directory: &Path, late: bool) -> Failure {
 }
 
 /// Ends what was started and removes what was made for it.
-fn give_up(starting: Vec<Starting>, file_system: &str) {
+fn give_up(starting: Vec<Starting>) {
+    let mut stores = Vec::new();
     for mut node in starting {
         let _ = node.child.kill();
         let _ = node.child.wait();
-        if let (true, Some(store)) = (node.store_made, &node.config.store) {
-            let _ = remove_store(&store.directory, file_system);
-        }
+        stores.extend(store_of(&node.config, node.store_made));
     }
+    // The failure that led here is the news.
+    let _ = stop::remove_stores(&stores);
 }
 
 /// The name of this machine, for people.
@@ -346,10 +375,25 @@ mod tests {
     fn a_store_with_something_in_it_is_refused() {
         let directory = std::env::temp_dir().join(format!("weft-store-{}", std::process::id()));
         let store = StoreConfig { directory: directory.join("n00"), size: None };
-        assert!(make_store(Some(&store)).expect("made"));
-        assert!(!make_store(Some(&store)).expect("empty"));
-        fs::write(store.directory.join("object"), "x").expect("written");
-        assert!(make_store(Some(&store)).is_err());
-        fs::remove_dir_all(directory).expect("removed");
+        assert_eq!(make_store(Some(&store)).expect("made"), Some(directory.clone()));
+        assert_eq!(make_store(Some(&store)).expect("empty"), None);
+        let refused = || make_store(Some(&store)).expect_err("refused");
+        fs::create_dir(store.directory.join(OBJECTS)).expect("made");
+        assert!(refused().text().contains("objects of an earlier run"), "{}", refused());
+        assert!(refused().remedy_text().is_some_and(|remedy| remedy.contains("rm -r")), "{}", refused());
+        fs::write(store.directory.join("mine"), "x").expect("written");
+        assert!(refused().text().contains("holds mine"), "{}", refused());
+        fs::remove_dir_all(&directory).expect("removed");
+        fs::write(&directory, "a file").expect("written");
+        assert!(refused().remedy_text().is_some(), "{}", refused());
+        fs::remove_file(directory).expect("removed");
+    }
+
+    #[test]
+    fn a_store_is_in_directories_of_its_own() {
+        let directory = stores_directory(Some(Path::new("/scratch")), "job");
+        let uid = rustix::process::getuid().as_raw();
+        assert_eq!(directory, Path::new(&format!("/scratch/weft-{uid}/job/store")));
+        assert_eq!(directory.ancestors().nth(DIRECTORIES_ABOVE), Some(Path::new("/scratch")));
     }
 }

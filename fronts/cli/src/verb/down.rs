@@ -23,8 +23,9 @@ const ASKED_MS: u64 = 2_000;
 
 const HELP: &str = "\
 Unmounts the file system on its machines, tells its nodes to end, and removes
-their stores, sockets and logs. What was in the file system is gone: copy out
-what is to stay.
+their stores, sockets and logs, with the directories that `weft up` made. Files
+that others put there stay. What was in the file system is gone: copy out what
+is to stay.
 
 --force is for what a killed run left: nothing needs to answer, busy mounts are
 detached, and processes are ended by signals. A process is only signalled when
@@ -86,7 +87,7 @@ fn describe(instance: &Instance) -> Outcome<()> {
     for process in &instance.processes {
         let host = process.ssh_host.as_deref().map(|host| format!(" on {host}")).unwrap_or_default();
         text.push_str(&format!("  end {}: process {}{host}\n", node_name(process.node), process.pid));
-        if process.store_made {
+        if process.store_made.is_some() {
             text.push_str(&format!("  remove {}{host}\n", process.store.display()));
         }
     }
@@ -127,16 +128,20 @@ fn end(instance: &Instance, force: bool) -> Outcome<()> {
         match reply {
             Ok(Reply::Stopped(stopped)) => {
                 ended.killed.extend(stopped.killed);
+                ended.left.extend(stopped.left);
             }
             Ok(_) => {}
             Err(failure) => failed = Some(failure),
         }
     }
     if instance.map.nodes.is_empty() {
-        stop::remove_stores(&stop::default_stores(name), name)?;
+        ended.left.extend(stop::remove_stores(&stop::default_stores(name))?);
     }
     if !ended.killed.is_empty() {
         note(format_args!("{} did not end when told to, and had to be killed", names(&ended.killed)));
+    }
+    for left in &ended.left {
+        note(format_args!("{} holds files that are not of Weft, and was left", left.display()));
     }
     failed.map_or(Ok(()), Err)
 }
@@ -191,7 +196,7 @@ mod tests {
             pid: 1,
             start_time: 1,
             store: "/s".into(),
-            store_made: true,
+            store_made: Some("/s".into()),
         };
         let map = ClusterMap { name: "w".into(), ..ClusterMap::default() };
         let processes = vec![process(0, None), process(1, Some("b")), process(2, Some("b"))];

@@ -37,10 +37,10 @@ HOST is reached by ssh, which must not ask (BatchMode) and must find `weft`
 there; `localhost` is this machine, without ssh. WEFT_SSH names another program
 than ssh.
 
-Stores: each node has the directory nNN of its own below DIR; without --store
-below $TMPDIR/weft-UID/NAME/store (TMPDIR unset: /tmp). SIZE is what all nodes
-here may use together, in the file of hosts what that node may use. `weft down`
-removes the directories that were made.
+Stores: each node has the directory DIR/weft-UID/NAME/store/nNN of its own, so
+that DIR may hold other things; without --store, DIR is $TMPDIR (unset: /tmp).
+SIZE is what all nodes here may use together, in the file of hosts what that
+node may use. `weft down` removes the directories that were made.
 
 Names, sockets and logs are in $XDG_RUNTIME_DIR/weft/NAME, or
 /tmp/weft-UID/NAME. Metadata is kept in memory: the file system ends with `weft
@@ -280,7 +280,7 @@ fn record(plan: &Plan, directory: &Path, started: &BTreeMap<NodeId, (&Machine, S
         pid: node.process.pid,
         start_time: node.process.start_time,
         store: node.store.clone(),
-        store_made: node.store_made,
+        store_made: node.store_made.clone(),
     });
     let map = cluster::first_map(&plan.name, nodes.collect(), plan.shards_per_node);
     Instance { map, processes: processes.collect(), directory: directory.to_owned(), user_key: None }
