@@ -15,7 +15,8 @@ use weft_protocol::{ClusterMap, Credentials, MapEpoch, NodeId, NodeIdentity, Nod
 pub struct FileSystem {
     pub instance: Instance,
     pub key: NodeKey,
-    threads: Vec<JoinHandle<()>>,
+    /// By node; `None`: it was stopped.
+    threads: Vec<Option<JoinHandle<()>>>,
 }
 
 /// What a test wants.
@@ -74,9 +75,9 @@ impl FileSystem {
                 listen: "127.0.0.1:0".parse().expect("an address"),
             };
             let (sender, receiver) = channel();
-            threads.push(std::thread::spawn(move || {
+            threads.push(Some(std::thread::spawn(move || {
                 weft_node::run(&config, |address| sender.send(address.clone()).expect("the test waits")).expect("node");
-            }));
+            })));
             let address = receiver.recv().expect("the node's address");
             let (host, site) = (format!("host{id}"), "here".to_owned());
             nodes.push(NodeRecord { id: NodeId(id), host, site, identity, address, stores: true });
@@ -98,6 +99,14 @@ impl FileSystem {
         Client::connect(&self.instance, &ClientOptions { way, buffer_bytes: 0 }).expect("client")
     }
 
+    /// Ends one node: it answers nobody from now on.
+    pub fn stop_node(&mut self, node: NodeId) {
+        let client = self.client(Way::Auto);
+        client.node_request(node, NodeRequest::Shutdown).expect("the node answers");
+        let thread = self.threads[usize::from(node.0)].take().expect("the node runs");
+        thread.join().expect("the node ends well");
+    }
+
     /// The credentials of whoever runs the test.
     pub fn me() -> Credentials {
         let file = std::fs::metadata("/proc/self").expect("/proc");
@@ -114,7 +123,7 @@ impl Drop for FileSystem {
                 let _ = client.node_request(node.id, NodeRequest::Shutdown);
             }
         }
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.drain(..).flatten() {
             if thread.join().is_err() && !std::thread::panicking() {
                 eprintln!("a node panicked");
             }

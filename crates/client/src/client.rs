@@ -3,6 +3,7 @@
 //! Lock order: an open inode's state (1), `links` (2), a link's pools and the cache (3). None of rank 2 or 3 is held
 //! across a send or a receive.
 
+use crate::home::{Batch, Home};
 use crate::identity::Identity;
 use crate::instance::Instance;
 use crate::link::{Link, lock};
@@ -18,8 +19,7 @@ use weft_protocol::limits::{HANDLE_BUFFER_BYTES, RELEASE_KEYS_MAX};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::ShardRequest;
 use weft_protocol::{
-    Capability, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, Name, NodeId, ObjectId, Result, SessionId,
-    ShardId,
+    ClusterMap, Credentials, Error, InodeNumber, LeaseKey, Name, NodeId, Result, SessionId, ShardId,
 };
 
 /// Which way file data takes.
@@ -84,13 +84,6 @@ pub trait Invalidator: Send + Sync {
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Inner>);
 
-/// A batch of leased object identifiers.
-#[derive(Clone, Copy)]
-pub(crate) struct Batch {
-    pub capability: Capability,
-    pub next: u32,
-}
-
 pub(crate) struct Inner {
     pub identity: Identity,
     pub way: Way,
@@ -98,7 +91,7 @@ pub(crate) struct Inner {
     map: RwLock<Arc<ClusterMap>>,
     session: AtomicU64,
     /// Rank 2.
-    links: Mutex<HashMap<NodeId, Arc<Link>>>,
+    pub links: Mutex<HashMap<NodeId, Arc<Link>>>,
     /// Rank 3.
     pub cache: Mutex<Cache>,
     /// Rank 3: held for one look.
@@ -116,7 +109,7 @@ pub(crate) struct Inner {
     pub recall_thread: RecallThread,
     pub closed: AtomicBool,
     /// Where files of this client are made.
-    pub home: NodeId,
+    pub home: Home,
 }
 
 impl Client {
@@ -212,7 +205,7 @@ impl Inner {
         getrandom::fill(&mut random).map_err(|_| Error::Device(5))?;
         let (a, b) = (u64_of(&random[..8]), u64_of(&random[8..]));
         let (identity, map) = Identity::of(instance, SessionId(a))?;
-        let home = pick_home(&map, identity.node, b).ok_or(Error::Unreachable)?;
+        let home = Home::pick(&map, identity.node, b).ok_or(Error::Unreachable)?;
         Ok(Self {
             identity,
             way: options.way,
@@ -293,7 +286,7 @@ impl Inner {
         }
         links.clear();
         drop(links);
-        tracing::warn!("session {:016x} has ended at a server: beginning a new one", ended.0);
+        tracing::warn!("session {ended} has ended at a server: beginning a new one");
         self.recall_thread.forget_all();
         let dropped = lock(&self.cache).clear();
         lock(&self.batches).clear();
@@ -393,23 +386,6 @@ impl Inner {
         });
         Some((shard, taken))
     }
-
-    /// An identifier for a new object at `node`, with the right to make it.
-    pub fn new_object(&self, node: NodeId) -> Result<(ObjectId, Capability)> {
-        use weft_protocol::limits::OBJECT_BATCH_COUNT;
-        use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-        if let Some(taken) = take_from_batch(&mut lock(&self.batches), node) {
-            return Ok(taken);
-        }
-        let StorageAnswer::Batch { capability } =
-            self.storage_call(node, StorageRequest::LeaseObjects { count: OBJECT_BATCH_COUNT })?
-        else {
-            return Err(Error::Malformed);
-        };
-        let mut batches = lock(&self.batches);
-        batches.insert(node, Batch { capability, next: 0 });
-        take_from_batch(&mut batches, node).ok_or(Error::Malformed)
-    }
 }
 
 fn tell(invalidator: &dyn Invalidator, dropped: &Dropped) {
@@ -419,33 +395,6 @@ fn tell(invalidator: &dyn Invalidator, dropped: &Dropped) {
     for inode in &dropped.inodes {
         invalidator.inode(*inode, false);
     }
-}
-
-/// Seconds before the end of its term at which a batch is not begun any more.
-const BATCH_MARGIN_SECONDS: u32 = 600;
-
-fn take_from_batch(batches: &mut HashMap<NodeId, Batch>, node: NodeId) -> Option<(ObjectId, Capability)> {
-    let batch = batches.get_mut(&node)?;
-    let now = u32::try_from(rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec).unwrap_or(u32::MAX);
-    if batch.next >= batch.capability.count
-        || now.saturating_add(BATCH_MARGIN_SECONDS) > batch.capability.expires_seconds
-    {
-        return None;
-    }
-    let first = batch.capability.object;
-    let object = ObjectId::new(first.node(), first.sequence() + u64::from(batch.next));
-    batch.next += 1;
-    Some((object, batch.capability))
-}
-
-/// The node on which this client's files are made: one with storage on this machine, else any with storage. Clients
-/// spread over several by chance.
-fn pick_home(map: &ClusterMap, here: weft_protocol::NodeIdentity, random: u64) -> Option<NodeId> {
-    let storing: Vec<_> = map.nodes.iter().filter(|node| node.stores).collect();
-    let near: Vec<_> = storing.iter().filter(|node| node.identity == here).copied().collect();
-    let choice = if near.is_empty() { storing } else { near };
-    let index = usize::try_from(random).unwrap_or(0).checked_rem(choice.len())?;
-    choice.get(index).map(|node| node.id)
 }
 
 fn u64_of(bytes: &[u8]) -> u64 {

@@ -11,6 +11,7 @@ mod calls;
 pub mod client;
 mod data_calls;
 pub mod file;
+mod home;
 mod identity;
 pub mod instance;
 pub mod key_file;

@@ -7,6 +7,7 @@
 
 use crate::identity::Identity;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use weft_protocol::handshake::Purpose;
 use weft_protocol::limits::SLOTS_MAX;
@@ -56,6 +57,8 @@ pub(crate) struct Link {
     returned: Condvar,
     /// Rank 3, likewise.
     data: Mutex<Vec<Box<dyn BulkConnection>>>,
+    /// The last connection could not be made.
+    refused: AtomicBool,
 }
 
 impl Link {
@@ -65,7 +68,14 @@ impl Link {
             recall: Some(Slot { index: SlotIndex(CALLER_SLOTS_MAX), sequence: 0, connection: None }),
             ..Slots::default()
         };
-        Self { record, session, slots: Mutex::new(slots), returned: Condvar::new(), data: Mutex::default() }
+        Self {
+            record,
+            session,
+            slots: Mutex::new(slots),
+            returned: Condvar::new(),
+            data: Mutex::default(),
+            refused: AtomicBool::new(false),
+        }
     }
 
     /// Takes a slot; waits when all are taken.
@@ -114,6 +124,7 @@ impl Link {
                 Some(Err(error)) if !identity.is_user() => Err(error),
                 Some(Err(_)) | None => Socket::connect_tcp(&address.tcp),
             };
+            self.refused.store(socket.is_err(), Ordering::Relaxed);
             let socket = socket.map_err(|_| Error::Unreachable)?;
             attempts += 1;
             match connect(&socket, &peer, &identity.key) {
@@ -123,6 +134,14 @@ impl Link {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Whether the node has most likely ended: no connection could be made lately, or one that nobody uses now was
+    /// closed. No message.
+    pub fn seems_away(&self) -> bool {
+        let slots = lock(&self.slots);
+        let unused = slots.idle.iter().rev().find_map(|slot| slot.connection.as_ref());
+        self.refused.load(Ordering::Relaxed) || unused.is_some_and(|connection| connection.socket().is_readable())
     }
 
     /// Takes a data connection, or makes one.

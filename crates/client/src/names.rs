@@ -250,9 +250,10 @@ impl Client {
 
     /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's own node.
     pub fn make_directory(&self, who: &Credentials, parent: InodeNumber, name: &Name, mode: u16) -> Result<Entry> {
-        let home = Some(self.0.home);
-        let request = ShardRequest::MakeDirectory { parent, name: name.clone(), mode, home };
-        self.0.change_name(who, parent, name, request)
+        self.0.at_home(|home| {
+            let request = ShardRequest::MakeDirectory { parent, name: name.clone(), mode, home: Some(home) };
+            self.0.change_name(who, parent, name, request)
+        })
     }
 
     /// Makes a symbolic link.

@@ -453,7 +453,7 @@ impl State {
         if self.held.is_some() {
             return Ok(());
         }
-        let (object, capability) = inner.new_object(inner.home)?;
+        let (object, capability) = inner.new_object()?;
         let held = Held { object, capability };
         if let Some(last) = self.attributes.size.checked_sub(1) {
             inner.data_write(&request(self.inode(), DataOperation::Write, held, last, 1), &[0])?;

@@ -4,6 +4,7 @@
 //! A signal that interrupts a call does not show.
 
 use crate::{Result, TransportError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -118,6 +119,13 @@ impl Socket {
     pub fn shutdown(&self) {
         // It may be closed by the other side already, which is what is wanted.
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+    }
+
+    /// Whether a receive would not wait: there are bytes, or the connection has ended. On one where nothing is expected
+    /// it is the end.
+    pub fn is_readable(&self) -> bool {
+        let mut polled = [PollFd::new(&self.fd, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
     /// Another handle of the same connection, for shutting it down from another thread.

@@ -220,6 +220,21 @@ fn leftovers_of_a_killed_run_are_named_and_removed() {
 }
 
 #[test]
+fn what_is_new_goes_to_living_nodes() {
+    let ground = Ground::new("living");
+    ground.weft(&["up", "e2e", "--nodes", "3", "--store", "store"]);
+    let pid = ground.status()["nodes"][2]["pid"].as_u64().expect("a number");
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill").success());
+    fs::write(ground.path("word"), "hello").expect("written");
+    for number in 0..12 {
+        ground.weft(&["mkdir", &format!("e2e:/d{number}")]);
+        let file = format!("e2e:/d{number}/f");
+        ground.weft(&["cp", "-q", "word", &file]);
+        assert_eq!(ground.weft(&["cat", &file]), "hello");
+    }
+}
+
+#[test]
 fn a_node_that_cannot_start_leaves_nothing() {
     let ground = Ground::new("start");
     let uid = fs::metadata(&ground.directory).expect("there").uid();

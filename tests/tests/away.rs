@@ -1,0 +1,72 @@
+//! Nodes that end while clients go on.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use weft_client::protocol::message::shard::CreateFile;
+use weft_client::protocol::{InodeNumber, Name, NodeId};
+use weft_client::{Client, OpenOptions, Way};
+use weft_tests::{FileSystem, Wanted};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: true });
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+/// Makes a file with contents and a directory. Where the file's bytes and the directory's inode are.
+fn make(client: &Client, text: &str) -> (NodeId, NodeId) {
+    let me = FileSystem::me();
+    let (file, entry) = client.open_at(&me, ROOT, &name(text), OpenOptions::WRITE, NEW).unwrap();
+    file.write_at(text.as_bytes(), 0).unwrap();
+    file.close().unwrap();
+    let location = client.locate(&me, entry.attributes.inode).unwrap().remove(0);
+    let directory = client.make_directory(&me, ROOT, &name(&format!("{text}.d")), 0o755).unwrap();
+    (location.node.unwrap(), client.map().node_of(directory.attributes.inode.shard()).unwrap())
+}
+
+/// A client whose home is not at the node of `/`.
+fn client_elsewhere(fs: &FileSystem, way: Way) -> (Client, NodeId) {
+    for number in 0..1000 {
+        let client = fs.client(way);
+        let (home, _) = make(&client, &format!("search{number}"));
+        if home != NodeId(0) {
+            return (client, home);
+        }
+    }
+    panic!("every client chose node 0");
+}
+
+fn what_is_new_goes_to_a_living_node(way: Way, near: bool) {
+    let mut fs = FileSystem::start(Wanted { nodes: 3, shards_per_node: 1, near, ..Wanted::default() });
+    let (client, home) = client_elsewhere(&fs, way);
+    assert_eq!(make(&client, "before"), (home, home), "files and directories are made at the client's home");
+    fs.stop_node(home);
+    let (file_at, directory_at) = make(&client, "after");
+    assert!(file_at != home && directory_at != home, "the client has another home now");
+    assert_eq!(make(&client, "later"), (file_at, file_at), "and stays there");
+    // Others come by chance to any node, also to the one that has ended.
+    for number in 0..8 {
+        let (file_at, directory_at) = make(&fs.client(way), &format!("new{number}"));
+        assert!(file_at != home && directory_at != home, "{file_at} {directory_at}");
+    }
+}
+
+#[test]
+fn a_client_whose_home_ended_makes_files_elsewhere() {
+    what_is_new_goes_to_a_living_node(Way::Auto, true);
+}
+
+#[test]
+fn a_client_whose_home_ended_makes_files_elsewhere_over_tcp() {
+    what_is_new_goes_to_a_living_node(Way::Tcp, false);
+}
+
+#[test]
+fn a_directory_comes_first_as_well() {
+    let mut fs = FileSystem::start(Wanted { nodes: 3, shards_per_node: 1, ..Wanted::default() });
+    let (client, home) = client_elsewhere(&fs, Way::Auto);
+    fs.stop_node(home);
+    let entry = client.make_directory(&FileSystem::me(), ROOT, &name("d"), 0o755).unwrap();
+    assert_ne!(client.map().node_of(entry.attributes.inode.shard()), Some(home));
+}
