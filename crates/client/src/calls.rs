@@ -16,9 +16,9 @@ use weft_transport::ControlConnection;
 /// How often a call is sent again after its connection broke, the map changed, or the session ended.
 const ATTEMPTS_MAX: u32 = 4;
 /// How long a call waits before it is sent again to a server that is busy.
-const BUSY_WAIT: Duration = Duration::from_millis(10);
+pub(crate) const BUSY_WAIT: Duration = Duration::from_millis(10);
 /// How long a server may be busy before the caller is told.
-const BUSY_MAX: Duration = Duration::from_secs(10);
+pub(crate) const BUSY_MAX: Duration = Duration::from_secs(10);
 
 /// An answer, and what is needed to believe its grants.
 pub(crate) struct Answer {

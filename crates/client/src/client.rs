@@ -18,9 +18,7 @@ use weft_client_core::{Cache, Dropped, LookAhead};
 use weft_protocol::limits::{HANDLE_BUFFER_BYTES, RELEASE_KEYS_MAX};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::ShardRequest;
-use weft_protocol::{
-    ClusterMap, Credentials, Error, InodeNumber, LeaseKey, Name, NodeId, Result, SessionId, ShardId,
-};
+use weft_protocol::{ClusterMap, Credentials, Error, InodeNumber, LeaseKey, Name, NodeId, Result, SessionId, ShardId};
 
 /// Which way file data takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -45,6 +45,13 @@ impl Inner {
         Ok((link, connection))
     }
 
+    /// Takes a data connection to keep it from call to call. `None`: too many are in use.
+    pub fn data_connection_to_keep(&self, node: NodeId) -> Result<Option<(Arc<Link>, Box<dyn BulkConnection>)>> {
+        let link = self.link_without_recalls(node)?;
+        let connection = link.take_data_to_keep(&self.identity, self.tcp_only())?;
+        Ok(connection.map(|connection| (link, connection)))
+    }
+
     /// One data request that may be repeated: on a connection that turns out to be dead, once more on a new one.
     pub fn data_call<T>(
         &self,
@@ -56,7 +63,7 @@ impl Inner {
         self.counters.data_requests.fetch_add(1, Ordering::Relaxed);
         let result = match exchange(&mut *connection) {
             Err(_) if repeatable => {
-                connection = link.new_data(&self.identity, self.tcp_only())?;
+                connection = link.replace_data(connection, &self.identity, self.tcp_only())?;
                 exchange(&mut *connection)
             }
             result => result,

@@ -10,6 +10,7 @@
 mod calls;
 pub mod client;
 mod data_calls;
+mod data_pool;
 pub mod file;
 mod home;
 mod identity;

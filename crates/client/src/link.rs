@@ -5,10 +5,11 @@
 //! breaks is made anew, and the call repeated in the same slot with the same sequence: the shard answers a repeated
 //! call with the first answer.
 
+use crate::data_pool::DataPool;
 use crate::identity::Identity;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use weft_protocol::handshake::Purpose;
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::{Error, NodeId, NodeRecord, Result, SessionId, SlotIndex};
@@ -18,8 +19,6 @@ use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk
 const CALLER_SLOTS_MAX: u16 = SLOTS_MAX - 1;
 /// How often a connection is made whose handshake is cut off.
 const HANDSHAKE_ATTEMPTS_MAX: u32 = 3;
-/// Data connections kept when nobody uses them.
-const IDLE_DATA_CONNECTIONS_MAX: usize = 8;
 
 /// Locks; a panic elsewhere left what is guarded whole (it is changed in single steps).
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -55,8 +54,7 @@ pub(crate) struct Link {
     /// Rank 3: held to take and give back.
     slots: Mutex<Slots>,
     returned: Condvar,
-    /// Rank 3, likewise.
-    data: Mutex<Vec<Box<dyn BulkConnection>>>,
+    pub data: Arc<DataPool>,
     /// The last connection could not be made.
     refused: AtomicBool,
 }
@@ -73,7 +71,7 @@ impl Link {
             session,
             slots: Mutex::new(slots),
             returned: Condvar::new(),
-            data: Mutex::default(),
+            data: Arc::default(),
             refused: AtomicBool::new(false),
         }
     }
@@ -144,14 +142,29 @@ impl Link {
         self.refused.load(Ordering::Relaxed) || unused.is_some_and(|connection| connection.socket().is_readable())
     }
 
-    /// Takes a data connection, or makes one.
+    /// Takes a data connection, or makes one; waits when there are as many as there may be.
     pub fn take_data(&self, identity: &Identity, tcp_only: bool) -> Result<Box<dyn BulkConnection>> {
-        let idle = lock(&self.data).pop();
-        idle.map_or_else(|| self.new_data(identity, tcp_only), Ok)
+        self.data.take(|| self.new_data(identity, tcp_only))
     }
 
-    /// Makes a data connection.
-    pub fn new_data(&self, identity: &Identity, tcp_only: bool) -> Result<Box<dyn BulkConnection>> {
+    /// As [`Link::take_data`], for a connection that is kept from call to call. `None`: too many are in use.
+    pub fn take_data_to_keep(&self, identity: &Identity, tcp_only: bool) -> Result<Option<Box<dyn BulkConnection>>> {
+        self.data.take_to_keep(|| self.new_data(identity, tcp_only))
+    }
+
+    /// Another connection for one that turned out to be dead, and with it most likely all that nobody uses now.
+    pub fn replace_data(
+        &self,
+        dead: Box<dyn BulkConnection>,
+        identity: &Identity,
+        tcp_only: bool,
+    ) -> Result<Box<dyn BulkConnection>> {
+        drop(dead);
+        self.data.close_idle();
+        self.take_data(identity, tcp_only)
+    }
+
+    fn new_data(&self, identity: &Identity, tcp_only: bool) -> Result<Box<dyn BulkConnection>> {
         let socket = self.connect(identity, Purpose::Data, tcp_only)?;
         socket.tune_for_data();
         Ok(Box::new(SocketBulk::new(socket)))
@@ -159,11 +172,7 @@ impl Link {
 
     /// Gives a data connection back that has nothing outstanding. One that failed is dropped instead.
     pub fn return_data(&self, connection: Box<dyn BulkConnection>) {
-        assert_eq!(connection.outstanding(), 0, "a connection is given back with transfers on their way");
-        let mut idle = lock(&self.data);
-        if idle.len() < IDLE_DATA_CONNECTIONS_MAX {
-            idle.push(connection);
-        }
+        self.data.give_back(connection);
     }
 
     /// The node of this link.

@@ -36,6 +36,15 @@ struct Coming {
     connection: Box<dyn BulkConnection>,
 }
 
+/// When a window is needed.
+#[derive(Clone, Copy)]
+enum When {
+    /// By the call that sends for it.
+    Now,
+    /// By a later one, presumably.
+    Ahead,
+}
+
 /// What a read of one file needs to know.
 #[derive(Clone, Copy)]
 pub(crate) struct Source {
@@ -74,14 +83,14 @@ impl Reader {
                     )?;
                     return Ok(have + reply.bulk_bytes as usize);
                 }
-                self.start(inner, source, position)?;
+                self.start(inner, source, position, When::Now)?;
             }
         }
         if sequential && wanted > 0 && self.coming.is_none() {
             // The window after the one at hand is on its way while that is used up.
             let next = self.block.as_ref().map_or(offset, |block| block.offset + block.bytes as u64);
             if next < source.size {
-                self.start(inner, source, next)?;
+                self.start(inner, source, next, When::Ahead)?;
             }
         }
         Ok(wanted)
@@ -96,17 +105,23 @@ impl Reader {
         Some(count)
     }
 
-    /// Sends for the window at `offset`.
-    fn start(&mut self, inner: &Inner, source: &Source, offset: u64) -> Result<()> {
+    /// Sends for the window at `offset`. One that is only read ahead is left for later when there are no connections to
+    /// keep for it.
+    fn start(&mut self, inner: &Inner, source: &Source, offset: u64, when: When) -> Result<()> {
         let Some(window) = self.ahead.window(offset, source.size) else { return Ok(()) };
+        let node = source.held.object.node();
+        let connection = match when {
+            When::Now => Some(inner.data_connection(node)?),
+            When::Ahead => inner.data_connection_to_keep(node)?,
+        };
+        let Some((link, mut connection)) = connection else { return Ok(()) };
         let mut memory = self.spare.pop().unwrap_or_default();
         memory.resize(window.bytes as usize, 0);
-        let (link, mut connection) = inner.data_connection(source.held.object.node())?;
         let request = request(source.inode, DataOperation::Read, source.held, window.offset, memory.len());
         inner.counters.data_requests.fetch_add(1, Ordering::Relaxed);
         if connection.start_read(&request, memory).is_err() {
             // A pooled connection that died meanwhile: a new one is tried once.
-            connection = link.new_data(&inner.identity, inner.tcp_only())?;
+            connection = link.replace_data(connection, &inner.identity, inner.tcp_only())?;
             connection.start_read(&request, vec![0; window.bytes as usize])?;
         }
         self.coming = Some(Coming { window, link, connection });
@@ -141,7 +156,7 @@ impl Reader {
             self.spare.push(old.memory);
         }
         if end < source.size {
-            self.start(inner, source, end)?;
+            self.start(inner, source, end, When::Ahead)?;
         }
         Ok(true)
     }

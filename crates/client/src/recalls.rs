@@ -217,6 +217,8 @@ impl Listener {
                 one.live.store(false, Ordering::Release);
             }
         }
+        let links: Vec<_> = lock(&inner.links).values().cloned().collect();
+        links.iter().for_each(|link| link.data.close_unused());
         true
     }
 }

@@ -17,8 +17,9 @@ use std::os::unix::net::UnixListener;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use weft_protocol::Error;
 use weft_protocol::handshake::Purpose;
-use weft_transport::{Socket, TransportError, accept};
+use weft_transport::{Peer, Socket, TransportError, accept};
 
 /// Handshakes under way at once.
 const HANDSHAKES_MAX: usize = 256;
@@ -96,17 +97,27 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
     let thread = std::thread::Builder::new().name("connection".to_owned()).stack_size(STACK_BYTES);
     let spawned = thread.spawn(move || {
         let (key, config) = (&node.key, &node.config);
-        let admit = |name: &_| node.revoked.check(name);
+        let mut place = None;
+        let admit = |peer: &Peer| {
+            node.revoked.check(&peer.key_name)?;
+            place = Some(node.places.take(peer)?);
+            Ok(())
+        };
         let proven = accept(&socket, key, config.node, config.identity, node.epoch(), admit);
         under_way.end(number);
-        match proven {
-            Ok(peer) if peer.purpose == Purpose::Data => serve_data(&node, &socket, &peer),
-            Ok(peer) => {
+        match (proven, place) {
+            // The place is given back with the connection's end.
+            (Ok(peer), Some(_place)) if peer.purpose == Purpose::Data => serve_data(&node, &socket, &peer),
+            (Ok(peer), Some(place)) => {
                 if let Some(mailbox) = node.loops.get(number % node.loops.len().max(1)) {
-                    mailbox.adopt(socket, peer);
+                    mailbox.adopt(socket, peer, place);
                 }
             }
-            Err(error) => {
+            (Err(TransportError::Refused(Error::Busy)), _) => {
+                tracing::warn!("connection of {} refused: there are too many", socket.peer_text());
+            }
+            (Ok(_), None) => {}
+            (Err(error), _) => {
                 AtomicCounters::add(&node.counters.peers_rejected, 1);
                 tracing::warn!("connection of {} refused: {error}", socket.peer_text());
             }
@@ -118,7 +129,7 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
     }
 }
 
-fn serve_data(node: &Arc<Node>, socket: &Socket, peer: &weft_transport::Peer) {
+fn serve_data(node: &Arc<Node>, socket: &Socket, peer: &Peer) {
     let Some(server) = &node.store else { return };
     socket.tune_for_data();
     lock(&node.sessions).opened(peer.session, None);

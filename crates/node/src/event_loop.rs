@@ -8,6 +8,7 @@
 //! nobody else. A malformed message closes its connection and no more.
 
 use crate::dispatch;
+use crate::places::Place;
 use crate::state::{AtomicCounters, Node, lock};
 use crate::{clock, shards};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -52,7 +53,7 @@ pub struct Mailbox {
 }
 
 enum Mail {
-    Adopt(Box<(Socket, Peer)>),
+    Adopt(Box<(Socket, Peer, Place)>),
     Send {
         key: u64,
         id: u64,
@@ -70,8 +71,8 @@ impl Mailbox {
     }
 
     /// Gives a connection whose handshake is done to the loop.
-    pub fn adopt(&self, socket: Socket, peer: Peer) {
-        self.post(Mail::Adopt(Box::new((socket, peer))));
+    pub fn adopt(&self, socket: Socket, peer: Peer, place: Place) {
+        self.post(Mail::Adopt(Box::new((socket, peer, place))));
     }
 
     /// Sends a message on one of the loop's connections; dropped when the connection is gone.
@@ -104,6 +105,8 @@ struct Connection {
     output: Vec<u8>,
     /// What epoll was asked to report.
     interest: epoll::EventFlags,
+    /// Given back with the connection.
+    _place: Place,
 }
 
 impl Connection {
@@ -247,14 +250,14 @@ impl EventLoop {
         let mail = std::mem::take(&mut *lock(&self.mailbox.mail));
         for letter in mail {
             match letter {
-                Mail::Adopt(connection) => self.adopt(connection.0, connection.1),
+                Mail::Adopt(connection) => self.adopt(*connection),
                 Mail::Send { key, id, message } => sink.local.push((key, id, message)),
                 Mail::Look => {}
             }
         }
     }
 
-    fn adopt(&mut self, socket: Socket, peer: Peer) {
+    fn adopt(&mut self, (socket, peer, place): (Socket, Peer, Place)) {
         let key = self.next_key;
         self.next_key += 1;
         let interest = epoll::EventFlags::IN;
@@ -264,7 +267,8 @@ impl EventLoop {
         }
         lock(&self.node.sessions).opened(peer.session, self.recall_ref(key, &peer));
         self.node.connections.fetch_add(1, Ordering::Relaxed);
-        let connection = Connection { socket, peer: Arc::new(peer), input: Vec::new(), output: Vec::new(), interest };
+        let (peer, input, output) = (Arc::new(peer), Vec::new(), Vec::new());
+        let connection = Connection { socket, peer, input, output, interest, _place: place };
         self.connections.insert(key, connection);
     }
 

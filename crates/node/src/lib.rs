@@ -8,7 +8,7 @@
 //! | `loop-N` | serves control connections, steps the shards ([`event_loop`]) |
 //! | `connection` | one per data connection: checks and moves bytes ([`data`]) |
 //! | `courier-N` | requests to other nodes, while there are any ([`courier`]) |
-//! | `objects` | cuts and removes objects ([`storage_server`]) |
+//! | `objects` | cuts, removes and lists objects ([`storage_server`]) |
 //! | `signals` | SIGTERM and SIGINT end the node, SIGUSR1 writes what is in flight to the log |
 
 mod accept;
@@ -17,6 +17,7 @@ mod courier;
 mod data;
 mod dispatch;
 mod event_loop;
+mod places;
 mod revoked;
 mod sessions;
 mod shards;
@@ -25,6 +26,7 @@ mod status;
 mod storage_server;
 
 use crate::event_loop::{EventLoop, Mailbox};
+use crate::places::Places;
 use crate::state::{AtomicCounters, Node, Stop};
 use crate::storage_server::StorageServer;
 use serde::{Deserialize, Serialize};
@@ -153,6 +155,7 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
         loops,
         counters: AtomicCounters::default(),
         connections: AtomicU32::new(0),
+        places: Arc::new(Places::new()),
         stopping: Stop::default(),
     });
     Ok((node, jobs))

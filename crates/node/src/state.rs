@@ -1,11 +1,12 @@
 //! What all threads of a node share.
 //!
-//! Lock order: `map` (1), `shards` (2), one shard's machine (3), `pending`, `sessions`, `couriers`, the storage
+//! Lock order: `map` (1), `shards` (2), one shard's machine (3), `pending`, `sessions`, `couriers`, `places`, the storage
 //! server's collector (4, never two of them together). None is held across a send, a receive, or file I/O.
 
 use crate::NodeConfig;
 use crate::courier::Couriers;
 use crate::event_loop::Mailbox;
+use crate::places::Places;
 use crate::revoked::Revoked;
 use crate::sessions::Sessions;
 use crate::shards::{ShardSlot, Waiting};
@@ -36,6 +37,7 @@ pub struct Node {
     pub loops: Vec<Arc<Mailbox>>,
     pub counters: AtomicCounters,
     pub connections: AtomicU32,
+    pub places: Arc<Places>,
     pub stopping: Stop,
 }
 

@@ -26,12 +26,14 @@ pub struct StorageServer {
 }
 
 /// Work for the thread.
-pub struct Job {
-    request: StorageRequest,
-    answer: AnswerTo,
+pub enum Job {
+    Request(StorageRequest, AnswerTo),
+    /// Looks which objects there are in these runs of identifiers, for the collector.
+    List(Vec<(ObjectId, u32)>),
 }
 
-enum AnswerTo {
+/// Where the answer to a request goes.
+pub enum AnswerTo {
     Connection(ConnectionRef, u64),
     Shard(ShardId, u64),
     Nobody,
@@ -44,16 +46,23 @@ impl StorageServer {
         (Self { store, collector: Mutex::new(collector), jobs }, receiver)
     }
 
-    fn start(&self, request: StorageRequest, answer: AnswerTo) {
+    fn start(&self, job: Job) {
         // The thread lives as long as the process: a send fails only when everything ends.
-        let _ = self.jobs.send(Job { request, answer });
+        let _ = self.jobs.send(job);
     }
 }
 
 /// The thread that cuts and removes.
 pub fn work(node: &Node, jobs: &Receiver<Job>) {
-    while let Ok(Job { request, answer }) = jobs.recv() {
+    while let Ok(job) = jobs.recv() {
         let Some(server) = &node.store else { return };
+        let (request, answer) = match job {
+            Job::Request(request, answer) => (request, answer),
+            Job::List(runs) => {
+                list(node, server, &runs);
+                continue;
+            }
+        };
         // An assertion that fails in the store fails this request, not the requests behind it.
         let performed = catch_unwind(AssertUnwindSafe(|| perform(&*server.store, &request)));
         let result = performed.unwrap_or(Err(Error::Device(weft_protocol::error::errno::EIO)));
@@ -80,7 +89,7 @@ pub fn handle(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, request: S
         (Some(_), _) if !matches!(peer.key_name, KeyName::Node(_)) => Err(Error::NotPermitted),
         (Some(server), StorageRequest::Stat { .. }) => perform(&*server.store, &request),
         (Some(server), StorageRequest::Truncate { .. } | StorageRequest::Remove { .. }) => {
-            server.start(request, AnswerTo::Connection(from, id));
+            server.start(Job::Request(request, AnswerTo::Connection(from, id)));
             return;
         }
     };
@@ -91,7 +100,7 @@ pub fn handle(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, request: S
 pub fn for_shard(node: &Node, shard: ShardId, token: Option<u64>, request: StorageRequest) {
     let answer = token.map_or(AnswerTo::Nobody, |token| AnswerTo::Shard(shard, token));
     match &node.store {
-        Some(server) => server.start(request, answer),
+        Some(server) => server.start(Job::Request(request, answer)),
         None => shards::unreachable(node, node.config.node, Errand::Storage { shard, token, request }),
     }
 }
@@ -148,17 +157,11 @@ pub fn shard_says(node: &Node, inode: InodeNumber, object: ObjectId, known: &Res
 }
 
 fn carry_out(node: &Node, server: &StorageServer, effects: Vec<CollectorEffect>) {
+    // One walk over the store for all of them, on the thread for what takes long.
+    let mut runs = Vec::new();
     for effect in effects {
         match effect {
-            CollectorEffect::List { first, count } => {
-                let listed = server.store.list(first, count).unwrap_or_else(|error| {
-                    tracing::warn!("{}: {error}; orphans may stay", server.store.describe());
-                    Vec::new()
-                });
-                let mut more = Vec::new();
-                lock(&server.collector).listed(&listed, &mut more);
-                carry_out(node, server, more);
-            }
+            CollectorEffect::List { first, count } => runs.push((first, count)),
             CollectorEffect::AskShard { inode, object } => {
                 if let Some(holder) = node.map().node_of(inode.shard()) {
                     node.couriers.send(holder, Errand::AskShard { inode, object });
@@ -166,8 +169,22 @@ fn carry_out(node: &Node, server: &StorageServer, effects: Vec<CollectorEffect>)
             }
             CollectorEffect::Remove { inode, object } => {
                 tracing::info!("object {object} of inode {inode} is an orphan: removed");
-                server.start(StorageRequest::Remove { objects: vec![(inode, object)] }, AnswerTo::Nobody);
+                server.start(Job::Request(StorageRequest::Remove { objects: vec![(inode, object)] }, AnswerTo::Nobody));
             }
         }
     }
+    if !runs.is_empty() {
+        runs.sort_unstable();
+        server.start(Job::List(runs));
+    }
+}
+
+fn list(node: &Node, server: &StorageServer, runs: &[(ObjectId, u32)]) {
+    let listed = server.store.list(runs).unwrap_or_else(|error| {
+        tracing::warn!("{}: {error}; orphans may stay", server.store.describe());
+        Vec::new()
+    });
+    let mut effects = Vec::new();
+    lock(&server.collector).listed(&listed, &mut effects);
+    carry_out(node, server, effects);
 }

@@ -16,6 +16,8 @@ pub const DIRECTORY_PAGE_ENTRIES_MAX: u32 = 4096;
 pub const DIRECTORY_PAGE_BYTES_MAX: usize = 256 << 10;
 /// Slots of one session at one node: requests that one client has outstanding there.
 pub const SLOTS_MAX: u16 = 64;
+/// Data connections of one session at one node: each is a thread there. A client shares them among its files.
+pub const DATA_CONNECTIONS_PER_SESSION_MAX: usize = 64;
 /// Leases that one session may hold at one shard. Beyond it replies grant none, and the client asks each time.
 pub const LEASES_PER_SESSION_MAX: usize = 1 << 20;
 /// How long a session lives after its last message, milliseconds. All its leases end with it.
@@ -25,6 +27,9 @@ pub const SESSION_TERM_MS: u64 = 10_000;
 pub const SESSION_TERM_MARGIN_MS: u64 = 500;
 /// Object identifiers in one batch.
 pub const OBJECT_BATCH_COUNT: u32 = 1024;
+/// Runs of leased identifiers that one session may have at one node, counted where they do not follow each other: at
+/// least 67 million objects. Beyond it the session gets no more.
+pub const OBJECT_RUNS_PER_SESSION_MAX: usize = 65_536;
 /// Leases in one release message.
 pub const RELEASE_KEYS_MAX: usize = 4096;
 /// Groups in a user's credentials. What Linux allows is 65,536; NFS allows 16.

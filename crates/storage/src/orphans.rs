@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::capability::CapabilityClaims;
-use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, OBJECT_BATCH_COUNT};
+use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, OBJECT_BATCH_COUNT, OBJECT_RUNS_PER_SESSION_MAX};
 use weft_protocol::{
     Capability, Error, Generation, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, Rights, SessionId,
 };
@@ -34,7 +34,7 @@ pub enum CollectorEffect {
 pub struct Collector {
     node: NodeId,
     next_sequence: u64,
-    /// Batches of each session that lives: first identifier and count.
+    /// Identifiers leased to each session that lives, in runs: the first one and their number.
     leases: BTreeMap<SessionId, Vec<(ObjectId, u32)>>,
     /// Objects whose lease holder is gone, and whose shard has not answered yet.
     suspects: BTreeSet<(InodeNumber, ObjectId)>,
@@ -60,8 +60,19 @@ impl Collector {
             return Err(Error::Invalid);
         }
         let first = ObjectId::new(self.node, self.next_sequence);
+        let runs = self.leases.entry(session).or_default();
+        let follows = |(start, length): &&mut (ObjectId, u32)| {
+            start.raw() + u64::from(*length) == first.raw() && length.checked_add(count).is_some()
+        };
+        // What follows the session's latest identifiers makes their run longer: a client that is alone has one.
+        if let Some((_, length)) = runs.last_mut().filter(follows) {
+            *length += count;
+        } else if runs.len() < OBJECT_RUNS_PER_SESSION_MAX {
+            runs.push((first, count));
+        } else {
+            return Err(Error::Busy);
+        }
         self.next_sequence += u64::from(count);
-        self.leases.entry(session).or_default().push((first, count));
         Ok(key.sign(&CapabilityClaims {
             object: first,
             count,
@@ -145,6 +156,31 @@ mod tests {
             let refused = collector.lease_objects(SESSION, 0, count, &key, MapEpoch(1), 0);
             assert_eq!(refused, Err(Error::Invalid));
         }
+    }
+
+    #[test]
+    fn what_a_session_leases_takes_bounded_memory() {
+        let (mut collector, _) = leased();
+        let key = NodeKey::new([1; 32]);
+        let mut lease = |session| collector.lease_objects(session, 0, 1, &key, MapEpoch(1), 0).map(|_| ());
+        // Alone: one run, however long.
+        for _ in 0..OBJECT_RUNS_PER_SESSION_MAX + 10 {
+            lease(SESSION).unwrap();
+        }
+        // In turns: each batch is a run of its own.
+        for _ in 1..OBJECT_RUNS_PER_SESSION_MAX {
+            lease(SessionId(5)).unwrap();
+            lease(SESSION).unwrap();
+        }
+        lease(SessionId(5)).unwrap();
+        assert_eq!(lease(SESSION), Err(Error::Busy));
+        lease(SessionId(6)).unwrap();
+        let mut out = Vec::new();
+        collector.session_ended(SESSION, &mut out);
+        assert_eq!(out.len(), OBJECT_RUNS_PER_SESSION_MAX);
+        let alone = OBJECT_RUNS_PER_SESSION_MAX as u32 + 10 + 8;
+        assert!(matches!(out[0], CollectorEffect::List { count, .. } if count == alone), "{:?}", out[0]);
+        assert!(collector.lease_objects(SESSION, 0, 1, &key, MapEpoch(1), 0).is_ok());
     }
 
     #[test]

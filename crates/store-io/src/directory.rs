@@ -187,7 +187,12 @@ impl ObjectStore for DirectoryStore {
         Ok(true)
     }
 
-    fn list(&self, first: ObjectId, count: u32) -> Result<Vec<(InodeNumber, ObjectId)>> {
+    fn list(&self, runs: &[(ObjectId, u32)]) -> Result<Vec<(InodeNumber, ObjectId)>> {
+        let listed = |object: ObjectId| {
+            let after = runs.partition_point(|(first, _)| *first <= object);
+            let run = after.checked_sub(1).and_then(|index| runs.get(index));
+            run.is_some_and(|(first, count)| object.raw() - first.raw() < u64::from(*count))
+        };
         let mut found = Vec::new();
         for directory in 0..FAN_OUT {
             let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
@@ -199,7 +204,7 @@ impl ObjectStore for DirectoryStore {
             for entry in Dir::new(directory).map_err(device_error)? {
                 let entry = entry.map_err(device_error)?;
                 let Some((inode, object)) = Self::parse_file_name(entry.file_name().to_bytes()) else { continue };
-                if object.raw().checked_sub(first.raw()).is_some_and(|index| index < u64::from(count)) {
+                if listed(object) {
                     found.push((inode, object));
                 }
             }

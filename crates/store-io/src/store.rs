@@ -36,8 +36,9 @@ pub trait ObjectStore: Send + Sync {
     /// Removes an object. `false`: it was not there.
     fn remove(&self, inode: InodeNumber, object: ObjectId) -> Result<bool>;
 
-    /// The objects with these sequences, for the collection of orphans. Costs a walk over the store.
-    fn list(&self, first: ObjectId, count: u32) -> Result<Vec<(InodeNumber, ObjectId)>>;
+    /// The objects in these runs of identifiers (the first one and their number, ascending), for the collection of
+    /// orphans. Costs a walk over the store.
+    fn list(&self, runs: &[(ObjectId, u32)]) -> Result<Vec<(InodeNumber, ObjectId)>>;
 
     /// Space and number of objects.
     fn space(&self) -> Result<Space>;

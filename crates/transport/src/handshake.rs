@@ -57,14 +57,15 @@ pub fn connect(socket: &Socket, peer: &Peer, key: &UserKey) -> Result<Welcomed> 
     Ok(Welcomed { node: server.node, identity: server.identity, epoch })
 }
 
-/// The server's side. `admit` is asked last, of a name that is proven. On an error the connection is to be closed.
+/// The server's side. `admit` is asked last, of a peer whose name is proven; its refusal is told to the peer. On an
+/// error the connection is to be closed.
 pub fn accept(
     socket: &Socket,
     key: &NodeKey,
     node: NodeId,
     identity: NodeIdentity,
     epoch: MapEpoch,
-    admit: impl FnOnce(&KeyName) -> std::result::Result<(), Error>,
+    admit: impl FnOnce(&Peer) -> std::result::Result<(), Error>,
 ) -> Result<Peer> {
     let deadline = Deadline::begin(socket)?;
     let hello: ClientHello = receive(socket, deadline)?;
@@ -75,20 +76,14 @@ pub fn accept(
     send(socket, &server)?;
     let proof: ClientProof = receive(socket, deadline)?;
     let proven = user_key.prove(CLIENT_LABEL, &transcript) == proof.proof;
-    let result = if proven {
-        check(socket, &hello.key_name).and_then(|()| admit(&hello.key_name))
-    } else {
-        Err(Error::AccessDenied)
-    };
+    let peer =
+        Peer { key_name: hello.key_name, purpose: hello.purpose, session: hello.session, identity: hello.identity };
+    let result =
+        if proven { check(socket, &peer.key_name).and_then(|()| admit(&peer)) } else { Err(Error::AccessDenied) };
     send(socket, &Welcome { result: result.clone().map(|()| epoch) })?;
     socket.set_timeout(None)?;
     match result {
-        Ok(()) => Ok(Peer {
-            key_name: hello.key_name,
-            purpose: hello.purpose,
-            session: hello.session,
-            identity: hello.identity,
-        }),
+        Ok(()) => Ok(peer),
         Err(error) if proven => Err(TransportError::Refused(error)),
         Err(_) => Err(TransportError::WrongKey),
     }

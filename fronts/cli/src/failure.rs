@@ -69,6 +69,9 @@ impl Failure {
             Error::NotFound => Self { kind: Kind::No, ..failure },
             Error::NoSpace => failure.remedy("`weft df` shows the free space of each node"),
             Error::Unreachable => failure.remedy("`weft status` shows which nodes answer"),
+            Error::Busy => {
+                failure.remedy("try again; `weft status -v` shows its connections, `weft debug stuck` its requests")
+            }
             Error::SessionEnded => failure.remedy("the connection was lost for too long: run the command again"),
             _ => failure,
         }

@@ -32,7 +32,7 @@ impl State {
         Ok(())
     }
 
-    /// Sends the run, without waiting for its reply.
+    /// Sends the run, without waiting for its reply; unless so many connections are in use that none is to be kept.
     pub(super) fn send_run(&mut self, inner: &Inner) -> Result<()> {
         let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
         let held = self.held.ok_or(Error::NoObject)?;
@@ -55,7 +55,11 @@ impl State {
         match sending.connection.start_write(&request, bytes) {
             Ok(()) => {
                 sending.requests.push_back(request);
+                let crowded = sending.link.data.is_crowded();
                 self.sending = Some(sending);
+                while crowded && self.sending.is_some() {
+                    self.finish_one(inner);
+                }
             }
             Err(failed) => {
                 // The connection is dead: what was on its way, and this run, are written again on another.
