@@ -555,6 +555,7 @@ fn users_do_not_command_nodes_and_objects() {
         StorageRequest::Remove { objects: vec![(inode, object)] },
         StorageRequest::Truncate { inode, object, size: 0 },
         StorageRequest::Stat { inode, object },
+        StorageRequest::Fence { session: SessionId(SESSION), shard: inode.shard() },
     ] {
         let reply = connection.call(&Message::Storage(request)).expect("answered");
         assert_eq!(reply, Message::StorageReply(Err(Error::NotPermitted)));
@@ -750,6 +751,7 @@ fn only_the_right_capability_opens_an_object() {
             data.signed(CapabilityClaims { inode: ROOT, ..claims }),
             data.signed(CapabilityClaims { object: ObjectId::new(NodeId(1), claims.object.sequence()), ..claims }),
             data.signed(CapabilityClaims { rights: Rights::empty(), ..claims }),
+            data.signed(CapabilityClaims { epoch: MapEpoch(0), ..claims }),
             data.signed(CapabilityClaims { rights: Rights::CREATE, ..claims }),
         ];
         let good = data.signed(claims).to_bytes();

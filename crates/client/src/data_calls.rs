@@ -17,6 +17,9 @@ pub(crate) struct Held {
     pub capability: Capability,
 }
 
+/// A data connection, and where it is given back.
+pub(crate) type Connected = (Arc<Link>, Box<dyn BulkConnection>);
+
 /// A data request over sockets.
 pub(crate) fn request(
     inode: InodeNumber,
@@ -39,14 +42,14 @@ pub(crate) fn request(
 
 impl Inner {
     /// Takes a data connection to a node.
-    pub fn data_connection(&self, node: NodeId) -> Result<(Arc<Link>, Box<dyn BulkConnection>)> {
+    pub fn data_connection(&self, node: NodeId) -> Result<Connected> {
         let link = self.link_without_recalls(node)?;
         let connection = link.take_data(&self.identity, self.tcp_only())?;
         Ok((link, connection))
     }
 
     /// Takes a data connection to keep it from call to call. `None`: too many are in use.
-    pub fn data_connection_to_keep(&self, node: NodeId) -> Result<Option<(Arc<Link>, Box<dyn BulkConnection>)>> {
+    pub fn data_connection_to_keep(&self, node: NodeId) -> Result<Option<Connected>> {
         let link = self.link_without_recalls(node)?;
         let connection = link.take_data_to_keep(&self.identity, self.tcp_only())?;
         Ok(connection.map(|connection| (link, connection)))

@@ -214,8 +214,6 @@ impl BulkConnection for Pooled {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
     use super::*;
     use std::os::unix::net::UnixStream;
     use weft_transport::{Socket, SocketBulk};

@@ -13,7 +13,8 @@ use weft_protocol::message::shard::{
 };
 use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
-    AttributeChanges, Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, NodeId, Result,
+    AttributeChanges, Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, NodeId,
+    NodeIdentity, Result,
 };
 
 /// An inode, and how long a cache above may keep what is told of it (zero: not at all).
@@ -377,10 +378,11 @@ impl Client {
         }])
     }
 
-    /// Space of the file system. A device that several storage servers of one node share counts once in the sums.
+    /// Space of the file system. What several storage servers of one machine have on one device counts once in the
+    /// sums.
     pub fn space(&self) -> Result<FileSystemSpace> {
         let mut nodes = BTreeMap::new();
-        let mut devices = BTreeMap::new();
+        let mut devices: BTreeMap<(u64, NodeIdentity), Vec<Space>> = BTreeMap::new();
         for record in self.map().nodes.iter().filter(|record| record.stores) {
             let space = match self.0.storage_call(record.id, StorageRequest::Space) {
                 Ok(StorageAnswer::Space(space)) => Ok(space),
@@ -388,19 +390,49 @@ impl Client {
                 Err(error) => Err(error),
             };
             if let Ok(space) = &space {
-                // A store of its own counts by its node.
-                let key =
-                    if space.device == 0 { (0, u64::from(record.id.0)) } else { (space.device, record.identity.0) };
-                devices.insert(key, *space);
+                devices.entry((space.device, record.identity)).or_default().push(*space);
             }
             nodes.insert(record.id, space);
         }
-        let sum = |field: fn(&Space) -> u64| devices.values().map(field).fold(0, u64::saturating_add);
+        let sums: Vec<(u64, u64)> = devices.values().map(|stores| on_one_device(stores)).collect();
         Ok(FileSystemSpace {
-            total: sum(|space| space.total),
-            free: sum(|space| space.free),
+            total: sums.iter().map(|(total, _)| *total).fold(0, u64::saturating_add),
+            free: sums.iter().map(|(_, free)| *free).fold(0, u64::saturating_add),
             files: nodes.values().flatten().map(|space| space.objects).sum(),
             nodes: nodes.into_iter().collect(),
         })
+    }
+}
+
+/// What stores on one device have together, in all and free: not more than the device has.
+fn on_one_device(stores: &[Space]) -> (u64, u64) {
+    if let Some(whole) = stores.iter().find(|space| space.reserve == 0) {
+        // One without a cap may take all of it.
+        return (whole.total, whole.free);
+    }
+    let sum = |field: fn(&Space) -> u64| stores.iter().map(field).fold(0, u64::saturating_add);
+    let device_free = stores.iter().map(|space| space.device_free).min().unwrap_or(0);
+    let free = sum(|space| space.free).min(device_free);
+    (sum(|space| space.total.saturating_sub(space.free)).saturating_add(free), free)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_on_one_device_have_not_more_than_it_has() {
+        let capped = |used: u64, free: u64| Space {
+            total: used + 1 + free,
+            free,
+            reserve: 1,
+            objects: 0,
+            device: 5,
+            device_free: 1000,
+        };
+        assert_eq!(on_one_device(&[capped(10, 300), capped(0, 300)]), (612, 600), "the caps fit");
+        assert_eq!(on_one_device(&[capped(10, 700), capped(0, 700)]), (1012, 1000), "they promise more than is there");
+        let whole = Space { total: 5000, free: 1000, reserve: 0, ..capped(0, 1000) };
+        assert_eq!(on_one_device(&[whole, whole, capped(0, 300)]), (5000, 1000), "one without a cap");
     }
 }

@@ -1,14 +1,15 @@
 //! A data connection: one thread that checks each request and moves its bytes itself.
 //!
-//! No shard, no lock but the object table's is entered. Requests are served in their order, and the next header is read
-//! as soon as the last reply has gone, so a client that sends ahead keeps this thread busy.
+//! No shard, no lock but the object table's (and, after a session was fenced, that of the fences) is entered. Requests
+//! are served in their order, and the next header is read as soon as the last reply has gone, so a client that sends
+//! ahead keeps this thread busy.
 
 use crate::clock;
 use crate::state::{AtomicCounters, Node};
 use std::sync::Arc;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES};
 use weft_protocol::handshake::KeyName;
-use weft_protocol::{Error, InodeNumber, MapEpoch, ObjectId};
+use weft_protocol::{Error, InodeNumber, ObjectId};
 use weft_storage::{Grant, check_access};
 use weft_store_io::executor::{Moved, Pipe};
 use weft_store_io::{ObjectHandle, ObjectStat, ObjectStore};
@@ -48,14 +49,11 @@ impl<'a> DataConnection<'a> {
     }
 
     fn handle(&mut self, request: &DataRequest) -> Result<()> {
-        let checked = check_access(
-            request,
-            self.peer.session,
-            self.node.config.node,
-            &self.node.key,
-            clock::wall_seconds(),
-            MapEpoch(0),
-        );
+        let (node, session) = (self.node, self.peer.session);
+        let checked = check_access(request, session, node.config.node, &node.key, clock::wall_seconds(), node.epoch())
+            .and_then(
+                |grant| if node.is_fenced(session, request.inode) { Err(Error::CapabilityRejected) } else { Ok(grant) },
+            );
         let prepared = checked.and_then(|grant| Ok((grant, self.object(request, grant)?)));
         let (grant, object) = match prepared {
             Ok(prepared) => prepared,

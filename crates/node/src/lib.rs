@@ -36,7 +36,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 use weft_protocol::{NodeAddress, NodeId, NodeIdentity, NodeKey};
@@ -156,6 +156,8 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
         counters: AtomicCounters::default(),
         connections: AtomicU32::new(0),
         places: Arc::new(Places::new()),
+        fences: RwLock::default(),
+        has_fences: AtomicBool::new(false),
         stopping: Stop::default(),
     });
     Ok((node, jobs))

@@ -110,8 +110,6 @@ fn give_back<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
     use super::*;
     use weft_protocol::{Credentials, KeyId, NodeIdentity};
 

@@ -20,6 +20,7 @@ use weft_protocol::message::Message;
 use weft_protocol::message::node::ShardStatus;
 use weft_protocol::message::peer::PeerReply;
 use weft_protocol::message::shard::ShardReply;
+use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{ClusterMap, Error, NodeId, SessionId, ShardId};
 use weft_transport::SocketKind;
 
@@ -282,7 +283,17 @@ fn carry_out(
                 node.couriers.send(holder, Errand::Storage { shard, token, request });
             }
         }
-        Effect::EndSession { session } => tracing::info!("shard {shard}: session {session} fenced"),
+        Effect::EndSession { session } => fence(node, shard, session),
+    }
+}
+
+/// A shard has ended a session: its rights are void at the storage servers as soon as they hear of it.
+fn fence(node: &Node, shard: ShardId, session: SessionId) {
+    tracing::info!("shard {shard}: session {session} fenced");
+    node.fence(session, shard);
+    for holder in node.map().nodes.iter().filter(|other| other.stores && other.id != node.config.node) {
+        let request = StorageRequest::Fence { session, shard };
+        node.couriers.send(holder.id, Errand::Storage { shard, token: None, request });
     }
 }
 

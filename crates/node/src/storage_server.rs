@@ -87,6 +87,10 @@ pub fn handle(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, request: S
         (Some(server), StorageRequest::LeaseObjects { count }) => lease_objects(node, server, peer, *count),
         (Some(server), StorageRequest::Space) => server.store.space().map(StorageAnswer::Space),
         (Some(_), _) if !matches!(peer.key_name, KeyName::Node(_)) => Err(Error::NotPermitted),
+        (Some(_), StorageRequest::Fence { session, shard }) => {
+            node.fence(*session, *shard);
+            Ok(StorageAnswer::Done)
+        }
         (Some(server), StorageRequest::Stat { .. }) => perform(&*server.store, &request),
         (Some(server), StorageRequest::Truncate { .. } | StorageRequest::Remove { .. }) => {
             server.start(Job::Request(request, AnswerTo::Connection(from, id)));
@@ -132,7 +136,9 @@ fn perform(store: &dyn ObjectStore, request: &StorageRequest) -> Result<StorageA
             }
             result
         }
-        StorageRequest::LeaseObjects { .. } | StorageRequest::Space => Err(Error::Invalid),
+        StorageRequest::LeaseObjects { .. } | StorageRequest::Space | StorageRequest::Fence { .. } => {
+            Err(Error::Invalid)
+        }
     }
 }
 

@@ -43,4 +43,5 @@ pub use time::Timestamp;
 /// | --- | --- |
 /// | 1 | first version |
 /// | 2 | `KeyName::User` has the id of the key; `NodeRequest::RevokeKey`; `Status` is for the owner |
-pub const PROTOCOL_VERSION: u8 = 2;
+/// | 3 | storage requests: `Fence`; `Space` has `device_free`, and `device` also of a store with a cap |
+pub const PROTOCOL_VERSION: u8 = 3;

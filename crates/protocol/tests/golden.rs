@@ -124,6 +124,7 @@ every_variant!(storage_request, StorageRequest, examples::storage_requests(), {
     StorageRequest::Truncate { .. } => "Truncate",
     StorageRequest::Remove { .. } => "Remove",
     StorageRequest::Space => "Space",
+    StorageRequest::Fence { .. } => "Fence",
 });
 every_variant!(storage_answer, StorageAnswer, examples::storage_answers(), {
     StorageAnswer::Done => "Done",

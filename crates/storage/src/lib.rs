@@ -5,8 +5,10 @@
 //!
 //! Not here: the objects (`weft-store-io`), the shards (`weft-metadata`).
 
+mod fences;
 mod grant;
 mod orphans;
 
+pub use fences::Fences;
 pub use grant::{Grant, check_access};
 pub use orphans::{Collector, CollectorEffect};

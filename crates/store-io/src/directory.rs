@@ -215,16 +215,18 @@ impl ObjectStore for DirectoryStore {
     fn space(&self) -> Result<Space> {
         let below = rustix::fs::fstatvfs(&self.root).map_err(device_error)?;
         let device_free = below.f_bavail.saturating_mul(below.f_frsize);
-        let free = device_free.min(self.account.free());
-        let total = if self.account.is_capped() {
-            self.account.free() + self.account.used() + self.account.reserve()
+        let device = rustix::fs::fstat(&self.root).map_err(device_error)?.st_dev;
+        let account = &self.account;
+        let (used, reserve) = (account.used(), account.reserve());
+        let (total, free) = if account.is_capped() {
+            // A cap beyond what the device has left promises nothing.
+            let free = account.free().min(device_free);
+            (used.saturating_add(reserve).saturating_add(free), free)
         } else {
-            below.f_blocks.saturating_mul(below.f_frsize)
+            (below.f_blocks.saturating_mul(below.f_frsize), device_free)
         };
         let objects = self.objects.load(Ordering::Relaxed);
-        let device =
-            if self.account.is_capped() { 0 } else { rustix::fs::fstat(&self.root).map_err(device_error)?.st_dev };
-        Ok(Space { total, free, reserve: self.account.reserve(), objects, device })
+        Ok(Space { total, free, reserve, objects, device, device_free })
     }
 
     fn describe(&self) -> String {
@@ -311,5 +313,51 @@ impl ObjectHandle for FileObject {
         let flags = if write { OFlags::RDWR } else { OFlags::RDONLY } | OFlags::CLOEXEC;
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.file));
         Some(rustix::fs::open(path, flags, Mode::empty()).map_err(device_error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_protocol::NodeId;
+
+    struct Ground(PathBuf);
+
+    impl Ground {
+        fn new(name: &str) -> Self {
+            Self(std::env::temp_dir().join(format!("weft-directory-{name}-{}", std::process::id())))
+        }
+    }
+
+    impl Drop for Ground {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_cap_beyond_the_device_shows_what_the_device_has() {
+        let ground = Ground::new("cap");
+        let store = DirectoryStore::open(&ground.0, Some(1 << 60)).unwrap();
+        let space = store.space().unwrap();
+        assert!(space.free <= space.device_free && space.total == space.free + space.reserve, "{space:?}");
+        assert!(space.device != 0 && space.total < 1 << 60, "{space:?}");
+        drop(store);
+        let small = DirectoryStore::open(&ground.0, Some(6400)).unwrap().space().unwrap();
+        assert_eq!((small.total, small.free, small.reserve), (6400, 6300, 100), "a cap that fits holds");
+    }
+
+    #[test]
+    fn a_listing_has_the_objects_of_all_runs_and_no_others() {
+        let ground = Ground::new("list");
+        let store = DirectoryStore::open(&ground.0, None).unwrap();
+        let object = |sequence| ObjectId::new(NodeId(2), sequence);
+        for sequence in [1, 4, 5, 6, 7, 300, 301] {
+            store.open(InodeNumber::ROOT, object(sequence), true).unwrap();
+        }
+        let mut listed = store.list(&[(object(2), 3), (object(6), 1), (object(300), 512)]).unwrap();
+        listed.sort_unstable();
+        assert_eq!(listed, [4, 6, 300, 301].map(|sequence| (InodeNumber::ROOT, object(sequence))));
+        assert_eq!(store.list(&[]).unwrap(), []);
     }
 }

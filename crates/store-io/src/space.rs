@@ -26,7 +26,8 @@ impl Account {
 
     /// Bytes kept back.
     pub fn reserve(&self) -> u64 {
-        if self.cap == u64::MAX { 0 } else { (self.cap / RESERVE_DIVISOR).min(RESERVE_BYTES_MAX) }
+        // Never nothing under a cap: that tells a store with a cap from one without.
+        if self.is_capped() { (self.cap / RESERVE_DIVISOR).clamp(1, RESERVE_BYTES_MAX) } else { 0 }
     }
 
     /// Bytes charged.
@@ -41,7 +42,12 @@ impl Account {
 
     /// Bytes that can still be charged.
     pub fn free(&self) -> u64 {
-        (self.cap - self.reserve()).saturating_sub(self.used())
+        self.limit().saturating_sub(self.used())
+    }
+
+    /// Bytes that may be charged in all.
+    fn limit(&self) -> u64 {
+        self.cap.saturating_sub(self.reserve())
     }
 
     /// Charges bytes, or refuses all of them.
@@ -49,7 +55,7 @@ impl Account {
         if !self.is_capped() {
             return Ok(());
         }
-        let limit = self.cap - self.reserve();
+        let limit = self.limit();
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 used.checked_add(bytes).filter(|sum| *sum <= limit)

@@ -1,7 +1,7 @@
 //! What is asked of a storage server beside reading and writing ([`crate::data`]).
 
 use crate::capability::Capability;
-use crate::ids::{InodeNumber, ObjectId};
+use crate::ids::{InodeNumber, ObjectId, SessionId, ShardId};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,9 @@ pub enum StorageRequest {
     Remove { objects: Vec<(InodeNumber, ObjectId)> },
     /// Anybody: space. Answer: `Space`.
     Space,
+    /// Shard: it has ended this session, and what that held may be others' by now: the session's rights to files of the
+    /// shard are void from now on. Answer: `Done`.
+    Fence { session: SessionId, shard: ShardId },
 }
 
 /// What a storage server answers.
@@ -38,15 +41,16 @@ pub enum StorageAnswer {
 /// Space of a storage server, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Space {
-    /// What the store may use in all.
+    /// What the store may use in all: its cap, or what the device can hold of it.
     pub total: u64,
     /// What can still be written by users.
     pub free: u64,
-    /// What is kept back for metadata and logs.
+    /// What is kept back for metadata and logs. 0: the store has no cap, and takes what the device has.
     pub reserve: u64,
     /// Objects held.
     pub objects: u64,
-    /// Number of the device below, the same for all stores that share its space; 0: the space is this store's own (it
-    /// has a cap).
+    /// Number of the device below, the same for all stores that share its space.
     pub device: u64,
+    /// What the device has free: all stores on it together cannot write more.
+    pub device_free: u64,
 }

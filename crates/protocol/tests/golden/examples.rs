@@ -73,7 +73,7 @@ pub fn capability() -> Capability {
 }
 
 fn space() -> Space {
-    Space { total: 1 << 40, free: 1 << 39, reserve: 1 << 30, objects: 12, device: 2049 }
+    Space { total: 1 << 40, free: 1 << 39, reserve: 1 << 30, objects: 12, device: 2049, device_free: 1 << 38 }
 }
 
 fn map() -> ClusterMap {
@@ -249,6 +249,7 @@ pub fn storage_requests() -> Vec<StorageRequest> {
         StorageRequest::Truncate { inode: inode(), object: object(), size: 4096 },
         StorageRequest::Remove { objects: vec![(inode(), object())] },
         StorageRequest::Space,
+        StorageRequest::Fence { session: SessionId(7), shard: ShardId(3) },
     ]
 }
 

@@ -13,6 +13,8 @@ const HELP: &str = "\
 --json prints an object (sizes in bytes):
   name, total, free, files, nodes: [{node, host, total, free, reserve, objects,
     error}]
+A size given with --store shows as far as the device has it; what nodes of one
+machine have on the same device counts once in the sums.
 Of a node that does not answer, `error` says why and the numbers are null. Exit
 code 1: a node does not answer.
 
@@ -122,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_node_that_does_not_answer_is_named() {
-        let space = Space { total: 4 << 30, free: 1 << 30, reserve: 0, objects: 2, device: 0 };
+        let space = Space { total: 4 << 30, free: 1 << 30, reserve: 0, objects: 2, device: 1, device_free: 1 << 30 };
         let nodes = vec![(NodeId(0), Ok(space)), (NodeId(1), Err(Error::Unreachable))];
         let map = ClusterMap { name: "w".into(), ..ClusterMap::default() };
         let report = report(&map, FileSystemSpace { total: 4 << 30, free: 1 << 30, files: 2, nodes });

@@ -27,7 +27,7 @@ nothing runs, a node does not answer, or a shard has failed.
     uptime_seconds, store,
     connections, shards: [{shard, inodes, dentries, sessions, leases, recalls,
       parked, store_bytes, failed}],
-    space: {total, free, reserve, objects, device} or null,
+    space: {total, free, reserve, objects, device, device_free} or null,
     counters: {requests, read_tcp_bytes, read_unix_bytes, write_tcp_bytes,
       write_unix_bytes,
       descriptors_passed, capabilities_rejected, peers_rejected}}]
@@ -339,7 +339,8 @@ mod tests {
         let instance = instance();
         let failed = Some("a machine is broken".to_owned());
         let shard = ShardStatus { shard: ShardId(3), inodes: 7, failed, ..ShardStatus::default() };
-        let space = Some(Space { total: 10 << 30, free: 9 << 30, reserve: 0, objects: 2, device: 0 });
+        let space =
+            Some(Space { total: 10 << 30, free: 9 << 30, reserve: 0, objects: 2, device: 1, device_free: 9 << 30 });
         let status = NodeStatus { uptime_seconds: 75, shards: vec![shard], space, ..NodeStatus::default() };
         let [first, second] = [&instance.map.nodes[0], &instance.map.nodes[1]];
         let nodes =

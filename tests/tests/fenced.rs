@@ -1,0 +1,91 @@
+//! A session that its shard has ended has no rights at any storage server.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::time::{Duration, Instant};
+use weft_client::protocol::message::shard::{Access, CreateFile};
+use weft_client::{OpenOptions, Way};
+use weft_protocol::data::{BulkDescriptor, DataOperation, DataRequest};
+use weft_protocol::handshake::{KeyName, Purpose};
+use weft_protocol::message::Message;
+use weft_protocol::message::shard::{OpenFlags, ShardAnswer, ShardCall, ShardRequest};
+use weft_protocol::{Error, InodeNumber, MapEpoch, Name, NodeId, SessionId, SlotIndex, UserKey};
+use weft_tests::{FileSystem, Wanted};
+use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, connect};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+
+/// A connection of the owner over the Unix socket, where the end of a session's last one ends the session.
+fn enter(fs: &FileSystem, node: usize, session: u64, purpose: Purpose) -> Socket {
+    let record = &fs.instance.map.nodes[node];
+    let socket = Socket::connect_unix(record.address.unix.as_ref()).unwrap();
+    let session = SessionId(session);
+    let peer = Peer { key_name: KeyName::Owner, purpose, session, identity: record.identity };
+    connect(&socket, &peer, &UserKey::derive(&fs.key, &KeyName::Owner)).unwrap();
+    socket
+}
+
+/// A file of the root shard, which is at node 0, with its bytes at node 1.
+fn file_elsewhere(fs: &FileSystem) -> InodeNumber {
+    let me = FileSystem::me();
+    for number in 0..1000 {
+        let client = fs.client(Way::Auto);
+        let name = Name::new(format!("f{number}").as_bytes()).unwrap();
+        let create = Some(CreateFile { mode: 0o644, exclusive: true });
+        let (file, _) = client.open_at(&me, ROOT, &name, OpenOptions::WRITE, create).unwrap();
+        file.write_at(b"hello", 0).unwrap();
+        file.close().unwrap();
+        let attributes = client.lookup(&me, ROOT, &name).unwrap().attributes;
+        client.close().unwrap();
+        if attributes.layout.object().is_some_and(|object| object.node() == NodeId(1)) {
+            return attributes.inode;
+        }
+    }
+    panic!("every client chose node 0");
+}
+
+#[test]
+fn a_fenced_session_has_no_rights_at_other_nodes() {
+    let fs = FileSystem::start(Wanted { nodes: 2, shards_per_node: 1, ..Wanted::default() });
+    let inode = file_elsewhere(&fs);
+    let open_for_writing = |session| {
+        let mut control = ControlConnection::new(enter(&fs, 0, session, Purpose::Control));
+        let flags = OpenFlags { access: Access::Write, truncate: false, direct: false };
+        let reply = control.call(&Message::Shard(ShardCall {
+            shard: inode.shard(),
+            epoch: MapEpoch(1),
+            slot: SlotIndex(0),
+            sequence: 1,
+            credentials: None,
+            request: ShardRequest::Open { inode, flags },
+        }));
+        let Message::ShardReply(reply) = reply.unwrap() else { panic!("no reply") };
+        let ShardAnswer::Opened { attributes, capability, .. } = reply.result.unwrap() else { panic!("not opened") };
+        let request = DataRequest {
+            operation: DataOperation::Write,
+            bytes: 3,
+            id: 0,
+            object: attributes.layout.object().unwrap(),
+            inode,
+            offset: 0,
+            memory: BulkDescriptor::default(),
+            capability: capability.unwrap(),
+        };
+        (control, request)
+    };
+    let write = |data: &mut SocketBulk, request| data.write(request, b"abc").unwrap().result().map(|_| ());
+
+    let (control, request) = open_for_writing(70);
+    let mut data = SocketBulk::new(enter(&fs, 1, 70, Purpose::Data));
+    assert_eq!(write(&mut data, &request), Ok(()));
+    // Its shard ends the session; the connection to the storage server goes on, and the right has most of an hour left.
+    drop(control);
+    let end = Instant::now() + Duration::from_secs(20);
+    while write(&mut data, &request) != Err(Error::CapabilityRejected) {
+        assert!(Instant::now() < end, "the right still holds");
+        std::thread::yield_now();
+    }
+    let (_control, request) = open_for_writing(71);
+    let mut data = SocketBulk::new(enter(&fs, 1, 71, Purpose::Data));
+    assert_eq!(write(&mut data, &request), Ok(()), "another session is not touched");
+}
