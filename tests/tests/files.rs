@@ -400,3 +400,31 @@ fn a_client_that_was_away_for_a_term_says_what_it_lost_and_goes_on() {
     let (file, _) = other.open_at(&me(), ROOT, &name("written"), OpenOptions::READ, None).unwrap();
     assert_eq!(read_all(&file, 100), b"again");
 }
+
+#[test]
+fn a_handle_cuts_and_extends_its_file() {
+    let fs = FileSystem::start(Wanted { near: false, ..Wanted::default() });
+    for (way, direct) in [(Way::Auto, false), (Way::Tcp, false), (Way::Tcp, true)] {
+        let (client, other) = (fs.client(way), fs.client(way));
+        let file_name = format!("cut-{way:?}-{direct}");
+        let file = create(&client, &file_name, OpenOptions { direct, ..BOTH });
+        let data = pattern(100_000, 3);
+        file.write_at(&data, 0).unwrap();
+        // What is gathered counts as written before the cut.
+        file.truncate(10).unwrap();
+        assert_eq!(read_all(&file, 65_536), data[..10]);
+        file.truncate(20).unwrap();
+        file.write_at(b"end", 20).unwrap();
+        let expected = [&data[..10], &[0; 10], b"end"].concat();
+        assert_eq!(read_all(&file, 65_536), expected);
+        let (reader, _) = other.open_at(&me(), ROOT, &name(&file_name), OpenOptions::READ, None).unwrap();
+        assert_eq!((reader.size().unwrap(), read_all(&reader, 65_536)), (23, expected), "{way:?} {direct}");
+        assert_eq!(reader.truncate(0), Err(Error::BadHandle));
+        reader.close().unwrap();
+        file.truncate(0).unwrap();
+        assert_eq!((file.size().unwrap(), read_all(&file, 100).len()), (0, 0));
+        file.write_at(b"anew", 0).unwrap();
+        let (reader, _) = other.open_at(&me(), ROOT, &name(&file_name), OpenOptions::READ, None).unwrap();
+        assert_eq!((read_all(&file, 100), read_all(&reader, 100)), (b"anew".to_vec(), b"anew".to_vec()));
+    }
+}

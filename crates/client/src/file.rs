@@ -15,7 +15,7 @@ use weft_client_core::{Cached, DirectoryChange};
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, ShardRequest};
-use weft_protocol::{Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result};
+use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +47,8 @@ struct Handle {
     inner: Arc<Inner>,
     open: Arc<OpenInode>,
     options: OpenOptions,
+    /// Who opened it.
+    who: Credentials,
     /// Rank 0: taken before the inode's state, held across data requests of this handle's own windows.
     reader: Mutex<Reader>,
 }
@@ -140,7 +142,7 @@ impl Client {
             open.handles.fetch_add(1, Ordering::AcqRel);
             open
         };
-        let file = self.handle(open, options);
+        let file = self.handle(who, open, options);
         // A lease that is being recalled is weakened before this is asked.
         let attributes = file.0.open.reopen(inner, who, options.access)?;
         Some((file, attributes))
@@ -150,12 +152,12 @@ impl Client {
         let inner = &self.0;
         let open = lock(&inner.open).take(&opened.attributes, inner.buffer_bytes, inner.session());
         open.opened(inner, who, options.access, opened);
-        self.handle(open, options)
+        self.handle(who, open, options)
     }
 
-    fn handle(&self, open: Arc<OpenInode>, options: OpenOptions) -> File {
+    fn handle(&self, who: &Credentials, open: Arc<OpenInode>, options: OpenOptions) -> File {
         let reader = Mutex::new(Reader::new(self.0.buffer_bytes));
-        File(Arc::new(Handle { inner: Arc::clone(&self.0), open, options, reader }))
+        File(Arc::new(Handle { inner: Arc::clone(&self.0), open, options, who: who.clone(), reader }))
     }
 }
 
@@ -195,6 +197,17 @@ impl File {
         }
     }
 
+    /// Cuts the file, or extends it with zeros: `ftruncate`. On behalf of whoever opened this handle; a file of his own
+    /// also when its mode forbids writing by now.
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        let Handle { inner, open, options, who, .. } = &*self.0;
+        if !options.access.writes() {
+            return Err(Error::BadHandle);
+        }
+        let changes = AttributeChanges { size: Some(size), ..AttributeChanges::default() };
+        Client(Arc::clone(inner)).set_attributes(who, open.inode, &changes).map(|_| ())
+    }
+
     /// Bytes of the file now, as this handle sees it.
     pub fn size(&self) -> Result<u64> {
         let Handle { inner, open, .. } = &*self.0;
@@ -232,7 +245,7 @@ impl File {
 
 impl Handle {
     fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let Self { inner, open, options, reader } = self;
+        let Self { inner, open, options, reader, .. } = self;
         let version = open.data_version.load(Ordering::Acquire);
         match open.read_via(inner, buffer, offset)? {
             ReadVia::Done(count) => Ok(count),
@@ -272,6 +285,7 @@ impl Drop for Handle {
         if let Err(error) = open.flush(inner, SlotFor::Caller) {
             tracing::warn!("inode {}: buffered bytes were lost when the file was closed: {error}", open.inode);
         }
+        open.free_buffers(inner);
         let keep = open.keeps_lease(inner);
         let evicted = lock(&inner.open).closed(open, keep);
         for open in evicted {

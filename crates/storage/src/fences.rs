@@ -1,8 +1,8 @@
 //! Sessions that a shard has ended: their rights to files of that shard are void, though they are signed and their term
 //! has not ended.
 //!
-//! What a session held may be another's as soon as its shard has ended it, and a client that was only paused would go on
-//! to write. A fence holds until the last right that the session can have has ended by itself.
+//! What a session held may be another's as soon as its shard has ended it, and a client that was only paused would go
+//! on to write. A fence holds until the last right that the session can have has ended by itself.
 //!
 //! Not here: descriptors that were passed. Nobody can take them back.
 
