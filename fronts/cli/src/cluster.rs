@@ -11,7 +11,8 @@ pub const SHARDS_PER_NODE_DEFAULT: usize = 1;
 /// Refuses what no map can hold.
 pub fn check_counts(nodes: usize, shards_per_node: usize) -> Outcome<()> {
     if nodes == 0 || nodes > NODES_MAX {
-        return Err(Failure::new(format!("{nodes} nodes: a file system has 1 to {NODES_MAX}")));
+        return Err(Failure::new(format!("{nodes} nodes: a file system has 1 to {NODES_MAX}"))
+            .remedy(format!("--nodes 1 to {NODES_MAX}, or as many lines in the file of hosts")));
     }
     let shards = nodes.saturating_mul(shards_per_node);
     if shards_per_node == 0 || shards > SHARDS_MAX {

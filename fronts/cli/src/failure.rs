@@ -72,6 +72,9 @@ impl Failure {
             Error::Busy => {
                 failure.remedy("try again; `weft status -v` shows its connections, `weft debug stuck` its requests")
             }
+            Error::AccessDenied => failure.remedy("`weft stat` shows owner and permissions"),
+            Error::NotPermitted => failure.remedy("only its owner may do that: `weft stat` shows who it is"),
+            Error::Device(_) => failure.remedy("the logs of the nodes say more: `weft status -v` shows where they are"),
             Error::SessionEnded => failure.remedy("the connection was lost for too long: run the command again"),
             _ => failure,
         }

@@ -46,9 +46,15 @@ impl Target {
             Target::Weft(path) => Ok(path),
             Target::Local(path) => mounts::path_below(&path).ok_or_else(|| {
                 let text = printable(path.as_os_str().as_bytes());
-                Failure::new(format!("{verb} {text}: is a path of this machine")).remedy(format!(
-                    "write NAME:/path (or weft:/path) for one in a file system; `{verb}` itself is for others"
-                ))
+                let failure = Failure::new(format!("{verb} {text}: is a path of this machine"));
+                match text.split_once(':') {
+                    Some((name, rest)) if Instance::is_name(name) => {
+                        failure.remedy(format!("a path in a file system begins with a slash: {name}:/{rest}"))
+                    }
+                    _ => failure.remedy(format!(
+                        "write NAME:/path (or weft:/path) for one in a file system; `{verb}` itself is for others"
+                    )),
+                }
             }),
         }
     }

@@ -356,6 +356,10 @@ fn a_mount_is_made_used_and_taken_away() {
     assert!(ground.mount_is_there(&mount_point));
     fs::write(mount_point.join("file"), "through the mount").expect("written");
     fs::create_dir(mount_point.join("directory")).expect("made");
+    fs::File::open(mount_point.join("directory")).and_then(|made| made.sync_all()).expect("fsync of a directory");
+    let cut = fs::OpenOptions::new().write(true).open(mount_point.join("file")).expect("open");
+    cut.set_len(40).and_then(|()| cut.set_len(17)).expect("cut by its handle");
+    drop(cut);
     assert_eq!(ground.weft(&["cat", "e2e:/file"]), "through the mount");
     assert_eq!(ground.weft(&["ls", "mnt"]), "directory\nfile\n", "a path below a mount is taken as what it is");
     fs::write(ground.path("word"), "by the command").expect("written");

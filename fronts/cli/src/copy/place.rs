@@ -298,20 +298,26 @@ impl Place {
     /// Opens for writing, made when it is not there.
     pub fn create(&self, truncate: bool) -> Outcome<Writer> {
         let place = || format!("make {self}");
-        match self {
+        let made = match self {
             Place::Local(path) => {
                 let mut options = fs::OpenOptions::new();
                 options.write(true).create(true).truncate(truncate).mode(u32::from(MODE_UNFINISHED));
                 options.open(path).explain(place).map(Writer::Local)
             }
             Place::Weft(session, path) => {
-                let (parent, name) = session.client.walk_to_parent(&session.who, path).explain(place)?;
                 let options = OpenOptions { access: Access::Write, truncate, append: false, direct: false };
                 let create = CreateFile { mode: MODE_UNFINISHED, exclusive: false };
-                let opened = session.client.open_at(&session.who, parent, &name, options, Some(create));
+                let parent = session.client.walk_to_parent(&session.who, path);
+                let opened = parent.and_then(|(parent, name)| {
+                    session.client.open_at(&session.who, parent, &name, options, Some(create))
+                });
                 opened.explain(place).map(|(file, _)| Writer::Weft(file))
             }
-        }
+        };
+        made.map_err(|failure| match failure.is_no() {
+            true => failure.remedy("the directory that it is to be in is not there: make it first"),
+            false => failure,
+        })
     }
 
     /// Gives it permissions and modification time.

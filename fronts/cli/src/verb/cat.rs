@@ -1,6 +1,6 @@
 //! `weft cat`: writes files to standard output.
 
-use crate::failure::{Ending, Explain, Outcome};
+use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::output::Answer;
 use crate::session::{Session, Sessions};
 use crate::target::{Target, WeftPath};
@@ -43,7 +43,8 @@ fn write_out(session: &Session, path: &WeftPath, answer: &mut Answer) -> Outcome
     let place = || format!("cat {path}");
     let entry = session.walk(path, true, "cat")?;
     if entry.attributes.kind == FileKind::Directory {
-        return Err(Error::IsDirectory).explain(place);
+        let failure = Failure::of_weft(place(), &Error::IsDirectory);
+        return Err(failure.remedy("`weft ls` lists what is in it"));
     }
     let options = OpenOptions { access: Access::Read, truncate: false, append: false, direct: false };
     let file = session.client.open(&session.who, entry.attributes.inode, options).explain(place)?;

@@ -17,8 +17,6 @@ use weft_client::Instance;
 const OPEN_FILES_WANTED: u64 = 4096;
 /// Fewer than this and not even a small file system starts.
 const OPEN_FILES_NEEDED: u64 = 256;
-/// Memory that registered buffers of a few connections take.
-const LOCKED_BYTES_WANTED: u64 = 64 << 20;
 /// Space for sockets and logs.
 const RUNTIME_BYTES_WANTED: u64 = 16 << 20;
 /// Space of a store that is worth starting.
@@ -94,7 +92,6 @@ fn all_checks() -> Vec<Check> {
         fuse_device(),
         fuse_helper(),
         open_files(getrlimit(Resource::Nofile).current),
-        locked_memory(getrlimit(Resource::Memlock).current),
         loopback(),
         runtime_directory(&Instance::runtime_directory()),
         space("space for stores", &store, STORE_BYTES_WANTED, "give --store DIR on a larger file system"),
@@ -164,21 +161,6 @@ fn open_files(limit: Option<u64>) -> Check {
             Check::bad(name, State::Warn, format!("{limit} per process"), remedy)
         }
         Some(limit) => Check::ok(name, format!("{limit} per process")),
-        None => Check::ok(name, "no limit"),
-    }
-}
-
-/// `None`: no limit.
-fn locked_memory(limit: Option<u64>) -> Check {
-    let name = "locked memory";
-    match limit {
-        Some(limit) if limit < LOCKED_BYTES_WANTED => Check::bad(
-            name,
-            State::Warn,
-            format!("{} per process", bytes_text(limit)),
-            "`ulimit -l unlimited` (limits.conf): RDMA and registered buffers need it, sockets do not",
-        ),
-        Some(limit) => Check::ok(name, format!("{} per process", bytes_text(limit))),
         None => Check::ok(name, "no limit"),
     }
 }
@@ -271,8 +253,6 @@ mod tests {
         let states = [100, 1024, 1 << 20].map(|limit| open_files(Some(limit)).state);
         assert_eq!(states, [State::Fail, State::Warn, State::Ok]);
         assert_eq!(open_files(None).state, State::Ok);
-        assert_eq!(locked_memory(Some(8 << 20)).state, State::Warn);
-        assert_eq!(locked_memory(None).state, State::Ok);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `weft locate`: where the bytes of a file live.
 
-use crate::failure::{Ending, Explain, Outcome};
+use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::output;
 use crate::session::{Sessions, node_name};
 use crate::table::Table;
@@ -8,6 +8,7 @@ use crate::target::{Target, WeftPath};
 use serde::Serialize;
 use std::ffi::OsString;
 use weft_client::Location;
+use weft_protocol::{Error, FileKind};
 
 const HELP: &str = "\
 --json prints an array with an object per path:
@@ -52,8 +53,12 @@ pub fn run(args: &Args) -> Outcome {
     let mut located = Vec::new();
     for path in &paths {
         let session = sessions.of(path)?;
-        let inode = session.walk(path, true, "locate")?.attributes.inode;
-        let locations = session.client.locate(&session.who, inode).explain(|| format!("locate {path}"))?;
+        let found = session.walk(path, true, "locate")?.attributes;
+        if found.kind == FileKind::Directory {
+            let failure = Failure::of_weft(format_args!("locate {path}"), &Error::IsDirectory);
+            return Err(failure.remedy("name files: only they have bytes on nodes"));
+        }
+        let locations = session.client.locate(&session.who, found.inode).explain(|| format!("locate {path}"))?;
         located.push(Located { path: path.to_string(), ranges: locations.into_iter().map(Range::from).collect() });
     }
     output::print_either(args.json, &located, || table(&located).to_string())?;

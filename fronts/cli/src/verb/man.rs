@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> Outcome {
             answer.finish()?;
         }
         Some(directory) => {
-            fs::create_dir_all(directory).explain(|| directory.display())?;
+            fs::create_dir_all(directory).explain(|| directory.display()).map_err(Failure::failed)?;
             for (name, page) in pages()? {
                 let path = directory.join(name);
                 fs::write(&path, page).explain(|| path.display())?;

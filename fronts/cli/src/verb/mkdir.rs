@@ -1,10 +1,11 @@
 //! `weft mkdir`: makes directories.
 
-use crate::failure::{Ending, Explain, Outcome};
+use crate::failure::{Ending, Failure, Outcome};
 use crate::session::Sessions;
 use crate::target::{Target, WeftPath};
 use crate::tree;
 use std::ffi::OsString;
+use weft_protocol::Error;
 
 const HELP: &str = "\
 Examples:
@@ -44,9 +45,18 @@ pub fn run(args: &Args) -> Outcome {
         if args.parents {
             tree::make_directories(&session, path, mode)?;
         } else {
-            let (parent, name) = session.parent(path, "mkdir")?;
-            let made = session.client.make_directory(&session.who, parent, &name, mode);
-            made.explain(|| format!("mkdir {path}"))?;
+            let (parent, name) = session.parent(path, "mkdir").map_err(|failure| match failure.is_no() {
+                true => failure.remedy("-p makes the directories above it, too"),
+                false => failure,
+            })?;
+            session.client.make_directory(&session.who, parent, &name, mode).map_err(|error| {
+                let failure = Failure::of_weft(format_args!("mkdir {path}"), &error);
+                if error == Error::Exists {
+                    failure.remedy("choose another name; -p takes one that is there")
+                } else {
+                    failure
+                }
+            })?;
         }
     }
     sessions.close()?;

@@ -10,7 +10,7 @@ use crate::leftovers;
 use crate::listen::Listen;
 use crate::output;
 use crate::processes::Process;
-use crate::quantity::span_text;
+use crate::quantity::{bytes_text, span_text};
 use crate::session;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,6 +26,8 @@ use weft_protocol::{InodeNumber, NodeId, NodeRecord};
 const MAP_PATIENCE: Duration = Duration::from_secs(10);
 /// How long nodes are given to end when another one failed.
 const STOP_PATIENCE_MS: u64 = 1000;
+/// The least that a node's store may be given: less is a number without its unit.
+const STORE_BYTES_MIN: u64 = 1 << 20;
 /// Nodes when neither a number nor hosts are given.
 const NODES_DEFAULT: u16 = 4;
 
@@ -114,6 +116,12 @@ fn check(args: Args) -> Outcome<Plan> {
     };
     let shards_per_node = args.shards_per_node.unwrap_or(cluster::SHARDS_PER_NODE_DEFAULT);
     cluster::check_counts(nodes.len(), shards_per_node)?;
+    if let Some(size) = nodes.iter().filter_map(|node| node.order.store_size).find(|size| *size < STORE_BYTES_MIN) {
+        let (size, least) = (bytes_text(size), bytes_text(STORE_BYTES_MIN));
+        return Err(Failure::new(format!("a store of {size} for a node is too small: {least} is the least")).remedy(
+            "give a size with its unit: --store DIR:100GiB; on one machine, it is what all nodes have together",
+        ));
+    }
     Ok(Plan { name: args.name, nodes, shards_per_node, identity_per_node: args.identity_per_node })
 }
 
@@ -139,7 +147,11 @@ fn local_nodes(count: u16, store: Option<&StoreChoice>, listen: Option<&Listen>)
 }
 
 fn host_nodes(file: &Path, store: Option<&StoreChoice>, listen: Option<&Listen>) -> Outcome<Vec<NodePlan>> {
-    let text = std::fs::read_to_string(file).explain(|| file.display()).map_err(Failure::failed)?;
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        Failure::of_io(format_args!("file of hosts {}", file.display()), &error)
+            .failed()
+            .remedy("--hosts names a file with a line per node: `weft up --help` shows what it may have")
+    })?;
     let entries = hosts::parse(&text).map_err(|error| {
         Failure::new(format!("{}: {error}", file.display())).remedy("`weft up --help` shows what a line may have")
     })?;
@@ -407,6 +419,7 @@ mod tests {
             &["--nodes", "0"],
             &["--nodes", "5000"],
             &["--store", ":4G"],
+            &["--store", "/s:100"],
             &["--hosts", "x", "--nodes", "2"],
         ] {
             assert!(plan(words).is_err(), "{words:?}");
