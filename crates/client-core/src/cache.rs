@@ -402,8 +402,8 @@ impl Cache {
         self.attributes.remove(&inode);
     }
 
-    /// An own operation removed the name, as the reply with this stamp told. It is known to be absent where the lease on
-    /// it, or on the directory, is held.
+    /// An own operation removed the name, as the reply with this stamp told. It is known to be absent where the lease
+    /// on it, or on the directory, is held.
     pub fn name_removed(&mut self, parent: InodeNumber, name: &Name, stamp: u64) {
         self.name_changed(parent, name, Cached::Absent, stamp);
     }
@@ -549,8 +549,8 @@ impl Cache {
         std::mem::take(&mut self.evicted)
     }
 
-    /// Whether it is kept of this very name that it is not there (and not only of its directory that all is known). Only
-    /// then can a recall tell a cache above which name is meant.
+    /// Whether it is kept of this very name that it is not there (and not only of its directory that all is known).
+    /// Only then can a recall tell a cache above which name is meant.
     pub fn is_absent_by_name(&self, parent: InodeNumber, name: &Name, now_ms: u64) -> bool {
         self.names.contains_key(&(parent, name.hash64())) && self.lookup(parent, name, now_ms) == Cached::Absent
     }

@@ -58,8 +58,8 @@ bitflags::bitflags! {
         const ENTRY = 1;
         /// `Attributes` of the inode in the reply, shared.
         const ATTRIBUTES = 2;
-        /// `Directory` of the directory that was made or listed, shared. Each page of a listing grants it: all names are
-        /// known when every page carried it and no recall of it came in between. While it is held, no name in the
+        /// `Directory` of the directory that was made or listed, shared. Each page of a listing grants it: all names
+        /// are known when every page carried it and no recall of it came in between. While it is held, no name in the
         /// directory is granted by `ENTRY`: what replies tell of names is covered by it.
         const DIRECTORY = 4;
         /// `Data` of the inode in the reply, `Open` (always set in the reply to an open).

@@ -183,8 +183,8 @@ impl Socket {
         Ok(())
     }
 
-    /// As [`Socket::receive_some`], for whoever expects a message soon: looks for [`LOOK_BEFORE_SLEEP`] before it sleeps,
-    /// while others that can run go first. Waking a sleeping core costs more than most replies take.
+    /// As [`Socket::receive_some`], for whoever expects a message soon: looks for [`LOOK_BEFORE_SLEEP`] before it
+    /// sleeps, while others that can run go first. Waking a sleeping core costs more than most replies take.
     pub fn receive_some_soon(&self, bytes: &mut [u8]) -> Result<usize> {
         let start = Instant::now();
         loop {
