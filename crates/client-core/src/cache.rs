@@ -48,6 +48,17 @@ pub struct DirectoryChange {
     pub time: Timestamp,
 }
 
+impl KnownNames {
+    /// Whether the name would be known if it was there.
+    fn covers(&self, name: &Name) -> bool {
+        match self {
+            KnownNames::Some => false,
+            KnownNames::UpTo(last) => name <= last,
+            KnownNames::All => true,
+        }
+    }
+}
+
 /// A shard's term. Entries of another age are void.
 #[derive(Clone, Copy, Debug, Default)]
 struct Term {
@@ -96,8 +107,10 @@ struct CachedAttributes {
     stamp: u64,
     /// Of the last own change that is accounted for.
     own_stamp: u64,
-    /// Times and sizes have changed by an own operation; owner and mode still hold.
+    /// Times and sizes have changed, or may have; owner and mode still hold.
     times_stale: bool,
+    /// Of a directory: kind, mode and owner are held by a lease of their own.
+    permissions: bool,
 }
 
 /// The lease cache of one session.
@@ -177,7 +190,7 @@ impl Cache {
             }
             // Another name of the same hash may have taken the place of this one.
             Some(_) => Cached::Unknown,
-            None if held.is_some_and(|held| held.known == KnownNames::All) => Cached::Absent,
+            None if held.is_some_and(|held| held.known.covers(name)) => Cached::Absent,
             None => Cached::Unknown,
         }
     }
@@ -264,16 +277,27 @@ impl Cache {
     /// A reply granted attributes.
     pub fn learn_attributes(&mut self, attributes: &Attributes, grants: Grants, stamp: u64) {
         let inode = attributes.inode;
-        if !grants.contains(Grants::ATTRIBUTES) || self.recalled(LeaseKey::Attributes(inode), stamp) {
-            self.attributes.remove(&inode);
-            return;
+        let holds = |bit, key| grants.contains(bit) && !self.recalled(key, stamp);
+        let all = holds(Grants::ATTRIBUTES, LeaseKey::Attributes(inode));
+        let permissions = holds(Grants::PERMISSIONS, LeaseKey::Permissions(inode));
+        if !all {
+            let age = self.age(inode);
+            let later = self.attributes.get(&inode).is_some_and(|known| known.age == age && known.stamp > stamp);
+            if permissions && later {
+                return;
+            }
+            if !permissions {
+                self.attributes.remove(&inode);
+                return;
+            }
         }
         let cached = CachedAttributes {
             attributes: attributes.clone(),
             age: self.age(inode),
             stamp,
             own_stamp: stamp,
-            times_stale: false,
+            times_stale: !all,
+            permissions,
         };
         if self.attributes.insert(inode, cached).is_none() {
             self.attribute_order.push_back(inode);
@@ -435,6 +459,15 @@ impl Cache {
         let mut dropped = Dropped::default();
         match key {
             LeaseKey::Attributes(inode) => {
+                match self.attributes.get_mut(&inode) {
+                    Some(known) if known.permissions => known.times_stale = true,
+                    _ => {
+                        self.attributes.remove(&inode);
+                    }
+                }
+                dropped.inodes.push(inode);
+            }
+            LeaseKey::Permissions(inode) => {
                 self.attributes.remove(&inode);
                 dropped.inodes.push(inode);
             }
@@ -509,6 +542,9 @@ impl Cache {
             let Some(inode) = self.attribute_order.pop_front() else { break };
             if let Some(known) = self.attributes.remove(&inode) {
                 self.surplus.insert(LeaseKey::Attributes(inode), known.stamp);
+                if known.permissions {
+                    self.surplus.insert(LeaseKey::Permissions(inode), known.stamp);
+                }
                 self.evicted.inodes.push(inode);
             }
         }

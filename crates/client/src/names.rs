@@ -203,6 +203,10 @@ impl Client {
     fn look_ahead(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Option<Entry> {
         let inner = &self.0;
         let PageAhead { after, entries } = lock(&inner.look_ahead).missed(parent, name)?;
+        // Without the directory's permissions, names cannot be used however many are known.
+        if lock(&inner.cache).permissions(parent, inner.clock_ms()).is_none() {
+            inner.ask_attributes(who, parent).ok()?;
+        }
         let cursor = DirectoryCursor { bucket: 0, after: Some(after) };
         let Ok(page) = self.read_directory(who, parent, &cursor, entries, true) else {
             lock(&inner.look_ahead).refused(parent);

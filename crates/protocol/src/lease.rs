@@ -22,6 +22,9 @@ pub enum LeaseKey {
     Directory(InodeNumber),
     /// Contents, size and modification time of a regular file. Held by everyone who has the file open.
     Data(InodeNumber),
+    /// Mode, owner and group of a directory: what decides who may use its names. Others making names there do not touch
+    /// it, unlike its attributes.
+    Permissions(InodeNumber),
 }
 
 impl LeaseKey {
@@ -31,7 +34,8 @@ impl LeaseKey {
             LeaseKey::Attributes(inode)
             | LeaseKey::Entry(inode, _)
             | LeaseKey::Directory(inode)
-            | LeaseKey::Data(inode) => *inode,
+            | LeaseKey::Data(inode)
+            | LeaseKey::Permissions(inode) => *inode,
         }
     }
 }
@@ -68,6 +72,8 @@ bitflags::bitflags! {
         const DATA_SHARED = 16;
         /// `Data` of the inode in the reply, `Exclusive`.
         const DATA_EXCLUSIVE = 32;
+        /// `Permissions` of the directory in the reply, shared.
+        const PERMISSIONS = 64;
     }
 }
 

@@ -163,6 +163,7 @@ every_variant!(lease_key, LeaseKey, examples::lease_keys(), {
     LeaseKey::Entry(..) => "Entry",
     LeaseKey::Directory(_) => "Directory",
     LeaseKey::Data(_) => "Data",
+    LeaseKey::Permissions(_) => "Permissions",
 });
 every_variant!(lease_mode, LeaseMode, examples::lease_modes(), {
     LeaseMode::None => "None",

@@ -66,6 +66,7 @@ fn any_request() -> impl Strategy<Value = ShardRequest> {
         (any_inode(), any::<u64>()).prop_map(|(inode, hash)| LeaseKey::Entry(inode, hash)),
         any_inode().prop_map(LeaseKey::Directory),
         any_inode().prop_map(LeaseKey::Data),
+        any_inode().prop_map(LeaseKey::Permissions),
     ];
     prop_oneof![
         (any_inode(), any_name()).prop_map(|(parent, name)| ShardRequest::Lookup { parent, name }),

@@ -131,7 +131,7 @@ fn pages_that_follow_each_other_make_the_directory_known() {
     let (b, c) = (Name::new(b"b").unwrap(), Name::new(b"c").unwrap());
     cache.learn_page(DIRECTORY, &after(None), &page(&["a", "b"], true), 1);
     assert_eq!(known(&cache, "a"), FOUND);
-    assert_eq!(known(&cache, "x"), Cached::Unknown);
+    assert_eq!((known(&cache, "aa"), known(&cache, "x")), (Cached::Absent, Cached::Unknown));
     // A page from elsewhere tells its names and no more.
     cache.learn_page(DIRECTORY, &after(Some(&c)), &page(&["e"], false), 2);
     assert_eq!((known(&cache, "e"), known(&cache, "x")), (FOUND, Cached::Unknown));
@@ -163,4 +163,25 @@ fn a_page_from_before_an_own_change_does_not_undo_it() {
     cache.name_removed(elsewhere, &a, 7);
     cache.learn_name(elsewhere, &a, Some((elsewhere, FileKind::Regular)), Grants::ENTRY, 7);
     assert_eq!(cache.lookup(elsewhere, &a, 1), Cached::Unknown);
+}
+
+#[test]
+fn permissions_outlive_the_times_of_a_busy_directory() {
+    let mut cache = heard();
+    cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES | Grants::PERMISSIONS, 1);
+    cache.recall(LeaseKey::Attributes(DIRECTORY), 2);
+    assert!(cache.attributes(DIRECTORY, 1).is_none());
+    assert!(cache.permissions(DIRECTORY, 1).is_some());
+    // Others go on making names: the attributes are not granted, the permissions are.
+    cache.learn_attributes(&attributes(6, 11), Grants::PERMISSIONS, 3);
+    assert!(cache.attributes(DIRECTORY, 1).is_none());
+    assert_eq!(cache.permissions(DIRECTORY, 1).unwrap().size, 6);
+    // A reply that was overtaken.
+    cache.learn_attributes(&attributes(5, 10), Grants::PERMISSIONS, 2);
+    assert_eq!(cache.permissions(DIRECTORY, 1).unwrap().size, 6);
+    cache.recall(LeaseKey::Permissions(DIRECTORY), 4);
+    assert!(cache.permissions(DIRECTORY, 1).is_none());
+    cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, 5);
+    cache.recall(LeaseKey::Attributes(DIRECTORY), 6);
+    assert!(cache.permissions(DIRECTORY, 1).is_none(), "not held by themselves");
 }

@@ -55,7 +55,8 @@ impl<K: KeyValue> Shard<K> {
         self.grant(session, LeaseKey::Entry(parent, name.hash64()), Grants::ENTRY)
     }
 
-    /// Attributes, unless another session's writing can change them at any moment.
+    /// Attributes, unless another session's writing can change them at any moment; of a directory also the permissions
+    /// alone, which hold while others make names in it.
     pub(super) fn grant_attributes(&mut self, session: SessionId, attributes: &Attributes) -> Grants {
         let inode = attributes.inode;
         if attributes.kind == FileKind::Regular {
@@ -65,6 +66,10 @@ impl<K: KeyValue> Shard<K> {
                 return Grants::empty();
             }
         }
-        self.grant(session, LeaseKey::Attributes(inode), Grants::ATTRIBUTES)
+        let mut granted = self.grant(session, LeaseKey::Attributes(inode), Grants::ATTRIBUTES);
+        if attributes.kind == FileKind::Directory {
+            granted |= self.grant(session, LeaseKey::Permissions(inode), Grants::PERMISSIONS);
+        }
+        granted
     }
 }

@@ -188,8 +188,8 @@ impl Leases {
     }
 
     /// The keys of an inode that end with it. Names in it are not among them: they stay absent.
-    pub fn keys_of(inode: InodeNumber) -> [LeaseKey; 3] {
-        [LeaseKey::Attributes(inode), LeaseKey::Directory(inode), LeaseKey::Data(inode)]
+    pub fn keys_of(inode: InodeNumber) -> [LeaseKey; 4] {
+        [LeaseKey::Attributes(inode), LeaseKey::Directory(inode), LeaseKey::Data(inode), LeaseKey::Permissions(inode)]
     }
 }
 

@@ -41,8 +41,7 @@ impl<K: KeyValue> Shard<K> {
     ) -> Result<Result<PeerAnswer, Error>, Pause> {
         if let PeerStep::RemoveDirectoryInode { inode, .. } = &call.step {
             let mut plan = Plan::new();
-            plan.alone(LeaseKey::Attributes(*inode));
-            plan.alone(LeaseKey::Directory(*inode));
+            plan.directory_goes(*inode);
             if let Some(pause) = self.conflicts(&plan, None, asked) {
                 return Err(pause);
             }

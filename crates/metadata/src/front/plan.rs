@@ -9,7 +9,7 @@ use weft_protocol::message::shard::{OpenFlags, RenameMode, ShardRequest};
 use weft_protocol::{FileKind, InodeNumber, LeaseKey, LeaseMode, Name, SessionId};
 
 /// Most keys that one change touches: a rename over a file (two names, two directories, two inodes, data).
-const TOUCHED_MAX: usize = 10;
+const TOUCHED_MAX: usize = 11;
 
 /// A key, and what others may hold on it.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,13 @@ impl Plan {
         self.alone(LeaseKey::Attributes(parent));
     }
 
+    /// A directory, with all that is known of it.
+    pub fn directory_goes(&mut self, inode: InodeNumber) {
+        self.alone(LeaseKey::Attributes(inode));
+        self.alone(LeaseKey::Directory(inode));
+        self.alone(LeaseKey::Permissions(inode));
+    }
+
     /// The keys.
     pub fn keys(&self) -> Vec<LeaseKey> {
         self.touches[..self.count].iter().map(|touch| touch.key).collect()
@@ -121,6 +128,9 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::Open { inode, flags } => plan_open(&mut plan, *inode, *flags),
             ShardRequest::SetAttributes { inode, changes } => {
                 plan.alone(LeaseKey::Attributes(*inode));
+                if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() {
+                    plan.alone(LeaseKey::Permissions(*inode));
+                }
                 if changes.size.is_some() || changes.mtime.is_some() {
                     plan.data(*inode, LeaseMode::Open, LeaseMode::Open);
                 }
@@ -151,8 +161,7 @@ impl<K: KeyValue> Shard<K> {
                         return Err(Pause::until(Wait::Lock(intent), Vec::new()));
                     }
                     plan.name(*parent, name);
-                    plan.alone(LeaseKey::Attributes(dentry.inode));
-                    plan.alone(LeaseKey::Directory(dentry.inode));
+                    plan.directory_goes(dentry.inode);
                 }
             }
             ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
@@ -209,8 +218,7 @@ impl<K: KeyValue> Shard<K> {
                 plan.alone(LeaseKey::Attributes(target.inode));
             }
             Some(target) if target.kind == FileKind::Directory => {
-                plan.alone(LeaseKey::Attributes(target.inode));
-                plan.alone(LeaseKey::Directory(target.inode));
+                plan.directory_goes(target.inode);
             }
             Some(target) => self.plan_lost_name(plan, target.inode),
             None => {}

@@ -88,13 +88,15 @@ impl<K: KeyValue> Shard<K> {
             grants |= Grants::ENTRY;
         }
         let mut entries = Vec::with_capacity(listing.entries.len());
+        let mut of_directories = None;
         for (name, Dentry { inode, kind }) in listing.entries {
-            let attributes = if with_attributes { self.listed(session, inode) } else { None };
+            let attributes = if with_attributes { self.listed(session, inode, &mut of_directories) } else { None };
             if attributes.is_some() {
                 grants |= Grants::ATTRIBUTES;
             }
             entries.push(DirectoryEntry { name, inode, kind, attributes });
         }
+        grants |= of_directories.unwrap_or_default() & Grants::PERMISSIONS;
         let last = entries.last().filter(|_| listing.has_more);
         let next = last.map(|entry| DirectoryCursor { bucket: 0, after: Some(entry.name.clone()) });
         Ok(ShardAnswer::Page(DirectoryPage { entries, next, grants, parent: listing.parent }))
@@ -106,8 +108,14 @@ impl<K: KeyValue> Shard<K> {
         entries.iter().map(granted).fold(true, |all, one| all && one)
     }
 
-    /// Attributes beside a name in a listing: given only together with a lease on them.
-    fn listed(&mut self, session: SessionId, inode: InodeNumber) -> Option<Attributes> {
+    /// Attributes beside a name in a listing: given only together with a lease on them. `of_directories`: what was
+    /// granted of every directory.
+    fn listed(
+        &mut self,
+        session: SessionId,
+        inode: InodeNumber,
+        of_directories: &mut Option<Grants>,
+    ) -> Option<Attributes> {
         if inode.shard() != self.back.shard() {
             return None;
         }
@@ -120,6 +128,12 @@ impl<K: KeyValue> Shard<K> {
             return None;
         }
         let granted = self.grant_attributes(session, &attributes);
-        (!granted.is_empty()).then_some(attributes)
+        if !granted.contains(Grants::ATTRIBUTES) {
+            return None;
+        }
+        if attributes.kind == FileKind::Directory {
+            *of_directories = Some(of_directories.map_or(granted, |others| others & granted));
+        }
+        Some(attributes)
     }
 }

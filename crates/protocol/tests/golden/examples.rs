@@ -103,6 +103,7 @@ pub fn lease_keys() -> Vec<LeaseKey> {
         LeaseKey::Entry(inode(), name("file").hash64()),
         LeaseKey::Directory(InodeNumber::ROOT),
         LeaseKey::Data(inode()),
+        LeaseKey::Permissions(inode()),
     ]
 }
 

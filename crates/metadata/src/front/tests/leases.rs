@@ -37,7 +37,7 @@ fn a_create_recalls_the_negative_name_the_listing_and_the_directory_attributes()
     );
     // Reads go on, with nothing granted on what is under recall.
     assert_eq!(grants(&world.ok(C, lookup("f"))), Grants::empty());
-    assert_eq!(grants(&world.ok(C, stat(ROOT))), Grants::empty());
+    assert_eq!(grants(&world.ok(C, stat(ROOT))), Grants::PERMISSIONS);
     // The holder's own changes go on too.
     world.ok(A, create("g"));
     world.answer_recalls(LeaseMode::None);
@@ -91,6 +91,22 @@ fn a_listing_of_a_directory_that_others_change_grants_its_names_one_by_one() {
 }
 
 #[test]
+fn permissions_of_a_directory_are_recalled_by_a_change_of_them_alone() {
+    let mut world = World::new();
+    let held = Grants::ATTRIBUTES | Grants::PERMISSIONS;
+    assert_eq!(grants(&world.ok(A, stat(ROOT))), held);
+    let token = world.waits(B, create("f"));
+    assert_eq!(world.recalled(), [(A, LeaseKey::Attributes(ROOT), LeaseMode::None)]);
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+    assert_eq!(grants(&world.ok(A, stat(ROOT))), Grants::PERMISSIONS);
+    let token = world.waits(B, chmod(ROOT, 0o700));
+    assert_eq!(world.recalled(), [(A, LeaseKey::Permissions(ROOT), LeaseMode::None)]);
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+}
+
+#[test]
 fn names_in_a_directory_that_is_held_need_no_lease_of_their_own() {
     let mut world = World::new();
     world.ok(A, list(ROOT, None, 100));
@@ -129,7 +145,7 @@ fn a_listing_keeps_its_grant_until_it_is_recalled() {
 fn whoever_makes_a_directory_knows_all_of_it() {
     let mut world = World::new();
     let answer = world.ok(A, mkdir(ROOT, "d"));
-    assert_eq!(grants(&answer), ENTRY_AND_ATTRIBUTES | Grants::DIRECTORY);
+    assert_eq!(grants(&answer), ENTRY_AND_ATTRIBUTES | Grants::DIRECTORY | Grants::PERMISSIONS);
     let inode = attributes(&answer).inode;
     let request = ShardRequest::MakeSymlink { parent: inode, name: name("s"), target: SymlinkTarget(b"t".to_vec()) };
     let token = world.waits(B, request);

@@ -46,9 +46,17 @@ enum Operation {
     Release(usize),
 }
 
+/// Mode, owner and group.
+type Permissions = (u16, u32, u32);
+
+fn permissions(attributes: &Attributes) -> Permissions {
+    (attributes.mode, attributes.uid, attributes.gid)
+}
+
 #[derive(Default)]
 struct Client {
     attributes: BTreeMap<InodeNumber, Attributes>,
+    permissions: BTreeMap<InodeNumber, Permissions>,
     /// Names that are known: `None`, not there.
     names: BTreeMap<String, Option<InodeNumber>>,
     listing: Option<Vec<String>>,
@@ -186,6 +194,7 @@ impl Play {
             LeaseKey::Attributes(inode) => drop(client.attributes.remove(&inode)),
             LeaseKey::Entry(_, hash) => client.names.retain(|text, _| name(text).hash64() != hash),
             LeaseKey::Directory(_) => client.listing = None,
+            LeaseKey::Permissions(inode) => drop(client.permissions.remove(&inode)),
             LeaseKey::Data(inode) => {
                 // A call that may open it is on its way, or it is open.
                 let opening = !client.asked.is_empty() || !client.replies.is_empty();
@@ -214,6 +223,7 @@ impl Play {
         // What it changed itself it knows anew, from the reply only.
         if client.writes {
             client.attributes.clear();
+            client.permissions.clear();
             client.names.clear();
             client.listing = None;
         }
@@ -239,6 +249,9 @@ impl Play {
         }
         if let Some(attributes) = known {
             let inode = attributes.inode;
+            if granted.contains(Grants::PERMISSIONS) && believes(client, LeaseKey::Permissions(inode)) {
+                client.permissions.insert(inode, permissions(&attributes));
+            }
             if granted.contains(Grants::ATTRIBUTES) && believes(client, LeaseKey::Attributes(inode)) {
                 client.attributes.insert(inode, attributes);
             }
@@ -257,6 +270,11 @@ impl Play {
         if let ShardAnswer::Page(page) = &answer {
             if page.grants.contains(Grants::DIRECTORY) && believes(client, LeaseKey::Directory(ROOT)) {
                 client.listing = Some(page.entries.iter().map(|entry| entry.name.to_string()).collect());
+            }
+            for entry in page.entries.iter().filter(|_| page.grants.contains(Grants::ENTRY)) {
+                if believes(client, LeaseKey::Entry(ROOT, entry.name.hash64())) {
+                    client.names.insert(entry.name.to_string(), Some(entry.inode));
+                }
             }
             for attributes in page.entries.iter().filter_map(|entry| entry.attributes.clone()) {
                 if believes(client, LeaseKey::Attributes(attributes.inode)) {
@@ -294,6 +312,10 @@ impl Play {
                     let alone = other.data.get(inode) == Some(&LeaseMode::Exclusive);
                     assert!(!alone, "client {number} knows the attributes of {inode}, which another one has alone");
                 }
+            }
+            for (inode, known) in &client.permissions {
+                let found = back.inode(*inode).map(|record| permissions(&record.attributes(*inode)));
+                assert!(found.is_none_or(|found| found == *known), "client {number} knows the permissions of {inode}");
             }
             if let Some(listing) = &client.listing {
                 let names = back.list(&user(0), ROOT, None, 100).expect("the root").entries;
