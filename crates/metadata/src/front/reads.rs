@@ -102,10 +102,9 @@ impl<K: KeyValue> Shard<K> {
         Ok(ShardAnswer::Page(DirectoryPage { entries, next, grants, parent: listing.parent }))
     }
 
-    /// Grants each of these names; whether all were.
+    /// Grants each of these names, up to the first that cannot be; whether all were.
     fn grant_each(&mut self, session: SessionId, parent: InodeNumber, entries: &[(Name, Dentry)]) -> bool {
-        let granted = |(name, _): &(Name, Dentry)| !self.grant_entry(session, parent, name).is_empty();
-        entries.iter().map(granted).fold(true, |all, one| all && one)
+        entries.iter().all(|(name, _)| !self.grant_entry(session, parent, name).is_empty())
     }
 
     /// Attributes beside a name in a listing: given only together with a lease on them. `of_directories`: what was

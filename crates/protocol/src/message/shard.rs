@@ -198,8 +198,8 @@ pub struct DirectoryPage {
     pub entries: Vec<DirectoryEntry>,
     /// Where to go on; `None`: this was the last page.
     pub next: Option<DirectoryCursor>,
-    /// `DIRECTORY`: see [`Grants::DIRECTORY`]. `ENTRY`: where that cannot be, each name of a page that was asked for with
-    /// attributes. `ATTRIBUTES`: of each entry that has attributes.
+    /// `DIRECTORY`: see [`Grants::DIRECTORY`]. `ENTRY`: where that cannot be, each name of a page that was asked for
+    /// with attributes. `ATTRIBUTES`: of each entry that has attributes; `PERMISSIONS`: of each directory that has.
     pub grants: Grants,
     /// `..` of the directory.
     pub parent: InodeNumber,
