@@ -39,7 +39,7 @@ def arguments():
     parser.add_argument("--size-mib", type=int, help="data: MiB of all processes together (default 1024, quick 256)")
     parser.add_argument("--requests", metavar="SIZE,...", help="data, mount: requests, e.g. 4KiB,1MiB")
     parser.add_argument("--processes", metavar="N,...", default="1,4", help="numbers of processes (default %(default)s)")
-    parser.add_argument("--files", type=int, help="scale: most files (default 1000000, quick 100000)")
+    parser.add_argument("--files", type=int, help="scale: most files (default 5000000, quick 100000)")
     parser.add_argument("--out", type=pathlib.Path, help="file for the tables (default bench/runs/DATE.md)")
     parser.add_argument("--binaries", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -53,7 +53,7 @@ def arguments():
     options.processes = [int(count) for count in options.processes.split(",")]
     options.size_mib = options.size_mib or (256 if options.quick else 1024)
     options.requests = options.requests.split(",") if options.requests else None
-    options.files = options.files or (100_000 if options.quick else 1_000_000)
+    options.files = options.files or (100_000 if options.quick else 5_000_000)
     return options
 
 
