@@ -108,6 +108,8 @@ pub(crate) struct Inner {
     pub closed: AtomicBool,
     /// Where files of this client are made.
     pub home: Home,
+    /// A home has refused to pass the descriptor of a new object.
+    pub home_passes_none: AtomicBool,
 }
 
 impl Client {
@@ -222,6 +224,7 @@ impl Inner {
             recall_thread: RecallThread::new().map_err(device)?,
             closed: AtomicBool::new(false),
             home,
+            home_passes_none: AtomicBool::new(false),
         })
     }
 

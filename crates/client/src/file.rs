@@ -9,6 +9,7 @@ use crate::link::{SlotFor, lock};
 use crate::names::Entry;
 use crate::open_inode::{OpenInode, Opened, ReadVia};
 use crate::reader::{Reader, Source};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use weft_client_core::{Cached, DirectoryChange};
@@ -53,6 +54,31 @@ struct Handle {
     reader: Mutex<Reader>,
 }
 
+/// A file in the hands of a kernel. To be dropped when the kernel has closed it.
+pub struct Lent {
+    handle: Arc<Handle>,
+    descriptor: Arc<OwnedFd>,
+    may_write: bool,
+}
+
+impl Lent {
+    /// Of the object's file.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Whether the kernel may write through it, if the handle writes at all. Otherwise writes have to come here.
+    pub fn may_write(&self) -> bool {
+        self.may_write
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.handle.open.lent_back(&self.handle.inner, self.may_write);
+    }
+}
+
 /// Counts an open on its way: see `recalls`.
 struct Opening<'a>(&'a Inner);
 
@@ -75,6 +101,7 @@ impl Client {
         if let Some((file, _)) = self.reopen(who, inode, options) {
             return Ok(file);
         }
+        self.write_before_cut(inode, options)?;
         let (_opening, session) = (Opening::begin(&self.0), self.0.session());
         let request = ShardRequest::Open { inode, flags: options.flags() };
         let answer = self.0.call(who, inode.shard(), request)?;
@@ -95,11 +122,11 @@ impl Client {
         create: Option<CreateFile>,
     ) -> Result<(File, Entry)> {
         let may_be_there = create.is_none_or(|create| !create.exclusive);
-        if may_be_there
-            && let Cached::Found(inode, FileKind::Regular) = self.0.cached(who, parent, name)
-            && let Some((file, attributes)) = self.reopen(who, inode, options)
-        {
-            return Ok((file, self.0.entry(parent, name, &attributes)));
+        if may_be_there && let Cached::Found(inode, FileKind::Regular) = self.0.cached(who, parent, name) {
+            if let Some((file, attributes)) = self.reopen(who, inode, options) {
+                return Ok((file, self.0.entry(parent, name, &attributes)));
+            }
+            self.write_before_cut(inode, options)?;
         }
         let (_opening, session) = (Opening::begin(&self.0), self.0.session());
         let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
@@ -128,6 +155,12 @@ impl Client {
         let entry = self.0.entry(parent, name, &attributes);
         let file = self.opened(who, &Opened { attributes, capability, grants, stamp, session }, options);
         Ok((file, entry))
+    }
+
+    /// What was written before a cut is not to come after it.
+    fn write_before_cut(&self, inode: InodeNumber, options: OpenOptions) -> Result<()> {
+        let open = if options.truncate { lock(&self.0.open).get(inode).cloned() } else { None };
+        open.map_or(Ok(()), |open| open.flush(&self.0, SlotFor::Caller))
     }
 
     /// Opens an inode that was closed a while ago, or is open, under the lease that is still held: no message.
@@ -232,9 +265,17 @@ impl File {
         self.0.open.may_cache(&self.0.inner)
     }
 
-    /// A descriptor of the object's file on this node, readable (and writable when a handle is), where one is passed.
-    pub fn descriptor(&self) -> Option<Arc<std::os::fd::OwnedFd>> {
-        self.0.open.descriptor(&self.0.inner)
+    /// Whether the file has an object already, as far as is known without a message.
+    pub fn has_object(&self) -> bool {
+        self.0.open.has_object(&self.0.inner)
+    }
+
+    /// Hands the object's file to a kernel that reads and writes it by itself from now on, where a descriptor of it is
+    /// passed to this process. A file without an object gets one if the handle writes.
+    pub fn lend(&self) -> Option<Lent> {
+        let Handle { inner, open, options, .. } = &*self.0;
+        let (descriptor, may_write) = open.lend(inner, options.access.writes(), options.direct)?;
+        Some(Lent { handle: Arc::clone(&self.0), descriptor, may_write })
     }
 
     /// Flushes and closes: the handle counts as closed when its last clone is gone.

@@ -25,7 +25,7 @@ mod reader;
 mod recalls;
 
 pub use client::{Client, ClientCounters, ClientOptions, Invalidator, Way};
-pub use file::{File, OpenOptions};
+pub use file::{File, Lent, OpenOptions};
 pub use instance::Instance;
 pub use key_file::KeyFile;
 pub use names::{DirectoryListing, Entry, FileSystemSpace, Location};

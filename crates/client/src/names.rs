@@ -86,22 +86,20 @@ impl Inner {
         let now = self.clock_ms();
         let cache = lock(&self.cache);
         let known = cache.attributes(attributes.inode, now).is_some();
-        let attributes_ms = if known { cache.holds_ms(attributes.inode.shard(), now) } else { 0 };
+        let held_ms = if known { cache.holds_ms(attributes.inode.shard(), now) } else { 0 };
         drop(cache);
-        self.overlay(&mut attributes);
+        let attributes_ms = if self.overlay(&mut attributes) { 0 } else { held_ms };
         let attributes_valid = Duration::from_millis(attributes_ms);
         Entry { attributes, name_valid: Duration::ZERO, attributes_valid }
     }
 
-    /// Sizes and times that open files of this client have changed.
-    fn overlay(&self, attributes: &mut Attributes) {
+    /// Sizes and times that open files of this client have changed. Returns whether they change unseen.
+    fn overlay(&self, attributes: &mut Attributes) -> bool {
         if attributes.kind != FileKind::Regular {
-            return;
+            return false;
         }
         let open = lock(&self.open).get(attributes.inode).cloned();
-        if let Some(open) = open {
-            open.overlay(self, attributes);
-        }
+        open.is_some_and(|open| open.overlay(self, attributes))
     }
 
     /// Attributes from the shard.
@@ -355,8 +353,11 @@ impl Client {
         let all_known = cache.learn_page(inode, cursor, &page, answer.stamp);
         let holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
         drop(cache);
-        for attributes in page.entries.iter_mut().filter_map(|entry| entry.attributes.as_mut()) {
-            inner.overlay(attributes);
+        for entry in &mut page.entries {
+            if entry.attributes.as_mut().is_some_and(|attributes| inner.overlay(attributes)) {
+                // Not to be kept like the rest of the page.
+                entry.attributes = None;
+            }
         }
         let valid = if all_known { holds } else { Duration::ZERO };
         Ok(DirectoryListing { next: page.next, parent: page.parent, valid, entries: page.entries })

@@ -2,7 +2,7 @@
 //!
 //! Lease, size, object, the run of written bytes that the server does not have yet, and the ways to the data. Under an
 //! exclusive lease small writes are gathered; without it each write is at the server when it returns. A descriptor of
-//! the object's file is used under a lease only, and given up with it.
+//! the object's file is used under a lease only, and given up with it; but see [`passthrough`].
 //!
 //! Invariant: as soon as a file has an object, the object's size is the file's (but for what is gathered here).
 //!
@@ -10,11 +10,13 @@
 //! no lease), and across calls about this inode, which the shard never makes wait for a recall to the session that
 //! sends them.
 
+mod passthrough;
 mod runs;
 
-use crate::client::{Inner, Way};
+use crate::client::Inner;
 use crate::data_calls::{Held, of_errno, request, write_descriptor};
 use crate::link::{Link, SlotFor, lock};
+use passthrough::{KernelUse, stat_of};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -65,6 +67,8 @@ struct State {
     sending: Option<Sending>,
     spare: Vec<Vec<u8>>,
     descriptor: Descriptor,
+    /// There while a kernel has the object's file.
+    kernel: Option<KernelUse>,
     /// Why gathered bytes could not be written: told by the next write, flush or close.
     error: Option<Error>,
 }
@@ -120,6 +124,7 @@ impl OpenInode {
                 sending: None,
                 spare: Vec::new(),
                 descriptor: Descriptor::NotAsked,
+                kernel: None,
                 error: None,
             }),
         }
@@ -155,6 +160,7 @@ impl OpenInode {
     /// access that the right to the object covers, a mode that others do not have to be asked for.
     pub fn reopen(&self, inner: &Inner, who: &Credentials, access: Access) -> Option<Attributes> {
         let mut state = self.lock(inner);
+        state.look();
         let rights = state.held.map(|held| held.capability.rights);
         let covered = |right| rights.is_none_or(|rights| rights.contains(right));
         let allowed = state.opener.as_ref() == Some(who)
@@ -187,13 +193,16 @@ impl OpenInode {
 
     /// A recall: from now on nothing is gathered or believed, and no descriptor is used; [`OpenInode::flush`] follows.
     pub fn weaken(&self, inner: &Inner) {
-        let descriptor = {
+        let (descriptor, kernel_has_it) = {
             let mut state = self.lock(inner);
             state.mode = LeaseMode::Open;
-            std::mem::replace(&mut state.descriptor, Descriptor::NotAsked)
+            (std::mem::replace(&mut state.descriptor, Descriptor::NotAsked), state.kernel.is_some())
         };
         self.changed();
-        if let Descriptor::Passed(file, _) = descriptor {
+        // A kernel goes on using it: the shard asks the storage server for size and time.
+        if let Descriptor::Passed(file, _) = descriptor
+            && !kernel_has_it
+        {
             let mut waited = Duration::ZERO;
             let pause = Duration::from_micros(50);
             while Arc::strong_count(&file) > 1 && waited < DESCRIPTOR_USE_MAX {
@@ -213,20 +222,27 @@ impl OpenInode {
         self.lock(inner).mode >= LeaseMode::Shared
     }
 
-    /// Size and times as this client has changed them, over what the shard told.
-    pub fn overlay(&self, inner: &Inner, attributes: &mut Attributes) {
-        let state = self.lock(inner);
+    /// Size and times as this client has changed them, over what the shard told. Returns whether they may be others at
+    /// any moment, unseen from here.
+    pub fn overlay(&self, inner: &Inner, attributes: &mut Attributes) -> bool {
+        let mut state = self.lock(inner);
+        state.look();
+        if state.kernel_file().is_some() {
+            attributes.size = state.attributes.size;
+        }
         if state.dirty || state.mode == LeaseMode::Exclusive {
             attributes.size = state.attributes.size;
             attributes.mtime = state.attributes.mtime.max(attributes.mtime);
             attributes.ctime = attributes.ctime.max(attributes.mtime);
         }
+        state.kernel_writes()
     }
 
     /// The file's size as this client knows it under a lease; `None`: it has to be asked for.
     pub fn known_size(&self, inner: &Inner) -> Option<u64> {
-        let state = self.lock(inner);
-        (state.mode >= LeaseMode::Shared).then_some(state.attributes.size)
+        let mut state = self.lock(inner);
+        state.look();
+        (state.mode >= LeaseMode::Shared || state.kernel_file().is_some()).then_some(state.attributes.size)
     }
 
     /// The shard has changed attributes on our behalf (a truncate among them): what it answered holds.
@@ -238,12 +254,18 @@ impl OpenInode {
             state.descriptor = Descriptor::NotAsked;
         }
         state.attributes = attributes.clone();
+        state.kernel_sees_change();
         self.changed();
     }
 
     /// Writes back and reports to the shard.
     pub fn flush(&self, inner: &Inner, slot: SlotFor) -> Result<()> {
         let mut state = self.lock(inner);
+        if state.kernel.is_some() {
+            // After the end of a session: whether the kernel still writes to the file's object is known then.
+            state.regain(inner)?;
+            state.look();
+        }
         let written = state.send_all(inner);
         let committed = if written.is_ok() { state.commit(inner, slot) } else { Ok(()) };
         let earlier = state.error.take().map_or(Ok(()), Err);
@@ -254,7 +276,7 @@ impl OpenInode {
     pub fn sync(&self, inner: &Inner) -> Result<()> {
         self.flush(inner, SlotFor::Caller)?;
         let mut state = self.lock(inner);
-        if let Descriptor::Passed(file, true) = &state.descriptor {
+        if let Some(file) = state.own_file() {
             return rustix::fs::fdatasync(&**file).map_err(of_errno);
         }
         if !state.writes {
@@ -271,7 +293,8 @@ impl OpenInode {
             return Err(error);
         }
         state.regain(inner)?;
-        let exclusive = state.mode == LeaseMode::Exclusive;
+        // A kernel may be writing the object beside us.
+        let exclusive = state.mode == LeaseMode::Exclusive && state.kernel.is_none();
         let offset = if append && exclusive { state.attributes.size } else { offset };
         let end =
             offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
@@ -297,9 +320,18 @@ impl OpenInode {
         state.write_now(inner, bytes, offset, append && !exclusive)
     }
 
+    /// Whether the file has an object, as far as is known here.
+    pub fn has_object(&self, inner: &Inner) -> bool {
+        self.lock(inner).held.is_some()
+    }
+
     /// Decides how a read is served; answers it when gathered bytes are all it asks for.
     pub fn read_via(&self, inner: &Inner, into: &mut [u8], offset: u64) -> Result<ReadVia> {
         let mut state = self.lock(inner);
+        if state.mode == LeaseMode::Open && state.held.is_none() {
+            // Others may have given it an object since.
+            state.mode = LeaseMode::None;
+        }
         let held = state.regain(inner)?;
         if state.run.read(offset, into) {
             return Ok(ReadVia::Done(into.len()));
@@ -309,6 +341,9 @@ impl OpenInode {
             if let Some(error) = &state.error {
                 return Err(error.clone());
             }
+        }
+        if let Some(file) = state.kernel_file() {
+            return Ok(ReadVia::Descriptor(Arc::clone(file)));
         }
         let leased = state.mode >= LeaseMode::Shared;
         if leased && let Some(file) = state.descriptor(inner, false) {
@@ -332,20 +367,6 @@ impl OpenInode {
         }
         drop(state);
         self.changed();
-    }
-
-    /// The descriptor, for a front that does its own input and output on it.
-    pub fn descriptor(&self, inner: &Inner) -> Option<Arc<OwnedFd>> {
-        let mut state = self.lock(inner);
-        if state.mode < LeaseMode::Shared {
-            return None;
-        }
-        let writes = state.writes;
-        if writes {
-            state.ensure_object(inner).ok()?;
-            state.dirty = true;
-        }
-        state.descriptor(inner, writes)
     }
 }
 
@@ -480,8 +501,7 @@ impl State {
             _ => {}
         }
         let held = self.held?;
-        let near = inner.map().node(held.object.node()).is_some_and(|node| node.identity == inner.identity.node);
-        if inner.way != Way::Auto || !near {
+        if !inner.is_near(held.object.node()) {
             self.descriptor = Descriptor::Refused;
             return None;
         }
@@ -549,14 +569,19 @@ impl State {
         Ok(())
     }
 
+    /// The object's file, where somebody here may be writing it.
+    fn own_file(&self) -> Option<&Arc<OwnedFd>> {
+        match &self.descriptor {
+            Descriptor::Passed(file, true) => Some(file),
+            _ => self.kernel_file(),
+        }
+    }
+
     /// Size and time from where they are decided: the object, when others may have written it or it was written by its
     /// descriptor.
     fn freshen(&mut self, inner: &Inner) -> Result<()> {
-        if let Descriptor::Passed(file, true) = &self.descriptor {
-            let stat = rustix::fs::fstat(&**file).map_err(of_errno)?;
-            self.attributes.size = stat.st_size.cast_unsigned();
-            let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
-            self.attributes.mtime = Timestamp::from_parts(stat.st_mtime, nanoseconds);
+        if let Some(file) = self.own_file() {
+            (self.attributes.size, self.attributes.mtime) = stat_of(file)?;
         } else if self.mode != LeaseMode::Exclusive
             && let Some(held) = self.held
         {

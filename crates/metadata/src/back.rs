@@ -57,6 +57,8 @@ pub struct Context {
     pub is_writer: bool,
     /// Size and time of the object, as its storage server tells; for the commit of one of several writers.
     pub actual: Option<(u64, Timestamp)>,
+    /// The object of the file that is cut to nothing was cut in its place, and stays the file's.
+    pub cut_in_place: bool,
 }
 
 /// Everything that changes a shard's state.
@@ -220,9 +222,9 @@ impl<K: KeyValue> Back<K> {
                 self.set_attributes(time, caller, *inode, changes, context, aftermath)
             }
             ShardRequest::OpenAt { parent, name, flags, create } => {
-                self.open_at(time, caller, (*parent, name), *flags, *create, aftermath)
+                self.open_at(time, caller, (*parent, name), (*flags, *create), context, aftermath)
             }
-            ShardRequest::Open { inode, flags } => self.open(time, caller, *inode, *flags, aftermath),
+            ShardRequest::Open { inode, flags } => self.open(time, caller, *inode, *flags, context, aftermath),
             ShardRequest::Commit { inode, object, size, mtime } => {
                 self.commit(time, caller, *inode, (*object, *size, *mtime), context)
             }

@@ -156,6 +156,8 @@ pub struct Shard<K> {
     cuts: BTreeMap<InodeNumber, u64>,
     /// Files whose writer is gone and whose size is being asked for.
     recovering: BTreeMap<InodeNumber, u32>,
+    /// Those of them that were cut since.
+    cut_since: BTreeSet<InodeNumber>,
     orphans: BTreeSet<InodeNumber>,
     /// Objects to be removed, sent at the end of the step.
     removals: BTreeMap<NodeId, Vec<(InodeNumber, ObjectId)>>,
@@ -206,6 +208,7 @@ impl<K: KeyValue> Shard<K> {
             latest_storage_token: 0,
             cuts: BTreeMap::new(),
             recovering: BTreeMap::new(),
+            cut_since: BTreeSet::new(),
             orphans: BTreeSet::new(),
             removals: BTreeMap::new(),
             intents: intents::Asking::default(),
@@ -228,7 +231,7 @@ impl<K: KeyValue> Shard<K> {
         match event {
             Event::Call { session, token, credentials, slot, sequence, request } => {
                 let origin = Origin { session, slot, sequence };
-                self.receive(Call { token, origin, credentials, request, object: None }, out);
+                self.receive(Call { token, origin, credentials, request, asked: None, answer: None }, out);
             }
             Event::Heard { session } => {
                 self.sessions.hear(session, now.boot_ms);
@@ -328,7 +331,7 @@ impl<K: KeyValue> Shard<K> {
         match work {
             Work::Call(mut call) => match self.judge(&mut call, &asked, Some(number), out) {
                 Verdict::Reply(result) => {
-                    self.end_cut(&call, number);
+                    self.end_cuts(number);
                     self.reply(call.token, result, out);
                 }
                 Verdict::Park(pause) => self.park(number, Work::Call(call), asked, pause, since_ms, out),
@@ -357,7 +360,7 @@ impl<K: KeyValue> Shard<K> {
     fn park(
         &mut self,
         number: u64,
-        work: Work,
+        mut work: Work,
         mut asked: Vec<(LeaseKey, SessionId)>,
         pause: Pause,
         since_ms: u64,
@@ -374,7 +377,11 @@ impl<K: KeyValue> Shard<K> {
             }
         }
         if let Some((node, request)) = storage {
-            if let (StorageRequest::Truncate { inode, .. }, Work::Call(_)) = (&request, &work) {
+            if let Work::Call(call) = &mut work {
+                call.asked = request.object();
+                call.answer = None;
+            }
+            if let StorageRequest::Truncate { inode, .. } = &request {
                 self.cuts.insert(*inode, number);
             }
             let token = self.ask_storage(storage::StorageWait::Work(number));

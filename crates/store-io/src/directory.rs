@@ -43,7 +43,7 @@ struct FileObject {
     account: Arc<Account>,
     /// Bytes charged to the account for this object.
     charged: AtomicU64,
-    /// Guards the choice of an end for appends.
+    /// Under a cap: guards the choice of an end for appends.
     end: Mutex<u64>,
     removed: AtomicBool,
 }
@@ -272,17 +272,21 @@ impl ObjectHandle for FileObject {
     fn write_plan(&self, offset: u64, bytes: u32) -> Result<WritePlan<'_>> {
         self.check()?;
         self.charge(offset + u64::from(bytes))?;
-        Ok(WritePlan { file: self.file.as_fd(), offset })
+        Ok(WritePlan { file: self.file.as_fd(), offset: Some(offset) })
     }
 
     fn append_plan(&self, bytes: u32) -> Result<WritePlan<'_>> {
         self.check()?;
+        if !self.account.is_capped() {
+            return Ok(WritePlan { file: self.file.as_fd(), offset: None });
+        }
+        // The bytes are counted first. Nobody else can append: no descriptor for writing is passed under a cap.
         let mut end = lock(&self.end);
         let offset = size_of(&self.file)?.size.max(*end);
         let new_end = offset.checked_add(u64::from(bytes)).ok_or(Error::FileTooLarge)?;
         self.charge(new_end)?;
         *end = new_end;
-        Ok(WritePlan { file: self.file.as_fd(), offset })
+        Ok(WritePlan { file: self.file.as_fd(), offset: Some(offset) })
     }
 
     fn truncate(&self, size: u64) -> Result<ObjectStat> {

@@ -8,18 +8,21 @@
 //! | read, large | `send` of the header, `sendfile` | TCP: 1 at the receiver only; Unix: pages go by reference |
 //! | write, small | `recv`, `pwrite` | 2 |
 //! | write, large | `splice` socket to pipe, `splice` pipe to file | 1 |
+//! | append | `recv`, one `pwritev2` at the end | 2 |
 
 use crate::store::{Segment, WritePlan};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use weft_transport::{Result, Socket, TransportError};
 
 /// Reads up to this many bytes are joined with their header in memory: one call and one packet.
 pub const SMALL_READ_BYTES: usize = 32 << 10;
 /// Writes up to this many bytes are received into memory first.
 pub const SMALL_WRITE_BYTES: usize = 64 << 10;
+/// Memory that a connection keeps between requests; an append may take more for a moment.
+const MEMORY_KEPT_BYTES: usize = 1 << 20;
 /// Bytes asked for the pipe between socket and file: what an unprivileged process may have by default.
 const PIPE_BYTES: usize = 1 << 20;
 
@@ -107,21 +110,27 @@ impl Pipe {
 
     /// Takes `bytes` off the socket into the file. An error is one of the connection.
     pub fn receive(&mut self, socket: &Socket, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
-        if bytes as usize <= SMALL_WRITE_BYTES {
-            let memory = self.memory(bytes as usize);
-            socket.receive_exact(memory)?;
-            return Ok(match write_all(plan, memory) {
-                Ok(()) => Moved::Done,
-                Err(errno) => Moved::Failed(errno),
-            });
+        match plan.offset {
+            Some(offset) if bytes as usize > SMALL_WRITE_BYTES => {
+                self.receive_spliced(socket, plan.file, offset, bytes)
+            }
+            _ => {
+                let memory = self.memory(bytes as usize);
+                socket.receive_exact(memory)?;
+                let written = match plan.offset {
+                    Some(offset) => write_all(plan.file, memory, offset),
+                    None => append_all(plan.file, memory),
+                };
+                self.memory.truncate(MEMORY_KEPT_BYTES);
+                self.memory.shrink_to(MEMORY_KEPT_BYTES);
+                Ok(written.map_or_else(Moved::Failed, |()| Moved::Done))
+            }
         }
-        self.receive_spliced(socket, plan, bytes)
     }
 
-    fn receive_spliced(&mut self, socket: &Socket, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
+    fn receive_spliced(&mut self, socket: &Socket, file: BorrowedFd<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
         let (output, input) = self.pipe_ends()?;
         let mut left = bytes as usize;
-        let mut offset = plan.offset;
         while left > 0 {
             let mut in_pipe = match splice(socket, None, &input, None, left, SpliceFlags::MOVE | SpliceFlags::MORE) {
                 Ok(0) => return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
@@ -131,7 +140,7 @@ impl Pipe {
             };
             left -= in_pipe;
             while in_pipe > 0 {
-                match splice(&output, None, plan.file, Some(&mut offset), in_pipe, SpliceFlags::MOVE) {
+                match splice(&output, None, file, Some(&mut offset), in_pipe, SpliceFlags::MOVE) {
                     Ok(count) if count > 0 => in_pipe -= count,
                     Err(Errno::INTR) => {}
                     failed => {
@@ -187,10 +196,23 @@ fn read_all(file: std::os::fd::BorrowedFd<'_>, data: &mut [u8], offset: u64) -> 
     Ok(())
 }
 
-fn write_all(plan: WritePlan<'_>, mut bytes: &[u8]) -> std::result::Result<(), Errno> {
-    let mut offset = plan.offset;
+/// Writes to the end of the file. In one call, so that no other append comes between; a device that takes only a part
+/// of it may let one.
+fn append_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> std::result::Result<(), Errno> {
     while !bytes.is_empty() {
-        match rustix::io::pwrite(plan.file, bytes, offset) {
+        match rustix::io::pwritev2(file, &[IoSlice::new(bytes)], 0, ReadWriteFlags::APPEND) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8], mut offset: u64) -> std::result::Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(file, bytes, offset) {
             Ok(0) => return Err(Errno::IO),
             Ok(count) => {
                 offset += count as u64;

@@ -25,7 +25,9 @@ pub enum Segment<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct WritePlan<'a> {
     pub file: BorrowedFd<'a>,
-    pub offset: u64,
+    /// `None`: at the end that the file has when the bytes are written, all of them in one call. Others may append to
+    /// the same file past this store: a kernel that was passed its descriptor.
+    pub offset: Option<u64>,
 }
 
 /// Objects by identifier. Called from many threads.

@@ -149,8 +149,13 @@ pub fn open_options(flags: OpenFlags, direct_mount: bool) -> OpenOptions {
         },
         truncate: flags.0 & O_TRUNC != 0,
         append: flags.0 & O_APPEND != 0,
-        direct: direct_mount || flags.0 & O_DIRECT != 0,
+        direct: direct_mount || is_direct(flags),
     }
+}
+
+/// Whether the program itself asked for direct I/O.
+pub fn is_direct(flags: OpenFlags) -> bool {
+    flags.0 & O_DIRECT != 0
 }
 
 /// Whether a create fails when the name is there.

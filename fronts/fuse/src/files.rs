@@ -13,14 +13,16 @@
 
 use crate::convert;
 use crate::credentials::Caller;
-use crate::open_modes::{Mode, Stamp, Wish};
+use crate::open_modes::{Mode, Phase, Stamp, Wish};
 use crate::operations::Front;
 use fuser::{BackingId, FopenFlags, OpenAccMode, OpenFlags};
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use weft_client::{Entry, File, OpenOptions};
+use std::time::Instant;
+use weft_client::{Entry, File, Lent, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{Credentials, Error, InodeNumber, Name, Result};
 
@@ -32,12 +34,26 @@ thread_local! {
 /// An open file.
 pub struct OpenFile {
     pub inode: InodeNumber,
+    /// In passthrough mode. Dropped before the file: with the handle the kernel has closed its own.
+    lent: Option<Lent>,
     file: File,
     options: OpenOptions,
     mode: Mode<BackingId>,
     /// Of an append handle: opened at the first write that has an offset of its own.
     positional: OnceLock<File>,
+    /// Where it was made, if it had no object when it was opened for writing.
+    new_in: Option<InodeNumber>,
     who: Credentials,
+}
+
+/// What is asked of an open.
+struct Asked {
+    who: Credentials,
+    options: OpenOptions,
+    /// The program itself asked for direct I/O.
+    o_direct: bool,
+    /// Directory in which it is made, or the inode.
+    place: InodeNumber,
 }
 
 /// What is told of an open.
@@ -71,8 +87,8 @@ impl Front {
             }
             result => result?,
         };
-        let stamp = if file.may_cache() { self.stamp(&who, inode) } else { None };
-        self.opened(file, who, options, stamp, register)
+        let asked = Asked { who, options, o_direct: convert::is_direct(flags), place: inode };
+        self.opened(file, asked, None, register)
     }
 
     pub fn create(
@@ -85,10 +101,12 @@ impl Front {
         register: RegisterBacking<'_>,
     ) -> Result<(Entry, Opened)> {
         let who = self.who(caller);
-        let options = self.options(OpenFlags(flags));
-        let create = CreateFile { mode, exclusive: convert::exclusive(flags) };
+        let flags = OpenFlags(flags);
+        let options = self.options(flags);
+        let create = CreateFile { mode, exclusive: convert::exclusive(flags.0) };
         let (file, entry) = self.client.open_at(&who, parent, name, options, Some(create))?;
-        let opened = self.opened(file, who, options, Some(Stamp::of(&entry.attributes)), register)?;
+        let asked = Asked { who, options, o_direct: convert::is_direct(flags), place: parent };
+        let opened = self.opened(file, asked, Some(Stamp::of(&entry.attributes)), register)?;
         Ok((entry, opened))
     }
 
@@ -108,19 +126,19 @@ impl Front {
     }
 
     /// Chooses the mode of a file that the client opened, and gives it a number.
-    fn opened(
-        &self,
-        file: File,
-        who: Credentials,
-        options: OpenOptions,
-        stamp: Option<Stamp>,
-        register: RegisterBacking<'_>,
-    ) -> Result<Opened> {
+    fn opened(&self, file: File, asked: Asked, stamp: Option<Stamp>, register: RegisterBacking<'_>) -> Result<Opened> {
         let inode = file.inode();
-        let mode = self.choose_mode(&file, options, stamp, register);
+        let is_new = asked.options.access.writes() && self.settings().passthrough && !file.has_object();
+        let new_in = is_new.then_some(asked.place);
+        let (mode, lent) = self.choose_mode(&file, &asked, new_in, stamp, register);
+        let Asked { who, options, .. } = asked;
         let flags = open_flags(&mode, options.access);
-        let backing = if let Mode::Passthrough(backing) = &mode { Some(backing.clone()) } else { None };
-        let open_file = Arc::new(OpenFile { inode, file, options, mode, positional: OnceLock::new(), who });
+        let backing = match &mode {
+            Mode::Passthrough(backing) | Mode::Joined(backing) => Some(backing.clone()),
+            Mode::Direct | Mode::Cached { .. } => None,
+        };
+        let positional = OnceLock::new();
+        let open_file = Arc::new(OpenFile { inode, lent, file, options, mode, positional, new_in, who });
         match self.files.insert(open_file.clone()) {
             Ok(handle) => Ok(Opened { handle, flags, backing }),
             Err(error) => {
@@ -130,25 +148,64 @@ impl Front {
         }
     }
 
+    /// The mode, and with passthrough the kernel's use of the object.
     fn choose_mode(
         &self,
         file: &File,
-        options: OpenOptions,
+        asked: &Asked,
+        new_in: Option<InodeNumber>,
         stamp: Option<Stamp>,
         register: RegisterBacking<'_>,
-    ) -> Mode<BackingId> {
+    ) -> (Mode<BackingId>, Option<Lent>) {
         let inode = file.inode();
-        let wish = Wish { cached: !options.direct && file.may_cache(), stamp };
-        let descriptor = if self.settings().passthrough && !options.direct { file.descriptor() } else { None };
-        if let Some(descriptor) = descriptor
-            && !self.modes.is_open(inode)
-        {
-            match register(descriptor.as_fd()) {
-                Ok(backing) => return self.modes.begin_with_backing(inode, wish, backing),
-                Err(error) => tracing::debug!("no passthrough for inode {inode}: {error}"),
+        let phase = self.modes.phase(inode);
+        let mut lent = if self.may_pass(asked, new_in, phase) { file.lend() } else { None };
+        let writes = asked.options.access.writes();
+        let is_lent = lent.as_ref().is_some_and(|lent| !writes || lent.may_write());
+        let backing = match &lent {
+            Some(lent) if is_lent && phase == Phase::Closed => self.register(lent, register),
+            _ => None,
+        };
+        let cached = !asked.options.direct && file.may_cache();
+        // Of no use to a file that begins in passthrough mode, and it may cost a message.
+        let ask_stamp = || stamp.or_else(|| if cached { self.stamp(&asked.who, inode) } else { None });
+        let stamp = if backing.is_some() || phase == Phase::Passthrough { None } else { ask_stamp() };
+        let wish = Wish { cached, stamp, lent: is_lent };
+        let mode = match backing {
+            Some(backing) => self.modes.begin_with_backing(inode, wish, backing),
+            None => self.modes.begin(inode, wish),
+        };
+        if !matches!(mode, Mode::Passthrough(_)) {
+            lent = None;
+        }
+        (mode, lent)
+    }
+
+    /// Whether the object's descriptor is to be asked for.
+    fn may_pass(&self, asked: &Asked, new_in: Option<InodeNumber>, phase: Phase) -> bool {
+        let possible = self.settings().passthrough && !self.passthrough_refused.load(Ordering::Relaxed);
+        possible
+            && !asked.o_direct
+            && match phase {
+                Phase::Closed => new_in.is_none_or(|place| self.new_files.will_be_written(place, Instant::now())),
+                Phase::Passthrough => true,
+                Phase::Other => false,
+            }
+    }
+
+    fn register(&self, lent: &Lent, register: RegisterBacking<'_>) -> Option<BackingId> {
+        match register(lent.descriptor()) {
+            Ok(backing) => Some(backing),
+            Err(error) => {
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && !self.passthrough_refused.swap(true, Ordering::Relaxed)
+                {
+                    tracing::info!("files are not passed through: the kernel does not allow it to this process");
+                }
+                tracing::debug!("a file is not passed through: {error}");
+                None
             }
         }
-        self.modes.begin(inode, wish)
     }
 
     /// Reads and hands the bytes to `reply`, which runs before anything is dropped from the kernel's pages.
@@ -215,6 +272,12 @@ impl Front {
                 self.modes.written(open_file.inode, stamp);
             }
         }
+        if let Some(place) = open_file.new_in {
+            // With a kernel's writes the size costs no message.
+            let size = if open_file.lent.is_some() { open_file.file.size() } else { Ok(1) };
+            let is_empty = size == Ok(0) || !open_file.file.has_object();
+            self.new_files.closed(place, is_empty, Instant::now());
+        }
         let closed = open_file.close();
         self.modes.end(open_file.inode, &open_file.mode);
         closed
@@ -260,6 +323,8 @@ fn open_flags(mode: &Mode<BackingId>, access: Access) -> FopenFlags {
         Mode::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
         Mode::Cached { keep: true } => FopenFlags::FOPEN_KEEP_CACHE,
         Mode::Cached { keep: false } | Mode::Passthrough(_) => FopenFlags::empty(),
+        // Beside the flag of passthrough, this one counts.
+        Mode::Joined(_) => FopenFlags::FOPEN_DIRECT_IO,
     };
     if !access.writes() {
         // Nothing to flush: one message less at each close. Linux ignores it on a mount with write-back.

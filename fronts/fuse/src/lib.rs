@@ -11,6 +11,7 @@
 //! | `attach` | a connection to the kernel that is mounted somewhere, with and without root |
 //! | `filesystem`, `operations`, `files` | the kernel's requests, and what each does |
 //! | `open_modes` | through which cache the kernel takes an open file, per inode |
+//! | `new_files` | which new files will stay empty |
 //! | `invalidate` | the kernel's caches follow the recall of leases |
 //! | `listing` | an open directory: running numbers over pages of names |
 //! | `handles` | numbers for what is open |
@@ -19,8 +20,13 @@
 //! | `convert` | the kernel's values and Weft's |
 //! | [`unmount`](mod@unmount), `mount_table`, `holders` | taking a mount away, dead or alive |
 //!
+//! # Passthrough
+//! Where the kernel allows it, a file whose object is on this machine is read and written by the kernel itself, in the
+//! object's own file: neither we nor the kernel keep pages of ours then, and what others write is there at once, under
+//! a lease or without. What the client library does about it is in `weft_client`, `open_inode/passthrough.rs`.
+//!
 //! # The kernel's page cache
-//! A file that is opened while the client holds a data lease on it goes through the kernel's page cache, write-through;
+//! Of the other files: one that is opened while the client holds a data lease on it goes through the kernel's page cache, write-through;
 //! any other file bypasses it. A recall drops the pages. The kernel's *write-back* cache is off unless asked for: with
 //! it, Linux takes size and modification time of every regular file that it has in memory from itself and never again
 //! from the file system (`fuse_change_attributes`, for the whole mount, dirty or not), so that a file which another
@@ -38,7 +44,7 @@
 //!    for this recall to be answered. So this runs on a thread of its own, and the recall waits for it only for a
 //!    moment.
 //!
-//! Lock order: `open_modes` (1), `handles` (2), `credentials` (2), `workers` (3), notifier (3); none is held across a
+//! Lock order: `open_modes` (1), `new_files` (1), `handles` (2), `credentials` (2), `workers` (3), notifier (3); none is held across a
 //! call of the client library, of the kernel, or a reply. The one exception, a listing's own lock, says why.
 //!
 //! On a crash of this process: the mount point stays and answers "transport endpoint is not connected"; [`unmount()`]
@@ -55,6 +61,7 @@ mod invalidate;
 mod listing;
 pub mod mount;
 mod mount_table;
+mod new_files;
 mod open_modes;
 mod operations;
 pub mod unmount;

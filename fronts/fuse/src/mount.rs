@@ -30,8 +30,9 @@ const BACKGROUND_REQUESTS_MAX: u16 = 128;
 const THREADS_RANGE: (usize, usize) = (8, 16);
 /// Most threads that can be asked for: each has a buffer of 16 MiB, of which it touches what requests fill.
 const THREADS_MAX: usize = 128;
-/// How deep file systems may be stacked below a file that the kernel passes through: a spool on an overlay counts two.
-const STACK_DEPTH: u32 = 2;
+/// How deep file systems may be stacked below a file that the kernel passes through. With more, a spool on an overlay
+/// would do too, but no overlay could be made over this mount.
+const STACK_DEPTH: u32 = 1;
 /// How long the end of a mount waits for requests that are still under way.
 pub const END_WAIT: Duration = Duration::from_secs(30);
 /// What Linux allows in one request where it does not say, pages.
@@ -39,14 +40,14 @@ const PAGES_MAX_DEFAULT: u32 = 256;
 const PAGE_BYTES: u32 = 4096;
 
 /// How a file system is mounted.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct MountOptions {
     /// All reads and writes bypass the kernel's page cache.
     pub direct: bool,
     /// Threads that take requests; 0: the default, by the number of cores. Slow requests get further ones.
     pub threads: usize,
     /// Lets the kernel read and write objects of this node itself, where it allows that (CAP_SYS_ADMIN) and the client
-    /// has their descriptors. Falls back per file. Not together with `writeback`.
+    /// is passed their descriptors; other files go the other way. The default. Ignored with `writeback`.
     pub passthrough: bool,
     /// Users other than the one who mounts may use it too. Needs root, or `user_allow_other` in /etc/fuse.conf.
     pub allow_other: bool,
@@ -56,11 +57,25 @@ pub struct MountOptions {
     pub max_transfer_bytes: u32,
     /// The kernel collects writes and sends them later. **Only for files that no other client changes while this mount
     /// has them in memory**: the kernel then never again asks for their size and times, so that what others append is
-    /// not seen here, and what is appended here overwrites it. Ignored with `direct` or `passthrough`.
+    /// not seen here, and what is appended here overwrites it. Ignored with `direct`.
     ///
     /// What it buys: a program that writes 4 KiB at a time without a buffer of its own was seven times as fast, one
     /// that makes small files no faster.
     pub writeback: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            direct: false,
+            threads: 0,
+            passthrough: true,
+            allow_other: false,
+            read_only: false,
+            max_transfer_bytes: 0,
+            writeback: false,
+        }
+    }
 }
 
 /// What was agreed with the kernel.
@@ -106,7 +121,7 @@ impl Agreement {
             | InitFlags::FUSE_READDIRPLUS_AUTO
             // Leases say when pages are old; the kernel is not to guess it from sizes that the own writes change.
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
-        let mode = self.options.mode(offered);
+        let mode = self.options.mode(offered, may_pass_through());
         if mode.writeback {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
@@ -154,12 +169,19 @@ impl MountOptions {
 
     /// The way files are treated: what bypasses the page cache has nothing to write back, and Linux has no write-back
     /// together with passthrough.
-    fn mode(&self, offered: InitFlags) -> Settings {
+    fn mode(&self, offered: InitFlags, may_pass: bool) -> Settings {
         let has = |capability| offered.contains(capability);
-        let passthrough = self.passthrough && !self.direct && has(InitFlags::FUSE_PASSTHROUGH);
-        let writeback = self.writeback && !self.direct && !passthrough && has(InitFlags::FUSE_WRITEBACK_CACHE);
+        let writeback = self.writeback && !self.direct && has(InitFlags::FUSE_WRITEBACK_CACHE);
+        let passthrough = self.passthrough && may_pass && !writeback && has(InitFlags::FUSE_PASSTHROUGH);
         Settings { direct: self.direct, writeback, passthrough }
     }
+}
+
+/// Whether this process may hand files to the kernel: CAP_SYS_ADMIN. In a user namespace the kernel may refuse
+/// nevertheless; that is noticed at the first file.
+fn may_pass_through() -> bool {
+    let sets = rustix::thread::capabilities(None);
+    sets.is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
 }
 
 /// Pages that Linux allows in one request of any FUSE file system.
@@ -288,15 +310,17 @@ mod tests {
     fn options_that_exclude_each_other() {
         let check = |direct, passthrough, writeback, offered: InitFlags, expected: (bool, bool, bool)| {
             let options = MountOptions { direct, passthrough, writeback, ..MountOptions::default() };
-            let mode = options.mode(offered);
+            let mode = options.mode(offered, true);
             assert_eq!((mode.direct, mode.passthrough, mode.writeback), expected, "{options:?}");
+            assert!(!options.mode(offered, false).passthrough, "not without the right");
         };
         let both = InitFlags::FUSE_PASSTHROUGH | InitFlags::FUSE_WRITEBACK_CACHE;
         check(false, false, false, both, (false, false, false));
-        check(false, false, true, both, (false, false, true));
-        check(false, true, true, both, (false, true, false));
-        check(true, true, true, both, (true, false, false));
-        check(false, true, true, InitFlags::FUSE_WRITEBACK_CACHE, (false, false, true));
+        check(false, true, false, both, (false, true, false));
+        check(true, true, false, both, (true, true, false));
+        check(false, true, true, both, (false, false, true));
+        check(true, true, true, both, (true, true, false));
+        check(false, true, true, InitFlags::FUSE_PASSTHROUGH, (false, true, false));
         check(false, true, true, InitFlags::empty(), (false, false, false));
     }
 

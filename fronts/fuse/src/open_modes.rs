@@ -2,12 +2,13 @@
 //!
 //! | mode | when | the kernel |
 //! | --- | --- | --- |
-//! | cached | a data lease is held | keeps pages; a recall drops them (`invalidate.rs`) |
+//! | passthrough | the object's descriptor is passed | reads and writes the object itself; no pages of ours |
+//! | cached | otherwise, a data lease is held | keeps pages; a recall drops them (`invalidate.rs`) |
 //! | direct | no lease, or asked for (O_DIRECT, `direct` mount) | keeps nothing; each read and write comes here |
-//! | passthrough | asked for, and the object's descriptor is here | reads and writes the object itself |
 //!
 //! The kernel wants one thing of us: while an inode is open in passthrough mode, every other open of it has the same
-//! backing file, and no cached one is open when the first of them begins. Otherwise `open` fails with EIO.
+//! backing file, and no cached one is open when the first of them begins. Otherwise `open` fails with EIO. One whose
+//! bytes have to come here nevertheless (O_DIRECT; writes under a cap) is told to the kernel as both ([`Mode::Joined`]).
 //!
 //! Pages stay in memory when a file is closed. They may be used at the next open if nobody else changed the file
 //! meanwhile: no recall dropped them, and size and modification time are those that were seen last.
@@ -43,6 +44,8 @@ pub struct Wish {
     pub cached: bool,
     /// Contents as they are at this open; `None`: not known.
     pub stamp: Option<Stamp>,
+    /// The kernel may read and write the object through this file, should the inode be in passthrough mode.
+    pub lent: bool,
 }
 
 /// How a file is opened. `B` is the kernel's backing file.
@@ -54,6 +57,18 @@ pub enum Mode<B> {
         keep: bool,
     },
     Passthrough(Arc<B>),
+    /// Open beside others in passthrough mode; reads and writes come here.
+    Joined(Arc<B>),
+}
+
+/// How an inode is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    Closed,
+    Passthrough,
+    /// Without a backing file, and it is too late to begin with one. A file that is open in direct mode counts too: it
+    /// may be mapped, which makes it a cached one for the kernel.
+    Other,
 }
 
 /// The modes of all inodes.
@@ -86,7 +101,7 @@ impl<B> Inode<B> {
     fn open(&mut self, wish: Wish) -> Mode<B> {
         if let Some(backing) = &self.backing {
             self.passthrough += 1;
-            return Mode::Passthrough(backing.clone());
+            return if wish.lent { Mode::Passthrough(backing.clone()) } else { Mode::Joined(backing.clone()) };
         }
         if !wish.cached {
             self.direct += 1;
@@ -108,10 +123,13 @@ impl<B> OpenModes<B> {
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether any file of this inode is open: then it is too late to begin with a backing file. A file that is open in
-    /// direct mode counts too: it may be mapped, which makes it a cached one for the kernel.
-    pub fn is_open(&self, inode: InodeNumber) -> bool {
-        self.lock().get(&inode).is_some_and(Inode::is_open)
+    /// How the inode is open by now.
+    pub fn phase(&self, inode: InodeNumber) -> Phase {
+        match self.lock().get(&inode) {
+            Some(entry) if entry.backing.is_some() => Phase::Passthrough,
+            Some(entry) if entry.is_open() => Phase::Other,
+            _ => Phase::Closed,
+        }
     }
 
     /// Chooses the mode of one more open file and counts it.
@@ -149,7 +167,7 @@ impl<B> OpenModes<B> {
         match mode {
             Mode::Direct => entry.direct -= 1,
             Mode::Cached { .. } => entry.cached -= 1,
-            Mode::Passthrough(_) => entry.passthrough -= 1,
+            Mode::Passthrough(_) | Mode::Joined(_) => entry.passthrough -= 1,
         }
         let last_backing = if entry.passthrough == 0 { entry.backing.take() } else { None };
         if !entry.is_open() && entry.pages.is_none() {
@@ -203,7 +221,7 @@ mod tests {
     }
 
     fn open(modes: &OpenModes<u32>, stamp: Option<Stamp>) -> Mode<u32> {
-        modes.begin(INODE, Wish { cached: true, stamp })
+        modes.begin(INODE, Wish { cached: true, stamp, lent: false })
     }
 
     fn keeps(mode: &Mode<u32>) -> bool {
@@ -247,20 +265,22 @@ mod tests {
     #[test]
     fn passthrough_begins_alone_and_then_is_for_all() {
         let modes = OpenModes::new();
-        let wish = Wish { cached: true, stamp: None };
+        let wish = Wish { cached: true, stamp: None, lent: true };
         let cached = open(&modes, stamp(1));
-        assert!(modes.is_open(INODE));
+        assert_eq!(modes.phase(INODE), Phase::Other);
         let late = modes.begin_with_backing(INODE, wish, 0);
         assert!(matches!(late, Mode::Cached { .. }), "a cached one was faster");
         modes.end(INODE, &cached);
         modes.end(INODE, &late);
-        assert!(!modes.is_open(INODE));
+        assert_eq!(modes.phase(INODE), Phase::Closed);
         let first = modes.begin_with_backing(INODE, wish, 1);
         let raced = modes.begin_with_backing(INODE, wish, 2);
-        let direct = modes.begin(INODE, Wish::default());
-        for mode in [&first, &raced, &direct] {
+        for mode in [&first, &raced] {
             assert!(matches!(mode, Mode::Passthrough(backing) if **backing == 1), "{mode:?}");
         }
+        let direct = modes.begin(INODE, Wish::default());
+        assert!(matches!(&direct, Mode::Joined(backing) if **backing == 1), "{direct:?}");
+        assert_eq!(modes.phase(INODE), Phase::Passthrough);
         let Mode::Passthrough(backing) = &first else { unreachable!() };
         let backing = Arc::downgrade(backing);
         for mode in [first, raced, direct] {

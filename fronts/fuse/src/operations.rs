@@ -10,8 +10,10 @@ use crate::files::OpenFile;
 use crate::handles::Handles;
 use crate::invalidate::KernelCaches;
 use crate::listing::{Listing, PageSource};
+use crate::new_files::NewFiles;
 use crate::open_modes::OpenModes;
 use fuser::BackingId;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use weft_client::{Client, DirectoryListing, Entry, FileSystemSpace, OpenOptions};
@@ -37,6 +39,9 @@ pub struct Front {
     pub files: Handles<OpenFile>,
     pub directories: Handles<OpenDirectory>,
     pub modes: Arc<OpenModes<BackingId>>,
+    pub new_files: NewFiles,
+    /// The kernel does not let this process pass files through: it is not asked again.
+    pub passthrough_refused: AtomicBool,
     pub caches: Arc<KernelCaches>,
 }
 
@@ -62,7 +67,9 @@ impl Front {
         let caches = Arc::new(KernelCaches::new(modes.clone()));
         let callers = Callers::new(client.credentials(), client.is_for_one_user());
         let (files, directories) = (Handles::new(), Handles::new());
-        Self { client, callers, settings: OnceLock::new(), files, directories, modes, caches }
+        let (settings, passthrough_refused) = (OnceLock::new(), AtomicBool::new(false));
+        let new_files = NewFiles::new();
+        Self { client, callers, settings, files, directories, modes, new_files, passthrough_refused, caches }
     }
 
     pub fn settings(&self) -> Settings {

@@ -119,22 +119,23 @@ impl<K: KeyValue> Back<K> {
         let mut inode = self.present(number)?;
         inode.change(time, caller, changes, context.is_writer)?;
         if changes.size == Some(0) {
-            drop_object(number, &mut inode, aftermath);
+            drop_object(number, &mut inode, context, aftermath);
         }
         self.put_inode(number, &inode);
         Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
     }
 
-    /// Size 0, no object: what O_TRUNC does.
+    /// Size 0, no object, unless that was cut in its place: what O_TRUNC does.
     pub(super) fn cut_to_nothing(
         &mut self,
         time: Timestamp,
         caller: &Credentials,
         number: InodeNumber,
         inode: &mut Inode,
+        context: &Context,
         aftermath: &mut Aftermath,
     ) {
-        drop_object(number, inode, aftermath);
+        drop_object(number, inode, context, aftermath);
         if caller.uid != 0 {
             inode.drop_set_id();
         }
@@ -207,8 +208,11 @@ pub fn merge_actual(inode: &Inode, size: u64, mtime: Timestamp) -> (u64, Timesta
     (inode.size.max(size), if mtime > inode.ctime { mtime } else { inode.mtime })
 }
 
-fn drop_object(number: InodeNumber, inode: &mut Inode, aftermath: &mut Aftermath) {
-    if let Some(object) = inode.layout.object() {
+/// A file that nobody has open needs no object to be empty.
+fn drop_object(number: InodeNumber, inode: &mut Inode, context: &Context, aftermath: &mut Aftermath) {
+    if !context.cut_in_place
+        && let Some(object) = inode.layout.object()
+    {
         aftermath.removed = Some((number, object));
         inode.layout = Layout::Empty;
     }

@@ -3,7 +3,7 @@
 use super::inode::{GROUP_EXECUTE, Inode, MODE_BITS, SET_GID};
 use super::keys::Key;
 use super::permission::{READ, SEARCH, WRITE, check_access, check_change_names};
-use super::{Aftermath, Back, Dentry};
+use super::{Aftermath, Back, Context, Dentry};
 use crate::kv::KeyValue;
 use weft_protocol::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
 use weft_protocol::message::shard::{CreateFile, OpenFlags, ShardAnswer, SymlinkTarget};
@@ -79,8 +79,8 @@ impl<K: KeyValue> Back<K> {
         time: Timestamp,
         caller: &Credentials,
         place: (InodeNumber, &Name),
-        flags: OpenFlags,
-        create: Option<CreateFile>,
+        (flags, create): (OpenFlags, Option<CreateFile>),
+        context: &Context,
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
         let (parent, name) = place;
@@ -96,7 +96,7 @@ impl<K: KeyValue> Back<K> {
                 let attributes = self.present(dentry.inode)?.attributes(dentry.inode);
                 Ok(ShardAnswer::Entry { attributes, grants })
             }
-            (Some(dentry), _) => self.open(time, caller, dentry.inode, flags, aftermath),
+            (Some(dentry), _) => self.open(time, caller, dentry.inode, flags, context, aftermath),
             (None, None) => Ok(ShardAnswer::Absent { grants }),
             (None, Some(CreateFile { mode, .. })) => {
                 check_change_names(&directory, caller)?;
@@ -108,15 +108,10 @@ impl<K: KeyValue> Back<K> {
         }
     }
 
-    pub(super) fn open(
-        &mut self,
-        time: Timestamp,
-        caller: &Credentials,
-        number: InodeNumber,
-        flags: OpenFlags,
-        aftermath: &mut Aftermath,
-    ) -> Result<ShardAnswer> {
-        let mut inode = self.present(number)?;
+    /// Whether [`weft_protocol::message::shard::ShardRequest::Open`] would succeed; changes nothing. The inode as it is
+    /// now.
+    pub fn check_open(&self, caller: &Credentials, number: InodeNumber, flags: OpenFlags) -> Result<Inode> {
+        let inode = self.present(number)?;
         match inode.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Error::IsDirectory),
@@ -125,8 +120,21 @@ impl<K: KeyValue> Back<K> {
         let read = if flags.access.reads() { READ } else { 0 };
         let write = if flags.access.writes() || flags.truncate { WRITE } else { 0 };
         check_access(&inode, caller, read | write)?;
+        Ok(inode)
+    }
+
+    pub(super) fn open(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        number: InodeNumber,
+        flags: OpenFlags,
+        context: &Context,
+        aftermath: &mut Aftermath,
+    ) -> Result<ShardAnswer> {
+        let mut inode = self.check_open(caller, number, flags)?;
         if flags.truncate {
-            self.cut_to_nothing(time, caller, number, &mut inode, aftermath);
+            self.cut_to_nothing(time, caller, number, &mut inode, context, aftermath);
             self.put_inode(number, &inode);
         }
         let attributes = inode.attributes(number);

@@ -9,9 +9,17 @@ use crate::kv::KeyValue;
 use crate::placement;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Error, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, ShardId};
+use weft_protocol::{Error, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, ObjectId, ShardId, Timestamp};
 
 use super::leases::{Holder, Leases};
+
+/// An object that is cut, or extended, before the change of its file's size is applied.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    inode: InodeNumber,
+    object: ObjectId,
+    size: u64,
+}
 
 impl<K: KeyValue> Shard<K> {
     /// What to do with a change that may have come before. `None`: it is new. `Some(None)`: it waits already, and its
@@ -68,23 +76,25 @@ impl<K: KeyValue> Shard<K> {
         if let Some(pause) = self.conflicts(&plan, Some(call.session()), asked) {
             return Verdict::Park(pause);
         }
-        if let Some(pause) = self.storage_first(call, &plan, number) {
+        let cut = self.cut(call);
+        if let Some(pause) = self.storage_first(call, cut, &plan, number) {
             return Verdict::Park(pause);
         }
-        if let (ShardRequest::SetAttributes { changes, .. }, Some(Err(error))) = (&call.request, &call.object)
-            && changes.size.is_some()
+        if let Some(cut) = cut
+            && cut.size > 0
+            && let Some(Err(error)) = call.told(cut.inode, cut.object)
         {
             return Verdict::Reply(Err(error.clone()));
         }
         if let Some(to) = self.other_shard(call) {
             return self.begin_intent(call, to, plan.keys(), out);
         }
-        Verdict::Reply(self.carry_out(call, &plan))
+        Verdict::Reply(self.carry_out(call, cut, &plan))
     }
 
     /// Applies a change that nothing is in the way of.
-    fn carry_out(&mut self, call: &mut Call, plan: &Plan) -> Result<ShardAnswer, Error> {
-        let context = self.context(call, plan);
+    fn carry_out(&mut self, call: &mut Call, cut: Option<Cut>, plan: &Plan) -> Result<ShardAnswer, Error> {
+        let context = self.context(call, cut, plan);
         // The command borrows what the call is made of for a moment.
         let credentials = std::mem::take(&mut call.credentials);
         let request = std::mem::replace(&mut call.request, ShardRequest::Ping);
@@ -104,7 +114,7 @@ impl<K: KeyValue> Shard<K> {
         result
     }
 
-    fn context(&self, call: &Call, plan: &Plan) -> Context {
+    fn context(&self, call: &Call, cut: Option<Cut>, plan: &Plan) -> Context {
         let keep = plan.target.is_some_and(|inode| self.leases.holders(&LeaseKey::Data(inode)).next().is_some());
         let own = match &call.request {
             ShardRequest::Commit { inode, .. } | ShardRequest::SetAttributes { inode, .. } => {
@@ -112,13 +122,18 @@ impl<K: KeyValue> Shard<K> {
             }
             _ => None,
         };
-        let actual = match (&call.object, &call.request) {
-            (Some(Ok(actual)), _) => Some(*actual),
-            // The server did not answer: the client's word, which can only be too small.
-            (Some(Err(_)), ShardRequest::Commit { size, mtime, .. }) => Some((*size, *mtime)),
+        let actual = match &call.request {
+            ShardRequest::Commit { inode, size, mtime, .. } => match self.told_of_file(call, *inode) {
+                Some(Ok(actual)) => Some(*actual),
+                // The server did not answer: the client's word, which can only be too small.
+                Some(Err(_)) => Some((*size, *mtime)),
+                None => None,
+            },
             _ => None,
         };
-        Context { keep, is_writer: own.is_some_and(|own| own.writing), actual }
+        // Where the server is away, the file gets another object: better than a cut that waits for it.
+        let cut_in_place = cut.is_some_and(|cut| matches!(call.told(cut.inode, cut.object), Some(Ok(_))));
+        Context { keep, is_writer: own.is_some_and(|own| own.writing), actual, cut_in_place }
     }
 
     /// Fills in what an answer grants, each on the key that follows from the request.
@@ -161,46 +176,73 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// What a storage server must do, or tell, before the change.
-    fn storage_first(&self, call: &Call, plan: &Plan, number: Option<u64>) -> Option<Pause> {
-        match &call.request {
+    /// The cut of an object that this change asks for. What will be refused cuts nothing. A cut to nothing takes the
+    /// object from a file that nobody has open; while somebody has, it stays, since a kernel may be reading and writing
+    /// it by itself and would not notice another.
+    fn cut(&self, call: &Call) -> Option<Cut> {
+        let who = &call.credentials;
+        let (inode, record, size) = match &call.request {
             ShardRequest::SetAttributes { inode, changes } => {
-                let size = changes.size.filter(|size| *size > 0)?;
                 let own = self.leases.holder(&LeaseKey::Data(*inode), call.session());
                 let is_writer = own.is_some_and(|own| own.writing);
-                // What will be refused cuts nothing.
-                let record = self.back.check_set_attributes(&call.credentials, *inode, changes, is_writer).ok()?;
-                let object = record.layout.object()?;
-                if call.object.is_some() {
-                    return None;
-                }
-                if self.cuts.get(inode).is_some_and(|other| Some(*other) != number) {
-                    return Some(Pause::until(Wait::Cut(*inode), plan.keys()));
-                }
-                let request = StorageRequest::Truncate { inode: *inode, object, size };
-                let mut claims = plan.keys();
-                claims.push(LeaseKey::Data(*inode));
-                Some(Pause { storage: Some((object.node(), request)), ..Pause::until(Wait::Storage, claims) })
+                let size = changes.size?;
+                (*inode, self.back.check_set_attributes(who, *inode, changes, is_writer).ok()?, size)
             }
-            ShardRequest::Commit { inode, .. } if call.object.is_none() => {
-                let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
-                if own.mode == LeaseMode::Exclusive || !own.writing {
-                    return None;
-                }
-                let object = self.back.inode(*inode)?.layout.object()?;
-                Some(stat_of(*inode, object, plan.keys()))
+            ShardRequest::Open { inode, flags } if flags.truncate => {
+                (*inode, self.back.check_open(who, *inode, *flags).ok()?, 0)
             }
-            _ => None,
-        }
+            ShardRequest::OpenAt { parent, name, flags, create }
+                if flags.truncate && !create.is_some_and(|create| create.exclusive) =>
+            {
+                let inode = self.back.lookup(who, *parent, name).ok()??.inode;
+                (inode, self.back.check_open(who, inode, *flags).ok()?, 0)
+            }
+            _ => return None,
+        };
+        let object = record.layout.object()?;
+        let is_open = self.leases.holders(&LeaseKey::Data(inode)).next().is_some();
+        (size > 0 || is_open).then_some(Cut { inode, object, size })
     }
 
-    /// A cut is over, whatever came of it: the next one may go.
-    pub(super) fn end_cut(&mut self, call: &Call, number: u64) {
-        if let ShardRequest::SetAttributes { inode, .. } = &call.request
-            && self.cuts.get(inode) == Some(&number)
-        {
-            self.cuts.remove(inode);
-            self.wake(Wait::Cut(*inode));
+    /// What the storage server said of the object that the file has now.
+    fn told_of_file<'a>(&self, call: &'a Call, inode: InodeNumber) -> Option<&'a Result<(u64, Timestamp), Error>> {
+        call.told(inode, self.back.inode(inode)?.layout.object()?)
+    }
+
+    /// What a storage server must do, or tell, before the change.
+    fn storage_first(&self, call: &Call, cut: Option<Cut>, plan: &Plan, number: Option<u64>) -> Option<Pause> {
+        if let Some(Cut { inode, object, size }) = cut {
+            if call.told(inode, object).is_some() {
+                return None;
+            }
+            if self.cuts.get(&inode).is_some_and(|other| Some(*other) != number) {
+                return Some(Pause::until(Wait::Cut(inode), plan.keys()));
+            }
+            let request = StorageRequest::Truncate { inode, object, size };
+            let mut claims = plan.keys();
+            claims.push(LeaseKey::Data(inode));
+            return Some(Pause { storage: Some((object.node(), request)), ..Pause::until(Wait::Storage, claims) });
+        }
+        let ShardRequest::Commit { inode, .. } = &call.request else { return None };
+        let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
+        if own.mode == LeaseMode::Exclusive || !own.writing || self.told_of_file(call, *inode).is_some() {
+            return None;
+        }
+        let object = self.back.inode(*inode)?.layout.object()?;
+        Some(stat_of(*inode, object, plan.keys()))
+    }
+
+    /// The cuts that this work has asked for are over, whatever came of them: the next ones may go, and sizes that were
+    /// asked for before are old.
+    pub(super) fn end_cuts(&mut self, number: u64) {
+        let ended: Vec<_> = self.cuts.iter().filter(|(_, by)| **by == number).map(|(inode, _)| *inode).collect();
+        for inode in ended {
+            self.cuts.remove(&inode);
+            self.parking.ask_anew(inode);
+            if self.recovering.contains_key(&inode) {
+                self.cut_since.insert(inode);
+            }
+            self.wake(Wait::Cut(inode));
         }
     }
 

@@ -158,7 +158,7 @@ impl<K: KeyValue> Shard<K> {
             asks_storage |= writes_through(*holder);
         }
         if asks_storage && let Some(object) = inode.layout.object() {
-            match &call.object {
+            match call.told(number, object) {
                 None => return Err(Answered::Park(stat_of(number, object, Vec::new()))),
                 Some(Ok((size, mtime))) => {
                     (attributes.size, attributes.mtime) = crate::back::merge_actual(&inode, *size, *mtime);

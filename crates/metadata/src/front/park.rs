@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use weft_protocol::message::peer::{IntentId, PeerCall};
 use weft_protocol::message::shard::ShardRequest;
-use weft_protocol::{Credentials, Error, InodeNumber, LeaseKey, SessionId, SlotIndex, Timestamp};
+use weft_protocol::{Credentials, Error, InodeNumber, LeaseKey, ObjectId, SessionId, SlotIndex, Timestamp};
 
 use crate::back::Origin;
 
@@ -22,13 +22,20 @@ pub struct Call {
     pub origin: Origin,
     pub credentials: Credentials,
     pub request: ShardRequest,
-    /// Size and time of the object, once its storage server was asked.
-    pub object: Option<Result<(u64, Timestamp), Error>>,
+    /// The object that its storage server was asked about. `None` again when the file was cut since.
+    pub asked: Option<(InodeNumber, ObjectId)>,
+    /// The answer: size and time of that object.
+    pub answer: Option<Result<(u64, Timestamp), Error>>,
 }
 
 impl Call {
     pub fn session(&self) -> SessionId {
         self.origin.session
+    }
+
+    /// What the storage server said of this object, if it was asked about it.
+    pub fn told(&self, inode: InodeNumber, object: ObjectId) -> Option<&Result<(u64, Timestamp), Error>> {
+        self.answer.as_ref().filter(|_| self.asked == Some((inode, object)))
     }
 }
 
@@ -147,6 +154,15 @@ impl Parking {
     /// Work by its number.
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Parked> {
         self.parked.get_mut(&number)
+    }
+
+    /// A file was cut: what storage servers were asked about it has to be asked again.
+    pub fn ask_anew(&mut self, inode: InodeNumber) {
+        for parked in self.parked.values_mut() {
+            if let Work::Call(call) = &mut parked.work {
+                call.asked = call.asked.filter(|(asked, _)| *asked != inode);
+            }
+        }
     }
 
     /// The change that waits in a slot.

@@ -4,7 +4,6 @@ use super::Shard;
 use super::park::{Wait, Work};
 use crate::back::Command;
 use crate::kv::KeyValue;
-use weft_protocol::message::shard::ShardRequest;
 use weft_protocol::message::storage::StorageAnswer;
 use weft_protocol::{Error, InodeNumber, ObjectId};
 
@@ -29,43 +28,37 @@ impl<K: KeyValue> Shard<K> {
         let Some(wait) = self.storage_waits.remove(&token) else {
             return;
         };
-        let object = match result {
+        let answer = match result {
             Ok(StorageAnswer::Object { size, mtime }) => Ok((size, mtime)),
             Ok(_) => Err(Error::Malformed),
             Err(error) => Err(error),
         };
         match wait {
             StorageWait::Work(number) => {
-                let objects = self.parking.get_mut(number).filter(|parked| parked.wait == Wait::Storage);
-                if let Some(parked) = objects
+                let waiting = self.parking.get_mut(number).filter(|parked| parked.wait == Wait::Storage);
+                if let Some(parked) = waiting
                     && let Work::Call(call) = &mut parked.work
                 {
-                    // Cut to nothing meanwhile: then there is no object to be cut, and it is judged anew.
-                    let lost = object == Err(Error::NoObject);
-                    let still_there = match &call.request {
-                        ShardRequest::SetAttributes { inode, .. } => {
-                            self.back.inode(*inode).is_some_and(|record| record.layout.object().is_some())
-                        }
-                        _ => true,
-                    };
-                    call.object = if lost && !still_there { None } else { Some(object) };
+                    call.answer = Some(answer);
                     self.ready.push_back(number);
                 }
             }
-            StorageWait::Recovery { inode, object: asked } => self.recovered(inode, asked, object.ok()),
+            StorageWait::Recovery { inode, object: asked } => self.recovered(inode, asked, answer.ok()),
         }
     }
 
     fn recovered(&mut self, inode: InodeNumber, asked: ObjectId, found: Option<(u64, weft_protocol::Timestamp)>) {
+        let cut_since = self.cut_since.contains(&inode);
         if let Some(count) = self.recovering.get_mut(&inode) {
             *count -= 1;
             if *count == 0 {
                 self.recovering.remove(&inode);
+                self.cut_since.remove(&inode);
             }
         }
-        // Cut to nothing meanwhile: the object is no longer the file's.
+        // Cut meanwhile: the size is that of the cut. Cut to nothing: the object may be no longer the file's.
         let is_same = self.back.inode(inode).is_some_and(|record| record.layout.object() == Some(asked));
-        if let (true, Some((size, mtime))) = (is_same, found) {
+        if let (true, Some((size, mtime))) = (is_same && !cut_since, found) {
             self.apply(&Command::Recover { inode, size, mtime });
         }
     }

@@ -23,6 +23,16 @@ pub enum StorageRequest {
     Fence { session: SessionId, shard: ShardId },
 }
 
+impl StorageRequest {
+    /// The object whose size and time the answer tells.
+    pub fn object(&self) -> Option<(InodeNumber, ObjectId)> {
+        match self {
+            Self::Stat { inode, object } | Self::Truncate { inode, object, .. } => Some((*inode, *object)),
+            Self::LeaseObjects { .. } | Self::Remove { .. } | Self::Space | Self::Fence { .. } => None,
+        }
+    }
+}
+
 /// What a storage server answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StorageAnswer {

@@ -31,10 +31,11 @@ const READY_PATIENCE: Duration = Duration::from_secs(30);
 const HELP: &str = "\
 Options for -o, separated by commas:
   direct             reads and writes go past the kernel's page cache
-  passthrough        the kernel itself reads and writes objects of this node
-                     (needs CAP_SYS_ADMIN)
+  nopassthrough      the kernel does not read and write objects of this machine
+                     by itself; it does (passthrough, the default) where the
+                     mount has CAP_SYS_ADMIN
   writeback          the kernel collects writes: only for files that no other
-                     client changes meanwhile
+                     client changes meanwhile; excludes passthrough
   allow_other        other users may use it (root, or user_allow_other in
                      /etc/fuse.conf)
   ro                 nothing can be changed
@@ -123,13 +124,15 @@ fn file_system_name(text: &OsString) -> Outcome<Option<String>> {
 
 fn parse_options(options: &[String], threads: usize) -> Outcome<MountOptions> {
     let mut parsed = MountOptions { threads, ..MountOptions::default() };
+    let mut asks_passthrough = false;
     for option in options.iter().filter(|option| !option.is_empty()) {
         let refuse = |why: &str| {
             Failure::new(format!("mount option \"{option}\": {why}")).remedy("`weft mount --help` lists them")
         };
         match option.split_once('=').unwrap_or((option, "")) {
             ("direct", "") => parsed.direct = true,
-            ("passthrough", "") => parsed.passthrough = true,
+            ("passthrough", "") => (parsed.passthrough, asks_passthrough) = (true, true),
+            ("nopassthrough", "") => (parsed.passthrough, asks_passthrough) = (false, false),
             ("writeback", "") => parsed.writeback = true,
             ("allow_other", "") => parsed.allow_other = true,
             ("ro", "") => parsed.read_only = true,
@@ -141,8 +144,8 @@ fn parse_options(options: &[String], threads: usize) -> Outcome<MountOptions> {
             _ => return Err(refuse("is not known")),
         }
     }
-    if parsed.direct && (parsed.passthrough || parsed.writeback) {
-        return Err(Failure::new("mount option \"direct\": excludes passthrough and writeback").remedy("leave one out"));
+    if parsed.writeback && (parsed.direct || asks_passthrough) {
+        return Err(Failure::new("mount option \"writeback\": excludes direct and passthrough").remedy("leave one out"));
     }
     Ok(parsed)
 }
@@ -327,16 +330,20 @@ mod tests {
     fn options_are_parsed_and_contradictions_refused() {
         let parse = |text: &str| parse_options(&text.split(',').map(str::to_owned).collect::<Vec<_>>(), 3);
         let options = parse("direct,allow_other,ro,max_transfer=128KiB").expect("options");
-        assert!(options.direct && options.allow_other && options.read_only && !options.passthrough);
+        assert!(options.direct && options.allow_other && options.read_only && options.passthrough);
         assert_eq!((options.threads, options.max_transfer_bytes), (3, 128 << 10));
-        for bad in ["fast", "direct=1", "direct,passthrough", "max_transfer=x", "max_transfer=8GiB"] {
+        assert!(parse("direct,passthrough").expect("options").passthrough);
+        assert!(!parse("nopassthrough").expect("options").passthrough);
+        for bad in
+            ["fast", "direct=1", "direct,writeback", "passthrough,writeback", "max_transfer=x", "max_transfer=8GiB"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn every_option_is_in_the_help() {
-        for option in ["direct", "passthrough", "writeback", "allow_other", "ro", "max_transfer"] {
+        for option in ["direct", "nopassthrough", "writeback", "allow_other", "ro", "max_transfer"] {
             assert!(HELP.contains(&format!("\n  {option}")), "{option}");
         }
     }

@@ -18,6 +18,12 @@ fn release(inode: InodeNumber) -> ShardRequest {
     ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX)] }
 }
 
+fn open_cut(inode: InodeNumber) -> ShardRequest {
+    ShardRequest::Open { inode, flags: CUT }
+}
+
+const CUT: OpenFlags = OpenFlags { access: Access::Write, truncate: true, direct: false };
+
 #[test]
 fn a_lone_writer_is_exclusive_and_readers_share() {
     let mut world = World::new();
@@ -216,8 +222,8 @@ fn a_cut_to_nothing_drops_the_object_without_waiting() {
     assert_eq!(attributes(&world.ok(A, resize(inode, 5000))).size, 5000);
     world.ok(A, open(inode, Access::Write));
     assert_eq!(attributes(&world.ok(A, commit(inode, 2, 5000))).layout.object(), Some(object(2)));
-    let flags = OpenFlags { access: Access::Write, truncate: true, direct: false };
-    assert_eq!(attributes(&world.ok(A, ShardRequest::Open { inode, flags })).size, 0);
+    world.ok(A, release(inode));
+    assert_eq!(attributes(&world.ok(A, open_cut(inode))).size, 0);
     assert_eq!(world.removed_objects(), [object(2)]);
 }
 

@@ -1,0 +1,172 @@
+//! Cuts to nothing of files that somebody has open: the object stays, for a kernel may be reading and writing it.
+
+use super::harness::*;
+use crate::front::Event;
+use weft_protocol::message::shard::*;
+use weft_protocol::message::storage::StorageRequest;
+use weft_protocol::*;
+
+const CUT: OpenFlags = OpenFlags { access: Access::Write, truncate: true, direct: false };
+
+fn open_cut(inode: InodeNumber) -> ShardRequest {
+    ShardRequest::Open { inode, flags: CUT }
+}
+
+fn open_at_cut(text: &str, exclusive: bool) -> ShardRequest {
+    let create = Some(CreateFile { mode: 0o644, exclusive });
+    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: CUT, create }
+}
+
+fn truncate(inode: InodeNumber, sequence: u64) -> StorageRequest {
+    StorageRequest::Truncate { inode, object: object(sequence), size: 0 }
+}
+
+fn release(inode: InodeNumber) -> ShardRequest {
+    ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX)] }
+}
+
+/// A call that waits for a storage server after the others have given up what they know of the file.
+fn waits(world: &mut World, session: SessionId, request: ShardRequest) -> u64 {
+    let token = world.waits(session, request);
+    world.answer_recalls(LeaseMode::Open);
+    token
+}
+
+#[test]
+fn a_cut_to_nothing_keeps_the_object_while_anybody_has_the_file_open() {
+    let requests = |inode| [resize(inode, 0), open_cut(inode), open_at_cut("f", false)];
+    for holder in [A, B] {
+        for number in 0..3 {
+            let mut world = World::new();
+            let inode = world.file("f", 1);
+            world.ok(holder, open_direct(inode, Access::ReadWrite));
+            let token = waits(&mut world, A, requests(inode)[number].clone());
+            let (asked, request) = world.asked_storage();
+            assert_eq!(request, truncate(inode, 1));
+            world.storage_answers(asked, 0, 5);
+            let answer = world.done(token);
+            assert_eq!((attributes(&answer).size, attributes(&answer).layout.object()), (0, Some(object(1))));
+            assert_eq!(world.storage, [], "nothing is removed");
+            // When all have closed it, the next cut removes it.
+            for session in [A, B] {
+                world.ok(session, release(inode));
+            }
+            let token = world.call(C, requests(inode)[number].clone());
+            world.answer_recalls(LeaseMode::None);
+            assert_eq!(attributes(&world.done(token)).layout, Layout::Empty);
+            assert_eq!(world.removed_objects(), [object(1)]);
+        }
+    }
+}
+
+#[test]
+fn the_file_gets_another_object_when_the_storage_server_is_away() {
+    for error in [Error::Unreachable, Error::NoObject] {
+        let mut world = World::new();
+        let inode = world.file("f", 1);
+        world.ok(B, open_direct(inode, Access::Read));
+        let token = waits(&mut world, A, open_cut(inode));
+        let (asked, _) = world.asked_storage();
+        world.event(Event::StorageAnswer { token: asked, result: Err(error) });
+        assert_eq!((attributes(&world.done(token)).size, attributes(&world.done(token)).layout), (0, Layout::Empty));
+        assert_eq!(world.removed_objects(), [object(1)]);
+    }
+}
+
+#[test]
+fn an_open_that_is_refused_cuts_nothing() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(B, open_direct(inode, Access::Read));
+    for request in [open_cut(inode), open_at_cut("f", false)] {
+        let token = world.call_as(A, user(7), request);
+        world.answer_recalls(LeaseMode::Open);
+        assert_eq!(world.result(token), Some(Err(Error::AccessDenied)));
+    }
+    assert_eq!(world.refused(A, open_at_cut("f", true)), Error::Exists);
+    assert_eq!(world.storage, []);
+}
+
+#[test]
+fn a_name_that_means_another_file_after_the_cut_is_judged_anew() {
+    let mut world = World::new();
+    let (inode, other) = (world.file("f", 1), world.file("g", 2));
+    world.ok(B, open_direct(inode, Access::Read));
+    world.ok(B, open_direct(other, Access::Read));
+    let token = waits(&mut world, A, open_at_cut("f", false));
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, truncate(inode, 1));
+    let renamed = world.call(B, rename("g", "f"));
+    world.answer_recalls(LeaseMode::Open);
+    world.done(renamed);
+    world.storage_answers(asked, 0, 5);
+    world.answer_recalls(LeaseMode::Open);
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, truncate(other, 2));
+    world.storage_answers(asked, 0, 5);
+    assert_eq!(attributes(&world.done(token)).inode, other);
+    // Both cuts are over: others of the same files do not wait for them.
+    for inode in [inode, other] {
+        let token = waits(&mut world, B, resize(inode, 0));
+        let (asked, _) = world.asked_storage();
+        world.storage_answers(asked, 0, 5);
+        world.done(token);
+    }
+    assert_eq!(world.shard.status().parked, 0);
+}
+
+#[test]
+fn a_cut_to_nothing_waits_for_the_cut_before_it() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(B, open_direct(inode, Access::Read));
+    let first = waits(&mut world, A, resize(inode, 10));
+    let (asked, _) = world.asked_storage();
+    let second = waits(&mut world, C, open_cut(inode));
+    assert_eq!(world.storage, []);
+    world.storage_answers(asked, 10, 5);
+    world.done(first);
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, truncate(inode, 1));
+    world.storage_answers(asked, 0, 6);
+    assert_eq!(attributes(&world.done(second)).size, 0);
+}
+
+#[test]
+fn a_size_that_was_asked_for_before_a_cut_is_asked_for_again() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open_direct(inode, Access::Write));
+    let commit = waits(&mut world, A, commit(inode, 1, 100));
+    let (before, _) = world.asked_storage();
+    let look = waits(&mut world, B, stat(inode));
+    let (also_before, _) = world.asked_storage();
+    let cut = waits(&mut world, C, resize(inode, 0));
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, truncate(inode, 1));
+    world.storage_answers(asked, 0, 5);
+    assert_eq!(attributes(&world.done(cut)).size, 0);
+    for (asked, call) in [(before, commit), (also_before, look)] {
+        world.storage_answers(asked, 100, 4);
+        let (again, _) = world.asked_storage();
+        world.storage_answers(again, 3, 6);
+        assert_eq!(attributes(&world.done(call)).size, 3, "written after the cut");
+    }
+}
+
+#[test]
+fn the_size_of_a_dead_writers_file_is_that_of_a_later_cut() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open_direct(inode, Access::Write));
+    world.ok(B, open_direct(inode, Access::Read));
+    world.expire(&[B, C]);
+    assert_eq!(world.ended, [A]);
+    let (before, _) = world.asked_storage();
+    let cut = waits(&mut world, C, resize(inode, 0));
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 0, 5);
+    world.done(cut);
+    world.storage_answers(before, 900, 4);
+    assert_eq!(attributes(&world.ok(C, stat(inode))).size, 0);
+}
