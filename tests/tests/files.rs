@@ -427,3 +427,26 @@ fn a_handle_cuts_and_extends_its_file() {
         assert_eq!((read_all(&file, 100), read_all(&reader, 100)), (b"anew".to_vec(), b"anew".to_vec()));
     }
 }
+
+#[test]
+fn a_cut_in_place_and_a_write_behind_it_are_known_to_all() {
+    let fs = FileSystem::start(Wanted::default());
+    for (a, b) in [(Way::Auto, Way::Auto), (Way::Unix, Way::Auto), (Way::Tcp, Way::Tcp)] {
+        let (a, b) = (fs.client(a), fs.client(b));
+        for direct in [true, false] {
+            let file_name = format!("f{direct}-{}", a.counters().shard_calls);
+            let file = create(&a, &file_name, OpenOptions { direct, ..BOTH });
+            file.write_at(&[b'a'; 10_000], 0).unwrap();
+            let reader = a.open(&me(), file.inode(), OpenOptions { direct, ..OpenOptions::READ }).unwrap();
+            reader.close().unwrap();
+            let nothing = AttributeChanges { size: Some(0), ..AttributeChanges::default() };
+            a.set_attributes(&me(), file.inode(), &nothing).unwrap();
+            file.write_at(b"bbbbb", 3).unwrap();
+            let reader = a.open(&me(), file.inode(), OpenOptions { direct, ..OpenOptions::READ }).unwrap();
+            assert_eq!(read_all(&reader, 100), b"\0\0\0bbbbb");
+            reader.close().unwrap();
+            assert_eq!(a.attributes(&me(), file.inode()).unwrap().attributes.size, 8, "direct: {direct}");
+            assert_eq!(b.attributes(&me(), file.inode()).unwrap().attributes.size, 8);
+        }
+    }
+}

@@ -274,22 +274,19 @@ impl Cache {
         }
     }
 
-    /// A reply granted attributes.
+    /// A reply granted attributes. One that was overtaken by a later reply tells nothing.
     pub fn learn_attributes(&mut self, attributes: &Attributes, grants: Grants, stamp: u64) {
         let inode = attributes.inode;
+        let age = self.age(inode);
+        if self.attributes.get(&inode).is_some_and(|known| known.age == age && known.stamp > stamp) {
+            return;
+        }
         let holds = |bit, key| grants.contains(bit) && !self.recalled(key, stamp);
         let all = holds(Grants::ATTRIBUTES, LeaseKey::Attributes(inode));
         let permissions = holds(Grants::PERMISSIONS, LeaseKey::Permissions(inode));
-        if !all {
-            let age = self.age(inode);
-            let later = self.attributes.get(&inode).is_some_and(|known| known.age == age && known.stamp > stamp);
-            if permissions && later {
-                return;
-            }
-            if !permissions {
-                self.attributes.remove(&inode);
-                return;
-            }
+        if !all && !permissions {
+            self.attributes.remove(&inode);
+            return;
         }
         let cached = CachedAttributes {
             attributes: attributes.clone(),

@@ -9,10 +9,11 @@ use crate::instance::Instance;
 use crate::link::{Link, lock};
 use crate::open_inode::OpenInode;
 use crate::open_table::OpenTable;
+use crate::opens::Opens;
 use crate::recalls::{self, RecallThread};
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use weft_client_core::{Cache, Dropped, LookAhead};
 use weft_protocol::limits::{HANDLE_BUFFER_BYTES, RELEASE_KEYS_MAX};
@@ -100,8 +101,8 @@ pub(crate) struct Inner {
     pub batches: Mutex<HashMap<NodeId, Batch>>,
     /// Data leases of closed files with the stamps of their grants, to be given back together. Rank 3.
     pub closed_leases: Mutex<Vec<(LeaseKey, u64)>>,
-    /// Opens on their way: their files may be open at the shard already.
-    pub opening: AtomicUsize,
+    /// Opens on their way: their files may be open at the shard already. Rank 3.
+    pub opens: Opens,
     pub counters: AtomicCounters,
     pub invalidator: RwLock<Option<Arc<dyn Invalidator>>>,
     pub recall_thread: RecallThread,
@@ -218,7 +219,7 @@ impl Inner {
             open: Mutex::new(OpenTable::new()),
             batches: Mutex::default(),
             closed_leases: Mutex::default(),
-            opening: AtomicUsize::new(0),
+            opens: Opens::default(),
             counters: AtomicCounters::default(),
             invalidator: RwLock::default(),
             recall_thread: RecallThread::new().map_err(device)?,

@@ -8,6 +8,7 @@ use crate::data_calls::{read_descriptor, request};
 use crate::link::{SlotFor, lock};
 use crate::names::Entry;
 use crate::open_inode::{OpenInode, Opened, ReadVia};
+use crate::opens::Opening;
 use crate::reader::{Reader, Source};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -76,22 +77,6 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         self.handle.open.lent_back(&self.handle.inner, self.may_write);
-    }
-}
-
-/// Counts an open on its way: see `recalls`.
-struct Opening<'a>(&'a Inner);
-
-impl<'a> Opening<'a> {
-    fn begin(inner: &'a Inner) -> Self {
-        inner.opening.fetch_add(1, Ordering::AcqRel);
-        Self(inner)
-    }
-}
-
-impl Drop for Opening<'_> {
-    fn drop(&mut self) {
-        self.0.opening.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

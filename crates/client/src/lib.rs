@@ -20,6 +20,7 @@ mod link;
 pub mod names;
 mod open_inode;
 mod open_table;
+mod opens;
 pub mod path;
 mod reader;
 mod recalls;

@@ -76,30 +76,31 @@ impl Inner {
         let known = matches!(cache.lookup(parent, name, now), Cached::Found(inode, _) if inode == attributes.inode);
         let name_ms = if known { cache.holds_ms(parent.shard(), now) } else { 0 };
         drop(cache);
-        let mut entry = self.inode_entry(attributes);
+        let mut entry = self.inode_entry(attributes, false);
         entry.name_valid = Duration::from_millis(name_ms);
         entry
     }
 
-    fn inode_entry(&self, attributes: &Attributes) -> Entry {
+    /// `fresh`: the shard was asked for them just now.
+    fn inode_entry(&self, attributes: &Attributes, fresh: bool) -> Entry {
         let mut attributes = attributes.clone();
         let now = self.clock_ms();
         let cache = lock(&self.cache);
         let known = cache.attributes(attributes.inode, now).is_some();
         let held_ms = if known { cache.holds_ms(attributes.inode.shard(), now) } else { 0 };
         drop(cache);
-        let attributes_ms = if self.overlay(&mut attributes) { 0 } else { held_ms };
+        let attributes_ms = if self.overlay(&mut attributes, fresh) { 0 } else { held_ms };
         let attributes_valid = Duration::from_millis(attributes_ms);
         Entry { attributes, name_valid: Duration::ZERO, attributes_valid }
     }
 
     /// Sizes and times that open files of this client have changed. Returns whether they change unseen.
-    fn overlay(&self, attributes: &mut Attributes) -> bool {
+    fn overlay(&self, attributes: &mut Attributes, fresh: bool) -> bool {
         if attributes.kind != FileKind::Regular {
             return false;
         }
         let open = lock(&self.open).get(attributes.inode).cloned();
-        open.is_some_and(|open| open.overlay(self, attributes))
+        open.is_some_and(|open| open.overlay(self, attributes, fresh))
     }
 
     /// Attributes from the shard.
@@ -230,8 +231,9 @@ impl Client {
     /// Attributes of an inode.
     pub fn attributes(&self, who: &Credentials, inode: InodeNumber) -> Result<Entry> {
         let known = lock(&self.0.cache).attributes(inode, self.0.clock_ms()).cloned();
+        let fresh = known.is_none();
         let attributes = known.map_or_else(|| self.0.ask_attributes(who, inode), Ok)?;
-        Ok(self.0.inode_entry(&attributes))
+        Ok(self.0.inode_entry(&attributes, fresh))
     }
 
     /// Changes attributes; with a size: `truncate`. What is buffered of an open file is written first.
@@ -246,9 +248,9 @@ impl Client {
         let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
         lock(&inner.cache).learn_attributes(&attributes, grants, answer.stamp);
         if let Some(open) = &open {
-            open.attributes_changed(inner, &attributes);
+            open.attributes_changed(inner, &attributes, answer.stamp);
         }
-        Ok(inner.inode_entry(&attributes))
+        Ok(inner.inode_entry(&attributes, false))
     }
 
     /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's own node.
@@ -354,7 +356,7 @@ impl Client {
         let holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
         drop(cache);
         for entry in &mut page.entries {
-            if entry.attributes.as_mut().is_some_and(|attributes| inner.overlay(attributes)) {
+            if entry.attributes.as_mut().is_some_and(|attributes| inner.overlay(attributes, false)) {
                 // Not to be kept like the rest of the page.
                 entry.attributes = None;
             }

@@ -58,6 +58,10 @@ struct State {
     stamp: u64,
     /// Size, times and layout as this client knows them.
     attributes: Attributes,
+    /// Stamp of the last reply that told them.
+    told_stamp: u64,
+    /// The shard knows that this session has no exclusive lease: it asks the storage server for size and time.
+    shard_asks: bool,
     held: Option<Held>,
     /// The shard does not know the object yet.
     object_is_new: bool,
@@ -117,6 +121,8 @@ impl OpenInode {
                 mode: LeaseMode::Open,
                 stamp: 0,
                 attributes: attributes.clone(),
+                told_stamp: 0,
+                shard_asks: false,
                 held: None,
                 object_is_new: false,
                 dirty: false,
@@ -212,9 +218,9 @@ impl OpenInode {
         }
     }
 
-    /// What is kept after a recall.
-    pub fn kept(&self) -> LeaseMode {
-        if self.handles.load(Ordering::Acquire) == 0 { LeaseMode::None } else { LeaseMode::Open }
+    /// Whether anybody here has it open.
+    pub fn is_open(&self) -> bool {
+        self.handles.load(Ordering::Acquire) > 0
     }
 
     /// Whether what was read may be kept by a cache above.
@@ -222,18 +228,24 @@ impl OpenInode {
         self.lock(inner).mode >= LeaseMode::Shared
     }
 
-    /// Size and times as this client has changed them, over what the shard told. Returns whether they may be others at
-    /// any moment, unseen from here.
-    pub fn overlay(&self, inner: &Inner, attributes: &mut Attributes) -> bool {
+    /// Size and times as this client has changed them, over what the shard told, now (`fresh`) or earlier. Returns
+    /// whether they may be others at any moment, unseen from here.
+    pub fn overlay(&self, inner: &Inner, attributes: &mut Attributes, fresh: bool) -> bool {
         let mut state = self.lock(inner);
         state.look();
         if state.kernel_file().is_some() {
             attributes.size = state.attributes.size;
         }
-        if state.dirty || state.mode == LeaseMode::Exclusive {
+        // Others may write too: then their changes and ours are in what the shard tells.
+        let told_all = fresh && state.shard_asks;
+        if state.mode == LeaseMode::Exclusive || (state.dirty && !told_all) {
             attributes.size = state.attributes.size;
             attributes.mtime = state.attributes.mtime.max(attributes.mtime);
             attributes.ctime = attributes.ctime.max(attributes.mtime);
+        } else if state.attributes.ctime > attributes.ctime {
+            // Overtaken by our own report of what was written.
+            let State { attributes: told, .. } = &*state;
+            (attributes.size, attributes.mtime, attributes.ctime) = (told.size, told.mtime, told.ctime);
         }
         state.kernel_writes()
     }
@@ -246,8 +258,12 @@ impl OpenInode {
     }
 
     /// The shard has changed attributes on our behalf (a truncate among them): what it answered holds.
-    pub fn attributes_changed(&self, inner: &Inner, attributes: &Attributes) {
+    pub fn attributes_changed(&self, inner: &Inner, attributes: &Attributes, stamp: u64) {
         let mut state = self.lock(inner);
+        if stamp < state.told_stamp {
+            return;
+        }
+        state.told_stamp = stamp;
         if attributes.layout.object() != state.held.map(|held| held.object) {
             state.held = None;
             state.object_is_new = false;
@@ -268,6 +284,10 @@ impl OpenInode {
         }
         let written = state.send_all(inner);
         let committed = if written.is_ok() { state.commit(inner, slot) } else { Ok(()) };
+        if committed.is_ok() {
+            // After a recall this comes before its answer.
+            state.shard_asks = state.mode == LeaseMode::Open;
+        }
         let earlier = state.error.take().map_or(Ok(()), Err);
         earlier.and(written).and(committed)
     }
@@ -304,7 +324,10 @@ impl OpenInode {
             state.note_written(end);
             drop(state);
             inner.counters.descriptor_write_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            return write_descriptor(&file, bytes, offset);
+            write_descriptor(&file, bytes, offset)?;
+            // Somebody may have reported the size from before the bytes were there.
+            self.lock(inner).note_written(end);
+            return Ok(());
         }
         if exclusive && !direct && bytes.len() < inner.buffer_bytes {
             return state.gather(inner, bytes, offset);
@@ -412,6 +435,8 @@ impl State {
             self.dirty = false;
         }
         self.mode = LeaseMode::None;
+        self.shard_asks = false;
+        self.told_stamp = 0;
         self.held = None;
         self.object_is_new = false;
         self.descriptor = Descriptor::NotAsked;
@@ -433,6 +458,7 @@ impl State {
             _ => LeaseMode::Open,
         };
         self.stamp = self.stamp.max(opened.stamp);
+        self.shard_asks = self.mode == LeaseMode::Open && !recalled;
         let told = opened.attributes.layout.object();
         if !self.object_is_new || told.is_some() {
             let same = told.is_some() && self.held.map(|held| held.object) == told;
@@ -447,8 +473,9 @@ impl State {
             }
             self.object_is_new = false;
         }
-        if !self.dirty {
+        if !self.dirty && opened.stamp > self.told_stamp {
             self.attributes = opened.attributes.clone();
+            self.told_stamp = opened.stamp;
         }
     }
 
@@ -525,7 +552,7 @@ impl State {
             match write_pieces(inner, self.inode(), held, operation, bytes, offset) {
                 Ok(reply) => {
                     self.note_written(reply.size);
-                    self.attributes.mtime = reply.mtime;
+                    (self.attributes.size, self.attributes.mtime) = (reply.size, reply.mtime);
                     // While others may write too, they must find the object at once; one of theirs may have come first.
                     if !self.object_is_new || self.mode == LeaseMode::Exclusive || self.commit_object(inner)? {
                         return Ok(());
@@ -564,6 +591,7 @@ impl State {
         let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
         lock(&inner.cache).learn_attributes(&attributes, grants, answer.stamp);
         self.attributes = attributes;
+        self.told_stamp = self.told_stamp.max(answer.stamp);
         self.object_is_new = false;
         self.dirty = false;
         Ok(())

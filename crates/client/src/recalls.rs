@@ -259,6 +259,7 @@ fn work(inner: &Weak<Inner>, jobs: &Receiver<Job>, working: &Mutex<BTreeSet<(Sha
 fn give_up(inner: &Inner, recall: &Recall) -> LeaseMode {
     if let LeaseKey::Data(inode) = recall.key {
         lock(&inner.cache).note_data_recall(inode, recall.stamp);
+        let may_open = inner.opens.may_open(inode, recall.stamp);
         let open = lock(&inner.open).get(inode).cloned();
         if let Some(open) = &open {
             open.weaken(inner);
@@ -267,18 +268,15 @@ fn give_up(inner: &Inner, recall: &Recall) -> LeaseMode {
             // The kernel writes its dirty pages back to us before this returns.
             invalidator.inode(inode, true);
         }
-        return match open {
-            Some(open) => {
-                if let Err(error) = open.flush(inner, SlotFor::Recall) {
-                    tracing::warn!("inode {inode}: buffered data could not be written back on recall: {error}");
-                }
-                lock(&inner.open).drop_idle(inode);
-                open.kept()
+        let mut is_open = may_open;
+        if let Some(open) = open {
+            if let Err(error) = open.flush(inner, SlotFor::Recall) {
+                tracing::warn!("inode {inode}: buffered data could not be written back on recall: {error}");
             }
-            // A reply that opens this file may be on its way.
-            None if inner.opening.load(Ordering::Acquire) > 0 => LeaseMode::Open,
-            None => LeaseMode::None,
-        };
+            lock(&inner.open).drop_idle(inode);
+            is_open |= open.is_open();
+        }
+        return if is_open { LeaseMode::Open } else { LeaseMode::None };
     }
     let dropped = lock(&inner.cache).recall(recall.key, recall.stamp);
     inner.tell_dropped(&dropped);

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+#[path = "end_to_end/two_mounts.rs"]
+mod two_mounts;
+
 /// A place for one test: a runtime directory, and the file system `e2e` in it.
 struct Ground {
     directory: PathBuf,

@@ -41,7 +41,7 @@ pub struct OpenFile {
     mode: Mode<BackingId>,
     /// Of an append handle: opened at the first write that has an offset of its own.
     positional: OnceLock<File>,
-    /// Where it was made, if it had no object when it was opened for writing.
+    /// Where it is, if it had no object when it was opened for writing.
     new_in: Option<InodeNumber>,
     who: Credentials,
 }
@@ -52,9 +52,12 @@ struct Asked {
     options: OpenOptions,
     /// The program itself asked for direct I/O.
     o_direct: bool,
-    /// Directory in which it is made, or the inode.
+    /// Directory in which it is made.
     place: InodeNumber,
 }
+
+/// The directory of a file that is opened by its inode, for the guess whether it stays empty.
+const ANYWHERE: InodeNumber = InodeNumber::from_raw(0);
 
 /// What is told of an open.
 pub struct Opened {
@@ -87,7 +90,7 @@ impl Front {
             }
             result => result?,
         };
-        let asked = Asked { who, options, o_direct: convert::is_direct(flags), place: inode };
+        let asked = Asked { who, options, o_direct: convert::is_direct(flags), place: ANYWHERE };
         self.opened(file, asked, None, register)
     }
 
@@ -166,7 +169,8 @@ impl Front {
             Some(lent) if is_lent && phase == Phase::Closed => self.register(lent, register),
             _ => None,
         };
-        let cached = !asked.options.direct && file.may_cache();
+        // Of an append the kernel's pages would make several requests, between which another client's may come.
+        let cached = !asked.options.direct && !asked.options.append && file.may_cache();
         // Of no use to a file that begins in passthrough mode, and it may cost a message.
         let ask_stamp = || stamp.or_else(|| if cached { self.stamp(&asked.who, inode) } else { None });
         let stamp = if backing.is_some() || phase == Phase::Passthrough { None } else { ask_stamp() };
