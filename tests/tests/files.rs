@@ -4,7 +4,7 @@
 
 use weft_client::protocol::message::shard::{Access, CreateFile, DirectoryCursor, RenameMode};
 use weft_client::protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name};
-use weft_client::{Client, File, OpenOptions, Way};
+use weft_client::{Client, File, Lent, OpenOptions, Way};
 use weft_tests::{FileSystem, Wanted};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -449,4 +449,109 @@ fn a_cut_in_place_and_a_write_behind_it_are_known_to_all() {
             assert_eq!(b.attributes(&me(), file.inode()).unwrap().attributes.size, 8);
         }
     }
+}
+
+/// What a kernel does with a file that was lent to it.
+fn kernel_writes(lent: &Lent, bytes: &[u8], offset: u64) {
+    assert!(lent.may_write());
+    assert_eq!(rustix::io::pwrite(lent.descriptor(), bytes, offset).unwrap(), bytes.len());
+}
+
+#[test]
+fn an_object_lent_to_a_kernel_is_the_files_whoever_else_writes() {
+    for direct in [false, true] {
+        let fs = FileSystem::start(Wanted::default());
+        let (mount, other) = (fs.client(Way::Auto), fs.client(Way::Tcp));
+        let file = create(&mount, "f", OpenOptions { direct, ..BOTH });
+        let inode = file.inode();
+        let lent = file.lend().unwrap();
+        let size = |client: &Client| client.attributes(&me(), inode).unwrap().attributes.size;
+        kernel_writes(&lent, b"kernel", 0);
+        assert_eq!((size(&mount), size(&other)), (6, 6), "direct: {direct}");
+        let there = create(&other, "f", BOTH);
+        assert_eq!(read_all(&there, 100), b"kernel");
+        there.write_at(b"K", 0).unwrap();
+        assert_eq!(read_all(&file, 100), b"Kernel");
+        // Cut by the other one, by ourselves, and by an open, while the kernel goes on.
+        let nothing = AttributeChanges { size: Some(0), ..AttributeChanges::default() };
+        other.set_attributes(&me(), inode, &nothing).unwrap();
+        assert_eq!((size(&mount), size(&other)), (0, 0));
+        kernel_writes(&lent, b"again", 0);
+        mount.set_attributes(&me(), inode, &nothing).unwrap();
+        kernel_writes(&lent, b"more", 2);
+        drop(create(&other, "f", OpenOptions::WRITE));
+        kernel_writes(&lent, b"last", 1);
+        assert_eq!((read_all(&there, 100), size(&mount), size(&other)), (b"\0last".to_vec(), 5, 5));
+        // What this client writes beside its kernel.
+        file.write_at(b"!", 5).unwrap();
+        assert_eq!(read_all(&there, 100), b"\0last!");
+        drop(lent);
+        file.close().unwrap();
+        there.close().unwrap();
+        assert_eq!((size(&mount), size(&other)), (6, 6));
+    }
+}
+
+#[test]
+fn two_kernels_with_one_new_file_have_one_object() {
+    let fs = FileSystem::start(Wanted::default());
+    let clients = [fs.client(Way::Auto), fs.client(Way::Auto)];
+    let files = clients.each_ref().map(|client| create(client, "f", OpenOptions { direct: true, ..BOTH }));
+    let lent = files.each_ref().map(|file| file.lend().unwrap());
+    kernel_writes(&lent[0], b"one", 0);
+    kernel_writes(&lent[1], b"two", 3);
+    drop(lent);
+    for file in &files {
+        assert_eq!(read_all(file, 100), b"onetwo");
+    }
+}
+
+#[test]
+fn nothing_is_lent_that_is_not_here_or_counted() {
+    let reader = |client: &Client| client.open_at(&me(), ROOT, &name("f"), OpenOptions::READ, None).unwrap().0;
+    let fs = FileSystem::start(Wanted { near: false, ..Wanted::default() });
+    let client = fs.client(Way::Auto);
+    let file = create(&client, "f", BOTH);
+    assert!(file.lend().is_none() && !file.has_object(), "no object for nothing");
+    drop(file);
+    let fs = FileSystem::start(Wanted { store_bytes: Some(64 << 20), ..Wanted::default() });
+    let client = fs.client(Way::Auto);
+    let file = create(&client, "f", BOTH);
+    assert!(file.lend().is_none());
+    file.write_at(b"counted", 0).unwrap();
+    file.close().unwrap();
+    let empty = create(&client, "empty", BOTH);
+    assert!(empty.lend().is_none() && !empty.has_object(), "a store that refused one is not asked for others");
+    // For reading it is; a handle that writes has to come here.
+    let other = fs.client(Way::Auto);
+    let file = reader(&other);
+    let lent = file.lend().unwrap();
+    assert!(!lent.may_write());
+    let writer = other.open(&me(), file.inode(), BOTH).unwrap();
+    assert!(writer.lend().is_some_and(|lent| !lent.may_write()));
+    writer.write_at(b"C", 0).unwrap();
+    let mut bytes = [0; 7];
+    assert_eq!(rustix::io::pread(lent.descriptor(), &mut bytes[..], 0).unwrap(), 7);
+    assert_eq!(&bytes, b"Counted");
+}
+
+#[test]
+fn a_kernel_that_is_left_with_an_old_object_is_told() {
+    let fs = FileSystem::start(Wanted::default());
+    let (mount, other) = (fs.client(Way::Auto), fs.client(Way::Auto));
+    let file = create(&mount, "f", BOTH);
+    let lent = file.lend().unwrap();
+    kernel_writes(&lent, b"kept", 0);
+    file.flush().unwrap();
+    // The session ends and begins anew: the same object is found again.
+    mount.forget_session();
+    kernel_writes(&lent, b"more", 4);
+    file.flush().unwrap();
+    assert_eq!(other.attributes(&me(), file.inode()).unwrap().attributes.size, 8);
+    // Nobody has it open at the shard while it is cut.
+    mount.forget_session();
+    let nothing = AttributeChanges { size: Some(0), ..AttributeChanges::default() };
+    other.set_attributes(&me(), file.inode(), &nothing).unwrap();
+    kernel_writes(&lent, b"lost", 8);
+    assert_eq!(file.flush(), Err(Error::SessionEnded));
 }

@@ -17,7 +17,7 @@ QUICK_REQUESTS = ["128KiB", "1MiB"]
 # Smaller requests than these have no goal against the native client, which joins them.
 GOAL_REQUESTS = ["128KiB", "1MiB", "4MiB"]
 # Modes of ours, and gfarm2fs in the like mode.
-MODES = {"": ("page cache", ["", "big_writes"]), "direct": ("direct", ["direct_io"]), "passthrough": ("kernel", [])}
+MODES = {"": ("default", ["", "big_writes"]), "direct": ("direct", ["direct_io"]), "nopassthrough": ("user space", [])}
 META = {"weft": (WeftMount, ""), "gfarm2fs": (Gfarm2fs, ""), "sshfs": (Sshfs,), "floor": (Floor,)}
 # Longer than gfarm2fs keeps attributes: its server answers, not its cache.
 SETTLE_MS = 1300
@@ -62,7 +62,7 @@ def data_cells(session, processes, request):
         ("gfarm2fs", mounted("gfarm2fs", Gfarm2fs, "")),
         ("gfarm2fs -o big_writes", mounted("gfarm2fs", Gfarm2fs, "big_writes")),
         ("gfarm2fs -o direct_io", mounted("gfarm2fs", Gfarm2fs, "direct_io")),
-        ("weft mount -o passthrough", mounted("weft", WeftMount, "passthrough")),
+        ("weft mount -o nopassthrough", mounted("weft", WeftMount, "nopassthrough")),
         ("sshfs", mounted("sshfs", Sshfs)),
         ("pass-through FUSE", mounted("floor", Floor)),
     ]
