@@ -26,7 +26,8 @@
 //! a lease or without. What the client library does about it is in `weft_client`, `open_inode/passthrough.rs`.
 //!
 //! # The kernel's page cache
-//! Of the other files: one that is opened while the client holds a data lease on it goes through the kernel's page cache, write-through;
+//! Of the other files: one that is opened while the client holds a data lease on it goes through the page cache,
+//! write-through;
 //! any other file bypasses it. A recall drops the pages. The kernel's *write-back* cache is off unless asked for: with
 //! it, Linux takes size and modification time of every regular file that it has in memory from itself and never again
 //! from the file system (`fuse_change_attributes`, for the whole mount, dirty or not), so that a file which another
@@ -44,7 +45,8 @@
 //!    for this recall to be answered. So this runs on a thread of its own, and the recall waits for it only for a
 //!    moment.
 //!
-//! Lock order: `open_modes` (1), `new_files` (1), `handles` (2), `credentials` (2), `workers` (3), notifier (3); none is held across a
+//! Lock order: `open_modes` (1), `new_files` (1), `handles` (2), `credentials` (2), `workers` (3), notifier (3); none
+//! is held across a
 //! call of the client library, of the kernel, or a reply. The one exception, a listing's own lock, says why.
 //!
 //! On a crash of this process: the mount point stays and answers "transport endpoint is not connected"; [`unmount()`]

@@ -8,7 +8,8 @@
 //!
 //! The kernel wants one thing of us: while an inode is open in passthrough mode, every other open of it has the same
 //! backing file, and no cached one is open when the first of them begins. Otherwise `open` fails with EIO. One whose
-//! bytes have to come here nevertheless (O_DIRECT; writes under a cap) is told to the kernel as both ([`Mode::Joined`]).
+//! bytes have to come here nevertheless (O_DIRECT; writes under a cap) is told to the kernel as both
+//! ([`Mode::Joined`]).
 //!
 //! Pages stay in memory when a file is closed. They may be used at the next open if nobody else changed the file
 //! meanwhile: no recall dropped them, and size and modification time are those that were seen last.
