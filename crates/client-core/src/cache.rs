@@ -267,6 +267,12 @@ impl Cache {
         self.directories.get(&directory).is_some_and(|held| held.age == age && held.since <= stamp)
     }
 
+    /// Whether the directory is held: the stamp from which on it was, without a recall in between.
+    pub fn directory_held_since(&self, directory: InodeNumber, now_ms: u64) -> Option<u64> {
+        let held = self.directories.get(&directory).filter(|held| self.current(directory, held.age, now_ms));
+        held.map(|held| held.since)
+    }
+
     /// Of a name that is not known any more it must not be believed that it is not there.
     fn not_all_known(&mut self, directory: InodeNumber) {
         if let Some(held) = self.directories.get_mut(&directory) {

@@ -11,7 +11,7 @@ use crate::open_inode::OpenInode;
 use crate::open_table::OpenTable;
 use crate::opens::Opens;
 use crate::recalls::{self, RecallThread};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -73,8 +73,8 @@ pub(crate) struct AtomicCounters {
 /// Told when a lease is recalled, so that another cache above (the kernel's) drops what it keeps. Called on the recall
 /// thread with no lock held; may block.
 pub trait Invalidator: Send + Sync {
-    /// The name may mean something else now.
-    fn entry(&self, parent: InodeNumber, name: &Name);
+    /// These names in a directory may mean something else now.
+    fn entries(&self, parent: InodeNumber, names: Vec<Name>);
     /// Attributes of the inode may be others now; with `data`, its contents too.
     fn inode(&self, inode: InodeNumber, data: bool);
 }
@@ -391,8 +391,12 @@ impl Inner {
 }
 
 fn tell(invalidator: &dyn Invalidator, dropped: &Dropped) {
+    let mut names: BTreeMap<InodeNumber, Vec<Name>> = BTreeMap::new();
     for (parent, name) in &dropped.names {
-        invalidator.entry(*parent, name);
+        names.entry(*parent).or_default().push(name.clone());
+    }
+    for (parent, names) in names {
+        invalidator.entries(parent, names);
     }
     for inode in &dropped.inodes {
         invalidator.inode(*inode, false);

@@ -365,6 +365,12 @@ impl Client {
         Ok(DirectoryListing { next: page.next, parent: page.parent, valid, entries: page.entries })
     }
 
+    /// Whether this client holds the directory as a whole, and would be told before a name in it changes: a number of
+    /// this hold. Two listings that saw the same number at their beginning and end are the same, but for own changes.
+    pub fn directory_hold(&self, inode: InodeNumber) -> Option<u64> {
+        lock(&self.0.cache).directory_held_since(inode, self.0.clock_ms())
+    }
+
     /// Where the bytes of a file live.
     pub fn locate(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<Location>> {
         let attributes = self.attributes(who, inode)?.attributes;

@@ -346,7 +346,11 @@ impl Filesystem for MountedFilesystem {
 
     fn opendir(&self, request: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.front.open_directory(Caller::from(request), convert::inode(inode)) {
-            Ok(handle) => reply.opened(FileHandle(handle), fuser::FopenFlags::empty()),
+            Ok((handle, keep)) => {
+                let mut flags = fuser::FopenFlags::FOPEN_CACHE_DIR;
+                flags.set(fuser::FopenFlags::FOPEN_KEEP_CACHE, keep);
+                reply.opened(FileHandle(handle), flags);
+            }
             Err(error) => reply.error(failed("opendir", &error)),
         }
     }
@@ -515,7 +519,10 @@ fn show(
     let mut listing = directory.listing.lock().unwrap_or_else(PoisonError::into_inner);
     let mut next = offset;
     while next == offset || listing.is_ready(next) {
-        let Some((item, behind)) = listing.at(next, &pages, with_attributes)? else { break };
+        let Some((item, behind)) = listing.at(next, &pages, with_attributes)? else {
+            front.listing_ended(&directory);
+            break;
+        };
         if add(&pages, item, behind) {
             break;
         }

@@ -31,6 +31,8 @@ use weft_protocol::{InodeNumber, Name};
 /// How long a recall of a name waits for the kernel. It takes microseconds, except while an operation on the same
 /// directory is under way, which may itself wait for this recall to be answered.
 const ENTRY_WAIT: Duration = Duration::from_millis(50);
+/// How much longer for each name that is recalled with it.
+const ENTRY_WAIT_EACH: Duration = Duration::from_micros(20);
 /// Names that can be in the kernel's hands at the same time: each may wait for the lock of its directory.
 const THREADS_MAX: usize = 64;
 /// Names that wait for such a thread. Beyond it they stay valid in the kernel for the rest of their term.
@@ -95,17 +97,20 @@ impl KernelCaches {
 }
 
 impl Invalidator for KernelCaches {
-    fn entry(&self, parent: InodeNumber, name: &Name) {
+    fn entries(&self, parent: InodeNumber, names: Vec<Name>) {
         let Some(kernel) = self.kernel() else { return };
         let done = Arc::new(Done::default());
-        let (name, signal) = (name.clone(), done.clone());
+        let signal = done.clone();
+        let wait = ENTRY_WAIT + ENTRY_WAIT_EACH * u32::try_from(names.len()).unwrap_or(u32::MAX);
         let job = move || {
-            report("entry", kernel.entry(parent, &name));
+            for name in &names {
+                report("entry", kernel.entry(parent, name));
+            }
             signal.set();
         };
         if self.pool.submit(Box::new(job)).is_err() {
             tracing::warn!("too many names are recalled at once; the kernel keeps some until their term ends");
-        } else if !done.wait(ENTRY_WAIT) {
+        } else if !done.wait(wait) {
             tracing::debug!("directory {parent} is busy: a recalled name in it is dropped later");
         }
     }
@@ -211,7 +216,7 @@ mod tests {
         let fake = Fake::new(None);
         let caches = caches(&fake);
         let inode = InodeNumber::from_raw(5);
-        caches.entry(inode, &Name::new(b"a").unwrap());
+        caches.entries(inode, vec![Name::new(b"a").unwrap()]);
         caches.inode(inode, false);
         caches.inode(inode, true);
         assert_eq!(fake.told(), ["entry 0:5 a", "attributes 0:5", "contents 0:5 0 0"]);
@@ -226,7 +231,7 @@ mod tests {
         let fake = Fake::new(Some(gate));
         let caches = caches(&fake);
         let inode = InodeNumber::from_raw(5);
-        caches.entry(inode, &Name::new(b"a").unwrap());
+        caches.entries(inode, vec![Name::new(b"a").unwrap()]);
         caches.inode(inode, true);
         assert_eq!(fake.told(), ["contents 0:5 0 0"], "the name is still waiting for its directory");
         open.send(()).unwrap();

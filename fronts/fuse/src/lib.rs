@@ -60,6 +60,7 @@ mod filesystem;
 mod handles;
 mod holders;
 mod invalidate;
+mod kernel_listings;
 mod listing;
 pub mod mount;
 mod mount_table;

@@ -9,6 +9,7 @@ use crate::credentials::{Caller, Callers};
 use crate::files::OpenFile;
 use crate::handles::Handles;
 use crate::invalidate::KernelCaches;
+use crate::kernel_listings::{KernelListings, Reading};
 use crate::listing::{Listing, PageSource};
 use crate::new_files::NewFiles;
 use crate::open_modes::OpenModes;
@@ -38,6 +39,7 @@ pub struct Front {
     pub settings: OnceLock<Settings>,
     pub files: Handles<OpenFile>,
     pub directories: Handles<OpenDirectory>,
+    listings: KernelListings,
     pub modes: Arc<OpenModes<BackingId>>,
     pub new_files: NewFiles,
     /// The kernel does not let this process pass files through: it is not asked again.
@@ -52,6 +54,7 @@ pub struct OpenDirectory {
     /// Held while a page is fetched, against the rule: only readers of the same open directory wait for it, they need
     /// that page too, and no recall takes it.
     pub listing: Mutex<Listing>,
+    reading: Reading,
 }
 
 /// The answer to a lookup.
@@ -68,8 +71,8 @@ impl Front {
         let callers = Callers::new(client.credentials(), client.is_for_one_user());
         let (files, directories) = (Handles::new(), Handles::new());
         let (settings, passthrough_refused) = (OnceLock::new(), AtomicBool::new(false));
-        let new_files = NewFiles::new();
-        Self { client, callers, settings, files, directories, modes, new_files, passthrough_refused, caches }
+        let (new_files, listings) = (NewFiles::new(), KernelListings::default());
+        Self { listings, client, callers, settings, files, directories, modes, new_files, passthrough_refused, caches }
     }
 
     pub fn settings(&self) -> Settings {
@@ -147,9 +150,18 @@ impl Front {
     }
 
     /// Permission to list was checked by the kernel, and is again by the shard with the first page.
-    pub fn open_directory(&self, caller: Caller, inode: InodeNumber) -> Result<u64> {
+    /// The number, and whether the listing that the kernel may have is good.
+    pub fn open_directory(&self, caller: Caller, inode: InodeNumber) -> Result<(u64, bool)> {
         let who = self.who(caller);
-        self.directories.insert(Arc::new(OpenDirectory { inode, who, listing: Mutex::default() }))
+        let keep = self.listings.may_keep(inode, self.client.directory_hold(inode));
+        let (listing, reading) = (Mutex::default(), Reading::default());
+        let handle = self.directories.insert(Arc::new(OpenDirectory { inode, who, listing, reading }))?;
+        Ok((handle, keep))
+    }
+
+    /// The end of a listing was shown.
+    pub fn listing_ended(&self, directory: &OpenDirectory) {
+        self.listings.ended(directory.inode, &directory.reading, self.client.directory_hold(directory.inode));
     }
 }
 
@@ -161,8 +173,10 @@ pub struct Pages<'a> {
 
 impl PageSource for Pages<'_> {
     fn page(&self, cursor: &DirectoryCursor, entries_max: u32, with_attributes: bool) -> Result<DirectoryListing> {
-        let directory = self.directory;
-        self.front.client.read_directory(&directory.who, directory.inode, cursor, entries_max, with_attributes)
+        let (directory, client) = (self.directory, &self.front.client);
+        let page = client.read_directory(&directory.who, directory.inode, cursor, entries_max, with_attributes)?;
+        directory.reading.page(cursor.after.is_none(), client.directory_hold(directory.inode));
+        Ok(page)
     }
 }
 
