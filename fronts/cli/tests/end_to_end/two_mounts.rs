@@ -102,6 +102,7 @@ fn make_and_append(one: &Path, other: &Path) {
     }
     let file = open_options().open(&path).expect("open");
     file.write_all_at(b"y", 0).expect("written");
+    drop(file);
     let time = fs::metadata(other.join("times")).and_then(|stat| stat.modified()).expect("stat");
     assert!(time.elapsed().is_ok_and(|age| age < Duration::from_secs(60)), "the write of the other mount shows");
 }
