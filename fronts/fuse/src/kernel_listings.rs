@@ -2,8 +2,8 @@
 //!
 //! The kernel can keep what it was told of a directory's names, and answer the next `ls` by itself. It asks at each
 //! `opendir` whether what it has is still good. It is when it was read from beginning to end under one hold of the
-//! directory's lease, and that hold goes on: any change by another client would have ended it. Changes made through this
-//! mount the kernel notices itself.
+//! directory's lease, and that hold goes on: any change by another client would have ended it. Changes made through
+//! this mount the kernel notices itself.
 //!
 //! Not here: names looked up one by one, whose recall is told (`invalidate.rs`).
 

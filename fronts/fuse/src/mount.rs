@@ -246,7 +246,7 @@ impl Mounted {
         if let Some(bytes) = raise_readahead(attachment.device, options.transfer_bytes()) {
             negotiated.max_readahead_bytes = bytes;
         }
-        tracing::info!(mount_point = %attachment.mount_point.display(), ?negotiated, "mounted");
+        tracing::debug!(mount_point = %attachment.mount_point.display(), ?negotiated, "mounted");
         Ok(Mounted { attachment, session: Some(session), front, workers, negotiated })
     }
 
