@@ -5,7 +5,7 @@
 //! directory's lease, and that hold goes on: any change by another client would have ended it. Changes made through
 //! this mount the kernel notices itself.
 //!
-//! Not here: names looked up one by one, whose recall is told (`invalidate.rs`).
+//! Not here: what the kernel is told at a recall (`invalidate.rs`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

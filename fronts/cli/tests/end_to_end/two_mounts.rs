@@ -107,6 +107,44 @@ fn make_and_append(one: &Path, other: &Path) {
     assert!(time.elapsed().is_ok_and(|age| age < Duration::from_secs(60)), "the write of the other mount shows");
 }
 
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.expect("entry").file_name().into_string().expect("name")).collect();
+    names.sort();
+    names
+}
+
+/// A directory that one mount lists again and again, so that its kernel keeps the listing, changes through another one.
+fn list_a_directory(one: &Path, other: &Path) {
+    let (here, there) = (one.join("listed"), other.join("listed"));
+    fs::create_dir(&here).expect("made");
+    let mut expected: Vec<String> = (0..300).map(|number| format!("f{number:03}")).collect();
+    for name in &expected {
+        fs::write(here.join(name), "").expect("made");
+    }
+    let mut open = rustix::fs::Dir::new(fs::File::open(&here).expect("open")).expect("open");
+    for round in 0..3 {
+        // What others change is not granted for a second: after it, the kernel may keep the listing again.
+        thread::sleep(Duration::from_millis(1100));
+        for _ in 0..3 {
+            assert_eq!(names(&here), expected, "round {round}");
+        }
+        let (made, removed) = (format!("new{round}"), expected.remove(round));
+        fs::write(there.join(&made), "x").expect("made");
+        expected.extend([made, removed.clone()]);
+        expected.sort();
+        assert_eq!(names(&here), expected, "round {round}");
+        fs::remove_file(there.join(&removed)).expect("removed");
+        expected.retain(|name| *name != removed);
+        assert_eq!(names(&here), expected, "round {round}");
+        open.rewind();
+        let count =
+            open.by_ref().filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name().to_bytes()[0] != b'.'));
+        assert_eq!(count.count(), expected.len(), "begun anew, round {round}");
+    }
+}
+
 #[test]
 fn two_mounts_see_each_others_writes_and_cuts_through_the_kernel() {
     if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
@@ -129,6 +167,9 @@ fn two_mounts_see_each_others_writes_and_cuts_through_the_kernel() {
             return;
         }
         let [one, two] = &points;
+        if first == "rw" {
+            list_a_directory(one, two);
+        }
         for (here, there, directory) in [(one, two, "d1"), (two, one, "d2"), (one, one, "d3")] {
             fs::create_dir(one.join(directory)).expect("made");
             share_a_file(&here.join(directory), &there.join(directory));
