@@ -213,6 +213,39 @@ fn names_looked_up_in_their_order_cost_a_message_for_many() {
 }
 
 #[test]
+fn small_reads_through_a_descriptor_see_every_write() {
+    let fs = FileSystem::start(Wanted::default());
+    let (client, other) = (fs.client(Way::Auto), fs.client(Way::Auto));
+    let both = OpenOptions { access: Access::ReadWrite, ..OpenOptions::WRITE };
+    let file = create(&client, "small-reads", both);
+    file.write_at(&[1; 1 << 20], 0).unwrap();
+    let before = client.counters().descriptor_read_bytes;
+    let mut piece = [0; 4096];
+    for number in 0..64 {
+        assert_eq!(file.read_at(&mut piece, number * 4096).unwrap(), 4096);
+        assert_eq!(piece, [1; 4096]);
+        // Just ahead of the reader, in what it has at hand.
+        file.write_at(&[2; 8], (number + 1) * 4096).unwrap();
+        assert_eq!(file.read_at(&mut piece[..8], (number + 1) * 4096).unwrap(), 8);
+        assert_eq!(piece[..8], [2; 8]);
+        file.write_at(&[1; 8], (number + 1) * 4096).unwrap();
+    }
+    assert!(client.counters().descriptor_read_bytes > before);
+    let (second, _) = other.open_at(&me(), ROOT, &name("small-reads"), both_kept(both), None).unwrap();
+    second.write_at(&[3; 1 << 20], 0).unwrap();
+    for number in 0..256 {
+        assert_eq!(file.read_at(&mut piece, number * 4096).unwrap(), 4096);
+        assert_eq!(piece, [3; 4096], "{number}");
+    }
+    assert_eq!(file.read_at(&mut piece, 1 << 20).unwrap(), 0, "the end");
+}
+
+/// The same without cutting it.
+fn both_kept(options: OpenOptions) -> OpenOptions {
+    OpenOptions { truncate: false, ..options }
+}
+
+#[test]
 fn a_small_file_is_opened_and_read_with_two_messages() {
     for way in [Way::Auto, Way::Unix, Way::Tcp] {
         let fs = FileSystem::start(Wanted::default());

@@ -9,7 +9,7 @@ use crate::link::{SlotFor, lock};
 use crate::names::Entry;
 use crate::open_inode::{OpenInode, Opened, ReadVia};
 use crate::opens::Opening;
-use crate::reader::{Reader, Source};
+use crate::reader::{DESCRIPTOR_SMALL_BYTES, Reader, Source};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -280,7 +280,10 @@ impl Handle {
                 buffer.get_mut(..count).unwrap_or_default().fill(0);
                 Ok(count)
             }
-            ReadVia::Descriptor(file) => {
+            ReadVia::Descriptor { file, leased: true } if !options.direct && buffer.len() <= DESCRIPTOR_SMALL_BYTES => {
+                lock(reader).read_descriptor(inner, &file, version, buffer, offset)
+            }
+            ReadVia::Descriptor { file, .. } => {
                 let count = read_descriptor(&file, buffer, offset)?;
                 inner.counters.descriptor_read_bytes.fetch_add(count as u64, Ordering::Relaxed);
                 Ok(count)

@@ -97,15 +97,11 @@ pub(crate) enum ReadVia {
     /// It was answered from gathered bytes.
     Done(usize),
     /// There is no object: zeros up to the file's size.
-    Zeros {
-        size: u64,
-    },
-    Descriptor(Arc<OwnedFd>),
+    Zeros { size: u64 },
+    /// `leased`: nobody else changes the file, the kernel included.
+    Descriptor { file: Arc<OwnedFd>, leased: bool },
     /// `size`: the file's, as far as a lease vouches for it.
-    Server {
-        held: Held,
-        size: Option<u64>,
-    },
+    Server { held: Held, size: Option<u64> },
 }
 
 impl OpenInode {
@@ -366,11 +362,11 @@ impl OpenInode {
             }
         }
         if let Some(file) = state.kernel_file() {
-            return Ok(ReadVia::Descriptor(Arc::clone(file)));
+            return Ok(ReadVia::Descriptor { file: Arc::clone(file), leased: false });
         }
         let leased = state.mode >= LeaseMode::Shared;
         if leased && let Some(file) = state.descriptor(inner, false) {
-            return Ok(ReadVia::Descriptor(file));
+            return Ok(ReadVia::Descriptor { file, leased: true });
         }
         let size = state.attributes.size;
         Ok(match held {

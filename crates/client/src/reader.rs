@@ -1,17 +1,25 @@
 //! How one handle reads: windows of the file at hand, and the next one on its way.
 //!
 //! Sketch for a sequential reader with small requests: one data request per window (1 MiB), sent while the window
-//! before is being copied out; one copy from the kernel into the window, one from the window to the caller.
+//! before is being copied out; one copy from the kernel into the window, one from the window to the caller. Through a
+//! passed descriptor: one `pread` per window of [`DESCRIPTOR_WINDOW_BYTES`], which the processor's cache still has when
+//! it is copied out.
 
 use crate::client::Inner;
-use crate::data_calls::{Held, request};
+use crate::data_calls::{Held, read_descriptor, request};
 use crate::link::Link;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_client_core::{ReadAhead, Window};
 use weft_protocol::data::DataOperation;
 use weft_protocol::{InodeNumber, Result};
 use weft_transport::BulkConnection;
+
+/// What small sequential requests read through a descriptor at once, bytes.
+const DESCRIPTOR_WINDOW_BYTES: usize = 128 << 10;
+/// Requests up to this many bytes are small for a descriptor: a call costs more than copying them once more.
+pub(crate) const DESCRIPTOR_SMALL_BYTES: usize = 16 << 10;
 
 /// State of one handle's reads.
 pub(crate) struct Reader {
@@ -60,12 +68,58 @@ impl Reader {
         Self { ahead: ReadAhead::new(window_bytes), version: 0, block: None, coming: None, spare: Vec::new() }
     }
 
+    fn at_version(&mut self, version: u64) {
+        if self.version != version {
+            self.drop_windows();
+            self.version = version;
+        }
+    }
+
+    /// Small reads through a descriptor that is held under a lease, up to the file's end.
+    pub fn read_descriptor(
+        &mut self,
+        inner: &Inner,
+        file: &OwnedFd,
+        version: u64,
+        into: &mut [u8],
+        offset: u64,
+    ) -> Result<usize> {
+        self.at_version(version);
+        let sequential = self.ahead.note(offset, into.len() as u64);
+        let mut have = 0;
+        while have < into.len() {
+            let position = offset + have as u64;
+            let rest = into.get_mut(have..).unwrap_or_default();
+            if let Some(count) = self.copy_from_block(rest, position) {
+                have += count;
+                continue;
+            }
+            let count =
+                if sequential { self.fill_block(file, position)? } else { read_descriptor(file, rest, position)? };
+            inner.counters.descriptor_read_bytes.fetch_add(count as u64, Ordering::Relaxed);
+            if !sequential {
+                have += count;
+            }
+            if count == 0 || !sequential {
+                break;
+            }
+        }
+        Ok(have)
+    }
+
+    /// Makes what lies at `position` the window at hand; 0: the file ends there.
+    fn fill_block(&mut self, file: &OwnedFd, position: u64) -> Result<usize> {
+        let at_hand = self.block.take().map(|block| block.memory);
+        let mut memory = at_hand.or_else(|| self.spare.pop()).unwrap_or_default();
+        memory.resize(DESCRIPTOR_WINDOW_BYTES, 0);
+        let bytes = read_descriptor(file, &mut memory, position)?;
+        self.block = Some(Block { offset: position, bytes, memory });
+        Ok(bytes)
+    }
+
     /// Reads up to the file's end.
     pub fn read(&mut self, inner: &Inner, source: &Source, into: &mut [u8], offset: u64) -> Result<usize> {
-        if self.version != source.version {
-            self.drop_windows();
-            self.version = source.version;
-        }
+        self.at_version(source.version);
         let wanted = usize::try_from(source.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
         let into = into.get_mut(..wanted).unwrap_or_default();
         let sequential = self.ahead.note(offset, wanted as u64);

@@ -62,6 +62,9 @@ impl OpenInode {
         if kernel.handles == 0 {
             state.kernel = None;
         }
+        drop(state);
+        // What readers had at hand from before the kernel wrote is old.
+        self.changed();
     }
 }
 
