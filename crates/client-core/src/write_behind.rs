@@ -33,6 +33,11 @@ impl WriteBehind {
         self.bytes.is_empty()
     }
 
+    /// Bytes that wait.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// First offset behind the run.
     pub fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64

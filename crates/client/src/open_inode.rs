@@ -16,6 +16,7 @@ mod runs;
 use crate::client::Inner;
 use crate::data_calls::{Held, of_errno, request, write_descriptor};
 use crate::link::{Link, SlotFor, lock};
+use crate::reader::DESCRIPTOR_SMALL_BYTES;
 use passthrough::{KernelUse, stat_of};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -317,6 +318,10 @@ impl OpenInode {
         state.ensure_object(inner)?;
         self.changed();
         if exclusive && let Some(file) = state.descriptor(inner, true) {
+            if !direct && bytes.len() <= DESCRIPTOR_SMALL_BYTES {
+                return state.gather(inner, bytes, offset);
+            }
+            state.send_all(inner)?;
             state.note_written(end);
             drop(state);
             inner.counters.descriptor_write_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);

@@ -16,8 +16,8 @@ use weft_protocol::data::DataOperation;
 use weft_protocol::{InodeNumber, Result};
 use weft_transport::BulkConnection;
 
-/// What small sequential requests read through a descriptor at once, bytes.
-const DESCRIPTOR_WINDOW_BYTES: usize = 128 << 10;
+/// What small sequential requests read or write through a descriptor at once, bytes.
+pub(crate) const DESCRIPTOR_WINDOW_BYTES: usize = 128 << 10;
 /// Requests up to this many bytes are small for a descriptor: a call costs more than copying them once more.
 pub(crate) const DESCRIPTOR_SMALL_BYTES: usize = 16 << 10;
 

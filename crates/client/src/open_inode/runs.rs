@@ -3,10 +3,12 @@
 //! A run's memory is kept until the server has answered for it: when its connection breaks it is written again on
 //! another.
 
-use super::{RUNS_OUTSTANDING_MAX, Sending, State};
+use super::{Descriptor, RUNS_OUTSTANDING_MAX, Sending, State};
 use crate::client::Inner;
-use crate::data_calls::request;
+use crate::data_calls::{request, write_descriptor};
+use crate::reader::DESCRIPTOR_WINDOW_BYTES;
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use weft_client_core::Taken;
 use weft_protocol::data::{DataOperation, DataRequest};
@@ -25,16 +27,33 @@ impl State {
             offset += taken as u64;
             bytes = bytes.get(taken..).unwrap_or_default();
             self.note_written(offset);
-            if self.run.is_full() || !bytes.is_empty() {
+            let enough = self.descriptor_to_write().is_some() && self.run.len() >= DESCRIPTOR_WINDOW_BYTES;
+            if enough || self.run.is_full() || !bytes.is_empty() {
                 self.send_run(inner)?;
             }
         }
         Ok(())
     }
 
+    /// The object's file, where it is passed for writing: then runs go there.
+    fn descriptor_to_write(&self) -> Option<&OwnedFd> {
+        match &self.descriptor {
+            Descriptor::Passed(file, true) => Some(file),
+            _ => None,
+        }
+    }
+
     /// Sends the run, without waiting for its reply; unless so many connections are in use that none is to be kept.
     pub(super) fn send_run(&mut self, inner: &Inner) -> Result<()> {
         let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
+        if let Some(file) = self.descriptor_to_write() {
+            inner.counters.descriptor_write_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            let written = write_descriptor(file, &bytes, offset);
+            self.spare.push(bytes);
+            return written.inspect_err(|error| {
+                self.error.get_or_insert(error.clone());
+            });
+        }
         let held = self.held.ok_or(Error::NoObject)?;
         let request = request(self.inode(), DataOperation::Write, held, offset, bytes.len());
         while self.sending.as_ref().is_some_and(|sending| sending.requests.len() >= RUNS_OUTSTANDING_MAX) {
