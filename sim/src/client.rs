@@ -1,69 +1,133 @@
-//! A simulated client: one call at a time, production lease cache, exactly-once repetition.
+//! A simulated client: its process, the calls on their way, and what it does with names.
+//!
+//! One call about names at a time, the production lease cache, exactly-once repetition. What it does with files are
+//! tasks beside that: see `program.rs`.
 
+use crate::bytes::ProcessId;
+use crate::process::{Io, Process, Ticket};
+use crate::program::{answer_recalls, use_file};
 use crate::random::Random;
 use std::collections::BTreeMap;
-use weft_client_core::{Cache, Cached, DirectoryChange};
-use weft_protocol::message::shard::{
-    Access, CreateFile, DirectoryCursor, OpenFlags, RenameMode, ShardAnswer, ShardReply, ShardRequest,
-};
-use weft_protocol::{Error, FileKind, Grants, InodeNumber, LeaseKey, Name, NodeId, SessionId, ShardId};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use weft_client_core::{Cache, DirectoryChange};
+use weft_protocol::message::shard::{DirectoryCursor, RenameMode, ShardAnswer, ShardReply, ShardRequest};
+use weft_protocol::{FileKind, Grants, InodeNumber, Name, SessionId, ShardId, SlotIndex};
 
 /// Names that clients fight over.
 const NAMES: u64 = 6;
 /// Directories that a client remembers.
 const DIRECTORIES_MAX: usize = 12;
+/// Slots: of the calls about names, of programs that use files, of the thread that answers recalls.
+pub const NAMES_SLOT: SlotIndex = SlotIndex(0);
+const PROGRAM_SLOTS: std::ops::RangeInclusive<u16> = 1..=2;
+const RECALL_SLOT: SlotIndex = SlotIndex(3);
 
 /// A call on its way.
 #[derive(Clone, Debug)]
 pub struct Call {
-    pub number: u64,
+    pub number: Ticket,
+    pub session: SessionId,
     pub shard: ShardId,
+    pub slot: SlotIndex,
     pub sequence: u32,
     pub request: ShardRequest,
-    /// When it was sent last: the term of its answer's leases counts from the first time.
+    /// When it was sent first: the term of its answer's leases counts from then.
     pub sent_ms: u64,
+    /// Whether it was sent again: the answer may be of the first time, and older than it looks.
+    pub resent: bool,
+}
+
+/// What a client does next.
+pub enum Chosen {
+    Ask(ShardRequest),
+    /// A program opens this name.
+    Use {
+        parent: InodeNumber,
+        name: Name,
+    },
+}
+
+/// A future that is polled whenever something came in.
+struct Task {
+    slot: SlotIndex,
+    future: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 /// A client.
 pub struct Client {
-    pub session: SessionId,
-    pub cache: Cache,
-    pub call: Option<Call>,
-    pub sequence: u32,
-    pub calls: u64,
+    pub process: Rc<Process>,
+    pub calls: BTreeMap<Ticket, Call>,
+    sequences: BTreeMap<SlotIndex, u32>,
+    tasks: Vec<Task>,
     pub paused_until_ms: u64,
-    pub home: NodeId,
     directories: Vec<InodeNumber>,
-    /// Files that were opened and closed, whose leases are still held: stamps of their grants.
-    pub held: BTreeMap<InodeNumber, u64>,
-    /// A file that is open for writing now: committed by the next call.
-    pub writing: Option<InodeNumber>,
 }
 
 impl Client {
-    pub fn new(session: u64, home: NodeId) -> Self {
+    pub fn new(process: Process) -> Self {
+        let process = Rc::new(process);
+        let recalls = answer_recalls(Io { process: Rc::clone(&process), slot: RECALL_SLOT });
         Self {
-            session: SessionId(session),
-            cache: Cache::new(),
-            call: None,
-            sequence: 0,
-            calls: 0,
+            process,
+            calls: BTreeMap::new(),
+            sequences: BTreeMap::new(),
+            tasks: vec![Task { slot: RECALL_SLOT, future: Box::pin(recalls) }],
             paused_until_ms: 0,
-            home,
             directories: vec![InodeNumber::ROOT],
-            held: BTreeMap::new(),
-            writing: None,
         }
     }
 
-    /// A new session after the old one ended: nothing is known any more.
-    pub fn begin_again(&mut self, session: u64) {
-        self.session = SessionId(session);
-        self.cache.clear();
-        self.sequence = 0;
-        self.call = None;
-        self.held.clear();
-        self.writing = None;
+    pub fn session(&self) -> SessionId {
+        self.process.session.get()
+    }
+
+    pub fn is_process(&self, id: ProcessId) -> bool {
+        self.process.id == id
+    }
+
+    /// Whether a call about names is on its way.
+    pub fn is_asking(&self) -> bool {
+        self.calls.values().any(|call| call.slot == NAMES_SLOT)
+    }
+
+    /// Whether a call that may change a name is on its way.
+    pub fn is_changing_names(&self) -> bool {
+        self.calls.values().any(|call| !call.request.is_read())
+    }
+
+    /// Whether a program uses a file.
+    pub fn is_using_files(&self) -> bool {
+        self.tasks.len() > 1
+    }
+
+    /// The next sequence of a slot.
+    pub fn sequence(&mut self, slot: SlotIndex) -> u32 {
+        let sequence = self.sequences.entry(slot).or_default();
+        *sequence += 1;
+        *sequence
+    }
+
+    /// Starts a program, if there is room for one more.
+    pub fn start(&mut self, parent: InodeNumber, name: Name) {
+        let free = PROGRAM_SLOTS.map(SlotIndex).find(|slot| self.tasks.iter().all(|task| task.slot != *slot));
+        if let Some(slot) = free {
+            let io = Io { process: Rc::clone(&self.process), slot };
+            self.tasks.push(Task { slot, future: Box::pin(use_file(io, parent, name)) });
+        }
+    }
+
+    /// Polls the tasks until none gets further.
+    pub fn poll(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            let changes = self.process.changes.get();
+            self.tasks.retain_mut(|task| task.future.as_mut().poll(&mut context).is_pending());
+            if self.process.changes.get() == changes {
+                return;
+            }
+        }
     }
 
     fn directory(&self, random: &mut Random) -> InodeNumber {
@@ -71,28 +135,26 @@ impl Client {
         self.directories[usize::try_from(index).unwrap_or(0)]
     }
 
-    /// What to do next. Some of it is answered from the cache: see [`Client::believes`].
-    pub fn choose(&mut self, random: &mut Random) -> ShardRequest {
+    /// What to do next.
+    pub fn choose(&mut self, random: &mut Random) -> Chosen {
         let name = |random: &mut Random| {
             Name::new(format!("n{}", random.below(NAMES)).as_bytes()).expect("a letter and a digit make a name")
         };
         let (inode, wanted) = (self.directory(random), name(random));
-        match random.below(20) {
+        Chosen::Ask(match random.below(24) {
             0..=5 => ShardRequest::Lookup { parent: inode, name: wanted },
             6 | 7 => ShardRequest::GetAttributes { inode },
-            8..=11 => {
-                let access = if random.one_in(2) { Access::Write } else { Access::Read };
-                let create = Some(CreateFile { mode: 0o644, exclusive: random.one_in(3) });
-                let flags = OpenFlags { access, truncate: false, direct: false };
-                ShardRequest::OpenAt { parent: inode, name: wanted, flags, create }
+            8..=15 => {
+                let parent = if random.one_in(4) { inode } else { InodeNumber::ROOT };
+                return Chosen::Use { parent, name: wanted };
             }
-            12 | 13 => {
-                let home = if random.one_in(4) { None } else { Some(self.home) };
+            16 | 17 => {
+                let home = if random.one_in(4) { None } else { Some(self.process.home) };
                 ShardRequest::MakeDirectory { parent: inode, name: wanted, mode: 0o755, home }
             }
-            14 | 15 => ShardRequest::Unlink { parent: inode, name: wanted },
-            16 => ShardRequest::RemoveDirectory { parent: inode, name: wanted },
-            17 => {
+            18 | 19 => ShardRequest::Unlink { parent: inode, name: wanted },
+            20 => ShardRequest::RemoveDirectory { parent: inode, name: wanted },
+            21 => {
                 let new_parent = if random.one_in(2) { inode } else { self.directory(random) };
                 let (new_name, mode) = (name(random), RenameMode::Replace);
                 if new_parent.shard() == inode.shard() {
@@ -101,92 +163,82 @@ impl Client {
                     ShardRequest::Lookup { parent: new_parent, name: new_name }
                 }
             }
-            18 => ShardRequest::ReadDirectory {
+            22 => ShardRequest::ReadDirectory {
                 inode,
                 cursor: DirectoryCursor::default(),
                 entries_max: 100,
                 with_attributes: random.one_in(2),
             },
-            _ => match self.held.pop_first() {
-                Some((inode, stamp)) => ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), stamp)] },
+            _ => match self.process.take_closed() {
+                Some(leases) => ShardRequest::Release { leases },
                 None => ShardRequest::GetAttributes { inode },
             },
-        }
-    }
-
-    /// What the cache says of a name.
-    pub fn believes(&self, parent: InodeNumber, name: &Name, now_ms: u64) -> Cached {
-        self.cache.lookup(parent, name, now_ms)
+        })
     }
 
     /// Takes an answer in, as the client library does.
     pub fn learn(&mut self, call: &Call, reply: &ShardReply, now_ms: u64) {
-        if reply.result != Err(Error::SessionEnded) {
-            self.cache.renewed(call.shard, call.sent_ms, now_ms);
-        }
+        let process = Rc::clone(&self.process);
+        let mut cache = process.cache.borrow_mut();
+        cache.renewed(call.shard, call.sent_ms, now_ms);
         let Ok(answer) = &reply.result else { return };
         let stamp = reply.stamp;
+        if let (true, ShardRequest::MakeDirectory { parent, name, .. }) = (call.resent, &call.request) {
+            cache.directory_changed(*parent);
+            cache.forget_name(*parent, name, stamp);
+            return;
+        }
         match (&call.request, answer) {
             (ShardRequest::Lookup { parent, name }, ShardAnswer::Entry { attributes, grants }) => {
-                self.learn_name(*parent, name, (attributes.inode, attributes.kind), *grants, stamp);
-                self.cache.learn_attributes(attributes, *grants, stamp);
+                self.learn_name(&mut cache, *parent, name, (attributes.inode, attributes.kind), *grants, stamp);
+                cache.learn_attributes(attributes, *grants, stamp);
             }
             (ShardRequest::Lookup { parent, name }, ShardAnswer::RemoteDirectory { inode, grants }) => {
-                self.learn_name(*parent, name, (*inode, FileKind::Directory), *grants, stamp);
+                self.learn_name(&mut cache, *parent, name, (*inode, FileKind::Directory), *grants, stamp);
             }
             (ShardRequest::Lookup { parent, name }, ShardAnswer::Absent { grants }) => {
-                self.cache.learn_name(*parent, name, None, *grants, stamp);
+                cache.learn_name(*parent, name, None, *grants, stamp);
             }
             (ShardRequest::GetAttributes { .. }, ShardAnswer::Entry { attributes, grants }) => {
-                self.cache.learn_attributes(attributes, *grants, stamp);
-            }
-            (ShardRequest::OpenAt { parent, name, .. }, ShardAnswer::Opened { attributes, created, grants, .. }) => {
-                if *created {
-                    let change = DirectoryChange { entries: 1, directories: 0, time: attributes.ctime };
-                    self.cache.directory_became(*parent, change, stamp);
-                }
-                self.learn_name(*parent, name, (attributes.inode, attributes.kind), *grants, stamp);
-                self.cache.learn_attributes(attributes, *grants, stamp);
-                self.held.insert(attributes.inode, stamp);
+                cache.learn_attributes(attributes, *grants, stamp);
             }
             (ShardRequest::MakeDirectory { parent, name, .. }, ShardAnswer::Entry { attributes, grants }) => {
                 let change = DirectoryChange { entries: 1, directories: 1, time: attributes.ctime };
-                self.cache.directory_became(*parent, change, stamp);
+                cache.directory_became(*parent, change, stamp);
                 if grants.contains(Grants::DIRECTORY) {
-                    self.cache.learn_complete(attributes.inode, stamp);
+                    cache.learn_complete(attributes.inode, stamp);
                 }
-                self.learn_name(*parent, name, (attributes.inode, attributes.kind), *grants, stamp);
-                self.cache.learn_attributes(attributes, *grants, stamp);
+                self.learn_name(&mut cache, *parent, name, (attributes.inode, attributes.kind), *grants, stamp);
+                cache.learn_attributes(attributes, *grants, stamp);
             }
             (
                 ShardRequest::Unlink { parent, name } | ShardRequest::RemoveDirectory { parent, name },
-                ShardAnswer::Removed { time, inode, .. },
+                ShardAnswer::Removed { time, inode, links },
             ) => {
+                process.name_gone(*inode, *links);
                 let directories = -i32::from(matches!(call.request, ShardRequest::RemoveDirectory { .. }));
                 let change = DirectoryChange { entries: -1, directories, time: *time };
-                self.cache.directory_became(*parent, change, stamp);
-                self.cache.name_removed(*parent, name, stamp);
-                self.cache.forget_attributes(*inode);
+                cache.directory_became(*parent, change, stamp);
+                cache.name_removed(*parent, name, stamp);
+                cache.forget_attributes(*inode);
             }
             (
                 ShardRequest::Rename { parent, name, new_parent, new_name, .. },
                 ShardAnswer::Renamed { inode, replaced },
             ) => {
                 for directory in [*parent, *new_parent] {
-                    self.cache.directory_changed(directory);
+                    cache.directory_changed(directory);
                 }
-                self.cache.forget_name(*parent, name, stamp);
-                self.cache.forget_name(*new_parent, new_name, stamp);
-                self.cache.forget_attributes(*inode);
-                if let Some((replaced, _)) = replaced {
-                    self.cache.forget_attributes(*replaced);
+                cache.forget_name(*parent, name, stamp);
+                cache.forget_name(*new_parent, new_name, stamp);
+                cache.forget_attributes(*inode);
+                if let Some((replaced, links)) = replaced {
+                    process.name_gone(*replaced, *links);
+                    cache.forget_attributes(*replaced);
                 }
             }
             (ShardRequest::ReadDirectory { inode, cursor, .. }, ShardAnswer::Page(page)) => {
-                self.cache.learn_page(*inode, cursor, page, stamp);
-            }
-            (ShardRequest::Commit { .. }, ShardAnswer::Entry { attributes, grants }) => {
-                self.cache.learn_attributes(attributes, *grants, stamp);
+                cache.learn_page(*inode, cursor, page, stamp);
             }
             _ => {}
         }
@@ -194,13 +246,14 @@ impl Client {
 
     fn learn_name(
         &mut self,
+        cache: &mut Cache,
         parent: InodeNumber,
         name: &Name,
         target: (InodeNumber, FileKind),
         grants: Grants,
         stamp: u64,
     ) {
-        self.cache.learn_name(parent, name, Some(target), grants, stamp);
+        cache.learn_name(parent, name, Some(target), grants, stamp);
         if target.1 == FileKind::Directory && !self.directories.contains(&target.0) {
             if self.directories.len() == DIRECTORIES_MAX {
                 self.directories.remove(1);

@@ -4,13 +4,19 @@
 //! cache at the moment at which it is used, and what is left at the end against the model as a whole. The faults: see
 //! `world` and `network`.
 //!
-//! Not here: bytes of files (their sizes are not checked while somebody writes), real sockets and files (`tests/`).
+//! Not here: descriptors passed to clients, the kernel's caches, real sockets and files (`tests/`).
 
+mod bytes;
 mod check;
 mod client;
+mod file;
 mod model;
 mod network;
+mod process;
+mod program;
 mod random;
+mod reader;
+mod store;
 mod world;
 
 pub use world::{Tally, World};

@@ -1,50 +1,57 @@
 //! Clients, shards and storage servers in one process, driven by one seed.
 //!
-//! The shards and the storage servers' collectors are the production machines; the clients use the production lease
-//! cache.
-//! Beside the network's faults ([`crate::network`]) a client may *crash* (its session must end, its leases be free, its
-//! objects without a file be collected), *pause* (it answers nothing for up to 15 s, and must then believe nothing
-//! whose term
-//! has passed), and a node may *crash* for good (an ephemeral file system loses what was there, and nothing else).
+//! The shards, the storage servers' collectors and their check of rights are the production machines; the clients use
+//! the production lease cache, write-behind and read-ahead. Beside the network's faults ([`crate::network`]) a client
+//! may *crash* (its session must end, its leases be free, its objects without a file be collected), *pause* (it answers
+//! nothing for up to 15 s, and must then believe nothing whose term has passed), a node may *crash* for good (an
+//! ephemeral file system loses what was there, and nothing else), and a *disk* may be *full* for some seconds. What is
+//! true of connections for file data: see `data.rs`.
+//!
+//! Not here: what each party does (`clients.rs`, `servers.rs`, `data.rs`), what must hold at the end (`end.rs`).
 
-use crate::check::check;
+mod clients;
+mod data;
+mod end;
+mod servers;
+
+use crate::bytes::{Files, Moment, ProcessId};
 use crate::client::{Call, Client};
 use crate::model::Model;
 use crate::network::Network;
+use crate::process::{Process, Ticket};
 use crate::random::Random;
+use crate::store::{Bytes, DataMessage, Storage};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use weft_client_core::Cached;
-use weft_metadata::{Effect, Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
+use std::rc::Rc;
+use weft_metadata::{Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
+use weft_protocol::data::DataReply;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::recall::{Recall, RecallAnswer};
-use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
+use weft_protocol::message::shard::ShardReply;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    ClusterMap, Credentials, Error, InodeNumber, LeaseKey, LeaseMode, MapEpoch, NodeAddress, NodeId, NodeIdentity,
-    NodeKey, NodeRecord, ObjectId, SessionId, ShardId, SlotIndex, Timestamp,
+    Capability, ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, SessionId,
+    ShardId, SlotIndex, Timestamp,
 };
-use weft_storage::{Collector, CollectorEffect};
 
 const NODES: u16 = 3;
 const SHARDS: u16 = 5;
 const CLIENTS: usize = 4;
-/// A call not answered in this time is sent again.
-const RESEND_MS: u64 = 400;
-/// Operations of one run, over all clients.
+/// Operations on names of one run, over all clients.
 const OPERATIONS: u64 = 400;
 /// How long messages between servers are waited for at the end.
 const DRAIN_MS: u64 = 2000;
 /// Last events kept for the report of a failure.
-const HISTORY: usize = 40;
+const HISTORY: usize = 60;
 
 /// What is on its way.
 #[derive(Clone, Debug)]
 enum Message {
     Wake(usize),
-    Resend { client: usize, number: u64 },
-    Call { client: usize, session: SessionId, call: Call },
-    Reply { client: usize, session: SessionId, number: u64, reply: ShardReply },
+    Resend { client: usize, process: ProcessId, number: Ticket },
+    Call { client: usize, process: ProcessId, call: Call },
     Recall { session: SessionId, recall: Recall },
     RecallAnswer { session: SessionId, answer: RecallAnswer },
     Renew { client: usize },
@@ -52,8 +59,22 @@ enum Message {
     PeerReply(PeerReply),
     Storage { shard: ShardId, token: Option<u64>, node: NodeId, request: StorageRequest },
     StorageAnswer { shard: ShardId, token: u64, result: Result<StorageAnswer, Error> },
+    Data { client: usize, process: ProcessId, number: Ticket, message: Box<DataMessage> },
+    Batch { client: usize, process: ProcessId, number: Ticket, session: SessionId, node: NodeId },
     Tick(ShardId),
     SessionOver(SessionId),
+    Settled(Moment),
+    ToClient { client: usize, process: ProcessId, number: Ticket, answer: Answer },
+}
+
+/// What a client is answered.
+#[derive(Clone, Debug)]
+enum Answer {
+    Reply(ShardReply),
+    /// `None`: the connection broke.
+    Data(Option<(DataReply, Bytes)>),
+    Batch(Result<Capability, Error>),
+    Time,
 }
 
 /// Counts of what happened, to see that the faults really did.
@@ -70,11 +91,17 @@ pub struct Tally {
     pub crashes: u64,
     pub pauses: u64,
     pub orphans: u64,
-}
-
-struct Storage {
-    collector: Collector,
-    objects: BTreeMap<ObjectId, InodeNumber>,
+    /// Data requests, and connections for data that broke.
+    pub data: u64,
+    pub broken: u64,
+    /// Writes of which only a part came in.
+    pub torn: u64,
+    /// Writes that a full disk refused.
+    pub refused: u64,
+    /// Reads and sizes that were compared with the model.
+    pub compared: u64,
+    /// Writes that may be lost by the rules.
+    pub doubts: u64,
 }
 
 /// One run.
@@ -87,12 +114,14 @@ pub struct World {
     storage: BTreeMap<NodeId, Storage>,
     clients: Vec<Client>,
     model: Model,
+    files: Rc<RefCell<Files>>,
     /// Calls that a shard has, by token.
-    tokens: BTreeMap<u64, (usize, SessionId, Call)>,
+    tokens: BTreeMap<u64, (usize, ProcessId, Call)>,
     next_token: u64,
     /// Changes that are in the model already.
-    applied: BTreeSet<(SessionId, u32)>,
-    next_session: u64,
+    applied: BTreeSet<(SessionId, SlotIndex, u32)>,
+    sessions: Rc<Cell<u64>>,
+    connections: data::Connections,
     ending: bool,
     history: VecDeque<String>,
     trace: bool,
@@ -114,20 +143,20 @@ impl World {
         let shards = (0..SHARDS).map(|shard| NodeId(shard % NODES)).collect();
         let map = ClusterMap { name: "sim".to_owned(), epoch: MapEpoch(1), nodes: nodes.collect(), shards };
         let key = NodeKey::new([7; 32]);
-        let storage =
-            |id: u16| (NodeId(id), Storage { collector: Collector::new(NodeId(id), 1), objects: BTreeMap::new() });
         let mut world = Self {
             random: Random::new(seed),
             network: Network::new(),
             key: key.clone(),
             shards: BTreeMap::new(),
-            storage: (0..NODES).map(storage).collect(),
+            storage: (0..NODES).map(|id| (NodeId(id), Storage::new(NodeId(id)))).collect(),
             clients: Vec::new(),
             model: Model::new(),
+            files: Rc::default(),
             tokens: BTreeMap::new(),
             next_token: 1,
             applied: BTreeSet::new(),
-            next_session: 1,
+            sessions: Rc::new(Cell::new(1)),
+            connections: data::Connections::default(),
             ending: false,
             history: VecDeque::new(),
             trace,
@@ -142,17 +171,17 @@ impl World {
             world.step(id, Event::SetMap(world.map.clone()));
         }
         for index in 0..CLIENTS {
-            let session = world.session();
-            world.clients.push(Client::new(session, NodeId(u16::try_from(index).unwrap_or(0) % NODES)));
+            let home = NodeId(u16::try_from(index).unwrap_or(0) % NODES);
+            let process = world.process(home);
+            world.clients.push(Client::new(process));
             world.network.after(1, Message::Wake(index));
             world.network.after(SESSION_TERM_MS / 4, Message::Renew { client: index });
         }
         world
     }
 
-    fn session(&mut self) -> u64 {
-        self.next_session += 1;
-        self.next_session
+    fn process(&mut self, home: NodeId) -> Process {
+        Process::new(home, self.random.next(), &self.sessions, &self.files)
     }
 
     fn now(&self) -> Now {
@@ -163,11 +192,10 @@ impl World {
     /// Runs to the end, and checks what is left. Panics with the history when something is wrong.
     pub fn run(&mut self) {
         while let Some(message) = self.network.take_next() {
-            self.note(&message);
+            self.note(&format!("{message:?}"));
             self.handle(message);
             if self.tally.operations >= OPERATIONS && !self.ending {
-                self.ending = true;
-                self.network.faults = false;
+                self.begin_to_end();
             }
             if self.ending && self.network.now_ms > SESSION_TERM_MS * 400 {
                 break;
@@ -178,20 +206,31 @@ impl World {
             }
         }
         (self.tally.lost, self.tally.doubled) = (self.network.lost, self.network.doubled);
+        self.tally.refused += self.storage.values().map(|storage| storage.refused).sum::<u64>();
+        (self.tally.compared, self.tally.doubts) = (self.files.borrow().compared, self.files.borrow().doubts);
         self.check_end();
+    }
+
+    /// No faults from now on, and no new operations: programs close their files.
+    fn begin_to_end(&mut self) {
+        self.ending = true;
+        self.network.faults = false;
+        for client in &self.clients {
+            client.process.ending.set(true);
+        }
     }
 
     /// Handles what is still on its way between servers after the last session has ended.
     fn drain(&mut self) {
         let end_ms = self.network.now_ms + DRAIN_MS;
         while let Some(message) = self.network.take_next().filter(|_| self.network.now_ms <= end_ms) {
-            self.note(&message);
+            self.note(&format!("{message:?}"));
             self.handle(message);
         }
     }
 
-    fn note(&mut self, message: &Message) {
-        let line = format!("{:>7} ms {message:?}", self.network.now_ms);
+    fn note(&mut self, what: &str) {
+        let line = format!("{:>7} ms {what}", self.network.now_ms);
         for byte in line.bytes() {
             self.fingerprint = (self.fingerprint ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
@@ -206,11 +245,11 @@ impl World {
 
     fn fail(&self, what: &str) -> ! {
         let history: Vec<&str> = self.history.iter().map(String::as_str).collect();
-        panic!("{what}\nlast events:\n{}", history.join("\n"));
+        panic!("last events:\n{}\n{what}", history.join("\n"));
     }
 
     fn is_quiet(&self) -> bool {
-        self.clients.iter().all(|client| client.call.is_none())
+        self.clients.iter().all(|client| client.calls.is_empty() && !client.is_using_files())
             && self.tokens.is_empty()
             && self.shards.values().all(|shard| {
                 let status = shard.status();
@@ -218,417 +257,46 @@ impl World {
             })
     }
 
+    /// The client that a message goes to, when it can take nothing in now, and for how long.
+    fn asleep(&self, message: &Message) -> Option<u64> {
+        let client = match message {
+            Message::ToClient { client, .. } => self.clients.get(*client),
+            Message::Recall { session, .. } => self.clients.iter().find(|client| client.session() == *session),
+            _ => None,
+        };
+        client?.paused_until_ms.checked_sub(self.network.now_ms).filter(|wait| *wait > 0)
+    }
+
     fn handle(&mut self, message: Message) {
+        if let Some(wait) = self.asleep(&message) {
+            return self.network.after(wait, message);
+        }
         match message {
             Message::Wake(client) => self.wake(client),
-            Message::Resend { client, number } => self.resend(client, number),
-            Message::Call { client, session, call } => self.call_arrived(client, session, call),
-            Message::Reply { client, session, number, reply } => self.reply_arrived(client, session, number, reply),
+            Message::Resend { client, process, number } => self.resend(client, process, number),
+            Message::Call { client, process, call } => self.call_arrived(client, process, call),
+            Message::ToClient { client, process, number, answer } => {
+                self.answer_arrived(client, process, number, answer);
+            }
             Message::Recall { session, recall } => self.recall_arrived(session, recall),
             Message::RecallAnswer { session, answer } => {
                 self.step(answer.shard, Event::RecallAnswer { session, number: answer.number, kept: answer.kept });
             }
             Message::Renew { client } => self.renew(client),
-            Message::Peer(call) => {
-                if self.shards.contains_key(&call.to) {
-                    self.step(call.to, Event::PeerCall { token: 0, call });
-                } else {
-                    let reply = PeerReply { intent: call.intent, result: Err(Error::Unreachable) };
-                    self.step(call.intent.shard, Event::PeerReply(reply));
-                }
-            }
+            Message::Peer(call) => self.peer_asked(call),
             Message::PeerReply(reply) => self.step(reply.intent.shard, Event::PeerReply(reply)),
             Message::Storage { shard, token, node, request } => self.storage_asked(shard, token, node, &request),
             Message::StorageAnswer { shard, token, result } => {
                 self.step(shard, Event::StorageAnswer { token, result });
             }
+            Message::Data { client, process, number, message } => self.data_arrived(client, process, number, &message),
+            Message::Batch { client, process, number, session, node } => {
+                let result = self.lease_objects(session, node);
+                self.answer_client((client, process, number), Answer::Batch(result));
+            }
             Message::Tick(shard) => self.tick(shard),
             Message::SessionOver(session) => self.collect(session),
-        }
-    }
-
-    fn step(&mut self, shard: ShardId, event: Event) {
-        let now = self.now();
-        let Some(machine) = self.shards.get_mut(&shard) else { return };
-        let mut effects = Vec::new();
-        machine.step(now, event, &mut effects);
-        if let Some(deadline) = machine.deadline() {
-            self.network.after(deadline.saturating_sub(now.boot_ms).max(1), Message::Tick(shard));
-        }
-        for effect in effects {
-            self.carry_out(shard, effect);
-        }
-    }
-
-    fn tick(&mut self, shard: ShardId) {
-        let due = self.shards.get(&shard).and_then(Shard::deadline);
-        if due.is_some_and(|deadline| deadline <= self.network.now_ms) {
-            self.step(shard, Event::Tick);
-        }
-    }
-
-    fn carry_out(&mut self, shard: ShardId, effect: Effect) {
-        match effect {
-            Effect::Reply { token, reply } => {
-                let Some((client, session, call)) = self.tokens.remove(&token) else { return };
-                self.answered(session, &call, &reply);
-                let message = Message::Reply { client, session, number: call.number, reply };
-                self.network.send(&mut self.random, message);
-            }
-            Effect::Recall { session, recall } => {
-                self.tally.recalls += 1;
-                self.network.send(&mut self.random, Message::Recall { session, recall });
-            }
-            Effect::PeerCall(call) => {
-                self.tally.intents += 1;
-                self.network.send(&mut self.random, Message::Peer(call));
-            }
-            Effect::PeerReply { reply, .. } => self.network.send(&mut self.random, Message::PeerReply(reply)),
-            Effect::Storage { token, node, request } => {
-                // The shell answers each of these, be it "unreachable": it is not lost, only late.
-                self.network.after(2, Message::Storage { shard, token, node, request });
-            }
-            Effect::EndSession { .. } => self.tally.fenced += 1,
-        }
-    }
-
-    /// A shard gives an answer: this is the moment at which it has to be true.
-    fn answered(&mut self, session: SessionId, call: &Call, reply: &ShardReply) {
-        if matches!(reply.result, Err(Error::SessionEnded | Error::Busy)) {
-            return;
-        }
-        let change = !call.request.is_read();
-        if change && !self.applied.insert((session, call.sequence)) {
-            return;
-        }
-        if let Err(what) = check(&mut self.model, &call.request, &reply.result) {
-            self.fail(&format!("{:?} of session {session}: {what}", call.request));
-        }
-    }
-
-    fn wake(&mut self, index: usize) {
-        if self.ending {
-            return;
-        }
-        self.network.after(20 + self.random.below(200), Message::Wake(index));
-        if self.clients[index].paused_until_ms > self.network.now_ms || self.clients[index].call.is_some() {
-            return;
-        }
-        self.inject(index);
-        self.tally.operations += 1;
-        let request = match self.clients[index].writing.take() {
-            Some(inode) => self.write(index, inode),
-            None => self.clients[index].choose(&mut self.random),
-        };
-        if !self.answer_from_cache(index, &request) {
-            self.begin(index, request);
-        }
-    }
-
-    /// Faults of processes.
-    fn inject(&mut self, index: usize) {
-        match self.random.below(300) {
-            0 => {
-                // The client is gone; another one starts in its place.
-                self.tally.crashes += 1;
-                let (old, session) = (self.clients[index].session, self.session());
-                self.network.after(SESSION_TERM_MS + 1000, Message::SessionOver(old));
-                self.clients[index] = Client::new(session, self.clients[index].home);
-            }
-            1 => {
-                self.tally.pauses += 1;
-                self.clients[index].paused_until_ms = self.network.now_ms + self.random.below(15_000);
-            }
-            2 if self.random.one_in(4) && self.storage.len() == usize::from(NODES) => self.crash_node(),
-            _ => {}
-        }
-    }
-
-    /// A node other than that of the root shard is gone for good, with its shards and objects.
-    fn crash_node(&mut self) {
-        self.tally.crashes += 1;
-        let node = NodeId(1 + u16::try_from(self.random.below(u64::from(NODES) - 1)).unwrap_or(0));
-        self.storage.remove(&node);
-        for shard in self.map.shards_at(node) {
-            self.shards.remove(&shard);
-            self.model.lost.insert(shard);
-        }
-        let lost = &self.model.lost;
-        self.tokens.retain(|_, (_, _, call)| !lost.contains(&call.shard));
-    }
-
-    /// Makes an object for a file that is open for writing, and the commit that tells of it.
-    fn write(&mut self, index: usize, inode: InodeNumber) -> ShardRequest {
-        let (session, home, now) = (self.clients[index].session, self.clients[index].home, self.now().wall);
-        let size = 1 + self.random.below(100_000);
-        let object = self.storage.get_mut(&home).and_then(|storage| {
-            let leased = storage.collector.lease_objects(session, 0, 1, &self.key, MapEpoch(1), 0).ok()?;
-            storage.objects.insert(leased.object, inode);
-            Some(leased.object)
-        });
-        ShardRequest::Commit { inode, object, size, mtime: now }
-    }
-
-    /// Answers a look-up that the cache can answer, and holds it against the model. `false`: it has to be asked.
-    fn answer_from_cache(&mut self, index: usize, request: &ShardRequest) -> bool {
-        let now_ms = self.network.now_ms;
-        let client = &self.clients[index];
-        match request {
-            ShardRequest::Lookup { parent, name } => {
-                let told = match client.believes(*parent, name, now_ms) {
-                    Cached::Unknown => return false,
-                    Cached::Absent => None,
-                    Cached::Found(inode, _) => Some(inode),
-                };
-                let known = self.model.entry(*parent, name);
-                if told != known && self.model.knows(*parent) {
-                    self.fail(&format!(
-                        "client {index} believes {told:?} of {name} in {parent}, the model has {known:?}"
-                    ));
-                }
-            }
-            ShardRequest::GetAttributes { inode } => {
-                let Some(told) = client.cache.attributes(*inode, now_ms) else { return false };
-                let known = self.model.inodes.get(inode);
-                let same = known.is_some_and(|known| {
-                    known.links == told.links
-                        && (told.kind != known.kind || known.size == told.size || known.entries.is_empty())
-                });
-                if !same && self.model.knows(*inode) {
-                    self.fail(&format!("client {index} believes {told:?}, the model has {known:?}"));
-                }
-            }
-            _ => return false,
-        }
-        self.tally.cached += 1;
-        true
-    }
-
-    fn begin(&mut self, index: usize, request: ShardRequest) {
-        let now_ms = self.network.now_ms;
-        let client = &mut self.clients[index];
-        client.sequence += 1;
-        client.calls += 1;
-        let leased = match &request {
-            ShardRequest::Release { leases } => leases.first().map(|(key, _)| key.inode()),
-            _ => None,
-        };
-        let shard = request.target().or(leased).unwrap_or(InodeNumber::ROOT).shard();
-        if self.model.lost.contains(&shard) {
-            // The client library answers "unreachable" by itself.
-            if let Some(target) = request.target() {
-                client.forget_directory(target);
-            }
-            return;
-        }
-        let call = Call { number: client.calls, shard, sequence: client.sequence, request, sent_ms: now_ms };
-        client.call = Some(call.clone());
-        let session = client.session;
-        self.network.after(RESEND_MS, Message::Resend { client: index, number: call.number });
-        self.network.send(&mut self.random, Message::Call { client: index, session, call });
-    }
-
-    fn resend(&mut self, index: usize, number: u64) {
-        let client = &mut self.clients[index];
-        let Some(call) = client.call.clone().filter(|call| call.number == number) else { return };
-        if self.model.lost.contains(&call.shard) {
-            client.call = None;
-            return;
-        }
-        self.tally.resent += 1;
-        let session = client.session;
-        self.network.after(RESEND_MS, Message::Resend { client: index, number });
-        self.network.send(&mut self.random, Message::Call { client: index, session, call });
-    }
-
-    fn call_arrived(&mut self, client: usize, session: SessionId, call: Call) {
-        if !self.shards.contains_key(&call.shard) {
-            return;
-        }
-        let token = self.next_token;
-        self.next_token += 1;
-        let event = Event::Call {
-            session,
-            token,
-            credentials: Credentials::default(),
-            slot: SlotIndex(0),
-            sequence: call.sequence,
-            request: call.request.clone(),
-        };
-        let shard = call.shard;
-        // A repeated call brings a new token; the shard answers by the newest.
-        self.tokens.retain(|_, (_, of, known)| (*of, known.number) != (session, call.number));
-        self.tokens.insert(token, (client, session, call));
-        self.step(shard, event);
-    }
-
-    fn reply_arrived(&mut self, index: usize, session: SessionId, number: u64, reply: ShardReply) {
-        let now_ms = self.network.now_ms;
-        if self.clients[index].paused_until_ms > now_ms {
-            let wait = self.clients[index].paused_until_ms - now_ms;
-            self.network.after(wait, Message::Reply { client: index, session, number, reply });
-            return;
-        }
-        let fresh = self.session();
-        let client = &mut self.clients[index];
-        if client.session != session {
-            return;
-        }
-        let Some(call) = client.call.take_if(|call| call.number == number) else { return };
-        if reply.result == Err(Error::SessionEnded) {
-            client.begin_again(fresh);
-            self.network.after(SESSION_TERM_MS + 1000, Message::SessionOver(session));
-            return;
-        }
-        client.learn(&call, &reply, now_ms);
-        if let (ShardRequest::OpenAt { flags, .. }, Ok(ShardAnswer::Opened { attributes, .. })) =
-            (&call.request, &reply.result)
-            && flags.access.writes()
-        {
-            client.writing = Some(attributes.inode);
-        }
-        if reply.result == Err(Error::Stale)
-            && let Some(target) = call.request.target()
-        {
-            client.forget_directory(target);
-        }
-    }
-
-    fn recall_arrived(&mut self, session: SessionId, recall: Recall) {
-        let now_ms = self.network.now_ms;
-        let Some(client) = self.clients.iter_mut().find(|client| client.session == session) else { return };
-        if client.paused_until_ms > now_ms {
-            let wait = client.paused_until_ms - now_ms;
-            self.network.after(wait, Message::Recall { session, recall });
-            return;
-        }
-        client.cache.recall(recall.key, recall.stamp);
-        let mut kept = LeaseMode::None;
-        if let LeaseKey::Data(inode) = recall.key {
-            client.held.remove(&inode);
-            let opening = client.call.as_ref().is_some_and(|call| matches!(call.request, ShardRequest::OpenAt { .. }));
-            let commits = client
-                .call
-                .as_ref()
-                .is_some_and(|call| matches!(call.request, ShardRequest::Commit { inode: of, .. } if of == inode));
-            if opening || commits || client.writing == Some(inode) {
-                kept = LeaseMode::Open;
-                client.held.insert(inode, u64::MAX);
-            }
-        }
-        let answer = RecallAnswer { shard: recall.shard, number: recall.number, kept };
-        self.network.send(&mut self.random, Message::RecallAnswer { session, answer });
-    }
-
-    fn renew(&mut self, index: usize) {
-        if self.ending {
-            return;
-        }
-        self.network.after(SESSION_TERM_MS / 4, Message::Renew { client: index });
-        let (session, now_ms) = (self.clients[index].session, self.network.now_ms);
-        if self.clients[index].paused_until_ms > now_ms {
-            return;
-        }
-        let shards: Vec<ShardId> = self.shards.keys().copied().collect();
-        for shard in shards {
-            // A connection carries the renewal and its answer in order; a lost one is a renewal that did not happen.
-            if !self.random.one_in(20) {
-                self.step(shard, Event::Heard { session });
-            }
-        }
-    }
-
-    fn storage_asked(&mut self, shard: ShardId, token: Option<u64>, node: NodeId, request: &StorageRequest) {
-        let now = self.now().wall;
-        let result = match self.storage.get_mut(&node) {
-            None => Err(Error::Unreachable),
-            Some(storage) => match request {
-                StorageRequest::Stat { object, .. } | StorageRequest::Truncate { object, .. } => {
-                    let there = storage.objects.contains_key(object);
-                    if there { Ok(StorageAnswer::Object { size: 1, mtime: now }) } else { Err(Error::NoObject) }
-                }
-                StorageRequest::Remove { objects } => {
-                    for (_, object) in objects {
-                        storage.objects.remove(object);
-                    }
-                    Ok(StorageAnswer::Done)
-                }
-                _ => Err(Error::Invalid),
-            },
-        };
-        if let Some(token) = token {
-            self.network.after(2, Message::StorageAnswer { shard, token, result });
-        }
-    }
-
-    /// A session is over for the storage servers: its objects without a file are collected by the rule.
-    fn collect(&mut self, session: SessionId) {
-        let nodes: Vec<NodeId> = self.storage.keys().copied().collect();
-        for node in nodes {
-            let mut effects = Vec::new();
-            if let Some(storage) = self.storage.get_mut(&node) {
-                storage.collector.session_ended(session, &mut effects);
-            }
-            while let Some(effect) = effects.pop() {
-                self.collect_one(node, effect, &mut effects);
-            }
-        }
-    }
-
-    fn collect_one(&mut self, node: NodeId, effect: CollectorEffect, more: &mut Vec<CollectorEffect>) {
-        let Some(storage) = self.storage.get_mut(&node) else { return };
-        match effect {
-            CollectorEffect::List { first, count } => {
-                let last = ObjectId::new(first.node(), first.sequence() + u64::from(count) - 1);
-                let listed: Vec<_> =
-                    storage.objects.range(first..=last).map(|(object, inode)| (*inode, *object)).collect();
-                storage.collector.listed(&listed, more);
-            }
-            CollectorEffect::AskShard { inode, object } => {
-                let known = match self.shards.get(&inode.shard()) {
-                    None => Err(Error::Unreachable),
-                    Some(shard) => match shard.back().inode(inode) {
-                        None => Err(Error::NotFound),
-                        Some(record) => Ok(record.layout.object() == Some(object)),
-                    },
-                };
-                storage.collector.shard_says(inode, object, &known, more);
-            }
-            CollectorEffect::Remove { object, .. } => {
-                self.tally.orphans += 1;
-                storage.objects.remove(&object);
-            }
-        }
-    }
-
-    /// After everything has settled: nothing is left that nobody can reach, and every shard has what the model has.
-    fn check_end(&mut self) {
-        for session in 0..=self.next_session {
-            self.collect(SessionId(session));
-        }
-        for (id, shard) in &self.shards {
-            let status = shard.status();
-            if (status.sessions, status.leases, status.recalls, status.parked) != (0, 0, 0, 0) {
-                self.fail(&format!("shard {id} has not settled: {status:?}, stuck: {:?}", shard.stuck()));
-            }
-            if !self.model.lost.is_empty() {
-                continue;
-            }
-            let inodes = self.model.inodes.keys().filter(|inode| inode.shard() == *id).count() as u64;
-            let of_shard = self.model.inodes.iter().filter(|(inode, _)| inode.shard() == *id);
-            let dentries: u64 = of_shard.map(|(_, inode)| inode.entries.len() as u64).sum();
-            if (status.inodes, status.dentries) != (inodes, dentries) {
-                self.fail(&format!("shard {id}: {status:?}, the model has {inodes} inodes, {dentries} dentries"));
-            }
-        }
-        if self.model.lost.is_empty() {
-            for (object, inode) in self.storage.values().flat_map(|storage| &storage.objects) {
-                let shard = self.shards.get(&inode.shard());
-                let record = shard.and_then(|shard| shard.back().inode(*inode));
-                if record.and_then(|record| record.layout.object()) != Some(*object) {
-                    self.fail(&format!("object {object} of inode {inode} has no file and was not collected"));
-                }
-            }
+            Message::Settled(since) => self.files.borrow_mut().settled(since),
         }
     }
 }

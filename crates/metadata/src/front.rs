@@ -147,7 +147,7 @@ pub struct Shard<K> {
     ready: VecDeque<u64>,
     /// Keys of names and attributes that were recalled lately, and until when nobody is granted them.
     contended: BTreeMap<LeaseKey, u64>,
-    /// Grows with each reply that grants and each recall.
+    /// Grows with each answer and each recall.
     stamp: u64,
     /// What the answers of storage servers are for.
     storage_waits: BTreeMap<u64, storage::StorageWait>,
@@ -432,7 +432,8 @@ impl<K: KeyValue> Shard<K> {
     }
 
     fn reply(&mut self, token: u64, result: Result<ShardAnswer, Error>, out: &mut Vec<Effect>) {
-        if grants::of(&result).is_some_and(|grants| !grants.is_empty()) {
+        if result.is_ok() {
+            // Also of what grants nothing: a client tells by it which of its own changes came last.
             self.stamp += 1;
         }
         out.push(Effect::Reply { token, reply: ShardReply { stamp: self.stamp, result } });

@@ -47,7 +47,8 @@ impl<K: KeyValue> Shard<K> {
             let Some(access) = access else {
                 return Some(Some(result));
             };
-            // The open holds, and is told again; what it was granted beside may have been recalled since.
+            // The open holds, and is told again with what is left of its lease; what it was granted beside may have
+            // been recalled since.
             let key = LeaseKey::Data(attributes.inode);
             let stamp = self.next_grant_stamp();
             let holder = match self.leases.holder(&key, session) {
@@ -56,7 +57,11 @@ impl<K: KeyValue> Shard<K> {
                 None => Holder { session, mode: LeaseMode::Open, writing: access.writes(), stamp },
             };
             self.leases.set(key, holder);
-            *grants = Grants::OPEN;
+            *grants = self.told_of_data(session, key, holder.mode);
+            if let Some(record) = self.back.inode(attributes.inode) {
+                // What is granted now is what is there now.
+                *attributes = record.attributes(attributes.inode);
+            }
             *capability = self.capability(attributes, access, session);
         }
         Some(Some(result))
@@ -127,6 +132,8 @@ impl<K: KeyValue> Shard<K> {
                 Some(Ok(actual)) => Some(*actual),
                 // The server did not answer: the client's word, which can only be too small.
                 Some(Err(_)) => Some((*size, *mtime)),
+                // The first object of a file that others may have extended meanwhile.
+                None if own.is_some_and(|own| own.mode != LeaseMode::Exclusive) => Some((*size, *mtime)),
                 None => None,
             },
             _ => None,
@@ -196,6 +203,14 @@ impl<K: KeyValue> Shard<K> {
             {
                 let inode = self.back.lookup(who, *parent, name).ok()??.inode;
                 (inode, self.back.check_open(who, inode, *flags).ok()?, 0)
+            }
+            ShardRequest::Commit { inode, object: Some(object), size, .. } => {
+                // The first object of a file that another writer has extended meanwhile: it gets the file's size before
+                // others are told of it.
+                let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
+                let record = self.back.inode(*inode).filter(|record| record.layout.object().is_none())?;
+                let extends = own.writing && own.mode != LeaseMode::Exclusive && record.size > *size;
+                return extends.then_some(Cut { inode: *inode, object: *object, size: record.size });
             }
             _ => return None,
         };

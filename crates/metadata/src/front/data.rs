@@ -31,6 +31,9 @@ impl<K: KeyValue> Shard<K> {
     /// Registers an open, with the strongest lease that may be. The opens of others were made compatible before.
     pub(super) fn grant_data(&mut self, session: SessionId, inode: InodeNumber, flags: OpenFlags) -> Grants {
         let key = LeaseKey::Data(inode);
+        if !self.sessions.is_alive(session) {
+            return Grants::empty();
+        }
         let own = self.leases.holder(&key, session);
         let claimed = self.parking.is_claimed(&key);
         let (mut alone, mut shareable) = (true, true);
@@ -39,7 +42,9 @@ impl<K: KeyValue> Shard<K> {
             shareable &= !may_change(*holder);
         }
         let writes = flags.access.writes();
-        let granted = match (flags.direct || claimed, writes) {
+        // The size that is told beside a lease has to be true: of a dead writer's file it is not known yet.
+        let recovering = self.recovering.contains_key(&inode);
+        let granted = match (flags.direct || claimed || recovering, writes) {
             (false, true) if alone => LeaseMode::Exclusive,
             (false, false) if shareable => LeaseMode::Shared,
             _ => LeaseMode::Open,
@@ -48,7 +53,13 @@ impl<K: KeyValue> Shard<K> {
         let writing = writes || own.is_some_and(|own| own.writing);
         let stamp = self.next_grant_stamp();
         self.leases.set(key, Holder { session, mode, writing, stamp });
-        if claimed { Grants::OPEN } else { bits_of(mode) }
+        self.told_of_data(session, key, mode)
+    }
+
+    /// What a session is told that it holds. While it is asked to give something up, it is told of nothing that it has
+    /// to: the recall has an older stamp than this reply, and would seem to be done with.
+    pub(super) fn told_of_data(&self, session: SessionId, key: LeaseKey, mode: LeaseMode) -> Grants {
+        if self.recalls.find(key, session).is_some() { Grants::OPEN } else { bits_of(mode) }
     }
 
     /// The client gives leases back, each with the stamp of the latest grant that it knows of. One that was granted by
@@ -90,8 +101,10 @@ impl<K: KeyValue> Shard<K> {
         let Some(recall) = self.recalls.get(number).filter(|recall| recall.session == session) else {
             return;
         };
-        // Nothing above `Open` can be kept, whatever the client says.
-        let kept = kept.min(LeaseMode::Open);
+        // Nothing above `Open` can be kept, whatever the client says. A file that it opened again after the recall was
+        // sent it has open: the answer may be from before that.
+        let since = self.leases.holder(&recall.key, session).is_some_and(|holder| holder.stamp > recall.stamp);
+        let kept = if since { LeaseMode::Open } else { kept.min(LeaseMode::Open) };
         self.weaken(session, recall.key, kept);
         self.end_recall(number);
     }
@@ -155,7 +168,8 @@ impl<K: KeyValue> Shard<K> {
                 let recalls = vec![(key, holder.session, LeaseMode::Open)];
                 return Err(Answered::Park(Pause { recalls, ..Pause::until(Wait::Recalls, vec![key]) }));
             }
-            asks_storage |= writes_through(*holder);
+            // Who is asked to give up `Exclusive` may have done so, and write through the server, before we hear of it.
+            asks_storage |= writes_through(*holder) || self.recalls.find(key, holder.session).is_some();
         }
         if asks_storage && let Some(object) = inode.layout.object() {
             match call.told(number, object) {

@@ -9,30 +9,19 @@
 use super::leases::Holder;
 use super::{Shard, data};
 use crate::kv::KeyValue;
-use weft_protocol::message::shard::ShardAnswer;
-use weft_protocol::{Attributes, Error, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, Name, SessionId};
+use weft_protocol::{Attributes, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, Name, SessionId};
 
 /// How long a key of a name or of attributes is not granted after a recall, milliseconds.
 pub(super) const CONTENTION_MS: u64 = 1000;
-
-/// The grants in an answer.
-pub(super) fn of(result: &Result<ShardAnswer, Error>) -> Option<Grants> {
-    match result.as_ref().ok()? {
-        ShardAnswer::Entry { grants, .. }
-        | ShardAnswer::RemoteDirectory { grants, .. }
-        | ShardAnswer::Absent { grants }
-        | ShardAnswer::Opened { grants, .. } => Some(*grants),
-        ShardAnswer::Page(page) => Some(page.grants),
-        ShardAnswer::Done | ShardAnswer::Target(_) | ShardAnswer::Removed { .. } | ShardAnswer::Renamed { .. } => None,
-    }
-}
 
 impl<K: KeyValue> Shard<K> {
     /// Grants a shared lease on a key of names or attributes, if that may be. Returns `bit` or nothing.
     pub(super) fn grant(&mut self, session: SessionId, key: LeaseKey, bit: Grants) -> Grants {
         let contended =
             !self.contended.is_empty() && self.contended.get(&key).is_some_and(|until_ms| *until_ms > self.now.boot_ms);
-        if contended || self.parking.is_claimed(&key) || !self.leases.has_room(session, 1) {
+        // A call that waited may be carried out after its session has ended: nobody would give the lease back.
+        let may_hold = self.sessions.is_alive(session) && self.leases.has_room(session, 1);
+        if contended || self.parking.is_claimed(&key) || !may_hold {
             return Grants::empty();
         }
         let stamp = self.next_grant_stamp();

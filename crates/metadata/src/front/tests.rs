@@ -5,6 +5,7 @@ mod data;
 mod harness;
 mod leases;
 mod limits;
+mod passing;
 mod random;
 mod shards;
 mod slots;

@@ -351,7 +351,7 @@ impl Play {
 }
 
 fn grants_or_none(answer: &ShardAnswer) -> Grants {
-    super::super::grants::of(&Ok(answer.clone())).unwrap_or_default()
+    super::harness::grants(answer)
 }
 
 fn action() -> impl Strategy<Value = Action> {

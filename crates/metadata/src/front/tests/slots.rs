@@ -20,7 +20,7 @@ fn a_repeated_change_gets_the_first_answer_without_grants() {
     let (first, again) = (world.done(first), world.done(again));
     let ShardAnswer::Opened { attributes, created: true, .. } = &again else { panic!("{again:?}") };
     assert_eq!(attributes, super::harness::attributes(&first));
-    assert_eq!(grants(&again), Grants::OPEN);
+    assert_eq!(grants(&again), Grants::OPEN | Grants::DATA_EXCLUSIVE, "what it holds, and nothing beside");
     let removed = world.call_in(A, user(0), (SLOT, 6), unlink("f"));
     let again = world.call_in(A, user(0), (SLOT, 6), unlink("f"));
     assert_eq!(world.done(removed), world.done(again));

@@ -1,0 +1,452 @@
+//! What a read of a file may return: the plain model of its bytes.
+//!
+//! Each byte of a file is a register, and so is whether the file is that long. A write or a cut is an operation with a
+//! beginning and an end. A read may return what an operation put there, unless another one began after that had ended,
+//! and ended itself before the read began. So what overlaps in time may be seen or not, byte by byte, and everything
+//! else has one answer.
+//!
+//! What the promises allow to be lost is *doubtful* from then on: it may be there or not, and what it was written over
+//! may show again. That is what failed (and said so), and what a client that died had in its buffers (SEMANTICS,
+//! section 1: "write, buffered: client killed: no"). What was written directly, flushed or closed never is.
+//!
+//! Not here: the bytes of a file of which a part was at a node that crashed: nothing is said of it any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use weft_protocol::{InodeNumber, ShardId};
+
+/// A place in the order of all that happened.
+pub type Moment = u64;
+/// One run of a client's process.
+pub type ProcessId = u64;
+
+/// Names an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OperationId {
+    inode: InodeNumber,
+    index: usize,
+}
+
+/// What it does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Deed {
+    /// `offset` is `None` until an append has been given one.
+    Write { offset: Option<u64>, bytes: u64, value: u8 },
+    /// The file has this size.
+    Cut { size: u64 },
+}
+
+#[derive(Clone, Debug)]
+struct Operation {
+    deed: Deed,
+    /// `None`: nobody's whose death would matter.
+    by: Option<ProcessId>,
+    begun: Moment,
+    /// When it was acknowledged, or can have no effect any more.
+    ended: Option<Moment>,
+    /// It may not be lost by the death of who did it.
+    safe: bool,
+    /// It may be lost, or have been.
+    doubtful: bool,
+}
+
+impl Operation {
+    /// What it makes of the byte at `place`; `None`: it leaves it as it was.
+    fn value_at(&self, place: u64) -> Option<u8> {
+        match self.deed {
+            Deed::Write { offset: Some(offset), bytes, value } => {
+                (offset <= place && place < offset + bytes).then_some(value)
+            }
+            // An append on its way may be anywhere.
+            Deed::Write { offset: None, value, .. } => Some(value),
+            Deed::Cut { size } => (place >= size).then_some(0),
+        }
+    }
+
+    /// What it makes of whether the file has a byte at `place`.
+    fn presence_at(&self, place: u64) -> Option<bool> {
+        match self.deed {
+            Deed::Write { offset: Some(offset), bytes, .. } => (place < offset + bytes).then_some(true),
+            Deed::Write { offset: None, .. } => Some(true),
+            Deed::Cut { size } => Some(place < size),
+        }
+    }
+}
+
+/// A file.
+#[derive(Debug)]
+struct File {
+    operations: Vec<Operation>,
+    writes: u64,
+    lost: bool,
+}
+
+/// What could be at one place.
+fn could_be<T: PartialEq>(operations: &[Operation], since: Moment, at: impl Fn(&Operation) -> Option<T>) -> Vec<T> {
+    let certain = |operation: &&Operation| !operation.doubtful && operation.ended.is_some_and(|ended| ended < since);
+    let there = || operations.iter().filter_map(|operation| at(operation).map(|value| (operation, value)));
+    let latest = there().map(|(operation, _)| operation).filter(certain).map(|operation| operation.begun).max();
+    let covered = |operation: &Operation| operation.ended.is_some_and(|ended| Some(ended) < latest);
+    there().filter(|(operation, _)| !covered(operation)).map(|(_, value)| value).collect()
+}
+
+/// All files.
+#[derive(Debug, Default)]
+pub struct Files {
+    files: BTreeMap<InodeNumber, File>,
+    now: Moment,
+    /// Processes and files whose loss has not been told to a program yet.
+    untold: BTreeSet<(ProcessId, InodeNumber)>,
+    /// Reads that were compared, and operations that became doubtful.
+    pub compared: u64,
+    pub doubts: u64,
+}
+
+impl Files {
+    /// The next moment.
+    pub fn moment(&mut self) -> Moment {
+        self.now += 1;
+        self.now
+    }
+
+    fn file(&mut self, inode: InodeNumber) -> &mut File {
+        self.files.entry(inode).or_insert_with(|| {
+            let empty = Deed::Cut { size: 0 };
+            let made = Operation { deed: empty, by: None, begun: 0, ended: Some(0), safe: true, doubtful: false };
+            File { operations: vec![made], writes: 0, lost: false }
+        })
+    }
+
+    fn begin(&mut self, inode: InodeNumber, by: Option<ProcessId>, deed: Deed) -> OperationId {
+        let begun = self.moment();
+        let file = self.file(inode);
+        file.operations.push(Operation { deed, by, begun, ended: None, safe: false, doubtful: false });
+        OperationId { inode, index: file.operations.len() - 1 }
+    }
+
+    /// A byte value that no other write to the file had lately; 0 is what was never written.
+    pub fn next_value(&mut self, inode: InodeNumber) -> u8 {
+        let file = self.file(inode);
+        file.writes += 1;
+        u8::try_from((file.writes - 1) % 255 + 1).unwrap_or(1)
+    }
+
+    /// A program writes. `offset` `None`: it appends.
+    pub fn write(
+        &mut self,
+        by: ProcessId,
+        inode: InodeNumber,
+        offset: Option<u64>,
+        bytes: u64,
+        value: u8,
+    ) -> OperationId {
+        self.begin(inode, Some(by), Deed::Write { offset, bytes, value })
+    }
+
+    /// A program cuts the file, or extends it.
+    pub fn cut(&mut self, by: ProcessId, inode: InodeNumber, size: u64) -> OperationId {
+        self.begin(inode, Some(by), Deed::Cut { size })
+    }
+
+    /// A file was cut, or is just being cut, on behalf of a call whose operation is not known here: an open with
+    /// O_TRUNC learns which file it is with its answer.
+    pub fn cut_seen(&mut self, inode: InodeNumber, size: u64) {
+        let on_its_way = |operation: &Operation| operation.ended.is_none() && operation.deed == Deed::Cut { size };
+        if !self.file(inode).operations.iter().any(on_its_way) {
+            self.begin(inode, None, Deed::Cut { size });
+        }
+    }
+
+    /// An open with O_TRUNC that began at `since` was answered.
+    pub fn open_cut_ended(&mut self, inode: InodeNumber, since: Moment) {
+        let ended = self.moment();
+        let is_it = |operation: &&mut Operation| {
+            operation.ended.is_none() && operation.by.is_none() && operation.deed == Deed::Cut { size: 0 }
+        };
+        if let Some(operation) = self.file(inode).operations.iter_mut().find(is_it) {
+            operation.begun = operation.begun.min(since);
+            operation.ended = Some(ended);
+        }
+    }
+
+    /// An append was given its place. It counts when the append is acknowledged: one that went to an object that did
+    /// not become the file's is made again.
+    pub fn append_placed(&mut self, id: OperationId, at: u64) {
+        if let Deed::Write { offset, .. } = &mut self.file(id.inode).operations[id.index].deed {
+            *offset = Some(at);
+        }
+    }
+
+    /// An append was acknowledged. `Err`: it is not at the end of the file.
+    pub fn append_ended(&mut self, id: OperationId, safe: bool) -> Result<(), String> {
+        let mut others = self.file(id.inode).operations.clone();
+        let Operation { deed, begun, .. } = others.remove(id.index);
+        self.ended(id, safe);
+        match deed {
+            Deed::Write { offset: Some(offset), .. } => self.compare_end(id.inode, &others, offset, begun),
+            _ => Err(format!("{deed:?} of inode {} was acknowledged before it was done", id.inode)),
+        }
+    }
+
+    /// An operation was acknowledged. `safe`: and is not lost with the client.
+    pub fn ended(&mut self, id: OperationId, safe: bool) {
+        let ended = self.moment();
+        let operation = &mut self.file(id.inode).operations[id.index];
+        operation.ended = Some(ended);
+        operation.safe = safe && !operation.doubtful;
+    }
+
+    /// An operation failed, and its program knows.
+    pub fn failed(&mut self, id: OperationId) {
+        self.file(id.inode).operations[id.index].doubtful = true;
+        self.doubts += 1;
+    }
+
+    /// Everything acknowledged before `since` was flushed by this process: it is safe. `Err`: some of it is not there,
+    /// and no program was told.
+    pub fn flushed(&mut self, by: ProcessId, inode: InodeNumber, since: Moment) -> Result<(), String> {
+        if self.untold.contains(&(by, inode)) {
+            return Err(format!("a flush of inode {inode} went well, but bytes were lost before and nobody was told"));
+        }
+        for operation in &mut self.file(inode).operations {
+            let before = operation.ended.is_some_and(|ended| ended < since);
+            operation.safe |= before && operation.by == Some(by) && !operation.doubtful;
+        }
+        Ok(())
+    }
+
+    /// What this process has not flushed of the file is lost. It must tell a program.
+    pub fn lost_buffers(&mut self, by: ProcessId, inode: InodeNumber) {
+        let before = self.doubts;
+        self.doubt(|of, operation| of == inode && operation.by == Some(by));
+        if self.doubts > before {
+            self.untold.insert((by, inode));
+        }
+    }
+
+    /// The process told a program that something went wrong with the file.
+    pub fn told(&mut self, by: ProcessId, inode: InodeNumber) {
+        self.untold.remove(&(by, inode));
+    }
+
+    /// The process was not heard of for a term: its leases are others' now. Nothing of it is on its way.
+    pub fn fenced(&mut self, by: ProcessId, shard: ShardId) {
+        let of_shard = self.files.iter_mut().filter(|(inode, _)| inode.shard() == shard);
+        for operation in of_shard.flat_map(|(_, file)| &mut file.operations) {
+            if operation.by == Some(by) && !operation.safe && !operation.doubtful {
+                operation.doubtful = true;
+                self.doubts += 1;
+            }
+        }
+    }
+
+    /// The process is dead.
+    pub fn died(&mut self, by: ProcessId) {
+        self.untold.retain(|(of, _)| *of != by);
+        self.doubt(|_, operation| operation.by == Some(by));
+    }
+
+    fn doubt(&mut self, is_it: impl Fn(InodeNumber, &Operation) -> bool) {
+        for (inode, file) in &mut self.files {
+            for operation in file.operations.iter_mut().filter(|operation| !operation.safe) {
+                if is_it(*inode, operation) && !operation.doubtful {
+                    operation.doubtful = true;
+                    operation.ended = None;
+                    self.doubts += 1;
+                }
+            }
+        }
+    }
+
+    /// Nothing that was doubtful at `since` is on its way any more.
+    pub fn settled(&mut self, since: Moment) {
+        let now = self.moment();
+        for operation in self.files.values_mut().flat_map(|file| &mut file.operations) {
+            if operation.doubtful && operation.ended.is_none() && operation.begun < since {
+                operation.ended = Some(now);
+            }
+        }
+    }
+
+    /// Nothing is said of this file any more: a part of it was at a node that is gone.
+    pub fn forget(&mut self, inode: InodeNumber) {
+        self.file(inode).lost = true;
+    }
+
+    /// All files that something is said of.
+    pub fn known(&self) -> Vec<InodeNumber> {
+        self.files.iter().filter(|(_, file)| !file.lost).map(|(inode, _)| *inode).collect()
+    }
+
+    /// A read that began at `since` told these bytes, of `wanted` that it asked for.
+    pub fn compare_read(
+        &mut self,
+        inode: InodeNumber,
+        (offset, wanted): (u64, u64),
+        told: &[u8],
+        since: Moment,
+    ) -> Result<(), String> {
+        let operations = std::mem::take(&mut self.file(inode).operations);
+        let result = self.compare_bytes(inode, &operations, (offset, told), since).and_then(|()| {
+            let end = offset + told.len() as u64;
+            if (told.len() as u64) < wanted { compare_presence(inode, &operations, end, since, false) } else { Ok(()) }
+        });
+        self.file(inode).operations = operations;
+        if self.file(inode).lost { Ok(()) } else { result }
+    }
+
+    fn compare_bytes(
+        &mut self,
+        inode: InodeNumber,
+        operations: &[Operation],
+        (offset, told): (u64, &[u8]),
+        since: Moment,
+    ) -> Result<(), String> {
+        self.compared += 1;
+        for (place, byte) in (offset..).zip(told) {
+            let possible = could_be(operations, since, |operation| operation.value_at(place));
+            if !possible.contains(byte) {
+                return Err(format!(
+                    "byte {place} of inode {inode} was read as {byte}, it can only be {possible:?}; {}",
+                    describe(operations)
+                ));
+            }
+        }
+        match told.len() {
+            0 => Ok(()),
+            count => compare_presence(inode, operations, offset + count as u64 - 1, since, true),
+        }
+    }
+
+    /// A size was told by a call that began at `since`.
+    pub fn compare_size(&mut self, inode: InodeNumber, size: u64, since: Moment) -> Result<(), String> {
+        let operations = std::mem::take(&mut self.file(inode).operations);
+        let result = self.compare_end(inode, &operations, size, since);
+        self.file(inode).operations = operations;
+        result
+    }
+
+    fn compare_end(
+        &mut self,
+        inode: InodeNumber,
+        operations: &[Operation],
+        size: u64,
+        since: Moment,
+    ) -> Result<(), String> {
+        self.compared += 1;
+        let last = size.checked_sub(1);
+        let result = last.map_or(Ok(()), |last| compare_presence(inode, operations, last, since, true));
+        let result = result.and_then(|()| compare_presence(inode, operations, size, since, false));
+        if self.file(inode).lost { Ok(()) } else { result }
+    }
+}
+
+fn compare_presence(
+    inode: InodeNumber,
+    operations: &[Operation],
+    place: u64,
+    since: Moment,
+    told: bool,
+) -> Result<(), String> {
+    if could_be(operations, since, |operation| operation.presence_at(place)).contains(&told) {
+        return Ok(());
+    }
+    let (has, must) = if told { ("has", "not") } else { ("has no", "") };
+    let list = describe(operations);
+    Err(format!("inode {inode} was told to be one that {has} byte {place}, which it must {must} have; {list}"))
+}
+
+/// The operations on a file, one a line.
+fn describe(operations: &[Operation]) -> String {
+    let line = |operation: &Operation| {
+        let Operation { deed, by, begun, ended, safe, doubtful } = operation;
+        let ended = ended.map_or("...".to_owned(), |ended| ended.to_string());
+        let by = by.map_or(String::new(), |by| format!(" by process {by}"));
+        let notes = format!("{}{}", if *safe { ", safe" } else { "" }, if *doubtful { ", doubtful" } else { "" });
+        match deed {
+            Deed::Write { offset, bytes, value } => {
+                let at = offset.map_or("the end".to_owned(), |offset| offset.to_string());
+                format!("  {begun}..{ended}: {bytes} bytes {value} at {at}{by}{notes}")
+            }
+            Deed::Cut { size } => format!("  {begun}..{ended}: size {size}{by}{notes}"),
+        }
+    };
+    format!("what was done to it:\n{}", operations.iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: InodeNumber = InodeNumber::ROOT;
+
+    fn write(files: &mut Files, by: ProcessId, offset: u64, value: u8) -> OperationId {
+        let id = files.write(by, FILE, Some(offset), 4, value);
+        files.ended(id, false);
+        id
+    }
+
+    fn reads(files: &mut Files, told: &[u8]) -> bool {
+        let since = files.moment();
+        files.compare_read(FILE, (0, 8), told, since).is_ok()
+    }
+
+    #[test]
+    fn the_last_write_is_read_and_nothing_else() {
+        let mut files = Files::default();
+        write(&mut files, 1, 0, 7);
+        write(&mut files, 2, 2, 8);
+        assert!(reads(&mut files, &[7, 7, 8, 8, 8, 8]));
+        assert!(!reads(&mut files, &[7, 7, 7, 8, 8, 8]));
+        assert!(!reads(&mut files, &[7, 7, 8, 8]));
+        assert!(!reads(&mut files, &[7, 7, 8, 8, 8, 8, 0]));
+    }
+
+    #[test]
+    fn a_write_on_its_way_may_be_seen_or_not() {
+        let mut files = Files::default();
+        write(&mut files, 1, 0, 7);
+        files.write(2, FILE, Some(0), 4, 8);
+        assert!(reads(&mut files, &[7, 8, 7, 8]));
+        assert!(!reads(&mut files, &[7, 8, 7, 9]));
+    }
+
+    #[test]
+    fn buffers_are_lost_with_their_process_but_not_what_was_flushed() {
+        let mut files = Files::default();
+        write(&mut files, 1, 0, 7);
+        let since = files.moment();
+        assert!(files.flushed(1, FILE, since).is_ok());
+        write(&mut files, 1, 0, 8);
+        assert!(!reads(&mut files, &[7; 4]));
+        files.died(1);
+        assert!(reads(&mut files, &[7; 4]) && reads(&mut files, &[8; 4]));
+        assert!(!reads(&mut files, &[]));
+        write(&mut files, 2, 0, 9);
+        files.settled(since + 1000);
+        assert!(reads(&mut files, &[9; 4]));
+    }
+
+    #[test]
+    fn a_cut_takes_what_is_behind_it() {
+        let mut files = Files::default();
+        write(&mut files, 1, 0, 7);
+        let id = files.cut(1, FILE, 2);
+        files.ended(id, true);
+        assert!(reads(&mut files, &[7, 7]) && !reads(&mut files, &[7; 4]));
+        write(&mut files, 1, 4, 8);
+        assert!(reads(&mut files, &[7, 7, 0, 0, 8, 8, 8, 8]));
+        let since = files.moment();
+        assert!(files.compare_size(FILE, 8, since).is_ok() && files.compare_size(FILE, 7, since).is_err());
+    }
+
+    #[test]
+    fn a_loss_that_nobody_was_told_of_is_found() {
+        let mut files = Files::default();
+        write(&mut files, 1, 0, 7);
+        files.lost_buffers(1, FILE);
+        let since = files.moment();
+        assert!(files.flushed(1, FILE, since).is_err());
+        files.told(1, FILE);
+        assert!(files.flushed(1, FILE, since).is_ok());
+    }
+}

@@ -1,0 +1,188 @@
+//! A simulated storage server: the production collector and the production check of rights, over objects in memory.
+//!
+//! Faults: the disk is *full* for a while (a write that would make an object longer is cut off at its end and refused),
+//! and a write may be *torn*: its connection broke, or its client died, while the bytes came in, and only the first of
+//! them are there.
+//!
+//! Not here: descriptors of objects passed to clients, which write past the server.
+
+use crate::bytes::OperationId;
+use std::collections::BTreeMap;
+use std::fmt;
+use weft_protocol::data::{DataOperation, DataReply, DataRequest};
+use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
+use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, Timestamp};
+use weft_storage::{Collector, Fences, check_access};
+
+/// Bytes, shown as runs of equal ones.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Bytes(pub Vec<u8>);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.0.chunk_by(|a, b| a == b);
+        let runs: Vec<String> = runs.map(|run| format!("{} x {}", run.len(), run[0])).collect();
+        write!(f, "[{}]", runs.join(", "))
+    }
+}
+
+/// A data request and the bytes behind it, as they come in on a connection.
+#[derive(Clone)]
+pub struct DataMessage {
+    pub session: SessionId,
+    /// Requests on one connection come in order.
+    pub connection: u64,
+    pub request: DataRequest,
+    pub bytes: Bytes,
+    /// The append that it carries.
+    pub append: Option<OperationId>,
+}
+
+impl fmt::Debug for DataMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DataRequest { operation, object, inode, offset, bytes, .. } = &self.request;
+        write!(f, "{operation:?} of {bytes} at {offset} of object {object} of inode {inode}, {:?}", self.bytes)
+    }
+}
+
+#[derive(Debug)]
+struct Object {
+    inode: InodeNumber,
+    bytes: Vec<u8>,
+    mtime: Timestamp,
+}
+
+/// One storage server.
+pub struct Storage {
+    node: NodeId,
+    pub collector: Collector,
+    fences: Fences,
+    objects: BTreeMap<ObjectId, Object>,
+    pub full_until_ms: u64,
+    /// Writes refused since the disk was full.
+    pub refused: u64,
+}
+
+impl Storage {
+    pub fn new(node: NodeId) -> Self {
+        let (collector, fences) = (Collector::new(node, 1), Fences::default());
+        Self { node, collector, fences, objects: BTreeMap::new(), full_until_ms: 0, refused: 0 }
+    }
+
+    /// All objects, with the files they are of.
+    pub fn objects(&self) -> impl Iterator<Item = (ObjectId, InodeNumber)> {
+        self.objects.iter().map(|(object, record)| (*object, record.inode))
+    }
+
+    pub fn remove(&mut self, object: ObjectId) {
+        self.objects.remove(&object);
+    }
+
+    /// The bytes of an object.
+    pub fn bytes(&self, object: ObjectId) -> Option<&[u8]> {
+        self.objects.get(&object).map(|object| object.bytes.as_slice())
+    }
+
+    /// An object by both of its numbers: what another file claims is not there.
+    fn object(&mut self, inode: InodeNumber, object: ObjectId) -> Result<&mut Object> {
+        self.objects.get_mut(&object).filter(|object| object.inode == inode).ok_or(Error::NoObject)
+    }
+
+    /// A client's request. `torn`: only so many of its bytes came in.
+    pub fn serve(
+        &mut self,
+        message: &DataMessage,
+        torn: Option<usize>,
+        key: &NodeKey,
+        (now_ms, wall): (u64, Timestamp),
+    ) -> Result<(DataReply, Bytes)> {
+        let DataMessage { session, request, bytes, .. } = message;
+        let seconds = u32::try_from(wall.parts().0).unwrap_or(u32::MAX);
+        if self.fences.holds(*session, request.inode.shard()) {
+            return Err(Error::CapabilityRejected);
+        }
+        let grant = check_access(request, *session, self.node, key, seconds, MapEpoch(0))?;
+        let writes = matches!(request.operation, DataOperation::Write | DataOperation::Append);
+        if writes && grant.create {
+            let made = || Object { inode: request.inode, bytes: Vec::new(), mtime: wall };
+            self.objects.entry(request.object).or_insert_with(made);
+        }
+        let is_full = self.full_until_ms > now_ms;
+        let object = self.object(request.inode, request.object)?;
+        let mut told = Bytes::default();
+        let mut refused = false;
+        match request.operation {
+            DataOperation::Write | DataOperation::Append => {
+                let append = request.operation == DataOperation::Append;
+                let offset = if append { object.bytes.len() } else { index(request.offset) };
+                let came = bytes.0.get(..torn.unwrap_or(usize::MAX)).unwrap_or(&bytes.0);
+                let room = if is_full { object.bytes.len().saturating_sub(offset) } else { usize::MAX };
+                let taken = came.get(..room).unwrap_or(came);
+                refused = taken.len() < came.len();
+                object.put(offset, taken, wall);
+            }
+            DataOperation::Read => {
+                let from = index(request.offset).min(object.bytes.len());
+                let to = (from + request.bytes as usize).min(object.bytes.len());
+                told = Bytes(object.bytes[from..to].to_vec());
+            }
+            DataOperation::Stat | DataOperation::Sync | DataOperation::Descriptor => {}
+        }
+        let (size, mtime) = (object.bytes.len() as u64, object.mtime);
+        if refused {
+            self.refused += 1;
+            return Err(Error::NoSpace);
+        }
+        let bulk_bytes = u32::try_from(told.0.len()).unwrap_or(u32::MAX);
+        Ok((DataReply { size, mtime, bulk_bytes, ..DataReply::default() }, told))
+    }
+
+    /// A shard's request.
+    pub fn perform(&mut self, request: &StorageRequest, (now_ms, wall): (u64, Timestamp)) -> Result<StorageAnswer> {
+        let is_full = self.full_until_ms > now_ms;
+        match request {
+            StorageRequest::Stat { inode, object } => self.object(*inode, *object)?.stat(),
+            StorageRequest::Truncate { inode, object, size } => {
+                let object = self.object(*inode, *object)?;
+                if is_full && index(*size) > object.bytes.len() {
+                    self.refused += 1;
+                    return Err(Error::NoSpace);
+                }
+                object.bytes.resize(index(*size), 0);
+                object.mtime = wall;
+                object.stat()
+            }
+            StorageRequest::Remove { objects } => {
+                for (_, object) in objects {
+                    self.objects.remove(object);
+                }
+                Ok(StorageAnswer::Done)
+            }
+            StorageRequest::Fence { session, shard } => {
+                self.fences.add(*session, *shard, u32::try_from(wall.parts().0).unwrap_or(u32::MAX));
+                Ok(StorageAnswer::Done)
+            }
+            StorageRequest::LeaseObjects { .. } | StorageRequest::Space => Err(Error::Invalid),
+        }
+    }
+}
+
+impl Object {
+    fn put(&mut self, offset: usize, bytes: &[u8], wall: Timestamp) {
+        if !bytes.is_empty() {
+            let end = offset + bytes.len();
+            self.bytes.resize(self.bytes.len().max(end), 0);
+            self.bytes[offset..end].copy_from_slice(bytes);
+            self.mtime = wall;
+        }
+    }
+
+    fn stat(&self) -> Result<StorageAnswer> {
+        Ok(StorageAnswer::Object { size: self.bytes.len() as u64, mtime: self.mtime })
+    }
+}
+
+/// Files here are small.
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,57 @@
+//! What must hold after everything has settled.
+
+use super::World;
+use weft_protocol::SessionId;
+
+impl World {
+    /// Nothing is left that nobody can reach, every shard has what the model has, and files have the bytes that they
+    /// must have.
+    pub(super) fn check_end(&mut self) {
+        for session in 0..=self.sessions.get() {
+            self.collect(SessionId(session));
+        }
+        for (id, shard) in &self.shards {
+            let status = shard.status();
+            if (status.sessions, status.leases, status.recalls, status.parked) != (0, 0, 0, 0) {
+                self.fail(&format!("shard {id} has not settled: {status:?}, stuck: {:?}", shard.stuck()));
+            }
+            if !self.model.lost.is_empty() {
+                continue;
+            }
+            let inodes = self.model.inodes.keys().filter(|inode| inode.shard() == *id).count() as u64;
+            let of_shard = self.model.inodes.iter().filter(|(inode, _)| inode.shard() == *id);
+            let dentries: u64 = of_shard.map(|(_, inode)| inode.entries.len() as u64).sum();
+            if (status.inodes, status.dentries) != (inodes, dentries) {
+                self.fail(&format!("shard {id}: {status:?}, the model has {inodes} inodes, {dentries} dentries"));
+            }
+        }
+        if self.model.lost.is_empty() {
+            for (object, inode) in self.storage.values().flat_map(crate::store::Storage::objects) {
+                let shard = self.shards.get(&inode.shard());
+                let record = shard.and_then(|shard| shard.back().inode(inode));
+                if record.and_then(|record| record.layout.object()) != Some(object) {
+                    self.fail(&format!("object {object} of inode {inode} has no file and was not collected"));
+                }
+            }
+        }
+        self.check_bytes();
+    }
+
+    /// Every file that is still there is read once more, past all clients.
+    fn check_bytes(&self) {
+        let mut files = self.files.borrow_mut();
+        for inode in files.known() {
+            let record = self.shards.get(&inode.shard()).and_then(|shard| shard.back().inode(inode));
+            let Some(record) = record else { continue };
+            let object = record.layout.object();
+            let stored =
+                object.and_then(|object| self.storage.get(&object.node()).and_then(|storage| storage.bytes(object)));
+            let mut bytes = stored.unwrap_or_default().to_vec();
+            bytes.resize(usize::try_from(record.size).unwrap_or(0), 0);
+            let since = files.moment();
+            if let Err(what) = files.compare_read(inode, (0, record.size + 1), &bytes, since) {
+                self.fail(&format!("at the end: {what}"));
+            }
+        }
+    }
+}

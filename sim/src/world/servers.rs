@@ -1,0 +1,215 @@
+//! Shards and storage servers: their machines, and what is asked of them.
+
+use super::{Answer, Message, World};
+use crate::bytes::ProcessId;
+use crate::check::check;
+use crate::client::Call;
+use weft_metadata::{Effect, Event, Shard};
+use weft_protocol::message::peer::{PeerCall, PeerReply};
+use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
+use weft_protocol::message::storage::StorageRequest;
+use weft_protocol::{Capability, Credentials, Error, MapEpoch, NodeId, ObjectId, Result, SessionId, ShardId};
+use weft_storage::CollectorEffect;
+
+/// Identifiers that a client gets at once.
+const BATCH_COUNT: u32 = 3;
+/// Longest way of a message between servers, milliseconds.
+const DELAY_MS_MAX: u64 = 20;
+
+impl World {
+    pub(super) fn step(&mut self, shard: ShardId, event: Event) {
+        let now = self.now();
+        let Some(machine) = self.shards.get_mut(&shard) else { return };
+        let mut effects = Vec::new();
+        machine.step(now, event, &mut effects);
+        if let Some(deadline) = machine.deadline() {
+            self.network.after(deadline.saturating_sub(now.boot_ms).max(1), Message::Tick(shard));
+        }
+        for effect in effects {
+            self.carry_out(shard, effect);
+        }
+    }
+
+    pub(super) fn tick(&mut self, shard: ShardId) {
+        let due = self.shards.get(&shard).and_then(Shard::deadline);
+        if due.is_some_and(|deadline| deadline <= self.network.now_ms) {
+            self.step(shard, Event::Tick);
+        }
+    }
+
+    fn carry_out(&mut self, shard: ShardId, effect: Effect) {
+        match effect {
+            Effect::Reply { token, reply } => {
+                let Some((client, process, call)) = self.tokens.remove(&token) else { return };
+                self.answered(&call, &reply);
+                let (number, answer) = (call.number, Answer::Reply(reply));
+                self.network.send(&mut self.random, Message::ToClient { client, process, number, answer });
+            }
+            Effect::Recall { session, recall } => {
+                self.tally.recalls += 1;
+                self.network.send(&mut self.random, Message::Recall { session, recall });
+            }
+            Effect::PeerCall(call) => {
+                self.tally.intents += 1;
+                self.network.send(&mut self.random, Message::Peer(call));
+            }
+            Effect::PeerReply { reply, .. } => self.network.send(&mut self.random, Message::PeerReply(reply)),
+            Effect::Storage { token, node, request } => {
+                // The shell answers each of these, be it "unreachable": it is not lost, only late.
+                let delay = self.server_delay();
+                self.network.after(delay, Message::Storage { shard, token, node, request });
+            }
+            Effect::EndSession { session } => {
+                self.tally.fenced += 1;
+                let client = self.clients.iter().find(|client| client.session() == session);
+                if let Some(client) = client {
+                    self.files.borrow_mut().fenced(client.process.id, shard);
+                }
+                self.note(&format!("shard {shard} has ended session {session}"));
+                for node in self.storage.keys().copied().collect::<Vec<_>>() {
+                    let (request, delay) = (StorageRequest::Fence { session, shard }, self.server_delay());
+                    self.network.after(delay, Message::Storage { shard, token: None, node, request });
+                }
+            }
+        }
+    }
+
+    fn server_delay(&mut self) -> u64 {
+        1 + self.random.below(DELAY_MS_MAX)
+    }
+
+    /// A shard gives an answer: this is the moment at which it has to be true.
+    fn answered(&mut self, call: &Call, reply: &ShardReply) {
+        if matches!(reply.result, Err(Error::SessionEnded | Error::Busy)) {
+            return;
+        }
+        let change = !call.request.is_read();
+        if change && !self.applied.insert((call.session, call.slot, call.sequence)) {
+            return;
+        }
+        if let (ShardRequest::OpenAt { flags, .. }, Ok(ShardAnswer::Opened { attributes, .. })) =
+            (&call.request, &reply.result)
+            && flags.truncate
+        {
+            self.files.borrow_mut().cut_seen(attributes.inode, 0);
+        }
+        if let Err(what) = check(&mut self.model, &call.request, &reply.result) {
+            self.fail(&format!("{:?} of session {}: {what}", call.request, call.session));
+        }
+    }
+
+    pub(super) fn call_arrived(&mut self, client: usize, process: ProcessId, call: Call) {
+        if !self.shards.contains_key(&call.shard) {
+            return;
+        }
+        let token = self.next_token;
+        self.next_token += 1;
+        let event = Event::Call {
+            session: call.session,
+            token,
+            credentials: Credentials::default(),
+            slot: call.slot,
+            sequence: call.sequence,
+            request: call.request.clone(),
+        };
+        let shard = call.shard;
+        // A repeated call brings a new token; the shard answers by the newest.
+        self.tokens.retain(|_, (_, of, known)| (*of, known.number) != (process, call.number));
+        self.tokens.insert(token, (client, process, call));
+        self.step(shard, event);
+    }
+
+    pub(super) fn peer_asked(&mut self, call: PeerCall) {
+        if self.shards.contains_key(&call.to) {
+            self.step(call.to, Event::PeerCall { token: 0, call });
+        } else {
+            let reply = PeerReply { intent: call.intent, result: Err(Error::Unreachable) };
+            self.step(call.intent.shard, Event::PeerReply(reply));
+        }
+    }
+
+    pub(super) fn storage_asked(&mut self, shard: ShardId, token: Option<u64>, node: NodeId, request: &StorageRequest) {
+        let now = (self.network.now_ms, self.now().wall);
+        if let StorageRequest::Truncate { inode, size, .. } = request {
+            self.files.borrow_mut().cut_seen(*inode, *size);
+        }
+        let result = match self.storage.get_mut(&node) {
+            None => Err(Error::Unreachable),
+            Some(storage) => storage.perform(request, now),
+        };
+        if let Some(token) = token {
+            let delay = self.server_delay();
+            self.network.after(delay, Message::StorageAnswer { shard, token, result });
+        }
+    }
+
+    pub(super) fn lease_objects(&mut self, session: SessionId, node: NodeId) -> Result<Capability> {
+        let seconds = u32::try_from(self.now().wall.parts().0).unwrap_or(0);
+        let storage = self.storage.get_mut(&node).ok_or(Error::Unreachable)?;
+        storage.collector.lease_objects(session, 0, BATCH_COUNT, &self.key, MapEpoch(1), seconds)
+    }
+
+    /// A node other than that of the root shard is gone for good, with its shards and objects.
+    pub(super) fn crash_node(&mut self) {
+        self.tally.crashes += 1;
+        let node = NodeId(1 + u16::try_from(self.random.below(u64::from(super::NODES) - 1)).unwrap_or(0));
+        self.note(&format!("node {node} is gone"));
+        if let Some(storage) = self.storage.remove(&node) {
+            self.tally.refused += storage.refused;
+        }
+        for shard in self.map.shards_at(node) {
+            self.shards.remove(&shard);
+            self.model.lost.insert(shard);
+        }
+        let lost = &self.model.lost;
+        self.tokens.retain(|_, (_, _, call)| !lost.contains(&call.shard));
+        // A file whose object is not known to its shard yet may have it there too.
+        let mut files = self.files.borrow_mut();
+        for inode in files.known() {
+            let record = self.shards.get(&inode.shard()).and_then(|shard| shard.back().inode(inode));
+            if record.and_then(|record| record.layout.object()).is_none_or(|object| object.node() == node) {
+                files.forget(inode);
+            }
+        }
+    }
+
+    /// A session is over for the storage servers: its objects without a file are collected by the rule.
+    pub(super) fn collect(&mut self, session: SessionId) {
+        let nodes: Vec<NodeId> = self.storage.keys().copied().collect();
+        for node in nodes {
+            let mut effects = Vec::new();
+            if let Some(storage) = self.storage.get_mut(&node) {
+                storage.collector.session_ended(session, &mut effects);
+            }
+            while let Some(effect) = effects.pop() {
+                self.collect_one(node, effect, &mut effects);
+            }
+        }
+    }
+
+    fn collect_one(&mut self, node: NodeId, effect: CollectorEffect, more: &mut Vec<CollectorEffect>) {
+        let Some(storage) = self.storage.get_mut(&node) else { return };
+        match effect {
+            CollectorEffect::List { first, count } => {
+                let last = ObjectId::new(first.node(), first.sequence() + u64::from(count) - 1);
+                let of_batch = storage.objects().filter(|(object, _)| (first..=last).contains(object));
+                let listed: Vec<_> = of_batch.map(|(object, inode)| (inode, object)).collect();
+                storage.collector.listed(&listed, more);
+            }
+            CollectorEffect::AskShard { inode, object } => {
+                let known = match self.shards.get(&inode.shard()) {
+                    None => Err(Error::Unreachable),
+                    Some(shard) => match shard.back().inode(inode) {
+                        None => Err(Error::NotFound),
+                        Some(record) => Ok(record.layout.object() == Some(object)),
+                    },
+                };
+                storage.collector.shard_says(inode, object, &known, more);
+            }
+            CollectorEffect::Remove { object, .. } => {
+                self.tally.orphans += 1;
+                storage.remove(object);
+            }
+        }
+    }
+}
