@@ -9,8 +9,6 @@ from weft import SOCKETS, Weft
 SHARE = 6
 REQUESTS = ["4KiB", "64KiB", "1MiB", "4MiB"]
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
-# The pump's rate does not depend on more than this, and it has many ways.
-PUMP_BYTES_MAX = 512 << 20
 GIB = 1 << 30
 
 
@@ -51,7 +49,7 @@ def cells(session, processes, request):
 
     def of_pump(socket):
         def cell():
-            found = files.pump(session, socket, processes, min(each * processes, PUMP_BYTES_MAX))
+            found = files.pump(session, socket, processes, each * processes)
             return {("pump", socket, operation, request, processes, way): rate for (operation, way), rate in found.items()}
         return cell
 

@@ -203,6 +203,10 @@ impl BulkConnection for Pooled {
         self.bulk.outstanding()
     }
 
+    fn in_flight_bytes(&self) -> usize {
+        self.bulk.in_flight_bytes()
+    }
+
     fn descriptor(&mut self, request: &DataRequest) -> weft_transport::Result<(DataReply, Passed)> {
         self.bulk.descriptor(request)
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use weft_protocol::handshake::Purpose;
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::{Error, NodeId, NodeRecord, Result, SessionId, SlotIndex};
-use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, TransportError, connect};
+use weft_transport::{BulkConnection, ControlConnection, DataEnd, Peer, Socket, SocketBulk, TransportError, connect};
 
 /// Slots for callers; the last one is kept for answering recalls, which must never wait for callers.
 const CALLER_SLOTS_MAX: u16 = SLOTS_MAX - 1;
@@ -166,7 +166,7 @@ impl Link {
 
     fn new_data(&self, identity: &Identity, tcp_only: bool) -> Result<Box<dyn BulkConnection>> {
         let socket = self.connect(identity, Purpose::Data, tcp_only)?;
-        socket.tune_for_data();
+        socket.tune_for_data(DataEnd::Client);
         Ok(Box::new(SocketBulk::new(socket)))
     }
 

@@ -32,8 +32,8 @@ use weft_protocol::{
 };
 use weft_transport::BulkConnection;
 
-/// Runs on their way at once: one is taken by the server while the next is filled.
-const RUNS_OUTSTANDING_MAX: usize = 2;
+/// A run's length at most, bytes: small enough to be in the processor's cache still when it is sent.
+const RUN_BYTES_MAX: usize = 256 << 10;
 /// How long a recall waits for calls that are using a passed descriptor.
 const DESCRIPTOR_USE_MAX: Duration = Duration::from_secs(1);
 
@@ -123,7 +123,7 @@ impl OpenInode {
                 held: None,
                 object_is_new: false,
                 dirty: false,
-                run: WriteBehind::new(buffer_bytes),
+                run: WriteBehind::new(buffer_bytes.min(RUN_BYTES_MAX)),
                 sending: None,
                 spare: Vec::new(),
                 descriptor: Descriptor::NotAsked,

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weft_protocol::Error;
 use weft_protocol::handshake::Purpose;
-use weft_transport::{Peer, Socket, TransportError, accept};
+use weft_transport::{DataEnd, Peer, Socket, TransportError, accept};
 
 /// Handshakes under way at once.
 const HANDSHAKES_MAX: usize = 256;
@@ -131,7 +131,7 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
 
 fn serve_data(node: &Arc<Node>, socket: &Socket, peer: &Peer) {
     let Some(server) = &node.store else { return };
-    socket.tune_for_data();
+    socket.tune_for_data(DataEnd::Server);
     lock(&node.sessions).opened(peer.session, None);
     node.connections.fetch_add(1, Ordering::Relaxed);
     let result = DataConnection::new(node, &*server.store, socket, peer).serve();

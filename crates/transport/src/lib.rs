@@ -6,18 +6,21 @@
 //! * [`ControlConnection`] carries requests and replies, [`BulkConnection`] file data: the trait that RDMA implements
 //!   beside sockets ([`SocketBulk`]).
 //!
-//! Not here: what the messages mean; threads; event loops. No unsafe code: system calls go through `rustix`.
+//! Not here: what the messages mean; threads; event loops. No unsafe code: system calls go through `rustix` and
+//! `weft-sys`.
 
 pub mod bulk;
 pub mod control;
 pub mod handshake;
+mod low_water;
 pub mod pass;
 pub mod socket;
 
 pub use bulk::{BulkConnection, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
 pub use handshake::{Peer, accept, connect};
-pub use socket::{LOOK_BEFORE_SLEEP, Socket, SocketKind};
+pub use low_water::Pieces;
+pub use socket::{DataEnd, LOOK_BEFORE_SLEEP, Socket, SocketKind};
 
 /// Why a connection could not be made or was lost.
 #[derive(Debug, thiserror::Error)]

@@ -3,6 +3,7 @@
 //! Calls block, and move bytes between the kernel and the memory they are given: no buffer of our own stands between.
 //! A signal that interrupts a call does not show.
 
+use crate::low_water::Pieces;
 use crate::{Result, TransportError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -39,9 +40,18 @@ const UNIX_BUFFER_BYTES: usize = 1 << 20;
 /// cores an empty call takes 60 us when both sides sleep, 10 us when they do not.
 pub const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
-/// Socket buffers of data connections over loopback TCP, bytes. Measured (docs/performance.md): with megabytes on their
-/// way each byte is fetched from memory twice more.
-const LOCAL_TCP_BUFFER_BYTES: usize = 256 << 10;
+/// Socket buffers of data connections over loopback TCP, bytes: what clients write, and what they read. Measured
+/// (docs/performance.md): written bytes lie in the buffer, and with megabytes of them on their way each is fetched from
+/// memory twice more; of bytes that are read only their pages' addresses lie there.
+const LOCAL_WRITTEN_BUFFER_BYTES: usize = 512 << 10;
+const LOCAL_READ_BUFFER_BYTES: usize = 1 << 20;
+
+/// Which end of a data connection a socket is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataEnd {
+    Client,
+    Server,
+}
 
 impl Socket {
     /// Connects to `IP:PORT`.
@@ -71,14 +81,25 @@ impl Socket {
     }
 
     /// Bounds what is on its way on a TCP connection inside one machine to what fits its processor's cache: see
-    /// [`LOCAL_TCP_BUFFER_BYTES`]. A connection that leaves the machine keeps the kernel's own sizes, which grow with
-    /// the link.
-    pub fn tune_for_data(&self) {
-        let local = |address: SocketAddr| address.ip().is_loopback();
-        if self.kind == SocketKind::Tcp && self.peer_address().is_some_and(local) {
+    /// [`LOCAL_WRITTEN_BUFFER_BYTES`]. A connection that leaves the machine keeps the kernel's own sizes, which grow
+    /// with the link.
+    pub fn tune_for_data(&self, end: DataEnd) {
+        if self.kind == SocketKind::Tcp && self.is_local() {
+            let (send, receive) = match end {
+                DataEnd::Client => (LOCAL_WRITTEN_BUFFER_BYTES, LOCAL_READ_BUFFER_BYTES),
+                DataEnd::Server => (LOCAL_READ_BUFFER_BYTES, LOCAL_WRITTEN_BUFFER_BYTES),
+            };
             // A matter of speed only: where it fails, the kernel's sizes stay.
-            let _ = sockopt::set_socket_send_buffer_size(&self.fd, LOCAL_TCP_BUFFER_BYTES);
-            let _ = sockopt::set_socket_recv_buffer_size(&self.fd, LOCAL_TCP_BUFFER_BYTES);
+            let _ = sockopt::set_socket_send_buffer_size(&self.fd, send);
+            let _ = sockopt::set_socket_recv_buffer_size(&self.fd, receive);
+        }
+    }
+
+    /// Whether the peer is on this machine, as far as its address tells.
+    pub fn is_local(&self) -> bool {
+        match self.kind {
+            SocketKind::Unix => true,
+            SocketKind::Tcp => self.peer_address().is_some_and(|address| address.ip().is_loopback()),
         }
     }
 
@@ -178,6 +199,18 @@ impl Socket {
         let mut have = 0;
         while have < bytes.len() {
             let Some(rest) = bytes.get_mut(have..) else { break };
+            have += self.receive_some(rest)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Socket::receive_exact`], with few wake-ups, for many bytes that are certainly on their way: `piece_bytes`
+    /// at a time.
+    pub fn receive_in_pieces(&self, bytes: &mut [u8], piece_bytes: usize) -> Result<()> {
+        let mut pieces = Pieces::of(self, piece_bytes);
+        let mut have = 0;
+        while let Some(rest) = bytes.get_mut(have..).filter(|rest| !rest.is_empty()) {
+            pieces.wait(rest.len());
             have += self.receive_some(rest)?;
         }
         Ok(())

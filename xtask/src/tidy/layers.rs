@@ -10,6 +10,7 @@ use std::process::Command;
 /// The level of each package. One depends on lower ones only.
 const LEVELS: &[(&str, u8)] = &[
     ("weft-protocol", 0),
+    ("weft-sys", 0),
     ("weft-client-core", 2),
     ("weft-metadata", 2),
     ("weft-storage", 2),
@@ -36,7 +37,7 @@ const PURE: &[(&str, &str)] = &[
 ];
 /// What no pure package depends on.
 const IMPURE_PACKAGES: &[&str] =
-    &["weft-transport", "weft-store-io", "rustix", "nix", "libc", "getrandom", "signal-hook", "tracing"];
+    &["weft-sys", "weft-transport", "weft-store-io", "rustix", "nix", "libc", "getrandom", "signal-hook", "tracing"];
 /// What no pure package calls.
 const IMPURE_WORDS: &[&str] = &[
     "std::fs",

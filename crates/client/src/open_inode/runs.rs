@@ -3,7 +3,7 @@
 //! A run's memory is kept until the server has answered for it: when its connection breaks it is written again on
 //! another.
 
-use super::{Descriptor, RUNS_OUTSTANDING_MAX, Sending, State};
+use super::{Descriptor, Sending, State};
 use crate::client::Inner;
 use crate::data_calls::{request, write_descriptor};
 use crate::reader::DESCRIPTOR_WINDOW_BYTES;
@@ -13,6 +13,14 @@ use std::sync::atomic::Ordering;
 use weft_client_core::Taken;
 use weft_protocol::data::{DataOperation, DataRequest};
 use weft_protocol::{Error, Result};
+
+impl Sending {
+    /// Whether another run of so many bytes has to wait until one that is on its way has arrived.
+    fn is_full(&self, bytes: usize) -> bool {
+        let on_their_way: usize = self.requests.iter().map(|request| request.bytes as usize).sum();
+        on_their_way > 0 && on_their_way + bytes > self.connection.in_flight_bytes()
+    }
+}
 
 impl State {
     /// Adds bytes to the run, and sends it when it is full or they do not continue it.
@@ -56,7 +64,7 @@ impl State {
         }
         let held = self.held.ok_or(Error::NoObject)?;
         let request = request(self.inode(), DataOperation::Write, held, offset, bytes.len());
-        while self.sending.as_ref().is_some_and(|sending| sending.requests.len() >= RUNS_OUTSTANDING_MAX) {
+        while self.sending.as_ref().is_some_and(|sending| sending.is_full(bytes.len())) {
             self.finish_one(inner);
         }
         let mut sending = match self.sending.take() {

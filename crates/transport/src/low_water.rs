@@ -1,0 +1,102 @@
+//! Receiving much with few wake-ups.
+//!
+//! A TCP reader that sleeps is woken by every packet. Over loopback sender and reader then take turns every 64 KiB, and
+//! on few cores half of the processor's time goes into that. Whoever knows that more bytes are certainly on their way
+//! sleeps until a larger piece of them is there (`SO_RCVLOWAT`). Measured in docs/performance.md.
+
+use crate::{Socket, SocketKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::AsFd;
+
+/// Longest sleep for a piece; then what is there is taken. The kernel wakes a reader also when its buffer is full, so
+/// this is for what it may not foresee.
+const PIECE_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// The kernel's default: any byte wakes.
+const ANY: usize = 1;
+
+/// A transfer that is received in pieces. When it is dropped, any byte wakes the reader again.
+pub struct Pieces<'a> {
+    socket: &'a Socket,
+    piece_bytes: usize,
+    low_water: usize,
+}
+
+impl<'a> Pieces<'a> {
+    /// Of `piece_bytes` each, the last one shorter. Over Unix sockets, whose kernel side does not know it, readers are
+    /// woken as ever.
+    pub fn of(socket: &'a Socket, piece_bytes: usize) -> Self {
+        Self { socket, piece_bytes, low_water: ANY }
+    }
+
+    /// Sleeps until a piece is there, where `left` bytes are certainly still to come. An error of the connection shows
+    /// in the receive that follows.
+    pub fn wait(&mut self, left: usize) {
+        if self.socket.kind() == SocketKind::Unix {
+            return;
+        }
+        self.set(left.min(self.piece_bytes));
+        let mut polled = [PollFd::new(self.socket, PollFlags::IN)];
+        if poll(&mut polled, Some(&PIECE_WAIT)) != Ok(1) {
+            self.set(ANY);
+        }
+    }
+
+    fn set(&mut self, bytes: usize) {
+        // A matter of speed only: where the kernel refuses, it wakes more often.
+        if bytes != self.low_water && weft_sys::set_receive_low_water(self.socket.as_fd(), bytes).is_ok() {
+            self.low_water = bytes;
+        }
+    }
+}
+
+impl Drop for Pieces<'_> {
+    fn drop(&mut self) {
+        self.set(ANY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    fn pair() -> (Socket, Socket) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Socket::from_tcp(client).unwrap(), Socket::from_tcp(listener.accept().unwrap().0).unwrap())
+    }
+
+    #[test]
+    fn a_reader_sleeps_until_a_piece_is_there() {
+        let (sender, reader) = pair();
+        sender.send_all(&[7; 1000]).unwrap();
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(10));
+            sender.send_all(&[7; 3000]).unwrap();
+            sender
+        });
+        let mut pieces = Pieces::of(&reader, 4000);
+        pieces.wait(10_000);
+        let mut bytes = [0; 10_000];
+        assert_eq!(reader.receive_now(&mut bytes).unwrap(), Some(4000));
+        drop(pieces);
+        writer.join().unwrap().send_all(&[8]).unwrap();
+        assert_eq!(reader.receive_some(&mut bytes).unwrap(), 1, "any byte wakes again");
+    }
+
+    #[test]
+    fn what_never_becomes_a_piece_is_received_all_the_same() {
+        let (sender, reader) = pair();
+        sender.send_all(&[7; 1000]).unwrap();
+        let since = Instant::now();
+        let mut bytes = [0; 4000];
+        let mut pieces = Pieces::of(&reader, 4000);
+        pieces.wait(4000);
+        assert_eq!(reader.receive_some(&mut bytes).unwrap(), 1000);
+        drop(sender);
+        pieces.wait(3000);
+        assert!(reader.receive_some(&mut bytes).is_err(), "the end of the stream is noticed");
+        assert!(since.elapsed() < Duration::from_secs(5));
+    }
+}
