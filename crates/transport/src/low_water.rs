@@ -28,8 +28,8 @@ impl<'a> Pieces<'a> {
         Self { socket, piece_bytes, low_water: ANY }
     }
 
-    /// Sleeps until a piece is there, where `left` bytes are certainly still to come. An error of the connection shows
-    /// in the receive that follows.
+    /// Sleeps until a piece is there, where `left` bytes are certainly still to come. Less may be there when it
+    /// returns, so the receive that follows should not wait; an error of the connection shows in it.
     pub fn wait(&mut self, left: usize) {
         if self.socket.kind() == SocketKind::Unix {
             return;
@@ -93,10 +93,10 @@ mod tests {
         let mut bytes = [0; 4000];
         let mut pieces = Pieces::of(&reader, 4000);
         pieces.wait(4000);
-        assert_eq!(reader.receive_some(&mut bytes).unwrap(), 1000);
+        assert_eq!(reader.receive_now(&mut bytes).unwrap(), Some(1000));
         drop(sender);
         pieces.wait(3000);
-        assert!(reader.receive_some(&mut bytes).is_err(), "the end of the stream is noticed");
+        assert!(reader.receive_now(&mut bytes).is_err(), "the end of the stream is noticed");
         assert!(since.elapsed() < Duration::from_secs(5));
     }
 }

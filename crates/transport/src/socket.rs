@@ -46,6 +46,9 @@ pub const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 const LOCAL_WRITTEN_BUFFER_BYTES: usize = 512 << 10;
 const LOCAL_READ_BUFFER_BYTES: usize = 1 << 20;
 
+/// Fewer bytes are not worth the calls that receiving in pieces takes.
+const PIECES_FROM_BYTES: usize = 96 << 10;
+
 /// Which end of a data connection a socket is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataEnd {
@@ -204,14 +207,18 @@ impl Socket {
         Ok(())
     }
 
-    /// As [`Socket::receive_exact`], with few wake-ups, for many bytes that are certainly on their way: `piece_bytes`
-    /// at a time.
+    /// As [`Socket::receive_exact`], with few wake-ups, for bytes that are certainly on their way: `piece_bytes` at a
+    /// time, if they are many.
     pub fn receive_in_pieces(&self, bytes: &mut [u8], piece_bytes: usize) -> Result<()> {
+        if bytes.len() < PIECES_FROM_BYTES || self.kind == SocketKind::Unix {
+            return self.receive_exact(bytes);
+        }
         let mut pieces = Pieces::of(self, piece_bytes);
         let mut have = 0;
         while let Some(rest) = bytes.get_mut(have..).filter(|rest| !rest.is_empty()) {
             pieces.wait(rest.len());
-            have += self.receive_some(rest)?;
+            // Without waiting: a receive that sleeps would be woken when as much has come again.
+            have += self.receive_now(rest)?.unwrap_or(0);
         }
         Ok(())
     }
