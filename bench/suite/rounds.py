@@ -9,20 +9,24 @@ class CellFailed(Exception):
 
 
 class Samples:
-    """Figures by key, one per round; a key is a tuple of texts and numbers."""
+    """Figures by key; a key is a tuple of texts and numbers. What is measured several times in a round counts as one:
+    the median."""
 
     def __init__(self):
         self._of = {}
         self.failures = {}
 
     def add(self, round_number, key, value):
-        self._of.setdefault(key, {})[round_number] = value
+        self._of.setdefault(key, {}).setdefault(round_number, []).append(value)
+
+    def _rounds(self, key):
+        return {number: statistics.median(values) for number, values in self._of.get(key, {}).items()}
 
     def fail(self, label, reason):
         self.failures.setdefault(label, reason)
 
     def values(self, key):
-        return list(self._of.get(key, {}).values())
+        return list(self._rounds(key).values())
 
     def keys(self, beginning):
         return [key for key in self._of if key[:len(beginning)] == beginning]
@@ -42,7 +46,7 @@ class Samples:
 
     def ratio(self, key, other):
         """Median over rounds of the ratio within a round."""
-        mine, theirs = self._of.get(key, {}), self._of.get(other, {})
+        mine, theirs = self._rounds(key), self._rounds(other)
         ratios = [mine[n] / theirs[n] for n in mine if theirs.get(n)]
         return statistics.median(ratios) if ratios else None
 
