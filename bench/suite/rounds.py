@@ -8,6 +8,15 @@ class CellFailed(Exception):
     """A cell could not be measured; the text is for the reader of the table."""
 
 
+class Ratio(float):
+    """A median over rounds; `high` is the highest of them."""
+
+    def __new__(cls, ratios):
+        ratio = super().__new__(cls, statistics.median(ratios))
+        ratio.high = max(ratios)
+        return ratio
+
+
 class Samples:
     """Figures by key; a key is a tuple of texts and numbers. What is measured several times in a round counts as one:
     the median."""
@@ -48,7 +57,7 @@ class Samples:
         """Median over rounds of the ratio within a round."""
         mine, theirs = self._rounds(key), self._rounds(other)
         ratios = [mine[n] / theirs[n] for n in mine if theirs.get(n)]
-        return statistics.median(ratios) if ratios else None
+        return Ratio(ratios) if ratios else None
 
     def reasons(self):
         """Lines for below the table, one per reason."""

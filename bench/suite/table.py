@@ -25,36 +25,48 @@ def ratio(value):
     return None if value is None else f"{value:.2f}"
 
 
+# Verdicts, the worse the lower. CLOSE: the median misses the goal, and a round reached it.
+NO, CLOSE, YES = range(3)
+WORDS = {NO: "**no**", CLOSE: "**no**, within the spread", YES: "yes"}
+
+
 class Goals:
     """Counts what was reached; a goal that could not be judged is neither."""
 
     def __init__(self):
-        self.met = self.missed = 0
+        self.verdicts = []
 
-    def judge(self, verdict, why=""):
-        """`verdict`: true, false, or None when a figure is missing."""
+    def judge(self, verdict):
+        """`verdict`: one of the above, or None when a figure is missing."""
         if verdict is None:
             return None
-        self.met += bool(verdict)
-        self.missed += not verdict
-        return ("yes" if verdict else "**no**") + (f" ({why})" if why else "")
+        self.verdicts.append(verdict)
+        return WORDS[verdict]
 
     def line(self):
-        return f"Goals met: {self.met} of {self.met + self.missed}.\n"
+        close = self.verdicts.count(CLOSE)
+        more = f"; {close} missed by less than the spread of the rounds" if close else ""
+        return f"Goals met: {self.verdicts.count(YES)} of {len(self.verdicts)}{more}.\n"
 
 
 def at_least(value, bound):
-    return None if value is None else value >= bound
+    if value is None:
+        return None
+    return YES if value >= bound else CLOSE if value.high >= bound else NO
+
+
+def below(value, bound):
+    return None if value is None else YES if value < bound else NO
 
 
 def both(*verdicts):
     """No as soon as one is no; unknown when one is and none is no."""
-    if any(verdict is False for verdict in verdicts):
-        return False
-    return None if any(verdict is None for verdict in verdicts) else True
+    if NO in verdicts:
+        return NO
+    return None if None in verdicts else min(verdicts)
 
 
 def either(*verdicts):
-    if any(verdict for verdict in verdicts):
-        return True
-    return None if any(verdict is None for verdict in verdicts) else False
+    if YES in verdicts:
+        return YES
+    return None if None in verdicts else max(verdicts)

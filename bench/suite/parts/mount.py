@@ -111,7 +111,7 @@ def data_row(samples, goals, mode, processes, operation, request):
     of_native, of_peer = samples.ratio(key, native), samples.ratio(key, peer)
     verdict = None
     if peer_options and operation != "reread":
-        verdict = None if of_peer is None else of_peer > 1.0
+        verdict = at_least(of_peer, 1.0)
         if request in GOAL_REQUESTS:
             bound = 0.60 if mode == "" and operation == "write" else 0.80
             verdict = both(verdict, at_least(of_native, bound))

@@ -5,7 +5,7 @@ import statistics
 import time
 
 from rounds import CellFailed, Clock, Samples, measure
-from table import Goals, spread, table
+from table import Goals, below, spread, table
 from weft import Weft, memory_bytes, ticks
 
 SHARE = 1
@@ -70,7 +70,7 @@ def text(samples):
     rows = []
     for label, name, bound, form in lines:
         value = samples.median((name,))
-        verdict = goals.judge(None if value is None else value < bound)
+        verdict = goals.judge(below(value, bound))
         shown = None if value is None else format(value, form)
         rows.append([label, shown, spread(samples.spread((name,)), lambda v: format(v, form)), f"< {bound}", verdict])
     return ("## Nodes: sixteen on one machine\n\n" + table(["what", ">weft", ">spread", ">goal", "goal met"], rows) + "\n"
