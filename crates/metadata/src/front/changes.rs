@@ -54,7 +54,7 @@ impl<K: KeyValue> Shard<K> {
             let holder = match self.leases.holder(&key, session) {
                 Some(holder) => Holder { stamp, ..holder },
                 None if self.back.inode(attributes.inode).is_none() => return Some(Some(Err(Error::Stale))),
-                None => Holder { session, mode: LeaseMode::Open, writing: access.writes(), stamp },
+                None => Holder { session, mode: LeaseMode::Open, writing: access.writes(), unreported: false, stamp },
             };
             self.leases.set(key, holder);
             *grants = self.told_of_data(session, key, holder.mode);
@@ -148,6 +148,9 @@ impl<K: KeyValue> Shard<K> {
         let session = call.session();
         match answer {
             ShardAnswer::Entry { attributes, grants } => {
+                if let ShardRequest::Commit { inode, .. } = call.request {
+                    self.reported(session, inode);
+                }
                 *grants = self.grant_name(call) | self.grant_attributes(session, attributes);
                 if let ShardRequest::MakeDirectory { .. } = call.request {
                     // It is empty, and that is all there is to know of it.

@@ -51,9 +51,18 @@ impl<K: KeyValue> Shard<K> {
         };
         let mode = own.map_or(granted, |own| own.mode.max(granted));
         let writing = writes || own.is_some_and(|own| own.writing);
+        let unreported = mode == LeaseMode::Exclusive && own.is_some_and(|own| writes_through(own) || own.unreported);
         let stamp = self.next_grant_stamp();
-        self.leases.set(key, Holder { session, mode, writing, stamp });
+        self.leases.set(key, Holder { session, mode, writing, unreported, stamp });
         self.told_of_data(session, key, mode)
+    }
+
+    /// The session has told what it has made of the file.
+    pub(super) fn reported(&mut self, session: SessionId, inode: InodeNumber) {
+        let key = LeaseKey::Data(inode);
+        if let Some(holder) = self.leases.holder(&key, session).filter(|holder| holder.unreported) {
+            self.leases.set(key, Holder { unreported: false, ..holder });
+        }
     }
 
     /// What a session is told that it holds. While it is asked to give something up, it is told of nothing that it has
@@ -169,7 +178,9 @@ impl<K: KeyValue> Shard<K> {
                 return Err(Answered::Park(Pause { recalls, ..Pause::until(Wait::Recalls, vec![key]) }));
             }
             // Who is asked to give up `Exclusive` may have done so, and write through the server, before we hear of it.
-            asks_storage |= writes_through(*holder) || self.recalls.find(key, holder.session).is_some();
+            // Nor does the session itself, by another call of its own, know at once that its word counts now.
+            asks_storage |= writes_through(*holder) || holder.unreported;
+            asks_storage |= self.recalls.find(key, holder.session).is_some();
         }
         if asks_storage && let Some(object) = inode.layout.object() {
             match call.told(number, object) {

@@ -25,6 +25,9 @@ pub struct Holder {
     pub mode: LeaseMode,
     /// Of `Data`: the session has opened the file for writing since it holds the key.
     pub writing: bool,
+    /// Of `Data`: it was writing through the storage server before it got its exclusive lease, and has not reported what
+    /// came of it since.
+    pub unreported: bool,
     /// Stamp of the latest reply that granted it: what the client gives back of an earlier one, it still has.
     pub stamp: u64,
 }
@@ -198,7 +201,7 @@ mod tests {
     use super::*;
 
     fn holder(session: u64, mode: LeaseMode) -> Holder {
-        Holder { session: SessionId(session), mode, writing: false, stamp: 1 }
+        Holder { session: SessionId(session), mode, writing: false, unreported: false, stamp: 1 }
     }
 
     #[test]
