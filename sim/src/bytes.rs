@@ -156,15 +156,19 @@ impl Files {
         }
     }
 
-    /// An open with O_TRUNC that began at `since` was answered.
-    pub fn open_cut_ended(&mut self, inode: InodeNumber, since: Moment) {
+    /// An open with O_TRUNC that began at `since` has ended, well or not.
+    pub fn open_cut_ended(&mut self, inode: InodeNumber, since: Moment, well: bool) {
         let ended = self.moment();
         let is_it = |operation: &&mut Operation| {
             operation.ended.is_none() && operation.by.is_none() && operation.deed == Deed::Cut { size: 0 }
         };
         if let Some(operation) = self.file(inode).operations.iter_mut().find(is_it) {
             operation.begun = operation.begun.min(since);
-            operation.ended = Some(ended);
+            if well {
+                operation.ended = Some(ended);
+            } else {
+                operation.doubtful = true;
+            }
         }
     }
 

@@ -216,11 +216,16 @@ impl Client {
                 ShardAnswer::Removed { time, inode, links },
             ) => {
                 process.name_gone(*inode, *links);
+                cache.forget_attributes(*inode);
+                if call.resent {
+                    cache.directory_changed(*parent);
+                    cache.forget_name(*parent, name, stamp);
+                    return;
+                }
                 let directories = -i32::from(matches!(call.request, ShardRequest::RemoveDirectory { .. }));
                 let change = DirectoryChange { entries: -1, directories, time: *time };
                 cache.directory_became(*parent, change, stamp);
                 cache.name_removed(*parent, name, stamp);
-                cache.forget_attributes(*inode);
             }
             (
                 ShardRequest::Rename { parent, name, new_parent, new_name, .. },

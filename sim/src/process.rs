@@ -98,10 +98,11 @@ pub struct Process {
     working: RefCell<BTreeSet<(ShardId, u64)>>,
     /// No program begins anything more.
     pub ending: Cell<bool>,
-    /// An open with O_TRUNC is on its way.
-    pub is_cutting: Cell<bool>,
-    /// Opens on their way.
+    /// Opens on their way, and the files that were reported meanwhile, with the stamps of the answers.
     pub opening: Cell<u32>,
+    pub reported: RefCell<BTreeMap<InodeNumber, u64>>,
+    /// Own reports and changes of files, over all.
+    pub reports: Cell<u64>,
     /// Leases of closed files to be given back.
     pub closed: RefCell<Vec<(LeaseKey, u64)>>,
     pub files: Rc<RefCell<Files>>,
@@ -137,8 +138,9 @@ impl Process {
             recalls: RefCell::default(),
             working: RefCell::default(),
             ending: Cell::new(false),
-            is_cutting: Cell::new(false),
             opening: Cell::new(0),
+            reported: RefCell::default(),
+            reports: Cell::new(0),
             closed: RefCell::default(),
             files: Rc::clone(files),
             random: RefCell::new(Random::new(seed)),
@@ -175,6 +177,12 @@ impl Process {
     /// Whether the session's term at the shard of this inode holds, so that its leases do.
     pub fn holds(&self, shard: ShardId) -> bool {
         self.cache.borrow().holds_ms(shard, self.now_ms.get()) > 0
+    }
+
+    /// Number of an own report or change of a file that was just answered.
+    pub fn next_report(&self) -> u64 {
+        self.reports.set(self.reports.get() + 1);
+        self.reports.get()
     }
 
     /// A number that nothing else has.

@@ -5,13 +5,13 @@
 //! read is compared with it.
 
 use crate::bytes::OperationId;
-use crate::file::{OpenFile, Opened, Options, ReadVia, request};
+use crate::file::{OpenFile, Options, ReadVia, request};
 use crate::process::{Ask, Io};
 use crate::reader::{Reader, Source};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
-use weft_client_core::{Cached, DirectoryChange};
+use weft_client_core::{Cached, DirectoryChange, Opened};
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::recall::Recall;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, ShardRequest};
@@ -83,9 +83,6 @@ fn choose_options(io: &Io) -> Options {
 
 async fn open(io: &Io, parent: InodeNumber, name: &Name, options: Options) -> Result<Handle> {
     let process = &io.process;
-    while process.is_cutting.get() {
-        io.sleep(1).await;
-    }
     let known = process.cache.borrow().lookup(parent, name, process.now_ms.get());
     if let Cached::Found(inode, FileKind::Regular) = known
         && !options.truncate
@@ -94,22 +91,13 @@ async fn open(io: &Io, parent: InodeNumber, name: &Name, options: Options) -> Re
     {
         return Ok(Handle::new(io, file, options));
     }
-    // An open that cuts tells with its answer only which file it was. If that may be in use here, what is gathered of
-    // it and what is reported would pass the cut: then it is cut when it is open, under its lock.
-    let in_use = process.opening.get() > 0 || process.open.borrow().values().any(|file| file.handles.get() > 0);
-    let cuts = options.truncate && !in_use;
-    process.is_cutting.set(cuts);
     process.opening.set(process.opening.get() + 1);
-    let opened = ask_to_open(io, parent, name, Options { truncate: cuts, ..options }).await;
+    let opened = ask_to_open(io, parent, name, options).await;
     process.opening.set(process.opening.get() - 1);
-    if cuts {
-        process.is_cutting.set(false);
+    if process.opening.get() == 0 {
+        process.reported.borrow_mut().clear();
     }
-    let handle = opened?;
-    if options.truncate && !cuts {
-        handle.truncate(0).await;
-    }
-    Ok(handle)
+    opened
 }
 
 /// Opens under a lease that is still held: no message.
@@ -146,9 +134,6 @@ async fn ask_to_open(io: &Io, parent: InodeNumber, name: &Name, options: Options
         _ => return Err(Error::IsDirectory),
     };
     let inode = attributes.inode;
-    if options.truncate {
-        process.files.borrow_mut().open_cut_ended(inode, since);
-    }
     {
         let mut cache = process.cache.borrow_mut();
         if answer.resent {
@@ -163,20 +148,31 @@ async fn ask_to_open(io: &Io, parent: InodeNumber, name: &Name, options: Options
         }
         cache.learn_attributes(&attributes, grants, stamp);
     }
-    let file = {
+    let (file, in_use) = {
         let mut open = process.open.borrow_mut();
         let file = open.entry(inode).or_insert_with(|| Rc::new(OpenFile::new(&attributes, process.session.get())));
         file.handles.set(file.handles.get() + 1);
-        Rc::clone(file)
+        (Rc::clone(file), file.handles.get() > 1)
     };
     let handle = Handle::new(io, Rc::clone(&file), options);
     let learnt = async {
         file.opened(io, options, &Opened { attributes, capability, grants, stamp, session }).await?;
         file.leased_size(io).await
     };
-    match learnt.await {
-        Ok(Some(size)) => process.check(process.files.borrow_mut().compare_size(inode, size, since)),
-        Ok(None) => {}
+    let mut learnt = learnt.await;
+    if learnt.is_ok() && options.truncate && (in_use || process.reported.borrow().contains_key(&inode)) {
+        // What others of this process had gathered, and reported, may have passed the cut of the open.
+        learnt = handle.truncate(0).await.map(|()| None);
+    }
+    if options.truncate {
+        process.files.borrow_mut().open_cut_ended(inode, since, learnt.is_ok());
+        process.ask(Ask::Settle);
+    }
+    match learnt {
+        Ok(Some(size)) if !options.truncate => {
+            process.check(process.files.borrow_mut().compare_size(inode, size, since));
+        }
+        Ok(_) => {}
         Err(error) => {
             handle.close().await;
             return Err(error);
@@ -192,14 +188,12 @@ async fn closed(io: &Io, file: &Rc<OpenFile>) {
     if file.handles.get() > 0 {
         return;
     }
-    let keep =
-        file.lock(io).await.is_ok_and(|state| state.mode >= LeaseMode::Shared && state.error.is_none() && !state.dirty);
-    // A reply that opens it again may be on its way, and older than what is known here.
-    if !keep && process.opening.get() == 0 {
+    let keep = file.lock(io).await.map_or_else(|_| file.dirty.get(), |state| state.known.is_kept());
+    if !keep {
         process.give_back_idle(file.inode, file.stamp.get());
     }
     let idle: Vec<Rc<OpenFile>> =
-        process.open.borrow().values().filter(|file| file.handles.get() == 0).cloned().collect();
+        process.open.borrow().values().filter(|file| file.handles.get() == 0 && !file.dirty.get()).cloned().collect();
     if idle.len() > IDLE_MAX
         && let Some(oldest) = idle.first()
     {
@@ -227,7 +221,9 @@ impl Handle {
         let bytes = 1 + below(&self.io, if below(&self.io, 4) == 0 { REQUEST_BYTES } else { 24 });
         match choice {
             0 => self.flush().await,
-            1 if writes && self.file.has_object.get() => self.truncate(below(&self.io, FILE_BYTES)).await,
+            1 if writes && self.file.has_object.get() => {
+                let _told = self.truncate(below(&self.io, FILE_BYTES)).await;
+            }
             2 | 3 => self.stat().await,
             4..=9 if writes => self.write(bytes).await,
             _ if reads => self.read(bytes).await,
@@ -341,7 +337,7 @@ impl Handle {
     async fn attributes(&self) -> Result<Attributes> {
         let (process, inode) = (&self.io.process, self.file.inode);
         loop {
-            let reports = self.file.reports.get();
+            let since = process.reports.get();
             let known = process.cache.borrow().attributes(inode, process.now_ms.get()).cloned();
             let (asked, mut attributes) = match known {
                 Some(known) => (false, known),
@@ -352,19 +348,20 @@ impl Handle {
                     (true, attributes)
                 }
             };
-            if self.file.overlay(&self.io, &mut attributes, asked, reports).await? {
+            if self.file.overlay(&self.io, &mut attributes, asked, since).await? {
                 return Ok(attributes);
             }
         }
     }
 
-    async fn truncate(&self, size: u64) {
+    async fn truncate(&self, size: u64) -> Result<()> {
         let (process, inode) = (&self.io.process, self.file.inode);
         let operation = process.files.borrow_mut().cut(process.id, inode, size);
         process.note(|| format!("truncate inode {inode} to {size}"));
         let result = self.file.set_size(&self.io, size).await.map(|()| true);
         process.note(|| format!("truncated inode {inode} to {size}: {result:?}"));
         self.done(operation, false, &result);
+        result.map(|_| ())
     }
 }
 
@@ -386,11 +383,13 @@ async fn give_up(io: &Io, session: SessionId, recall: &Recall) -> LeaseMode {
     let open = process.open.borrow().get(&inode).cloned();
     match open {
         Some(file) => {
-            let weakened = file.weaken(io, session).await;
+            let weakened = file.weaken(io, session, recall.stamp).await;
             let flushed = if weakened.is_ok() { file.flush(io, false).await } else { weakened };
             process.note(|| format!("gave up inode {inode} on recall: {flushed:?}"));
-            process.drop_idle(inode);
-            kept(io, file.handles.get() > 0)
+            if !file.dirty.get() {
+                process.drop_idle(inode);
+            }
+            kept(io, file.dirty.get() || file.handles.get() > 0)
         }
         None => kept(io, false),
     }

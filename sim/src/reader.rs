@@ -2,9 +2,9 @@
 //!
 //! The steps are those of `crates/client/src/reader.rs`; what is read ahead decides [`ReadAhead`].
 
-use crate::file::{BUFFER_BYTES, Held, request};
+use crate::file::{BUFFER_BYTES, request};
 use crate::process::{Io, Ticket};
-use weft_client_core::{ReadAhead, Window};
+use weft_client_core::{Held, ReadAhead, Window};
 use weft_protocol::data::DataOperation;
 use weft_protocol::{InodeNumber, Result};
 

@@ -147,6 +147,22 @@ impl Cache {
         term.valid_until_ms = term.valid_until_ms.max(sent_ms + SESSION_TERM_MS - SESSION_TERM_MARGIN_MS);
     }
 
+    /// A renewal that was sent at this time was answered by somebody who does not know whether the session has ended.
+    /// It had not as long as its term holds, which then goes on; a term that has passed does not begin anew.
+    /// Returns whether it goes on.
+    pub fn extended(&mut self, shard: ShardId, sent_ms: u64, now_ms: u64) -> bool {
+        let holds = self.holds_ms(shard, now_ms) > 0;
+        if holds {
+            self.renewed(shard, sent_ms, now_ms);
+        }
+        holds
+    }
+
+    /// When the term at this shard ends; 0: there is none.
+    pub fn valid_until_ms(&self, shard: ShardId) -> u64 {
+        self.terms.get(&shard).map_or(0, |term| term.valid_until_ms)
+    }
+
     /// Forgets everything: the session has ended. Returns what was known, for caches above.
     pub fn clear(&mut self) -> Dropped {
         let names =
@@ -290,6 +306,10 @@ impl Cache {
         let holds = |bit, key| grants.contains(bit) && !self.recalled(key, stamp);
         let all = holds(Grants::ATTRIBUTES, LeaseKey::Attributes(inode));
         let permissions = holds(Grants::PERMISSIONS, LeaseKey::Permissions(inode));
+        if !all {
+            // What an earlier reply grants that is still on its way is not to be taken for what holds now.
+            self.note_recall(LeaseKey::Attributes(inode), stamp);
+        }
         if !all && !permissions {
             self.attributes.remove(&inode);
             return;

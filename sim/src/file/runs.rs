@@ -35,13 +35,13 @@ impl State {
             self.finish_one(io).await;
         }
         self.hold(io).await?;
-        let (Some(held), Some((offset, bytes))) = (self.held, self.run.take_run()) else {
+        let (Some(held), Some((offset, bytes))) = (self.known.held(), self.run.take_run()) else {
             return Err(Error::NoObject);
         };
         if self.sending.is_empty() {
             self.connection = io.new_connection();
         }
-        let request = request(self.inode(), DataOperation::Write, held, offset, bytes.len());
+        let request = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
         let ticket = io.start_data(self.connection, request, bytes.clone());
         self.sending.push_back((ticket, request, bytes));
         Ok(())
@@ -66,7 +66,7 @@ impl State {
 
     fn finished(&mut self, io: &Io, result: Result<(DataReply, Vec<u8>)>) {
         match result {
-            Ok((reply, _)) => self.attributes.mtime = reply.mtime,
+            Ok((reply, _)) => self.known.written_at(reply.mtime),
             Err(error) => self.fail(&io.process, error),
         }
     }

@@ -185,3 +185,25 @@ fn permissions_outlive_the_times_of_a_busy_directory() {
     cache.recall(LeaseKey::Attributes(DIRECTORY), 6);
     assert!(cache.permissions(DIRECTORY, 1).is_none(), "not held by themselves");
 }
+
+#[test]
+fn a_renewal_goes_on_with_a_term_and_begins_none() {
+    let mut cache = heard();
+    cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, 3);
+    let end_ms = cache.valid_until_ms(ShardId::ROOT);
+    assert!(cache.extended(ShardId::ROOT, end_ms - 10, end_ms - 1));
+    assert!(cache.attributes(DIRECTORY, end_ms + 1).is_some());
+    let end_ms = cache.valid_until_ms(ShardId::ROOT);
+    assert!(!cache.extended(ShardId::ROOT, end_ms - 10, end_ms), "it may have been answered after the session's end");
+    assert_eq!(cache.holds_ms(ShardId::ROOT, end_ms), 0);
+}
+
+#[test]
+fn a_reply_from_before_one_that_granted_nothing_is_not_believed() {
+    let mut cache = heard();
+    cache.learn_attributes(&attributes(5, 10), Grants::empty(), 5);
+    cache.learn_attributes(&attributes(4, 9), Grants::ATTRIBUTES, 4);
+    assert_eq!(size_and_time(&cache), None);
+    cache.learn_attributes(&attributes(6, 11), Grants::ATTRIBUTES, 6);
+    assert_eq!(size_and_time(&cache), Some((6, 11)));
+}

@@ -1,0 +1,446 @@
+//! What a client knows of a regular file that it has open, and what it may believe and do without asking.
+//!
+//! Lease, size, object, the right to it, and what of this the shard does not know yet. Whoever drives it (the client
+//! library, the simulation) keeps it under the file's lock, sends what it says, and tells it the answers: replies to
+//! opens and reports may come in any order, and a recall, or the end of the session, between any two of them.
+//!
+//! Invariants: as soon as the file has an object, the object's size is the file's, but for what is gathered.
+//! Nothing of a session that has ended is believed under the next one.
+//! What the shard was told by this client is never taken back by a reply from before.
+//! Not here: the gathered bytes ([`crate::WriteBehind`]), descriptors, what the session's term is worth.
+
+use weft_protocol::error::errno;
+use weft_protocol::message::shard::{Access, ShardRequest, whole};
+use weft_protocol::{
+    Attributes, Capability, Error, Grants, InodeNumber, LeaseMode, ObjectId, Rights, SessionId, ShardId, Timestamp,
+};
+
+/// The object of a file, and the right to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Which one.
+    pub object: ObjectId,
+    /// What may be done with it.
+    pub capability: Capability,
+}
+
+/// What the reply to an open told.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The file as the shard had it.
+    pub attributes: Attributes,
+    /// The right to its object, if it has one.
+    pub capability: Option<Capability>,
+    /// The lease is in it.
+    pub grants: Grants,
+    /// The shard's stamp of the grant.
+    pub stamp: u64,
+    /// The session that asked. When another one has begun since, the grant may be void.
+    pub session: SessionId,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct FileState {
+    /// The session that lease and right belong to.
+    session: SessionId,
+    /// Whether any handle writes: what the right must allow.
+    writes: bool,
+    /// `None`: it has to be asked for before anything is done.
+    mode: LeaseMode,
+    /// Of the data lease's last grant.
+    grant_stamp: u64,
+    attributes: Attributes,
+    /// Of the last own change that `attributes` has: what an open told before is older.
+    changed_stamp: u64,
+    /// Number of the last own report or change among all of this client.
+    reported: u64,
+    held: Option<Held>,
+    /// The shard does not know the object yet.
+    object_is_new: bool,
+    /// Size or time have changed since the last report.
+    dirty: bool,
+    /// Of an exclusive lease that is being given up: nobody else knows the size before it was reported.
+    knows_best: bool,
+    /// The right was void under an exclusive lease: what is not reported holds if the lease is told again.
+    was_exclusive: bool,
+    /// Why written bytes are lost: told by the next write, flush or close.
+    error: Option<Error>,
+}
+
+impl FileState {
+    /// Of a file of which a reply has just told.
+    pub fn new(attributes: &Attributes, session: SessionId) -> Self {
+        Self {
+            session,
+            writes: false,
+            mode: LeaseMode::Open,
+            grant_stamp: 0,
+            attributes: attributes.clone(),
+            changed_stamp: 0,
+            reported: 0,
+            held: None,
+            object_is_new: false,
+            dirty: false,
+            knows_best: false,
+            was_exclusive: false,
+            error: None,
+        }
+    }
+
+    /// The file.
+    pub fn inode(&self) -> InodeNumber {
+        self.attributes.inode
+    }
+
+    /// Where its inode lives.
+    pub fn shard(&self) -> ShardId {
+        self.inode().shard()
+    }
+
+    /// The session that lease and right belong to.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Size, times and layout as this client knows them.
+    pub fn attributes(&self) -> &Attributes {
+        &self.attributes
+    }
+
+    /// Size as this client knows it.
+    pub fn size(&self) -> u64 {
+        self.attributes.size
+    }
+
+    /// Whether a lease vouches for size and contents.
+    pub fn is_leased(&self) -> bool {
+        self.mode >= LeaseMode::Shared
+    }
+
+    /// Whether nobody else reads or writes the file: what is written need not be told.
+    pub fn is_exclusive(&self) -> bool {
+        self.mode == LeaseMode::Exclusive
+    }
+
+    /// Stamp of the data lease's last grant: with it the lease is given back.
+    pub fn grant_stamp(&self) -> u64 {
+        self.grant_stamp
+    }
+
+    /// The object, and the right to it.
+    pub fn held(&self) -> Option<Held> {
+        self.held
+    }
+
+    /// The object, if it is known.
+    pub fn object(&self) -> Option<ObjectId> {
+        self.held.map(|held| held.object)
+    }
+
+    /// Whether the shard does not know the object yet.
+    pub fn object_is_new(&self) -> bool {
+        self.object_is_new
+    }
+
+    /// Whether any handle writes.
+    pub fn writes(&self) -> bool {
+        self.writes
+    }
+
+    /// A handle that writes was opened.
+    pub fn will_write(&mut self) {
+        self.writes = true;
+    }
+
+    /// Why written bytes are lost, if nobody was told yet.
+    pub fn error(&self) -> Option<&Error> {
+        self.error.as_ref()
+    }
+
+    /// A program is told of it.
+    pub fn take_error(&mut self) -> Option<Error> {
+        self.error.take()
+    }
+
+    /// Written bytes are lost, or a part of them. The first reason stays.
+    pub fn fail(&mut self, error: Error) {
+        // Who is told of this must not take it for a right that is void, and try again.
+        let is_of_right = matches!(error, Error::NoObject | Error::CapabilityRejected);
+        self.error.get_or_insert(if is_of_right { Error::Device(errno::EIO) } else { error });
+    }
+
+    /// The session has ended: lease and right are void. What was gathered under the lease cannot be written any more,
+    /// and the next call says so. `gathered`: there was such. Returns whether bytes are lost.
+    pub fn lose_session(&mut self, session: SessionId, gathered: bool) -> bool {
+        let lost = gathered || self.object_is_new;
+        if lost {
+            self.fail(Error::SessionEnded);
+        }
+        // The shard asks the storage server what came of the rest.
+        self.dirty = false;
+        self.session = session;
+        self.mode = LeaseMode::None;
+        self.held = None;
+        self.object_is_new = false;
+        self.knows_best = false;
+        self.was_exclusive = false;
+        lost
+    }
+
+    /// How the file is to be opened before it is used; `None`: it is known well enough.
+    pub fn to_open(&self) -> Option<Access> {
+        (self.mode == LeaseMode::None).then(|| self.access())
+    }
+
+    /// What the right has to allow for all handles.
+    pub fn access(&self) -> Access {
+        if self.writes { Access::ReadWrite } else { Access::Read }
+    }
+
+    /// Whether a report is due before the reply to an open is taken in: what was written through the server is known
+    /// there only, and under a stronger lease this client's word counts.
+    pub fn reports_before_lease(&self) -> bool {
+        self.mode == LeaseMode::Open && self.dirty
+    }
+
+    /// Takes over what an open told. `session`: that of now. `recalled`: a recall of the grant came already. Returns
+    /// whether the object is another one, or not known any more.
+    pub fn opened(&mut self, opened: &Opened, session: SessionId, recalled: bool) -> bool {
+        if opened.stamp < self.grant_stamp {
+            // Replies to two opens passed each other: the later one holds, but for a right to write.
+            self.learn_right(opened);
+            return false;
+        }
+        let was_exclusive = self.is_exclusive();
+        self.mode = granted(opened, session, recalled);
+        self.knows_best |= was_exclusive && !self.is_exclusive() && self.dirty;
+        self.grant_stamp = opened.stamp;
+        if opened.stamp <= self.changed_stamp {
+            // We have reported since: the object and the size are as we told the shard.
+            self.learn_right(opened);
+            return false;
+        }
+        let before = self.object();
+        let told = opened.attributes.layout.object();
+        if !self.object_is_new || told.is_some() {
+            if told != before {
+                self.held = told.zip(opened.capability).map(|(object, capability)| Held { object, capability });
+            }
+            self.learn_right(opened);
+            self.object_is_new = false;
+        }
+        if !self.dirty {
+            self.attributes = opened.attributes.clone();
+        }
+        self.object() != before
+    }
+
+    /// This client has reported the file with this stamp, perhaps when it was known here by another state that was
+    /// dropped since. If so, and an open told of an earlier moment, that has to be asked for again. `number`: of the
+    /// reports and changes made by now.
+    pub fn reported_before(&mut self, report: u64, told: u64, number: u64) {
+        if report > self.changed_stamp && report > told {
+            self.open_anew();
+            self.reported = number;
+        }
+    }
+
+    /// Takes over the reply to the open that [`FileState::to_open`] asked for; as [`FileState::opened`].
+    pub fn opened_again(&mut self, opened: &Opened, session: SessionId, recalled: bool) -> bool {
+        let is_same = opened.attributes.layout.object() == self.attributes.layout.object();
+        let holds = self.was_exclusive && is_same && granted(opened, session, recalled) == LeaseMode::Exclusive;
+        // What others may have made of the file since is not ours to report.
+        self.dirty &= holds;
+        self.was_exclusive = false;
+        self.opened(opened, session, recalled)
+    }
+
+    /// The stronger of the right that is held and the one that was told, if both are to the same object.
+    fn learn_right(&mut self, opened: &Opened) {
+        let may_write = |capability: &Capability| capability.rights.contains(Rights::WRITE);
+        if let (Some(held), Some(capability)) = (&mut self.held, opened.capability)
+            && capability.object == held.object
+            && (may_write(&capability) || !may_write(&held.capability))
+        {
+            held.capability = capability;
+        }
+    }
+
+    /// Whether the lease that is held answers another open, so that nobody has to be asked. Takes note of it.
+    pub fn open_again_unasked(&mut self, access: Access) -> bool {
+        let rights = self.held.map(|held| held.capability.rights);
+        let covered = |right| rights.is_none_or(|rights| rights.contains(right));
+        let allowed = self.mode >= if access.writes() { LeaseMode::Exclusive } else { LeaseMode::Shared }
+            && (!access.reads() || covered(Rights::READ))
+            && (!access.writes() || (self.writes && covered(Rights::WRITE)))
+            && self.error.is_none();
+        self.writes |= allowed && access.writes();
+        allowed
+    }
+
+    /// Whether it is kept when nobody has it open: its lease is worth something, or the shard has not been told what was
+    /// written, because that failed. As long as it is kept, the shard asks the storage server.
+    pub fn is_kept(&self) -> bool {
+        self.dirty || (self.is_leased() && self.error.is_none())
+    }
+
+    /// Whether size, time or object have changed since the last report.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// A recall: from now on nothing is gathered or believed. `session`: the one that it is of; `stamp`: the shard's
+    /// when it was sent. One of a session that has ended, or one that is repeated, would take what was granted since. A
+    /// lease that is lost stays lost. Returns whether it took anything.
+    pub fn weaken(&mut self, session: SessionId, stamp: u64) -> bool {
+        let counts = self.session == session && stamp > self.grant_stamp;
+        if counts {
+            self.knows_best |= self.is_exclusive() && self.dirty;
+            self.mode = self.mode.min(LeaseMode::Open);
+            self.was_exclusive = false;
+        }
+        counts
+    }
+
+    /// The file has to be opened again before it is used next.
+    pub fn open_anew(&mut self) {
+        self.mode = LeaseMode::None;
+    }
+
+    /// Before a read without a lease: a file that has no object may have been given one by a writer elsewhere.
+    pub fn doubt_missing_object(&mut self) {
+        if !self.is_leased() && self.held.is_none() {
+            self.open_anew();
+        }
+    }
+
+    /// The right to the object turned out to be void (the object was replaced, the right has ended): it is asked for
+    /// again. A new object's is of another kind, and stays.
+    pub fn right_is_void(&mut self) {
+        if !self.object_is_new {
+            self.was_exclusive |= self.is_exclusive();
+            self.mode = LeaseMode::None;
+            self.held = None;
+        }
+    }
+
+    /// The file had no object and was given one.
+    pub fn object_made(&mut self, held: Held) {
+        self.held = Some(held);
+        self.object_is_new = true;
+        self.attributes.layout = whole(held.object);
+        self.dirty = true;
+    }
+
+    /// Whether the shard is to be told of the object before a write has ended. While others may write too, they must
+    /// find it at once; what is written directly survives this client.
+    pub fn reports_object(&self, direct: bool) -> bool {
+        self.object_is_new && (direct || !self.is_exclusive())
+    }
+
+    /// Bytes were written, or gathered, up to here.
+    pub fn written(&mut self, end: u64, time: Timestamp) {
+        self.attributes.size = self.attributes.size.max(end);
+        self.attributes.mtime = time;
+        self.dirty = true;
+    }
+
+    /// The server told when it wrote last.
+    pub fn written_at(&mut self, mtime: Timestamp) {
+        self.attributes.mtime = mtime;
+    }
+
+    /// Size and time were looked up where they are decided: at the object.
+    pub fn looked_up(&mut self, size: u64, mtime: Timestamp) {
+        self.attributes.size = size;
+        self.attributes.mtime = mtime;
+    }
+
+    /// Whoever else writes the object for this client (a kernel) has changed it.
+    pub fn changed_unseen(&mut self) {
+        self.dirty = true;
+    }
+
+    /// What the shard is to be told; `None`: it knows all.
+    pub fn report(&self) -> Option<ShardRequest> {
+        let object = self.object().filter(|_| self.object_is_new);
+        let Attributes { inode, size, mtime, .. } = self.attributes;
+        self.dirty.then_some(ShardRequest::Commit { inode, object, size, mtime })
+    }
+
+    /// The shard has answered a report, as this client's `number`-th report or change. `false`: the file had got
+    /// another object meanwhile, and ours is let go.
+    pub fn reported(&mut self, attributes: &Attributes, stamp: u64, number: u64) -> bool {
+        let lost = self.object_is_new && attributes.layout.object() != self.object();
+        if lost {
+            self.mode = LeaseMode::None;
+            self.held = None;
+        }
+        self.attributes = attributes.clone();
+        self.changed_stamp = stamp;
+        self.reported = number;
+        self.object_is_new = false;
+        self.dirty = false;
+        self.knows_best = false;
+        !lost
+    }
+
+    /// The shard has changed attributes on our behalf (a cut among them), after all was reported: what it answered
+    /// holds, unless later replies told more. As this client's `number`-th report or change. Returns whether the object
+    /// is not the file's any more.
+    pub fn changed(&mut self, attributes: &Attributes, stamp: u64, number: u64) -> bool {
+        if stamp < self.changed_stamp.max(self.grant_stamp) {
+            return false;
+        }
+        let replaced = attributes.layout.object() != self.object();
+        if replaced {
+            self.held = None;
+            self.object_is_new = false;
+        }
+        self.attributes = attributes.clone();
+        self.changed_stamp = stamp;
+        self.reported = number;
+        replaced
+    }
+
+    /// A flush has ended. Its failure is kept until a program was told, and is not tried again: who tries again has
+    /// been told first.
+    pub fn flushed(&mut self, outcome: Result<(), Error>) -> Result<(), Error> {
+        self.knows_best = false;
+        let result = self.error.clone().map_or(outcome, Err);
+        if let Err(error) = &result {
+            self.fail(error.clone());
+        }
+        result
+    }
+
+    /// Lays what this client has made of size and times over what is known from the shard. `asked`: the shard was
+    /// asked just now, so that it has what was written through the server. `since`: how many reports and changes this
+    /// client had made before it was asked, or looked up. `false`: one of this file was made since, and what is known
+    /// may be from before it.
+    pub fn overlay(&self, attributes: &mut Attributes, asked: bool, since: u64) -> bool {
+        if self.reported > since {
+            return false;
+        }
+        if self.knows_best || self.is_exclusive() || (self.dirty && !asked) {
+            attributes.size = self.attributes.size;
+            attributes.mtime = attributes.mtime.max(self.attributes.mtime);
+            attributes.ctime = attributes.ctime.max(attributes.mtime);
+        }
+        true
+    }
+}
+
+fn granted(opened: &Opened, session: SessionId, recalled: bool) -> LeaseMode {
+    match opened.grants {
+        _ if opened.session != session => LeaseMode::None,
+        _ if recalled => LeaseMode::Open,
+        grants if grants.contains(Grants::DATA_EXCLUSIVE) => LeaseMode::Exclusive,
+        grants if grants.contains(Grants::DATA_SHARED) => LeaseMode::Shared,
+        _ => LeaseMode::Open,
+    }
+}
+
+#[cfg(test)]
+mod tests;

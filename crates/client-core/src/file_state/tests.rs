@@ -1,0 +1,225 @@
+//! Orders of replies, recalls and ends of sessions in which something could be lost.
+
+use super::*;
+use weft_protocol::capability::CapabilityClaims;
+use weft_protocol::{FileKind, Generation, Layout, MapEpoch, NodeId, NodeKey};
+
+const SESSION: SessionId = SessionId(1);
+const NEXT_SESSION: SessionId = SessionId(2);
+const EXCLUSIVE: Grants = Grants::OPEN.union(Grants::DATA_EXCLUSIVE);
+
+fn object(number: u64) -> ObjectId {
+    ObjectId::new(NodeId(0), number)
+}
+
+fn attributes(size: u64, object: Option<ObjectId>) -> Attributes {
+    let time = Timestamp(i64::try_from(size).unwrap());
+    Attributes {
+        inode: InodeNumber::from_raw(7),
+        kind: FileKind::Regular,
+        mode: 0o644,
+        links: 1,
+        uid: 0,
+        gid: 0,
+        size,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        layout: object.map_or(Layout::Empty, whole),
+    }
+}
+
+fn right(object: ObjectId, rights: Rights) -> Capability {
+    NodeKey::new([7; 32]).sign(&CapabilityClaims {
+        object,
+        count: 1,
+        inode: InodeNumber::from_raw(7),
+        generation: Generation(1),
+        epoch: MapEpoch(1),
+        expires_seconds: 1000,
+        owner_uid: 0,
+        rights,
+        session: SESSION,
+    })
+}
+
+/// A reply to an open for reading and writing.
+fn reply(size: u64, object: Option<ObjectId>, grants: Grants, stamp: u64) -> Opened {
+    let capability = object.map(|object| right(object, Rights::READ | Rights::WRITE));
+    Opened { attributes: attributes(size, object), capability, grants, stamp, session: SESSION }
+}
+
+/// A file that was opened with these grants by a reply with stamp 10.
+fn opened(size: u64, object: Option<ObjectId>, grants: Grants) -> FileState {
+    let mut file = FileState::new(&attributes(0, None), SESSION);
+    file.will_write();
+    file.opened(&reply(size, object, grants, 10), SESSION, false);
+    file
+}
+
+/// The size that is told over one of 5 bytes from the shard; `None`: it has to be asked for again.
+fn told(file: &FileState, asked: bool, since: u64) -> Option<u64> {
+    let mut attributes = attributes(5, Some(object(1)));
+    file.overlay(&mut attributes, asked, since).then_some(attributes.size)
+}
+
+#[test]
+fn a_recall_takes_what_was_granted_before_it_to_its_session() {
+    let file = || opened(9, Some(object(1)), EXCLUSIVE);
+    for (session, stamp, takes) in [(SESSION, 11, true), (SESSION, 9, false), (NEXT_SESSION, 11, false)] {
+        let mut file = file();
+        assert_eq!(file.weaken(session, stamp), takes);
+        assert_eq!(file.is_exclusive(), !takes, "session {session}, stamp {stamp}");
+    }
+    let mut lost = file();
+    lost.lose_session(NEXT_SESSION, false);
+    lost.weaken(NEXT_SESSION, 11);
+    assert!(lost.to_open().is_some(), "a lease that is lost stays lost");
+}
+
+#[test]
+fn a_reply_that_was_overtaken_gives_its_right_only() {
+    // By another open.
+    let mut file = opened(9, Some(object(1)), Grants::OPEN | Grants::DATA_SHARED);
+    assert!(!file.opened(&reply(3, None, EXCLUSIVE, 8), SESSION, false));
+    assert_eq!((file.size(), file.object(), file.is_exclusive()), (9, Some(object(1)), false));
+    // By a report of our own.
+    let mut file = opened(0, None, EXCLUSIVE);
+    file.object_made(Held { object: object(1), capability: right(object(1), Rights::READ) });
+    file.written(20, Timestamp(1));
+    assert!(file.reported(&attributes(20, Some(object(1))), 12, 1));
+    file.opened(&reply(0, None, EXCLUSIVE, 11), SESSION, false);
+    assert_eq!((file.size(), file.object()), (20, Some(object(1))));
+    file.opened(&reply(0, Some(object(1)), EXCLUSIVE, 12), SESSION, false);
+    let rights = file.held().map(|held| held.capability.rights);
+    assert_eq!((file.size(), rights), (20, Some(Rights::READ | Rights::WRITE)));
+}
+
+#[test]
+fn what_a_state_that_was_dropped_had_reported_is_asked_for() {
+    let mut file = opened(3, Some(object(1)), EXCLUSIVE);
+    file.reported_before(9, 10, 4);
+    assert!(file.to_open().is_none(), "the open told of a later moment");
+    file.reported_before(11, 10, 4);
+    assert!(file.to_open().is_some());
+    assert_eq!((told(&file, false, 3), told(&file, false, 4)), (None, Some(5)));
+}
+
+#[test]
+fn what_was_written_through_the_server_is_reported_before_a_lease_counts() {
+    let mut file = opened(9, Some(object(1)), Grants::OPEN);
+    assert!(!file.reports_before_lease());
+    file.written(30, Timestamp(1));
+    assert!(file.reports_before_lease());
+    let mut exclusive = opened(9, Some(object(1)), EXCLUSIVE);
+    exclusive.written(30, Timestamp(1));
+    assert!(!exclusive.reports_before_lease(), "our word counts already");
+}
+
+#[test]
+fn a_file_without_an_object_is_opened_again_by_a_reader_without_a_lease() {
+    for (object_known, grants, asks) in
+        [(None, Grants::OPEN, true), (None, EXCLUSIVE, false), (Some(object(1)), Grants::OPEN, false)]
+    {
+        let mut file = opened(9, object_known, grants);
+        file.doubt_missing_object();
+        assert_eq!(file.to_open().is_some(), asks, "{object_known:?} {grants:?}");
+    }
+}
+
+#[test]
+fn an_object_that_came_second_is_let_go() {
+    let mut file = opened(0, None, Grants::OPEN);
+    file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
+    file.written(4, Timestamp(1));
+    let Some(ShardRequest::Commit { object: told, size: 4, .. }) = file.report() else { panic!("no report") };
+    assert_eq!(told, Some(object(1)));
+    assert!(!file.reported(&attributes(9, Some(object(2))), 12, 1));
+    assert_eq!((file.held(), file.to_open(), file.size()), (None, Some(Access::ReadWrite), 9));
+}
+
+#[test]
+fn a_new_object_is_made_known_before_a_write_that_has_to_survive_ends() {
+    let new = |grants| {
+        let mut file = opened(0, None, grants);
+        file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
+        file
+    };
+    assert!(new(EXCLUSIVE).reports_object(true), "direct");
+    assert!(!new(EXCLUSIVE).reports_object(false), "as a program's own buffer");
+    assert!(new(Grants::OPEN).reports_object(false), "others have to find it");
+    assert!(!opened(0, Some(object(1)), EXCLUSIVE).reports_object(true), "it is known");
+}
+
+#[test]
+fn what_a_flush_could_not_write_is_told_once_and_not_tried_again() {
+    let mut file = opened(0, Some(object(1)), EXCLUSIVE);
+    file.fail(Error::CapabilityRejected);
+    // On recall nobody is told.
+    assert_eq!(file.flushed(Ok(())), Err(Error::Device(errno::EIO)));
+    assert!(!file.is_kept());
+    assert_eq!(file.take_error(), Some(Error::Device(errno::EIO)), "the next program is");
+    assert_eq!((file.flushed(Ok(())), file.take_error()), (Ok(()), None));
+    assert_eq!(file.flushed(Err(Error::NoSpace)), Err(Error::NoSpace));
+    assert_eq!(file.take_error(), Some(Error::NoSpace));
+}
+
+#[test]
+fn what_could_not_be_reported_is_kept() {
+    let mut file = opened(0, Some(object(1)), Grants::OPEN);
+    assert!(!file.is_kept());
+    file.written(4, Timestamp(1));
+    assert!(file.flushed(Err(Error::Unreachable)).is_err() && file.is_kept());
+}
+
+#[test]
+fn sizes_are_those_of_whoever_knows_best() {
+    let mut file = opened(9, Some(object(1)), EXCLUSIVE);
+    assert_eq!(told(&file, true, 0), Some(9), "an exclusive lease: our word");
+    file.written(30, Timestamp(1));
+    file.weaken(SESSION, 11);
+    assert_eq!(told(&file, true, 0), Some(30), "not reported yet: nobody else knows");
+    file.reported(&attributes(30, Some(object(1))), 12, 1);
+    assert_eq!(told(&file, true, 0), None, "a report passed what was asked for");
+    assert_eq!(told(&file, true, 1), Some(5));
+    file.written(40, Timestamp(2));
+    assert_eq!(told(&file, true, 1), Some(5), "others write too: the shard asks the server");
+    assert_eq!(told(&file, false, 1), Some(40), "what was known has not our last write");
+}
+
+#[test]
+fn a_right_that_ends_under_an_exclusive_lease_takes_no_size_with_it() {
+    let mut file = opened(0, Some(object(1)), EXCLUSIVE);
+    file.written(30, Timestamp(1));
+    file.right_is_void();
+    assert_eq!((file.held(), file.to_open()), (None, Some(Access::ReadWrite)));
+    // The shard has not heard of it.
+    file.opened_again(&reply(0, Some(object(1)), EXCLUSIVE, 12), SESSION, false);
+    assert_eq!((file.size(), file.is_dirty(), file.object()), (30, true, Some(object(1))));
+    // Others had it meanwhile: what the shard says of the file counts.
+    file.right_is_void();
+    file.opened_again(&reply(3, Some(object(2)), Grants::OPEN, 14), SESSION, false);
+    assert_eq!((file.size(), file.is_dirty(), file.object()), (3, false, Some(object(2))));
+}
+
+#[test]
+fn nothing_of_a_session_is_believed_under_the_next_one() {
+    let mut file = opened(0, Some(object(1)), EXCLUSIVE);
+    file.written(30, Timestamp(1));
+    assert!(!file.lose_session(NEXT_SESSION, false), "what was written is at the server");
+    assert_eq!((file.held(), file.is_dirty(), file.error()), (None, false, None));
+    file.opened(&reply(0, Some(object(1)), EXCLUSIVE, 12), NEXT_SESSION, false);
+    assert!(file.to_open().is_some(), "a grant to the one before");
+    let mut file = opened(0, Some(object(1)), EXCLUSIVE);
+    assert!(file.lose_session(NEXT_SESSION, true));
+    assert_eq!(file.take_error(), Some(Error::SessionEnded));
+}
+
+#[test]
+fn a_change_that_was_overtaken_tells_nothing() {
+    let mut file = opened(9, Some(object(1)), Grants::OPEN);
+    assert!(!file.changed(&attributes(0, None), 9, 1));
+    assert_eq!(file.size(), 9);
+    assert!(file.changed(&attributes(0, None), 11, 2));
+    assert_eq!((file.size(), file.held()), (0, None));
+}
