@@ -1,7 +1,7 @@
 //! Calls to shards and nodes: slots, repetition, stale maps, sessions that have ended.
 
 use crate::client::Inner;
-use crate::link::{Link, Slot, SlotFor, lock};
+use crate::link::{Link, Slot, SlotFor};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Credentials, Error, MapEpoch, NodeId, Result, ShardId};
+use weft_protocol::{Credentials, Error, MapEpoch, NodeId, Result, SessionId, ShardId};
 use weft_transport::ControlConnection;
 
 /// How often a call is sent again after its connection broke, the map changed, or the session ended.
-const ATTEMPTS_MAX: u32 = 4;
+pub(crate) const ATTEMPTS_MAX: u32 = 4;
 /// How long a call waits before it is sent again to a server that is busy.
 pub(crate) const BUSY_WAIT: Duration = Duration::from_millis(10);
 /// How long a server may be busy before the caller is told.
@@ -24,6 +24,10 @@ pub(crate) const BUSY_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct Answer {
     pub stamp: u64,
     pub answer: ShardAnswer,
+    /// The session that asked: with its end the grants are void.
+    pub session: SessionId,
+    /// The call was sent again: the answer may be of the first time, and what it grants have been recalled since.
+    pub resent: bool,
 }
 
 impl Inner {
@@ -75,14 +79,16 @@ impl Inner {
         let sent_ms = self.clock_ms();
         let result = self.exchange(link, &mut slot, message);
         link.return_slot(slot);
-        let Message::ShardReply(reply) = result? else { return Err(Error::Malformed) };
+        let (Message::ShardReply(reply), resent) = result? else { return Err(Error::Malformed) };
+        let session = link.session;
         if !matches!(reply.result, Err(Error::SessionEnded)) {
-            lock(&self.cache).renewed(shard, sent_ms, self.clock_ms());
+            self.heard(shard, session, sent_ms);
         }
-        reply.result.map(|answer| Answer { stamp: reply.stamp, answer })
+        reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent })
     }
 
-    fn exchange(&self, link: &Link, slot: &mut Slot, message: &Message) -> Result<Message> {
+    /// The reply, and whether the message was sent more than once for it.
+    fn exchange(&self, link: &Link, slot: &mut Slot, message: &Message) -> Result<(Message, bool)> {
         let mut attempts = 0;
         loop {
             let connection = match &mut slot.connection {
@@ -93,7 +99,7 @@ impl Inner {
                 }
             };
             match connection.call(message) {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => return Ok((reply, attempts > 0)),
                 Err(error) => {
                     slot.connection = None;
                     attempts += 1;
@@ -126,7 +132,7 @@ impl Inner {
         let mut slot = link.take_slot(SlotFor::Caller);
         let result = self.exchange(&link, &mut slot, message);
         link.return_slot(slot);
-        result
+        result.map(|(reply, _)| reply)
     }
 
     /// Gets a newer map from the node that says that ours is old.

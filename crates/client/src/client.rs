@@ -7,10 +7,11 @@ use crate::home::{Batch, Home};
 use crate::identity::Identity;
 use crate::instance::Instance;
 use crate::link::{Link, lock};
-use crate::open_inode::OpenInode;
+use crate::open_inode::{FlushFor, OpenInode};
 use crate::open_table::OpenTable;
 use crate::opens::Opens;
 use crate::recalls::{self, RecallThread};
+use crate::terms::Terms;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -91,8 +92,11 @@ pub(crate) struct Inner {
     session: AtomicU64,
     /// Rank 2.
     pub links: Mutex<HashMap<NodeId, Arc<Link>>>,
-    /// Rank 3.
+    /// Rank 3. The session ends, and its terms, with this held.
     pub cache: Mutex<Cache>,
+    pub terms: Terms,
+    /// Own reports and changes of files to shards, over all.
+    reports: AtomicU64,
     /// Rank 3: held for one look.
     pub look_ahead: Mutex<LookAhead>,
     /// Inodes that are open. Rank 0.
@@ -187,7 +191,7 @@ impl Client {
         let open = lock(&self.0.open).all();
         let mut result = Ok(());
         for inode in open {
-            result = result.and(inode.flush(&self.0, crate::link::SlotFor::Caller));
+            result = result.and(inode.flush(&self.0, FlushFor::Program));
         }
         self.0.end_sessions();
         result
@@ -215,6 +219,8 @@ impl Inner {
             session: AtomicU64::new(a),
             links: Mutex::default(),
             cache: Mutex::default(),
+            terms: Terms::default(),
+            reports: AtomicU64::new(0),
             look_ahead: Mutex::default(),
             open: Mutex::new(OpenTable::new()),
             batches: Mutex::default(),
@@ -254,6 +260,16 @@ impl Inner {
         SessionId(self.session.load(Ordering::Acquire))
     }
 
+    /// How many reports and changes of files were answered so far.
+    pub fn reports(&self) -> u64 {
+        self.reports.load(Ordering::Acquire)
+    }
+
+    /// Number of a report or change that was just answered.
+    pub fn next_report(&self) -> u64 {
+        self.reports.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
     /// The link to a node, whose recalls are listened to.
     pub fn link(&self, node: NodeId) -> Result<Arc<Link>> {
         let link = self.link_without_recalls(node)?;
@@ -283,14 +299,19 @@ impl Inner {
             return;
         }
         let mut random = [0; 8];
-        if getrandom::fill(&mut random).is_ok() {
-            self.session.store(u64::from_le_bytes(random), Ordering::Release);
-        }
+        let is_filled = getrandom::fill(&mut random).is_ok();
+        let dropped = {
+            let mut cache = lock(&self.cache);
+            if is_filled {
+                self.session.store(u64::from_le_bytes(random), Ordering::Release);
+            }
+            self.terms.end_all();
+            cache.clear()
+        };
         links.clear();
         drop(links);
         tracing::warn!("session {ended} has ended at a server: beginning a new one");
         self.recall_thread.forget_all();
-        let dropped = lock(&self.cache).clear();
         lock(&self.batches).clear();
         lock(&self.closed_leases).clear();
         let open = lock(&self.open).all();

@@ -6,16 +6,10 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+pub(crate) use weft_client_core::Held;
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest};
-use weft_protocol::{Capability, Error, InodeNumber, NodeId, ObjectId, Result};
+use weft_protocol::{Error, InodeNumber, NodeId, Result};
 use weft_transport::{BulkConnection, SocketKind};
-
-/// The object of a file, and the right to it.
-#[derive(Clone, Copy)]
-pub(crate) struct Held {
-    pub object: ObjectId,
-    pub capability: Capability,
-}
 
 /// A data connection, and where it is given back.
 pub(crate) type Connected = (Arc<Link>, Box<dyn BulkConnection>);

@@ -3,17 +3,18 @@
 //! Ways that bytes go, the shortest that is open first: gathered bytes in this process; a descriptor of the object's
 //! file (same node, under a lease); windows read ahead; straight between the caller's memory and the server.
 
+use crate::calls::Answer;
 use crate::client::{Client, Inner};
 use crate::data_calls::{read_descriptor, request};
-use crate::link::{SlotFor, lock};
-use crate::names::Entry;
-use crate::open_inode::{OpenInode, Opened, ReadVia};
+use crate::link::lock;
+use crate::names::{Entry, Told};
+use crate::open_inode::{FlushFor, OpenInode, ReadVia};
 use crate::opens::Opening;
 use crate::reader::{DESCRIPTOR_SMALL_BYTES, Reader, Source};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use weft_client_core::{Cached, DirectoryChange};
+use weft_client_core::{Cached, DirectoryChange, Opened};
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, ShardRequest};
@@ -76,7 +77,7 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.handle.open.lent_back(&self.handle.inner, self.may_write);
+        self.handle.open.lent_back(self.may_write);
     }
 }
 
@@ -86,15 +87,16 @@ impl Client {
         if let Some((file, _)) = self.reopen(who, inode, options) {
             return Ok(file);
         }
-        self.write_before_cut(inode, options)?;
-        let (_opening, session) = (Opening::begin(&self.0), self.0.session());
+        let opening = Opening::begin(&self.0);
         let request = ShardRequest::Open { inode, flags: options.flags() };
-        let answer = self.0.call(who, inode.shard(), request)?;
-        let ShardAnswer::Opened { attributes, capability, grants, .. } = answer.answer else {
+        let Answer { answer, stamp, session, .. } = self.0.call(who, inode.shard(), request)?;
+        let ShardAnswer::Opened { attributes, capability, grants, .. } = answer else {
             return Err(Error::Malformed);
         };
-        lock(&self.0.cache).learn_attributes(&attributes, grants, answer.stamp);
-        Ok(self.opened(who, &Opened { attributes, capability, grants, stamp: answer.stamp, session }, options))
+        if let Some(mut cache) = self.0.cache_for(session) {
+            cache.learn_attributes(&attributes, grants, stamp);
+        }
+        self.opened(who, &Opened { attributes, capability, grants, stamp, session }, options, &opening)
     }
 
     /// Opens a name, and makes it when it is not there and `create` says how. One message for both.
@@ -107,22 +109,23 @@ impl Client {
         create: Option<CreateFile>,
     ) -> Result<(File, Entry)> {
         let may_be_there = create.is_none_or(|create| !create.exclusive);
-        if may_be_there && let Cached::Found(inode, FileKind::Regular) = self.0.cached(who, parent, name) {
-            if let Some((file, attributes)) = self.reopen(who, inode, options) {
-                return Ok((file, self.0.entry(parent, name, &attributes)));
-            }
-            self.write_before_cut(inode, options)?;
+        if may_be_there
+            && let Cached::Found(inode, FileKind::Regular) = self.0.cached(who, parent, name)
+            && let Some((file, attributes)) = self.reopen(who, inode, options)
+        {
+            let entry = self.0.entry(who, parent, name, &attributes, Told::HERE)?;
+            return Ok((file, entry));
         }
-        let (_opening, session) = (Opening::begin(&self.0), self.0.session());
+        let opening = Opening::begin(&self.0);
+        let since = self.0.reports();
         let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
-        let answer = self.0.call(who, parent.shard(), request)?;
-        let stamp = answer.stamp;
-        let (attributes, capability, created, grants) = match answer.answer {
+        let Answer { answer, stamp, session, resent } = self.0.call(who, parent.shard(), request)?;
+        let (attributes, capability, created, grants) = match answer {
             ShardAnswer::Opened { attributes, capability, created, grants } => {
                 (attributes, capability, created, grants)
             }
             ShardAnswer::Absent { grants } => {
-                lock(&self.0.cache).learn_name(parent, name, None, grants, stamp);
+                self.0.learn_absent(parent, name, grants, (session, stamp, resent));
                 return Err(Error::NotFound);
             }
             ShardAnswer::RemoteDirectory { .. } => return Err(Error::IsDirectory),
@@ -132,20 +135,24 @@ impl Client {
             }
             _ => return Err(Error::Malformed),
         };
-        if created {
-            let change = DirectoryChange { entries: 1, directories: 0, time: attributes.ctime };
-            lock(&self.0.cache).directory_became(parent, change, stamp);
+        if let Some(mut cache) = self.0.cache_for(session) {
+            if resent {
+                // The answer may be of the first time: the name may be another's by now.
+                cache.directory_changed(parent);
+                cache.forget_name(parent, name, stamp);
+            } else if created {
+                let change = DirectoryChange { entries: 1, directories: 0, time: attributes.ctime };
+                cache.directory_became(parent, change, stamp);
+            }
+            if !resent {
+                cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
+            }
+            cache.learn_attributes(&attributes, grants, stamp);
         }
-        self.0.learn(parent, name, &attributes, grants, stamp);
-        let entry = self.0.entry(parent, name, &attributes);
-        let file = self.opened(who, &Opened { attributes, capability, grants, stamp, session }, options);
+        let opened = Opened { attributes, capability, grants, stamp, session };
+        let file = self.opened(who, &opened, options, &opening)?;
+        let entry = self.0.entry(who, parent, name, &opened.attributes, Told { asked: false, since })?;
         Ok((file, entry))
-    }
-
-    /// What was written before a cut is not to come after it.
-    fn write_before_cut(&self, inode: InodeNumber, options: OpenOptions) -> Result<()> {
-        let open = if options.truncate { lock(&self.0.open).get(inode).cloned() } else { None };
-        open.map_or(Ok(()), |open| open.flush(&self.0, SlotFor::Caller))
     }
 
     /// Opens an inode that was closed a while ago, or is open, under the lease that is still held: no message.
@@ -166,11 +173,21 @@ impl Client {
         Some((file, attributes))
     }
 
-    fn opened(&self, who: &Credentials, opened: &Opened, options: OpenOptions) -> File {
-        let inner = &self.0;
-        let open = lock(&inner.open).take(&opened.attributes, inner.buffer_bytes, inner.session());
-        open.opened(inner, who, options.access, opened);
-        self.handle(who, open, options)
+    fn opened(&self, who: &Credentials, opened: &Opened, options: OpenOptions, opening: &Opening<'_>) -> Result<File> {
+        let (inner, attributes) = (&self.0, &opened.attributes);
+        let make = || {
+            let term = inner.terms.at(attributes.inode.shard());
+            OpenInode::new(attributes, inner.buffer_bytes, inner.session(), term)
+        };
+        let (open, in_use) = lock(&inner.open).take(attributes.inode, make);
+        let file = self.handle(who, Arc::clone(&open), options);
+        open.opened(inner, who, options.access, opened)?;
+        if options.truncate && (in_use || opening.was_reported(attributes.inode)) {
+            // What others of this client had gathered, and reported, may have passed the cut of the open.
+            let nothing = AttributeChanges { size: Some(0), ..AttributeChanges::default() };
+            open.set_attributes(inner, who, &nothing)?;
+        }
+        Ok(file)
     }
 
     fn handle(&self, who: &Credentials, open: Arc<OpenInode>, options: OpenOptions) -> File {
@@ -192,7 +209,7 @@ impl File {
         }
         match self.0.read(buffer, offset) {
             Err(Error::NoObject | Error::CapabilityRejected) => {
-                self.0.open.right_is_void(&self.0.inner);
+                self.0.open.right_is_void();
                 self.0.read(buffer, offset)
             }
             result => result,
@@ -208,7 +225,7 @@ impl File {
         }
         match open.write(inner, bytes, offset, options.append, options.direct) {
             Err(Error::NoObject | Error::CapabilityRejected) => {
-                open.right_is_void(inner);
+                open.right_is_void();
                 open.write(inner, bytes, offset, options.append, options.direct)
             }
             result => result,
@@ -231,13 +248,13 @@ impl File {
         let Handle { inner, open, .. } = &*self.0;
         match open.known_size(inner) {
             Some(size) => Ok(size),
-            None => inner.ask_attributes(&inner.identity.credentials, open.inode).map(|attributes| attributes.size),
+            None => open.ask_attributes(inner, &inner.identity.credentials).map(|(attributes, _)| attributes.size),
         }
     }
 
     /// Sends what is buffered and reports size and time to the shard: what `close` does, without closing.
     pub fn flush(&self) -> Result<()> {
-        self.0.open.flush(&self.0.inner, SlotFor::Caller)
+        self.0.open.flush(&self.0.inner, FlushFor::Program)
     }
 
     /// As `flush`, and the data is on the storage server's device.
@@ -311,14 +328,17 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let (inner, open) = (&self.inner, &self.open);
-        if let Err(error) = open.flush(inner, SlotFor::Caller) {
+        if let Err(error) = open.flush(inner, FlushFor::Drop) {
             tracing::warn!("inode {}: buffered bytes were lost when the file was closed: {error}", open.inode);
         }
-        open.free_buffers(inner);
-        let keep = open.keeps_lease(inner);
+        open.free_buffers();
+        let keep = open.is_kept(inner);
         let evicted = lock(&inner.open).closed(open, keep);
         for open in evicted {
-            inner.give_back(open.inode, open.stamp(inner));
+            // What could not be reported is tried once more, and left to the end of the session.
+            if open.flush(inner, FlushFor::Drop).is_ok() || !open.is_dirty() {
+                inner.give_back(open.inode, open.stamp());
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Capability, ClusterMap, Error, NodeId, NodeIdentity, ObjectId, Result};
 
 /// Seconds before the end of its term at which a batch is not begun any more.
-const BATCH_MARGIN_SECONDS: u32 = 600;
+pub(crate) const BATCH_MARGIN_SECONDS: u32 = 600;
 
 /// The home of now.
 pub(crate) struct Home(AtomicU16);
@@ -102,11 +102,16 @@ impl Inner {
         if let Some(taken) = take_from_batch(&mut lock(&self.batches), node) {
             return Ok(taken);
         }
-        let request = StorageRequest::LeaseObjects { count: OBJECT_BATCH_COUNT };
+        let (request, session) = (StorageRequest::LeaseObjects { count: OBJECT_BATCH_COUNT }, self.session());
         let StorageAnswer::Batch { capability } = self.storage_call(node, request)? else {
             return Err(Error::Malformed);
         };
         let mut batches = lock(&self.batches);
+        if session != self.session() {
+            // What was leased to one session is not good for the next.
+            drop(batches);
+            return self.new_object_at(node);
+        }
         batches.insert(node, Batch { capability, next: 0 });
         take_from_batch(&mut batches, node).ok_or(Error::Malformed)
     }

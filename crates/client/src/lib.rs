@@ -24,6 +24,7 @@ mod opens;
 pub mod path;
 mod reader;
 mod recalls;
+mod terms;
 
 pub use client::{Client, ClientCounters, ClientOptions, Invalidator, Way};
 pub use file::{File, Lent, OpenOptions};

@@ -2,8 +2,10 @@
 //!
 //! Answered from the lease cache where it holds; otherwise one message to the shard of the directory or inode.
 
+use crate::calls::Answer;
 use crate::client::{Client, Inner};
 use crate::link::lock;
+use crate::open_inode::OpenInode;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +16,7 @@ use weft_protocol::message::shard::{
 use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
     AttributeChanges, Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, NodeId,
-    NodeIdentity, Result,
+    NodeIdentity, Result, SessionId,
 };
 
 /// An inode, and how long a cache above may keep what is told of it (zero: not at all).
@@ -25,6 +27,20 @@ pub struct Entry {
     pub name_valid: Duration,
     /// How long the attributes may be used.
     pub attributes_valid: Duration,
+}
+
+/// How attributes came to be told.
+#[derive(Clone, Copy)]
+pub(crate) struct Told {
+    /// The shard was asked for them just now.
+    pub asked: bool,
+    /// How many reports this client had made before that ([`Inner::reports`]).
+    pub since: u64,
+}
+
+impl Told {
+    /// By this client itself just now: all that it knows is in them.
+    pub const HERE: Self = Self { asked: true, since: u64::MAX };
 }
 
 /// A page of a listing.
@@ -62,52 +78,75 @@ pub struct FileSystemSpace {
 }
 
 impl Inner {
-    /// Remembers what a reply granted of a name and its inode.
-    pub fn learn(&self, parent: InodeNumber, name: &Name, attributes: &Attributes, grants: Grants, stamp: u64) {
-        let mut cache = lock(&self.cache);
-        cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
-        cache.learn_attributes(attributes, grants, stamp);
+    /// Remembers that a name is not there, as an answer told: of which session, with which stamp, and whether it may be
+    /// of the first of several times that it was asked for.
+    pub fn learn_absent(&self, parent: InodeNumber, name: &Name, grants: Grants, of: (SessionId, u64, bool)) {
+        let (session, stamp, resent) = of;
+        let Some(mut cache) = self.cache_for(session) else { return };
+        if resent {
+            cache.forget_name(parent, name, stamp);
+        } else {
+            cache.learn_name(parent, name, None, grants, stamp);
+        }
     }
 
     /// What a cache above may know of a name and its inode.
-    pub fn entry(&self, parent: InodeNumber, name: &Name, attributes: &Attributes) -> Entry {
+    pub fn entry(
+        &self,
+        who: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        attributes: &Attributes,
+        told: Told,
+    ) -> Result<Entry> {
         let now = self.clock_ms();
         let cache = lock(&self.cache);
         let known = matches!(cache.lookup(parent, name, now), Cached::Found(inode, _) if inode == attributes.inode);
         let name_ms = if known { cache.holds_ms(parent.shard(), now) } else { 0 };
         drop(cache);
-        let mut entry = self.inode_entry(attributes, false);
+        let mut entry = self.inode_entry(who, attributes, told)?;
         entry.name_valid = Duration::from_millis(name_ms);
-        entry
+        Ok(entry)
     }
 
-    /// `fresh`: the shard was asked for them just now.
-    fn inode_entry(&self, attributes: &Attributes, fresh: bool) -> Entry {
+    /// Attributes with what this client has made of them, and how long they hold. No message, unless a report of its
+    /// own has passed what was told.
+    fn inode_entry(&self, who: &Credentials, attributes: &Attributes, told: Told) -> Result<Entry> {
         let mut attributes = attributes.clone();
         let now = self.clock_ms();
         let cache = lock(&self.cache);
         let known = cache.attributes(attributes.inode, now).is_some();
         let held_ms = if known { cache.holds_ms(attributes.inode.shard(), now) } else { 0 };
         drop(cache);
-        let attributes_ms = if self.overlay(&mut attributes, fresh) { 0 } else { held_ms };
+        let (mut unseen, mut attributes_ms) = (false, held_ms);
+        if let Some(open) = self.open_file(&attributes) {
+            match open.overlay(self, &mut attributes, told.asked, told.since) {
+                Some(changes) => unseen = changes,
+                None => (attributes, unseen) = open.ask_attributes(self, who)?,
+            }
+        }
+        if unseen {
+            attributes_ms = 0;
+        }
         let attributes_valid = Duration::from_millis(attributes_ms);
-        Entry { attributes, name_valid: Duration::ZERO, attributes_valid }
+        Ok(Entry { attributes, name_valid: Duration::ZERO, attributes_valid })
     }
 
-    /// Sizes and times that open files of this client have changed. Returns whether they change unseen.
-    fn overlay(&self, attributes: &mut Attributes, fresh: bool) -> bool {
+    /// The open file that these are the attributes of, if there is one.
+    fn open_file(&self, attributes: &Attributes) -> Option<Arc<OpenInode>> {
         if attributes.kind != FileKind::Regular {
-            return false;
+            return None;
         }
-        let open = lock(&self.open).get(attributes.inode).cloned();
-        open.is_some_and(|open| open.overlay(self, attributes, fresh))
+        lock(&self.open).get(attributes.inode).cloned()
     }
 
     /// Attributes from the shard.
     pub fn ask_attributes(&self, who: &Credentials, inode: InodeNumber) -> Result<Attributes> {
         let answer = self.call(who, inode.shard(), ShardRequest::GetAttributes { inode })?;
         let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
-        lock(&self.cache).learn_attributes(&attributes, grants, answer.stamp);
+        if let Some(mut cache) = self.cache_for(answer.session) {
+            cache.learn_attributes(&attributes, grants, answer.stamp);
+        }
         Ok(attributes)
     }
 
@@ -126,27 +165,34 @@ impl Inner {
         if links == 0
             && let Some(open) = lock(&self.open).drop_idle(inode)
         {
-            self.give_back(inode, open.stamp(self));
+            self.give_back(inode, open.stamp());
         }
     }
 
     /// A change whose answer is the inode of a name.
     fn change_name(&self, who: &Credentials, parent: InodeNumber, name: &Name, request: ShardRequest) -> Result<Entry> {
         let makes_directory = matches!(request, ShardRequest::MakeDirectory { .. });
-        let answer = self.call(who, parent.shard(), request)?;
-        let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
-        {
-            let mut cache = lock(&self.cache);
-            let directories = i32::from(attributes.kind == FileKind::Directory);
-            let change = DirectoryChange { entries: 1, directories, time: attributes.ctime };
-            cache.directory_became(parent, change, answer.stamp);
+        let since = self.reports();
+        let Answer { answer, stamp, session, resent } = self.call(who, parent.shard(), request)?;
+        let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
+        if let Some(mut cache) = self.cache_for(session) {
             cache.forget_attributes(attributes.inode);
-            if makes_directory && grants.contains(Grants::DIRECTORY) {
-                cache.learn_complete(attributes.inode, answer.stamp);
+            if resent {
+                // The answer may be of the first time: the name may be another's by now.
+                cache.directory_changed(parent);
+                cache.forget_name(parent, name, stamp);
+            } else {
+                let directories = i32::from(attributes.kind == FileKind::Directory);
+                let change = DirectoryChange { entries: 1, directories, time: attributes.ctime };
+                cache.directory_became(parent, change, stamp);
+                if makes_directory && grants.contains(Grants::DIRECTORY) {
+                    cache.learn_complete(attributes.inode, stamp);
+                }
+                cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
+                cache.learn_attributes(&attributes, grants, stamp);
             }
         }
-        self.learn(parent, name, &attributes, grants, answer.stamp);
-        Ok(self.entry(parent, name, &attributes))
+        self.entry(who, parent, name, &attributes, Told { asked: false, since })
     }
 }
 
@@ -170,27 +216,36 @@ impl Client {
             Cached::Absent => return Err(Error::NotFound),
             Cached::Found(inode, _) => {
                 let attributes = self.attributes(who, inode)?.attributes;
-                return Ok(inner.entry(parent, name, &attributes));
+                return inner.entry(who, parent, name, &attributes, Told::HERE);
             }
             Cached::Unknown => {}
         }
         if let Some(entry) = self.look_ahead(who, parent, name) {
             return Ok(entry);
         }
-        let answer = inner.call(who, parent.shard(), ShardRequest::Lookup { parent, name: name.clone() })?;
-        match answer.answer {
+        let since = inner.reports();
+        let told = Told { asked: true, since };
+        let request = ShardRequest::Lookup { parent, name: name.clone() };
+        let Answer { answer, stamp, session, .. } = inner.call(who, parent.shard(), request)?;
+        match answer {
             ShardAnswer::Entry { attributes, grants } => {
-                inner.learn(parent, name, &attributes, grants, answer.stamp);
-                Ok(inner.entry(parent, name, &attributes))
+                if let Some(mut cache) = inner.cache_for(session) {
+                    cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
+                    cache.learn_attributes(&attributes, grants, stamp);
+                }
+                inner.entry(who, parent, name, &attributes, told)
             }
             ShardAnswer::RemoteDirectory { inode, grants } => {
                 let target = Some((inode, FileKind::Directory));
-                lock(&inner.cache).learn_name(parent, name, target, grants, answer.stamp);
+                if let Some(mut cache) = inner.cache_for(session) {
+                    cache.learn_name(parent, name, target, grants, stamp);
+                }
                 let attributes = inner.ask_attributes(who, inode)?;
-                Ok(inner.entry(parent, name, &attributes))
+                inner.entry(who, parent, name, &attributes, told)
             }
             ShardAnswer::Absent { grants } => {
-                lock(&inner.cache).learn_name(parent, name, None, grants, answer.stamp);
+                // A read is asked anew each time: the answer is of the last.
+                inner.learn_absent(parent, name, grants, (session, stamp, false));
                 Err(Error::NotFound)
             }
             _ => Err(Error::Malformed),
@@ -211,13 +266,14 @@ impl Client {
             lock(&inner.look_ahead).refused(parent);
             return None;
         };
+        let since = inner.reports();
         let known = match inner.cached(who, parent, name) {
             Cached::Found(inode, _) => lock(&inner.cache).attributes(inode, inner.clock_ms()).cloned(),
             Cached::Absent | Cached::Unknown => None,
         };
         let last = page.entries.last().map(|entry| &entry.name);
         lock(&inner.look_ahead).page_came(parent, last, known.is_some());
-        known.map(|attributes| inner.entry(parent, name, &attributes))
+        known.and_then(|attributes| inner.entry(who, parent, name, &attributes, Told { asked: false, since }).ok())
     }
 
     /// How long a cache above may keep that this name is not there. Asked after a lookup that found nothing.
@@ -230,27 +286,30 @@ impl Client {
 
     /// Attributes of an inode.
     pub fn attributes(&self, who: &Credentials, inode: InodeNumber) -> Result<Entry> {
+        let since = self.0.reports();
         let known = lock(&self.0.cache).attributes(inode, self.0.clock_ms()).cloned();
-        let fresh = known.is_none();
+        let asked = known.is_none();
         let attributes = known.map_or_else(|| self.0.ask_attributes(who, inode), Ok)?;
-        Ok(self.0.inode_entry(&attributes, fresh))
+        self.0.inode_entry(who, &attributes, Told { asked, since })
     }
 
     /// Changes attributes; with a size: `truncate`. What is buffered of an open file is written first.
     pub fn set_attributes(&self, who: &Credentials, inode: InodeNumber, changes: &AttributeChanges) -> Result<Entry> {
         let inner = &self.0;
         let open = lock(&inner.open).get(inode).cloned();
-        if let Some(open) = &open {
-            open.flush(inner, crate::link::SlotFor::Caller)?;
-        }
-        let request = ShardRequest::SetAttributes { inode, changes: changes.clone() };
-        let answer = inner.call(who, inode.shard(), request)?;
-        let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
-        lock(&inner.cache).learn_attributes(&attributes, grants, answer.stamp);
-        if let Some(open) = &open {
-            open.attributes_changed(inner, &attributes, answer.stamp);
-        }
-        Ok(inner.inode_entry(&attributes, false))
+        let attributes = match &open {
+            Some(open) => open.set_attributes(inner, who, changes)?,
+            None => {
+                let request = ShardRequest::SetAttributes { inode, changes: changes.clone() };
+                let answer = inner.call(who, inode.shard(), request)?;
+                let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
+                if let Some(mut cache) = inner.cache_for(answer.session) {
+                    cache.learn_attributes(&attributes, grants, answer.stamp);
+                }
+                attributes
+            }
+        };
+        inner.inode_entry(who, &attributes, Told::HERE)
     }
 
     /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's own node.
@@ -298,9 +357,15 @@ impl Client {
         let answer = self.0.call(who, parent.shard(), request)?;
         let ShardAnswer::Removed { time, inode, links } = answer.answer else { return Err(Error::Malformed) };
         self.0.name_gone(inode, links);
-        let mut cache = lock(&self.0.cache);
-        cache.directory_became(parent, DirectoryChange { entries: -1, directories, time }, answer.stamp);
-        cache.name_removed(parent, name, answer.stamp);
+        let Some(mut cache) = self.0.cache_for(answer.session) else { return Ok(()) };
+        if answer.resent {
+            // The answer may be of the first time: the name may be there again by now.
+            cache.directory_changed(parent);
+            cache.forget_name(parent, name, answer.stamp);
+        } else {
+            cache.directory_became(parent, DirectoryChange { entries: -1, directories, time }, answer.stamp);
+            cache.name_removed(parent, name, answer.stamp);
+        }
         cache.forget_attributes(inode);
         Ok(())
     }
@@ -325,7 +390,7 @@ impl Client {
         if let Some((replaced, links)) = replaced {
             self.0.name_gone(replaced, links);
         }
-        let mut cache = lock(&self.0.cache);
+        let Some(mut cache) = self.0.cache_for(answer.session) else { return Ok(()) };
         for directory in [parent, new_parent] {
             cache.directory_changed(directory);
         }
@@ -348,15 +413,20 @@ impl Client {
     ) -> Result<DirectoryListing> {
         let inner = &self.0;
         let request = ShardRequest::ReadDirectory { inode, cursor: cursor.clone(), entries_max, with_attributes };
+        let since = inner.reports();
         let answer = inner.call(who, inode.shard(), request)?;
         let ShardAnswer::Page(mut page) = answer.answer else { return Err(Error::Malformed) };
         let now = inner.clock_ms();
-        let mut cache = lock(&inner.cache);
-        let all_known = cache.learn_page(inode, cursor, &page, answer.stamp);
-        let holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
-        drop(cache);
+        let (mut all_known, mut holds) = (false, Duration::ZERO);
+        if let Some(mut cache) = inner.cache_for(answer.session) {
+            all_known = cache.learn_page(inode, cursor, &page, answer.stamp);
+            holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
+        }
         for entry in &mut page.entries {
-            if entry.attributes.as_mut().is_some_and(|attributes| inner.overlay(attributes, false)) {
+            let open = entry.attributes.as_ref().and_then(|attributes| inner.open_file(attributes));
+            if let (Some(open), Some(attributes)) = (open, &mut entry.attributes)
+                && open.overlay(inner, attributes, false, since) != Some(false)
+            {
                 // Not to be kept like the rest of the page.
                 entry.attributes = None;
             }

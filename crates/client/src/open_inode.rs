@@ -1,41 +1,45 @@
 //! A regular file that this client has open: what all its handles share.
 //!
-//! Lease, size, object, the run of written bytes that the server does not have yet, and the ways to the data. Under an
-//! exclusive lease small writes are gathered; without it each write is at the server when it returns. A descriptor of
-//! the object's file is used under a lease only, and given up with it; but see [`passthrough`].
+//! What is known of it ([`FileState`] decides that), the run of written bytes that the server does not have yet, and
+//! the ways to the data. A descriptor of the object's file is used under a lease only, and given up with it; but see
+//! [`passthrough`].
 //!
-//! Invariant: as soon as a file has an object, the object's size is the file's (but for what is gathered here).
+//! Invariant: whoever has the state of an open inode to do something with it, has it under the session of now, whose
+//! term holds. After everything that waits this is looked at again.
 //!
 //! Lock order: `Inner::open` (0), `state` (1). `state` is held across data requests of the buffered path (they wait for
 //! no lease), and across calls about this inode, which the shard never makes wait for a recall to the session that
 //! sends them.
 
 mod passthrough;
+mod recall;
+mod reports;
 mod runs;
+mod writes;
 
 use crate::client::Inner;
-use crate::data_calls::{Held, of_errno, request, write_descriptor};
+use crate::data_calls::request;
 use crate::link::{Link, SlotFor, lock};
-use crate::reader::DESCRIPTOR_SMALL_BYTES;
-use passthrough::{KernelUse, stat_of};
+use crate::terms::Term;
+use passthrough::KernelUse;
+pub(crate) use reports::FlushFor;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
-use weft_client_core::WriteBehind;
-use weft_protocol::data::{DataOperation, DataReply, DataRequest};
-use weft_protocol::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX};
-use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardRequest, whole};
-use weft_protocol::{
-    Attributes, Capability, Credentials, Error, Grants, InodeNumber, LeaseMode, Result, Rights, SessionId, Timestamp,
-};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use weft_client_core::{FileState, Held, Opened, WriteBehind};
+use weft_protocol::data::{DataOperation, DataRequest};
+use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
+use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardRequest};
+use weft_protocol::{Attributes, Credentials, Error, InodeNumber, Result, SessionId};
 use weft_transport::BulkConnection;
 
 /// A run's length at most, bytes: small enough to be in the processor's cache still when it is sent.
 const RUN_BYTES_MAX: usize = 256 << 10;
-/// How long a recall waits for calls that are using a passed descriptor.
-const DESCRIPTOR_USE_MAX: Duration = Duration::from_secs(1);
+/// How long before its end a right is asked for anew, milliseconds: longer than anything that is done with it takes.
+const RIGHT_MARGIN_MS: u64 = 300_000;
+/// How long a right is used that an open gave, counted by our own clock.
+const RIGHT_MS: u64 = CAPABILITY_TERM_SECONDS as u64 * 1000 - RIGHT_MARGIN_MS;
 
 /// An open inode.
 pub(crate) struct OpenInode {
@@ -43,39 +47,35 @@ pub(crate) struct OpenInode {
     /// Handles; changed under the lock of `Inner::open`.
     pub handles: AtomicU32,
     state: Mutex<State>,
+    /// A write in flight has ended, or whoever waited for all of them has what he wanted.
+    landed: Condvar,
+    /// Of the session at the inode's shard.
+    term: Term,
     /// Grows when bytes that a reader has at hand may be old.
     pub data_version: AtomicU64,
 }
 
 struct State {
-    /// The session that lease and right belong to.
-    session: SessionId,
+    known: FileState,
     /// Who opened it last through the shard: he may open it again under the lease without asking.
     opener: Option<Credentials>,
-    /// Whether any handle writes: what the capability must allow.
-    writes: bool,
-    mode: LeaseMode,
-    /// Stamp of the last grant of the data lease.
-    stamp: u64,
-    /// Size, times and layout as this client knows them.
-    attributes: Attributes,
-    /// Stamp of the last reply that told them.
-    told_stamp: u64,
-    /// The shard knows that this session has no exclusive lease: it asks the storage server for size and time.
-    shard_asks: bool,
-    held: Option<Held>,
-    /// The shard does not know the object yet.
-    object_is_new: bool,
-    /// Size or time have changed since the last commit.
-    dirty: bool,
+    /// In whose slot calls are made, of those who have the lock in turn.
+    slot: SlotFor,
+    term: Term,
+    /// When the lock was taken last, milliseconds since boot.
+    now_ms: u64,
+    /// When the right to the object is to be asked for anew.
+    right_until_ms: u64,
     run: WriteBehind,
     sending: Option<Sending>,
     spare: Vec<Vec<u8>>,
     descriptor: Descriptor,
     /// There while a kernel has the object's file.
     kernel: Option<KernelUse>,
-    /// Why gathered bytes could not be written: told by the next write, flush or close.
-    error: Option<Error>,
+    /// Writes under an exclusive lease that are made without the lock, several at once.
+    in_flight: u32,
+    /// Who waits for them: no further ones begin.
+    awaiting: u32,
 }
 
 /// Runs on their way, oldest first.
@@ -106,113 +106,112 @@ pub(crate) enum ReadVia {
 }
 
 impl OpenInode {
-    pub fn new(attributes: &Attributes, buffer_bytes: usize, session: SessionId) -> Self {
+    pub fn new(attributes: &Attributes, buffer_bytes: usize, session: SessionId, term: Term) -> Self {
         Self {
             inode: attributes.inode,
             handles: AtomicU32::new(0),
             data_version: AtomicU64::new(0),
+            landed: Condvar::new(),
+            term: Arc::clone(&term),
             state: Mutex::new(State {
-                session,
+                known: FileState::new(attributes, session),
                 opener: None,
-                writes: false,
-                mode: LeaseMode::Open,
-                stamp: 0,
-                attributes: attributes.clone(),
-                told_stamp: 0,
-                shard_asks: false,
-                held: None,
-                object_is_new: false,
-                dirty: false,
+                slot: SlotFor::Caller,
+                term,
+                now_ms: 0,
+                right_until_ms: 0,
                 run: WriteBehind::new(buffer_bytes.min(RUN_BYTES_MAX)),
                 sending: None,
                 spare: Vec::new(),
                 descriptor: Descriptor::NotAsked,
                 kernel: None,
-                error: None,
+                in_flight: 0,
+                awaiting: 0,
             }),
         }
     }
 
-    /// The state, as it is under the session of now. A session that ended took leases and rights with it; that is
-    /// noticed
-    /// here, by whoever comes next, since whoever notices the end itself may hold some inode's state.
-    fn lock(&self, inner: &Inner) -> MutexGuard<'_, State> {
+    /// The state, as it is under the session of now, whose term holds. A session that ended took leases and rights with
+    /// it; that is noticed here, by whoever comes next, since whoever notices the end itself may hold some inode's
+    /// state.
+    fn lock(&self, inner: &Inner) -> Result<MutexGuard<'_, State>> {
+        self.lock_in(inner, SlotFor::Caller)
+    }
+
+    /// As [`OpenInode::lock`]; calls are made in this slot until somebody else has the lock.
+    fn lock_in(&self, inner: &Inner, slot: SlotFor) -> Result<MutexGuard<'_, State>> {
         let mut state = lock(&self.state);
-        if state.session != inner.session() {
-            state.lose_session();
-            state.session = inner.session();
+        let mut now_ms = inner.clock_ms();
+        while now_ms >= self.term.load(Ordering::Acquire) {
+            drop(state);
+            inner.ensure_term(self.inode.shard(), &self.term, slot)?;
+            state = lock(&self.state);
+            now_ms = inner.clock_ms();
+        }
+        (state.slot, state.now_ms) = (slot, now_ms);
+        if state.notice_session(inner) {
             self.changed();
         }
-        state
+        Ok(state)
     }
 
     fn changed(&self) {
         self.data_version.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A handle was opened: takes over what the reply told.
-    pub fn opened(&self, inner: &Inner, who: &Credentials, access: Access, opened: &Opened) {
-        let mut state = self.lock(inner);
+    /// A handle was opened: takes over what the reply told. One message if something written through the server is not
+    /// reported.
+    pub fn opened(&self, inner: &Inner, who: &Credentials, access: Access, opened: &Opened) -> Result<()> {
+        let mut state = self.lock(inner)?;
+        if state.known.reports_before_lease() {
+            state.commit(inner)?;
+        }
         state.opener = Some(who.clone());
-        state.writes |= access.writes();
-        state.learn(inner, opened);
+        if access.writes() {
+            state.known.will_write();
+        }
+        let recalled = state.was_recalled(inner, opened);
+        if state.known.opened(opened, inner.session(), recalled) {
+            state.descriptor = Descriptor::NotAsked;
+        }
+        if state.known.held().map(|held| held.capability) == opened.capability {
+            state.right_until_ms = state.now_ms + RIGHT_MS;
+        }
+        if let Some(report) = inner.opens.report_of(self.inode) {
+            state.known.reported_before(report, opened.stamp, inner.reports());
+        }
         self.changed();
+        Ok(())
     }
 
     /// What an open would answer, if the lease that is still held allows it to be answered here: the same user, an
     /// access that the right to the object covers, a mode that others do not have to be asked for.
     pub fn reopen(&self, inner: &Inner, who: &Credentials, access: Access) -> Option<Attributes> {
-        let mut state = self.lock(inner);
+        let mut state = self.lock(inner).ok()?;
         state.look();
-        let rights = state.held.map(|held| held.capability.rights);
-        let covered = |right| rights.is_none_or(|rights| rights.contains(right));
-        let allowed = state.opener.as_ref() == Some(who)
-            && state.mode >= if access.writes() { LeaseMode::Exclusive } else { LeaseMode::Shared }
-            && (!access.reads() || covered(Rights::READ))
-            && (!access.writes() || (state.writes && covered(Rights::WRITE)))
-            && state.error.is_none();
-        if allowed {
-            state.writes |= access.writes();
-        }
-        allowed.then(|| state.attributes.clone())
+        let allowed = state.opener.as_ref() == Some(who) && state.known.open_again_unasked(access);
+        allowed.then(|| state.known.attributes().clone())
     }
 
-    /// Whether it is worth keeping when nobody has it open.
-    pub fn keeps_lease(&self, inner: &Inner) -> bool {
-        let state = self.lock(inner);
-        state.mode >= LeaseMode::Shared && state.error.is_none() && !state.dirty
+    /// Whether it is kept when nobody has it open.
+    pub fn is_kept(&self, inner: &Inner) -> bool {
+        self.lock(inner).map_or_else(|_| self.is_dirty(), |state| state.known.is_kept())
+    }
+
+    /// Whether the shard has not been told what was written.
+    pub fn is_dirty(&self) -> bool {
+        lock(&self.state).known.is_dirty()
     }
 
     /// A handle was closed: frees the memory of runs that were sent. Thousands of closed files are kept with their
     /// leases.
-    pub fn free_buffers(&self, inner: &Inner) {
-        self.lock(inner).spare = Vec::new();
+    pub fn free_buffers(&self) {
+        lock(&self.state).spare = Vec::new();
     }
 
     /// Stamp of the lease's last grant.
-    pub fn stamp(&self, inner: &Inner) -> u64 {
-        self.lock(inner).stamp
-    }
-
-    /// A recall: from now on nothing is gathered or believed, and no descriptor is used; [`OpenInode::flush`] follows.
-    pub fn weaken(&self, inner: &Inner) {
-        let (descriptor, kernel_has_it) = {
-            let mut state = self.lock(inner);
-            state.mode = LeaseMode::Open;
-            (std::mem::replace(&mut state.descriptor, Descriptor::NotAsked), state.kernel.is_some())
-        };
-        self.changed();
-        // A kernel goes on using it: the shard asks the storage server for size and time.
-        if let Descriptor::Passed(file, _) = descriptor
-            && !kernel_has_it
-        {
-            let mut waited = Duration::ZERO;
-            let pause = Duration::from_micros(50);
-            while Arc::strong_count(&file) > 1 && waited < DESCRIPTOR_USE_MAX {
-                std::thread::sleep(pause);
-                waited += pause;
-            }
-        }
+    pub fn stamp(&self) -> u64 {
+        lock(&self.state).known.grant_stamp()
     }
 
     /// Whether anybody here has it open.
@@ -222,171 +221,53 @@ impl OpenInode {
 
     /// Whether what was read may be kept by a cache above.
     pub fn may_cache(&self, inner: &Inner) -> bool {
-        self.lock(inner).mode >= LeaseMode::Shared
-    }
-
-    /// Size and times as this client has changed them, over what the shard told, now (`fresh`) or earlier. Returns
-    /// whether they may be others at any moment, unseen from here.
-    pub fn overlay(&self, inner: &Inner, attributes: &mut Attributes, fresh: bool) -> bool {
-        let mut state = self.lock(inner);
-        state.look();
-        if state.kernel_file().is_some() {
-            attributes.size = state.attributes.size;
-        }
-        // Others may write too: then their changes and ours are in what the shard tells.
-        let told_all = fresh && state.shard_asks;
-        if state.mode == LeaseMode::Exclusive || (state.dirty && !told_all) {
-            attributes.size = state.attributes.size;
-            attributes.mtime = state.attributes.mtime.max(attributes.mtime);
-            attributes.ctime = attributes.ctime.max(attributes.mtime);
-        } else if state.attributes.ctime > attributes.ctime {
-            // Overtaken by our own report of what was written.
-            let State { attributes: told, .. } = &*state;
-            (attributes.size, attributes.mtime, attributes.ctime) = (told.size, told.mtime, told.ctime);
-        }
-        state.kernel_writes()
-    }
-
-    /// The file's size as this client knows it under a lease; `None`: it has to be asked for.
-    pub fn known_size(&self, inner: &Inner) -> Option<u64> {
-        let mut state = self.lock(inner);
-        state.look();
-        (state.mode >= LeaseMode::Shared || state.kernel_file().is_some()).then_some(state.attributes.size)
-    }
-
-    /// The shard has changed attributes on our behalf (a truncate among them): what it answered holds.
-    pub fn attributes_changed(&self, inner: &Inner, attributes: &Attributes, stamp: u64) {
-        let mut state = self.lock(inner);
-        if stamp < state.told_stamp {
-            return;
-        }
-        state.told_stamp = stamp;
-        if attributes.layout.object() != state.held.map(|held| held.object) {
-            state.held = None;
-            state.object_is_new = false;
-            state.descriptor = Descriptor::NotAsked;
-        }
-        state.attributes = attributes.clone();
-        state.kernel_sees_change();
-        self.changed();
-    }
-
-    /// Writes back and reports to the shard.
-    pub fn flush(&self, inner: &Inner, slot: SlotFor) -> Result<()> {
-        let mut state = self.lock(inner);
-        if state.kernel.is_some() {
-            // After the end of a session: whether the kernel still writes to the file's object is known then.
-            state.regain(inner)?;
-            state.look();
-        }
-        let written = state.send_all(inner);
-        let committed = if written.is_ok() { state.commit(inner, slot) } else { Ok(()) };
-        if committed.is_ok() {
-            // After a recall this comes before its answer.
-            state.shard_asks = state.mode == LeaseMode::Open;
-        }
-        let earlier = state.error.take().map_or(Ok(()), Err);
-        earlier.and(written).and(committed)
-    }
-
-    /// Has the server bring what it has onto its device.
-    pub fn sync(&self, inner: &Inner) -> Result<()> {
-        self.flush(inner, SlotFor::Caller)?;
-        let mut state = self.lock(inner);
-        if let Some(file) = state.own_file() {
-            return rustix::fs::fdatasync(&**file).map_err(of_errno);
-        }
-        if !state.writes {
-            return Ok(());
-        }
-        let Some(held) = state.regain(inner)? else { return Ok(()) };
-        inner.data_write(&request(self.inode, DataOperation::Sync, held, 0, 0), &[]).map(|_| ())
-    }
-
-    /// A write. Returns when the bytes are gathered (exclusive lease), in the object's file, or at the server.
-    pub fn write(&self, inner: &Inner, bytes: &[u8], offset: u64, append: bool, direct: bool) -> Result<()> {
-        let mut state = self.lock(inner);
-        if let Some(error) = state.error.take() {
-            return Err(error);
-        }
-        state.regain(inner)?;
-        // A kernel may be writing the object beside us.
-        let exclusive = state.mode == LeaseMode::Exclusive && state.kernel.is_none();
-        let offset = if append && exclusive { state.attributes.size } else { offset };
-        let end =
-            offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
-        state.ensure_object(inner)?;
-        self.changed();
-        if exclusive && let Some(file) = state.descriptor(inner, true) {
-            if !direct && bytes.len() <= DESCRIPTOR_SMALL_BYTES {
-                return state.gather(inner, bytes, offset);
-            }
-            state.send_all(inner)?;
-            state.note_written(end);
-            drop(state);
-            inner.counters.descriptor_write_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            write_descriptor(&file, bytes, offset)?;
-            // Somebody may have reported the size from before the bytes were there.
-            self.lock(inner).note_written(end);
-            return Ok(());
-        }
-        if exclusive && !direct && bytes.len() < inner.buffer_bytes {
-            return state.gather(inner, bytes, offset);
-        }
-        state.send_all(inner)?;
-        if exclusive && !state.object_is_new {
-            state.note_written(end);
-            let Some(held) = state.held else { return Err(Error::NoObject) };
-            // Nobody else has a right to the file now, so what is known of the object holds without the lock.
-            drop(state);
-            return write_pieces(inner, self.inode, held, DataOperation::Write, bytes, offset).map(|_| ());
-        }
-        state.write_now(inner, bytes, offset, append && !exclusive)
+        self.lock(inner).is_ok_and(|state| state.known.is_leased())
     }
 
     /// Whether the file has an object, as far as is known here.
     pub fn has_object(&self, inner: &Inner) -> bool {
-        self.lock(inner).held.is_some()
+        self.lock(inner).is_ok_and(|state| state.known.held().is_some())
     }
 
     /// Decides how a read is served; answers it when gathered bytes are all it asks for.
     pub fn read_via(&self, inner: &Inner, into: &mut [u8], offset: u64) -> Result<ReadVia> {
-        let mut state = self.lock(inner);
-        if state.mode == LeaseMode::Open && state.held.is_none() {
-            // Others may have given it an object since.
-            state.mode = LeaseMode::None;
+        let mut state = self.lock(inner)?;
+        if !state.known.is_leased() && state.known.object_is_new() {
+            // What this client gave it may not be known to others, and theirs have come first.
+            state.commit(inner)?;
         }
-        let held = state.regain(inner)?;
+        state.known.doubt_missing_object();
+        state.regain(inner)?;
         if state.run.read(offset, into) {
             return Ok(ReadVia::Done(into.len()));
         }
         if !state.run.is_empty() || state.sending.is_some() {
             state.send_all(inner)?;
-            if let Some(error) = &state.error {
+            if let Some(error) = state.known.error() {
                 return Err(error.clone());
             }
         }
         if let Some(file) = state.kernel_file() {
             return Ok(ReadVia::Descriptor { file: Arc::clone(file), leased: false });
         }
-        let leased = state.mode >= LeaseMode::Shared;
-        if leased && let Some(file) = state.descriptor(inner, false) {
+        if state.known.is_leased()
+            && let Some(file) = state.descriptor(inner, false)?
+        {
             return Ok(ReadVia::Descriptor { file, leased: true });
         }
-        let size = state.attributes.size;
-        Ok(match held {
-            Some(held) => ReadVia::Server { held, size: leased.then_some(size) },
+        let size = state.known.size();
+        Ok(match state.known.held() {
+            Some(held) => ReadVia::Server { held, size: state.known.is_leased().then_some(size) },
             None => ReadVia::Zeros { size },
         })
     }
 
     /// The right to the object turned out to be void (the object was replaced, the right has ended): asks for it again
     /// with the next call.
-    pub fn right_is_void(&self, inner: &Inner) {
-        let mut state = self.lock(inner);
-        if !state.object_is_new {
-            state.mode = LeaseMode::None;
-            state.held = None;
+    pub fn right_is_void(&self) {
+        let mut state = lock(&self.state);
+        state.known.right_is_void();
+        if state.known.held().is_none() {
             state.descriptor = Descriptor::NotAsked;
         }
         drop(state);
@@ -394,53 +275,32 @@ impl OpenInode {
     }
 }
 
-/// What the reply to an open told.
-pub(crate) struct Opened {
-    pub attributes: Attributes,
-    pub capability: Option<Capability>,
-    pub grants: Grants,
-    pub stamp: u64,
-    /// The session when it was asked. When another one has begun since, the grant may be void.
-    pub session: SessionId,
-}
-
-fn write_pieces(
-    inner: &Inner,
-    inode: InodeNumber,
-    held: Held,
-    operation: DataOperation,
-    bytes: &[u8],
-    offset: u64,
-) -> Result<DataReply> {
-    let mut position = offset;
-    let mut last = DataReply::default();
-    for piece in bytes.chunks(BULK_BYTES_MAX as usize) {
-        last = inner.data_write(&request(inode, operation, held, position, piece.len()), piece)?;
-        position += piece.len() as u64;
-    }
-    Ok(last)
-}
-
 impl State {
-    fn inode(&self) -> InodeNumber {
-        self.attributes.inode
+    /// Looks whether the session has ended since it was looked at last.
+    fn notice_session(&mut self, inner: &Inner) -> bool {
+        let has_ended = self.known.session() != inner.session();
+        if has_ended {
+            self.lose_session(inner);
+        }
+        has_ended
     }
 
-    /// The session has ended: lease and right are void. Bytes that were gathered under the lease cannot be written
-    /// any more,
-    /// and the next call says so.
-    fn lose_session(&mut self) {
+    /// The session has ended, and what was gathered under its lease is lost.
+    fn lose_session(&mut self, inner: &Inner) {
         let gathered = self.run.take_run().is_some() || self.sending.take().is_some();
-        if gathered || self.object_is_new {
-            self.error = Some(Error::SessionEnded);
-            self.dirty = false;
+        if self.known.lose_session(inner.session(), gathered) {
+            tracing::warn!("inode {}: what was not at the server is lost with the session", self.known.inode());
         }
-        self.mode = LeaseMode::None;
-        self.shard_asks = false;
-        self.told_stamp = 0;
-        self.held = None;
-        self.object_is_new = false;
         self.descriptor = Descriptor::NotAsked;
+    }
+
+    /// After a wait: lease and right hold still, or the caller learns that they do not.
+    fn hold(&mut self, inner: &Inner) -> Result<()> {
+        inner.ensure_term(self.known.shard(), &self.term, self.slot)?;
+        if self.notice_session(inner) {
+            return Err(self.known.error().cloned().unwrap_or(Error::SessionEnded));
+        }
+        Ok(())
     }
 
     /// On whose behalf the file is asked for again.
@@ -448,176 +308,71 @@ impl State {
         self.opener.clone().unwrap_or_else(|| inner.identity.credentials.clone())
     }
 
-    fn learn(&mut self, inner: &Inner, opened: &Opened) {
-        // Asked for under this lock: a recall that came before is noted, one that comes later weakens us after.
-        let recalled = lock(&inner.cache).data_recalled(self.inode(), opened.stamp);
-        self.mode = match opened.grants {
-            _ if opened.session != inner.session() => LeaseMode::None,
-            _ if recalled => LeaseMode::Open,
-            grants if grants.contains(Grants::DATA_EXCLUSIVE) => LeaseMode::Exclusive,
-            grants if grants.contains(Grants::DATA_SHARED) => LeaseMode::Shared,
-            _ => LeaseMode::Open,
-        };
-        self.stamp = self.stamp.max(opened.stamp);
-        self.shard_asks = self.mode == LeaseMode::Open && !recalled;
-        let told = opened.attributes.layout.object();
-        if !self.object_is_new || told.is_some() {
-            let same = told.is_some() && self.held.map(|held| held.object) == told;
-            let keep = same
-                && self.held.is_some_and(|held| held.capability.rights.contains(Rights::WRITE))
-                && opened.capability.is_some_and(|capability| !capability.rights.contains(Rights::WRITE));
-            if !same {
+    /// Whether a recall of what an open granted came before its reply. Asked for under this lock: one that comes later
+    /// weakens us after.
+    fn was_recalled(&self, inner: &Inner, opened: &Opened) -> bool {
+        lock(&inner.cache).data_recalled(self.known.inode(), opened.stamp)
+    }
+
+    /// The object and the right to it, asked for again when they are not known any more, or the right ends soon: then
+    /// it is still good for what is to be written and reported before.
+    fn regain(&mut self, inner: &Inner) -> Result<()> {
+        if self.known.held().is_some() && self.now_ms >= self.right_until_ms {
+            self.send_all(inner)?;
+            if self.known.object_is_new() || self.known.reports_before_lease() {
+                self.commit(inner)?;
+            }
+            let opened = self.open_again(inner, self.known.access())?;
+            let recalled = self.was_recalled(inner, &opened);
+            if self.known.opened(&opened, inner.session(), recalled) {
                 self.descriptor = Descriptor::NotAsked;
             }
-            if !keep {
-                self.held = told.zip(opened.capability).map(|(object, capability)| Held { object, capability });
+        }
+        while let Some(access) = self.known.to_open() {
+            let opened = self.open_again(inner, access)?;
+            let recalled = self.was_recalled(inner, &opened);
+            if self.known.opened_again(&opened, inner.session(), recalled) {
+                self.descriptor = Descriptor::NotAsked;
             }
-            self.object_is_new = false;
         }
-        if !self.dirty && opened.stamp > self.told_stamp {
-            self.attributes = opened.attributes.clone();
-            self.told_stamp = opened.stamp;
-        }
-    }
-
-    /// The object and the right to it, asked for again when they are not known any more. `None`: there is no object.
-    fn regain(&mut self, inner: &Inner) -> Result<Option<Held>> {
-        if self.mode == LeaseMode::None {
-            let access = if self.writes { Access::ReadWrite } else { Access::Read };
-            let flags = OpenFlags { access, truncate: false, direct: false };
-            let (who, inode, session) = (self.who(inner), self.inode(), inner.session());
-            let answer = inner.call(&who, inode.shard(), ShardRequest::Open { inode, flags })?;
-            let ShardAnswer::Opened { attributes, capability, grants, .. } = answer.answer else {
-                return Err(Error::Malformed);
-            };
-            self.dirty = false;
-            self.learn(inner, &Opened { attributes, capability, grants, stamp: answer.stamp, session });
-        }
-        Ok(self.held)
-    }
-
-    fn note_written(&mut self, end: u64) {
-        self.attributes.size = self.attributes.size.max(end);
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        self.attributes.mtime = Timestamp::from_parts(time.tv_sec, u32::try_from(time.tv_nsec).unwrap_or(0));
-        self.dirty = true;
-    }
-
-    /// A file without an object gets one, at the client's own node. One that was extended by truncate gets its size.
-    fn ensure_object(&mut self, inner: &Inner) -> Result<()> {
-        if self.held.is_some() {
-            return Ok(());
-        }
-        let (object, capability) = inner.new_object()?;
-        let held = Held { object, capability };
-        if let Some(last) = self.attributes.size.checked_sub(1) {
-            inner.data_write(&request(self.inode(), DataOperation::Write, held, last, 1), &[0])?;
-        }
-        self.held = Some(held);
-        self.object_is_new = true;
-        self.attributes.layout = whole(object);
-        self.descriptor = Descriptor::NotAsked;
-        self.dirty = true;
         Ok(())
+    }
+
+    fn open_again(&mut self, inner: &Inner, access: Access) -> Result<Opened> {
+        let flags = OpenFlags { access, truncate: false, direct: false };
+        let inode = self.known.inode();
+        let sent_ms = inner.clock_ms();
+        let answer = inner.call_in(self.slot, &self.who(inner), inode.shard(), ShardRequest::Open { inode, flags })?;
+        let ShardAnswer::Opened { attributes, capability, grants, .. } = answer.answer else {
+            return Err(Error::Malformed);
+        };
+        self.right_until_ms = sent_ms + RIGHT_MS;
+        self.notice_session(inner);
+        Ok(Opened { attributes, capability, grants, stamp: answer.stamp, session: answer.session })
     }
 
     /// A descriptor of the object's file, if the server is on this node and passes one.
-    fn descriptor(&mut self, inner: &Inner, write: bool) -> Option<Arc<OwnedFd>> {
+    fn descriptor(&mut self, inner: &Inner, write: bool) -> Result<Option<Arc<OwnedFd>>> {
         match &self.descriptor {
-            Descriptor::Passed(file, for_writing) if *for_writing || !write => return Some(Arc::clone(file)),
-            Descriptor::Refused => return None,
+            Descriptor::Passed(file, for_writing) if *for_writing || !write => return Ok(Some(Arc::clone(file))),
+            Descriptor::Refused => return Ok(None),
             _ => {}
         }
-        let held = self.held?;
+        let Some(held) = self.known.held() else { return Ok(None) };
         if !inner.is_near(held.object.node()) {
             self.descriptor = Descriptor::Refused;
-            return None;
+            return Ok(None);
         }
-        let operation = request(self.inode(), DataOperation::Descriptor, held, 0, usize::from(self.writes));
+        let for_writing = self.known.writes();
+        let operation = request(self.known.inode(), DataOperation::Descriptor, held, 0, usize::from(for_writing));
         let asked = inner.data_call(held.object.node(), true, |connection| connection.descriptor(&operation));
+        self.hold(inner)?;
         let passed = asked.ok().filter(|(reply, _)| reply.status == 0).and_then(|(_, passed)| passed);
         let Some(file) = passed.map(Arc::new) else {
             self.descriptor = Descriptor::Refused;
-            return None;
+            return Ok(None);
         };
-        self.descriptor = Descriptor::Passed(Arc::clone(&file), self.writes);
-        Some(file)
-    }
-
-    /// A write that is at the server when this returns, while others may write too.
-    fn write_now(&mut self, inner: &Inner, bytes: &[u8], offset: u64, append: bool) -> Result<()> {
-        let operation = if append { DataOperation::Append } else { DataOperation::Write };
-        for attempt in 0..2 {
-            self.ensure_object(inner)?;
-            let held = self.held.ok_or(Error::NoObject)?;
-            match write_pieces(inner, self.inode(), held, operation, bytes, offset) {
-                Ok(reply) => {
-                    self.note_written(reply.size);
-                    (self.attributes.size, self.attributes.mtime) = (reply.size, reply.mtime);
-                    // While others may write too, they must find the object at once; one of theirs may have come first.
-                    if !self.object_is_new || self.mode == LeaseMode::Exclusive || self.commit_object(inner)? {
-                        return Ok(());
-                    }
-                }
-                Err(Error::NoObject | Error::CapabilityRejected) if attempt == 0 && !self.object_is_new => {}
-                Err(error) => return Err(error),
-            }
-            self.mode = LeaseMode::None;
-            self.regain(inner)?;
-        }
-        Err(Error::NoObject)
-    }
-
-    /// Tells the shard of the new object. `false`: the file had got another one meanwhile.
-    fn commit_object(&mut self, inner: &Inner) -> Result<bool> {
-        let ours = self.held.map(|held| held.object);
-        self.commit(inner, SlotFor::Caller)?;
-        Ok(self.attributes.layout.object() == ours)
-    }
-
-    /// Reports object, size and time to the shard, if they have changed.
-    fn commit(&mut self, inner: &Inner, slot: SlotFor) -> Result<()> {
-        if !self.dirty {
-            return Ok(());
-        }
-        self.freshen(inner)?;
-        let inode = self.inode();
-        let object = self.held.filter(|_| self.object_is_new).map(|held| held.object);
-        let request = ShardRequest::Commit { inode, object, size: self.attributes.size, mtime: self.attributes.mtime };
-        let answer = inner.call_in(slot, &self.who(inner), inode.shard(), request).map_err(|error| match error {
-            // A new session was begun on the way: to the shard it is not the one that wrote.
-            Error::BadHandle => Error::SessionEnded,
-            error => error,
-        })?;
-        let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
-        lock(&inner.cache).learn_attributes(&attributes, grants, answer.stamp);
-        self.attributes = attributes;
-        self.told_stamp = self.told_stamp.max(answer.stamp);
-        self.object_is_new = false;
-        self.dirty = false;
-        Ok(())
-    }
-
-    /// The object's file, where somebody here may be writing it.
-    fn own_file(&self) -> Option<&Arc<OwnedFd>> {
-        match &self.descriptor {
-            Descriptor::Passed(file, true) => Some(file),
-            _ => self.kernel_file(),
-        }
-    }
-
-    /// Size and time from where they are decided: the object, when others may have written it or it was written by its
-    /// descriptor.
-    fn freshen(&mut self, inner: &Inner) -> Result<()> {
-        if let Some(file) = self.own_file() {
-            (self.attributes.size, self.attributes.mtime) = stat_of(file)?;
-        } else if self.mode != LeaseMode::Exclusive
-            && let Some(held) = self.held
-        {
-            let reply = inner.data_write(&request(self.inode(), DataOperation::Stat, held, 0, 0), &[])?;
-            self.attributes.size = reply.size;
-            self.attributes.mtime = reply.mtime;
-        }
-        Ok(())
+        self.descriptor = Descriptor::Passed(Arc::clone(&file), for_writing);
+        Ok(Some(file))
     }
 }

@@ -7,7 +7,7 @@ use crate::open_inode::OpenInode;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weft_protocol::{Attributes, InodeNumber, SessionId};
+use weft_protocol::InodeNumber;
 
 /// Closed inodes kept at most; a quarter of the process's descriptors if that is less.
 const IDLE_MAX: usize = 4096;
@@ -38,12 +38,11 @@ impl OpenTable {
         self.inodes.values().cloned().collect()
     }
 
-    /// The inode with one more handle, entered when it was not there.
-    pub fn take(&mut self, attributes: &Attributes, buffer_bytes: usize, session: SessionId) -> Arc<OpenInode> {
-        let made = || Arc::new(OpenInode::new(attributes, buffer_bytes, session));
-        let open = Arc::clone(self.inodes.entry(attributes.inode).or_insert_with(made));
-        open.handles.fetch_add(1, Ordering::AcqRel);
-        open
+    /// The inode with one more handle, made and entered when it was not there; and whether it had handles.
+    pub fn take(&mut self, inode: InodeNumber, make: impl FnOnce() -> OpenInode) -> (Arc<OpenInode>, bool) {
+        let open = Arc::clone(self.inodes.entry(inode).or_insert_with(|| Arc::new(make())));
+        let handles = open.handles.fetch_add(1, Ordering::AcqRel);
+        (open, handles > 0)
     }
 
     /// A handle was closed. Returns the inodes whose leases are to be given back.

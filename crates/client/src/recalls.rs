@@ -10,6 +10,7 @@
 
 use crate::client::Inner;
 use crate::link::{Link, SlotFor, lock};
+use crate::open_inode::FlushFor;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -22,7 +23,7 @@ use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message;
 use weft_protocol::message::recall::{Recall, RecallAnswer};
 use weft_protocol::message::shard::ShardRequest;
-use weft_protocol::{LeaseKey, LeaseMode, NodeId, Result, ShardId};
+use weft_protocol::{LeaseKey, LeaseMode, NodeId, Result, SessionId, ShardId};
 use weft_transport::ControlConnection;
 
 /// Closed files whose leases are gathered before they are given back at once.
@@ -42,17 +43,20 @@ pub(crate) struct RecallThread {
 /// A recall connection.
 struct Listened {
     node: NodeId,
+    session: SessionId,
     connection: Arc<Mutex<ControlConnection>>,
     /// A descriptor of the same socket, to wait on without the lock.
     socket: weft_transport::Socket,
     live: Arc<AtomicBool>,
-    /// When the renewal on its way was sent.
+    /// When the oldest renewal on its way was sent.
     renewal_sent_ms: Option<u64>,
 }
 
 /// A recall to be answered.
 struct Job {
     recall: Recall,
+    /// The session that it is of.
+    session: SessionId,
     answer_on: Arc<Mutex<ControlConnection>>,
 }
 
@@ -100,6 +104,7 @@ impl RecallThread {
         attended.insert(link.node(), Arc::clone(&live));
         lock(&self.new).push(Listened {
             node: link.node(),
+            session: link.session,
             connection,
             socket: duplicate,
             live,
@@ -180,16 +185,13 @@ impl Listener {
                 Ok(Some((_, Message::Recall(recall)))) => {
                     if lock(&self.working).insert((recall.shard, recall.number)) {
                         // The worker ends only after this thread.
-                        let _ = self.jobs.send(Job { recall, answer_on: Arc::clone(&connection) });
+                        let _ =
+                            self.jobs.send(Job { recall, session: one.session, answer_on: Arc::clone(&connection) });
                     }
                 }
                 Ok(Some((_, Message::RenewReply))) => {
                     if let Some(sent_ms) = one.renewal_sent_ms.take() {
-                        let (map, now_ms) = (inner.map(), inner.clock_ms());
-                        let mut cache = lock(&inner.cache);
-                        for shard in map.shards_at(one.node) {
-                            cache.renewed(shard, sent_ms, now_ms);
-                        }
+                        inner.renewed(inner.map().shards_at(one.node), one.session, sent_ms);
                     }
                 }
                 Ok(None) => return,
@@ -212,7 +214,8 @@ impl Listener {
         }
         self.last_renewal_ms = now_ms;
         for one in &mut self.listened {
-            one.renewal_sent_ms = Some(now_ms);
+            // Answers do not tell which one they are to: the first is to the oldest.
+            one.renewal_sent_ms.get_or_insert(now_ms);
             if lock(&one.connection).send_as(0, &Message::Renew).is_err() {
                 one.live.store(false, Ordering::Release);
             }
@@ -244,10 +247,10 @@ fn release_surplus(inner: &Inner, all: bool) {
 }
 
 fn work(inner: &Weak<Inner>, jobs: &Receiver<Job>, working: &Mutex<BTreeSet<(ShardId, u64)>>) {
-    while let Ok(Job { recall, answer_on }) = jobs.recv() {
+    while let Ok(Job { recall, session, answer_on }) = jobs.recv() {
         let Some(inner) = inner.upgrade() else { return };
         inner.counters.recalls.fetch_add(1, Ordering::Relaxed);
-        let kept = give_up(&inner, &recall);
+        let kept = give_up(&inner, &recall, session);
         let answer = RecallAnswer { shard: recall.shard, number: recall.number, kept };
         lock(working).remove(&(recall.shard, recall.number));
         // On a dead connection the shard asks again, or the session's term ends.
@@ -256,13 +259,13 @@ fn work(inner: &Weak<Inner>, jobs: &Receiver<Job>, working: &Mutex<BTreeSet<(Sha
 }
 
 /// Drops what the recall takes, after writing back what must not be lost with it. Returns what is kept.
-fn give_up(inner: &Inner, recall: &Recall) -> LeaseMode {
+fn give_up(inner: &Inner, recall: &Recall, session: SessionId) -> LeaseMode {
     if let LeaseKey::Data(inode) = recall.key {
         lock(&inner.cache).note_data_recall(inode, recall.stamp);
         let may_open = inner.opens.may_open(inode, recall.stamp);
         let open = lock(&inner.open).get(inode).cloned();
         if let Some(open) = &open {
-            open.weaken(inner);
+            open.weaken(session, recall.stamp);
         }
         if let Some(invalidator) = inner.invalidator() {
             // The kernel writes its dirty pages back to us before this returns.
@@ -270,11 +273,16 @@ fn give_up(inner: &Inner, recall: &Recall) -> LeaseMode {
         }
         let mut is_open = may_open;
         if let Some(open) = open {
-            if let Err(error) = open.flush(inner, SlotFor::Recall) {
+            if let Err(error) = open.flush(inner, FlushFor::Recall) {
                 tracing::warn!("inode {inode}: buffered data could not be written back on recall: {error}");
             }
-            lock(&inner.open).drop_idle(inode);
-            is_open |= open.is_open();
+            if open.is_dirty() {
+                // As long as it counts as open, the shard asks the storage server what was written.
+                is_open = true;
+            } else {
+                lock(&inner.open).drop_idle(inode);
+                is_open |= open.is_open();
+            }
         }
         return if is_open { LeaseMode::Open } else { LeaseMode::None };
     }

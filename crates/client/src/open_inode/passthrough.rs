@@ -13,10 +13,11 @@
 use super::{Descriptor, OpenInode, State};
 use crate::client::{Inner, Way};
 use crate::data_calls::of_errno;
+use crate::link::lock;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weft_protocol::{LeaseMode, NodeId, ObjectId, Result, Timestamp};
+use weft_protocol::{Error, NodeId, ObjectId, Result, Timestamp};
 
 /// What a kernel has of an inode.
 pub(super) struct KernelUse {
@@ -36,7 +37,7 @@ impl OpenInode {
     /// another node, not passed, or not there and not to be made (`writes` is false). `direct`: what is written
     /// survives this client, so the shard has to know the object first. Costs a data request at the first handle.
     pub fn lend(&self, inner: &Inner, writes: bool, direct: bool) -> Option<(Arc<OwnedFd>, bool)> {
-        let mut state = self.lock(inner);
+        let mut state = self.lock(inner).ok()?;
         if state.kernel.as_ref().is_none_or(|kernel| writes && !kernel.writable) {
             match state.pass(inner, writes, direct) {
                 Ok(Some((file, object))) => state.kernel_got(file, object),
@@ -53,8 +54,8 @@ impl OpenInode {
     }
 
     /// A kernel has closed such a handle.
-    pub fn lent_back(&self, inner: &Inner, may_write: bool) {
-        let mut state = self.lock(inner);
+    pub fn lent_back(&self, may_write: bool) {
+        let mut state = lock(&self.state);
         state.look();
         let Some(kernel) = &mut state.kernel else { return };
         kernel.handles -= 1;
@@ -78,31 +79,31 @@ impl Inner {
 impl State {
     /// The object's file, with the object made and all gathered bytes in it.
     fn pass(&mut self, inner: &Inner, writes: bool, direct: bool) -> Result<Option<(Arc<OwnedFd>, ObjectId)>> {
-        if self.regain(inner)?.is_none() {
+        self.regain(inner)?;
+        if self.known.held().is_none() {
             if !writes || !inner.is_near(inner.home()) || inner.home_passes_none.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             self.ensure_object(inner)?;
         }
         self.send_all(inner)?;
-        let mut file = self.descriptor(inner, self.writes);
-        if self.object_is_new {
+        let mut file = self.descriptor(inner, self.known.writes())?;
+        if self.known.object_is_new() {
             if file.is_none() {
                 // Its store has a cap: that stays so.
                 inner.home_passes_none.store(true, Ordering::Relaxed);
-            } else if (direct || self.mode != LeaseMode::Exclusive) && !self.commit_object(inner)? {
+            } else if self.known.reports_object(direct) && !self.commit(inner)? {
                 // Another client's object came first.
-                self.mode = LeaseMode::None;
                 self.regain(inner)?;
-                file = self.descriptor(inner, self.writes);
+                file = self.descriptor(inner, self.known.writes())?;
             }
         }
-        Ok(file.zip(self.held.map(|held| held.object)))
+        Ok(file.zip(self.known.object()))
     }
 
     fn kernel_got(&mut self, file: Arc<OwnedFd>, object: ObjectId) {
         let writable = matches!(self.descriptor, Descriptor::Passed(_, true));
-        let seen = stat_of(&file).map_or(self.attributes.mtime, |(_, mtime)| mtime);
+        let seen = stat_of(&file).map_or(self.known.attributes().mtime, |(_, mtime)| mtime);
         match &mut self.kernel {
             // One file for all: the kernel goes on with the one that it got first.
             Some(kernel) => kernel.writable |= writable && kernel.object == object,
@@ -112,7 +113,7 @@ impl State {
 
     /// The object's file in the kernel's hands, as long as it is the file's object.
     pub(super) fn kernel_file(&self) -> Option<&Arc<OwnedFd>> {
-        let held = self.held.map(|held| held.object);
+        let held = self.known.object();
         self.kernel.as_ref().filter(|kernel| held == Some(kernel.object)).map(|kernel| &kernel.file)
     }
 
@@ -123,24 +124,21 @@ impl State {
 
     /// Takes over what a kernel has made of size and time.
     pub(super) fn look(&mut self) {
-        let held = self.held.map(|held| held.object);
+        let held = self.known.object();
         let Some(kernel) = &mut self.kernel else { return };
         // An open file of this machine: it has a size.
         let Ok((size, mtime)) = stat_of(&kernel.file) else { return };
         let is_current = held == Some(kernel.object);
-        let is_changed = mtime != kernel.seen || (is_current && size != self.attributes.size);
+        let is_changed = mtime != kernel.seen || (is_current && size != self.known.size());
+        let is_written = is_changed && kernel.writers > 0;
         kernel.seen = mtime;
         if is_current {
-            self.attributes.size = size;
+            self.known.looked_up(size, if is_written { mtime } else { self.known.attributes().mtime });
         }
-        if !is_changed || kernel.writers == 0 {
-            return;
-        }
-        if is_current {
-            self.attributes.mtime = mtime;
-            self.dirty = true;
-        } else {
-            self.error = Some(weft_protocol::Error::SessionEnded);
+        if is_written && is_current {
+            self.known.changed_unseen();
+        } else if is_written {
+            self.known.fail(Error::SessionEnded);
         }
     }
 
@@ -148,7 +146,7 @@ impl State {
     pub(super) fn kernel_sees_change(&mut self) {
         let Some(kernel) = &mut self.kernel else { return };
         if let Ok((size, mtime)) = stat_of(&kernel.file)
-            && size == self.attributes.size
+            && size == self.known.size()
         {
             kernel.seen = mtime;
         }

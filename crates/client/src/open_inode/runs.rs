@@ -53,26 +53,28 @@ impl State {
 
     /// Sends the run, without waiting for its reply; unless so many connections are in use that none is to be kept.
     pub(super) fn send_run(&mut self, inner: &Inner) -> Result<()> {
+        while self.sending.as_ref().is_some_and(|sending| sending.is_full(self.run.len())) {
+            self.finish_one(inner);
+            self.hold(inner)?;
+        }
         let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
         if let Some(file) = self.descriptor_to_write() {
             inner.counters.descriptor_write_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             let written = write_descriptor(file, &bytes, offset);
             self.spare.push(bytes);
-            return written.inspect_err(|error| {
-                self.error.get_or_insert(error.clone());
-            });
+            return written.inspect_err(|error| self.known.fail(error.clone()));
         }
-        let held = self.held.ok_or(Error::NoObject)?;
-        let request = request(self.inode(), DataOperation::Write, held, offset, bytes.len());
-        while self.sending.as_ref().is_some_and(|sending| sending.is_full(bytes.len())) {
-            self.finish_one(inner);
-        }
+        let Some(held) = self.known.held() else {
+            self.known.fail(Error::NoObject);
+            return Err(Error::NoObject);
+        };
+        let request = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
         let mut sending = match self.sending.take() {
             Some(sending) => sending,
             None => match inner.data_connection(held.object.node()) {
                 Ok((link, connection)) => Sending { link, connection, requests: VecDeque::new() },
                 Err(error) => {
-                    self.error.get_or_insert(error.clone());
+                    self.known.fail(error.clone());
                     return Err(error);
                 }
             },
@@ -106,11 +108,11 @@ impl State {
         };
         match reply.map(|reply| reply.result().copied()) {
             Ok(Ok(reply)) => {
-                self.attributes.mtime = reply.mtime;
+                self.known.written_at(reply.mtime);
                 self.sending = Some(sending);
             }
             Ok(Err(error)) => {
-                self.error.get_or_insert(error);
+                self.known.fail(error);
                 self.sending = Some(sending);
             }
             Err(_) => {
@@ -131,19 +133,19 @@ impl State {
     pub(super) fn rewrite(&mut self, inner: &Inner, request: &DataRequest, memory: &[u8]) {
         let bytes = memory.get(..request.bytes as usize).unwrap_or_default();
         match inner.data_write(request, bytes) {
-            Ok(reply) => self.attributes.mtime = reply.mtime,
-            Err(error) => {
-                self.error.get_or_insert(error);
-            }
+            Ok(reply) => self.known.written_at(reply.mtime),
+            Err(error) => self.known.fail(error),
         }
     }
 
     /// Sends the run and waits for everything on its way.
     pub(super) fn send_all(&mut self, inner: &Inner) -> Result<()> {
         self.send_run(inner)?;
+        let mut waited = false;
         while self.sending.is_some() {
             self.finish_one(inner);
+            waited = true;
         }
-        Ok(())
+        if waited { self.hold(inner) } else { Ok(()) }
     }
 }
