@@ -1,0 +1,136 @@
+//! What a client has gathered, reported or been told of a file meets recalls, cuts and other handles: nothing is lost.
+//!
+//! The rare orders of messages are in the simulation and in the tests of weft-client-core; here are those that two
+//! clients and a few threads bring about.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use weft_client::protocol::message::shard::{Access, CreateFile};
+use weft_client::protocol::{AttributeChanges, Error, InodeNumber, Name};
+use weft_client::{Client, File, OpenOptions, Way};
+use weft_tests::{FileSystem, Wanted};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: false });
+const BOTH: OpenOptions = OpenOptions { access: Access::ReadWrite, truncate: false, append: false, direct: false };
+
+fn open(client: &Client, text: &str, options: OpenOptions) -> File {
+    client.open_at(&FileSystem::me(), ROOT, &Name::new(text.as_bytes()).unwrap(), options, NEW).unwrap().0
+}
+
+fn size(client: &Client, file: &File) -> u64 {
+    client.attributes(&FileSystem::me(), file.inode()).unwrap().attributes.size
+}
+
+#[test]
+fn what_a_recall_could_not_write_is_told_to_the_next_program() {
+    let fs = FileSystem::start(Wanted { nodes: 1, store_bytes: Some(4 << 20), ..Wanted::default() });
+    let (writer, other) = (fs.client(Way::Unix), fs.client(Way::Unix));
+    let filler = open(&writer, "filler", BOTH);
+    let mut filled = 0;
+    while filler.write_at(&vec![1; 64 << 10], filled).and_then(|()| filler.flush()).is_ok() {
+        filled += 64 << 10;
+    }
+    let file = open(&writer, "file", BOTH);
+    file.write_at(&vec![2; 512 << 10], 0).unwrap();
+    // The open of the other one has it written back, for which there is no room.
+    let there = open(&other, "file", BOTH);
+    assert_eq!(file.flush(), Err(Error::NoSpace));
+    assert_eq!(file.flush(), Ok(()), "told once");
+    there.close().unwrap();
+}
+
+#[test]
+fn an_open_that_cuts_a_file_cuts_what_others_here_have_gathered() {
+    for way in [Way::Auto, Way::Unix] {
+        let fs = FileSystem::start(Wanted::default());
+        // Nothing is known of `/`, so which file is cut is known only when it is.
+        let (client, other) = (fs.client(way), fs.client(way));
+        let file = open(&client, "file", BOTH);
+        file.write_at(&[1; 5000], 0).unwrap();
+        let cutting = open(&client, "file", OpenOptions::WRITE);
+        assert_eq!((size(&client, &file), file.size()), (0, Ok(0)), "{way:?}");
+        file.flush().unwrap();
+        assert_eq!(size(&other, &file), 0, "{way:?}");
+        cutting.write_at(b"new", 0).unwrap();
+        cutting.close().unwrap();
+        file.close().unwrap();
+        assert_eq!(size(&other, &open(&other, "file", OpenOptions::READ)), 3);
+    }
+}
+
+#[test]
+fn what_is_written_directly_has_its_object_known_when_it_returns() {
+    for way in [Way::Auto, Way::Unix] {
+        let fs = FileSystem::start(Wanted::default());
+        let client = fs.client(way);
+        // The lease of the first handle is exclusive, and the second one's writes go by it.
+        let file = open(&client, "file", BOTH);
+        let direct = open(&client, "file", OpenOptions { direct: true, ..BOTH });
+        let before = client.counters().shard_calls;
+        direct.write_at(b"survives", 0).unwrap();
+        assert_eq!(client.counters().shard_calls - before, 1, "{way:?}: the shard is told of the object");
+        direct.write_at(b"survives", 8).unwrap();
+        assert_eq!(client.counters().shard_calls - before, 1, "{way:?}: once");
+        drop((file, direct));
+    }
+}
+
+#[test]
+fn a_recall_waits_for_writes_in_flight() {
+    const LARGE: usize = 4 << 20;
+    let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
+    let append = OpenOptions { append: true, ..BOTH };
+    for way in [Way::Auto, Way::Unix, Way::Tcp] {
+        let (writer, other) = (fs.client(way), fs.client(way));
+        for round in 0..30 {
+            // Alone: an exclusive lease, under which this client says where the end is.
+            let file_name = format!("{way:?}-{round}");
+            let file = open(&writer, &file_name, append);
+            file.write_at(b"begin", 0).unwrap();
+            file.flush().unwrap();
+            let begun = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    begun.store(true, Ordering::Release);
+                    file.write_at(&vec![1; LARGE], 0).unwrap();
+                });
+                while !begun.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                let there = open(&other, &file_name, append);
+                there.write_at(b"end", 0).unwrap();
+                there.close().unwrap();
+            });
+            file.close().unwrap();
+            assert_eq!(size(&other, &open(&other, &file_name, OpenOptions::READ)), 5 + LARGE as u64 + 3, "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn cuts_of_two_clients_do_not_wait_for_each_other() {
+    let fs = FileSystem::start(Wanted::default());
+    let clients = [fs.client(Way::Auto), fs.client(Way::Tcp)];
+    let made = open(&clients[0], "file", BOTH);
+    made.write_at(&[1; 1000], 0).unwrap();
+    made.close().unwrap();
+    let began = Instant::now();
+    for access in [Access::Read, Access::ReadWrite] {
+        let files = clients.each_ref().map(|client| open(client, "file", OpenOptions { access, ..OpenOptions::READ }));
+        std::thread::scope(|scope| {
+            for (client, file) in clients.iter().zip(&files) {
+                scope.spawn(move || {
+                    for size in 0..50 {
+                        let changes = AttributeChanges { size: Some(size), ..AttributeChanges::default() };
+                        client.set_attributes(&FileSystem::me(), file.inode(), &changes).unwrap();
+                        file.read_at(&mut [0; 10], 0).unwrap();
+                    }
+                });
+            }
+        });
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "a session was ended over it");
+}
