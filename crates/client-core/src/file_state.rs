@@ -279,8 +279,8 @@ impl FileState {
         allowed
     }
 
-    /// Whether it is kept when nobody has it open: its lease is worth something, or the shard has not been told what was
-    /// written, because that failed. As long as it is kept, the shard asks the storage server.
+    /// Whether it is kept when nobody has it open: its lease is worth something, or the shard could not be told what
+    /// was written. As long as it is kept, the shard asks the storage server.
     pub fn is_kept(&self) -> bool {
         self.dirty || (self.is_leased() && self.error.is_none())
     }
@@ -404,8 +404,7 @@ impl FileState {
         replaced
     }
 
-    /// A flush has ended. Its failure is kept until a program was told, and is not tried again: who tries again has
-    /// been told first.
+    /// A flush has ended. That it failed is told until a program was told; no later flush takes it back.
     pub fn flushed(&mut self, outcome: Result<(), Error>) -> Result<(), Error> {
         self.knows_best = false;
         let result = self.error.clone().map_or(outcome, Err);

@@ -1,5 +1,6 @@
 //! What a client decides, without I/O: what it may still believe of names ([`Cache`]) and of the files that it has open
-//! ([`FileState`]), which written bytes it gathers ([`WriteBehind`]), which bytes and which names it asks for ahead ([`ReadAhead`], [`LookAhead`]).
+//! ([`FileState`]), which written bytes it gathers ([`WriteBehind`]), which bytes and which names it asks for ahead
+//! ([`ReadAhead`], [`LookAhead`]).
 //!
 //! The client library joins this to connections and threads, the simulation to a virtual network.
 

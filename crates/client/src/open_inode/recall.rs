@@ -13,7 +13,7 @@ use weft_protocol::SessionId;
 const DESCRIPTOR_USE_MAX: Duration = Duration::from_secs(1);
 
 impl OpenInode {
-    /// A recall to this session, with its stamp: from now on nothing is gathered or believed, and no descriptor is used;
+    /// A recall to this session, with its stamp: from now on nothing is gathered or believed, no descriptor is used;
     /// [`OpenInode::flush`] follows. Waits for writes in flight. No message.
     pub fn weaken(&self, session: SessionId, stamp: u64) {
         let mut state = lock(&self.state);

@@ -53,6 +53,9 @@ impl State {
 
     /// Sends the run, without waiting for its reply; unless so many connections are in use that none is to be kept.
     pub(super) fn send_run(&mut self, inner: &Inner) -> Result<()> {
+        if self.run.is_empty() {
+            return Ok(());
+        }
         while self.sending.as_ref().is_some_and(|sending| sending.is_full(self.run.len())) {
             self.finish_one(inner);
             self.hold(inner)?;

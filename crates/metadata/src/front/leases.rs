@@ -25,8 +25,8 @@ pub struct Holder {
     pub mode: LeaseMode,
     /// Of `Data`: the session has opened the file for writing since it holds the key.
     pub writing: bool,
-    /// Of `Data`: it was writing through the storage server before it got its exclusive lease, and has not reported what
-    /// came of it since.
+    /// Of `Data`: it was writing through the storage server before it got its exclusive lease, and has not reported
+    /// since what came of it.
     pub unreported: bool,
     /// Stamp of the latest reply that granted it: what the client gives back of an earlier one, it still has.
     pub stamp: u64,
