@@ -304,8 +304,9 @@ impl Handle {
 
     async fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let Self { io, file, options, reader, .. } = self;
+        let via = file.read_via(io, buffer, offset).await?;
         let version = file.data_version.get();
-        match file.read_via(io, buffer, offset).await? {
+        match via {
             ReadVia::Done(count) => Ok(count),
             ReadVia::Zeros { size } => {
                 let count = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());

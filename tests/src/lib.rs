@@ -2,6 +2,9 @@
 //!
 //! Nodes run as threads. Each has an identity of its own if the test wants its data to go over TCP.
 
+mod proxy;
+
+pub use proxy::{Held, Proxy};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
@@ -97,6 +100,14 @@ impl FileSystem {
     /// A client of its own session.
     pub fn client(&self, way: Way) -> Client {
         Client::connect(&self.instance, &ClientOptions { way, buffer_bytes: 0 }).expect("client")
+    }
+
+    /// A client that reaches the first node through a relay, by TCP.
+    pub fn client_behind(&self, proxy: &Proxy) -> Client {
+        let mut instance = self.instance.clone();
+        let first = instance.map.nodes.first_mut().expect("there is a node");
+        first.address.tcp = proxy.address.to_string();
+        Client::connect(&instance, &ClientOptions { way: Way::Tcp, buffer_bytes: 0 }).expect("client")
     }
 
     /// Ends one node: it answers nobody from now on.

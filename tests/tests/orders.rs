@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{AttributeChanges, Error, InodeNumber, Name};
 use weft_client::{Client, File, OpenOptions, Way};
-use weft_tests::{FileSystem, Wanted};
+use weft_tests::{FileSystem, Proxy, Wanted};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: false });
@@ -133,4 +133,31 @@ fn cuts_of_two_clients_do_not_wait_for_each_other() {
         });
     }
     assert!(began.elapsed() < Duration::from_secs(5), "a session was ended over it");
+}
+
+#[test]
+fn what_a_call_did_that_was_sent_again_is_not_learnt_over_what_came_after() {
+    let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
+    let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
+    let (client, me) = (fs.client_behind(&proxy), FileSystem::me());
+    // So long that the relay knows a call by it.
+    let text = "file".repeat(25);
+    let name = Name::new(text.as_bytes()).unwrap();
+    // So that names are kept here at all.
+    client.attributes(&me, ROOT).unwrap();
+    open(&client, &text, BOTH).close().unwrap();
+    std::thread::scope(|scope| {
+        proxy.hold_next_reply();
+        let removal = scope.spawn(|| client.unlink(&me, ROOT, &name));
+        let held = proxy.held();
+        // It is removed, and made again before its removal is answered.
+        let anew = Some(CreateFile { mode: 0o644, exclusive: true });
+        let (again, _) = client.open_at(&me, ROOT, &name, BOTH, anew).unwrap();
+        drop(held);
+        removal.join().unwrap().unwrap();
+        assert_eq!(client.lookup(&me, ROOT, &name).unwrap().attributes.inode, again.inode());
+        let root = client.attributes(&me, ROOT).unwrap().attributes;
+        assert_eq!(root.size, 1, "each is counted once");
+        again.close().unwrap();
+    });
 }

@@ -289,8 +289,8 @@ impl File {
 impl Handle {
     fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let Self { inner, open, options, reader, .. } = self;
-        let version = open.data_version.load(Ordering::Acquire);
-        match open.read_via(inner, buffer, offset)? {
+        let (via, version) = open.read_via(inner, buffer, offset)?;
+        match via {
             ReadVia::Done(count) => Ok(count),
             ReadVia::Zeros { size } => {
                 let count = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());

@@ -51,12 +51,13 @@ pub(crate) struct OpenInode {
     landed: Condvar,
     /// Of the session at the inode's shard.
     term: Term,
-    /// Grows when bytes that a reader has at hand may be old.
-    pub data_version: AtomicU64,
+    data_version: Arc<AtomicU64>,
 }
 
 struct State {
     known: FileState,
+    /// Grows when bytes that a reader has at hand may be old.
+    data_version: Arc<AtomicU64>,
     /// Who opened it last through the shard: he may open it again under the lease without asking.
     opener: Option<Credentials>,
     /// In whose slot calls are made, of those who have the lock in turn.
@@ -107,14 +108,16 @@ pub(crate) enum ReadVia {
 
 impl OpenInode {
     pub fn new(attributes: &Attributes, buffer_bytes: usize, session: SessionId, term: Term) -> Self {
+        let data_version = Arc::new(AtomicU64::new(0));
         Self {
             inode: attributes.inode,
             handles: AtomicU32::new(0),
-            data_version: AtomicU64::new(0),
+            data_version: Arc::clone(&data_version),
             landed: Condvar::new(),
             term: Arc::clone(&term),
             state: Mutex::new(State {
                 known: FileState::new(attributes, session),
+                data_version,
                 opener: None,
                 slot: SlotFor::Caller,
                 term,
@@ -149,9 +152,7 @@ impl OpenInode {
             now_ms = inner.clock_ms();
         }
         (state.slot, state.now_ms) = (slot, now_ms);
-        if state.notice_session(inner) {
-            self.changed();
-        }
+        state.notice_session(inner);
         Ok(state)
     }
 
@@ -229,37 +230,12 @@ impl OpenInode {
         self.lock(inner).is_ok_and(|state| state.known.held().is_some())
     }
 
-    /// Decides how a read is served; answers it when gathered bytes are all it asks for.
-    pub fn read_via(&self, inner: &Inner, into: &mut [u8], offset: u64) -> Result<ReadVia> {
+    /// Decides how a read is served; answers it when gathered bytes are all it asks for. With the version of the data:
+    /// bytes that a reader has at hand of another one are not to be used.
+    pub fn read_via(&self, inner: &Inner, into: &mut [u8], offset: u64) -> Result<(ReadVia, u64)> {
         let mut state = self.lock(inner)?;
-        if !state.known.is_leased() && state.known.object_is_new() {
-            // What this client gave it may not be known to others, and theirs have come first.
-            state.commit(inner)?;
-        }
-        state.known.doubt_missing_object();
-        state.regain(inner)?;
-        if state.run.read(offset, into) {
-            return Ok(ReadVia::Done(into.len()));
-        }
-        if !state.run.is_empty() || state.sending.is_some() {
-            state.send_all(inner)?;
-            if let Some(error) = state.known.error() {
-                return Err(error.clone());
-            }
-        }
-        if let Some(file) = state.kernel_file() {
-            return Ok(ReadVia::Descriptor { file: Arc::clone(file), leased: false });
-        }
-        if state.known.is_leased()
-            && let Some(file) = state.descriptor(inner, false)?
-        {
-            return Ok(ReadVia::Descriptor { file, leased: true });
-        }
-        let size = state.known.size();
-        Ok(match state.known.held() {
-            Some(held) => ReadVia::Server { held, size: state.known.is_leased().then_some(size) },
-            None => ReadVia::Zeros { size },
-        })
+        let via = state.read_via(inner, into, offset)?;
+        Ok((via, state.data_version.load(Ordering::Acquire)))
     }
 
     /// The right to the object turned out to be void (the object was replaced, the right has ended): asks for it again
@@ -276,6 +252,37 @@ impl OpenInode {
 }
 
 impl State {
+    fn read_via(&mut self, inner: &Inner, into: &mut [u8], offset: u64) -> Result<ReadVia> {
+        if !self.known.is_leased() && self.known.object_is_new() {
+            // What this client gave it may not be known to others, and theirs have come first.
+            self.commit(inner)?;
+        }
+        self.known.doubt_missing_object();
+        self.regain(inner)?;
+        if self.run.read(offset, into) {
+            return Ok(ReadVia::Done(into.len()));
+        }
+        if !self.run.is_empty() || self.sending.is_some() {
+            self.send_all(inner)?;
+            if let Some(error) = self.known.error() {
+                return Err(error.clone());
+            }
+        }
+        if let Some(file) = self.kernel_file() {
+            return Ok(ReadVia::Descriptor { file: Arc::clone(file), leased: false });
+        }
+        if self.known.is_leased()
+            && let Some(file) = self.descriptor(inner, false)?
+        {
+            return Ok(ReadVia::Descriptor { file, leased: true });
+        }
+        let size = self.known.size();
+        Ok(match self.known.held() {
+            Some(held) => ReadVia::Server { held, size: self.known.is_leased().then_some(size) },
+            None => ReadVia::Zeros { size },
+        })
+    }
+
     /// Looks whether the session has ended since it was looked at last.
     fn notice_session(&mut self, inner: &Inner) -> bool {
         let has_ended = self.known.session() != inner.session();
@@ -292,6 +299,7 @@ impl State {
             tracing::warn!("inode {}: what was not at the server is lost with the session", self.known.inode());
         }
         self.descriptor = Descriptor::NotAsked;
+        self.data_version.fetch_add(1, Ordering::AcqRel);
     }
 
     /// After a wait: lease and right hold still, or the caller learns that they do not.

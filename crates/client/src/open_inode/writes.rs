@@ -90,6 +90,8 @@ impl OpenInode {
         state.in_flight -= 1;
         state.slot = SlotFor::Caller;
         self.landed.notify_all();
+        // Who read while the bytes were on their way may have others at hand.
+        self.changed();
         written?;
         // Whoever lost the session meanwhile may have written behind the back of the next holder.
         state.hold(inner)?;
