@@ -591,15 +591,24 @@ impl Cache {
         }
     }
 
-    /// Leases to be given back, of one shard at a time, at most `count`, with the stamps of their grants.
-    pub fn take_surplus(&mut self, count: usize) -> Option<(ShardId, Vec<(LeaseKey, u64)>)> {
-        let shard = self.surplus.first_key_value()?.0.inode().shard();
+    /// How many leases are to be given back.
+    pub fn surplus_count(&self) -> usize {
+        self.surplus.len()
+    }
+
+    /// A shard at which there are such.
+    pub fn surplus_shard(&self) -> Option<ShardId> {
+        self.surplus.first_key_value().map(|(key, _)| key.inode().shard())
+    }
+
+    /// Leases to be given back at a shard, at most `count`, with the stamps of their grants.
+    pub fn take_surplus(&mut self, shard: ShardId, count: usize) -> Vec<(LeaseKey, u64)> {
         let of_shard = self.surplus.iter().filter(|(key, _)| key.inode().shard() == shard);
         let leases: Vec<(LeaseKey, u64)> = of_shard.take(count).map(|(key, stamp)| (*key, *stamp)).collect();
         for (key, _) in &leases {
             self.surplus.remove(key);
         }
-        Some((shard, leases))
+        leases
     }
 
     /// What was dropped to make room since this was asked last: to be dropped by caches above before

@@ -392,21 +392,28 @@ impl Inner {
         }
     }
 
+    /// How many leases are to be given back.
+    pub fn surplus_count(&self) -> usize {
+        let closed = lock(&self.closed_leases).len();
+        closed + lock(&self.cache).surplus_count()
+    }
+
     /// Leases to be given back at one shard: of closed files, and those that the cache had no room for.
     pub fn take_surplus(&self) -> Option<(ShardId, Vec<(LeaseKey, u64)>)> {
         let mut closed = lock(&self.closed_leases);
-        let Some(shard) = closed.first().map(|(key, _)| key.inode().shard()) else {
-            drop(closed);
-            return lock(&self.cache).take_surplus(RELEASE_KEYS_MAX);
-        };
+        let shard = closed.first().map(|(key, _)| key.inode().shard());
         let mut taken = Vec::new();
         closed.retain(|lease| {
-            let take = lease.0.inode().shard() == shard && taken.len() < RELEASE_KEYS_MAX;
+            let take = Some(lease.0.inode().shard()) == shard && taken.len() < RELEASE_KEYS_MAX;
             if take {
                 taken.push(*lease);
             }
             !take
         });
+        drop(closed);
+        let mut cache = lock(&self.cache);
+        let shard = shard.or_else(|| cache.surplus_shard())?;
+        taken.extend(cache.take_surplus(shard, RELEASE_KEYS_MAX - taken.len()));
         Some((shard, taken))
     }
 }

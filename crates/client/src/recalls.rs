@@ -226,21 +226,23 @@ impl Listener {
     }
 }
 
-/// Gives leases back that are not needed any more: a batch at a time, and all of them when the session is renewed.
+/// Gives leases back that are not needed any more: in batches, and what is left when the session is renewed. Those that
+/// are added meanwhile wait: a program that goes on making files would keep this thread from recalls, and have its leases
+/// go back by twos and threes.
 fn release_surplus(inner: &Inner, all: bool) {
     if !all && lock(&inner.closed_leases).len() < RELEASE_BATCH {
         return;
     }
     let evicted = lock(&inner.cache).take_evicted();
     inner.tell_dropped(&evicted);
-    while let Some((shard, leases)) = inner.take_surplus() {
+    let mut left = inner.surplus_count();
+    while left > 0 {
+        let Some((shard, leases)) = inner.take_surplus() else { return };
+        left = left.saturating_sub(leases.len());
         let who = &inner.identity.credentials;
         if let Err(error) = inner.call_in(SlotFor::Caller, who, shard, ShardRequest::Release { leases }) {
             // They end with the session's term at the latest.
             tracing::debug!("leases not given back at shard {shard}: {error}");
-            return;
-        }
-        if !all && lock(&inner.closed_leases).len() < RELEASE_BATCH {
             return;
         }
     }
