@@ -1,7 +1,5 @@
 //! Leases that a client gives back without being asked.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 use std::time::{Duration, Instant};
 use weft_client::protocol::limits::SESSION_TERM_MS;
 use weft_client::protocol::message::shard::CreateFile;

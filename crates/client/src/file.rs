@@ -331,10 +331,9 @@ impl Drop for Handle {
         if let Err(error) = open.flush(inner, FlushFor::Drop) {
             tracing::warn!("inode {}: buffered bytes were lost when the file was closed: {error}", open.inode);
         }
-        open.free_buffers();
-        let keep = open.is_kept(inner);
+        let keep = open.handle_closed(inner);
         let evicted = lock(&inner.open).closed(open, keep);
-        for open in evicted {
+        if let Some(open) = evicted {
             // What could not be reported is tried once more, and left to the end of the session.
             if open.flush(inner, FlushFor::Drop).is_ok() || !open.is_dirty() {
                 inner.give_back(open.inode, open.stamp());

@@ -20,6 +20,7 @@ mod writes;
 use crate::client::Inner;
 use crate::data_calls::request;
 use crate::link::{Link, SlotFor, lock};
+use crate::open_table::Holds;
 use crate::terms::Term;
 use passthrough::KernelUse;
 pub(crate) use reports::FlushFor;
@@ -194,20 +195,22 @@ impl OpenInode {
         allowed.then(|| state.known.attributes().clone())
     }
 
-    /// Whether it is kept when nobody has it open.
-    pub fn is_kept(&self, inner: &Inner) -> bool {
-        self.lock(inner).map_or_else(|_| self.is_dirty(), |state| state.known.is_kept())
+    /// A handle was closed: whether the file is kept when nobody has it open, and what it holds then. Frees the memory
+    /// of runs that were sent: thousands of closed files are kept with their leases.
+    pub fn handle_closed(&self, inner: &Inner) -> Option<Holds> {
+        let (mut state, kept) = match self.lock(inner) {
+            Ok(state) => (state, FileState::is_kept as fn(&FileState) -> bool),
+            // Without the term nothing of the lease counts, but what is not reported.
+            Err(_) => (lock(&self.state), FileState::is_dirty as fn(&FileState) -> bool),
+        };
+        state.spare = Vec::new();
+        let passed = matches!(state.descriptor, Descriptor::Passed(..));
+        kept(&state.known).then_some(if passed { Holds::Descriptor } else { Holds::Nothing })
     }
 
     /// Whether the shard has not been told what was written.
     pub fn is_dirty(&self) -> bool {
         lock(&self.state).known.is_dirty()
-    }
-
-    /// A handle was closed: frees the memory of runs that were sent. Thousands of closed files are kept with their
-    /// leases.
-    pub fn free_buffers(&self) {
-        lock(&self.state).spare = Vec::new();
     }
 
     /// Stamp of the lease's last grant.

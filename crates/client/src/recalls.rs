@@ -227,8 +227,8 @@ impl Listener {
 }
 
 /// Gives leases back that are not needed any more: in batches, and what is left when the session is renewed. Those that
-/// are added meanwhile wait: a program that goes on making files would keep this thread from recalls, and have its leases
-/// go back by twos and threes.
+/// are added meanwhile wait: a program that goes on making files would keep this thread from recalls, and have its
+/// leases go back by twos and threes.
 fn release_surplus(inner: &Inner, all: bool) {
     if !all && lock(&inner.closed_leases).len() < RELEASE_BATCH {
         return;

@@ -9,10 +9,10 @@
 use crate::calls::ATTEMPTS_MAX;
 use crate::client::Inner;
 use crate::link::{SlotFor, lock};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, RwLock};
 use weft_client_core::Cache;
+use weft_protocol::hash::FixedMap;
 use weft_protocol::message::shard::ShardRequest;
 use weft_protocol::{Error, Result, SessionId, ShardId};
 
@@ -21,7 +21,7 @@ pub(crate) type Term = Arc<AtomicU64>;
 
 /// The terms at all shards. Written with the lock of the cache held.
 #[derive(Default)]
-pub(crate) struct Terms(RwLock<HashMap<ShardId, Term>>);
+pub(crate) struct Terms(RwLock<FixedMap<ShardId, Term>>);
 
 impl Terms {
     /// The term at a shard, also as it will be.
