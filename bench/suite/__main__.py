@@ -77,6 +77,8 @@ def main():
                 session.begin_part(name, options.budget * part.SHARE / shares)
                 text.append(part.run(session))
                 print(text[-1], flush=True)
+                if session.interrupt:
+                    raise session.interrupt
     except SystemExit:
         text.append("Interrupted: parts are missing.\n")
         raise

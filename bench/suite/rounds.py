@@ -82,28 +82,33 @@ def measure(session, groups, samples, touch_mib=0):
     the cells of a group, so that none always comes first.
     """
     hopeless = set()
-    for number in range(session.options.rounds):
-        for label, cells in groups:
-            if session.is_over():
-                if number == 0:
+    try:
+        for number in range(session.options.rounds):
+            for label, cells in groups:
+                if not session.is_over():
+                    session.say(f"round {number + 1}: {label}")
+                    measure_group(session, number, label, cells, samples, touch_mib, hopeless)
+                elif number == 0:
                     samples.fail(label, "the time was over before its turn")
+    except SystemExit as interrupt:
+        # What was measured until then is told.
+        session.interrupted_by(interrupt)
+
+
+def measure_group(session, number, label, cells, samples, touch_mib, hopeless):
+    for cell, function in cells if number % 2 == 0 else reversed(cells):
+        if (label, cell) in hopeless:
+            continue
+        session.touch_memory(2 * touch_mib)
+        with Clock() as clock:
+            try:
+                for key, value in function().items():
+                    samples.add(number, key, value)
                 continue
-            session.say(f"round {number + 1}: {label}")
-            for cell, function in cells if number % 2 == 0 else reversed(cells):
-                if (label, cell) in hopeless:
-                    continue
-                session.touch_memory(2 * touch_mib)
-                with Clock() as clock:
-                    try:
-                        for key, value in function().items():
-                            samples.add(number, key, value)
-                    except CellFailed as reason:
-                        samples.fail(f"{label}, {cell}", str(reason))
-                        failed = True
-                    else:
-                        failed = False
-                if failed and clock.seconds > SLOW_FAILURE_SECONDS:
-                    hopeless.add((label, cell))
+            except CellFailed as reason:
+                samples.fail(f"{label}, {cell}", str(reason))
+        if clock.seconds > SLOW_FAILURE_SECONDS:
+            hopeless.add((label, cell))
 
 
 class Clock:

@@ -26,6 +26,7 @@ class Session:
         self._deadline = self._begun = time.monotonic()
         self._part = ""
         self._services = {}
+        self.interrupt = None
 
     def __enter__(self):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="weft-bench-", dir="/dev/shm"))
@@ -62,6 +63,10 @@ class Session:
     def begin_part(self, name, seconds):
         self._part = name
         self._deadline = time.monotonic() + seconds
+
+    def interrupted_by(self, interrupt):
+        """The run is to end with this as soon as what was measured has been told."""
+        self.interrupt = interrupt
 
     def is_over(self):
         return time.monotonic() >= self._deadline
