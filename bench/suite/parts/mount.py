@@ -128,7 +128,7 @@ def meta_text(session, samples):
         for operation in ("create", "stat", "unlink"):
             keys = [("meta", name, operation, processes) for name in ("weft", "native", "gfarm2fs", "sshfs", "floor")]
             of_peer = samples.ratio(keys[0], keys[2])
-            verdict = None if of_peer is None else of_peer > 1.0
+            verdict = at_least(of_peer, 1.0)
             rows.append([processes, operation, thousands(samples.median(keys[0])), spread(samples.spread(keys[0]), thousands),
                          *(thousands(samples.median(key)) for key in keys[1:]), ratio(of_peer), goals.judge(verdict)])
     columns = [">processes", "operation", ">weft mount", ">spread", ">native", ">gfarm2fs", ">sshfs", ">pass-through FUSE",
