@@ -178,7 +178,7 @@ impl Pipe {
 
     /// Takes bytes off the socket and forgets them: the rest of a write that was refused.
     pub fn discard(&mut self, socket: &Socket, mut bytes: usize) -> Result<()> {
-        let memory = self.memory(COPY_BYTES);
+        let memory = self.memory(bytes.min(COPY_BYTES));
         while bytes > 0 {
             let count = bytes.min(memory.len());
             socket.receive_exact(memory.get_mut(..count).unwrap_or_default())?;

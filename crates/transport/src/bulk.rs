@@ -20,9 +20,7 @@ const FAR_IN_FLIGHT_BYTES: usize = 2 << 20;
 /// Larger transfers inside a machine are made in turns of so many bytes. Measured: a TCP socket that is never empty
 /// keeps both its ends busy with each other; 4 MiB in one turn took half as much again.
 const LOCAL_TURN_BYTES: usize = 1 << 20;
-/// Reads of so many bytes are received in pieces over TCP.
-const LARGE_BYTES: usize = 256 << 10;
-/// Bytes of a large read over TCP that are worth being woken for.
+/// Bytes of a read over TCP that are worth being woken for; one of fewer comes with its header.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// A descriptor that came with a reply, if one did.
@@ -90,7 +88,7 @@ impl SocketBulk {
 
     fn receive_reply(&self, into: &mut [u8]) -> Result<DataReply> {
         let mut header = [0; REPLY_BYTES];
-        let large = into.len() >= LARGE_BYTES && self.kind() == SocketKind::Tcp;
+        let large = into.len() >= PIECE_BYTES && self.kind() == SocketKind::Tcp;
         // More than this reply's own bytes cannot come: the caller waits for each reply before the next memory is
         // known, so bytes of a following reply would land here. A read therefore takes the header alone when more are
         // outstanding; and when much is to come in pieces.
