@@ -4,7 +4,7 @@
 
 use crate::calls::Answer;
 use crate::client::{Client, Inner};
-use crate::link::lock;
+use crate::link::{SlotFor, lock};
 use crate::open_inode::OpenInode;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -142,12 +142,25 @@ impl Inner {
 
     /// Attributes from the shard.
     pub fn ask_attributes(&self, who: &Credentials, inode: InodeNumber) -> Result<Attributes> {
-        let answer = self.call(who, inode.shard(), ShardRequest::GetAttributes { inode })?;
-        let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
-        if let Some(mut cache) = self.cache_for(answer.session) {
-            cache.learn_attributes(&attributes, grants, answer.stamp);
+        let request = ShardRequest::GetAttributes { inode };
+        self.call_for_attributes(SlotFor::Caller, who, inode, request).map(|(attributes, _)| attributes)
+    }
+
+    /// A call about an inode that is answered with its attributes: these, and the answer's stamp. What it grants of
+    /// them is learnt.
+    pub fn call_for_attributes(
+        &self,
+        slot: SlotFor,
+        who: &Credentials,
+        inode: InodeNumber,
+        request: ShardRequest,
+    ) -> Result<(Attributes, u64)> {
+        let Answer { answer, stamp, session, .. } = self.call_in(slot, who, inode.shard(), request)?;
+        let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
+        if let Some(mut cache) = self.cache_for(session) {
+            cache.learn_attributes(&attributes, grants, stamp);
         }
-        Ok(attributes)
+        Ok((attributes, stamp))
     }
 
     /// A name from the cache, if this user may look into the directory as far as is known here.
@@ -301,12 +314,7 @@ impl Client {
             Some(open) => open.set_attributes(inner, who, changes)?,
             None => {
                 let request = ShardRequest::SetAttributes { inode, changes: changes.clone() };
-                let answer = inner.call(who, inode.shard(), request)?;
-                let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
-                if let Some(mut cache) = inner.cache_for(answer.session) {
-                    cache.learn_attributes(&attributes, grants, answer.stamp);
-                }
-                attributes
+                inner.call_for_attributes(SlotFor::Caller, who, inode, request)?.0
             }
         };
         inner.inode_entry(who, &attributes, Told::HERE)

@@ -10,7 +10,7 @@
 //! Only when the session was lost and somebody cut the file before it was opened anew, the kernel is left with an
 //! object that is no file's any more: then the next flush fails if the kernel has written to it.
 
-use super::{Descriptor, OpenInode, State};
+use super::{OpenInode, State};
 use crate::client::{Inner, Way};
 use crate::data_calls::of_errno;
 use crate::link::lock;
@@ -102,7 +102,7 @@ impl State {
     }
 
     fn kernel_got(&mut self, file: Arc<OwnedFd>, object: ObjectId) {
-        let writable = matches!(self.descriptor, Descriptor::Passed(_, true));
+        let writable = self.descriptor_to_write().is_some();
         let seen = stat_of(&file).map_or(self.known.attributes().mtime, |(_, mtime)| mtime);
         match &mut self.kernel {
             // One file for all: the kernel goes on with the one that it got first.

@@ -8,7 +8,7 @@ use crate::open_inode::passthrough::stat_of;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use weft_protocol::data::DataOperation;
-use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
+use weft_protocol::message::shard::ShardRequest;
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, Result};
 
 /// Who has a file flushed.
@@ -61,16 +61,12 @@ impl OpenInode {
         state.flush(inner)?;
         let state = Some(state).filter(|state| state.known.writes());
         let request = ShardRequest::SetAttributes { inode: self.inode, changes: changes.clone() };
-        let answer = inner.call(who, self.inode.shard(), request)?;
-        let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
-        if let Some(mut cache) = inner.cache_for(answer.session) {
-            cache.learn_attributes(&attributes, grants, answer.stamp);
-        }
+        let (attributes, stamp) = inner.call_for_attributes(SlotFor::Caller, who, self.inode, request)?;
         let mut state = state.unwrap_or_else(|| lock(&self.state));
         // If another session was begun on the way, the next user of the file opens it again.
         state.notice_session(inner);
-        inner.opens.reported(self.inode, answer.stamp);
-        if state.known.changed(&attributes, answer.stamp, inner.next_report()) {
+        inner.opens.reported(self.inode, stamp);
+        if state.known.changed(&attributes, stamp, inner.next_report()) {
             state.descriptor = Descriptor::NotAsked;
         }
         state.kernel_sees_change();
@@ -146,18 +142,15 @@ impl State {
         }
         self.freshen(inner)?;
         let Some(request) = self.known.report() else { return Ok(true) };
-        let shard = self.known.shard();
-        let answer = inner.call_in(self.slot, &self.who(inner), shard, request).map_err(|error| match error {
+        let inode = self.known.inode();
+        let answer = inner.call_for_attributes(self.slot, &self.who(inner), inode, request);
+        let (attributes, stamp) = answer.map_err(|error| match error {
             // A new session was begun on the way: to the shard it is not the one that wrote.
             Error::BadHandle => Error::SessionEnded,
             error => error,
         })?;
-        let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
-        if let Some(mut cache) = inner.cache_for(answer.session) {
-            cache.learn_attributes(&attributes, grants, answer.stamp);
-        }
-        inner.opens.reported(self.known.inode(), answer.stamp);
-        let is_ours = self.known.reported(&attributes, answer.stamp, inner.next_report());
+        inner.opens.reported(inode, stamp);
+        let is_ours = self.known.reported(&attributes, stamp, inner.next_report());
         if !is_ours {
             self.descriptor = Descriptor::NotAsked;
         }
@@ -166,10 +159,7 @@ impl State {
 
     /// The object's file, where somebody here may be writing it.
     pub(super) fn own_file(&self) -> Option<&Arc<OwnedFd>> {
-        match &self.descriptor {
-            Descriptor::Passed(file, true) => Some(file),
-            _ => self.kernel_file(),
-        }
+        self.descriptor_to_write().or_else(|| self.kernel_file())
     }
 
     /// Size and time from where they are decided: the object, when others may have written it or it was written by its

@@ -9,6 +9,7 @@ use crate::data_calls::{request, write_descriptor};
 use crate::reader::DESCRIPTOR_WINDOW_BYTES;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_client_core::Taken;
 use weft_protocol::data::{DataOperation, DataRequest};
@@ -44,7 +45,7 @@ impl State {
     }
 
     /// The object's file, where it is passed for writing: then runs go there.
-    fn descriptor_to_write(&self) -> Option<&OwnedFd> {
+    pub(super) fn descriptor_to_write(&self) -> Option<&Arc<OwnedFd>> {
         match &self.descriptor {
             Descriptor::Passed(file, true) => Some(file),
             _ => None,
