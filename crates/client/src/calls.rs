@@ -94,7 +94,7 @@ impl Inner {
             let connection = match &mut slot.connection {
                 Some(connection) => connection,
                 None => {
-                    let socket = link.connect(&self.identity, Purpose::Control, self.tcp_only())?;
+                    let socket = link.connect(&self.identity, Purpose::Control, self.way())?;
                     slot.connection.insert(ControlConnection::new(socket))
                 }
             };

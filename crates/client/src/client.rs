@@ -28,8 +28,11 @@ pub enum Way {
     /// The shortest: a descriptor of the object where the server is on this node, else a Unix socket there, else TCP.
     #[default]
     Auto,
-    /// Unix socket to servers of this node, no descriptors; TCP to others.
+    /// Unix socket to servers of this node, no descriptors; TCP to others. Where client and server may read each
+    /// other's memory, large transfers go that way and only their headers through the socket.
     Unix,
+    /// As `Unix`, with all bytes through the socket.
+    Stream,
     /// TCP only.
     Tcp,
 }
@@ -241,8 +244,8 @@ impl Inner {
         time.tv_sec.cast_unsigned() * 1000 + time.tv_nsec.cast_unsigned() / 1_000_000
     }
 
-    pub fn tcp_only(&self) -> bool {
-        self.way == Way::Tcp
+    pub fn way(&self) -> Way {
+        self.way
     }
 
     pub fn map(&self) -> Arc<ClusterMap> {

@@ -38,14 +38,14 @@ impl Inner {
     /// Takes a data connection to a node.
     pub fn data_connection(&self, node: NodeId) -> Result<Connected> {
         let link = self.link_without_recalls(node)?;
-        let connection = link.take_data(&self.identity, self.tcp_only())?;
+        let connection = link.take_data(&self.identity, self.way())?;
         Ok((link, connection))
     }
 
     /// Takes a data connection to keep it from call to call. `None`: too many are in use.
     pub fn data_connection_to_keep(&self, node: NodeId) -> Result<Option<Connected>> {
         let link = self.link_without_recalls(node)?;
-        let connection = link.take_data_to_keep(&self.identity, self.tcp_only())?;
+        let connection = link.take_data_to_keep(&self.identity, self.way())?;
         Ok(connection.map(|connection| (link, connection)))
     }
 
@@ -60,7 +60,7 @@ impl Inner {
         self.counters.data_requests.fetch_add(1, Ordering::Relaxed);
         let result = match exchange(&mut *connection) {
             Err(_) if repeatable => {
-                connection = link.replace_data(connection, &self.identity, self.tcp_only())?;
+                connection = link.replace_data(connection, &self.identity, self.way())?;
                 exchange(&mut *connection)
             }
             result => result,

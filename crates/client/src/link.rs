@@ -5,6 +5,7 @@
 //! breaks is made anew, and the call repeated in the same slot with the same sequence: the shard answers a repeated
 //! call with the first answer.
 
+use crate::client::Way;
 use crate::data_pool::DataPool;
 use crate::identity::Identity;
 use std::path::Path;
@@ -107,11 +108,11 @@ impl Link {
         self.returned.notify_one();
     }
 
-    /// Connects, over the Unix socket where the node is ours (and `tcp_only` is not asked for). That socket is in the
+    /// Connects, over the Unix socket where the node is ours (and TCP is not asked for). That socket is in the
     /// owner's own directory: a user who cannot reach it there takes TCP.
-    pub fn connect(&self, identity: &Identity, purpose: Purpose, tcp_only: bool) -> Result<Socket> {
+    pub fn connect(&self, identity: &Identity, purpose: Purpose, way: Way) -> Result<Socket> {
         let address = &self.record.address;
-        let near = self.record.identity == identity.node && !address.unix.is_empty() && !tcp_only;
+        let near = self.record.identity == identity.node && !address.unix.is_empty() && way != Way::Tcp;
         let peer =
             Peer { key_name: identity.key_name.clone(), purpose, session: self.session, identity: identity.node };
         let mut attempts = 0;
@@ -143,13 +144,13 @@ impl Link {
     }
 
     /// Takes a data connection, or makes one; waits when there are as many as there may be.
-    pub fn take_data(&self, identity: &Identity, tcp_only: bool) -> Result<Box<dyn BulkConnection>> {
-        self.data.take(|| self.new_data(identity, tcp_only))
+    pub fn take_data(&self, identity: &Identity, way: Way) -> Result<Box<dyn BulkConnection>> {
+        self.data.take(|| self.new_data(identity, way))
     }
 
     /// As [`Link::take_data`], for a connection that is kept from call to call. `None`: too many are in use.
-    pub fn take_data_to_keep(&self, identity: &Identity, tcp_only: bool) -> Result<Option<Box<dyn BulkConnection>>> {
-        self.data.take_to_keep(|| self.new_data(identity, tcp_only))
+    pub fn take_data_to_keep(&self, identity: &Identity, way: Way) -> Result<Option<Box<dyn BulkConnection>>> {
+        self.data.take_to_keep(|| self.new_data(identity, way))
     }
 
     /// Another connection for one that turned out to be dead, and with it most likely all that nobody uses now.
@@ -157,17 +158,18 @@ impl Link {
         &self,
         dead: Box<dyn BulkConnection>,
         identity: &Identity,
-        tcp_only: bool,
+        way: Way,
     ) -> Result<Box<dyn BulkConnection>> {
         drop(dead);
         self.data.close_idle();
-        self.take_data(identity, tcp_only)
+        self.take_data(identity, way)
     }
 
-    fn new_data(&self, identity: &Identity, tcp_only: bool) -> Result<Box<dyn BulkConnection>> {
-        let socket = self.connect(identity, Purpose::Data, tcp_only)?;
+    fn new_data(&self, identity: &Identity, way: Way) -> Result<Box<dyn BulkConnection>> {
+        let socket = self.connect(identity, Purpose::Data, way)?;
         socket.tune_for_data(DataEnd::Client);
-        Ok(Box::new(SocketBulk::new(socket)))
+        let connection = if way == Way::Stream { SocketBulk::streaming(socket) } else { SocketBulk::new(socket) };
+        Ok(Box::new(connection))
     }
 
     /// Gives a data connection back that has nothing outstanding. One that failed is dropped instead.

@@ -175,7 +175,7 @@ impl Reader {
         inner.counters.data_requests.fetch_add(1, Ordering::Relaxed);
         if connection.start_read(&request, memory).is_err() {
             // A pooled connection that died meanwhile: a new one is tried once.
-            connection = link.replace_data(connection, &inner.identity, inner.tcp_only())?;
+            connection = link.replace_data(connection, &inner.identity, inner.way())?;
             connection.start_read(&request, vec![0; window.bytes as usize])?;
         }
         self.coming = Some(Coming { window, link, connection });

@@ -97,7 +97,7 @@ impl RecallThread {
             return Ok(());
         }
         // Connected under the lock: a second caller waits here rather than making a second connection.
-        let socket = link.connect(&inner.identity, Purpose::Recall, inner.tcp_only())?;
+        let socket = link.connect(&inner.identity, Purpose::Recall, inner.way())?;
         let duplicate = socket.try_clone().map_err(weft_transport::TransportError::Io)?;
         let live = Arc::new(AtomicBool::new(true));
         let connection = Arc::new(Mutex::new(ControlConnection::new(socket)));

@@ -7,14 +7,14 @@
 use crate::clock;
 use crate::state::{AtomicCounters, Node};
 use std::sync::Arc;
-use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES};
+use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
 use weft_protocol::handshake::KeyName;
 use weft_protocol::{Error, InodeNumber, ObjectId};
 use weft_storage::{Grant, check_access};
 use weft_store_io::executor::{Moved, Pipe};
 use weft_store_io::{ObjectHandle, ObjectStat, ObjectStore};
 use weft_transport::pass::send_descriptor;
-use weft_transport::{Peer, Result, Socket, SocketKind, TransportError};
+use weft_transport::{Peer, PeerMemory, Result, Socket, SocketKind, TransportError};
 
 /// Objects that a connection keeps at hand: a client works on few files over one connection.
 const OBJECTS_AT_HAND: usize = 16;
@@ -26,6 +26,8 @@ pub struct DataConnection<'a> {
     socket: &'a Socket,
     peer: &'a Peer,
     pipe: Pipe,
+    /// The client's memory, where it may be read.
+    memory: Option<PeerMemory>,
     /// Most recently used last. By file and object: an object that another file claims is not that file's.
     at_hand: Vec<((InodeNumber, ObjectId), Arc<dyn ObjectHandle>)>,
 }
@@ -33,7 +35,7 @@ pub struct DataConnection<'a> {
 impl<'a> DataConnection<'a> {
     /// A connection whose handshake is done.
     pub fn new(node: &'a Node, store: &'a dyn ObjectStore, socket: &'a Socket, peer: &'a Peer) -> Self {
-        Self { node, store, socket, peer, pipe: Pipe::new(), at_hand: Vec::new() }
+        Self { node, store, socket, peer, pipe: Pipe::new(), memory: None, at_hand: Vec::new() }
     }
 
     /// Serves until the peer closes the connection, says what it may not, or has lost its key.
@@ -49,6 +51,9 @@ impl<'a> DataConnection<'a> {
     }
 
     fn handle(&mut self, request: &DataRequest) -> Result<()> {
+        if request.operation == DataOperation::Share {
+            return self.share(request);
+        }
         let (node, session) = (self.node, self.peer.session);
         let checked = check_access(request, session, node.config.node, &node.key, clock::wall_seconds(), node.epoch())
             .and_then(
@@ -73,7 +78,22 @@ impl<'a> DataConnection<'a> {
             }
             DataOperation::Stat => self.reply_stat(request, object.stat()),
             DataOperation::Descriptor => self.pass(request, &*object, grant),
+            // Answered above: it is about no object.
+            DataOperation::Share => Ok(()),
         }
+    }
+
+    /// Learns how to read the client's memory.
+    fn share(&mut self, request: &DataRequest) -> Result<()> {
+        let mut shared = [0; SHARED_MEMORY_BYTES];
+        self.socket.receive_exact(&mut shared)?;
+        self.memory = PeerMemory::open(self.socket, SharedMemory::decode(&shared));
+        let reply = if self.memory.is_some() {
+            DataReply { id: request.id, ..DataReply::default() }
+        } else {
+            DataReply::failed(request.id, &Error::NotSupported)
+        };
+        self.socket.send_all(&reply.encode())
     }
 
     /// The object at hand, or opened, or made.
@@ -133,12 +153,20 @@ impl<'a> DataConnection<'a> {
             Ok(plan) => plan,
             Err(error) => return self.refuse(request, &error),
         };
-        match self.pipe.receive(self.socket, plan, request.bytes)? {
+        let address = request.memory.address;
+        let moved = if address == 0 {
+            self.pipe.receive(self.socket, plan, request.bytes)?
+        } else {
+            let memory = self.memory.as_ref().ok_or(TransportError::Malformed)?;
+            self.pipe.take(memory, address, plan, request.bytes)?
+        };
+        match moved {
             Moved::Done => {
                 let counters = &self.node.counters;
                 let counter = match self.socket.kind() {
                     SocketKind::Tcp => &counters.write_tcp_bytes,
-                    SocketKind::Unix => &counters.write_unix_bytes,
+                    SocketKind::Unix if address == 0 => &counters.write_unix_bytes,
+                    SocketKind::Unix => &counters.write_memory_bytes,
                 };
                 AtomicCounters::add(counter, u64::from(request.bytes));
                 self.reply_stat(request, object.stat())
@@ -153,7 +181,7 @@ impl<'a> DataConnection<'a> {
 
     fn reply_stat(&self, request: &DataRequest, stat: weft_protocol::Result<ObjectStat>) -> Result<()> {
         let reply = match stat {
-            Ok(stat) => DataReply { written_bytes: request.bulk_bytes(), ..reply_with(request, stat) },
+            Ok(stat) => DataReply { written_bytes: request.written_bytes(), ..reply_with(request, stat) },
             Err(error) => DataReply::failed(request.id, &error),
         };
         self.socket.send_all(&reply.encode())

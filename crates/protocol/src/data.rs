@@ -19,8 +19,11 @@
 //! | 16 | 8 | object |
 //! | 24 | 8 | inode that the object belongs to |
 //! | 32 | 8 | offset |
-//! | 40 | 16 | descriptor of the caller's memory: address, key, memory type; zero over sockets: the bytes follow |
+//! | 40 | 16 | descriptor of the memory: address, key, memory type; zero: the bytes follow on the stream |
 //! | 56 | 64 | capability |
+//!
+//! Over a Unix socket, a server that may read the client's memory (`Share`) takes the bytes of a large write there: the
+//! address says where, and nothing stands behind the header.
 //!
 //! Reply:
 //!
@@ -48,6 +51,8 @@ use crate::time::Timestamp;
 pub const REQUEST_BYTES: usize = 120;
 /// Bytes of a reply's header.
 pub const REPLY_BYTES: usize = 40;
+/// Bytes of [`SharedMemory`].
+pub const SHARED_MEMORY_BYTES: usize = 24;
 const REQUEST_MAGIC: [u8; 2] = *b"WD";
 const REPLY_MAGIC: [u8; 2] = *b"Wd";
 
@@ -67,9 +72,12 @@ pub enum DataOperation {
     Stat = 5,
     /// Pass a descriptor of the object's file with the reply (Unix sockets of one node). `bytes`: 1 for writing too.
     Descriptor = 6,
+    /// The client lets the server read its memory: [`SharedMemory`] stands behind the request. Refused where the server
+    /// cannot.
+    Share = 7,
 }
 
-/// Where the caller's memory is, for transports in which the server moves the data itself. All zero over sockets.
+/// Where memory is, for transports in which the server moves the data itself. All zero: the bytes are on the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BulkDescriptor {
     /// Virtual address at the client.
@@ -121,6 +129,7 @@ impl DataRequest {
             4 => DataOperation::Sync,
             5 => DataOperation::Stat,
             6 => DataOperation::Descriptor,
+            7 => DataOperation::Share,
             _ => return Err(Error::Malformed),
         };
         let mut capability = [0u8; CAPABILITY_BYTES];
@@ -146,15 +155,59 @@ impl DataRequest {
         if request.bytes > BULK_BYTES_MAX || end > FILE_BYTES_MAX {
             return Err(Error::Malformed);
         }
+        if request.operation == DataOperation::Share && request.bytes as usize != SHARED_MEMORY_BYTES {
+            return Err(Error::Malformed);
+        }
         Ok(request)
     }
 
     /// Bytes that stand on the stream behind the header.
     pub fn bulk_bytes(&self) -> u32 {
         match self.operation {
+            DataOperation::Share => self.bytes,
+            _ if self.memory.address == 0 => self.written_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes that are to be written.
+    pub fn written_bytes(&self) -> u32 {
+        match self.operation {
             DataOperation::Write | DataOperation::Append => self.bytes,
             _ => 0,
         }
+    }
+}
+
+/// What a process says of memory that it lets its peer read.
+///
+/// | offset | width | meaning |
+/// | --- | --- | --- |
+/// | 0 | 16 | seal: random bytes |
+/// | 16 | 8 | address of the seal |
+///
+/// Whoever reads reads the seal too, after the rest: as long as it is in its place, what was read was lent. Its owner
+/// breaks it before the memory becomes something else; a process that ended, or runs another program, has none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedMemory {
+    pub seal: [u8; 16],
+    pub seal_address: u64,
+}
+
+impl SharedMemory {
+    /// Encodes.
+    pub fn encode(&self) -> [u8; SHARED_MEMORY_BYTES] {
+        let mut out = [0u8; SHARED_MEMORY_BYTES];
+        out[..16].copy_from_slice(&self.seal);
+        out[16..].copy_from_slice(&self.seal_address.to_le_bytes());
+        out
+    }
+
+    /// Decodes: any bytes are a value.
+    pub fn decode(bytes: &[u8; SHARED_MEMORY_BYTES]) -> Self {
+        let mut seal = [0; 16];
+        seal.copy_from_slice(&bytes[..16]);
+        Self { seal, seal_address: u64_at(bytes, 16) }
     }
 }
 

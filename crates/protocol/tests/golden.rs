@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write as _};
 use std::path::Path;
-use weft_protocol::data::{DataOperation, DataReply, DataRequest};
+use weft_protocol::data::{DataOperation, DataReply, DataRequest, SharedMemory};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
@@ -211,6 +211,7 @@ every_variant!(data_operation, DataOperation, examples::data_operations(), {
     DataOperation::Sync => "Sync",
     DataOperation::Stat => "Stat",
     DataOperation::Descriptor => "Descriptor",
+    DataOperation::Share => "Share",
 });
 
 /// `Error` may grow outside of this crate's view, so its variants are counted on the wire: the first number that
@@ -281,6 +282,9 @@ fn data_headers() {
         assert_eq!(DataReply::decode(&reply.encode()), Ok(reply));
         lines.push((format!("DataReply.{:#06x}", reply.status), reply.encode().to_vec()));
     }
+    let shared = examples::shared_memory();
+    assert_eq!(SharedMemory::decode(&shared.encode()), shared);
+    lines.push(("SharedMemory".to_owned(), shared.encode().to_vec()));
     check("data.txt", &lines);
 }
 

@@ -3,7 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weft_protocol::capability::{CAPABILITY_BYTES, CapabilityClaims};
-use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES, REQUEST_BYTES};
+use weft_protocol::data::{
+    BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES, REQUEST_BYTES, SHARED_MEMORY_BYTES,
+};
 use weft_protocol::frame::{self, HEADER_BYTES, Header};
 use weft_protocol::limits::{BULK_BYTES_MAX, CONTROL_BODY_BYTES_MAX, FILE_BYTES_MAX};
 use weft_protocol::message::Message;
@@ -146,7 +148,7 @@ proptest! {
         (key, memory_type) in any::<(u32, u32)>(),
         bytes in prop_oneof![0..=BULK_BYTES_MAX, any::<u32>()],
         offset in prop_oneof![0..=1u64 << 40, any::<u64>(), FILE_BYTES_MAX - 20..=FILE_BYTES_MAX],
-        operation in 1u8..=6,
+        operation in 1u8..=7,
     ) {
         let operation = match operation {
             1 => DataOperation::Read,
@@ -154,13 +156,16 @@ proptest! {
             3 => DataOperation::Append,
             4 => DataOperation::Sync,
             5 => DataOperation::Stat,
-            _ => DataOperation::Descriptor,
+            6 => DataOperation::Descriptor,
+            _ => DataOperation::Share,
         };
         let memory = BulkDescriptor { address, key, memory_type };
         let (object, inode) = (ObjectId::from_raw(object), InodeNumber::from_raw(inode));
         let request = DataRequest { operation, bytes, id, object, inode, offset, memory, capability };
         let end = offset.checked_add(u64::from(bytes));
-        let within = bytes <= BULK_BYTES_MAX && end.is_some_and(|end| end <= FILE_BYTES_MAX);
+        let within = bytes <= BULK_BYTES_MAX
+            && end.is_some_and(|end| end <= FILE_BYTES_MAX)
+            && (operation != DataOperation::Share || bytes as usize == SHARED_MEMORY_BYTES);
         let decoded = DataRequest::decode(&request.encode());
         prop_assert_eq!(decoded.ok(), within.then_some(request));
     }

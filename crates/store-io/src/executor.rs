@@ -9,13 +9,14 @@
 //! | write, up to 256 KiB | `recv`, `pwrite`, up to 128 KiB at a time | 2, the second from the processor's cache |
 //! | write, larger | `splice` socket to pipe, `splice` pipe to file | 1 |
 //! | append | `recv`, one `pwritev2` at the end | 2 |
+//! | write from the client's memory | `process_vm_readv`, `pwrite`, 128 KiB at a time | 2, the second from the cache |
 
 use crate::store::{Segment, WritePlan};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use weft_transport::{Pieces, Result, Socket, TransportError};
+use weft_transport::{PeerMemory, Pieces, Result, Socket, TransportError};
 
 /// Reads up to this many bytes are joined with their header in memory: one call and one packet.
 pub const SMALL_READ_BYTES: usize = 32 << 10;
@@ -120,15 +121,37 @@ impl Pipe {
                 self.receive_spliced(socket, plan.file, offset, bytes)
             }
             Some(offset) => self.receive_copied(socket, plan.file, offset, bytes),
-            None => {
-                let memory = self.memory(bytes as usize);
-                socket.receive_exact(memory)?;
-                let appended = append_all(plan.file, memory);
-                self.memory.truncate(MEMORY_KEPT_BYTES);
-                self.memory.shrink_to(MEMORY_KEPT_BYTES);
-                Ok(appended.map_or_else(Moved::Failed, |()| Moved::Done))
-            }
+            None => self.append(plan, bytes, |memory| socket.receive_exact(memory)),
         }
+    }
+
+    /// Takes `bytes` out of the client's memory into the file. An error: they are not lent any more, and the connection
+    /// is of no more use.
+    pub fn take(&mut self, peer: &PeerMemory, mut address: u64, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
+        let Some(mut offset) = plan.offset else {
+            return self.append(plan, bytes, |memory| peer.read(address, memory));
+        };
+        let mut left = bytes as usize;
+        while left > 0 {
+            let memory = self.memory(left.min(COPY_BYTES));
+            peer.read(address, memory)?;
+            if let Err(errno) = write_all(plan.file, memory, offset) {
+                return Ok(Moved::Failed(errno));
+            }
+            left -= memory.len();
+            offset += memory.len() as u64;
+            address = address.wrapping_add(memory.len() as u64);
+        }
+        Ok(Moved::Done)
+    }
+
+    fn append(&mut self, plan: WritePlan<'_>, bytes: u32, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Moved> {
+        let memory = self.memory(bytes as usize);
+        fill(memory)?;
+        let appended = append_all(plan.file, memory);
+        self.memory.truncate(MEMORY_KEPT_BYTES);
+        self.memory.shrink_to(MEMORY_KEPT_BYTES);
+        Ok(appended.map_or_else(Moved::Failed, |()| Moved::Done))
     }
 
     fn receive_copied(&mut self, socket: &Socket, file: BorrowedFd<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {

@@ -3,8 +3,39 @@
 //! This is the place for unsafe code that talks to the kernel. Not here: decisions of any kind.
 #![expect(unsafe_code, reason = "the place for it: each block says why it is sound")]
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Bytes in another process: address there and length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteBytes {
+    pub address: u64,
+    pub bytes: usize,
+}
+
+/// Copies memory of process `pid` (which may be this one) into ours, in order: the bytes of `from`, one range after the
+/// other, fill `into` likewise. Returns how many were copied: fewer than asked for where a range is not mapped there.
+/// The kernel allows it between processes of one user that may trace each other (process_vm_readv(2)).
+pub fn read_process_memory(pid: i32, from: &[RemoteBytes], into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    let remote: Vec<libc::iovec> = from
+        .iter()
+        .map(|range| libc::iovec { iov_base: range.address as *mut libc::c_void, iov_len: range.bytes })
+        .collect();
+    // SAFETY: `IoSliceMut` is laid out as `iovec`, and each is memory that is ours to write until the call returns. The
+    // kernel writes there alone. Addresses of the other process are never followed here: the kernel checks them, also
+    // where that process is this one, whose memory it then reads as a debugger would.
+    let copied = unsafe {
+        libc::process_vm_readv(
+            pid,
+            into.as_mut_ptr().cast::<libc::iovec>(),
+            into.len() as libc::c_ulong,
+            remote.as_ptr(),
+            remote.len() as libc::c_ulong,
+            0,
+        )
+    };
+    usize::try_from(copied).map_err(|_| io::Error::last_os_error())
+}
 
 /// Sets `SO_RCVLOWAT`: `poll` calls a TCP socket readable, and a sleeping reader is woken, when so many bytes are there
 /// (or the stream has ended, or no more fit its buffer). 1 is the kernel's default.

@@ -5,9 +5,11 @@
 //!
 //! Sketch for sockets, per request (inside a machine: per MiB of a larger one): one message each way; a write is one
 //! `sendmsg` (one copy into the kernel) and one `recvmsg` for its reply; a read is one `send` and as many `recvmsg` as
-//! the kernel needs, straight into the destination (one copy out of the kernel).
+//! the kernel needs, straight into the destination (one copy out of the kernel). Over a Unix socket of a server that
+//! may read our memory a large write is a `send` and a `recv` of headers: see [`crate::peer_memory`].
 
 use crate::pass::receive_descriptor;
+use crate::sharing::{Sharing, descriptor_of};
 use crate::{Result, Socket, SocketKind, TransportError};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -22,6 +24,8 @@ const FAR_IN_FLIGHT_BYTES: usize = 2 << 20;
 const LOCAL_TURN_BYTES: usize = 1 << 20;
 /// Bytes of a read over TCP that are worth being woken for; one of fewer comes with its header.
 const PIECE_BYTES: usize = 256 << 10;
+/// Writes of fewer bytes are not worth the call that moves them from memory to memory.
+const MEMORY_FROM_BYTES: usize = 64 << 10;
 
 /// A descriptor that came with a reply, if one did.
 pub type Passed = Option<OwnedFd>;
@@ -64,11 +68,13 @@ pub trait BulkConnection: Send {
     fn kind(&self) -> SocketKind;
 }
 
-/// File data over a socket.
+/// File data over a socket; to a server that may read our memory only the headers of large writes.
 #[derive(Debug)]
 pub struct SocketBulk {
     socket: Socket,
     is_local: bool,
+    // Before the memory of transfers on their way: when both are dropped it has to be of no more use to the server.
+    sharing: Sharing,
     started: VecDeque<Started>,
 }
 
@@ -82,8 +88,13 @@ struct Started {
 impl SocketBulk {
     /// Over a socket whose handshake is done.
     pub fn new(socket: Socket) -> Self {
-        let is_local = socket.is_local();
-        Self { socket, is_local, started: VecDeque::new() }
+        let sharing = if socket.kind() == SocketKind::Unix { Sharing::NotAsked } else { Sharing::No };
+        Self { is_local: socket.is_local(), socket, sharing, started: VecDeque::new() }
+    }
+
+    /// The same, with all bytes on the stream.
+    pub fn streaming(socket: Socket) -> Self {
+        Self { sharing: Sharing::No, ..Self::new(socket) }
     }
 
     fn receive_reply(&self, into: &mut [u8]) -> Result<DataReply> {
@@ -116,6 +127,43 @@ impl SocketBulk {
         }
         Ok(())
     }
+
+    /// Whether a write of so many bytes goes from memory to memory. Asks the server for it the first time.
+    fn by_memory(&mut self, bytes: usize) -> Result<bool> {
+        if bytes < MEMORY_FROM_BYTES {
+            return Ok(false);
+        }
+        if self.sharing.is_to_ask() && self.started.is_empty() {
+            self.sharing = Sharing::ask(&self.socket)?;
+        }
+        Ok(self.sharing.is_possible())
+    }
+
+    /// Whatever failed, the connection is of no more use, and memory that it had is the caller's again: the server must
+    /// not take what becomes of it for what was to be written.
+    fn settled<T>(&mut self, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            self.sharing.end();
+            self.socket.shutdown();
+        }
+        result
+    }
+
+    fn write_stream(&self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
+        // Bytes that are appended in two turns could have another's between them.
+        let in_turns = request.operation == DataOperation::Write;
+        let mut done = 0;
+        loop {
+            let left = from.get(done..).unwrap_or_default();
+            let turn = left.get(..self.turn_bytes(left.len())).filter(|_| in_turns).unwrap_or(left);
+            self.socket.send_all_with(&turn_of(request, done, turn.len()).encode(), turn)?;
+            let reply = self.receive_reply(&mut [])?;
+            done += reply.written_bytes as usize;
+            if done >= from.len() || (reply.written_bytes as usize) < turn.len() {
+                return Ok(DataReply { written_bytes: u32::try_from(done).unwrap_or(u32::MAX), ..reply });
+            }
+        }
+    }
 }
 
 /// The part of a request that starts behind `done` bytes of it.
@@ -126,8 +174,8 @@ fn turn_of(request: &DataRequest, done: usize, bytes: usize) -> DataRequest {
 
 impl BulkConnection for SocketBulk {
     fn read(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
-        self.drain()?;
         let into = into.get_mut(..request.bytes as usize).ok_or(TransportError::Malformed)?;
+        self.drain()?;
         let mut done = 0;
         loop {
             let left = into.get_mut(done..).unwrap_or_default();
@@ -144,19 +192,15 @@ impl BulkConnection for SocketBulk {
 
     fn write(&mut self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
         self.drain()?;
-        // Bytes that are appended in two turns could have another's between them.
-        let in_turns = request.operation == DataOperation::Write;
-        let mut done = 0;
-        loop {
-            let left = from.get(done..).unwrap_or_default();
-            let turn = left.get(..self.turn_bytes(left.len())).filter(|_| in_turns).unwrap_or(left);
-            self.socket.send_all_with(&turn_of(request, done, turn.len()).encode(), turn)?;
-            let reply = self.receive_reply(&mut [])?;
-            done += reply.written_bytes as usize;
-            if done >= from.len() || (reply.written_bytes as usize) < turn.len() {
-                return Ok(DataReply { written_bytes: u32::try_from(done).unwrap_or(u32::MAX), ..reply });
+        let result = match self.by_memory(from.len()) {
+            Ok(true) => {
+                let request = DataRequest { memory: descriptor_of(from), ..*request };
+                self.socket.send_all(&request.encode()).and_then(|()| self.receive_reply(&mut []))
             }
-        }
+            Ok(false) => self.write_stream(request, from),
+            Err(error) => Err(error),
+        };
+        self.settled(result)
     }
 
     fn start_read(&mut self, request: &DataRequest, into: Vec<u8>) -> Result<()> {
@@ -166,8 +210,16 @@ impl BulkConnection for SocketBulk {
     }
 
     fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted> {
-        let bulk = from.get(..request.bytes as usize).ok_or(TransportError::Malformed);
-        match bulk.and_then(|bulk| self.socket.send_all_with(&request.encode(), bulk)) {
+        let begin = |bulk: &mut Self| {
+            let bytes = from.get(..request.bytes as usize).ok_or(TransportError::Malformed)?;
+            if bulk.by_memory(bytes.len())? {
+                bulk.socket.send_all(&DataRequest { memory: descriptor_of(bytes), ..*request }.encode())
+            } else {
+                bulk.socket.send_all_with(&request.encode(), bytes)
+            }
+        };
+        let begun = begin(self);
+        match self.settled(begun) {
             Ok(()) => {
                 self.started.push_back(Started { memory: from, reads: false });
                 Ok(())
@@ -177,9 +229,10 @@ impl BulkConnection for SocketBulk {
     }
 
     fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {
-        let mut started = self.started.pop_front()?;
-        let result = self.receive_reply(if started.reads { &mut started.memory } else { &mut [] });
-        Some((started.memory, result))
+        let Started { mut memory, reads } = self.started.pop_front()?;
+        let result = self.receive_reply(if reads { &mut memory } else { &mut [] });
+        let result = self.settled(result);
+        Some((memory, result))
     }
 
     fn outstanding(&self) -> usize {

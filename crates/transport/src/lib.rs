@@ -14,12 +14,15 @@ pub mod control;
 pub mod handshake;
 mod low_water;
 pub mod pass;
+mod peer_memory;
+mod sharing;
 pub mod socket;
 
 pub use bulk::{BulkConnection, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
 pub use handshake::{Peer, accept, connect};
 pub use low_water::Pieces;
+pub use peer_memory::PeerMemory;
 pub use socket::{DataEnd, LOOK_BEFORE_SLEEP, Socket, SocketKind};
 
 /// Why a connection could not be made or was lost.

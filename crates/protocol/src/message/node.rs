@@ -76,6 +76,8 @@ pub struct Counters {
     pub read_unix_bytes: u64,
     pub write_tcp_bytes: u64,
     pub write_unix_bytes: u64,
+    /// Bytes that the server took out of the memory of clients on its node, and not out of their sockets.
+    pub write_memory_bytes: u64,
     /// Descriptors passed to clients of the same node: their bytes do not go through the server.
     pub descriptors_passed: u64,
     /// Data requests refused for their capability.

@@ -1,7 +1,7 @@
 //! One value of every message, and of every variant inside them.
 
 use weft_protocol::capability::CapabilityClaims;
-use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest};
+use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, SharedMemory};
 use weft_protocol::handshake::{ClientHello, ClientProof, KeyName, Purpose, ServerHello, Welcome};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{Counters, NodeAnswer, NodeRequest, NodeStatus, RequestInFlight, ShardStatus};
@@ -293,6 +293,7 @@ pub fn node_answers() -> Vec<NodeAnswer> {
         read_unix_bytes: 3,
         write_tcp_bytes: 4,
         write_unix_bytes: 5,
+        write_memory_bytes: 9,
         descriptors_passed: 6,
         capabilities_rejected: 7,
         peers_rejected: 8,
@@ -410,13 +411,14 @@ pub fn data_operations() -> Vec<DataOperation> {
         DataOperation::Sync,
         DataOperation::Stat,
         DataOperation::Descriptor,
+        DataOperation::Share,
     ]
 }
 
 pub fn data_request(operation: DataOperation) -> DataRequest {
     DataRequest {
         operation,
-        bytes: 65_536,
+        bytes: if operation == DataOperation::Share { 24 } else { 65_536 },
         id: 12,
         object: object(),
         inode: inode(),
@@ -424,6 +426,10 @@ pub fn data_request(operation: DataOperation) -> DataRequest {
         memory: BulkDescriptor::default(),
         capability: capability(),
     }
+}
+
+pub fn shared_memory() -> SharedMemory {
+    SharedMemory { seal: [7; 16], seal_address: 0x7f00_0000_1000 }
 }
 
 pub fn data_replies() -> Vec<DataReply> {

@@ -75,8 +75,11 @@ enum What {
 pub enum WayName {
     /// The shortest there is
     Auto,
-    /// Unix sockets to nodes of this machine, TCP to others
+    /// Unix sockets to nodes of this machine, TCP to others; large
+    /// transfers from memory to memory where the kernel allows it
     Unix,
+    /// As unix, with all bytes through the sockets
+    Stream,
     /// TCP only
     Tcp,
 }
@@ -86,6 +89,7 @@ impl From<WayName> for Way {
         match name {
             WayName::Auto => Way::Auto,
             WayName::Unix => Way::Unix,
+            WayName::Stream => Way::Stream,
             WayName::Tcp => Way::Tcp,
         }
     }

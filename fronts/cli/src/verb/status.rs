@@ -29,7 +29,7 @@ nothing runs, a node does not answer, or a shard has failed.
       parked, store_bytes, failed}],
     space: {total, free, reserve, objects, device, device_free} or null,
     counters: {requests, read_tcp_bytes, read_unix_bytes, write_tcp_bytes,
-      write_unix_bytes,
+      write_unix_bytes, write_memory_bytes,
       descriptors_passed, capabilities_rejected, peers_rejected}}]
   mounts: [{mount_point, pid, start_time, alive, negotiated}]
 Of a node that does not answer, `error` says why and what only it knows is null
@@ -293,6 +293,7 @@ fn counter_table(nodes: &[NodeReport]) -> Table {
         ">READ UNIX",
         ">WRITE TCP",
         ">WRITE UNIX",
+        ">WRITE MEMORY",
         ">DESCRIPTORS",
         ">CONNECTIONS",
         ">REJECTED",
@@ -307,6 +308,7 @@ fn counter_table(nodes: &[NodeReport]) -> Table {
             bytes_text(counters.read_unix_bytes),
             bytes_text(counters.write_tcp_bytes),
             bytes_text(counters.write_unix_bytes),
+            bytes_text(counters.write_memory_bytes),
             counters.descriptors_passed.to_string(),
             node.connections.unwrap_or(0).to_string(),
             (counters.capabilities_rejected + counters.peers_rejected).to_string(),

@@ -1,0 +1,120 @@
+//! A server that reads the memory of a client on its machine.
+//!
+//! A byte that is written through a Unix socket is copied into the kernel and out of it, 64 KiB at a time, and each piece
+//! wakes its reader. Where the kernel allows it (both processes of one user, not hidden from each other), the server
+//! copies the bytes out of the client's memory instead (process_vm_readv(2)), as MPI libraries do inside a node.
+//!
+//! Nobody ever writes into memory of another process, and what is read is known to have been lent: the client has a
+//! *seal*, random bytes at an address that it told, which it breaks before lent memory becomes something else. The
+//! server copies the seal together with the bytes and behind them; if it is whole, so are they. That also holds when the
+//! client has ended, has become another program, or its number belongs to another process by now.
+
+use crate::{Result, Socket, TransportError};
+use rustix::net::sockopt;
+use std::io::{self, IoSliceMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use weft_protocol::data::SharedMemory;
+use weft_sys::{RemoteBytes, read_process_memory};
+
+const SEAL_BYTES: usize = 16;
+
+/// Our seal. Broken when it is dropped: whoever holds it with the memory that it vouches for declares it before that.
+#[derive(Debug)]
+pub struct Seal {
+    value: [u8; SEAL_BYTES],
+    /// Where the peer looks: does not move.
+    place: Box<[AtomicU64; 2]>,
+}
+
+impl Seal {
+    /// A whole one.
+    pub fn new() -> Result<Self> {
+        let mut value = [0; SEAL_BYTES];
+        getrandom::fill(&mut value).map_err(io::Error::from)?;
+        let (low, high) = value.split_at(SEAL_BYTES / 2);
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+        Ok(Self { value, place: Box::new([AtomicU64::new(word(low)), AtomicU64::new(word(high))]) })
+    }
+
+    /// What the peer is told of it.
+    pub fn shared(&self) -> SharedMemory {
+        SharedMemory { seal: self.value, seal_address: self.place.as_ptr() as u64 }
+    }
+
+    /// From now on the peer refuses what it reads of our memory.
+    pub fn break_it(&self) {
+        for word in self.place.iter() {
+            word.store(0, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for Seal {
+    fn drop(&mut self) {
+        self.break_it();
+    }
+}
+
+/// The memory of the process at the other end of a socket.
+#[derive(Debug)]
+pub struct PeerMemory {
+    pid: i32,
+    shared: SharedMemory,
+}
+
+impl PeerMemory {
+    /// `None`: the kernel does not let us read it, or the peer is not the process that it says.
+    pub fn open(socket: &Socket, shared: SharedMemory) -> Option<Self> {
+        let pid = sockopt::socket_peercred(socket).ok()?.pid.as_raw_nonzero().get();
+        let memory = Self { pid, shared };
+        memory.read(0, &mut []).ok().map(|()| memory)
+    }
+
+    /// Fills `into` with what stands at `address` there. An error: it is not lent (any more), and `into` is worth
+    /// nothing.
+    pub fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
+        let bytes = into.len();
+        let mut seal = [0; SEAL_BYTES];
+        let seal_bytes = RemoteBytes { address: self.shared.seal_address, bytes: SEAL_BYTES };
+        let from = [RemoteBytes { address, bytes }, seal_bytes];
+        let copied = read_process_memory(self.pid, &from, &mut [IoSliceMut::new(into), IoSliceMut::new(&mut seal)])?;
+        if copied == bytes + SEAL_BYTES && seal == self.shared.seal {
+            Ok(())
+        } else {
+            Err(TransportError::Io(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer's memory is not lent")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn lent_memory_is_read_until_the_seal_is_broken() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (near, _far) = (Socket::from_unix(near), far);
+        let seal = Seal::new().unwrap();
+        let bytes: Vec<u8> = (0..100_000).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        let peer = PeerMemory::open(&near, seal.shared()).unwrap();
+        let mut into = vec![0; bytes.len()];
+        peer.read(bytes.as_ptr() as u64, &mut into).unwrap();
+        assert_eq!(into, bytes);
+        assert!(peer.read(8, &mut into).is_err(), "nothing is mapped there");
+        seal.break_it();
+        assert!(peer.read(bytes.as_ptr() as u64, &mut into).is_err());
+    }
+
+    #[test]
+    fn a_seal_that_is_not_there_opens_nothing() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let near = Socket::from_unix(near);
+        let shared = Seal::new().unwrap().shared();
+        assert!(PeerMemory::open(&near, shared).is_none(), "it was dropped");
+        let seal = Seal::new().unwrap();
+        let another = SharedMemory { seal: [1; SEAL_BYTES], ..seal.shared() };
+        assert!(PeerMemory::open(&near, another).is_none());
+        assert!(PeerMemory::open(&near, seal.shared()).is_some());
+    }
+}
