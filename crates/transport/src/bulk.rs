@@ -264,9 +264,10 @@ impl BulkConnection for SocketBulk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PeerMemory;
     use std::os::unix::net::UnixStream;
     use weft_protocol::capability::CAPABILITY_BYTES;
-    use weft_protocol::data::{BulkDescriptor, REQUEST_BYTES};
+    use weft_protocol::data::{BulkDescriptor, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
     use weft_protocol::{Capability, Error, InodeNumber, ObjectId};
 
     fn request(operation: DataOperation, bytes: usize) -> DataRequest {
@@ -328,7 +329,7 @@ mod tests {
         let failed = (DataReply::failed(7, &Error::NoSpace), Vec::new());
         let seen = serve(server, vec![done(turn), failed, done(3 * turn)]);
         let from = vec![1; 3 * LOCAL_TURN_BYTES];
-        let mut connection = SocketBulk::new(Socket::from_unix(client));
+        let mut connection = SocketBulk::streaming(Socket::from_unix(client));
         let reply = connection.write(&request(DataOperation::Write, from.len()), &from).unwrap();
         assert_eq!((reply.result().err(), reply.written_bytes), (Some(Error::NoSpace), turn));
         let reply = connection.write(&request(DataOperation::Append, from.len()), &from).unwrap();
@@ -336,5 +337,40 @@ mod tests {
         let (write, append) = (DataOperation::Write, DataOperation::Append);
         let expected = [(write, 100, turn), (write, 100 + u64::from(turn), turn), (append, 100, 3 * turn)];
         assert_eq!(seen.join().unwrap(), expected);
+    }
+
+    #[test]
+    fn memory_that_comes_back_with_an_error_is_not_lent_any_more() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let serving = std::thread::spawn(move || {
+            let socket = Socket::from_unix(server);
+            let (mut header, mut shared) = ([0; REQUEST_BYTES], [0; SHARED_MEMORY_BYTES]);
+            socket.receive_exact(&mut header).unwrap();
+            socket.receive_exact(&mut shared).unwrap();
+            let memory = PeerMemory::open(&socket, SharedMemory::decode(&shared)).unwrap();
+            socket.send_all(&DataReply::default().encode()).unwrap();
+            let mut addresses = Vec::new();
+            for _ in 0..2 {
+                socket.receive_exact(&mut header).unwrap();
+                addresses.push(DataRequest::decode(&header).unwrap().memory.address);
+            }
+            let mut taken = vec![0; MEMORY_FROM_BYTES];
+            memory.read(addresses[0], &mut taken).unwrap();
+            assert_eq!(taken, vec![1; MEMORY_FROM_BYTES]);
+            socket.send_all(&DataReply::default().encode()).unwrap();
+            // Instead of a second answer: nothing that this side could say.
+            socket.send_all(&[9; REPLY_BYTES]).unwrap();
+            (memory, addresses[1])
+        });
+        let mut connection = SocketBulk::new(Socket::from_unix(client));
+        let request = request(DataOperation::Write, MEMORY_FROM_BYTES);
+        for value in [1, 2] {
+            connection.start_write(&request, vec![value; MEMORY_FROM_BYTES]).unwrap();
+        }
+        assert!(matches!(connection.finish(), Some((_, Ok(_)))));
+        let (_memory, result) = connection.finish().unwrap();
+        assert!(result.is_err());
+        let (server, address) = serving.join().unwrap();
+        assert!(server.read(address, &mut [0; MEMORY_FROM_BYTES]).is_err());
     }
 }

@@ -1,15 +1,15 @@
 //! A server that reads the memory of a client on its machine.
 //!
-//! A byte that is written through a Unix socket is copied into the kernel and out of it, 64 KiB at a time, and each piece
-//! wakes its reader. Where the kernel allows it (both processes of one user, not hidden from each other), the server
-//! copies the bytes out of the client's memory instead (process_vm_readv(2)), as MPI libraries do inside a node.
+//! A byte that is written through a Unix socket is copied into the kernel and out of it, 64 KiB at a time, and each
+//! piece wakes its reader. Where the kernel allows it (both processes of one user, not hidden from each other), the
+//! server copies the bytes out of the client's memory instead (process_vm_readv(2)), as MPI libraries do in a node.
 //!
 //! Nobody ever writes into memory of another process, and what is read is known to have been lent: the client has a
 //! *seal*, random bytes at an address that it told, which it breaks before lent memory becomes something else. The
-//! server copies the seal together with the bytes and behind them; if it is whole, so are they. That also holds when the
-//! client has ended, has become another program, or its number belongs to another process by now.
+//! server copies the seal together with the bytes and behind them; if it is whole, so are they. That also holds when
+//! the client has ended, has become another program, or its number belongs to another process by now.
 
-use crate::{Result, Socket, TransportError};
+use crate::{Result, Socket, SocketKind, TransportError};
 use rustix::net::sockopt;
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,6 +65,9 @@ pub struct PeerMemory {
 impl PeerMemory {
     /// `None`: the kernel does not let us read it, or the peer is not the process that it says.
     pub fn open(socket: &Socket, shared: SharedMemory) -> Option<Self> {
+        if socket.kind() != SocketKind::Unix {
+            return None;
+        }
         let pid = sockopt::socket_peercred(socket).ok()?.pid.as_raw_nonzero().get();
         let memory = Self { pid, shared };
         memory.read(0, &mut []).ok().map(|()| memory)

@@ -97,6 +97,7 @@ fn all_checks() -> Vec<Check> {
         space("space for stores", &store, STORE_BYTES_WANTED, "give --store DIR on a larger file system"),
         space("/dev/shm", shared_memory, RUNTIME_BYTES_WANTED, "enlarge it: stores in memory go there"),
         user_namespaces(),
+        memory_between_processes(fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok().as_deref()),
         program("ssh", State::Warn, "install it to start nodes on other hosts (`weft up --hosts`)"),
     ]
 }
@@ -229,6 +230,20 @@ fn user_namespaces() -> Check {
     }
 }
 
+/// Whether a node may take what its user's programs write out of their memory; `scope`: what Yama says, where it is.
+fn memory_between_processes(scope: Option<&str>) -> Check {
+    let name = "memory between processes";
+    match scope.map(str::trim) {
+        None | Some("0") => Check::ok(name, "can be read by processes of the same user"),
+        Some(scope) => Check::bad(
+            name,
+            State::Warn,
+            format!("not allowed (kernel.yama.ptrace_scope is {scope}): writes to stores with a size take longer"),
+            "as root: sysctl kernel.yama.ptrace_scope=0",
+        ),
+    }
+}
+
 fn program(name: &str, state: State, remedy: &str) -> Check {
     match find_program(name) {
         Some(path) => Check::ok(name, path.display().to_string()),
@@ -253,6 +268,8 @@ mod tests {
         let states = [100, 1024, 1 << 20].map(|limit| open_files(Some(limit)).state);
         assert_eq!(states, [State::Fail, State::Warn, State::Ok]);
         assert_eq!(open_files(None).state, State::Ok);
+        let scopes = [None, Some("0\n"), Some("1\n")].map(|scope| memory_between_processes(scope).state);
+        assert_eq!(scopes, [State::Ok, State::Ok, State::Warn]);
     }
 
     #[test]

@@ -1,0 +1,193 @@
+//! Writes whose bytes a server takes out of the memory of its client.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use weft_client::protocol::capability::CapabilityClaims;
+use weft_client::protocol::data::{
+    BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES, SHARED_MEMORY_BYTES, SharedMemory,
+};
+use weft_client::protocol::handshake::{KeyName, Purpose};
+use weft_client::protocol::message::node::{Counters, NodeAnswer, NodeRequest};
+use weft_client::protocol::message::shard::{Access, CreateFile};
+use weft_client::protocol::{
+    Error, Generation, InodeNumber, MapEpoch, Name, NodeId, NodeIdentity, ObjectId, Rights, SessionId, UserKey,
+};
+use weft_client::{Client, File, OpenOptions, Way};
+use weft_tests::{FileSystem, Wanted};
+use weft_transport::{Peer, Socket, connect};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const APPEND: OpenOptions = OpenOptions { access: Access::ReadWrite, truncate: false, append: true, direct: false };
+const LARGE: usize = (3 << 20) + 17;
+
+fn open(client: &Client, options: OpenOptions) -> File {
+    let create = Some(CreateFile { mode: 0o600, exclusive: false });
+    client.open_at(&FileSystem::me(), ROOT, &Name::new(b"file").unwrap(), options, create).unwrap().0
+}
+
+fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
+    (0..bytes).map(|index| u8::try_from((index * 31 + index / 4096 + seed) % 251).unwrap()).collect()
+}
+
+fn contents(client: &Client, bytes: usize) -> Vec<u8> {
+    let mut all = vec![0; bytes + 1];
+    let count = open(client, OpenOptions::READ).read_at(&mut all, 0).unwrap();
+    all.truncate(count);
+    all
+}
+
+fn counters(client: &Client) -> Counters {
+    match client.node_request(NodeId(0), NodeRequest::Status).unwrap() {
+        NodeAnswer::Status(status) => status.counters,
+        other => panic!("no status: {other:?}"),
+    }
+}
+
+fn one_node(store_bytes: Option<u64>) -> FileSystem {
+    FileSystem::start(Wanted { nodes: 1, store_bytes, ..Wanted::default() })
+}
+
+#[test]
+fn large_writes_are_taken_from_memory_and_small_ones_come_through_the_socket() {
+    for (way, taken) in [(Way::Unix, true), (Way::Stream, false)] {
+        let fs = one_node(None);
+        let client = fs.client(way);
+        let (large, gathered, small) = (pattern(LARGE, 1), pattern(LARGE, 2), pattern(1000, 3));
+        let file = open(&client, OpenOptions::WRITE);
+        file.write_at(&large, 0).unwrap();
+        for (number, piece) in gathered.chunks(5000).enumerate() {
+            file.write_at(piece, (LARGE + number * 5000) as u64).unwrap();
+        }
+        file.flush().unwrap();
+        let before = counters(&client);
+        file.write_at(&small, 2 * LARGE as u64).unwrap();
+        file.close().unwrap();
+        let end = open(&client, APPEND);
+        end.write_at(&large, 0).unwrap();
+        end.close().unwrap();
+        let after = counters(&client);
+        assert_eq!(contents(&client, 3 * LARGE + 1000), [&large[..], &gathered, &small, &large].concat());
+        let all = (3 * LARGE + 1000) as u64;
+        assert_eq!(after.write_memory_bytes + after.write_unix_bytes, all, "{way:?}");
+        if taken {
+            // The last run that was gathered may be small.
+            assert!(before.write_unix_bytes < 64 << 10, "{before:?}");
+            assert_eq!(after.write_unix_bytes - before.write_unix_bytes, 1000);
+        } else {
+            assert_eq!(after.write_memory_bytes, 0);
+        }
+        client.close().unwrap();
+    }
+}
+
+#[test]
+fn a_full_store_refuses_what_it_would_take_and_loses_nothing() {
+    let fs = one_node(Some(2 << 20));
+    let client = fs.client(Way::Unix);
+    let file = open(&client, OpenOptions::WRITE);
+    file.write_at(&pattern(1 << 20, 1), 0).unwrap();
+    assert_eq!(file.write_at(&pattern(LARGE, 2), 1 << 20), Err(Error::NoSpace));
+    // The connection is in order: nothing of the refused write is left on it.
+    file.write_at(&pattern(100, 3), 0).unwrap();
+    file.flush().unwrap();
+    let found = contents(&client, 1 << 20);
+    assert_eq!((&found[..100], &found[100..1 << 20]), (&pattern(100, 3)[..], &pattern(1 << 20, 1)[100..]));
+    drop(file);
+    client.close().unwrap();
+}
+
+/// A data connection with a capability, and no client library.
+struct Raw {
+    socket: Socket,
+    request: DataRequest,
+}
+
+impl Raw {
+    /// To the object that `victim` has.
+    fn new(fs: &FileSystem, victim: &Client) -> Self {
+        let attributes = victim.lookup(&FileSystem::me(), ROOT, &Name::new(b"file").unwrap()).unwrap().attributes;
+        let object: ObjectId = attributes.layout.object().unwrap();
+        let session = SessionId(77);
+        let capability = fs.key.sign(&CapabilityClaims {
+            object,
+            count: 1,
+            generation: Generation(0),
+            epoch: MapEpoch(1),
+            rights: Rights::READ | Rights::WRITE,
+            inode: attributes.inode,
+            session,
+            expires_seconds: u32::MAX,
+            owner_uid: attributes.uid,
+        });
+        let socket = Socket::connect_unix(fs.instance.map.nodes[0].address.unix.as_ref()).unwrap();
+        let peer = Peer { key_name: KeyName::Owner, purpose: Purpose::Data, session, identity: NodeIdentity(0) };
+        connect(&socket, &peer, &UserKey::derive(&fs.key, &KeyName::Owner)).unwrap();
+        let request = DataRequest {
+            operation: DataOperation::Write,
+            bytes: 100_000,
+            id: 1,
+            object,
+            inode: attributes.inode,
+            offset: 0,
+            memory: BulkDescriptor::default(),
+            capability,
+        };
+        Self { socket, request }
+    }
+
+    fn share(&self, shared: SharedMemory) -> Option<DataReply> {
+        let bytes = u32::try_from(SHARED_MEMORY_BYTES).unwrap();
+        let request = DataRequest { operation: DataOperation::Share, bytes, ..self.request };
+        self.socket.send_all_with(&request.encode(), &shared.encode()).unwrap();
+        self.reply()
+    }
+
+    fn write_from(&self, address: u64) -> Option<DataReply> {
+        let memory = BulkDescriptor { address, ..BulkDescriptor::default() };
+        self.socket.send_all(&DataRequest { memory, ..self.request }.encode()).unwrap();
+        self.reply()
+    }
+
+    /// `None`: the server has closed the connection.
+    fn reply(&self) -> Option<DataReply> {
+        let mut header = [0; REPLY_BYTES];
+        self.socket.receive_exact(&mut header).ok().map(|()| DataReply::decode(&header).unwrap())
+    }
+}
+
+#[test]
+fn memory_that_is_not_lent_is_not_written_to_files() {
+    let fs = one_node(None);
+    let client = fs.client(Way::Unix);
+    let before = pattern(200_000, 1);
+    let file = open(&client, OpenOptions::WRITE);
+    file.write_at(&before, 0).unwrap();
+    file.close().unwrap();
+    let after = pattern(100_000, 2);
+    let address = after.as_ptr() as u64;
+    let seal = vec![9_u8; 16];
+    let shared = SharedMemory { seal: [9; 16], seal_address: seal.as_ptr() as u64 };
+
+    assert!(Raw::new(&fs, &client).write_from(address).is_none(), "no memory was shared");
+    let raw = Raw::new(&fs, &client);
+    let refused = raw.share(SharedMemory { seal: [8; 16], ..shared }).unwrap();
+    assert_eq!(refused.result().err(), Some(Error::NotSupported), "another seal stands there");
+    assert!(raw.write_from(address).is_none());
+    let raw = Raw::new(&fs, &client);
+    assert!(raw.share(shared).unwrap().result().is_ok());
+    assert!(raw.write_from(4096).is_none(), "nothing is mapped there");
+    let raw = Raw::new(&fs, &client);
+    assert!(raw.share(shared).unwrap().result().is_ok());
+    assert!(raw.write_from(u64::MAX - 10).is_none(), "nor there");
+    assert_eq!(contents(&client, before.len()), before);
+
+    let raw = Raw::new(&fs, &client);
+    assert!(raw.share(shared).unwrap().result().is_ok());
+    assert_eq!(raw.write_from(address).unwrap().written_bytes, 100_000);
+    let mut seal = seal;
+    seal.fill(0);
+    std::hint::black_box(&seal);
+    assert!(raw.write_from(before.as_ptr() as u64).is_none(), "the seal is broken");
+    assert_eq!(contents(&client, before.len())[..100_000], after);
+    client.close().unwrap();
+}
