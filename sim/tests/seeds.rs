@@ -4,6 +4,8 @@ use weft_sim::run_seed;
 
 /// Seeds run each time.
 const SEEDS: std::ops::Range<u64> = 0..300;
+/// Rarer ones: sessions that are ended although they are heard of.
+const RARE_SEEDS: [u64; 1] = [18_330];
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
@@ -30,6 +32,14 @@ fn all_seeds_hold_and_the_faults_really_happen() {
     }
     println!("operations, cached, recalls, fenced, resent, lost, doubled, intents, crashes, pauses, orphans: {sums:?}");
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
+}
+
+#[test]
+fn rare_seeds_hold() {
+    for seed in RARE_SEEDS {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
+        run_seed(seed, false);
+    }
 }
 
 #[test]
