@@ -184,7 +184,7 @@ impl Client {
         let Ok(answer) = &reply.result else { return };
         let stamp = reply.stamp;
         if let (true, ShardRequest::MakeDirectory { parent, name, .. }) = (call.resent, &call.request) {
-            cache.directory_changed(*parent);
+            cache.directory_changed(*parent, stamp);
             cache.forget_name(*parent, name, stamp);
             return;
         }
@@ -216,9 +216,9 @@ impl Client {
                 ShardAnswer::Removed { time, inode, links },
             ) => {
                 process.name_gone(*inode, *links);
-                cache.forget_attributes(*inode);
+                cache.forget_attributes(*inode, stamp);
                 if call.resent {
-                    cache.directory_changed(*parent);
+                    cache.directory_changed(*parent, stamp);
                     cache.forget_name(*parent, name, stamp);
                     return;
                 }
@@ -232,14 +232,14 @@ impl Client {
                 ShardAnswer::Renamed { inode, replaced },
             ) => {
                 for directory in [*parent, *new_parent] {
-                    cache.directory_changed(directory);
+                    cache.directory_changed(directory, stamp);
                 }
                 cache.forget_name(*parent, name, stamp);
                 cache.forget_name(*new_parent, new_name, stamp);
-                cache.forget_attributes(*inode);
+                cache.forget_attributes(*inode, stamp);
                 if let Some((replaced, links)) = replaced {
                     process.name_gone(*replaced, *links);
-                    cache.forget_attributes(*replaced);
+                    cache.forget_attributes(*replaced, stamp);
                 }
             }
             (ShardRequest::ReadDirectory { inode, cursor, .. }, ShardAnswer::Page(page)) => {

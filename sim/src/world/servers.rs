@@ -61,10 +61,7 @@ impl World {
             }
             Effect::EndSession { session } => {
                 self.tally.fenced += 1;
-                let client = self.clients.iter().find(|client| client.session() == session);
-                if let Some(client) = client {
-                    self.files.borrow_mut().fenced(client.process.id, shard);
-                }
+                self.clients.iter().for_each(|client| client.process.fenced(session, shard));
                 self.note(&format!("shard {shard} has ended session {session}"));
                 for node in self.storage.keys().copied().collect::<Vec<_>>() {
                     let (request, delay) = (StorageRequest::Fence { session, shard }, self.server_delay());
