@@ -55,6 +55,8 @@ enum Message {
     Recall { session: SessionId, recall: Recall },
     RecallAnswer { session: SessionId, answer: RecallAnswer },
     Renew { client: usize },
+    Renewal { client: usize, process: ProcessId, renewal: Renewal },
+    Renewed { client: usize, process: ProcessId, renewal: Renewal, refused: bool },
     Peer(PeerCall),
     PeerReply(PeerReply),
     Storage { shard: ShardId, token: Option<u64>, node: NodeId, request: StorageRequest },
@@ -65,6 +67,14 @@ enum Message {
     SessionOver(SessionId),
     Settled(Moment),
     ToClient { client: usize, process: ProcessId, number: Ticket, answer: Answer },
+}
+
+/// A client tells a node that its session lives.
+#[derive(Clone, Copy, Debug)]
+struct Renewal {
+    session: SessionId,
+    node: NodeId,
+    sent_ms: u64,
 }
 
 /// What a client is answered.
@@ -260,7 +270,7 @@ impl World {
     /// The client that a message goes to, when it can take nothing in now, and for how long.
     fn asleep(&self, message: &Message) -> Option<u64> {
         let client = match message {
-            Message::ToClient { client, .. } => self.clients.get(*client),
+            Message::ToClient { client, .. } | Message::Renewed { client, .. } => self.clients.get(*client),
             Message::Recall { session, .. } => self.clients.iter().find(|client| client.session() == *session),
             _ => None,
         };
@@ -283,6 +293,8 @@ impl World {
                 self.step(answer.shard, Event::RecallAnswer { session, number: answer.number, kept: answer.kept });
             }
             Message::Renew { client } => self.renew(client),
+            Message::Renewal { client, process, renewal } => self.renewal_arrived(client, process, renewal),
+            Message::Renewed { client, process, renewal, refused } => self.renewed(client, process, renewal, refused),
             Message::Peer(call) => self.peer_asked(call),
             Message::PeerReply(reply) => self.step(reply.intent.shard, Event::PeerReply(reply)),
             Message::Storage { shard, token, node, request } => self.storage_asked(shard, token, node, &request),

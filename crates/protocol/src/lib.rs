@@ -45,4 +45,5 @@ pub use time::Timestamp;
 /// | 2 | `KeyName::User` has the id of the key; `NodeRequest::RevokeKey`; `Status` is for the owner |
 /// | 3 | storage requests: `Fence`; `Space` has `device_free`, and `device` also of a store with a cap |
 /// | 4 | leases on permissions of directories; pages that grant their names one by one |
-pub const PROTOCOL_VERSION: u8 = 4;
+/// | 5 | `RenewReply` tells whether the session is refused; `ShardRequest::Ping` is answered by the shard |
+pub const PROTOCOL_VERSION: u8 = 5;

@@ -1,15 +1,14 @@
 //! Clients: when they do something, their faults, and what comes in for them.
 
-use super::{Answer, Message, World};
+use super::{Answer, Message, Renewal, World};
 use crate::bytes::ProcessId;
 use crate::client::{Call, Chosen, Client, NAMES_SLOT};
 use crate::process::{Ask, Ticket, Told};
 use weft_client_core::Cached;
-use weft_metadata::Event;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::recall::{Recall, RecallAnswer};
 use weft_protocol::message::shard::{ShardReply, ShardRequest};
-use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, SessionId, ShardId, SlotIndex};
+use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, NodeId, SessionId, ShardId, SlotIndex};
 
 /// A call not answered in this time is sent again.
 const RESEND_MS: u64 = 400;
@@ -279,13 +278,28 @@ impl World {
         if self.clients[index].paused_until_ms > self.network.now_ms {
             return;
         }
-        let session = self.clients[index].session();
-        let shards: Vec<ShardId> = self.shards.keys().copied().collect();
-        for shard in shards {
-            // A connection carries the renewal and its answer in order; a lost one is a renewal that did not happen.
-            if !self.random.one_in(20) {
-                self.step(shard, Event::Heard { session });
+        let (session, process) = (self.clients[index].session(), self.clients[index].process.id);
+        for node in (0..super::NODES).map(NodeId) {
+            let renewal = Renewal { session, node, sent_ms: self.network.now_ms };
+            self.network.send(&mut self.random, Message::Renewal { client: index, process, renewal });
+        }
+    }
+
+    /// As the library does it: who is refused begins a new session.
+    pub(super) fn renewed(&mut self, index: usize, process: ProcessId, renewal: Renewal, refused: bool) {
+        if !self.clients[index].is_process(process) {
+            return;
+        }
+        let Renewal { session, node, sent_ms } = renewal;
+        let process = std::rc::Rc::clone(&self.clients[index].process);
+        if refused {
+            process.begin_new_session(session);
+        } else if session == process.session.get() {
+            let mut cache = process.cache.borrow_mut();
+            for shard in self.map.shards_at(node) {
+                cache.extended(shard, sent_ms, self.network.now_ms);
             }
         }
+        self.poll(index);
     }
 }

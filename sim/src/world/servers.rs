@@ -1,6 +1,6 @@
 //! Shards and storage servers: their machines, and what is asked of them.
 
-use super::{Answer, Message, World};
+use super::{Answer, Message, Renewal, World};
 use crate::bytes::ProcessId;
 use crate::check::check;
 use crate::client::Call;
@@ -73,6 +73,19 @@ impl World {
 
     fn server_delay(&mut self) -> u64 {
         1 + self.random.below(DELAY_MS_MAX)
+    }
+
+    /// A node is told that a session lives, and tells its shards.
+    pub(super) fn renewal_arrived(&mut self, client: usize, process: ProcessId, renewal: Renewal) {
+        if !self.storage.contains_key(&renewal.node) {
+            return;
+        }
+        let (session, shards): (_, Vec<ShardId>) = (renewal.session, self.map.shards_at(renewal.node).collect());
+        for shard in &shards {
+            self.step(*shard, Event::Heard { session });
+        }
+        let refused = shards.iter().filter_map(|shard| self.shards.get(shard)).any(|shard| shard.refuses(session));
+        self.network.send(&mut self.random, Message::Renewed { client, process, renewal, refused });
     }
 
     /// A shard gives an answer: this is the moment at which it has to be true.
