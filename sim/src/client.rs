@@ -62,6 +62,8 @@ pub struct Client {
     sequences: BTreeMap<SlotIndex, u32>,
     tasks: Vec<Task>,
     pub paused_until_ms: u64,
+    /// Until then no recall reaches it.
+    pub deaf_until_ms: u64,
     directories: Vec<InodeNumber>,
 }
 
@@ -75,6 +77,7 @@ impl Client {
             sequences: BTreeMap::new(),
             tasks: vec![Task { slot: RECALL_SLOT, future: Box::pin(recalls) }],
             paused_until_ms: 0,
+            deaf_until_ms: 0,
             directories: vec![InodeNumber::ROOT],
         }
     }

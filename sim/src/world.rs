@@ -3,8 +3,9 @@
 //! The shards, the storage servers' collectors and their check of rights are the production machines; the clients use
 //! the production lease cache, write-behind and read-ahead. Beside the network's faults ([`crate::network`]) a client
 //! may *crash* (its session must end, its leases be free, its objects without a file be collected), *pause* (it answers
-//! nothing for up to 15 s, and must then believe nothing whose term has passed), a node may *crash* for good (an
-//! ephemeral file system loses what was there, and nothing else), and a *disk* may be *full* for some seconds. What is
+//! nothing for up to 15 s, and must then believe nothing whose term has passed) or be *deaf* (it goes on, but hears of
+//! no recall for up to three terms), a node may *crash* for good (an ephemeral file system loses what was there, and
+//! nothing else), and a *disk* may be *full* for some seconds. What is
 //! true of connections for file data: see `data.rs`.
 //!
 //! Not here: what each party does (`clients.rs`, `servers.rs`, `data.rs`), what must hold at the end (`end.rs`).
@@ -100,6 +101,8 @@ pub struct Tally {
     pub intents: u64,
     pub crashes: u64,
     pub pauses: u64,
+    /// Clients that heard of no recall for a while.
+    pub deaf: u64,
     pub orphans: u64,
     /// Data requests, and connections for data that broke.
     pub data: u64,

@@ -16,6 +16,8 @@ const RESEND_MS: u64 = 400;
 const SETTLE_MS: u64 = 300;
 /// Longest time for which a disk is full.
 const FULL_MS_MAX: u64 = 4000;
+/// Longest time for which a client hears of no recall, though it goes on: beyond a term its sessions are refused.
+const DEAF_MS_MAX: u64 = 3 * SESSION_TERM_MS;
 
 impl World {
     pub(super) fn wake(&mut self, index: usize) {
@@ -61,6 +63,12 @@ impl World {
                 if let Some(storage) = self.storage.get_mut(&home) {
                     storage.full_until_ms = until_ms;
                 }
+            }
+            6 => {
+                self.tally.deaf += 1;
+                let deaf_ms = self.random.below(DEAF_MS_MAX);
+                self.note(&format!("client {index} hears of no recall for {deaf_ms} ms"));
+                self.clients[index].deaf_until_ms = self.network.now_ms + deaf_ms;
             }
             _ => {}
         }
@@ -260,6 +268,9 @@ impl World {
 
     pub(super) fn recall_arrived(&mut self, session: SessionId, recall: Recall) {
         let Some(index) = self.clients.iter().position(|client| client.session() == session) else { return };
+        if !self.ending && self.clients[index].deaf_until_ms > self.network.now_ms {
+            return;
+        }
         let process = &self.clients[index].process;
         if let LeaseKey::Data(_) = recall.key {
             process.recall(session, recall);

@@ -123,8 +123,11 @@ impl World {
             request: call.request.clone(),
         };
         let shard = call.shard;
-        // A repeated call brings a new token; the shard answers by the newest.
-        self.tokens.retain(|_, (_, of, known)| (*of, known.number) != (process, call.number));
+        // A repeated call brings a new token; the shard answers by the newest, unless it refuses the session now: what
+        // it carries through all the same it answers by the one that it has.
+        if !self.shards.get(&shard).is_some_and(|shard| shard.refuses(call.session)) {
+            self.tokens.retain(|_, (_, of, known)| (*of, known.number) != (process, call.number));
+        }
         self.tokens.insert(token, (client, process, call));
         self.step(shard, event);
     }
