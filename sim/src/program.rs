@@ -391,13 +391,15 @@ async fn give_up(io: &Io, session: SessionId, recall: &Recall) -> LeaseMode {
             if !file.dirty.get() {
                 process.drop_idle(inode);
             }
-            kept(io, file.dirty.get() || file.handles.get() > 0)
+            kept(io, session, file.dirty.get() || file.handles.get() > 0)
         }
-        None => kept(io, false),
+        None => kept(io, session, false),
     }
 }
 
-/// What is kept of a lease on contents: a reply that opens this file may be on its way.
-fn kept(io: &Io, is_open: bool) -> LeaseMode {
-    if is_open || io.process.opening.get() > 0 { LeaseMode::Open } else { LeaseMode::None }
+/// What is kept of a lease on contents: a reply that opens this file may be on its way. Of a session that is over here
+/// the shard is to ask the storage server what was written, now and at its end.
+fn kept(io: &Io, session: SessionId, is_open: bool) -> LeaseMode {
+    let is_open = is_open || io.process.opening.get() > 0 || session != io.process.session.get();
+    if is_open { LeaseMode::Open } else { LeaseMode::None }
 }

@@ -288,6 +288,9 @@ fn give_up(inner: &Inner, recall: &Recall, session: SessionId) -> LeaseMode {
                 is_open |= open.is_open();
             }
         }
+        // What was written under a session that is over here was not reported: the shard asks for it now, and at the
+        // session's end.
+        is_open |= session != inner.session();
         return if is_open { LeaseMode::Open } else { LeaseMode::None };
     }
     let dropped = lock(&inner.cache).recall(recall.key, recall.stamp);
