@@ -161,7 +161,7 @@ impl<'a> World<'a> {
                 Effect::Storage { token: None, request, .. } => encodable(&Message::Storage(request)),
                 Effect::EndSession { session } => {
                     if self.reader.byte() < 220 {
-                        self.sessions.iter_mut().filter(|id| **id == session.0).for_each(|id| *id += 3);
+                        self.begin_new_session(session);
                     }
                 }
             }
@@ -183,6 +183,9 @@ impl<'a> World<'a> {
             13 => {
                 let (shard, session) = (self.reader.below(self.shards.len()), self.session());
                 self.give(shard, Event::Heard { session });
+                if self.shards[shard].refuses(session) && self.reader.byte() < 220 {
+                    self.begin_new_session(session);
+                }
             }
             14 => {
                 self.map.epoch.0 += u32::from(self.reader.flag());
@@ -191,6 +194,11 @@ impl<'a> World<'a> {
             }
             _ => self.raw_call(),
         }
+    }
+
+    /// The client of this session has noticed that it is over.
+    fn begin_new_session(&mut self, ended: SessionId) {
+        self.sessions.iter_mut().filter(|id| **id == ended.0).for_each(|id| *id += 3);
     }
 
     fn session(&mut self) -> SessionId {

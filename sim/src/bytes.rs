@@ -232,11 +232,13 @@ impl Files {
         self.untold.remove(&(by, inode));
     }
 
-    /// The process was not heard of for a term: its leases are others' now. Nothing of it is on its way.
-    pub fn fenced(&mut self, by: ProcessId, shard: ShardId) {
+    /// A session of the process was ended: its leases are others' now. Nothing of it is on its way. `until`: when the
+    /// process began another one; `None`: it has not.
+    pub fn fenced(&mut self, by: ProcessId, shard: ShardId, until: Option<Moment>) {
         let of_shard = self.files.iter_mut().filter(|(inode, _)| inode.shard() == shard);
         for operation in of_shard.flat_map(|(_, file)| &mut file.operations) {
-            if operation.by == Some(by) && !operation.safe && !operation.doubtful {
+            let is_of = until.is_none_or(|until| operation.ended.is_some_and(|ended| ended < until));
+            if operation.by == Some(by) && is_of && !operation.safe && !operation.doubtful {
                 operation.doubtful = true;
                 self.doubts += 1;
             }

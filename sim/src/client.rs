@@ -62,6 +62,8 @@ pub struct Client {
     sequences: BTreeMap<SlotIndex, u32>,
     tasks: Vec<Task>,
     pub paused_until_ms: u64,
+    /// Until then no recall reaches it.
+    pub deaf_until_ms: u64,
     directories: Vec<InodeNumber>,
 }
 
@@ -75,6 +77,7 @@ impl Client {
             sequences: BTreeMap::new(),
             tasks: vec![Task { slot: RECALL_SLOT, future: Box::pin(recalls) }],
             paused_until_ms: 0,
+            deaf_until_ms: 0,
             directories: vec![InodeNumber::ROOT],
         }
     }
@@ -184,7 +187,7 @@ impl Client {
         let Ok(answer) = &reply.result else { return };
         let stamp = reply.stamp;
         if let (true, ShardRequest::MakeDirectory { parent, name, .. }) = (call.resent, &call.request) {
-            cache.directory_changed(*parent);
+            cache.directory_changed(*parent, stamp);
             cache.forget_name(*parent, name, stamp);
             return;
         }
@@ -216,9 +219,9 @@ impl Client {
                 ShardAnswer::Removed { time, inode, links },
             ) => {
                 process.name_gone(*inode, *links);
-                cache.forget_attributes(*inode);
+                cache.forget_attributes(*inode, stamp);
                 if call.resent {
-                    cache.directory_changed(*parent);
+                    cache.directory_changed(*parent, stamp);
                     cache.forget_name(*parent, name, stamp);
                     return;
                 }
@@ -232,14 +235,14 @@ impl Client {
                 ShardAnswer::Renamed { inode, replaced },
             ) => {
                 for directory in [*parent, *new_parent] {
-                    cache.directory_changed(directory);
+                    cache.directory_changed(directory, stamp);
                 }
                 cache.forget_name(*parent, name, stamp);
                 cache.forget_name(*new_parent, new_name, stamp);
-                cache.forget_attributes(*inode);
+                cache.forget_attributes(*inode, stamp);
                 if let Some((replaced, links)) = replaced {
                     process.name_gone(*replaced, *links);
-                    cache.forget_attributes(*replaced);
+                    cache.forget_attributes(*replaced, stamp);
                 }
             }
             (ShardRequest::ReadDirectory { inode, cursor, .. }, ShardAnswer::Page(page)) => {

@@ -203,7 +203,9 @@ impl OpenFile {
         let (inode, changes) = (self.inode, AttributeChanges { size: Some(size), ..AttributeChanges::default() });
         let answer = io.call(inode.shard(), ShardRequest::SetAttributes { inode, changes }).await?;
         let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
-        io.process.cache.borrow_mut().learn_attributes(&attributes, grants, answer.stamp);
+        if let Some(mut cache) = io.process.cache_for(answer.session) {
+            cache.learn_attributes(&attributes, grants, answer.stamp);
+        }
         io.process.reported.borrow_mut().insert(self.inode, answer.stamp);
         state.known.changed(&attributes, answer.stamp, io.process.next_report());
         self.changed();
@@ -300,7 +302,7 @@ impl State {
     fn lose_session(&mut self, process: &Process) {
         let gathered = self.run.take_run().is_some() || !self.sending.is_empty();
         self.sending.clear();
-        if self.known.lose_session(process.session.get(), gathered) {
+        if self.known.lose_session(process.session.get(), gathered, process.next_report()) {
             self.note_lost(process);
         }
     }
@@ -349,10 +351,11 @@ impl State {
 
     /// The object and the right to it, asked for again when they are not known any more.
     async fn regain(&mut self, io: &Io) -> Result<()> {
-        if let Some(access) = self.known.to_open() {
+        while let Some(access) = self.known.to_open() {
             let flags = OpenFlags { access, truncate: false, direct: false };
-            let (inode, session) = (self.known.inode(), io.process.session.get());
-            let Answer { stamp, answer, .. } = io.call(self.shard(), ShardRequest::Open { inode, flags }).await?;
+            let inode = self.known.inode();
+            let Answer { stamp, answer, session, .. } =
+                io.call(self.shard(), ShardRequest::Open { inode, flags }).await?;
             let ShardAnswer::Opened { attributes, capability, grants, .. } = answer else {
                 return Err(Error::Malformed);
             };
@@ -416,12 +419,15 @@ impl State {
     async fn commit(&mut self, io: &Io) -> Result<bool> {
         self.freshen(io).await?;
         let Some(request) = self.known.report() else { return Ok(true) };
-        let Answer { stamp, answer, .. } = io.call(self.shard(), request).await.map_err(|error| match error {
-            Error::BadHandle => Error::SessionEnded,
-            error => error,
-        })?;
+        let Answer { stamp, answer, session, .. } =
+            io.call(self.shard(), request).await.map_err(|error| match error {
+                Error::BadHandle => Error::SessionEnded,
+                error => error,
+            })?;
         let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
-        io.process.cache.borrow_mut().learn_attributes(&attributes, grants, stamp);
+        if let Some(mut cache) = io.process.cache_for(session) {
+            cache.learn_attributes(&attributes, grants, stamp);
+        }
         io.process.reported.borrow_mut().insert(self.known.inode(), stamp);
         Ok(self.known.reported(&attributes, stamp, io.process.next_report()))
     }

@@ -9,11 +9,11 @@
 //! file, as far as this process knows. It asks the shard first.
 //! Not here: what files do with it (`file.rs`), the names (`client.rs`).
 
-use crate::bytes::{Files, OperationId, ProcessId};
+use crate::bytes::{Files, Moment, OperationId, ProcessId};
 use crate::file::OpenFile;
 use crate::random::Random;
 use crate::store::{Bytes, DataMessage};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -75,6 +75,8 @@ pub struct Ticket(pub u64);
 pub struct Answer {
     pub stamp: u64,
     pub answer: ShardAnswer,
+    /// The session that asked: with its end the grants are void.
+    pub session: SessionId,
     /// The call was sent again: the answer may be of the first time.
     pub resent: bool,
 }
@@ -90,6 +92,8 @@ pub struct Process {
     pub id: ProcessId,
     pub home: NodeId,
     pub session: Cell<SessionId>,
+    /// Sessions before, and when they were given up.
+    given_up: RefCell<BTreeMap<SessionId, Moment>>,
     pub now_ms: Cell<u64>,
     pub cache: RefCell<Cache>,
     pub open: RefCell<BTreeMap<InodeNumber, Rc<OpenFile>>>,
@@ -132,6 +136,7 @@ impl Process {
             id: 0,
             home,
             session: Cell::new(SessionId(0)),
+            given_up: RefCell::default(),
             now_ms: Cell::new(0),
             cache: RefCell::new(Cache::new()),
             open: RefCell::default(),
@@ -167,11 +172,26 @@ impl Process {
         if self.session.get() != ended {
             return;
         }
+        let until = self.files.borrow_mut().moment();
+        self.given_up.borrow_mut().insert(ended, until);
         self.new_session();
         self.cache.borrow_mut().clear();
         self.batch.borrow_mut().take();
         self.closed.borrow_mut().clear();
         self.ask(Ask::SessionOver(ended));
+    }
+
+    /// A shard has ended a session, perhaps one of this process.
+    pub fn fenced(&self, session: SessionId, shard: ShardId) {
+        let until = self.given_up.borrow().get(&session).copied();
+        if until.is_some() || self.session.get() == session {
+            self.files.borrow_mut().fenced(self.id, shard, until);
+        }
+    }
+
+    /// The cache, to take in what an answer told; `None`: the session that asked for it is over.
+    pub fn cache_for(&self, session: SessionId) -> Option<RefMut<'_, Cache>> {
+        (session == self.session.get()).then(|| self.cache.borrow_mut())
     }
 
     /// Whether the session's term at the shard of this inode holds, so that its leases do.
@@ -304,7 +324,7 @@ impl Io {
                 }
                 _ => {}
             }
-            return reply.result.map(|answer| Answer { stamp: reply.stamp, answer, resent });
+            return reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent });
         }
     }
 

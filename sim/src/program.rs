@@ -113,31 +113,30 @@ async fn reopen(io: &Io, inode: InodeNumber, options: Options) -> Result<Option<
 
 async fn ask_to_open(io: &Io, parent: InodeNumber, name: &Name, options: Options) -> Result<Handle> {
     let process = &io.process;
-    let session = process.session.get();
     let flags = OpenFlags { access: options.access, truncate: options.truncate, direct: options.direct };
     let create = (below(io, 4) > 0).then_some(CreateFile { mode: 0o644, exclusive: below(io, 4) == 0 });
     let request = ShardRequest::OpenAt { parent, name: name.clone(), flags, create };
     let since = process.files.borrow_mut().moment();
     let answer = io.call(parent.shard(), request).await?;
-    let stamp = answer.stamp;
+    let (stamp, session) = (answer.stamp, answer.session);
     let (attributes, capability, created, grants) = match answer.answer {
         ShardAnswer::Opened { attributes, capability, created, grants } => (attributes, capability, created, grants),
         ShardAnswer::Absent { grants } => {
-            let mut cache = process.cache.borrow_mut();
-            if answer.resent {
-                cache.forget_name(parent, name, stamp);
-            } else {
-                cache.learn_name(parent, name, None, grants, stamp);
+            if let Some(mut cache) = process.cache_for(session) {
+                if answer.resent {
+                    cache.forget_name(parent, name, stamp);
+                } else {
+                    cache.learn_name(parent, name, None, grants, stamp);
+                }
             }
             return Err(Error::NotFound);
         }
         _ => return Err(Error::IsDirectory),
     };
     let inode = attributes.inode;
-    {
-        let mut cache = process.cache.borrow_mut();
+    if let Some(mut cache) = process.cache_for(session) {
         if answer.resent {
-            cache.directory_changed(parent);
+            cache.directory_changed(parent, stamp);
             cache.forget_name(parent, name, stamp);
         } else if created {
             let change = DirectoryChange { entries: 1, directories: 0, time: attributes.ctime };
@@ -345,7 +344,9 @@ impl Handle {
                 None => {
                     let answer = self.io.call(inode.shard(), ShardRequest::GetAttributes { inode }).await?;
                     let ShardAnswer::Entry { attributes, grants } = answer.answer else { return Err(Error::Malformed) };
-                    process.cache.borrow_mut().learn_attributes(&attributes, grants, answer.stamp);
+                    if let Some(mut cache) = process.cache_for(answer.session) {
+                        cache.learn_attributes(&attributes, grants, answer.stamp);
+                    }
                     (true, attributes)
                 }
             };
@@ -390,13 +391,15 @@ async fn give_up(io: &Io, session: SessionId, recall: &Recall) -> LeaseMode {
             if !file.dirty.get() {
                 process.drop_idle(inode);
             }
-            kept(io, file.dirty.get() || file.handles.get() > 0)
+            kept(io, session, file.dirty.get() || file.handles.get() > 0)
         }
-        None => kept(io, false),
+        None => kept(io, session, false),
     }
 }
 
-/// What is kept of a lease on contents: a reply that opens this file may be on its way.
-fn kept(io: &Io, is_open: bool) -> LeaseMode {
-    if is_open || io.process.opening.get() > 0 { LeaseMode::Open } else { LeaseMode::None }
+/// What is kept of a lease on contents: a reply that opens this file may be on its way. Of a session that is over here
+/// the shard is to ask the storage server what was written, now and at its end.
+fn kept(io: &Io, session: SessionId, is_open: bool) -> LeaseMode {
+    let is_open = is_open || io.process.opening.get() > 0 || session != io.process.session.get();
+    if is_open { LeaseMode::Open } else { LeaseMode::None }
 }

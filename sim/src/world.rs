@@ -3,8 +3,9 @@
 //! The shards, the storage servers' collectors and their check of rights are the production machines; the clients use
 //! the production lease cache, write-behind and read-ahead. Beside the network's faults ([`crate::network`]) a client
 //! may *crash* (its session must end, its leases be free, its objects without a file be collected), *pause* (it answers
-//! nothing for up to 15 s, and must then believe nothing whose term has passed), a node may *crash* for good (an
-//! ephemeral file system loses what was there, and nothing else), and a *disk* may be *full* for some seconds. What is
+//! nothing for up to 15 s, and must then believe nothing whose term has passed) or be *deaf* (it goes on, but hears of
+//! no recall for up to three terms), a node may *crash* for good (an ephemeral file system loses what was there, and
+//! nothing else), and a *disk* may be *full* for some seconds. What is
 //! true of connections for file data: see `data.rs`.
 //!
 //! Not here: what each party does (`clients.rs`, `servers.rs`, `data.rs`), what must hold at the end (`end.rs`).
@@ -55,6 +56,8 @@ enum Message {
     Recall { session: SessionId, recall: Recall },
     RecallAnswer { session: SessionId, answer: RecallAnswer },
     Renew { client: usize },
+    Renewal { client: usize, process: ProcessId, renewal: Renewal },
+    Renewed { client: usize, process: ProcessId, renewal: Renewal, refused: bool },
     Peer(PeerCall),
     PeerReply(PeerReply),
     Storage { shard: ShardId, token: Option<u64>, node: NodeId, request: StorageRequest },
@@ -65,6 +68,14 @@ enum Message {
     SessionOver(SessionId),
     Settled(Moment),
     ToClient { client: usize, process: ProcessId, number: Ticket, answer: Answer },
+}
+
+/// A client tells a node that its session lives.
+#[derive(Clone, Copy, Debug)]
+struct Renewal {
+    session: SessionId,
+    node: NodeId,
+    sent_ms: u64,
 }
 
 /// What a client is answered.
@@ -90,6 +101,8 @@ pub struct Tally {
     pub intents: u64,
     pub crashes: u64,
     pub pauses: u64,
+    /// Clients that heard of no recall for a while.
+    pub deaf: u64,
     pub orphans: u64,
     /// Data requests, and connections for data that broke.
     pub data: u64,
@@ -260,7 +273,7 @@ impl World {
     /// The client that a message goes to, when it can take nothing in now, and for how long.
     fn asleep(&self, message: &Message) -> Option<u64> {
         let client = match message {
-            Message::ToClient { client, .. } => self.clients.get(*client),
+            Message::ToClient { client, .. } | Message::Renewed { client, .. } => self.clients.get(*client),
             Message::Recall { session, .. } => self.clients.iter().find(|client| client.session() == *session),
             _ => None,
         };
@@ -283,6 +296,8 @@ impl World {
                 self.step(answer.shard, Event::RecallAnswer { session, number: answer.number, kept: answer.kept });
             }
             Message::Renew { client } => self.renew(client),
+            Message::Renewal { client, process, renewal } => self.renewal_arrived(client, process, renewal),
+            Message::Renewed { client, process, renewal, refused } => self.renewed(client, process, renewal, refused),
             Message::Peer(call) => self.peer_asked(call),
             Message::PeerReply(reply) => self.step(reply.intent.shard, Event::PeerReply(reply)),
             Message::Storage { shard, token, node, request } => self.storage_asked(shard, token, node, &request),

@@ -1,12 +1,14 @@
-//! A session that its shard has ended has no rights at any storage server.
+//! A session that its shard has ended has no rights at any storage server, and its client is told so.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::{Access, CreateFile};
-use weft_client::{OpenOptions, Way};
+use weft_client::{Invalidator, OpenOptions, Way};
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataRequest};
 use weft_protocol::handshake::{KeyName, Purpose};
+use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{OpenFlags, ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::{Error, InodeNumber, MapEpoch, Name, NodeId, SessionId, SlotIndex, UserKey};
@@ -88,4 +90,78 @@ fn a_fenced_session_has_no_rights_at_other_nodes() {
     let (_control, request) = open_for_writing(71);
     let mut data = SocketBulk::new(enter(&fs, 1, 71, Purpose::Data));
     assert_eq!(write(&mut data, &request), Ok(()), "another session is not touched");
+}
+
+#[test]
+fn pings_and_renewals_tell_that_a_session_has_ended() {
+    let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
+    let ping = |sequence| {
+        Message::Shard(ShardCall {
+            shard: ROOT.shard(),
+            epoch: MapEpoch(1),
+            slot: SlotIndex(0),
+            sequence,
+            credentials: None,
+            request: ShardRequest::Ping,
+        })
+    };
+    let result = |reply| {
+        let Message::ShardReply(reply) = reply else { panic!("no reply") };
+        reply.result
+    };
+    let mut control = ControlConnection::new(enter(&fs, 0, 80, Purpose::Control));
+    assert_eq!(result(control.call(&ping(1)).unwrap()), Ok(ShardAnswer::Done));
+    drop(control);
+    let end = Instant::now() + Duration::from_secs(20);
+    // The node takes it for the session's last connection each time.
+    while ControlConnection::new(enter(&fs, 0, 80, Purpose::Recall)).call(&Message::Renew).unwrap()
+        != (Message::RenewReply { refused: true })
+    {
+        assert!(Instant::now() < end, "the session still lives");
+    }
+    let mut control = ControlConnection::new(enter(&fs, 0, 80, Purpose::Control));
+    assert_eq!(result(control.call(&ping(2)).unwrap()), Err(Error::SessionEnded));
+    let mut recall = ControlConnection::new(enter(&fs, 0, 81, Purpose::Recall));
+    assert_eq!(recall.call(&Message::Renew).unwrap(), Message::RenewReply { refused: false });
+}
+
+/// A cache above that never drops what it is told to, until it is released.
+struct Stuck(Arc<Barrier>, Mutex<bool>);
+
+impl Invalidator for Stuck {
+    fn entries(&self, _: InodeNumber, _: Vec<Name>) {
+        if !std::mem::replace(&mut *self.1.lock().unwrap_or_else(PoisonError::into_inner), true) {
+            self.0.wait();
+        }
+    }
+
+    fn inode(&self, _: InodeNumber, _: bool) {}
+}
+
+#[test]
+fn a_client_that_renews_but_does_not_answer_a_recall_believes_nothing_when_others_go_on() {
+    let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
+    let (stuck, other, me) = (fs.client(Way::Tcp), fs.client(Way::Tcp), FileSystem::me());
+    let released = Arc::new(Barrier::new(2));
+    stuck.set_invalidator(Arc::new(Stuck(Arc::clone(&released), Mutex::new(false))));
+    let names = ["recalled", "believed"].map(|text| Name::new(text.as_bytes()).unwrap());
+    for name in &names {
+        let create = Some(CreateFile { mode: 0o644, exclusive: true });
+        other.open_at(&me, ROOT, name, OpenOptions::WRITE, create).unwrap().0.close().unwrap();
+    }
+    stuck.attributes(&me, ROOT).unwrap();
+    for name in &names {
+        stuck.lookup(&me, ROOT, name).unwrap();
+    }
+    let calls = stuck.counters().shard_calls;
+    stuck.lookup(&me, ROOT, &names[1]).unwrap();
+    assert_eq!(stuck.counters().shard_calls, calls, "it is known under a lease");
+    let since = Instant::now();
+    for name in &names {
+        other.unlink(&me, ROOT, name).unwrap();
+    }
+    // A term without an answer, and the term that was left: it renews each quarter of one.
+    assert!(since.elapsed() > Duration::from_millis(SESSION_TERM_MS * 3 / 2), "{:?}", since.elapsed());
+    assert_eq!(stuck.lookup(&me, ROOT, &names[1]).map(|_| ()), Err(Error::NotFound));
+    released.wait();
 }

@@ -497,7 +497,7 @@ fn foreign_messages(scene: &Scene) -> Vec<Message> {
             to: LeaseMode::None,
             stamp: 1,
         }),
-        Message::RenewReply,
+        Message::RenewReply { refused: false },
     ]
 }
 

@@ -147,9 +147,9 @@ impl Cache {
         term.valid_until_ms = term.valid_until_ms.max(sent_ms + SESSION_TERM_MS - SESSION_TERM_MARGIN_MS);
     }
 
-    /// A renewal that was sent at this time was answered by somebody who does not know whether the session has ended.
-    /// It had not as long as its term holds, which then goes on; a term that has passed does not begin anew.
-    /// Returns whether it goes on.
+    /// A renewal that was sent at this time was answered, and not refused: the term goes on. One that has passed does
+    /// not begin anew, since a shard that has never heard of the session takes it for a new one. Returns whether it
+    /// goes on.
     pub fn extended(&mut self, shard: ShardId, sent_ms: u64, now_ms: u64) -> bool {
         let holds = self.holds_ms(shard, now_ms) > 0;
         if holds {
@@ -432,21 +432,20 @@ impl Cache {
         *latest = (*latest).max(stamp + 1);
     }
 
-    /// An own operation changed the directory: its times and size are not known any more.
-    pub fn directory_changed(&mut self, directory: InodeNumber) {
-        self.times_changed(directory);
-    }
-
-    /// An own operation changed times or size of an inode.
-    pub fn times_changed(&mut self, inode: InodeNumber) {
-        if let Some(known) = self.attributes.get_mut(&inode) {
+    /// An own operation changed the directory, as the reply with this stamp told: its times and size are not known any
+    /// more, and not to be learnt from replies from before that are still on their way.
+    pub fn directory_changed(&mut self, directory: InodeNumber, stamp: u64) {
+        if let Some(known) = self.attributes.get_mut(&directory) {
             known.times_stale = true;
         }
+        self.note_recall(LeaseKey::Attributes(directory), stamp + 1);
     }
 
-    /// The attributes are not known any more.
-    pub fn forget_attributes(&mut self, inode: InodeNumber) {
+    /// An own operation changed an inode, as the reply with this stamp told: its attributes are not known any more, and
+    /// not to be learnt from replies from before.
+    pub fn forget_attributes(&mut self, inode: InodeNumber, stamp: u64) {
         self.attributes.remove(&inode);
+        self.note_recall(LeaseKey::Attributes(inode), stamp + 1);
     }
 
     /// An own operation removed the name, as the reply with this stamp told. It is known to be absent where the lease

@@ -171,8 +171,9 @@ impl FileState {
     }
 
     /// The session has ended: lease and right are void. What was gathered under the lease cannot be written any more,
-    /// and the next call says so. `gathered`: there was such. Returns whether bytes are lost.
-    pub fn lose_session(&mut self, session: SessionId, gathered: bool) -> bool {
+    /// and the next call says so. `gathered`: there was such. `number`: as of a report that is made now: what was told
+    /// to the session that has ended may count on what only this client knew. Returns whether bytes are lost.
+    pub fn lose_session(&mut self, session: SessionId, gathered: bool, number: u64) -> bool {
         let lost = gathered || self.object_is_new;
         if lost {
             self.fail(Error::SessionEnded);
@@ -185,6 +186,7 @@ impl FileState {
         self.object_is_new = false;
         self.knows_best = false;
         self.was_exclusive = false;
+        self.reported = number;
         lost
     }
 
@@ -207,13 +209,20 @@ impl FileState {
     /// Takes over what an open told. `session`: that of now. `recalled`: a recall of the grant came already. Returns
     /// whether the object is another one, or not known any more.
     pub fn opened(&mut self, opened: &Opened, session: SessionId, recalled: bool) -> bool {
+        if opened.session != session {
+            // It was opened by a session that is over. What was written under this one keeps its lease.
+            if !self.dirty {
+                self.open_anew();
+            }
+            return false;
+        }
         if opened.stamp < self.grant_stamp {
             // Replies to two opens passed each other: the later one holds, but for a right to write.
             self.learn_right(opened);
             return false;
         }
         let was_exclusive = self.is_exclusive();
-        self.mode = granted(opened, session, recalled);
+        self.mode = granted(opened, recalled);
         self.knows_best |= was_exclusive && !self.is_exclusive() && self.dirty;
         self.grant_stamp = opened.stamp;
         if opened.stamp <= self.changed_stamp {
@@ -249,7 +258,8 @@ impl FileState {
     /// Takes over the reply to the open that [`FileState::to_open`] asked for; as [`FileState::opened`].
     pub fn opened_again(&mut self, opened: &Opened, session: SessionId, recalled: bool) -> bool {
         let is_same = opened.attributes.layout.object() == self.attributes.layout.object();
-        let holds = self.was_exclusive && is_same && granted(opened, session, recalled) == LeaseMode::Exclusive;
+        let granted = if opened.session == session { granted(opened, recalled) } else { LeaseMode::None };
+        let holds = self.was_exclusive && is_same && granted == LeaseMode::Exclusive;
         // What others may have made of the file since is not ours to report.
         self.dirty &= holds;
         self.was_exclusive = false;
@@ -431,9 +441,8 @@ impl FileState {
     }
 }
 
-fn granted(opened: &Opened, session: SessionId, recalled: bool) -> LeaseMode {
+fn granted(opened: &Opened, recalled: bool) -> LeaseMode {
     match opened.grants {
-        _ if opened.session != session => LeaseMode::None,
         _ if recalled => LeaseMode::Open,
         grants if grants.contains(Grants::DATA_EXCLUSIVE) => LeaseMode::Exclusive,
         grants if grants.contains(Grants::DATA_SHARED) => LeaseMode::Shared,

@@ -81,7 +81,8 @@ impl Inner {
         link.return_slot(slot);
         let (Message::ShardReply(reply), resent) = result? else { return Err(Error::Malformed) };
         let session = link.session;
-        if !matches!(reply.result, Err(Error::SessionEnded)) {
+        // These are not of the shard, or say that it does not hear this session.
+        if !matches!(reply.result, Err(Error::SessionEnded | Error::StaleMap(_) | Error::WrongShard(_))) {
             self.heard(shard, session, sent_ms);
         }
         reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent })

@@ -138,7 +138,7 @@ impl Client {
         if let Some(mut cache) = self.0.cache_for(session) {
             if resent {
                 // The answer may be of the first time: the name may be another's by now.
-                cache.directory_changed(parent);
+                cache.directory_changed(parent, stamp);
                 cache.forget_name(parent, name, stamp);
             } else if created {
                 let change = DirectoryChange { entries: 1, directories: 0, time: attributes.ctime };

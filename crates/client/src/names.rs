@@ -189,10 +189,10 @@ impl Inner {
         let Answer { answer, stamp, session, resent } = self.call(who, parent.shard(), request)?;
         let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
         if let Some(mut cache) = self.cache_for(session) {
-            cache.forget_attributes(attributes.inode);
             if resent {
                 // The answer may be of the first time: the name may be another's by now.
-                cache.directory_changed(parent);
+                cache.forget_attributes(attributes.inode, stamp);
+                cache.directory_changed(parent, stamp);
                 cache.forget_name(parent, name, stamp);
             } else {
                 let directories = i32::from(attributes.kind == FileKind::Directory);
@@ -368,13 +368,13 @@ impl Client {
         let Some(mut cache) = self.0.cache_for(answer.session) else { return Ok(()) };
         if answer.resent {
             // The answer may be of the first time: the name may be there again by now.
-            cache.directory_changed(parent);
+            cache.directory_changed(parent, answer.stamp);
             cache.forget_name(parent, name, answer.stamp);
         } else {
             cache.directory_became(parent, DirectoryChange { entries: -1, directories, time }, answer.stamp);
             cache.name_removed(parent, name, answer.stamp);
         }
-        cache.forget_attributes(inode);
+        cache.forget_attributes(inode, answer.stamp);
         Ok(())
     }
 
@@ -400,12 +400,12 @@ impl Client {
         }
         let Some(mut cache) = self.0.cache_for(answer.session) else { return Ok(()) };
         for directory in [parent, new_parent] {
-            cache.directory_changed(directory);
+            cache.directory_changed(directory, answer.stamp);
         }
         cache.forget_name(parent, name, answer.stamp);
         cache.forget_name(new_parent, new_name, answer.stamp);
         for changed in [Some(inode), replaced.map(|(inode, _)| inode)].into_iter().flatten() {
-            cache.forget_attributes(changed);
+            cache.forget_attributes(changed, answer.stamp);
         }
         Ok(())
     }

@@ -298,7 +298,7 @@ impl State {
     /// The session has ended, and what was gathered under its lease is lost.
     fn lose_session(&mut self, inner: &Inner) {
         let gathered = self.run.take_run().is_some() || self.sending.take().is_some();
-        if self.known.lose_session(inner.session(), gathered) {
+        if self.known.lose_session(inner.session(), gathered, inner.next_report()) {
             tracing::warn!("inode {}: what was not at the server is lost with the session", self.known.inode());
         }
         self.descriptor = Descriptor::NotAsked;

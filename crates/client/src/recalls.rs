@@ -3,7 +3,8 @@
 //! Two threads for all nodes. The *listener* waits on the recall connections, renews the session, and has leases given
 //! back that are not needed any more. The *worker* answers recalls: it may have to write data back first, and the
 //! kernel's cache above may have to write back to us; the listener goes on meanwhile, so the session does not end over
-//! it.
+//! it. A renewal that is refused ends the session here: recalls were not answered in time, and what others wait for is
+//! given to them when the term has passed that this client counted last.
 //!
 //! A recall never waits for a caller of this client: the worker has a slot of its own, and the one lock that it takes,
 //! an open inode's state, is never held by a call that the server keeps waiting for a recall.
@@ -189,7 +190,8 @@ impl Listener {
                             self.jobs.send(Job { recall, session: one.session, answer_on: Arc::clone(&connection) });
                     }
                 }
-                Ok(Some((_, Message::RenewReply))) => {
+                Ok(Some((_, Message::RenewReply { refused: true }))) => inner.begin_new_session(one.session),
+                Ok(Some((_, Message::RenewReply { refused: false }))) => {
                     if let Some(sent_ms) = one.renewal_sent_ms.take() {
                         inner.renewed(inner.map().shards_at(one.node), one.session, sent_ms);
                     }
@@ -286,6 +288,9 @@ fn give_up(inner: &Inner, recall: &Recall, session: SessionId) -> LeaseMode {
                 is_open |= open.is_open();
             }
         }
+        // What was written under a session that is over here was not reported: the shard asks for it now, and at the
+        // session's end.
+        is_open |= session != inner.session();
         return if is_open { LeaseMode::Open } else { LeaseMode::None };
     }
     let dropped = lock(&inner.cache).recall(recall.key, recall.stamp);

@@ -58,8 +58,8 @@ impl Inner {
         }
     }
 
-    /// A node has answered a renewal for its shards. It does not look whether they know the session still, so this goes
-    /// on with a term and begins none.
+    /// A node has answered a renewal for its shards, and none of them refuses the session. Which of them knew it before
+    /// is not told, so this goes on with a term and begins none.
     pub fn renewed(&self, shards: impl Iterator<Item = ShardId>, session: SessionId, sent_ms: u64) {
         let Some(mut cache) = self.cache_for(session) else { return };
         let now_ms = self.clock_ms();

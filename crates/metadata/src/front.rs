@@ -73,7 +73,7 @@ pub enum Event {
         sequence: u32,
         request: ShardRequest,
     },
-    /// The client of the session lives.
+    /// The client of the session lives. Whether that still counts tells [`Shard::refuses`].
     Heard { session: SessionId },
     /// The client of the session is certainly gone: its process has ended.
     Lost { session: SessionId },
@@ -105,7 +105,8 @@ pub enum Effect {
     PeerReply { token: u64, reply: PeerReply },
     /// Send to a storage server. Without a token nobody waits for the answer.
     Storage { token: Option<u64>, node: NodeId, request: StorageRequest },
-    /// The shard has ended this session (its term passed, or it did not answer a recall).
+    /// The shard has ended this session: its term has passed, after its last message, or after the last one before it
+    /// was refused because it did not answer a recall.
     EndSession { session: SessionId },
 }
 
@@ -225,6 +226,12 @@ impl<K: KeyValue> Shard<K> {
         &self.back
     }
 
+    /// Whether this session is refused: it was ended, or will be with the term that it has. The client must be told so
+    /// instead of that it was heard.
+    pub fn refuses(&self, session: SessionId) -> bool {
+        self.sessions.refuses(session)
+    }
+
     /// Takes one event; appends what is to be done.
     pub fn step(&mut self, now: Now, event: Event, out: &mut Vec<Effect>) {
         self.now = now;
@@ -276,7 +283,7 @@ impl<K: KeyValue> Shard<K> {
         while let Some(due) = self.recalls.pop_due(now_ms) {
             match due {
                 recall::Due::Resend(number) => self.send_recall(number, out),
-                recall::Due::Fence(session) => self.end_session(session, true, out),
+                recall::Due::Refuse(session) => self.refuse_session(session, out),
             }
         }
         self.ask_again(out);

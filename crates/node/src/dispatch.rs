@@ -7,13 +7,12 @@ use crate::event_loop::{ConnectionRef, Sink};
 use crate::shards::{self, Caller};
 use crate::state::{AtomicCounters, Node};
 use crate::{status, storage_server};
-use std::sync::PoisonError;
 use weft_metadata::Event;
 use weft_protocol::handshake::KeyName;
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::message::shard::{ShardCall, ShardReply, ShardRequest};
+use weft_protocol::message::shard::{ShardCall, ShardReply};
 use weft_protocol::{Credentials, Error};
 use weft_transport::{Peer, Result, TransportError};
 
@@ -47,11 +46,8 @@ pub fn handle(
             shards::give(node, answer.shard, event, None, sink);
         }
         Message::Renew => {
-            let ids: Vec<_> = node.shards.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
-            for shard in ids {
-                shards::give(node, shard, Event::Heard { session: peer.session }, None, sink);
-            }
-            sink.send(from, id, Message::RenewReply);
+            let refused = shards::renew(node, peer.session, sink);
+            sink.send(from, id, Message::RenewReply { refused });
         }
         Message::Peer(_)
         | Message::ShardReply(_)
@@ -59,7 +55,7 @@ pub fn handle(
         | Message::NodeReply(_)
         | Message::PeerReply(_)
         | Message::Recall(_)
-        | Message::RenewReply => return Err(TransportError::Malformed),
+        | Message::RenewReply { .. } => return Err(TransportError::Malformed),
     }
     Ok(())
 }
@@ -77,11 +73,6 @@ fn peer_text(peer: &Peer) -> String {
 fn handle_shard_call(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, call: ShardCall, sink: &mut Sink<'_>) {
     if let Err(error) = check_call(node, &call) {
         sink.send(from, id, Message::ShardReply(ShardReply { stamp: 0, result: Err(error) }));
-        return;
-    }
-    if call.request == ShardRequest::Ping {
-        let result = Ok(weft_protocol::message::shard::ShardAnswer::Done);
-        sink.send(from, id, Message::ShardReply(ShardReply { stamp: 0, result }));
         return;
     }
     let token = node.token();

@@ -111,6 +111,11 @@ impl ShardSlot {
         }
     }
 
+    /// Whether the shard refuses this session. One that has failed grants nobody anything.
+    fn refuses(&self, session: SessionId) -> bool {
+        matches!(&*lock(&self.machine), Machine::Running(shard) if shard.refuses(session))
+    }
+
     /// State, for `weft status`.
     pub fn status(&self) -> ShardStatus {
         match &*lock(&self.machine) {
@@ -174,6 +179,16 @@ fn new_shard(node: &Node, id: ShardId) -> Shard<MemoryStore> {
 /// Gives one event to a shard and works off what follows from it.
 pub fn give(node: &Node, shard: ShardId, event: Event, caller: Option<Caller<'_>>, sink: &mut Sink<'_>) {
     run(node, VecDeque::from([Work { shard, event }]), caller, sink);
+}
+
+/// The client of a session lives, and all shards here are told so. Returns whether one of them refuses the session.
+pub fn renew(node: &Node, session: SessionId, sink: &mut Sink<'_>) -> bool {
+    let slots: Vec<_> = node.shards.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+    for slot in &slots {
+        give(node, slot.id, Event::Heard { session }, None, sink);
+    }
+    // Asked for afterwards: a shard that refuses a session does so from then on.
+    slots.iter().any(|slot| slot.refuses(session))
 }
 
 fn run(node: &Node, mut work: VecDeque<Work>, caller: Option<Caller<'_>>, sink: &mut Sink<'_>) {

@@ -1,8 +1,8 @@
 //! Leases: what a client may keep and use without asking.
 //!
 //! All leases of a session end with the session's term ([`crate::limits::SESSION_TERM_MS`]), which each of its messages
-//! renews; the client counts it from the moment it sent the request. A lease that is in another client's way is
-//! recalled.
+//! renews that is not refused; the client counts it from the moment it sent the request. A lease that is in another
+//! client's way is recalled.
 //!
 //! A reply that grants and a recall of the same key may pass each other on their way, since they use two connections.
 //! Both carry the shard's *stamp*, which grows with each; a client that got a recall with a higher stamp than the reply

@@ -45,5 +45,5 @@ pub use time::Timestamp;
 /// | 2 | `KeyName::User` has the id of the key; `NodeRequest::RevokeKey`; `Status` is for the owner |
 /// | 3 | storage requests: `Fence`; `Space` has `device_free`, and `device` also of a store with a cap |
 /// | 4 | leases on permissions of directories; pages that grant their names one by one |
-/// | 5 | data requests: `Share`; writes whose bytes lie in the client's memory; a counter of them |
+/// | 5 | `RenewReply` says if the session is refused; shards answer `Ping`; `Share`, writes from the client's memory |
 pub const PROTOCOL_VERSION: u8 = 5;

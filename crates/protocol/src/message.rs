@@ -37,5 +37,9 @@ pub enum Message {
     /// Client to node, on its recall connection: the session lives. Answered by `RenewReply` with the same identifier.
     Renew,
     /// Node to client.
-    RenewReply,
+    RenewReply {
+        /// A shard of the node refuses the session: it was ended, or will be with the term that the client counts now.
+        /// Nothing is renewed, and a new session is to be begun.
+        refused: bool,
+    },
 }

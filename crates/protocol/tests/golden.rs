@@ -86,7 +86,7 @@ every_variant!(message, Message, examples::messages(), {
     Message::Recall(_) => "Recall",
     Message::RecallAnswer(_) => "RecallAnswer",
     Message::Renew => "Renew",
-    Message::RenewReply => "RenewReply",
+    Message::RenewReply { .. } => "RenewReply",
 });
 every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::Lookup { .. } => "Lookup",
@@ -240,7 +240,8 @@ fn control_messages() {
             Message::PeerReply(reply) => reply.result.as_ref().map_or_else(debug, |a| peer_answer(a).to_owned()),
             Message::Recall(recall) => format!("{}.{}", lease_key(&recall.key), lease_mode(&recall.to)),
             Message::RecallAnswer(answer) => lease_mode(&answer.kept).to_owned(),
-            Message::Renew | Message::RenewReply => String::new(),
+            Message::Renew => String::new(),
+            Message::RenewReply { refused } => (if *refused { "Refused" } else { "Renewed" }).to_owned(),
         };
         let name = format!("{}.{inner}", message(&example));
         lines.push((name.trim_end_matches('.').to_owned(), round_trip(&example)));

@@ -1,15 +1,14 @@
 //! Clients: when they do something, their faults, and what comes in for them.
 
-use super::{Answer, Message, World};
+use super::{Answer, Message, Renewal, World};
 use crate::bytes::ProcessId;
 use crate::client::{Call, Chosen, Client, NAMES_SLOT};
 use crate::process::{Ask, Ticket, Told};
 use weft_client_core::Cached;
-use weft_metadata::Event;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::recall::{Recall, RecallAnswer};
 use weft_protocol::message::shard::{ShardReply, ShardRequest};
-use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, SessionId, ShardId, SlotIndex};
+use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, NodeId, SessionId, ShardId, SlotIndex};
 
 /// A call not answered in this time is sent again.
 const RESEND_MS: u64 = 400;
@@ -17,6 +16,8 @@ const RESEND_MS: u64 = 400;
 const SETTLE_MS: u64 = 300;
 /// Longest time for which a disk is full.
 const FULL_MS_MAX: u64 = 4000;
+/// Longest time for which a client hears of no recall, though it goes on: beyond a term its sessions are refused.
+const DEAF_MS_MAX: u64 = 3 * SESSION_TERM_MS;
 
 impl World {
     pub(super) fn wake(&mut self, index: usize) {
@@ -62,6 +63,12 @@ impl World {
                 if let Some(storage) = self.storage.get_mut(&home) {
                     storage.full_until_ms = until_ms;
                 }
+            }
+            6 => {
+                self.tally.deaf += 1;
+                let deaf_ms = self.random.below(DEAF_MS_MAX);
+                self.note(&format!("client {index} hears of no recall for {deaf_ms} ms"));
+                self.clients[index].deaf_until_ms = self.network.now_ms + deaf_ms;
             }
             _ => {}
         }
@@ -261,6 +268,9 @@ impl World {
 
     pub(super) fn recall_arrived(&mut self, session: SessionId, recall: Recall) {
         let Some(index) = self.clients.iter().position(|client| client.session() == session) else { return };
+        if !self.ending && self.clients[index].deaf_until_ms > self.network.now_ms {
+            return;
+        }
         let process = &self.clients[index].process;
         if let LeaseKey::Data(_) = recall.key {
             process.recall(session, recall);
@@ -279,13 +289,28 @@ impl World {
         if self.clients[index].paused_until_ms > self.network.now_ms {
             return;
         }
-        let session = self.clients[index].session();
-        let shards: Vec<ShardId> = self.shards.keys().copied().collect();
-        for shard in shards {
-            // A connection carries the renewal and its answer in order; a lost one is a renewal that did not happen.
-            if !self.random.one_in(20) {
-                self.step(shard, Event::Heard { session });
+        let (session, process) = (self.clients[index].session(), self.clients[index].process.id);
+        for node in (0..super::NODES).map(NodeId) {
+            let renewal = Renewal { session, node, sent_ms: self.network.now_ms };
+            self.network.send(&mut self.random, Message::Renewal { client: index, process, renewal });
+        }
+    }
+
+    /// As the library does it: who is refused begins a new session.
+    pub(super) fn renewed(&mut self, index: usize, process: ProcessId, renewal: Renewal, refused: bool) {
+        if !self.clients[index].is_process(process) {
+            return;
+        }
+        let Renewal { session, node, sent_ms } = renewal;
+        let process = std::rc::Rc::clone(&self.clients[index].process);
+        if refused {
+            process.begin_new_session(session);
+        } else if session == process.session.get() {
+            let mut cache = process.cache.borrow_mut();
+            for shard in self.map.shards_at(node) {
+                cache.extended(shard, sent_ms, self.network.now_ms);
             }
         }
+        self.poll(index);
     }
 }

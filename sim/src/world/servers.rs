@@ -1,6 +1,6 @@
 //! Shards and storage servers: their machines, and what is asked of them.
 
-use super::{Answer, Message, World};
+use super::{Answer, Message, Renewal, World};
 use crate::bytes::ProcessId;
 use crate::check::check;
 use crate::client::Call;
@@ -61,10 +61,7 @@ impl World {
             }
             Effect::EndSession { session } => {
                 self.tally.fenced += 1;
-                let client = self.clients.iter().find(|client| client.session() == session);
-                if let Some(client) = client {
-                    self.files.borrow_mut().fenced(client.process.id, shard);
-                }
+                self.clients.iter().for_each(|client| client.process.fenced(session, shard));
                 self.note(&format!("shard {shard} has ended session {session}"));
                 for node in self.storage.keys().copied().collect::<Vec<_>>() {
                     let (request, delay) = (StorageRequest::Fence { session, shard }, self.server_delay());
@@ -76,6 +73,19 @@ impl World {
 
     fn server_delay(&mut self) -> u64 {
         1 + self.random.below(DELAY_MS_MAX)
+    }
+
+    /// A node is told that a session lives, and tells its shards.
+    pub(super) fn renewal_arrived(&mut self, client: usize, process: ProcessId, renewal: Renewal) {
+        if !self.storage.contains_key(&renewal.node) {
+            return;
+        }
+        let (session, shards): (_, Vec<ShardId>) = (renewal.session, self.map.shards_at(renewal.node).collect());
+        for shard in &shards {
+            self.step(*shard, Event::Heard { session });
+        }
+        let refused = shards.iter().filter_map(|shard| self.shards.get(shard)).any(|shard| shard.refuses(session));
+        self.network.send(&mut self.random, Message::Renewed { client, process, renewal, refused });
     }
 
     /// A shard gives an answer: this is the moment at which it has to be true.
@@ -113,8 +123,11 @@ impl World {
             request: call.request.clone(),
         };
         let shard = call.shard;
-        // A repeated call brings a new token; the shard answers by the newest.
-        self.tokens.retain(|_, (_, of, known)| (*of, known.number) != (process, call.number));
+        // A repeated call brings a new token; the shard answers by the newest, unless it refuses the session now: what
+        // it carries through all the same it answers by the one that it has.
+        if !self.shards.get(&shard).is_some_and(|shard| shard.refuses(call.session)) {
+            self.tokens.retain(|_, (_, of, known)| (*of, known.number) != (process, call.number));
+        }
         self.tokens.insert(token, (client, process, call));
         self.step(shard, event);
     }

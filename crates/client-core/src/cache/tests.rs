@@ -61,6 +61,18 @@ fn an_answer_from_before_an_own_change_is_not_believed() {
 }
 
 #[test]
+fn an_answer_from_before_an_own_change_of_which_no_more_is_known_is_not_believed() {
+    for change in [Cache::directory_changed, Cache::forget_attributes] {
+        let mut cache = heard();
+        change(&mut cache, DIRECTORY, 5);
+        for (stamp, believed) in [(4, false), (5, false), (6, true)] {
+            cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, stamp);
+            assert_eq!(size_and_time(&cache).is_some(), believed, "stamp {stamp}");
+        }
+    }
+}
+
+#[test]
 fn a_recall_that_passed_the_grant_wins() {
     let mut cache = heard();
     let name = Name::new(b"n").unwrap();

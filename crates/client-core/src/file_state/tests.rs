@@ -72,7 +72,7 @@ fn a_recall_takes_what_was_granted_before_it_to_its_session() {
         assert_eq!(file.is_exclusive(), !takes, "session {session}, stamp {stamp}");
     }
     let mut lost = file();
-    lost.lose_session(NEXT_SESSION, false);
+    lost.lose_session(NEXT_SESSION, false, 1);
     lost.weaken(NEXT_SESSION, 11);
     assert!(lost.to_open().is_some(), "a lease that is lost stays lost");
 }
@@ -206,13 +206,28 @@ fn a_right_that_ends_under_an_exclusive_lease_takes_no_size_with_it() {
 fn nothing_of_a_session_is_believed_under_the_next_one() {
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
     file.written(30, Timestamp(1));
-    assert!(!file.lose_session(NEXT_SESSION, false), "what was written is at the server");
+    assert!(!file.lose_session(NEXT_SESSION, false, 4), "what was written is at the server");
     assert_eq!((file.held(), file.is_dirty(), file.error()), (None, false, None));
     file.opened(&reply(0, Some(object(1)), EXCLUSIVE, 12), NEXT_SESSION, false);
     assert!(file.to_open().is_some(), "a grant to the one before");
+    // Nor does it take what was written under the next one.
+    file.opened(&Opened { session: NEXT_SESSION, ..reply(0, Some(object(1)), EXCLUSIVE, 13) }, NEXT_SESSION, false);
+    file.written(40, Timestamp(2));
+    file.opened(&reply(0, Some(object(1)), EXCLUSIVE, 14), NEXT_SESSION, false);
+    assert_eq!((file.size(), file.is_dirty(), file.is_exclusive()), (40, true, true));
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
-    assert!(file.lose_session(NEXT_SESSION, true));
+    assert!(file.lose_session(NEXT_SESSION, true, 4));
     assert_eq!(file.take_error(), Some(Error::SessionEnded));
+}
+
+#[test]
+fn what_was_told_to_a_session_that_has_ended_since_is_asked_for_again() {
+    let mut file = opened(0, Some(object(1)), EXCLUSIVE);
+    file.written(30, Timestamp(1));
+    // The shard tells the only writer what it knows itself, which the writer knows better.
+    assert_eq!(told(&file, true, 3), Some(30));
+    file.lose_session(NEXT_SESSION, false, 4);
+    assert_eq!((told(&file, true, 3), told(&file, true, 4)), (None, Some(5)));
 }
 
 #[test]

@@ -32,13 +32,18 @@ impl OpenInode {
     }
 
     /// Attributes from the shard, with what this client has changed over them; no report of its own passes them. One
-    /// message.
+    /// message, or more when the session ends meanwhile.
     pub fn ask_attributes(&self, inner: &Inner, who: &Credentials) -> Result<(Attributes, bool)> {
         let mut state = self.lock(inner)?;
-        let mut attributes = inner.ask_attributes(who, self.inode)?;
-        state.notice_session(inner);
-        let unseen = state.overlay(&mut attributes, true, u64::MAX);
-        Ok((attributes, unseen.unwrap_or(true)))
+        loop {
+            let since = inner.reports();
+            let mut attributes = inner.ask_attributes(who, self.inode)?;
+            inner.ensure_term(self.inode.shard(), &self.term, SlotFor::Caller)?;
+            state.notice_session(inner);
+            if let Some(unseen) = state.overlay(&mut attributes, true, since) {
+                return Ok((attributes, unseen));
+            }
+        }
     }
 
     /// The file's size as this client knows it under a lease; `None`: it has to be asked for.

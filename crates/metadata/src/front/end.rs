@@ -1,8 +1,12 @@
-//! The end of a session: its term passed, it did not answer a recall, or the client said so.
+//! The end of a session: its term passed, or the client said so.
 //!
-//! Its leases go; files that it had open for writing are asked about at their storage servers, so that the shard knows
-//! their size; orphans that only it had open go with their objects; its calls that wait are not carried out, unless
-//! another party has begun them already.
+//! A client that is heard of, but does not answer a recall, believes in its leases until the term has passed that it
+//! counts from its last answer. Its session is *refused* first: it gets no other answer any more than that the session
+//! has ended, and ends with that term.
+//!
+//! With the session its leases go; files that it had open for writing are asked about at their storage servers, so that
+//! the shard knows their size; orphans that only it had open go with their objects; its calls that wait are not carried
+//! out, unless another party has begun them already.
 
 use super::park::{Wait, Work};
 use super::storage::StorageWait;
@@ -15,10 +19,11 @@ use weft_protocol::{Error, InodeNumber, LeaseKey, SessionId};
 impl<K: KeyValue> Shard<K> {
     /// Ends a session. `fenced`: the client did not ask for it, and is told when it comes back.
     pub(super) fn end_session(&mut self, session: SessionId, fenced: bool, out: &mut Vec<Effect>) {
-        if !self.sessions.is_alive(session) {
+        // Who was refused could not write back what he had, also when he says goodbye.
+        let fenced = fenced || self.sessions.refuses(session);
+        if !self.sessions.end(session, fenced) {
             return;
         }
-        self.sessions.end(session, fenced);
         self.drop_work_of(session, out);
         for key in self.leases.take_log(session) {
             if let Some(holder) = self.drop_holder(&key, session)
@@ -36,6 +41,13 @@ impl<K: KeyValue> Shard<K> {
         if fenced {
             out.push(Effect::EndSession { session });
         }
+    }
+
+    /// The session did not answer a recall in its time. What it holds it keeps for as long as its client may believe in
+    /// it; what it asked for it does not get.
+    pub(super) fn refuse_session(&mut self, session: SessionId, out: &mut Vec<Effect>) {
+        self.sessions.refuse(session);
+        self.drop_work_of(session, out);
     }
 
     fn drop_work_of(&mut self, session: SessionId, out: &mut Vec<Effect>) {

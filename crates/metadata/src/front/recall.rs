@@ -2,7 +2,7 @@
 //!
 //! One recall at a time asks one session for one key; everybody who needs the key waits on it. It is sent again each
 //! second until it is answered, the lease is given back by itself, or the session ends; who renews its session but does
-//! not answer for a whole term is ended.
+//! not answer for a whole term is refused from then on, and ends with the term that it has left (`end.rs`).
 //!
 //! Not here: what is recalled when (`plan.rs`, `data.rs`), what happens after (`park.rs`).
 
@@ -34,7 +34,7 @@ pub struct Outstanding {
 pub enum Due {
     Resend(u64),
     /// The session had its time.
-    Fence(SessionId),
+    Refuse(SessionId),
 }
 
 /// See the module.
@@ -114,7 +114,7 @@ impl Recalls {
         let recall = self.outstanding.get_mut(&number).expect("what is due is outstanding");
         let end_ms = recall.started_ms + SESSION_TERM_MS;
         if end_ms <= now_ms {
-            return Some(Due::Fence(recall.session));
+            return Some(Due::Refuse(recall.session));
         }
         recall.due_ms = (now_ms + RESEND_MS).min(end_ms);
         self.due.insert((recall.due_ms, number));

@@ -1,9 +1,12 @@
 //! Sessions: who is there, and until when.
 //!
-//! A session lives for its term after each message. One that was ended by the shard is remembered, so that a client
-//! that comes back after its leases were given to others is told so, and does not believe in them.
+//! A session lives for its term after each message. One that is to be ended although it is heard of is *refused* first:
+//! nothing is answered to it any more but that it has ended, so that its term runs out on both sides, and only then is
+//! it ended. One that was ended by the shard is remembered, so that a client that comes back after its leases were
+//! given to others is told so, and does not believe in them.
 //!
-//! Invariant: each session stands in `checks` once, at or before the end of its term.
+//! Invariant: each session stands in `checks` once, at or before the end of its term. The term counts from the last
+//! message that was not refused: a client that counts from when it sent that one has stopped to believe before the end.
 //! Not here: what ends with a session (`end.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,7 +18,10 @@ use weft_protocol::limits::SESSION_TERM_MS;
 const ENDED_MAX: usize = 65_536;
 
 struct Alive {
+    /// When the last message came that was not refused.
     heard_ms: u64,
+    /// Its messages do not count any more, and it ends with the term that it has.
+    refused: bool,
     /// Where it stands in `checks`.
     check_ms: u64,
 }
@@ -36,24 +42,38 @@ impl Sessions {
         self.alive.len() as u64
     }
 
-    /// A message of the session: it lives for a term from now. `false`: it was ended, and stays so.
+    /// A message of the session: it lives for a term from now. `false`: it was ended or is refused, and stays so.
     pub fn hear(&mut self, session: SessionId, now_ms: u64) -> bool {
         if let Some(alive) = self.alive.get_mut(&session) {
-            alive.heard_ms = now_ms;
-            return true;
+            if !alive.refused {
+                alive.heard_ms = now_ms;
+            }
+            return !alive.refused;
         }
         if self.ended.contains(&session) {
             return false;
         }
         let check_ms = now_ms + SESSION_TERM_MS;
-        self.alive.insert(session, Alive { heard_ms: now_ms, check_ms });
+        self.alive.insert(session, Alive { heard_ms: now_ms, refused: false, check_ms });
         self.checks.insert((check_ms, session));
         true
     }
 
-    /// Whether the session is known and not ended.
+    /// Whether the session is known, and neither refused nor ended.
     pub fn is_alive(&self, session: SessionId) -> bool {
-        self.alive.contains_key(&session)
+        self.alive.get(&session).is_some_and(|alive| !alive.refused)
+    }
+
+    /// Whether the session's messages are refused: it was ended, or will be.
+    pub fn refuses(&self, session: SessionId) -> bool {
+        self.alive.get(&session).map_or_else(|| self.ended.contains(&session), |alive| alive.refused)
+    }
+
+    /// From now on the session's messages are refused.
+    pub fn refuse(&mut self, session: SessionId) {
+        if let Some(alive) = self.alive.get_mut(&session) {
+            alive.refused = true;
+        }
     }
 
     /// When to look for ended terms next.
@@ -79,11 +99,11 @@ impl Sessions {
         None
     }
 
-    /// The session is over. `remember`: the client did not ask for it, and is to be told when it comes back.
-    pub fn end(&mut self, session: SessionId, remember: bool) {
-        if let Some(alive) = self.alive.remove(&session) {
-            self.checks.remove(&(alive.check_ms, session));
-        }
+    /// The session is over. `remember`: the client did not ask for it, and is to be told when it comes back. Returns
+    /// whether it was known.
+    pub fn end(&mut self, session: SessionId, remember: bool) -> bool {
+        let Some(alive) = self.alive.remove(&session) else { return false };
+        self.checks.remove(&(alive.check_ms, session));
         if remember && self.ended.insert(session) {
             self.ended_in_order.push_back(session);
             if self.ended_in_order.len() > ENDED_MAX
@@ -92,5 +112,6 @@ impl Sessions {
                 self.ended.remove(&oldest);
             }
         }
+        true
     }
 }

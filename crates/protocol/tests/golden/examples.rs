@@ -365,7 +365,7 @@ pub fn messages() -> Vec<Message> {
     all.extend(lease_modes().into_iter().map(|mode| recall(LeaseKey::Data(inode()), mode)));
     all.push(Message::RecallAnswer(RecallAnswer { shard: ShardId(3), number: 11, kept: LeaseMode::Open }));
     all.push(Message::Renew);
-    all.push(Message::RenewReply);
+    all.extend([false, true].map(|refused| Message::RenewReply { refused }));
     all
 }
 

@@ -201,19 +201,48 @@ fn a_lost_recall_is_sent_again_and_a_late_answer_does_nothing() {
 }
 
 #[test]
-fn a_client_that_renews_but_never_answers_is_ended() {
+fn who_renews_but_never_answers_is_refused_and_ended_with_the_term_it_has_left() {
     let mut world = World::new();
     let inode = world.file("f", 1);
     world.ok(A, stat(inode));
+    world.ok(C, lookup("g"));
     let token = world.waits(B, chmod(inode, 0o600));
-    world.pass(9_500, &[A, B]);
-    assert_eq!(world.result(token), None);
-    world.pass(1000, &[A, B]);
+    let recall = world.recalls[0].1;
+    world.pass(9_500, &[A, B, C]);
+    let waiting = world.waits(A, create("g"));
+    assert!(!world.shard.refuses(A));
+    // Its last message that counts comes just before its time is over.
+    world.pass(500, &[A, B, C]);
+    assert!(world.shard.refuses(A) && !world.shard.refuses(B));
+    assert_eq!(world.result(waiting), Some(Err(Error::SessionEnded)), "what it asked for it does not get");
+    // It may believe for a term from then: nobody else gets what it has, whatever it still says.
+    assert_eq!(world.refused(A, stat(inode)), Error::SessionEnded);
+    assert_eq!(world.refused(A, create("h")), Error::SessionEnded);
+    world.event(Event::RecallAnswer { session: A, number: recall.number, kept: LeaseMode::None });
+    world.pass(9_500, &[A, B, C]);
+    assert_eq!((world.result(token), world.ended.as_slice()), (None, [].as_slice()));
+    world.pass(500, &[A, B, C]);
     world.done(token);
     assert_eq!(world.ended, [A]);
+    assert!(world.shard.refuses(A));
     assert_eq!(world.refused(A, stat(inode)), Error::SessionEnded);
-    assert_eq!(world.refused(A, create("g")), Error::SessionEnded);
-    world.ok(SessionId(1001), create("g"));
+    world.ok(SessionId(1001), lookup("h"));
+}
+
+#[test]
+fn a_refused_writer_that_says_goodbye_leaves_its_size_to_the_storage_server() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open(inode, Access::Write));
+    let token = world.waits(B, open(inode, Access::Read));
+    world.pass(10_000, &[A, B]);
+    assert_eq!(world.refused(A, commit(inode, 1, 300)), Error::SessionEnded);
+    assert!(world.storage.is_empty());
+    world.ok(A, ShardRequest::EndSession);
+    world.done(token);
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 300, 5);
+    assert_eq!((attributes(&world.ok(C, stat(inode))).size, world.ended.as_slice()), (300, [A].as_slice()));
 }
 
 #[test]
