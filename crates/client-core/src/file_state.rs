@@ -55,7 +55,8 @@ pub struct FileState {
     changed_stamp: u64,
     /// Number of the last own report or change among all of this client.
     reported: u64,
-    held: Option<Held>,
+    /// Most closed files that are kept have no object: in a place of its own, it makes them small.
+    held: Option<Box<Held>>,
     /// The shard does not know the object yet.
     object_is_new: bool,
     /// Size or time have changed since the last report.
@@ -130,12 +131,12 @@ impl FileState {
 
     /// The object, and the right to it.
     pub fn held(&self) -> Option<Held> {
-        self.held
+        self.held.as_deref().copied()
     }
 
     /// The object, if it is known.
     pub fn object(&self) -> Option<ObjectId> {
-        self.held.map(|held| held.object)
+        self.held.as_ref().map(|held| held.object)
     }
 
     /// Whether the shard does not know the object yet.
@@ -234,7 +235,8 @@ impl FileState {
         let told = opened.attributes.layout.object();
         if !self.object_is_new || told.is_some() {
             if told != before {
-                self.held = told.zip(opened.capability).map(|(object, capability)| Held { object, capability });
+                let right = told.zip(opened.capability);
+                self.held = right.map(|(object, capability)| Box::new(Held { object, capability }));
             }
             self.learn_right(opened);
             self.object_is_new = false;
@@ -279,7 +281,7 @@ impl FileState {
 
     /// Whether the lease that is held answers another open, so that nobody has to be asked. Takes note of it.
     pub fn open_again_unasked(&mut self, access: Access) -> bool {
-        let rights = self.held.map(|held| held.capability.rights);
+        let rights = self.held.as_ref().map(|held| held.capability.rights);
         let covered = |right| rights.is_none_or(|rights| rights.contains(right));
         let allowed = self.mode >= if access.writes() { LeaseMode::Exclusive } else { LeaseMode::Shared }
             && (!access.reads() || covered(Rights::READ))
@@ -337,7 +339,7 @@ impl FileState {
 
     /// The file had no object and was given one.
     pub fn object_made(&mut self, held: Held) {
-        self.held = Some(held);
+        self.held = Some(Box::new(held));
         self.object_is_new = true;
         self.attributes.layout = whole(held.object);
         self.dirty = true;

@@ -113,7 +113,7 @@ impl Client {
             && let Cached::Found(inode, FileKind::Regular) = self.0.cached(who, parent, name)
             && let Some((file, attributes)) = self.reopen(who, inode, options)
         {
-            let entry = self.0.entry(who, parent, name, &attributes, Told::HERE)?;
+            let entry = self.0.entry_of_open(who, (parent, name), &attributes, &file.0.open, Told::HERE)?;
             return Ok((file, entry));
         }
         let opening = Opening::begin(&self.0);
@@ -151,7 +151,8 @@ impl Client {
         }
         let opened = Opened { attributes, capability, grants, stamp, session };
         let file = self.opened(who, &opened, options, &opening)?;
-        let entry = self.0.entry(who, parent, name, &opened.attributes, Told { asked: false, since })?;
+        let told = Told { asked: false, since };
+        let entry = self.0.entry_of_open(who, (parent, name), &opened.attributes, &file.0.open, told)?;
         Ok((file, entry))
     }
 

@@ -99,37 +99,68 @@ impl Inner {
         attributes: &Attributes,
         told: Told,
     ) -> Result<Entry> {
+        let valid = self.valid(Some((parent, name)), attributes.inode);
+        let open = self.open_file(attributes);
+        self.laid_over(who, attributes, open.as_deref(), told, valid)
+    }
+
+    /// As [`Inner::entry`], of a file that the caller has open.
+    pub fn entry_of_open(
+        &self,
+        who: &Credentials,
+        place: (InodeNumber, &Name),
+        attributes: &Attributes,
+        open: &OpenInode,
+        told: Told,
+    ) -> Result<Entry> {
+        let valid = self.valid(Some(place), attributes.inode);
+        self.laid_over(who, attributes, Some(open), told, valid)
+    }
+
+    /// As [`Inner::entry`], of no name.
+    fn inode_entry(&self, who: &Credentials, attributes: &Attributes, told: Told) -> Result<Entry> {
+        let valid = self.valid(None, attributes.inode);
+        let open = self.open_file(attributes);
+        self.laid_over(who, attributes, open.as_deref(), told, valid)
+    }
+
+    /// How long it may be believed that the name is this inode's, and what is known of the inode, milliseconds.
+    fn valid(&self, place: Option<(InodeNumber, &Name)>, inode: InodeNumber) -> (u64, u64) {
         let now = self.clock_ms();
         let cache = lock(&self.cache);
-        let known = matches!(cache.lookup(parent, name, now), Cached::Found(inode, _) if inode == attributes.inode);
-        let name_ms = if known { cache.holds_ms(parent.shard(), now) } else { 0 };
-        drop(cache);
-        let mut entry = self.inode_entry(who, attributes, told)?;
-        entry.name_valid = Duration::from_millis(name_ms);
-        Ok(entry)
+        let name_ms = match place {
+            Some((parent, name)) if matches!(cache.lookup(parent, name, now), Cached::Found(at, _) if at == inode) => {
+                cache.holds_ms(parent.shard(), now)
+            }
+            _ => 0,
+        };
+        let known = cache.attributes(inode, now).is_some();
+        (name_ms, if known { cache.holds_ms(inode.shard(), now) } else { 0 })
     }
 
     /// Attributes with what this client has made of them, and how long they hold. No message, unless a report of its
     /// own has passed what was told.
-    fn inode_entry(&self, who: &Credentials, attributes: &Attributes, told: Told) -> Result<Entry> {
+    fn laid_over(
+        &self,
+        who: &Credentials,
+        attributes: &Attributes,
+        open: Option<&OpenInode>,
+        told: Told,
+        (name_ms, attributes_ms): (u64, u64),
+    ) -> Result<Entry> {
         let mut attributes = attributes.clone();
-        let now = self.clock_ms();
-        let cache = lock(&self.cache);
-        let known = cache.attributes(attributes.inode, now).is_some();
-        let held_ms = if known { cache.holds_ms(attributes.inode.shard(), now) } else { 0 };
-        drop(cache);
-        let (mut unseen, mut attributes_ms) = (false, held_ms);
-        if let Some(open) = self.open_file(&attributes) {
+        let mut unseen = false;
+        if let Some(open) = open {
             match open.overlay(self, &mut attributes, told.asked, told.since) {
                 Some(changes) => unseen = changes,
                 None => (attributes, unseen) = open.ask_attributes(self, who)?,
             }
         }
-        if unseen {
-            attributes_ms = 0;
-        }
-        let attributes_valid = Duration::from_millis(attributes_ms);
-        Ok(Entry { attributes, name_valid: Duration::ZERO, attributes_valid })
+        Ok(Entry {
+            attributes,
+            name_valid: Duration::from_millis(name_ms),
+            attributes_valid: Duration::from_millis(if unseen { 0 } else { attributes_ms }),
+        })
     }
 
     /// The open file that these are the attributes of, if there is one.

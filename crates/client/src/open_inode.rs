@@ -69,11 +69,11 @@ struct State {
     /// When the right to the object is to be asked for anew.
     right_until_ms: u64,
     run: WriteBehind,
-    sending: Option<Sending>,
+    sending: Option<Box<Sending>>,
     spare: Vec<Vec<u8>>,
     descriptor: Descriptor,
     /// There while a kernel has the object's file.
-    kernel: Option<KernelUse>,
+    kernel: Option<Box<KernelUse>>,
     /// Writes under an exclusive lease that are made without the lock, several at once.
     in_flight: u32,
     /// Who waits for them: no further ones begin.

@@ -12,7 +12,7 @@
 
 use crate::client::Inner;
 use crate::link::lock;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use weft_protocol::InodeNumber;
 
@@ -24,7 +24,8 @@ pub(crate) struct Opens(Mutex<State>);
 struct State {
     /// Number of the next open.
     next: u64,
-    under_way: BTreeSet<u64>,
+    /// Numbers of those on their way, ascending.
+    under_way: VecDeque<u64>,
     /// Files reported while any of these was under way.
     reported: BTreeMap<InodeNumber, Reported>,
     /// The same with their `before`, oldest first; some have been reported again.
@@ -83,7 +84,7 @@ impl Opens {
         let mut state = lock(&self.0);
         let number = state.next;
         state.next += 1;
-        state.under_way.insert(number);
+        state.under_way.push_back(number);
         number
     }
 
@@ -117,8 +118,10 @@ impl Opens {
     /// An open has ended. What is doubtful no more.
     fn end(&self, number: u64) -> Vec<Doubtful> {
         let mut state = lock(&self.0);
-        state.under_way.remove(&number);
-        let oldest = state.under_way.first().copied().unwrap_or(state.next);
+        if let Ok(index) = state.under_way.binary_search(&number) {
+            state.under_way.remove(index);
+        }
+        let oldest = state.under_way.front().copied().unwrap_or(state.next);
         while let Some((before, inode)) = state.reported_order.pop_front_if(|(before, _)| *before <= oldest) {
             if state.reported.get(&inode).is_some_and(|report| report.before == before) {
                 state.reported.remove(&inode);

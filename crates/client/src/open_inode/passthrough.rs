@@ -107,7 +107,7 @@ impl State {
         match &mut self.kernel {
             // One file for all: the kernel goes on with the one that it got first.
             Some(kernel) => kernel.writable |= writable && kernel.object == object,
-            None => self.kernel = Some(KernelUse { file, object, writable, handles: 0, writers: 0, seen }),
+            None => self.kernel = Some(Box::new(KernelUse { file, object, writable, handles: 0, writers: 0, seen })),
         }
     }
 

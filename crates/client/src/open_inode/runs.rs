@@ -76,7 +76,7 @@ impl State {
         let mut sending = match self.sending.take() {
             Some(sending) => sending,
             None => match inner.data_connection(held.object.node()) {
-                Ok((link, connection)) => Sending { link, connection, requests: VecDeque::new() },
+                Ok((link, connection)) => Box::new(Sending { link, connection, requests: VecDeque::new() }),
                 Err(error) => {
                     self.known.fail(error.clone());
                     return Err(error);
@@ -96,7 +96,7 @@ impl State {
             }
             Err(failed) => {
                 // The connection is dead: what was on its way, and this run, are written again on another.
-                self.rewrite_outstanding(inner, sending);
+                self.rewrite_outstanding(inner, *sending);
                 self.rewrite(inner, &request, &failed.memory);
             }
         }
@@ -121,7 +121,7 @@ impl State {
             }
             Err(_) => {
                 self.rewrite(inner, &request, &memory);
-                self.rewrite_outstanding(inner, sending);
+                self.rewrite_outstanding(inner, *sending);
             }
         }
         self.spare.push(memory);

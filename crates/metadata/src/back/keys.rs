@@ -19,47 +19,50 @@ pub enum Tag {
 /// Bytes before the name in a dentry's key.
 pub const DENTRY_PREFIX_BYTES: usize = 9;
 
-/// A key, built without an allocation.
-pub struct Key {
+/// Keys, built without an allocation.
+pub struct Key;
+
+impl Key {
+    /// An inode.
+    pub fn inode(inode: InodeNumber) -> NumberKey {
+        numbered(Tag::Inode, inode)
+    }
+
+    /// A name in a directory. With an empty name: the place before all its names.
+    pub fn dentry(directory: InodeNumber, name: &[u8]) -> NameKey {
+        let length = DENTRY_PREFIX_BYTES + name.len();
+        let mut bytes = [0; KEY_BYTES_MAX];
+        bytes[..DENTRY_PREFIX_BYTES].copy_from_slice(&numbered(Tag::Dentry, directory));
+        bytes[DENTRY_PREFIX_BYTES..length].copy_from_slice(name);
+        NameKey { bytes, length }
+    }
+
+    /// Target of a symbolic link.
+    pub fn symlink(inode: InodeNumber) -> NumberKey {
+        numbered(Tag::Symlink, inode)
+    }
+
+    /// Mark of an inode without a name that is still open somewhere.
+    pub fn orphan(inode: InodeNumber) -> NumberKey {
+        numbered(Tag::Orphan, inode)
+    }
+}
+
+/// A key that is a tag and an inode number.
+pub type NumberKey = [u8; DENTRY_PREFIX_BYTES];
+
+/// A key with a name at its end.
+pub struct NameKey {
     bytes: [u8; KEY_BYTES_MAX],
     length: usize,
 }
 
-impl Key {
-    fn tagged(tag: Tag) -> Self {
-        let mut bytes = [0; KEY_BYTES_MAX];
-        bytes[0] = tag as u8;
-        Self { bytes, length: 1 }
-    }
-
-    fn and(mut self, part: &[u8]) -> Self {
-        self.bytes[self.length..self.length + part.len()].copy_from_slice(part);
-        self.length += part.len();
-        self
-    }
-
-    /// An inode.
-    pub fn inode(inode: InodeNumber) -> Self {
-        Self::tagged(Tag::Inode).and(&inode.raw().to_be_bytes())
-    }
-
-    /// A name in a directory. With an empty name: the place before all its names.
-    pub fn dentry(directory: InodeNumber, name: &[u8]) -> Self {
-        Self::tagged(Tag::Dentry).and(&directory.raw().to_be_bytes()).and(name)
-    }
-
-    /// Target of a symbolic link.
-    pub fn symlink(inode: InodeNumber) -> Self {
-        Self::tagged(Tag::Symlink).and(&inode.raw().to_be_bytes())
-    }
-
-    /// Mark of an inode without a name that is still open somewhere.
-    pub fn orphan(inode: InodeNumber) -> Self {
-        Self::tagged(Tag::Orphan).and(&inode.raw().to_be_bytes())
-    }
+fn numbered(tag: Tag, inode: InodeNumber) -> NumberKey {
+    let [a, b, c, d, e, f, g, h] = inode.raw().to_be_bytes();
+    [tag as u8, a, b, c, d, e, f, g, h]
 }
 
-impl Deref for Key {
+impl Deref for NameKey {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {

@@ -160,7 +160,12 @@ impl<K: KeyValue> Shard<K> {
             ShardAnswer::RemoteDirectory { grants, .. } | ShardAnswer::Absent { grants } => {
                 *grants = self.grant_name(call);
             }
-            ShardAnswer::Opened { attributes, capability, grants, .. } => {
+            ShardAnswer::Opened { attributes, created: true, grants, .. } => {
+                if let ShardRequest::OpenAt { flags, .. } = &call.request {
+                    *grants = self.grant_name(call) | self.grant_new_file(session, attributes.inode, *flags);
+                }
+            }
+            ShardAnswer::Opened { attributes, capability, created: false, grants } => {
                 if let ShardRequest::OpenAt { flags, .. } | ShardRequest::Open { flags, .. } = &call.request {
                     *grants = self.grant_name(call)
                         | self.grant_data(session, attributes.inode, *flags)

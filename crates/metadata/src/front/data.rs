@@ -57,6 +57,29 @@ impl<K: KeyValue> Shard<K> {
         self.told_of_data(session, key, mode)
     }
 
+    /// Registers the open that has made a file, and grants its attributes. Its number is new: nobody holds anything of
+    /// it, asks for it, or waits for it, and it has no object to have a right to.
+    pub(super) fn grant_new_file(&mut self, session: SessionId, inode: InodeNumber, flags: OpenFlags) -> Grants {
+        if !self.sessions.is_alive(session) {
+            return Grants::empty();
+        }
+        let writing = flags.access.writes();
+        let mode = match (flags.direct, writing) {
+            (true, _) => LeaseMode::Open,
+            (false, true) => LeaseMode::Exclusive,
+            (false, false) => LeaseMode::Shared,
+        };
+        let stamp = self.next_grant_stamp();
+        self.leases.set(LeaseKey::Data(inode), Holder { session, mode, writing, unreported: false, stamp });
+        let mut granted = bits_of(mode);
+        if self.leases.has_room(session, 1) {
+            let holder = Holder { session, mode: LeaseMode::Shared, writing: false, unreported: false, stamp };
+            self.leases.set(LeaseKey::Attributes(inode), holder);
+            granted |= Grants::ATTRIBUTES;
+        }
+        granted
+    }
+
     /// The session has told what it has made of the file.
     pub(super) fn reported(&mut self, session: SessionId, inode: InodeNumber) {
         let key = LeaseKey::Data(inode);

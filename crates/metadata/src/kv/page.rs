@@ -18,6 +18,7 @@ const PREFIX_BYTES_MAX: usize = 24;
 const SLOTS_AT: usize = PREFIX_BYTES_MAX;
 /// Head (u32, big endian), place of the record (u16, little endian).
 const SLOT_BYTES: usize = 6;
+type Slot = [u8; SLOT_BYTES];
 /// Length of the key (u16) and of the value (u16) before each record.
 const RECORD_HEADER_BYTES: usize = 4;
 /// Blocks grow in steps of this many bytes, so that little of their memory is unused.
@@ -69,13 +70,17 @@ impl Page {
         self.block[at..at + 2].copy_from_slice(&small(number).to_le_bytes());
     }
 
+    fn slots(&self) -> &[Slot] {
+        let (slots, _) = self.block.get(SLOTS_AT..).unwrap_or_default().as_chunks();
+        &slots[..self.count()]
+    }
+
     fn head(&self, index: usize) -> u32 {
-        let at = SLOTS_AT + index * SLOT_BYTES;
-        u32::from_be_bytes([self.block[at], self.block[at + 1], self.block[at + 2], self.block[at + 3]])
+        slot_head(&self.slots()[index])
     }
 
     fn record_at(&self, index: usize) -> usize {
-        self.number_at(SLOTS_AT + index * SLOT_BYTES + 4)
+        slot_record_at(&self.slots()[index])
     }
 
     fn set_slot(&mut self, index: usize, head: u32, record_at: usize) {
@@ -91,7 +96,10 @@ impl Page {
 
     /// The key of a record.
     pub fn key(&self, index: usize) -> &[u8] {
-        let at = self.record_at(index);
+        self.key_at(self.record_at(index))
+    }
+
+    fn key_at(&self, at: usize) -> &[u8] {
         let key_at = at + RECORD_HEADER_BYTES;
         &self.block[key_at..key_at + self.number_at(at)]
     }
@@ -122,10 +130,11 @@ impl Page {
             Ordering::Greater => return Err(high),
             Ordering::Equal => {}
         }
-        let head = head_of(key, prefix.len());
+        let (head, slots) = (head_of(key, prefix.len()), self.slots());
         while low < high {
             let middle = low.midpoint(high);
-            match self.head(middle).cmp(&head).then_with(|| self.key(middle).cmp(key)) {
+            let slot = &slots[middle];
+            match slot_head(slot).cmp(&head).then_with(|| self.key_at(slot_record_at(slot)).cmp(key)) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
                 Ordering::Equal => return Ok(middle),
@@ -231,11 +240,35 @@ impl Page {
 
     /// Makes the block anew, larger or without what is unused, unless there is room.
     fn make_room(&mut self, bytes: usize) {
-        if self.room() < bytes {
+        if self.room() >= bytes {
+            return;
+        }
+        if self.unused == 0 && self.count > 0 {
+            self.grow(bytes);
+        } else {
             let old = std::mem::take(self);
             *self = old.copy_of(0..old.count(), bytes);
             (self.after_latest, self.ascending) = (old.after_latest, old.ascending);
         }
+    }
+
+    /// A larger block with the same records, moved as they lie.
+    fn grow(&mut self, bytes: usize) {
+        let slots_end = SLOTS_AT + self.count() * SLOT_BYTES;
+        let records_at = usize::from(self.records_at);
+        let records = self.block.len() - records_at;
+        let length = (slots_end + records + bytes).next_multiple_of(GROWTH_BYTES);
+        let further = small(length - self.block.len());
+        let mut block = vec![0; length];
+        block[length - records..].copy_from_slice(&self.block[records_at..]);
+        block[..slots_end].copy_from_slice(&self.block[..slots_end]);
+        let (slots, _) = block[SLOTS_AT..slots_end].as_chunks_mut::<SLOT_BYTES>();
+        for slot in slots {
+            let [.., low, high] = slot;
+            [*low, *high] = (u16::from_le_bytes([*low, *high]) + further).to_le_bytes();
+        }
+        self.block = block.into();
+        self.records_at += further;
     }
 
     fn add_record(&mut self, key: &[u8], value: &[u8]) -> usize {
@@ -291,6 +324,14 @@ impl Page {
             }
         }
     }
+}
+
+fn slot_head([head @ .., _, _]: &Slot) -> u32 {
+    u32::from_be_bytes(*head)
+}
+
+fn slot_record_at([.., low, high]: &Slot) -> usize {
+    usize::from(u16::from_le_bytes([*low, *high]))
 }
 
 /// The four bytes of a key behind the prefix, as a number that sorts like them.
