@@ -17,6 +17,8 @@ use weft_client::Instance;
 const OPEN_FILES_WANTED: u64 = 4096;
 /// Fewer than this and not even a small file system starts.
 const OPEN_FILES_NEEDED: u64 = 256;
+/// Memory that a process may keep from being paged out, without which data by RDMA will have no buffers.
+const LOCKED_BYTES_WANTED: u64 = 8 << 20;
 /// Space for sockets and logs.
 const RUNTIME_BYTES_WANTED: u64 = 16 << 20;
 /// Space of a store that is worth starting.
@@ -92,6 +94,7 @@ fn all_checks() -> Vec<Check> {
         fuse_device(),
         fuse_helper(),
         open_files(getrlimit(Resource::Nofile).current),
+        locked_memory(getrlimit(Resource::Memlock).current),
         loopback(),
         runtime_directory(&Instance::runtime_directory()),
         space("space for stores", &store, STORE_BYTES_WANTED, "give --store DIR on a larger file system"),
@@ -163,6 +166,21 @@ fn open_files(limit: Option<u64>) -> Check {
         }
         Some(limit) => Check::ok(name, format!("{limit} per process")),
         None => Check::ok(name, "no limit"),
+    }
+}
+
+/// `None`: no limit.
+fn locked_memory(limit: Option<u64>) -> Check {
+    let name = "locked memory";
+    match limit {
+        None => Check::ok(name, "no limit"),
+        Some(limit) if limit >= LOCKED_BYTES_WANTED => Check::ok(name, format!("{} per process", bytes_text(limit))),
+        Some(limit) => Check::bad(
+            name,
+            State::Warn,
+            format!("{} per process; only RDMA needs it", bytes_text(limit)),
+            "`ulimit -l unlimited` before `weft up`, or memlock in /etc/security/limits.conf",
+        ),
     }
 }
 
@@ -268,6 +286,8 @@ mod tests {
         let states = [100, 1024, 1 << 20].map(|limit| open_files(Some(limit)).state);
         assert_eq!(states, [State::Fail, State::Warn, State::Ok]);
         assert_eq!(open_files(None).state, State::Ok);
+        let states = [Some(65_536), Some(LOCKED_BYTES_WANTED), None].map(|limit| locked_memory(limit).state);
+        assert_eq!(states, [State::Warn, State::Ok, State::Ok]);
         let scopes = [None, Some("0\n"), Some("1\n")].map(|scope| memory_between_processes(scope).state);
         assert_eq!(scopes, [State::Ok, State::Ok, State::Warn]);
     }
