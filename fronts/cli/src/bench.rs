@@ -11,18 +11,24 @@ pub mod phase;
 pub mod stamps;
 pub mod worker;
 
-use crate::failure::Outcome;
+use crate::failure::{Explain, Outcome};
 use crate::session::Session;
 use crate::target::WeftPath;
 use crate::tree::{self, Removal};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weft_client::Instance;
 use weft_protocol::Name;
+
+/// How long the removal of objects is waited for: another user's new ones may never let their number go back.
+const REMOVAL_WAIT_MAX: Duration = Duration::from_secs(5);
+const REMOVAL_LOOK: Duration = Duration::from_millis(5);
 
 /// A directory of its own for a benchmark, removed at the end.
 pub struct Playground {
     session: Session,
     path: WeftPath,
+    /// Objects that were there before.
+    objects: u64,
 }
 
 impl Playground {
@@ -31,7 +37,8 @@ impl Playground {
         let path = format!("/.weft-bench-{}", std::process::id()).into_bytes();
         let path = WeftPath { file_system: Some(session.instance.map.name.clone()), path };
         tree::make_directories(&session, &path, 0o700)?;
-        Ok(Self { session, path })
+        let objects = objects(&session)?;
+        Ok(Self { session, path, objects })
     }
 
     /// The file system.
@@ -49,14 +56,32 @@ impl Playground {
         tree::make_directories(&self.session, &self.path.join(name.as_bytes()), 0o700).map(|_| ())
     }
 
-    /// Removes it with all that is in it.
+    /// Removes it with all that is in it. Nodes remove objects after they have answered: that is waited for, so that it
+    /// is not a part of whatever is measured next.
     pub fn remove(&self) -> Outcome<()> {
         let found = self.session.walk(&self.path, false, "remove")?.attributes;
         let (parent, name): (_, Name) = self.session.parent(&self.path, "remove")?;
         let mut tell = |_: &WeftPath| Ok(());
         let mut removal = Removal { dry_run: false, tell: &mut tell };
-        tree::remove(&self.session, &self.path, parent, &name, (found.inode, found.kind), &mut removal)
+        tree::remove(&self.session, &self.path, parent, &name, (found.inode, found.kind), &mut removal)?;
+        let since = Instant::now();
+        while objects(&self.session)? > self.objects && since.elapsed() < REMOVAL_WAIT_MAX {
+            std::thread::sleep(REMOVAL_LOOK);
+        }
+        Ok(())
     }
+
+    /// Makes it again, with nothing in it.
+    pub fn empty(&self) -> Outcome<()> {
+        self.remove()?;
+        tree::make_directories(&self.session, &self.path, 0o700).map(|_| ())
+    }
+}
+
+/// Objects of all nodes that answer.
+fn objects(session: &Session) -> Outcome<u64> {
+    let space = session.client.space().explain(|| "bench: objects of the nodes")?;
+    Ok(space.nodes.iter().filter_map(|(_, answer)| answer.as_ref().ok()).map(|space| space.objects).sum())
 }
 
 /// CPU time that the nodes on this machine have used.

@@ -78,6 +78,7 @@ fn measure(args: &DataArgs, playground: &Playground) -> Outcome<Vec<Row>> {
             let (mut writes, mut reads) = (Vec::new(), Vec::new());
             for run in 1..=args.common.runs {
                 seed += 1;
+                playground.empty()?;
                 let transfer = Transfer { size: args.size.0, request: request.0, direct: args.direct, seed };
                 writes.push(crew.perform(&Phase::Write(transfer.clone()))?);
                 reads.push(crew.perform(&Phase::Read(transfer))?);
