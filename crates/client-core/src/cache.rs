@@ -7,6 +7,8 @@
 //! return.
 //! Not here: data leases of open files; the kernel's caches above, which are told what is [`Dropped`].
 
+mod room;
+
 use std::collections::{BTreeMap, VecDeque};
 use weft_protocol::hash::FixedMap;
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
@@ -234,27 +236,31 @@ impl Cache {
         grants: Grants,
         stamp: u64,
     ) {
-        let key = (parent, name.hash64());
         let target = target.map_or(Cached::Absent, |(inode, kind)| Cached::Found(inode, kind));
-        if self.knows_later(key, name, stamp) {
-            return;
-        }
-        if grants.contains(Grants::ENTRY) && !self.recalled(LeaseKey::Entry(parent, key.1), stamp) {
-            let age = self.age(parent);
-            self.keep_name(key, CachedName { name: name.clone(), target, age, stamp, by_directory: false });
-        } else if self.holds_since(parent, stamp) {
-            self.learn_listed(parent, name, target, stamp);
-        } else {
-            self.names.remove(&key);
-            self.not_all_known(parent);
-        }
+        self.take_name(parent, name, target, grants, stamp);
         self.make_room();
     }
 
-    /// Whether what is known of the name is from a later reply (or an own change) than this one.
-    fn knows_later(&self, key: (InodeNumber, u64), name: &Name, stamp: u64) -> bool {
-        let age = self.age(key.0);
-        self.names.get(&key).is_some_and(|known| known.age == age && known.stamp > stamp && known.name == *name)
+    /// As [`Cache::learn_name`], without making room. Returns whether the name is known to be what the reply told.
+    fn take_name(&mut self, parent: InodeNumber, name: &Name, target: Cached, grants: Grants, stamp: u64) -> bool {
+        let key = (parent, name.hash64());
+        let age = self.age(parent);
+        let known = self.names.get(&key).filter(|known| known.age == age && known.name == *name);
+        if known.is_some_and(|known| known.stamp > stamp) {
+            return false;
+        }
+        if grants.contains(Grants::ENTRY) && !self.recalled(LeaseKey::Entry(parent, key.1), stamp) {
+            self.keep_name(key, CachedName { name: name.clone(), target, age, stamp, by_directory: false });
+            return true;
+        }
+        let held = self.directories.get(&parent).is_some_and(|held| held.age == age && held.since <= stamp);
+        if !held {
+            self.names.remove(&key);
+            self.not_all_known(parent);
+        } else if !known_apart(known, target) {
+            self.keep_name(key, CachedName { name: name.clone(), target, age, stamp, by_directory: true });
+        }
+        held
     }
 
     fn keep_name(&mut self, key: (InodeNumber, u64), known: CachedName) {
@@ -298,10 +304,17 @@ impl Cache {
 
     /// A reply granted attributes. One that was overtaken by a later reply tells nothing.
     pub fn learn_attributes(&mut self, attributes: &Attributes, grants: Grants, stamp: u64) {
+        self.take_attributes(attributes, grants, stamp);
+        self.make_room();
+    }
+
+    /// As [`Cache::learn_attributes`], without making room. Returns whether all fields are known to be what the reply
+    /// told.
+    fn take_attributes(&mut self, attributes: &Attributes, grants: Grants, stamp: u64) -> bool {
         let inode = attributes.inode;
         let age = self.age(inode);
         if self.attributes.get(&inode).is_some_and(|known| known.age == age && known.stamp > stamp) {
-            return;
+            return false;
         }
         let holds = |bit, key| grants.contains(bit) && !self.recalled(key, stamp);
         let all = holds(Grants::ATTRIBUTES, LeaseKey::Attributes(inode));
@@ -312,11 +325,11 @@ impl Cache {
         }
         if !all && !permissions {
             self.attributes.remove(&inode);
-            return;
+            return false;
         }
         let cached = CachedAttributes {
             attributes: attributes.clone(),
-            age: self.age(inode),
+            age,
             stamp,
             own_stamp: stamp,
             times_stale: !all,
@@ -325,7 +338,28 @@ impl Cache {
         if self.attributes.insert(inode, cached).is_none() {
             self.attribute_order.push_back(inode);
         }
+        all
+    }
+
+    /// An own operation made this file, as the reply with this stamp told: takes in what became of the directory, the
+    /// name and the attributes. Returns how long it may be believed that the name is this inode's, and what is known of
+    /// the inode, milliseconds.
+    pub fn learn_made(
+        &mut self,
+        (parent, name): (InodeNumber, &Name),
+        attributes: &Attributes,
+        grants: Grants,
+        stamp: u64,
+        now_ms: u64,
+    ) -> (u64, u64) {
+        let change = DirectoryChange { entries: 1, directories: 0, time: attributes.ctime };
+        self.directory_became(parent, change, stamp);
+        let target = Cached::Found(attributes.inode, attributes.kind);
+        let name_known = self.take_name(parent, name, target, grants, stamp);
+        let attributes_known = self.take_attributes(attributes, grants, stamp);
         self.make_room();
+        let until = |known, inode: InodeNumber| if known { self.holds_ms(inode.shard(), now_ms) } else { 0 };
+        (until(name_known, parent), until(attributes_known, attributes.inode))
     }
 
     /// A reply granted a new directory as a whole: that it is empty is all there is to know of it.
@@ -403,8 +437,8 @@ impl Cache {
     fn learn_listed(&mut self, directory: InodeNumber, name: &Name, target: Cached, stamp: u64) {
         let key = (directory, name.hash64());
         let age = self.age(directory);
-        let own = self.names.get(&key).filter(|known| !known.by_directory && known.age == age && known.name == *name);
-        if own.is_some_and(|known| known.target == target) || self.knows_later(key, name, stamp) {
+        let known = self.names.get(&key).filter(|known| known.age == age && known.name == *name);
+        if known_apart(known, target) || known.is_some_and(|known| known.stamp > stamp) {
             return;
         }
         self.keep_name(key, CachedName { name: name.clone(), target, age, stamp, by_directory: true });
@@ -549,78 +583,16 @@ impl Cache {
         let _ = self.recall(LeaseKey::Data(inode), stamp);
     }
 
-    fn make_room(&mut self) {
-        while self.names.len() > ENTRIES_MAX {
-            let Some(key) = self.name_order.pop_front() else { break };
-            if let Some(known) = self.names.remove(&key) {
-                self.not_all_known(key.0);
-                if !known.by_directory {
-                    self.surplus.insert(LeaseKey::Entry(key.0, key.1), known.stamp);
-                }
-                self.evicted.names.push((key.0, known.name));
-            }
-        }
-        while self.attributes.len() > ATTRIBUTES_MAX {
-            let Some(inode) = self.attribute_order.pop_front() else { break };
-            if let Some(known) = self.attributes.remove(&inode) {
-                self.surplus.insert(LeaseKey::Attributes(inode), known.stamp);
-                if known.permissions {
-                    self.surplus.insert(LeaseKey::Permissions(inode), known.stamp);
-                }
-                self.evicted.inodes.push(inode);
-            }
-        }
-        while self.directories.len() > DIRECTORIES_MAX {
-            let Some(directory) = self.directory_order.pop_front() else { break };
-            if let Some(held) = self.directories.remove(&directory) {
-                self.surplus.insert(LeaseKey::Directory(directory), held.stamp);
-                let dropped = self.drop_listed(directory, &held);
-                self.evicted.names.extend(dropped);
-            }
-        }
-        // Keys removed otherwise stay in the order queues: keep those short too.
-        if self.name_order.len() > 2 * ENTRIES_MAX {
-            self.name_order.retain(|key| self.names.contains_key(key));
-        }
-        if self.attribute_order.len() > 2 * ATTRIBUTES_MAX {
-            self.attribute_order.retain(|inode| self.attributes.contains_key(inode));
-        }
-        if self.directory_order.len() > 2 * DIRECTORIES_MAX {
-            self.directory_order.retain(|directory| self.directories.contains_key(directory));
-        }
-    }
-
-    /// How many leases are to be given back.
-    pub fn surplus_count(&self) -> usize {
-        self.surplus.len()
-    }
-
-    /// A shard at which there are such.
-    pub fn surplus_shard(&self) -> Option<ShardId> {
-        self.surplus.first_key_value().map(|(key, _)| key.inode().shard())
-    }
-
-    /// Leases to be given back at a shard, at most `count`, with the stamps of their grants.
-    pub fn take_surplus(&mut self, shard: ShardId, count: usize) -> Vec<(LeaseKey, u64)> {
-        let of_shard = self.surplus.iter().filter(|(key, _)| key.inode().shard() == shard);
-        let leases: Vec<(LeaseKey, u64)> = of_shard.take(count).map(|(key, stamp)| (*key, *stamp)).collect();
-        for (key, _) in &leases {
-            self.surplus.remove(key);
-        }
-        leases
-    }
-
-    /// What was dropped to make room since this was asked last: to be dropped by caches above before
-    /// [`Cache::take_surplus`].
-    pub fn take_evicted(&mut self) -> Dropped {
-        std::mem::take(&mut self.evicted)
-    }
-
     /// Whether it is kept of this very name that it is not there (and not only of its directory that all is known).
     /// Only then can a recall tell a cache above which name is meant.
     pub fn is_absent_by_name(&self, parent: InodeNumber, name: &Name, now_ms: u64) -> bool {
         self.names.contains_key(&(parent, name.hash64())) && self.lookup(parent, name, now_ms) == Cached::Absent
     }
+}
+
+/// Whether the name is known for this target under a lease of its own: better than under that on its directory.
+fn known_apart(known: Option<&CachedName>, target: Cached) -> bool {
+    known.is_some_and(|known| !known.by_directory && known.target == target)
 }
 
 #[cfg(test)]

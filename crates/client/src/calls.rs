@@ -28,6 +28,8 @@ pub(crate) struct Answer {
     pub session: SessionId,
     /// The call was sent again: the answer may be of the first time, and what it grants have been recalled since.
     pub resent: bool,
+    /// When it had come, milliseconds since boot.
+    pub now_ms: u64,
 }
 
 impl Inner {
@@ -81,11 +83,12 @@ impl Inner {
         link.return_slot(slot);
         let (Message::ShardReply(reply), resent) = result? else { return Err(Error::Malformed) };
         let session = link.session;
+        let now_ms = self.clock_ms();
         // These are not of the shard, or say that it does not hear this session.
         if !matches!(reply.result, Err(Error::SessionEnded | Error::StaleMap(_) | Error::WrongShard(_))) {
-            self.heard(shard, session, sent_ms);
+            self.heard(shard, session, sent_ms, now_ms);
         }
-        reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent })
+        reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent, now_ms })
     }
 
     /// The reply, and whether the message was sent more than once for it.

@@ -110,6 +110,8 @@ pub(crate) struct Inner {
     pub closed_leases: Mutex<Vec<(LeaseKey, u64)>>,
     /// Opens on their way: their files may be open at the shard already. Rank 3.
     pub opens: Opens,
+    /// Who opened a file last. Rank 3: held to look.
+    opener: Mutex<Arc<Credentials>>,
     pub counters: AtomicCounters,
     pub invalidator: RwLock<Option<Arc<dyn Invalidator>>>,
     pub recall_thread: RecallThread,
@@ -229,6 +231,7 @@ impl Inner {
             batches: Mutex::default(),
             closed_leases: Mutex::default(),
             opens: Opens::default(),
+            opener: Mutex::default(),
             counters: AtomicCounters::default(),
             invalidator: RwLock::default(),
             recall_thread: RecallThread::new().map_err(device)?,
@@ -261,6 +264,15 @@ impl Inner {
 
     pub fn session(&self) -> SessionId {
         SessionId(self.session.load(Ordering::Acquire))
+    }
+
+    /// Credentials for a handle to keep: all files that one user opens in a row share them.
+    pub fn kept(&self, who: &Credentials) -> Arc<Credentials> {
+        let mut opener = lock(&self.opener);
+        if **opener != *who {
+            *opener = Arc::new(who.clone());
+        }
+        Arc::clone(&opener)
     }
 
     /// How many reports and changes of files were answered so far.

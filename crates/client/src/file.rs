@@ -14,7 +14,7 @@ use crate::reader::{DESCRIPTOR_SMALL_BYTES, Reader, Source};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use weft_client_core::{Cached, DirectoryChange, Opened};
+use weft_client_core::{Cached, Opened};
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, ShardRequest};
@@ -51,7 +51,7 @@ struct Handle {
     open: Arc<OpenInode>,
     options: OpenOptions,
     /// Who opened it.
-    who: Credentials,
+    who: Arc<Credentials>,
     /// Rank 0: taken before the inode's state, held across data requests of this handle's own windows.
     reader: Mutex<Reader>,
 }
@@ -89,14 +89,15 @@ impl Client {
         }
         let opening = Opening::begin(&self.0);
         let request = ShardRequest::Open { inode, flags: options.flags() };
-        let Answer { answer, stamp, session, .. } = self.0.call(who, inode.shard(), request)?;
+        let Answer { answer, stamp, session, now_ms, .. } = self.0.call(who, inode.shard(), request)?;
         let ShardAnswer::Opened { attributes, capability, grants, .. } = answer else {
             return Err(Error::Malformed);
         };
         if let Some(mut cache) = self.0.cache_for(session) {
             cache.learn_attributes(&attributes, grants, stamp);
         }
-        self.opened(who, &Opened { attributes, capability, grants, stamp, session }, options, &opening)
+        let opened = Opened { attributes, capability, grants, stamp, session };
+        self.opened(who, &opened, now_ms, options, &opening).map(|(file, _)| file)
     }
 
     /// Opens a name, and makes it when it is not there and `create` says how. One message for both.
@@ -119,7 +120,7 @@ impl Client {
         let opening = Opening::begin(&self.0);
         let since = self.0.reports();
         let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
-        let Answer { answer, stamp, session, resent } = self.0.call(who, parent.shard(), request)?;
+        let Answer { answer, stamp, session, resent, now_ms } = self.0.call(who, parent.shard(), request)?;
         let (attributes, capability, created, grants) = match answer {
             ShardAnswer::Opened { attributes, capability, created, grants } => {
                 (attributes, capability, created, grants)
@@ -135,24 +136,32 @@ impl Client {
             }
             _ => return Err(Error::Malformed),
         };
+        let is_new = created && !resent;
+        let mut valid = (0, 0);
         if let Some(mut cache) = self.0.cache_for(session) {
-            if resent {
-                // The answer may be of the first time: the name may be another's by now.
-                cache.directory_changed(parent, stamp);
-                cache.forget_name(parent, name, stamp);
-            } else if created {
-                let change = DirectoryChange { entries: 1, directories: 0, time: attributes.ctime };
-                cache.directory_became(parent, change, stamp);
+            if is_new {
+                valid = cache.learn_made((parent, name), &attributes, grants, stamp, now_ms);
+            } else {
+                if resent {
+                    // The answer may be of the first time: the name may be another's by now.
+                    cache.directory_changed(parent, stamp);
+                    cache.forget_name(parent, name, stamp);
+                } else {
+                    cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
+                }
+                cache.learn_attributes(&attributes, grants, stamp);
             }
-            if !resent {
-                cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
-            }
-            cache.learn_attributes(&attributes, grants, stamp);
         }
         let opened = Opened { attributes, capability, grants, stamp, session };
-        let file = self.opened(who, &opened, options, &opening)?;
-        let told = Told { asked: false, since };
-        let entry = self.0.entry_of_open(who, (parent, name), &opened.attributes, &file.0.open, told)?;
+        let (file, in_use) = self.opened(who, &opened, now_ms, options, &opening)?;
+        let attributes = opened.attributes;
+        let entry = if is_new && !in_use {
+            // Nobody here has made anything of it that the shard does not know.
+            Entry::of(attributes, valid)
+        } else {
+            let told = Told { asked: false, since };
+            self.0.entry_of_open(who, (parent, name), &attributes, &file.0.open, told)?
+        };
         Ok((file, entry))
     }
 
@@ -168,32 +177,41 @@ impl Client {
             open.handles.fetch_add(1, Ordering::AcqRel);
             open
         };
-        let file = self.handle(who, open, options);
+        let file = self.handle(&inner.kept(who), open, options);
         // A lease that is being recalled is weakened before this is asked.
         let attributes = file.0.open.reopen(inner, who, options.access)?;
         Some((file, attributes))
     }
 
-    fn opened(&self, who: &Credentials, opened: &Opened, options: OpenOptions, opening: &Opening<'_>) -> Result<File> {
+    /// A handle of what an open told; and whether the inode had handles before. `now_ms`: when the reply had come.
+    fn opened(
+        &self,
+        who: &Credentials,
+        opened: &Opened,
+        now_ms: u64,
+        options: OpenOptions,
+        opening: &Opening<'_>,
+    ) -> Result<(File, bool)> {
         let (inner, attributes) = (&self.0, &opened.attributes);
         let make = || {
             let term = inner.terms.at(attributes.inode.shard());
             OpenInode::new(attributes, inner.buffer_bytes, inner.session(), term)
         };
         let (open, in_use) = lock(&inner.open).take(attributes.inode, make);
-        let file = self.handle(who, Arc::clone(&open), options);
-        open.opened(inner, who, options.access, opened)?;
+        let file = self.handle(&inner.kept(who), open, options);
+        let Handle { open, who, .. } = &*file.0;
+        open.opened(inner, who, options.access, opened, now_ms)?;
         if options.truncate && (in_use || opening.was_reported(attributes.inode)) {
             // What others of this client had gathered, and reported, may have passed the cut of the open.
             let nothing = AttributeChanges { size: Some(0), ..AttributeChanges::default() };
             open.set_attributes(inner, who, &nothing)?;
         }
-        Ok(file)
+        Ok((file, in_use))
     }
 
-    fn handle(&self, who: &Credentials, open: Arc<OpenInode>, options: OpenOptions) -> File {
+    fn handle(&self, who: &Arc<Credentials>, open: Arc<OpenInode>, options: OpenOptions) -> File {
         let reader = Mutex::new(Reader::new(self.0.buffer_bytes));
-        File(Arc::new(Handle { inner: Arc::clone(&self.0), open, options, who: who.clone(), reader }))
+        File(Arc::new(Handle { inner: Arc::clone(&self.0), open, options, who: Arc::clone(who), reader }))
     }
 }
 

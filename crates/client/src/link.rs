@@ -46,6 +46,8 @@ struct Slots {
     idle: Vec<Slot>,
     made: u16,
     recall: Option<Slot>,
+    /// Callers that wait for one.
+    waiting: u32,
 }
 
 /// A node, as the client reaches it.
@@ -92,7 +94,9 @@ impl Link {
                 slots.made += 1;
                 return Slot { index, sequence: 0, connection: None };
             }
+            slots.waiting += 1;
             slots = self.returned.wait(slots).unwrap_or_else(PoisonError::into_inner);
+            slots.waiting -= 1;
         }
     }
 
@@ -104,8 +108,12 @@ impl Link {
         } else {
             slots.idle.push(slot);
         }
+        // Telling the kernel costs a system call.
+        let awaited = slots.waiting > 0;
         drop(slots);
-        self.returned.notify_one();
+        if awaited {
+            self.returned.notify_one();
+        }
     }
 
     /// Connects, over the Unix socket where the node is ours (and TCP is not asked for). That socket is in the

@@ -29,6 +29,14 @@ pub struct Entry {
     pub attributes_valid: Duration,
 }
 
+impl Entry {
+    /// What was told, and how long name and attributes hold, milliseconds.
+    pub(crate) fn of(attributes: Attributes, (name_ms, attributes_ms): (u64, u64)) -> Self {
+        let (name_valid, attributes_valid) = (Duration::from_millis(name_ms), Duration::from_millis(attributes_ms));
+        Self { attributes, name_valid, attributes_valid }
+    }
+}
+
 /// How attributes came to be told.
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
@@ -156,11 +164,7 @@ impl Inner {
                 None => (attributes, unseen) = open.ask_attributes(self, who)?,
             }
         }
-        Ok(Entry {
-            attributes,
-            name_valid: Duration::from_millis(name_ms),
-            attributes_valid: Duration::from_millis(if unseen { 0 } else { attributes_ms }),
-        })
+        Ok(Entry::of(attributes, (name_ms, if unseen { 0 } else { attributes_ms })))
     }
 
     /// The open file that these are the attributes of, if there is one.
@@ -217,7 +221,7 @@ impl Inner {
     fn change_name(&self, who: &Credentials, parent: InodeNumber, name: &Name, request: ShardRequest) -> Result<Entry> {
         let makes_directory = matches!(request, ShardRequest::MakeDirectory { .. });
         let since = self.reports();
-        let Answer { answer, stamp, session, resent } = self.call(who, parent.shard(), request)?;
+        let Answer { answer, stamp, session, resent, .. } = self.call(who, parent.shard(), request)?;
         let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
         if let Some(mut cache) = self.cache_for(session) {
             if resent {

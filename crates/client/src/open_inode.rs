@@ -52,15 +52,16 @@ pub(crate) struct OpenInode {
     landed: Condvar,
     /// Of the session at the inode's shard.
     term: Term,
-    data_version: Arc<AtomicU64>,
+    /// Grows when bytes that a reader has at hand may be old.
+    data_version: AtomicU64,
 }
 
 struct State {
     known: FileState,
-    /// Grows when bytes that a reader has at hand may be old.
-    data_version: Arc<AtomicU64>,
+    /// How many sessions were lost: bytes that a reader has at hand are old after each.
+    sessions_lost: u64,
     /// Who opened it last through the shard: he may open it again under the lease without asking.
-    opener: Option<Credentials>,
+    opener: Option<Arc<Credentials>>,
     /// In whose slot calls are made, of those who have the lock in turn.
     slot: SlotFor,
     term: Term,
@@ -109,16 +110,15 @@ pub(crate) enum ReadVia {
 
 impl OpenInode {
     pub fn new(attributes: &Attributes, buffer_bytes: usize, session: SessionId, term: Term) -> Self {
-        let data_version = Arc::new(AtomicU64::new(0));
         Self {
             inode: attributes.inode,
             handles: AtomicU32::new(0),
-            data_version: Arc::clone(&data_version),
+            data_version: AtomicU64::new(0),
             landed: Condvar::new(),
             term: Arc::clone(&term),
             state: Mutex::new(State {
                 known: FileState::new(attributes, session),
-                data_version,
+                sessions_lost: 0,
                 opener: None,
                 slot: SlotFor::Caller,
                 term,
@@ -144,8 +144,25 @@ impl OpenInode {
 
     /// As [`OpenInode::lock`]; calls are made in this slot until somebody else has the lock.
     fn lock_in(&self, inner: &Inner, slot: SlotFor) -> Result<MutexGuard<'_, State>> {
-        let mut state = lock(&self.state);
-        let mut now_ms = inner.clock_ms();
+        let state = lock(&self.state);
+        self.under_term(inner, state, inner.clock_ms(), slot)
+    }
+
+    /// As [`OpenInode::lock`], a moment after the clock was read: it is not read again if nobody has the lock.
+    fn lock_soon(&self, inner: &Inner, now_ms: u64) -> Result<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => self.under_term(inner, state, now_ms, SlotFor::Caller),
+            Err(_) => self.lock(inner),
+        }
+    }
+
+    fn under_term<'a>(
+        &'a self,
+        inner: &Inner,
+        mut state: MutexGuard<'a, State>,
+        mut now_ms: u64,
+        slot: SlotFor,
+    ) -> Result<MutexGuard<'a, State>> {
         while now_ms >= self.term.load(Ordering::Acquire) {
             drop(state);
             inner.ensure_term(self.inode.shard(), &self.term, slot)?;
@@ -163,12 +180,20 @@ impl OpenInode {
 
     /// A handle was opened: takes over what the reply told. One message if something written through the server is not
     /// reported.
-    pub fn opened(&self, inner: &Inner, who: &Credentials, access: Access, opened: &Opened) -> Result<()> {
-        let mut state = self.lock(inner)?;
+    /// `now_ms`: when the reply had come, milliseconds since boot.
+    pub fn opened(
+        &self,
+        inner: &Inner,
+        who: &Arc<Credentials>,
+        access: Access,
+        opened: &Opened,
+        now_ms: u64,
+    ) -> Result<()> {
+        let mut state = self.lock_soon(inner, now_ms)?;
         if state.known.reports_before_lease() {
             state.commit(inner)?;
         }
-        state.opener = Some(who.clone());
+        state.opener = Some(Arc::clone(who));
         if access.writes() {
             state.known.will_write();
         }
@@ -191,21 +216,19 @@ impl OpenInode {
     pub fn reopen(&self, inner: &Inner, who: &Credentials, access: Access) -> Option<Attributes> {
         let mut state = self.lock(inner).ok()?;
         state.look();
-        let allowed = state.opener.as_ref() == Some(who) && state.known.open_again_unasked(access);
+        let allowed = state.opener.as_deref() == Some(who) && state.known.open_again_unasked(access);
         allowed.then(|| state.known.attributes().clone())
     }
 
     /// A handle was closed: whether the file is kept when nobody has it open, and what it holds then. Frees the memory
-    /// of runs that were sent: thousands of closed files are kept with their leases.
+    /// of runs that were sent: thousands of closed files are kept with their leases. Whether the term holds is asked
+    /// when the file is opened again.
     pub fn handle_closed(&self, inner: &Inner) -> Option<Holds> {
-        let (mut state, kept) = match self.lock(inner) {
-            Ok(state) => (state, FileState::is_kept as fn(&FileState) -> bool),
-            // Without the term nothing of the lease counts, but what is not reported.
-            Err(_) => (lock(&self.state), FileState::is_dirty as fn(&FileState) -> bool),
-        };
+        let mut state = lock(&self.state);
+        state.notice_session(inner);
         state.spare = Vec::new();
         let passed = matches!(state.descriptor, Descriptor::Passed(..));
-        kept(&state.known).then_some(if passed { Holds::Descriptor } else { Holds::Nothing })
+        state.known.is_kept().then_some(if passed { Holds::Descriptor } else { Holds::Nothing })
     }
 
     /// Whether the shard has not been told what was written.
@@ -238,7 +261,7 @@ impl OpenInode {
     pub fn read_via(&self, inner: &Inner, into: &mut [u8], offset: u64) -> Result<(ReadVia, u64)> {
         let mut state = self.lock(inner)?;
         let via = state.read_via(inner, into, offset)?;
-        Ok((via, state.data_version.load(Ordering::Acquire)))
+        Ok((via, self.data_version.load(Ordering::Acquire) + state.sessions_lost))
     }
 
     /// The right to the object turned out to be void (the object was replaced, the right has ended): asks for it again
@@ -302,7 +325,7 @@ impl State {
             tracing::warn!("inode {}: what was not at the server is lost with the session", self.known.inode());
         }
         self.descriptor = Descriptor::NotAsked;
-        self.data_version.fetch_add(1, Ordering::AcqRel);
+        self.sessions_lost += 1;
     }
 
     /// After a wait: lease and right hold still, or the caller learns that they do not.
@@ -316,7 +339,7 @@ impl State {
 
     /// On whose behalf the file is asked for again.
     fn who(&self, inner: &Inner) -> Credentials {
-        self.opener.clone().unwrap_or_else(|| inner.identity.credentials.clone())
+        self.opener.as_deref().unwrap_or(&inner.identity.credentials).clone()
     }
 
     /// Whether a recall of what an open granted came before its reply. Asked for under this lock: one that comes later

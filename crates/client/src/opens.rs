@@ -127,6 +127,9 @@ impl Opens {
                 state.reported.remove(&inode);
             }
         }
+        if state.doubtful.is_empty() {
+            return Vec::new();
+        }
         state.doubtful.extract_if(.., |doubtful| doubtful.before <= oldest).collect()
     }
 }

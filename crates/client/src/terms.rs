@@ -51,9 +51,9 @@ impl Inner {
     }
 
     /// A shard has answered a call of this session that was sent at this time.
-    pub fn heard(&self, shard: ShardId, session: SessionId, sent_ms: u64) {
+    pub fn heard(&self, shard: ShardId, session: SessionId, sent_ms: u64, now_ms: u64) {
         if let Some(mut cache) = self.cache_for(session) {
-            cache.renewed(shard, sent_ms, self.clock_ms());
+            cache.renewed(shard, sent_ms, now_ms);
             self.terms.at(shard).store(cache.valid_until_ms(shard), Ordering::Release);
         }
     }

@@ -119,6 +119,8 @@ pub struct Back<K> {
     next_intent: u64,
     inodes: u64,
     dentries: u64,
+    /// The directory that was put last, as it is in the store: most changes are in the directory of the one before.
+    latest_directory: Option<(InodeNumber, Inode)>,
     replies: BTreeMap<(SessionId, SlotIndex), LastReply>,
     intents: intent::Intents,
 }
@@ -134,6 +136,7 @@ impl<K: KeyValue> Back<K> {
             next_intent: 1,
             inodes: 0,
             dentries: 0,
+            latest_directory: None,
             replies: BTreeMap::new(),
             intents: intent::Intents::default(),
         };

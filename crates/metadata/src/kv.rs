@@ -26,6 +26,9 @@ pub trait KeyValue {
     /// Sets the value. Returns whether the key was there before.
     fn put(&mut self, key: &[u8], value: &[u8]) -> bool;
 
+    /// Sets the value unless the key is there. Returns whether it was set.
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> bool;
+
     /// Removes the key. Returns whether it was there.
     fn delete(&mut self, key: &[u8]) -> bool;
 

@@ -114,6 +114,34 @@ fn what_is_made_in_a_known_directory_and_removed_is_known() {
     assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Unknown);
 }
 
+#[test]
+fn what_a_create_tells_holds_as_long_as_it_is_believed() {
+    let name = Name::new(b"made").expect("a name");
+    let file = Attributes { inode: InodeNumber::from_raw(9), kind: FileKind::Regular, ..attributes(0, 20) };
+    let all = Grants::ENTRY | Grants::ATTRIBUTES;
+    let recalls = [None, Some(LeaseKey::Entry(DIRECTORY, name.hash64())), Some(LeaseKey::Attributes(file.inode))];
+    for recall in recalls {
+        for grants in [all, Grants::ENTRY, Grants::ATTRIBUTES, Grants::empty()] {
+            let mut cache = heard();
+            cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, 1);
+            if let Some(key) = recall {
+                cache.recall(key, 8);
+            }
+            let valid = cache.learn_made((DIRECTORY, &name), &file, grants, 7, 1);
+            let holds = cache.holds_ms(ShardId::ROOT, 1);
+            let named = cache.lookup(DIRECTORY, &name, 1) == Cached::Found(file.inode, FileKind::Regular);
+            let known = cache.attributes(file.inode, 1) == Some(&file);
+            let expected = (if named { holds } else { 0 }, if known { holds } else { 0 });
+            assert_eq!(valid, expected, "{recall:?}, {grants:?}");
+            let recalled_name = matches!(recall, Some(LeaseKey::Entry(..)));
+            let recalled_attributes = matches!(recall, Some(LeaseKey::Attributes(_)));
+            assert_eq!(named, grants.contains(Grants::ENTRY) && !recalled_name);
+            assert_eq!(known, grants.contains(Grants::ATTRIBUTES) && !recalled_attributes);
+            assert_eq!(size_and_time(&cache), Some((6, 20)));
+        }
+    }
+}
+
 fn page(names: &[&str], next: bool) -> DirectoryPage {
     let entry = |text: &&str| DirectoryEntry {
         name: Name::new(text.as_bytes()).unwrap(),

@@ -56,7 +56,7 @@ impl Inode {
 }
 
 impl<K: KeyValue> Back<K> {
-    /// Makes an inode with a name. The caller has checked that the name is free.
+    /// Makes an inode with a name; the caller puts it into the store. `None`: the name is there already.
     fn make(
         &mut self,
         time: Timestamp,
@@ -64,14 +64,17 @@ impl<K: KeyValue> Back<K> {
         place: (InodeNumber, &mut Inode, &Name),
         kind: FileKind,
         mode: u16,
-    ) -> (InodeNumber, Inode) {
+    ) -> Option<(InodeNumber, Inode)> {
         let (parent, directory, name) = place;
         let inode = Inode::new(kind, &NewOwner::of(directory, caller, kind, mode), parent, time);
-        let number = self.next_inode();
+        let number = InodeNumber::new(self.shard, self.next_sequence);
+        if !self.add_free_dentry(time, (parent, directory), name, Dentry { inode: number, kind }) {
+            return None;
+        }
+        self.next_sequence += 1;
         self.inodes += 1;
-        self.add_dentry(time, (parent, directory), name, Dentry { inode: number, kind });
         self.put_inode(parent, directory);
-        (number, inode)
+        Some((number, inode))
     }
 
     pub(super) fn open_at(
@@ -87,6 +90,16 @@ impl<K: KeyValue> Back<K> {
         let mut directory = self.directory(parent)?;
         check_access(&directory, caller, SEARCH)?;
         let grants = Grants::empty();
+        // Made without a look for the name first: most names that may be made are not there.
+        if let Some(CreateFile { mode, .. }) = create
+            && check_change_names(&directory, caller).is_ok()
+            && let place = (parent, &mut directory, name)
+            && let Some((number, inode)) = self.make(time, caller, place, FileKind::Regular, mode)
+        {
+            self.put_inode(number, &inode);
+            let attributes = inode.attributes(number);
+            return Ok(ShardAnswer::Opened { attributes, capability: None, created: true, grants });
+        }
         match (self.dentry(parent, name), create) {
             (Some(_), Some(CreateFile { exclusive: true, .. })) => Err(Error::Exists),
             (Some(dentry), _) if dentry.inode.shard() != self.shard => {
@@ -98,13 +111,8 @@ impl<K: KeyValue> Back<K> {
             }
             (Some(dentry), _) => self.open(time, caller, dentry.inode, flags, context, aftermath),
             (None, None) => Ok(ShardAnswer::Absent { grants }),
-            (None, Some(CreateFile { mode, .. })) => {
-                check_change_names(&directory, caller)?;
-                let (number, inode) = self.make(time, caller, (parent, &mut directory, name), FileKind::Regular, mode);
-                self.put_inode(number, &inode);
-                let attributes = inode.attributes(number);
-                Ok(ShardAnswer::Opened { attributes, capability: None, created: true, grants })
-            }
+            // It was not made above.
+            (None, Some(_)) => Err(Error::AccessDenied),
         }
     }
 
@@ -150,7 +158,8 @@ impl<K: KeyValue> Back<K> {
         mode: u16,
     ) -> Result<ShardAnswer> {
         let mut directory = self.free_place(caller, parent, name)?;
-        let (number, inode) = self.make(time, caller, (parent, &mut directory, name), FileKind::Directory, mode);
+        let place = (parent, &mut directory, name);
+        let (number, inode) = self.make(time, caller, place, FileKind::Directory, mode).ok_or(Error::Exists)?;
         self.put_inode(number, &inode);
         Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
     }
@@ -171,7 +180,8 @@ impl<K: KeyValue> Back<K> {
             return Err(Error::Invalid);
         }
         let mut directory = self.free_place(caller, parent, name)?;
-        let (number, mut inode) = self.make(time, caller, (parent, &mut directory, name), FileKind::Symlink, 0o777);
+        let place = (parent, &mut directory, name);
+        let (number, mut inode) = self.make(time, caller, place, FileKind::Symlink, 0o777).ok_or(Error::Exists)?;
         inode.size = bytes.len() as u64;
         self.put_inode(number, &inode);
         self.store.put(&Key::symlink(number), bytes);

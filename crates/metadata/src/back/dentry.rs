@@ -61,9 +61,23 @@ impl<K: KeyValue> Back<K> {
         name: &Name,
         dentry: Dentry,
     ) {
+        let number = directory.0;
+        let added = self.add_free_dentry(time, directory, name, dentry);
+        assert!(added, "{name:?} is in directory {number} already");
+    }
+
+    /// As [`Back::add_dentry`], unless the name is there already. Returns whether it was not.
+    pub(super) fn add_free_dentry(
+        &mut self,
+        time: Timestamp,
+        directory: (InodeNumber, &mut Inode),
+        name: &Name,
+        dentry: Dentry,
+    ) -> bool {
         let (number, inode) = directory;
-        let replaced = self.store.put(&Key::dentry(number, name.as_bytes()), &dentry.encode());
-        assert!(!replaced, "{name:?} is in directory {number} already");
+        if !self.store.insert(&Key::dentry(number, name.as_bytes()), &dentry.encode()) {
+            return false;
+        }
         self.dentries += 1;
         inode.size += 1;
         if dentry.kind == FileKind::Directory {
@@ -71,6 +85,7 @@ impl<K: KeyValue> Back<K> {
         }
         inode.mtime = time;
         inode.ctime = time;
+        true
     }
 
     /// Takes a name out of a directory.

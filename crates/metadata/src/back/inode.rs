@@ -212,6 +212,12 @@ impl<K: KeyValue> Back<K> {
 
     /// The inode of a directory.
     pub(super) fn directory(&self, inode: InodeNumber) -> Result<Inode> {
+        if let Some((latest, directory)) = &self.latest_directory
+            && *latest == inode
+        {
+            debug_assert_eq!(self.inode(inode).as_ref(), Some(directory), "inode {inode} is what the store has");
+            return Ok(directory.clone());
+        }
         let directory = self.present(inode)?;
         if directory.kind == FileKind::Directory { Ok(directory) } else { Err(Error::NotDirectory) }
     }
@@ -220,6 +226,9 @@ impl<K: KeyValue> Back<K> {
         let mut record = Record { bytes: [0; RECORD_BYTES_MAX], length: 0 };
         inode.encode(&mut record);
         self.store.put(&Key::inode(number), &record.bytes[..record.length]);
+        if inode.kind == FileKind::Directory {
+            self.latest_directory = Some((number, inode.clone()));
+        }
     }
 
     /// A number that was never used.

@@ -74,10 +74,10 @@ impl<K: KeyValue> Shard<K> {
         number: Option<u64>,
         out: &mut Vec<super::Effect>,
     ) -> Verdict {
-        let plan = match self.plan(call) {
-            Ok(plan) => plan,
-            Err(pause) => return Verdict::Park(pause),
-        };
+        let mut plan = Plan::new();
+        if let Err(pause) = self.plan(call, &mut plan) {
+            return Verdict::Park(pause);
+        }
         if let Some(pause) = self.conflicts(&plan, Some(call.session()), asked) {
             return Verdict::Park(pause);
         }

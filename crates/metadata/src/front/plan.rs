@@ -108,15 +108,15 @@ impl<K: KeyValue> Shard<K> {
         Some(Pause { recalls, ..Pause::until(Wait::Recalls, plan.keys()) })
     }
 
-    /// The plan of a change. What will surely be refused touches nothing. `Err`: it has to wait for a locked name.
-    pub(super) fn plan(&self, call: &Call) -> Result<Plan, Pause> {
-        let mut plan = Plan::new();
+    /// Makes the plan of a change. What will surely be refused touches nothing. `Err`: it has to wait for a locked
+    /// name.
+    pub(super) fn plan(&self, call: &Call, plan: &mut Plan) -> Result<(), Pause> {
         match &call.request {
             ShardRequest::OpenAt { parent, name, flags, create } => match self.back.dentry(*parent, name) {
                 Some(dentry) => {
                     let exclusive = create.is_some_and(|create| create.exclusive);
                     if dentry.kind == FileKind::Regular && !exclusive {
-                        plan_open(&mut plan, dentry.inode, *flags);
+                        plan_open(plan, dentry.inode, *flags);
                     }
                 }
                 None if create.is_some() => {
@@ -125,7 +125,7 @@ impl<K: KeyValue> Shard<K> {
                 }
                 None => {}
             },
-            ShardRequest::Open { inode, flags } => plan_open(&mut plan, *inode, *flags),
+            ShardRequest::Open { inode, flags } => plan_open(plan, *inode, *flags),
             ShardRequest::SetAttributes { inode, changes } => {
                 plan.alone(LeaseKey::Attributes(*inode));
                 if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() {
@@ -137,10 +137,10 @@ impl<K: KeyValue> Shard<K> {
             }
             ShardRequest::Commit { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
             ShardRequest::MakeDirectory { parent, name, .. } | ShardRequest::MakeSymlink { parent, name, .. } => {
-                self.plan_new_name(&mut plan, *parent, name)?;
+                self.plan_new_name(plan, *parent, name)?;
             }
             ShardRequest::Link { inode, parent, name } => {
-                self.plan_new_name(&mut plan, *parent, name)?;
+                self.plan_new_name(plan, *parent, name)?;
                 plan.alone(LeaseKey::Attributes(*inode));
             }
             ShardRequest::Unlink { parent, name } => {
@@ -149,7 +149,7 @@ impl<K: KeyValue> Shard<K> {
                     && dentry.kind != FileKind::Directory
                 {
                     plan.name(*parent, name);
-                    self.plan_lost_name(&mut plan, dentry.inode);
+                    self.plan_lost_name(plan, dentry.inode);
                 }
             }
             ShardRequest::RemoveDirectory { parent, name } => {
@@ -167,7 +167,7 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
                 self.check_lock(*parent, name)?;
                 self.check_lock(*new_parent, new_name)?;
-                self.plan_rename(&mut plan, (*parent, name), (*new_parent, new_name), *mode);
+                self.plan_rename(plan, (*parent, name), (*new_parent, new_name), *mode);
             }
             ShardRequest::Lookup { .. }
             | ShardRequest::GetAttributes { .. }
@@ -177,7 +177,7 @@ impl<K: KeyValue> Shard<K> {
             | ShardRequest::EndSession
             | ShardRequest::Ping => {}
         }
-        Ok(plan)
+        Ok(())
     }
 
     fn plan_new_name(&self, plan: &mut Plan, parent: InodeNumber, name: &Name) -> Result<(), Pause> {

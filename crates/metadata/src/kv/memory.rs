@@ -138,6 +138,13 @@ impl MemoryStore {
         (path, number)
     }
 
+    fn insert_at(&mut self, (path, leaf): (Path, u32), index: usize, key: &[u8], value: &[u8]) {
+        assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
+        self.keys += 1;
+        self.change(leaf, |page| page.insert(index, key, value));
+        self.split_if_large(path, leaf, index);
+    }
+
     /// Cuts a page that has become too large, and tells the page above of the new one. `inserted`: where its newest
     /// record is.
     fn split_if_large(&mut self, mut path: Path, mut number: u32, mut inserted: usize) {
@@ -222,7 +229,6 @@ impl KeyValue for MemoryStore {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> bool {
-        assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         let (path, leaf) = self.path_to(key);
         match self.page(leaf).find(key) {
             Ok(index) => {
@@ -231,12 +237,19 @@ impl KeyValue for MemoryStore {
                 true
             }
             Err(index) => {
-                self.keys += 1;
-                self.change(leaf, |page| page.insert(index, key, value));
-                self.split_if_large(path, leaf, index);
+                self.insert_at((path, leaf), index, key, value);
                 false
             }
         }
+    }
+
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> bool {
+        let (path, leaf) = self.path_to(key);
+        let place = self.page(leaf).find(key);
+        if let Err(index) = place {
+            self.insert_at((path, leaf), index, key, value);
+        }
+        place.is_err()
     }
 
     fn delete(&mut self, key: &[u8]) -> bool {

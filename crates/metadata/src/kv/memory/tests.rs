@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 enum Operation {
     Put(Vec<u8>, Vec<u8>),
+    Insert(Vec<u8>, Vec<u8>),
     Delete(Vec<u8>),
     Get(Vec<u8>),
     Scan(Vec<u8>),
@@ -34,6 +35,7 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
 fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         8 => (key(), value()).prop_map(|(key, value)| Operation::Put(key, value)),
+        2 => (key(), value()).prop_map(|(key, value)| Operation::Insert(key, value)),
         4 => key().prop_map(Operation::Delete),
         1 => key().prop_map(Operation::Get),
         1 => key().prop_map(Operation::Scan),
@@ -66,6 +68,10 @@ fn apply(store: &mut MemoryStore, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, operat
     match operation {
         Operation::Put(key, value) => {
             assert_eq!(store.put(&key, &value), model.insert(key, value).is_some());
+        }
+        Operation::Insert(key, value) => {
+            assert_eq!(store.insert(&key, &value), !model.contains_key(&key));
+            model.entry(key).or_insert(value);
         }
         Operation::Delete(key) => assert_eq!(store.delete(&key), model.remove(&key).is_some()),
         Operation::Get(key) => assert_eq!(store.get(&key, <[u8]>::to_vec).as_ref(), model.get(&key)),
