@@ -178,6 +178,46 @@ fn a_page_from_before_an_own_change_does_not_undo_it() {
 }
 
 #[test]
+fn an_own_change_that_is_told_late_does_not_undo_what_came_after() {
+    let n = Name::new(b"n").unwrap();
+    let made = Some((InodeNumber::from_raw(9), FileKind::Regular));
+    for change in [Cache::name_removed, Cache::forget_name] {
+        let mut cache = heard();
+        cache.learn_name(DIRECTORY, &n, made, Grants::ENTRY, 6);
+        change(&mut cache, DIRECTORY, &n, 5);
+        assert_eq!(known(&cache, "n"), FOUND, "it was made after the removal");
+        change(&mut cache, DIRECTORY, &n, 7);
+        assert_ne!(known(&cache, "n"), FOUND);
+    }
+    // So too when the directory is held.
+    let mut cache = heard();
+    cache.learn_page(DIRECTORY, &after(None), &page(&[], false), 4);
+    cache.learn_name(DIRECTORY, &n, made, Grants::empty(), 6);
+    cache.name_removed(DIRECTORY, &n, 5);
+    assert_eq!(known(&cache, "n"), FOUND);
+}
+
+#[test]
+fn a_listing_from_before_an_own_change_is_not_taken_for_all_names() {
+    let n = Name::new(b"n").unwrap();
+    // The shard grants the directory with the listing, and so not the name that is made next.
+    let mut cache = heard();
+    cache.directory_became(DIRECTORY, made(20), 6);
+    cache.learn_name(DIRECTORY, &n, Some((InodeNumber::from_raw(9), FileKind::Regular)), Grants::empty(), 6);
+    cache.learn_page(DIRECTORY, &after(None), &page(&[], false), 5);
+    assert_eq!(known(&cache, "n"), Cached::Unknown);
+    cache.learn_page(DIRECTORY, &after(None), &page(&["n"], false), 7);
+    assert_eq!((known(&cache, "n"), known(&cache, "x")), (FOUND, Cached::Absent));
+    // What is removed while the directory is held is known: a listing from before that counts for the rest.
+    let mut cache = heard();
+    cache.learn_complete(DIRECTORY, 4);
+    cache.directory_became(DIRECTORY, made(20), 6);
+    cache.name_removed(DIRECTORY, &n, 6);
+    cache.learn_page(DIRECTORY, &after(None), &page(&["a", "n"], false), 5);
+    assert_eq!((known(&cache, "a"), known(&cache, "n"), known(&cache, "x")), (FOUND, Cached::Absent, Cached::Absent));
+}
+
+#[test]
 fn permissions_outlive_the_times_of_a_busy_directory() {
     let mut cache = heard();
     cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES | Grants::PERMISSIONS, 1);
