@@ -418,7 +418,11 @@ impl Cache {
             && known.stamp <= stamp
         {
             let attributes = &mut known.attributes;
-            attributes.size = attributes.size.saturating_add_signed(change.entries);
+            match attributes.size.checked_add_signed(change.entries) {
+                Some(size) => attributes.size = size,
+                // A removal is told before what made the name: they are asked for again.
+                None => known.times_stale = true,
+            }
             attributes.links = attributes.links.saturating_add_signed(change.directories);
             if stamp >= known.own_stamp {
                 attributes.mtime = change.time;

@@ -51,6 +51,17 @@ fn own_changes_count_in_whatever_order_their_replies_come() {
 }
 
 #[test]
+fn a_removal_that_is_told_before_what_made_the_name_is_not_counted_wrongly() {
+    let mut cache = heard();
+    cache.learn_attributes(&attributes(0, 10), Grants::ATTRIBUTES, 3);
+    cache.directory_became(DIRECTORY, DirectoryChange { entries: -1, ..made(30) }, 6);
+    cache.directory_became(DIRECTORY, made(20), 5);
+    assert_eq!(size_and_time(&cache), None);
+    cache.learn_attributes(&attributes(0, 30), Grants::ATTRIBUTES, 7);
+    assert_eq!(size_and_time(&cache), Some((0, 30)));
+}
+
+#[test]
 fn an_answer_from_before_an_own_change_is_not_believed() {
     let mut cache = heard();
     cache.directory_became(DIRECTORY, made(20), 5);
