@@ -160,6 +160,7 @@ impl OpenFile {
         }
         let (session, recalled) = state.now(&io.process, opened);
         state.known.opened(opened, session, recalled);
+        state.note_error(&io.process);
         if let Some(report) = io.process.reported.borrow().get(&self.inode) {
             state.known.reported_before(*report, opened.stamp, io.process.reports.get());
         }
@@ -325,6 +326,13 @@ impl State {
         self.note_lost(process);
     }
 
+    /// The file may just have turned out to have another object than what was written went to.
+    fn note_error(&self, process: &Process) {
+        if self.known.error().is_some() {
+            self.note_lost(process);
+        }
+    }
+
     fn note_lost(&self, process: &Process) {
         process.files.borrow_mut().lost_buffers(process.id, self.known.inode());
         process.ask(Ask::Settle);
@@ -414,9 +422,13 @@ impl State {
         Err(Error::NoObject)
     }
 
-    /// Reports object, size and time to the shard, if they have changed. `false`: the file had got another object
-    /// meanwhile.
+    /// Reports object, size and time to the shard, if they have changed, with all that was gathered. `false`: the file
+    /// had got another object meanwhile.
     async fn commit(&mut self, io: &Io) -> Result<bool> {
+        if self.known.report().is_none() {
+            return Ok(true);
+        }
+        self.send_all(io).await?;
         self.freshen(io).await?;
         let Some(request) = self.known.report() else { return Ok(true) };
         let Answer { stamp, answer, session, .. } =
@@ -429,13 +441,14 @@ impl State {
             cache.learn_attributes(&attributes, grants, stamp);
         }
         io.process.reported.borrow_mut().insert(self.known.inode(), stamp);
-        Ok(self.known.reported(&attributes, stamp, io.process.next_report()))
+        let is_ours = self.known.reported(&attributes, stamp, io.process.next_report());
+        self.note_error(&io.process);
+        Ok(is_ours)
     }
 
     /// Size and time from the object, when others may have written it.
     async fn freshen(&mut self, io: &Io) -> Result<()> {
-        if self.known.report().is_some()
-            && !self.known.is_exclusive()
+        if !self.known.is_exclusive()
             && let Some(held) = self.known.held()
         {
             let stat = request(self.known.inode(), DataOperation::Stat, held, 0, 0);

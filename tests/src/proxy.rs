@@ -1,6 +1,7 @@
-//! A relay between a client and a node, which loses a reply when it is told to.
+//! A relay between a client and a node, which holds a reply when it is told to.
 //!
-//! The client's connection then breaks after the node has done what was asked: the client sends it again.
+//! It is passed on late, or lost: the client's connection then breaks after the node has done what was asked, and the
+//! client sends it again.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +16,7 @@ const NO_CALL_BYTES: usize = 40;
 pub struct Proxy {
     pub address: SocketAddr,
     armed: Arc<AtomicBool>,
-    held: Mutex<Receiver<TcpStream>>,
+    held: Mutex<Receiver<Held>>,
 }
 
 impl Proxy {
@@ -35,7 +36,7 @@ impl Proxy {
         Self { address, armed, held: Mutex::new(held) }
     }
 
-    /// From the next call on, its connection answers no more.
+    /// From the next call on, its connection answers no more until [`Held::pass_on`].
     pub fn hold_next_reply(&self) {
         self.armed.store(true, Ordering::SeqCst);
     }
@@ -43,23 +44,47 @@ impl Proxy {
     /// Waits until the node has answered that call. The connection breaks when the result is dropped.
     pub fn held(&self) -> Held {
         let held = self.held.lock().expect("no test panicked with it");
-        Held(held.recv().expect("the relay runs"))
+        held.recv().expect("the relay runs")
     }
 }
 
 /// A connection whose reply is held.
-pub struct Held(TcpStream);
+pub struct Held {
+    reply: Vec<u8>,
+    from: TcpStream,
+    to: TcpStream,
+    passes_on: bool,
+}
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        // The other end may be gone already.
-        let _ = self.0.shutdown(Shutdown::Both);
+impl Held {
+    /// The reply reaches the client now, and so do all after it.
+    pub fn pass_on(mut self) {
+        self.passes_on = true;
+        self.to.write_all(&self.reply).expect("the client waits for it");
+        let (mut from, mut to) = (copy(&self.from), copy(&self.to));
+        std::thread::spawn(move || {
+            // Until either end closes.
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Both);
+        });
     }
 }
 
-fn relay(client: TcpStream, server: TcpStream, armed: Arc<AtomicBool>, held: Sender<TcpStream>) {
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.passes_on {
+            // The other end may be gone already.
+            let _ = self.to.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn copy(stream: &TcpStream) -> TcpStream {
+    stream.try_clone().expect("a descriptor")
+}
+
+fn relay(client: TcpStream, server: TcpStream, armed: Arc<AtomicBool>, held: Sender<Held>) {
     let holds = Arc::new(AtomicBool::new(false));
-    let copy = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
     for stream in [&client, &server] {
         stream.set_nodelay(true).expect("a socket");
     }
@@ -86,7 +111,7 @@ fn relay(client: TcpStream, server: TcpStream, armed: Arc<AtomicBool>, held: Sen
         {
             if holds.load(Ordering::SeqCst) {
                 // A test that has ended waits for nothing.
-                let _ = held.send(to);
+                let _ = held.send(Held { reply: bytes[..count].to_vec(), from, to, passes_on: false });
                 return;
             }
             if to.write_all(&bytes[..count]).is_err() {

@@ -111,6 +111,39 @@ fn a_recall_waits_for_writes_in_flight() {
 }
 
 #[test]
+fn a_report_has_what_was_gathered_meanwhile() {
+    const LARGE: usize = 8 << 20;
+    let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
+    let client = fs.client(Way::Auto);
+    for round in 0..40 {
+        // The shard is told of the new object when the direct write has landed, while others go on.
+        let file_name = format!("{round}");
+        let file = open(&client, &file_name, BOTH);
+        let direct = open(&client, &file_name, OpenOptions { direct: true, ..BOTH });
+        let begun = AtomicBool::new(false);
+        let end = std::thread::scope(|scope| {
+            let large = scope.spawn(|| {
+                begun.store(true, Ordering::Release);
+                direct.write_at(&vec![1; LARGE], 0).unwrap();
+            });
+            while !begun.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            let mut end = LARGE as u64;
+            while !large.is_finished() {
+                file.write_at(b"more", end).unwrap();
+                end += 4;
+                std::thread::yield_now();
+            }
+            end
+        });
+        assert_eq!(file.size(), Ok(end), "round {round}");
+        file.close().unwrap();
+        direct.close().unwrap();
+    }
+}
+
+#[test]
 fn cuts_of_two_clients_do_not_wait_for_each_other() {
     let fs = FileSystem::start(Wanted::default());
     let clients = [fs.client(Way::Auto), fs.client(Way::Tcp)];
@@ -160,4 +193,59 @@ fn what_a_call_did_that_was_sent_again_is_not_learnt_over_what_came_after() {
         assert_eq!(root.size, 1, "each is counted once");
         again.close().unwrap();
     });
+}
+
+#[test]
+fn a_removal_that_is_answered_late_is_not_learnt_over_what_came_after() {
+    let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
+    let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
+    let (client, me) = (fs.client_behind(&proxy), FileSystem::me());
+    let text = "file".repeat(25);
+    let name = Name::new(text.as_bytes()).unwrap();
+    client.attributes(&me, ROOT).unwrap();
+    open(&client, &text, BOTH).close().unwrap();
+    std::thread::scope(|scope| {
+        proxy.hold_next_reply();
+        let removal = scope.spawn(|| client.unlink(&me, ROOT, &name));
+        let held = proxy.held();
+        let anew = Some(CreateFile { mode: 0o644, exclusive: true });
+        let (again, _) = client.open_at(&me, ROOT, &name, BOTH, anew).unwrap();
+        held.pass_on();
+        removal.join().unwrap().unwrap();
+        assert_eq!(client.lookup(&me, ROOT, &name).unwrap().attributes.inode, again.inode());
+        assert_eq!(client.attributes(&me, ROOT).unwrap().attributes.size, 1);
+        again.close().unwrap();
+    });
+}
+
+#[test]
+fn what_is_written_after_a_report_that_found_another_object_is_in_the_file() {
+    let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
+    let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
+    let (client, other) = (fs.client_behind(&proxy), fs.client(Way::Tcp));
+    // Identifiers of objects are at hand, and a connection for data.
+    let first = open(&client, "first", BOTH);
+    first.write_at(b"bytes", 0).unwrap();
+    first.close().unwrap();
+    // Both have the file open, which has no object. The append breaks after it has given it one, which nobody knows.
+    let file = open(&client, "file", OpenOptions { append: true, ..BOTH });
+    let there = open(&other, "file", BOTH);
+    std::thread::scope(|scope| {
+        proxy.hold_next_reply();
+        let append = scope.spawn(|| file.write_at(&[1; 100], 0));
+        drop(proxy.held());
+        assert!(append.join().unwrap().is_err(), "nobody knows whether it was done");
+    });
+    // The other one's object is the file's. Then we have it alone: what is not reported is, and finds that.
+    there.write_at(b"theirs", 0).unwrap();
+    there.close().unwrap();
+    other.close().unwrap();
+    let again = open(&client, "file", BOTH);
+    again.write_at(b"ours", 0).unwrap();
+    assert_eq!(again.flush(), Ok(()));
+    let mut bytes = [0; 10];
+    let reader = open(&fs.client(Way::Tcp), "file", OpenOptions::READ);
+    assert_eq!((reader.read_at(&mut bytes, 0), &bytes[..6]), (Ok(6), b"oursrs".as_slice()));
+    again.close().unwrap();
+    file.close().unwrap();
 }

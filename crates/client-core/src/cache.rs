@@ -452,7 +452,11 @@ impl Cache {
             && known.stamp <= stamp
         {
             let attributes = &mut known.attributes;
-            attributes.size = attributes.size.saturating_add_signed(change.entries);
+            match attributes.size.checked_add_signed(change.entries) {
+                Some(size) => attributes.size = size,
+                // A removal is told before what made the name: they are asked for again.
+                None => known.times_stale = true,
+            }
             attributes.links = attributes.links.saturating_add_signed(change.directories);
             if stamp >= known.own_stamp {
                 attributes.mtime = change.time;
@@ -460,10 +464,18 @@ impl Cache {
                 known.own_stamp = stamp;
             }
         }
-        // An answer from before the change, still on its way, is not to be taken for what holds now. A change that
-        // granted nothing has the stamp of the last grant before it.
+        // An answer from before the change, still on its way, is not to be taken for what holds now.
         let latest = self.recalls.entry(LeaseKey::Attributes(directory)).or_default();
         *latest = (*latest).max(stamp + 1);
+        self.doubt_listings(directory, stamp);
+    }
+
+    /// A listing from before an own change, still on its way, has not what it changed; if the directory is not held
+    /// yet, that would be nowhere else.
+    fn doubt_listings(&mut self, directory: InodeNumber, stamp: u64) {
+        if !self.holds_since(directory, stamp) {
+            self.note_recall(LeaseKey::Directory(directory), stamp);
+        }
     }
 
     /// An own operation changed the directory, as the reply with this stamp told: its times and size are not known any
@@ -473,6 +485,7 @@ impl Cache {
             known.times_stale = true;
         }
         self.note_recall(LeaseKey::Attributes(directory), stamp + 1);
+        self.doubt_listings(directory, stamp);
     }
 
     /// An own operation changed an inode, as the reply with this stamp told: its attributes are not known any more, and
@@ -493,9 +506,13 @@ impl Cache {
         self.name_changed(parent, name, Cached::Unknown, stamp);
     }
 
-    /// Replies from before the change, still on their way, are not to be taken for what holds now.
+    /// Replies from before the change, still on their way, are not to be taken for what holds now; nor is this one, if
+    /// a reply from after it has come already.
     fn name_changed(&mut self, parent: InodeNumber, name: &Name, target: Cached, stamp: u64) {
         let key = (parent, name.hash64());
+        if self.knows_later(key, name, stamp) {
+            return;
+        }
         let age = self.age(parent);
         let stamp = stamp + 1;
         if let Some(known) = self.names.get_mut(&key).filter(|known| known.age == age) {

@@ -5,6 +5,7 @@
 //! opens and reports may come in any order, and a recall, or the end of the session, between any two of them.
 //!
 //! Invariants: as soon as the file has an object, the object's size is the file's, but for what is gathered.
+//! No file that has an object, as far as is known, is given another one.
 //! Nothing of a session that has ended is believed under the next one.
 //! What the shard was told by this client is never taken back by a reply from before.
 //! Not here: the gathered bytes ([`crate::WriteBehind`]), descriptors, what the session's term is worth.
@@ -59,6 +60,8 @@ pub struct FileState {
     held: Option<Box<Held>>,
     /// The shard does not know the object yet.
     object_is_new: bool,
+    /// A program was told that it wrote, and the bytes are nowhere but in an object that the shard does not know.
+    relies_on_new_object: bool,
     /// Size or time have changed since the last report.
     dirty: bool,
     /// Of an exclusive lease that is being given up: nobody else knows the size before it was reported.
@@ -82,6 +85,7 @@ impl FileState {
             reported: 0,
             held: None,
             object_is_new: false,
+            relies_on_new_object: false,
             dirty: false,
             knows_best: false,
             was_exclusive: false,
@@ -185,15 +189,21 @@ impl FileState {
         self.mode = LeaseMode::None;
         self.held = None;
         self.object_is_new = false;
+        self.relies_on_new_object = false;
         self.knows_best = false;
         self.was_exclusive = false;
         self.reported = number;
         lost
     }
 
-    /// How the file is to be opened before it is used; `None`: it is known well enough.
+    /// How the file is to be opened before it is used; `None`: it is known well enough. A reply that was overtaken may
+    /// have left us without the right to the object that the file has.
     pub fn to_open(&self) -> Option<Access> {
-        (self.mode == LeaseMode::None).then(|| self.access())
+        (self.mode == LeaseMode::None || self.lacks_right()).then(|| self.access())
+    }
+
+    fn lacks_right(&self) -> bool {
+        self.held.is_none() && self.attributes.layout.object().is_some()
     }
 
     /// What the right has to allow for all handles.
@@ -236,10 +246,11 @@ impl FileState {
         if !self.object_is_new || told.is_some() {
             if told != before {
                 let right = told.zip(opened.capability);
+                self.let_object_go();
                 self.held = right.map(|(object, capability)| Box::new(Held { object, capability }));
             }
             self.learn_right(opened);
-            self.object_is_new = false;
+            self.object_is_known();
         }
         if !self.dirty {
             self.attributes = opened.attributes.clone();
@@ -251,7 +262,7 @@ impl FileState {
     /// dropped since. If so, and an open told of an earlier moment, that has to be asked for again. `number`: of the
     /// reports and changes made by now.
     pub fn reported_before(&mut self, report: u64, told: u64, number: u64) {
-        if report > self.changed_stamp && report > told {
+        if report > self.changed_stamp.max(self.grant_stamp) && report > told {
             self.open_anew();
             self.reported = number;
         }
@@ -266,6 +277,20 @@ impl FileState {
         self.dirty &= holds;
         self.was_exclusive = false;
         self.opened(opened, session, recalled)
+    }
+
+    /// The object is not the file's: what is in it is lost.
+    fn let_object_go(&mut self) {
+        if self.relies_on_new_object {
+            self.fail(Error::Device(errno::EIO));
+        }
+        self.held = None;
+        self.object_is_known();
+    }
+
+    fn object_is_known(&mut self) {
+        self.object_is_new = false;
+        self.relies_on_new_object = false;
     }
 
     /// The stronger of the right that is held and the one that was told, if both are to the same object.
@@ -286,6 +311,7 @@ impl FileState {
         let allowed = self.mode >= if access.writes() { LeaseMode::Exclusive } else { LeaseMode::Shared }
             && (!access.reads() || covered(Rights::READ))
             && (!access.writes() || (self.writes && covered(Rights::WRITE)))
+            && !self.lacks_right()
             && self.error.is_none();
         self.writes |= allowed && access.writes();
         allowed
@@ -353,6 +379,8 @@ impl FileState {
 
     /// Bytes were written, or gathered, up to here.
     pub fn written(&mut self, end: u64, time: Timestamp) {
+        // Without the lease the object is reported before anybody is told.
+        self.relies_on_new_object |= self.object_is_new && self.is_exclusive();
         self.attributes.size = self.attributes.size.max(end);
         self.attributes.mtime = time;
         self.dirty = true;
@@ -382,17 +410,18 @@ impl FileState {
     }
 
     /// The shard has answered a report, as this client's `number`-th report or change. `false`: the file had got
-    /// another object meanwhile, and ours is let go.
+    /// another object meanwhile, and ours is let go. If it has bytes that a program takes for written, a program is
+    /// told that they are lost.
     pub fn reported(&mut self, attributes: &Attributes, stamp: u64, number: u64) -> bool {
         let lost = self.object_is_new && attributes.layout.object() != self.object();
         if lost {
             self.mode = LeaseMode::None;
-            self.held = None;
+            self.let_object_go();
         }
+        self.object_is_known();
         self.attributes = attributes.clone();
         self.changed_stamp = stamp;
         self.reported = number;
-        self.object_is_new = false;
         self.dirty = false;
         self.knows_best = false;
         !lost
@@ -407,8 +436,7 @@ impl FileState {
         }
         let replaced = attributes.layout.object() != self.object();
         if replaced {
-            self.held = None;
-            self.object_is_new = false;
+            self.let_object_go();
         }
         self.attributes = attributes.clone();
         self.changed_stamp = stamp;

@@ -51,6 +51,17 @@ fn own_changes_count_in_whatever_order_their_replies_come() {
 }
 
 #[test]
+fn a_removal_that_is_told_before_what_made_the_name_is_not_counted_wrongly() {
+    let mut cache = heard();
+    cache.learn_attributes(&attributes(0, 10), Grants::ATTRIBUTES, 3);
+    cache.directory_became(DIRECTORY, DirectoryChange { entries: -1, ..made(30) }, 6);
+    cache.directory_became(DIRECTORY, made(20), 5);
+    assert_eq!(size_and_time(&cache), None);
+    cache.learn_attributes(&attributes(0, 30), Grants::ATTRIBUTES, 7);
+    assert_eq!(size_and_time(&cache), Some((0, 30)));
+}
+
+#[test]
 fn an_answer_from_before_an_own_change_is_not_believed() {
     let mut cache = heard();
     cache.directory_became(DIRECTORY, made(20), 5);
@@ -203,6 +214,46 @@ fn a_page_from_before_an_own_change_does_not_undo_it() {
     cache.name_removed(elsewhere, &a, 7);
     cache.learn_name(elsewhere, &a, Some((elsewhere, FileKind::Regular)), Grants::ENTRY, 7);
     assert_eq!(cache.lookup(elsewhere, &a, 1), Cached::Unknown);
+}
+
+#[test]
+fn an_own_change_that_is_told_late_does_not_undo_what_came_after() {
+    let n = Name::new(b"n").unwrap();
+    let made = Some((InodeNumber::from_raw(9), FileKind::Regular));
+    for change in [Cache::name_removed, Cache::forget_name] {
+        let mut cache = heard();
+        cache.learn_name(DIRECTORY, &n, made, Grants::ENTRY, 6);
+        change(&mut cache, DIRECTORY, &n, 5);
+        assert_eq!(known(&cache, "n"), FOUND, "it was made after the removal");
+        change(&mut cache, DIRECTORY, &n, 7);
+        assert_ne!(known(&cache, "n"), FOUND);
+    }
+    // So too when the directory is held.
+    let mut cache = heard();
+    cache.learn_page(DIRECTORY, &after(None), &page(&[], false), 4);
+    cache.learn_name(DIRECTORY, &n, made, Grants::empty(), 6);
+    cache.name_removed(DIRECTORY, &n, 5);
+    assert_eq!(known(&cache, "n"), FOUND);
+}
+
+#[test]
+fn a_listing_from_before_an_own_change_is_not_taken_for_all_names() {
+    let n = Name::new(b"n").unwrap();
+    // The shard grants the directory with the listing, and so not the name that is made next.
+    let mut cache = heard();
+    cache.directory_became(DIRECTORY, made(20), 6);
+    cache.learn_name(DIRECTORY, &n, Some((InodeNumber::from_raw(9), FileKind::Regular)), Grants::empty(), 6);
+    cache.learn_page(DIRECTORY, &after(None), &page(&[], false), 5);
+    assert_eq!(known(&cache, "n"), Cached::Unknown);
+    cache.learn_page(DIRECTORY, &after(None), &page(&["n"], false), 7);
+    assert_eq!((known(&cache, "n"), known(&cache, "x")), (FOUND, Cached::Absent));
+    // What is removed while the directory is held is known: a listing from before that counts for the rest.
+    let mut cache = heard();
+    cache.learn_complete(DIRECTORY, 4);
+    cache.directory_became(DIRECTORY, made(20), 6);
+    cache.name_removed(DIRECTORY, &n, 6);
+    cache.learn_page(DIRECTORY, &after(None), &page(&["a", "n"], false), 5);
+    assert_eq!((known(&cache, "a"), known(&cache, "n"), known(&cache, "x")), (FOUND, Cached::Absent, Cached::Absent));
 }
 
 #[test]

@@ -103,6 +103,12 @@ fn what_a_state_that_was_dropped_had_reported_is_asked_for() {
     file.reported_before(11, 10, 4);
     assert!(file.to_open().is_some());
     assert_eq!((told(&file, false, 3), told(&file, false, 4)), (None, Some(5)));
+    // It was asked for, and written since: a reply that is later still takes nothing of that.
+    file.opened_again(&reply(3, Some(object(1)), EXCLUSIVE, 12), SESSION, false);
+    file.written(30, Timestamp(1));
+    file.opened(&reply(3, Some(object(1)), EXCLUSIVE, 9), SESSION, false);
+    file.reported_before(11, 9, 5);
+    assert_eq!((file.to_open(), file.size(), file.is_dirty()), (None, 30, true));
 }
 
 #[test]
@@ -136,6 +142,52 @@ fn an_object_that_came_second_is_let_go() {
     assert_eq!(told, Some(object(1)));
     assert!(!file.reported(&attributes(9, Some(object(2))), 12, 1));
     assert_eq!((file.held(), file.to_open(), file.size()), (None, Some(Access::ReadWrite), 9));
+}
+
+#[test]
+fn an_object_that_is_let_go_with_what_a_program_wrote_is_told_of() {
+    for way in ["reported", "opened", "cut"] {
+        let mut file = opened(0, None, EXCLUSIVE);
+        file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
+        file.written(4, Timestamp(1));
+        match way {
+            "reported" => assert!(!file.reported(&attributes(9, Some(object(2))), 12, 1)),
+            "opened" => assert!(file.opened(&reply(9, Some(object(2)), Grants::OPEN, 12), SESSION, false)),
+            _ => assert!(file.changed(&attributes(9, Some(object(2))), 12, 1)),
+        }
+        assert_eq!(file.flushed(Ok(())), Err(Error::Device(errno::EIO)), "{way}");
+    }
+    // What is reported is the shard's to keep.
+    let mut file = opened(0, None, EXCLUSIVE);
+    file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
+    file.written(4, Timestamp(1));
+    assert!(file.reported(&attributes(4, Some(object(1))), 12, 1));
+    file.opened(&reply(9, Some(object(2)), Grants::OPEN, 13), SESSION, false);
+    assert_eq!(file.flushed(Ok(())), Ok(()));
+}
+
+#[test]
+fn a_file_that_has_an_object_is_given_no_other() {
+    // The reply to an open is overtaken by a report that found another object, or by a change after the session ended.
+    for ended in [false, true] {
+        let mut file = opened(0, None, Grants::OPEN);
+        let session = if ended { NEXT_SESSION } else { SESSION };
+        if ended {
+            file.lose_session(NEXT_SESSION, false, 1);
+            file.changed(&attributes(9, Some(object(2))), 12, 2);
+        } else {
+            file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
+            file.written(4, Timestamp(1));
+            file.reported(&attributes(9, Some(object(2))), 12, 1);
+        }
+        let late = Opened { session, ..reply(9, Some(object(2)), EXCLUSIVE, 11) };
+        file.opened(&late, session, false);
+        assert_eq!((file.held(), file.to_open()), (None, Some(Access::ReadWrite)), "ended: {ended}");
+        assert!(!file.open_again_unasked(Access::ReadWrite));
+        let again = Opened { session, ..reply(9, Some(object(2)), EXCLUSIVE, 13) };
+        file.opened_again(&again, session, false);
+        assert_eq!((file.object(), file.to_open()), (Some(object(2)), None));
+    }
 }
 
 #[test]

@@ -139,12 +139,13 @@ impl State {
         self.commit(inner).map(|_| ())
     }
 
-    /// Reports object, size and time to the shard, if they have changed. `false`: the file had got another object
-    /// meanwhile.
+    /// Reports object, size and time to the shard, if they have changed, with all that was gathered: the size that the
+    /// object has without it is not the file's. `false`: the file had got another object meanwhile.
     pub(super) fn commit(&mut self, inner: &Inner) -> Result<bool> {
         if self.known.report().is_none() {
             return Ok(true);
         }
+        self.send_all(inner)?;
         self.freshen(inner)?;
         let Some(request) = self.known.report() else { return Ok(true) };
         let inode = self.known.inode();
