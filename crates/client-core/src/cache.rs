@@ -245,7 +245,7 @@ impl Cache {
     fn take_name(&mut self, parent: InodeNumber, name: &Name, target: Cached, grants: Grants, stamp: u64) -> bool {
         let key = (parent, name.hash64());
         let age = self.age(parent);
-        let known = self.names.get(&key).filter(|known| known.age == age && known.name == *name);
+        let known = self.known(key, name, age);
         if known.is_some_and(|known| known.stamp > stamp) {
             return false;
         }
@@ -261,6 +261,11 @@ impl Cache {
             self.keep_name(key, CachedName { name: name.clone(), target, age, stamp, by_directory: true });
         }
         held
+    }
+
+    /// What is known of the name since the directory is of this age.
+    fn known(&self, key: (InodeNumber, u64), name: &Name, age: u64) -> Option<&CachedName> {
+        self.names.get(&key).filter(|known| known.age == age && known.name == *name)
     }
 
     fn keep_name(&mut self, key: (InodeNumber, u64), known: CachedName) {
@@ -437,7 +442,7 @@ impl Cache {
     fn learn_listed(&mut self, directory: InodeNumber, name: &Name, target: Cached, stamp: u64) {
         let key = (directory, name.hash64());
         let age = self.age(directory);
-        let known = self.names.get(&key).filter(|known| known.age == age && known.name == *name);
+        let known = self.known(key, name, age);
         if known_apart(known, target) || known.is_some_and(|known| known.stamp > stamp) {
             return;
         }
@@ -510,10 +515,11 @@ impl Cache {
     /// a reply from after it has come already.
     fn name_changed(&mut self, parent: InodeNumber, name: &Name, target: Cached, stamp: u64) {
         let key = (parent, name.hash64());
-        if self.knows_later(key, name, stamp) {
+        let age = self.age(parent);
+        // From a later reply than this one.
+        if self.known(key, name, age).is_some_and(|known| known.stamp > stamp) {
             return;
         }
-        let age = self.age(parent);
         let stamp = stamp + 1;
         if let Some(known) = self.names.get_mut(&key).filter(|known| known.age == age) {
             known.target = if known.name == *name { target } else { Cached::Unknown };
