@@ -264,7 +264,7 @@ impl Cache {
     }
 
     /// What is known of the name since the directory is of this age.
-    fn known(&self, key: (InodeNumber, u64), name: &Name, age: u64) -> Option<&CachedName> {
+    fn known(&self, key: (InodeNumber, u64), name: &Name, age: u32) -> Option<&CachedName> {
         self.names.get(&key).filter(|known| known.age == age && known.name == *name)
     }
 
