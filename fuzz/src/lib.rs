@@ -25,6 +25,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("welcome", targets::welcome),
     ("data_request", targets::data_request),
     ("data_reply", targets::data_reply),
+    ("shared_memory", targets::shared_memory),
     ("capability", targets::capability),
     ("name", targets::name),
     ("map", targets::map),

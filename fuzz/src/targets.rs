@@ -7,7 +7,7 @@ use weft_client::{Instance, KeyFile};
 use weft_metadata::back::Inode;
 use weft_node::NodeConfig;
 use weft_protocol::capability::CAPABILITY_BYTES;
-use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES, REQUEST_BYTES};
+use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
 use weft_protocol::handshake::{ClientHello, ClientProof, ServerHello, Welcome};
 use weft_protocol::limits::{BULK_BYTES_MAX, CONTROL_BODY_BYTES_MAX, FILE_BYTES_MAX, NAME_BYTES_MAX};
 use weft_protocol::message::Message;
@@ -87,6 +87,12 @@ pub fn data_reply(bytes: &[u8]) -> bool {
         assert_eq!(Error::from_data_status(status), error, "status {:#x} becomes {status:#x}", reply.status);
     }
     true
+}
+
+/// What a client says of the memory that it lends.
+pub fn shared_memory(bytes: &[u8]) -> bool {
+    let bytes: [u8; SHARED_MEMORY_BYTES] = padded(bytes);
+    SharedMemory::decode(&bytes).encode() == bytes
 }
 
 /// A capability, in a data header and in a message.

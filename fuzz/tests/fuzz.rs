@@ -110,6 +110,7 @@ fn decoders_know_their_golden_bytes() {
             Some("ClientProof") => targets::client_proof(&bytes),
             Some("Welcome") => targets::welcome(&bytes),
             Some("DataRequest") => targets::data_request(&bytes),
+            Some("SharedMemory") => targets::shared_memory(&bytes),
             Some("DataReply") => targets::data_reply(&bytes),
             Some("Capability") => targets::capability(&bytes) || line == "Capability.message",
             Some("Frame") => targets::frames(&bytes),
