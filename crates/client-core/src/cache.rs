@@ -253,7 +253,7 @@ impl Cache {
             self.keep_name(key, CachedName { name: name.clone(), target, age, stamp, by_directory: false });
             return true;
         }
-        let held = self.directories.get(&parent).is_some_and(|held| held.age == age && held.since <= stamp);
+        let held = self.holds_since(parent, stamp);
         if !held {
             self.names.remove(&key);
             self.not_all_known(parent);

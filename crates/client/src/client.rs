@@ -28,8 +28,8 @@ pub enum Way {
     /// The shortest: a descriptor of the object where the server is on this node, else a Unix socket there, else TCP.
     #[default]
     Auto,
-    /// Unix socket to servers of this node, no descriptors; TCP to others. Where client and server may read each
-    /// other's memory, large transfers go that way and only their headers through the socket.
+    /// Unix socket to servers of this node, no descriptors; TCP to others. Where the server may read our
+    /// memory, it takes large writes out of that, and only their headers go through the socket.
     Unix,
     /// As `Unix`, with all bytes through the socket.
     Stream,

@@ -76,7 +76,7 @@ pub enum WayName {
     /// The shortest there is
     Auto,
     /// Unix sockets to nodes of this machine, TCP to others; large
-    /// transfers from memory to memory where the kernel allows it
+    /// writes taken out of memory where the kernel allows it
     Unix,
     /// As unix, with all bytes through the sockets
     Stream,
