@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{AttributeChanges, Error, InodeNumber, Name};
 use weft_client::{Client, File, OpenOptions, Way};
-use weft_tests::{FileSystem, Proxy, Wanted};
+use weft_tests::{FileSystem, Held, Proxy, Wanted};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: false });
@@ -168,8 +168,8 @@ fn cuts_of_two_clients_do_not_wait_for_each_other() {
     assert!(began.elapsed() < Duration::from_secs(5), "a session was ended over it");
 }
 
-#[test]
-fn what_a_call_did_that_was_sent_again_is_not_learnt_over_what_came_after() {
+/// A name is removed, and made again before its removal is answered: `let_go` gets that answer.
+fn made_again_before_its_removal_is_answered(let_go: impl FnOnce(Held)) {
     let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
     let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
     let (client, me) = (fs.client_behind(&proxy), FileSystem::me());
@@ -183,10 +183,9 @@ fn what_a_call_did_that_was_sent_again_is_not_learnt_over_what_came_after() {
         proxy.hold_next_reply();
         let removal = scope.spawn(|| client.unlink(&me, ROOT, &name));
         let held = proxy.held();
-        // It is removed, and made again before its removal is answered.
         let anew = Some(CreateFile { mode: 0o644, exclusive: true });
         let (again, _) = client.open_at(&me, ROOT, &name, BOTH, anew).unwrap();
-        drop(held);
+        let_go(held);
         removal.join().unwrap().unwrap();
         assert_eq!(client.lookup(&me, ROOT, &name).unwrap().attributes.inode, again.inode());
         let root = client.attributes(&me, ROOT).unwrap().attributes;
@@ -196,26 +195,13 @@ fn what_a_call_did_that_was_sent_again_is_not_learnt_over_what_came_after() {
 }
 
 #[test]
+fn what_a_call_did_that_was_sent_again_is_not_learnt_over_what_came_after() {
+    made_again_before_its_removal_is_answered(drop);
+}
+
+#[test]
 fn a_removal_that_is_answered_late_is_not_learnt_over_what_came_after() {
-    let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
-    let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
-    let (client, me) = (fs.client_behind(&proxy), FileSystem::me());
-    let text = "file".repeat(25);
-    let name = Name::new(text.as_bytes()).unwrap();
-    client.attributes(&me, ROOT).unwrap();
-    open(&client, &text, BOTH).close().unwrap();
-    std::thread::scope(|scope| {
-        proxy.hold_next_reply();
-        let removal = scope.spawn(|| client.unlink(&me, ROOT, &name));
-        let held = proxy.held();
-        let anew = Some(CreateFile { mode: 0o644, exclusive: true });
-        let (again, _) = client.open_at(&me, ROOT, &name, BOTH, anew).unwrap();
-        held.pass_on();
-        removal.join().unwrap().unwrap();
-        assert_eq!(client.lookup(&me, ROOT, &name).unwrap().attributes.inode, again.inode());
-        assert_eq!(client.attributes(&me, ROOT).unwrap().attributes.size, 1);
-        again.close().unwrap();
-    });
+    made_again_before_its_removal_is_answered(Held::pass_on);
 }
 
 #[test]
