@@ -511,6 +511,13 @@ impl Cache {
         self.name_changed(parent, name, Cached::Unknown, stamp);
     }
 
+    /// The reply with this stamp may be of the first time that a change of the name was sent: what it stands for, and
+    /// what became of its directory, may be something else by now.
+    pub fn doubt_name(&mut self, parent: InodeNumber, name: &Name, stamp: u64) {
+        self.directory_changed(parent, stamp);
+        self.forget_name(parent, name, stamp);
+    }
+
     /// Replies from before the change, still on their way, are not to be taken for what holds now; nor is this one, if
     /// a reply from after it has come already.
     fn name_changed(&mut self, parent: InodeNumber, name: &Name, target: Cached, stamp: u64) {

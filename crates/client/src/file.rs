@@ -143,9 +143,7 @@ impl Client {
                 valid = cache.learn_made((parent, name), &attributes, grants, stamp, now_ms);
             } else {
                 if resent {
-                    // The answer may be of the first time: the name may be another's by now.
-                    cache.directory_changed(parent, stamp);
-                    cache.forget_name(parent, name, stamp);
+                    cache.doubt_name(parent, name, stamp);
                 } else {
                     cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
                 }

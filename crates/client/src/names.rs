@@ -225,10 +225,8 @@ impl Inner {
         let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
         if let Some(mut cache) = self.cache_for(session) {
             if resent {
-                // The answer may be of the first time: the name may be another's by now.
                 cache.forget_attributes(attributes.inode, stamp);
-                cache.directory_changed(parent, stamp);
-                cache.forget_name(parent, name, stamp);
+                cache.doubt_name(parent, name, stamp);
             } else {
                 let directories = i32::from(attributes.kind == FileKind::Directory);
                 let change = DirectoryChange { entries: 1, directories, time: attributes.ctime };
@@ -402,9 +400,7 @@ impl Client {
         self.0.name_gone(inode, links);
         let Some(mut cache) = self.0.cache_for(answer.session) else { return Ok(()) };
         if answer.resent {
-            // The answer may be of the first time: the name may be there again by now.
-            cache.directory_changed(parent, answer.stamp);
-            cache.forget_name(parent, name, answer.stamp);
+            cache.doubt_name(parent, name, answer.stamp);
         } else {
             cache.directory_became(parent, DirectoryChange { entries: -1, directories, time }, answer.stamp);
             cache.name_removed(parent, name, answer.stamp);

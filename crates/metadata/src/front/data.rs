@@ -27,6 +27,15 @@ fn writes_through(holder: Holder) -> bool {
     holder.mode != LeaseMode::Exclusive && holder.writing
 }
 
+/// The lease that an open gets. `allowed`: nothing forbids more than to have the file open.
+fn mode_of_open(flags: OpenFlags, allowed: bool) -> LeaseMode {
+    match (allowed && !flags.direct, flags.access.writes()) {
+        (true, true) => LeaseMode::Exclusive,
+        (true, false) => LeaseMode::Shared,
+        (false, _) => LeaseMode::Open,
+    }
+}
+
 impl<K: KeyValue> Shard<K> {
     /// Registers an open, with the strongest lease that may be. The opens of others were made compatible before.
     pub(super) fn grant_data(&mut self, session: SessionId, inode: InodeNumber, flags: OpenFlags) -> Grants {
@@ -44,11 +53,8 @@ impl<K: KeyValue> Shard<K> {
         let writes = flags.access.writes();
         // The size that is told beside a lease has to be true: of a dead writer's file it is not known yet.
         let recovering = self.recovering.contains_key(&inode);
-        let granted = match (flags.direct || claimed || recovering, writes) {
-            (false, true) if alone => LeaseMode::Exclusive,
-            (false, false) if shareable => LeaseMode::Shared,
-            _ => LeaseMode::Open,
-        };
+        let unopposed = if writes { alone } else { shareable };
+        let granted = mode_of_open(flags, unopposed && !claimed && !recovering);
         let mode = own.map_or(granted, |own| own.mode.max(granted));
         let writing = writes || own.is_some_and(|own| own.writing);
         let unreported = mode == LeaseMode::Exclusive && own.is_some_and(|own| writes_through(own) || own.unreported);
@@ -64,11 +70,7 @@ impl<K: KeyValue> Shard<K> {
             return Grants::empty();
         }
         let writing = flags.access.writes();
-        let mode = match (flags.direct, writing) {
-            (true, _) => LeaseMode::Open,
-            (false, true) => LeaseMode::Exclusive,
-            (false, false) => LeaseMode::Shared,
-        };
+        let mode = mode_of_open(flags, true);
         let stamp = self.next_grant_stamp();
         self.leases.set(LeaseKey::Data(inode), Holder { session, mode, writing, unreported: false, stamp });
         let mut granted = bits_of(mode);
