@@ -202,11 +202,11 @@ async fn closed(io: &Io, file: &Rc<OpenFile>) {
 
 impl Handle {
     fn new(io: &Io, file: Rc<OpenFile>, options: Options) -> Self {
-        Self { io: io.clone(), file, options, reader: Reader::new(), position: 0 }
+        Self { io: io.clone(), file, options, reader: Reader::default(), position: 0 }
     }
 
     async fn close(mut self) {
-        self.reader.drop_coming(&self.io).await;
+        self.reader.end_stream(&self.io).await;
         closed(&self.io, &self.file).await;
     }
 
@@ -312,14 +312,23 @@ impl Handle {
                 buffer[..count].fill(0);
                 Ok(count)
             }
-            ReadVia::Server { held, size: Some(size) } if !options.direct => {
-                reader.read(io, &Source { inode: file.inode, held, size, version }, buffer, offset).await
-            }
-            ReadVia::Server { held, .. } => {
-                let read = request(file.inode, DataOperation::Read, held, offset, buffer.len());
+            ReadVia::Server { held, size } => {
+                let vouched = size.map_or(u64::MAX, |size| size.saturating_sub(offset));
+                let wanted = usize::try_from(vouched).unwrap_or(usize::MAX).min(buffer.len());
+                let buffer = &mut buffer[..wanted];
+                let mut have = 0;
+                if let Some(size) = size.filter(|_| !options.direct) {
+                    have = reader.read(io, &Source { inode: file.inode, held, size, version }, buffer, offset).await?;
+                }
+                if have == wanted {
+                    return Ok(wanted);
+                }
+                let read = request(file.inode, DataOperation::Read, held, offset + have as u64, wanted - have);
                 let (_, bytes) = io.data(read, &[], None).await?;
-                buffer[..bytes.len()].copy_from_slice(&bytes);
-                Ok(bytes.len())
+                let (came, hole) = buffer[have..].split_at_mut(bytes.len());
+                came.copy_from_slice(&bytes);
+                hole.fill(0);
+                Ok(if size.is_some() { wanted } else { bytes.len() })
             }
         }
     }

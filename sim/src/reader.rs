@@ -1,20 +1,37 @@
-//! How one handle of a simulated client reads: windows of the file at hand, and the next one on its way.
+//! How one handle of a simulated client reads: a block at hand for small requests, and what a sequential reader wants
+//! next on its way.
 //!
-//! The steps are those of `crates/client/src/reader.rs`; what is read ahead decides [`ReadAhead`].
+//! The steps are those of `crates/client/src/reader.rs`; what is asked for ahead decide [`ReadAhead`] and [`Lane`].
 
-use crate::file::{BUFFER_BYTES, request};
+use crate::file::request;
 use crate::process::{Io, Ticket};
-use weft_client_core::{Held, ReadAhead, Window};
+use std::collections::VecDeque;
+use weft_client_core::{Held, Lane, Pace, ReadAhead, Window};
 use weft_protocol::data::DataOperation;
 use weft_protocol::{InodeNumber, Result};
 
+/// As the constants of the same names in the client and its connections, small enough that files are longer.
+const PACE: Pace = Pace { first_bytes: 16, ahead_bytes: 60, turn_bytes: 24 };
+const SMALL_BYTES: usize = 10;
+const BLOCK_BYTES: usize = 20;
+
 /// State of one handle's reads.
+#[derive(Default)]
 pub struct Reader {
     ahead: ReadAhead,
-    /// The file's data version that the windows are of.
+    /// The file's data version that block and stream are of.
     version: u64,
-    block: Option<(u64, Vec<u8>)>,
-    coming: Option<(Window, Ticket)>,
+    block: (u64, Vec<u8>),
+    stream: Option<Stream>,
+}
+
+/// Bytes on their way.
+struct Stream {
+    lane: Lane,
+    connection: u64,
+    turns: VecDeque<(Window, Ticket)>,
+    /// Of the turn that has come: what was not taken yet.
+    come: VecDeque<u8>,
 }
 
 /// What a read of one file needs to know.
@@ -26,46 +43,74 @@ pub struct Source {
     pub version: u64,
 }
 
-impl Reader {
-    pub fn new() -> Self {
-        let window_bytes = u32::try_from(BUFFER_BYTES).unwrap_or(u32::MAX);
-        Self { ahead: ReadAhead::new(window_bytes), version: 0, block: None, coming: None }
+impl Stream {
+    async fn ask(&mut self, io: &Io, source: &Source, wanted: usize) -> Result<()> {
+        while let Some(window) = self.lane.next(source.size, wanted as u64, &PACE) {
+            io.ensure_term(source.inode.shard()).await?;
+            let read = request(source.inode, DataOperation::Read, source.held, window.offset, window.bytes as usize);
+            self.turns.push_back((window, io.start_data(self.connection, read, Vec::new())));
+            self.lane.asked += u64::from(window.bytes);
+        }
+        Ok(())
     }
 
-    /// Reads up to the file's end.
+    /// Takes what comes next, up to so many bytes. `None`: the connection broke, or the right to read is void.
+    async fn take(&mut self, io: &Io, bytes: usize) -> Option<Vec<u8>> {
+        if self.come.is_empty() {
+            let (window, ticket) = self.turns.pop_front()?;
+            let (_, mut bytes) = io.finish_data(ticket).await?.ok()?;
+            // The lease vouches for the size: what the object does not have of it is a hole.
+            bytes.resize(window.bytes as usize, 0);
+            self.come = bytes.into();
+        }
+        let count = bytes.min(self.come.len());
+        self.lane.taken += count as u64;
+        Some(self.come.drain(..count).collect())
+    }
+
+    async fn end(self, io: &Io) {
+        for (_, ticket) in self.turns {
+            io.finish_data(ticket).await;
+        }
+    }
+}
+
+impl Reader {
+    /// What is on its way is not wanted any more.
+    pub async fn end_stream(&mut self, io: &Io) {
+        if let Some(stream) = self.stream.take() {
+            stream.end(io).await;
+        }
+    }
+
+    /// Fills `into`, whose bytes the file has, from what is at hand or on its way. Returns how many have been read.
     pub async fn read(&mut self, io: &Io, source: &Source, into: &mut [u8], offset: u64) -> Result<usize> {
         if self.version != source.version {
-            self.drop_coming(io).await;
-            self.block = None;
+            self.end_stream(io).await;
+            self.block.1.clear();
             self.version = source.version;
         }
-        let wanted = usize::try_from(source.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
-        let sequential = self.ahead.note(offset, wanted as u64);
+        let on_its_way = self.stream.as_ref().is_some_and(|stream| stream.lane.leads_to(offset));
+        let at_hand = self.copy_from_block(&mut [0], offset).is_some();
+        let sequential = self.ahead.note(offset, into.len() as u64, on_its_way || at_hand);
         let mut have = 0;
-        while have < wanted {
+        while have < into.len() {
             let position = offset + have as u64;
-            let rest = &mut into[have..wanted];
+            let rest = &mut into[have..];
             if let Some(count) = self.copy_from_block(rest, position) {
                 have += count;
-            } else if !self.take_coming(io, source, position).await? {
-                if !sequential {
-                    let read = request(source.inode, DataOperation::Read, source.held, position, rest.len());
-                    let (_, bytes) = io.data(read, &[], None).await?;
-                    rest[..bytes.len()].copy_from_slice(&bytes);
-                    return Ok(have + bytes.len());
-                }
-                self.start(io, source, position).await?;
+            } else if self.streams_at(io, position, sequential).await {
+                let Some(count) = self.take(io, source, rest, position).await else { break };
+                have += count;
+            } else {
+                break;
             }
         }
-        if sequential && wanted > 0 && self.coming.is_none() {
-            let next = self.block.as_ref().map_or(offset, |(start, bytes)| start + bytes.len() as u64);
-            self.start(io, source, next).await?;
-        }
-        Ok(wanted)
+        Ok(have)
     }
 
     fn copy_from_block(&self, into: &mut [u8], position: u64) -> Option<usize> {
-        let (start, bytes) = self.block.as_ref()?;
+        let (start, bytes) = &self.block;
         let from = usize::try_from(position.checked_sub(*start)?).ok()?;
         let bytes = bytes.get(from..).filter(|bytes| !bytes.is_empty())?;
         let count = bytes.len().min(into.len());
@@ -73,46 +118,42 @@ impl Reader {
         Some(count)
     }
 
-    /// Sends for the window at `offset`.
-    async fn start(&mut self, io: &Io, source: &Source, offset: u64) -> Result<()> {
-        if let Some(window) = self.ahead.window(offset, source.size) {
-            io.ensure_term(source.inode.shard()).await?;
-            let read = request(source.inode, DataOperation::Read, source.held, window.offset, window.bytes as usize);
-            self.coming = Some((window, io.start_data(io.new_connection(), read, Vec::new())));
+    /// Whether the bytes at `position` are on their way, or will be.
+    async fn streams_at(&mut self, io: &Io, position: u64, sequential: bool) -> bool {
+        if self.stream.as_ref().is_some_and(|stream| !stream.lane.leads_to(position)) {
+            self.end_stream(io).await;
         }
-        Ok(())
+        if self.stream.is_none() && sequential {
+            let (lane, connection) = (Lane::at(position), io.new_connection());
+            self.stream = Some(Stream { lane, connection, turns: VecDeque::new(), come: VecDeque::new() });
+        }
+        self.stream.is_some()
     }
 
-    /// Waits for the window on its way, if `position` lies in it, and makes it the one at hand. `false`: there is none.
-    async fn take_coming(&mut self, io: &Io, source: &Source, position: u64) -> Result<bool> {
-        let Some((window, _)) = self.coming else { return Ok(false) };
-        let end = window.offset + u64::from(window.bytes);
-        if position < window.offset || position >= end {
-            self.drop_coming(io).await;
-            return Ok(false);
+    async fn take(&mut self, io: &Io, source: &Source, rest: &mut [u8], position: u64) -> Option<usize> {
+        let taken = self.try_take(io, source, rest, position).await;
+        let at_end = self.stream.as_ref().is_some_and(|stream| stream.lane.taken == source.size);
+        if taken.is_none() || at_end {
+            self.end_stream(io).await;
         }
-        let Some((_, ticket)) = self.coming.take() else { return Ok(false) };
-        let (_, mut bytes) = match io.finish_data(ticket).await {
-            Some(told) => told?,
-            None => {
-                let bytes = window.bytes as usize;
-                let again = request(source.inode, DataOperation::Read, source.held, window.offset, bytes);
-                io.data(again, &[], None).await?
-            }
-        };
-        // The lease vouches for the size: what the object does not have of it is a hole.
-        bytes.resize(window.bytes as usize, 0);
-        self.block = Some((window.offset, bytes));
-        if end < source.size {
-            self.start(io, source, end).await?;
-        }
-        Ok(true)
+        taken
     }
 
-    /// What was asked for ahead is not wanted any more.
-    pub async fn drop_coming(&mut self, io: &Io) {
-        if let Some((_, ticket)) = self.coming.take() {
-            io.finish_data(ticket).await;
+    async fn try_take(&mut self, io: &Io, source: &Source, rest: &mut [u8], position: u64) -> Option<usize> {
+        let stream = self.stream.as_mut()?;
+        let skipped = usize::try_from(position - stream.lane.taken).unwrap_or(usize::MAX);
+        stream.ask(io, source, skipped + rest.len()).await.ok()?;
+        if skipped == 0 && rest.len() > SMALL_BYTES {
+            let bytes = stream.take(io, rest.len()).await?;
+            rest[..bytes.len()].copy_from_slice(&bytes);
+            return Some(bytes.len());
         }
+        let start = stream.lane.taken;
+        let mut block = stream.take(io, if skipped > 0 { skipped } else { BLOCK_BYTES }).await?;
+        while block.len() < skipped {
+            block.extend(stream.take(io, skipped - block.len()).await?);
+        }
+        self.block = (start, block);
+        Some(0)
     }
 }

@@ -126,7 +126,12 @@ impl Storage {
                 let to = (from + request.bytes as usize).min(object.bytes.len());
                 told = Bytes(object.bytes[from..to].to_vec());
             }
-            DataOperation::Stat | DataOperation::Sync | DataOperation::Descriptor | DataOperation::Share => {}
+            DataOperation::Stat
+            | DataOperation::Sync
+            | DataOperation::Descriptor
+            | DataOperation::Share
+            | DataOperation::OpenPipe
+            | DataOperation::ReadPiped => {}
         }
         let (size, mtime) = (object.bytes.len() as u64, object.mtime);
         if refused {

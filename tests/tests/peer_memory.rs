@@ -191,3 +191,31 @@ fn memory_that_is_not_lent_is_not_written_to_files() {
     assert_eq!(contents(&client, before.len())[..100_000], after);
     client.close().unwrap();
 }
+
+#[test]
+fn a_client_that_asks_for_more_than_its_pipe_holds_loses_its_own_connection() {
+    let fs = one_node(None);
+    let client = fs.client(Way::Unix);
+    let bytes = pattern(LARGE, 1);
+    let file = open(&client, OpenOptions::WRITE);
+    file.write_at(&bytes, 0).unwrap();
+    file.close().unwrap();
+
+    let raw = Raw::new(&fs, &client);
+    let read = DataRequest { operation: DataOperation::ReadPiped, bytes: 1 << 20, ..raw.request };
+    raw.socket.send_all(&read.encode()).unwrap();
+    assert!(raw.reply().is_none(), "there is no pipe");
+
+    let raw = Raw::new(&fs, &client);
+    raw.socket.send_all(&DataRequest { operation: DataOperation::OpenPipe, ..raw.request }.encode()).unwrap();
+    let mut header = [0; REPLY_BYTES];
+    let end = weft_transport::pass::receive_descriptor(&raw.socket, &mut header).unwrap();
+    assert!(end.is_some() && DataReply::decode(&header).unwrap().size >= 512 << 10);
+    for _ in 0..2 {
+        raw.socket.send_all(&read.encode()).unwrap();
+    }
+    while raw.reply().is_some() {}
+    drop(end);
+    assert_eq!(contents(&client, LARGE), bytes, "others are served");
+    client.close().unwrap();
+}

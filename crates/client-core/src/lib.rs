@@ -13,5 +13,5 @@ mod write_behind;
 pub use cache::{Cache, Cached, DirectoryChange, Dropped};
 pub use file_state::{FileState, Held, Opened};
 pub use look_ahead::{LookAhead, PageAhead};
-pub use read_ahead::{ReadAhead, Window};
+pub use read_ahead::{Lane, Pace, ReadAhead, Window};
 pub use write_behind::{Taken, WriteBehind};

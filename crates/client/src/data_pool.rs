@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use weft_protocol::data::{DataReply, DataRequest};
 use weft_protocol::limits::DATA_CONNECTIONS_PER_SESSION_MAX;
 use weft_protocol::{Error, Result};
-use weft_transport::{BulkConnection, NotStarted, Passed, SocketKind};
+use weft_transport::{Ahead, BulkConnection, NotStarted, Passed, SocketKind};
 
 /// Connections kept when nobody uses them.
 const IDLE_MAX: usize = 8;
@@ -187,8 +187,20 @@ impl BulkConnection for Pooled {
         self.bulk.write(request, from)
     }
 
-    fn start_read(&mut self, request: &DataRequest, into: Vec<u8>) -> weft_transport::Result<()> {
-        self.bulk.start_read(request, into)
+    fn ask(&mut self, request: &DataRequest) -> weft_transport::Result<()> {
+        self.bulk.ask(request)
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> weft_transport::Result<usize> {
+        self.bulk.receive(into)
+    }
+
+    fn discard(&mut self) -> weft_transport::Result<()> {
+        self.bulk.discard()
+    }
+
+    fn ahead(&self) -> Ahead {
+        self.bulk.ahead()
     }
 
     fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted> {

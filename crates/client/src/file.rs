@@ -1,22 +1,20 @@
 //! Open files.
 //!
 //! Ways that bytes go, the shortest that is open first: gathered bytes in this process; a descriptor of the object's
-//! file (same node, under a lease); windows read ahead; straight between the caller's memory and the server.
+//! file (same node, under a lease); bytes asked for ahead; straight between the caller's memory and the server.
 
 use crate::calls::Answer;
 use crate::client::{Client, Inner};
-use crate::data_calls::{read_descriptor, request};
+use crate::data_calls::read_descriptor;
 use crate::link::lock;
 use crate::names::{Entry, Told};
 use crate::open_inode::{FlushFor, OpenInode, ReadVia};
 use crate::opens::Opening;
-use crate::reader::{DESCRIPTOR_SMALL_BYTES, Reader, Source};
+use crate::reader::{Reader, SMALL_BYTES, Source, read_object};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use weft_client_core::{Cached, Opened};
-use weft_protocol::data::DataOperation;
-use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, ShardRequest};
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
@@ -52,7 +50,7 @@ struct Handle {
     options: OpenOptions,
     /// Who opened it.
     who: Arc<Credentials>,
-    /// Rank 0: taken before the inode's state, held across data requests of this handle's own windows.
+    /// Rank 0: taken before the inode's state, held across data requests of what this handle asks for ahead.
     reader: Mutex<Reader>,
 }
 
@@ -208,7 +206,7 @@ impl Client {
     }
 
     fn handle(&self, who: &Arc<Credentials>, open: Arc<OpenInode>, options: OpenOptions) -> File {
-        let reader = Mutex::new(Reader::new(self.0.buffer_bytes));
+        let reader = Mutex::new(Reader::default());
         File(Arc::new(Handle { inner: Arc::clone(&self.0), open, options, who: Arc::clone(who), reader }))
     }
 }
@@ -314,7 +312,7 @@ impl Handle {
                 buffer.get_mut(..count).unwrap_or_default().fill(0);
                 Ok(count)
             }
-            ReadVia::Descriptor { file, leased: true } if !options.direct && buffer.len() <= DESCRIPTOR_SMALL_BYTES => {
+            ReadVia::Descriptor { file, leased: true } if !options.direct && buffer.len() <= SMALL_BYTES => {
                 lock(reader).read_descriptor(inner, &file, version, buffer, offset)
             }
             ReadVia::Descriptor { file, .. } => {
@@ -322,21 +320,15 @@ impl Handle {
                 inner.counters.descriptor_read_bytes.fetch_add(count as u64, Ordering::Relaxed);
                 Ok(count)
             }
-            ReadVia::Server { held, size: Some(size) } if !options.direct && buffer.len() < inner.buffer_bytes => {
+            ReadVia::Server { held, size: None } => read_object(inner, open.inode, held, buffer, offset),
+            ReadVia::Server { held, size: Some(size) } => {
+                let wanted = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+                let buffer = buffer.get_mut(..wanted).unwrap_or_default();
                 let source = Source { inode: open.inode, held, size, version };
-                lock(reader).read(inner, &source, buffer, offset)
-            }
-            ReadVia::Server { held, .. } => {
-                let mut have = 0;
-                for piece in buffer.chunks_mut(BULK_BYTES_MAX as usize) {
-                    let request = request(open.inode, DataOperation::Read, held, offset + have as u64, piece.len());
-                    let reply = inner.data_read(&request, piece)?;
-                    have += reply.bulk_bytes as usize;
-                    if (reply.bulk_bytes as usize) < piece.len() {
-                        break;
-                    }
-                }
-                Ok(have)
+                let have = if options.direct { 0 } else { lock(reader).read(inner, &source, buffer, offset)? };
+                let rest = buffer.get_mut(have..).unwrap_or_default();
+                read_object(inner, open.inode, held, rest, offset + have as u64)?;
+                Ok(wanted)
             }
         }
     }

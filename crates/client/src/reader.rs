@@ -1,9 +1,9 @@
-//! How one handle reads: windows of the file at hand, and the next one on its way.
+//! How one handle reads: a block at hand for small requests, and what a sequential reader wants next on its way.
 //!
-//! Sketch for a sequential reader with small requests: one data request per window (1 MiB), sent while the window
-//! before is being copied out; one copy from the kernel into the window, one from the window to the caller. Through a
-//! passed descriptor: one `pread` per window of [`DESCRIPTOR_WINDOW_BYTES`], which the processor's cache still has when
-//! it is copied out.
+//! Sketch for a sequential reader: data requests of a turn each ([`Ahead`]), sent ahead; their bytes wait in the
+//! connection. A request takes them straight into the caller's memory: one copy, out of the kernel. A small one
+//! ([`SMALL_BYTES`]) takes them from a block of [`BLOCK_BYTES`], which the processor's cache still has when it is
+//! copied out. Through a passed descriptor: one `pread` per block.
 
 use crate::client::Inner;
 use crate::data_calls::{Held, read_descriptor, request};
@@ -11,46 +11,42 @@ use crate::link::Link;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weft_client_core::{ReadAhead, Window};
+use weft_client_core::{Lane, Pace, ReadAhead};
 use weft_protocol::data::DataOperation;
+use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::{InodeNumber, Result};
-use weft_transport::BulkConnection;
+use weft_transport::{Ahead, BulkConnection};
 
-/// What small sequential requests read or write through a descriptor at once, bytes.
-pub(crate) const DESCRIPTOR_WINDOW_BYTES: usize = 128 << 10;
-/// Requests up to this many bytes are small for a descriptor: a call costs more than copying them once more.
-pub(crate) const DESCRIPTOR_SMALL_BYTES: usize = 16 << 10;
+/// What small sequential requests read or write at once, bytes.
+pub(crate) const BLOCK_BYTES: usize = 128 << 10;
+/// What is asked for at first.
+const FIRST_BYTES: u64 = 256 << 10;
+/// Requests up to this many bytes are small: a call costs more than copying them once more.
+pub(crate) const SMALL_BYTES: usize = 16 << 10;
 
 /// State of one handle's reads.
+#[derive(Default)]
 pub(crate) struct Reader {
     ahead: ReadAhead,
-    /// The inode's data version that the windows are of.
+    /// The inode's data version that block and stream are of.
     version: u64,
-    block: Option<Block>,
-    coming: Option<Coming>,
-    spare: Vec<Vec<u8>>,
+    block: Block,
+    stream: Option<Stream>,
 }
 
+/// Bytes of the file at hand.
+#[derive(Default)]
 struct Block {
     offset: u64,
     bytes: usize,
     memory: Vec<u8>,
 }
 
-/// A window on its way.
-struct Coming {
-    window: Window,
+/// Bytes on their way.
+struct Stream {
+    lane: Lane,
     link: Arc<Link>,
     connection: Box<dyn BulkConnection>,
-}
-
-/// When a window is needed.
-#[derive(Clone, Copy)]
-enum When {
-    /// By the call that sends for it.
-    Now,
-    /// By a later one, presumably.
-    Ahead,
 }
 
 /// What a read of one file needs to know.
@@ -62,16 +58,88 @@ pub(crate) struct Source {
     pub version: u64,
 }
 
-impl Reader {
-    pub fn new(window_bytes: usize) -> Self {
-        let window_bytes = u32::try_from(window_bytes).unwrap_or(weft_protocol::limits::BULK_BYTES_MAX);
-        Self { ahead: ReadAhead::new(window_bytes), version: 0, block: None, coming: None, spare: Vec::new() }
+impl Block {
+    fn has(&self, position: u64) -> bool {
+        (self.offset..self.offset + self.bytes as u64).contains(&position)
     }
 
+    /// Copies what is at hand from `position` on. `None`: nothing.
+    fn copy(&self, into: &mut [u8], position: u64) -> Option<usize> {
+        let start = usize::try_from(position.checked_sub(self.offset)?).ok()?;
+        let bytes = self.memory.get(start..self.bytes).filter(|bytes| !bytes.is_empty())?;
+        let count = bytes.len().min(into.len());
+        into.get_mut(..count)?.copy_from_slice(bytes.get(..count)?);
+        Some(count)
+    }
+
+    /// Memory for other bytes.
+    fn make(&mut self, offset: u64, bytes: usize) -> &mut [u8] {
+        (self.offset, self.bytes) = (offset, 0);
+        if self.memory.len() < bytes {
+            self.memory.resize(bytes, 0);
+        }
+        self.memory.get_mut(..bytes).unwrap_or_default()
+    }
+}
+
+impl Stream {
+    /// Begins to read so many bytes, and what is behind them. `None`: there are no connections to keep for it.
+    fn open(inner: &Inner, source: &Source, position: u64, wanted: u64) -> Result<Option<Self>> {
+        let node = source.held.object.node();
+        let Some((link, connection)) = inner.data_connection_to_keep(node)? else { return Ok(None) };
+        let mut stream = Self { lane: Lane::at(position), link, connection };
+        if stream.ask(inner, source, wanted).is_err() {
+            // A pooled connection that died meanwhile: a new one is tried once.
+            stream.connection = stream.link.replace_data(stream.connection, &inner.identity, inner.way())?;
+            stream.lane = Lane::at(position);
+            stream.ask(inner, source, wanted)?;
+        }
+        Ok(Some(stream))
+    }
+
+    /// Asks for what a sequential reader will want, who takes so many bytes now.
+    fn ask(&mut self, inner: &Inner, source: &Source, wanted: u64) -> weft_transport::Result<()> {
+        let next = |stream: &Self| {
+            let Ahead { turn_bytes, bytes: ahead_bytes } = stream.connection.ahead();
+            stream.lane.next(source.size, wanted, &Pace { first_bytes: FIRST_BYTES, ahead_bytes, turn_bytes })
+        };
+        while let Some(window) = next(self) {
+            let bytes = window.bytes as usize;
+            self.connection.ask(&request(source.inode, DataOperation::Read, source.held, window.offset, bytes))?;
+            inner.counters.data_requests.fetch_add(1, Ordering::Relaxed);
+            self.lane.asked += u64::from(window.bytes);
+        }
+        Ok(())
+    }
+
+    /// Takes what comes next; 0: nothing was asked for.
+    fn take(&mut self, inner: &Inner, into: &mut [u8]) -> weft_transport::Result<usize> {
+        let count = self.connection.receive(into)?;
+        inner.count_read(self.connection.kind(), count as u64);
+        self.lane.taken += count as u64;
+        Ok(count)
+    }
+
+    /// Takes what was asked for, and gives the connection back.
+    fn end(mut self) {
+        if self.connection.discard().is_ok() {
+            self.link.return_data(self.connection);
+        }
+    }
+}
+
+impl Reader {
     fn at_version(&mut self, version: u64) {
         if self.version != version {
-            self.drop_windows();
+            self.end_stream();
+            self.block.bytes = 0;
             self.version = version;
+        }
+    }
+
+    fn end_stream(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            stream.end();
         }
     }
 
@@ -85,17 +153,21 @@ impl Reader {
         offset: u64,
     ) -> Result<usize> {
         self.at_version(version);
-        let sequential = self.ahead.note(offset, into.len() as u64);
+        let sequential = self.ahead.note(offset, into.len() as u64, self.block.has(offset));
         let mut have = 0;
         while have < into.len() {
             let position = offset + have as u64;
             let rest = into.get_mut(have..).unwrap_or_default();
-            if let Some(count) = self.copy_from_block(rest, position) {
+            if let Some(count) = self.block.copy(rest, position) {
                 have += count;
                 continue;
             }
-            let count =
-                if sequential { self.fill_block(file, position)? } else { read_descriptor(file, rest, position)? };
+            let count = if sequential {
+                self.block.bytes = read_descriptor(file, self.block.make(position, BLOCK_BYTES), position)?;
+                self.block.bytes
+            } else {
+                read_descriptor(file, rest, position)?
+            };
             inner.counters.descriptor_read_bytes.fetch_add(count as u64, Ordering::Relaxed);
             if !sequential {
                 have += count;
@@ -107,133 +179,116 @@ impl Reader {
         Ok(have)
     }
 
-    /// Makes what lies at `position` the window at hand; 0: the file ends there.
-    fn fill_block(&mut self, file: &OwnedFd, position: u64) -> Result<usize> {
-        let at_hand = self.block.take().map(|block| block.memory);
-        let mut memory = at_hand.or_else(|| self.spare.pop()).unwrap_or_default();
-        memory.resize(DESCRIPTOR_WINDOW_BYTES, 0);
-        let bytes = read_descriptor(file, &mut memory, position)?;
-        self.block = Some(Block { offset: position, bytes, memory });
-        Ok(bytes)
-    }
-
-    /// Reads up to the file's end.
+    /// Fills `into`, whose bytes the file has, from what is at hand or on its way. Returns how many have been read: the
+    /// rest is not worth keeping others waiting, or could not be had this way.
     pub fn read(&mut self, inner: &Inner, source: &Source, into: &mut [u8], offset: u64) -> Result<usize> {
         self.at_version(source.version);
-        let wanted = usize::try_from(source.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
-        let into = into.get_mut(..wanted).unwrap_or_default();
-        let sequential = self.ahead.note(offset, wanted as u64);
+        let on_its_way = self.stream.as_ref().is_some_and(|stream| stream.lane.leads_to(offset));
+        let sequential = self.ahead.note(offset, into.len() as u64, on_its_way || self.block.has(offset));
         let mut have = 0;
-        while have < wanted {
+        while let Some(rest) = into.get_mut(have..).filter(|rest| !rest.is_empty()) {
             let position = offset + have as u64;
-            let rest = into.get_mut(have..).unwrap_or_default();
-            if let Some(count) = self.copy_from_block(rest, position) {
+            if let Some(count) = self.block.copy(rest, position) {
                 have += count;
-            } else if !self.take_coming(inner, source, position)? {
-                if !sequential {
-                    let reply = inner.data_read(
-                        &request(source.inode, DataOperation::Read, source.held, position, rest.len()),
-                        rest,
-                    )?;
-                    return Ok(have + reply.bulk_bytes as usize);
-                }
-                self.start(inner, source, position, When::Now)?;
+            } else if self.streams_at(inner, source, position, rest.len(), sequential)? {
+                let Some(count) = self.take(inner, source, rest, position) else { break };
+                have += count;
+            } else if sequential && rest.len() <= SMALL_BYTES {
+                self.read_block(inner, source, position)?;
+            } else {
+                break;
             }
         }
-        if sequential && wanted > 0 && self.coming.is_none() {
-            // The window after the one at hand is on its way while that is used up.
-            let next = self.block.as_ref().map_or(offset, |block| block.offset + block.bytes as u64);
-            if next < source.size {
-                self.start(inner, source, next, When::Ahead)?;
-            }
-        }
-        Ok(wanted)
+        Ok(have)
     }
 
-    fn copy_from_block(&self, into: &mut [u8], position: u64) -> Option<usize> {
-        let block = self.block.as_ref()?;
-        let start = usize::try_from(position.checked_sub(block.offset)?).ok()?;
-        let bytes = block.memory.get(start..block.bytes).filter(|bytes| !bytes.is_empty())?;
-        let count = bytes.len().min(into.len());
-        into.get_mut(..count)?.copy_from_slice(bytes.get(..count)?);
-        Some(count)
+    /// Whether the bytes at `position` are on their way; sends for them if the reader is sequential.
+    fn streams_at(
+        &mut self,
+        inner: &Inner,
+        source: &Source,
+        position: u64,
+        wanted: usize,
+        sequential: bool,
+    ) -> Result<bool> {
+        if self.stream.as_ref().is_some_and(|stream| !stream.lane.leads_to(position)) {
+            self.end_stream();
+        }
+        if self.stream.is_none() && sequential {
+            self.stream = Stream::open(inner, source, position, wanted as u64)?;
+        }
+        Ok(self.stream.is_some())
     }
 
-    /// Sends for the window at `offset`. One that is only read ahead is left for later when there are no connections to
-    /// keep for it.
-    fn start(&mut self, inner: &Inner, source: &Source, offset: u64, when: When) -> Result<()> {
-        let Some(window) = self.ahead.window(offset, source.size) else { return Ok(()) };
-        let node = source.held.object.node();
-        let connection = match when {
-            When::Now => Some(inner.data_connection(node)?),
-            When::Ahead => inner.data_connection_to_keep(node)?,
-        };
-        let Some((link, mut connection)) = connection else { return Ok(()) };
-        let mut memory = self.spare.pop().unwrap_or_default();
-        memory.resize(window.bytes as usize, 0);
-        let request = request(source.inode, DataOperation::Read, source.held, window.offset, memory.len());
-        inner.counters.data_requests.fetch_add(1, Ordering::Relaxed);
-        if connection.start_read(&request, memory).is_err() {
-            // A pooled connection that died meanwhile: a new one is tried once.
-            connection = link.replace_data(connection, &inner.identity, inner.way())?;
-            connection.start_read(&request, vec![0; window.bytes as usize])?;
+    /// Takes bytes off the stream into the caller's memory, or, if they are few, into the block. Returns how many the
+    /// caller has; `None`: the connection died, or the right to read is void. What comes of it shows in a request of
+    /// its own.
+    fn take(&mut self, inner: &Inner, source: &Source, rest: &mut [u8], position: u64) -> Option<usize> {
+        let taken = self.try_take(inner, source, rest, position).ok();
+        if taken.is_none() {
+            self.stream = None;
+        } else if self.stream.as_ref().is_some_and(|stream| stream.lane.taken == source.size) {
+            self.end_stream();
         }
-        self.coming = Some(Coming { window, link, connection });
+        taken
+    }
+
+    fn try_take(
+        &mut self,
+        inner: &Inner,
+        source: &Source,
+        rest: &mut [u8],
+        position: u64,
+    ) -> weft_transport::Result<usize> {
+        let Some(stream) = &mut self.stream else { return Ok(0) };
+        let skipped = usize::try_from(position - stream.lane.taken).unwrap_or(usize::MAX);
+        stream.ask(inner, source, (skipped + rest.len()) as u64)?;
+        if skipped == 0 && rest.len() > SMALL_BYTES {
+            return stream.take(inner, rest);
+        }
+        // Another thread of this reader may come yet for what was skipped.
+        let block = self.block.make(stream.lane.taken, if skipped > 0 { skipped } else { BLOCK_BYTES });
+        let mut have = stream.take(inner, block)?;
+        while let Some(rest) = block.get_mut(have..skipped).filter(|rest| !rest.is_empty()) {
+            have += stream.take(inner, rest)?;
+        }
+        self.block.bytes = have;
+        Ok(0)
+    }
+
+    /// Fills the block without a stream.
+    fn read_block(&mut self, inner: &Inner, source: &Source, position: u64) -> Result<()> {
+        let left = usize::try_from(source.size - position).unwrap_or(usize::MAX);
+        let block = self.block.make(position, left.min(BLOCK_BYTES));
+        read_object(inner, source.inode, source.held, block, position)?;
+        self.block.bytes = block.len();
         Ok(())
     }
+}
 
-    /// Waits for the window on its way, if `position` lies in it, and makes it the one at hand. `false`: there is none.
-    fn take_coming(&mut self, inner: &Inner, source: &Source, position: u64) -> Result<bool> {
-        let Some(coming) = &self.coming else { return Ok(false) };
-        let end = coming.window.offset + u64::from(coming.window.bytes);
-        if position < coming.window.offset || position >= end {
-            self.drop_coming();
-            return Ok(false);
-        }
-        let Some(Coming { window, link, mut connection }) = self.coming.take() else { return Ok(false) };
-        let Some((mut memory, reply)) = connection.finish() else { return Ok(false) };
-        let received = match reply {
-            Ok(reply) => {
-                inner.count_read(connection.kind(), u64::from(reply.bulk_bytes));
-                link.return_data(connection);
-                reply.result()?.bulk_bytes as usize
-            }
-            Err(_) => {
-                // The connection died: the window is read again on another.
-                let again = request(source.inode, DataOperation::Read, source.held, window.offset, memory.len());
-                inner.data_read(&again, &mut memory)?.bulk_bytes as usize
-            }
-        };
-        // The lease vouches for the size: what the object does not have of it is a hole.
-        memory.get_mut(received..window.bytes as usize).unwrap_or_default().fill(0);
-        if let Some(old) = self.block.replace(Block { offset: window.offset, bytes: window.bytes as usize, memory }) {
-            self.spare.push(old.memory);
-        }
-        if end < source.size {
-            self.start(inner, source, end, When::Ahead)?;
-        }
-        Ok(true)
-    }
-
-    fn drop_coming(&mut self) {
-        if let Some(mut coming) = self.coming.take()
-            && let Some((memory, Ok(_))) = coming.connection.finish()
-        {
-            coming.link.return_data(coming.connection);
-            self.spare.push(memory);
+/// Reads from the storage server straight into memory. Returns how many bytes the object has of it; the rest is zeros.
+pub(crate) fn read_object(
+    inner: &Inner,
+    inode: InodeNumber,
+    held: Held,
+    into: &mut [u8],
+    offset: u64,
+) -> Result<usize> {
+    let mut have = 0;
+    for piece in into.chunks_mut(BULK_BYTES_MAX as usize) {
+        let request = request(inode, DataOperation::Read, held, offset + have as u64, piece.len());
+        let count = inner.data_read(&request, piece)?.bulk_bytes as usize;
+        have += count;
+        if count < piece.len() {
+            break;
         }
     }
-
-    fn drop_windows(&mut self) {
-        self.drop_coming();
-        if let Some(block) = self.block.take() {
-            self.spare.push(block.memory);
-        }
-    }
+    into.get_mut(have..).unwrap_or_default().fill(0);
+    Ok(have)
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.drop_coming();
+        self.end_stream();
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::clock;
 use crate::state::{AtomicCounters, Node};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
 use weft_protocol::handshake::KeyName;
@@ -14,7 +15,7 @@ use weft_storage::{Grant, check_access};
 use weft_store_io::executor::{Moved, Pipe};
 use weft_store_io::{ObjectHandle, ObjectStat, ObjectStore};
 use weft_transport::pass::send_descriptor;
-use weft_transport::{Peer, PeerMemory, Result, Socket, SocketKind, TransportError};
+use weft_transport::{Outlet, Peer, PeerMemory, Result, Socket, SocketKind, TransportError};
 
 /// Objects that a connection keeps at hand: a client works on few files over one connection.
 const OBJECTS_AT_HAND: usize = 16;
@@ -28,6 +29,8 @@ pub struct DataConnection<'a> {
     pipe: Pipe,
     /// The client's memory, where it may be read.
     memory: Option<PeerMemory>,
+    /// Where large reads go, if not into the socket.
+    outlet: Option<Outlet>,
     /// Most recently used last. By file and object: an object that another file claims is not that file's.
     at_hand: Vec<((InodeNumber, ObjectId), Arc<dyn ObjectHandle>)>,
 }
@@ -35,7 +38,7 @@ pub struct DataConnection<'a> {
 impl<'a> DataConnection<'a> {
     /// A connection whose handshake is done.
     pub fn new(node: &'a Node, store: &'a dyn ObjectStore, socket: &'a Socket, peer: &'a Peer) -> Self {
-        Self { node, store, socket, peer, pipe: Pipe::new(), memory: None, at_hand: Vec::new() }
+        Self { node, store, socket, peer, pipe: Pipe::new(), memory: None, outlet: None, at_hand: Vec::new() }
     }
 
     /// Serves until the peer closes the connection, says what it may not, or has lost its key.
@@ -51,8 +54,10 @@ impl<'a> DataConnection<'a> {
     }
 
     fn handle(&mut self, request: &DataRequest) -> Result<()> {
-        if request.operation == DataOperation::Share {
-            return self.share(request);
+        match request.operation {
+            DataOperation::Share => return self.share(request),
+            DataOperation::OpenPipe => return self.open_pipe(request),
+            _ => {}
         }
         let (node, session) = (self.node, self.peer.session);
         let checked = check_access(request, session, node.config.node, &node.key, clock::wall_seconds(), node.epoch())
@@ -70,7 +75,7 @@ impl<'a> DataConnection<'a> {
             }
         };
         match request.operation {
-            DataOperation::Read => self.read(request, &*object),
+            DataOperation::Read | DataOperation::ReadPiped => self.read(request, &*object),
             DataOperation::Write | DataOperation::Append => self.write(request, &*object),
             DataOperation::Sync => {
                 let done = object.sync().and_then(|()| object.stat());
@@ -78,8 +83,8 @@ impl<'a> DataConnection<'a> {
             }
             DataOperation::Stat => self.reply_stat(request, object.stat()),
             DataOperation::Descriptor => self.pass(request, &*object, grant),
-            // Answered above: it is about no object.
-            DataOperation::Share => Ok(()),
+            // Answered above: they are about no object.
+            DataOperation::Share | DataOperation::OpenPipe => Ok(()),
         }
     }
 
@@ -96,12 +101,24 @@ impl<'a> DataConnection<'a> {
         self.socket.send_all(&reply.encode())
     }
 
+    /// Makes a pipe for large reads of a client on this machine.
+    fn open_pipe(&mut self, request: &DataRequest) -> Result<()> {
+        self.outlet = None;
+        let opened = if self.socket.kind() == SocketKind::Unix { Outlet::open() } else { None };
+        let Some((outlet, inlet, bytes)) = opened else {
+            return self.socket.send_all(&DataReply::failed(request.id, &Error::NotSupported).encode());
+        };
+        self.outlet = Some(outlet);
+        let reply = DataReply { id: request.id, size: bytes as u64, ..DataReply::default() };
+        send_descriptor(self.socket, &reply.encode(), inlet.as_fd())
+    }
+
     /// The object at hand, or opened, or made.
     fn object(&mut self, request: &DataRequest, grant: Grant) -> weft_protocol::Result<Arc<dyn ObjectHandle>> {
         let wanted = (request.inode, request.object);
         if let Some(position) = self.at_hand.iter().position(|(id, _)| *id == wanted) {
             let (id, object) = self.at_hand.remove(position);
-            if object.stat().is_ok() || request.operation == DataOperation::Read {
+            if object.stat().is_ok() || request.operation.reads() {
                 self.at_hand.push((id, Arc::clone(&object)));
                 return Ok(object);
             }
@@ -130,11 +147,19 @@ impl<'a> DataConnection<'a> {
         let (weft_store_io::Segment::File { bytes, .. } | weft_store_io::Segment::Hole { bytes }) = segment;
         let bulk_bytes = u32::try_from(bytes).unwrap_or(request.bytes);
         let reply = DataReply { bulk_bytes, ..reply_with(request, stat) };
-        match self.pipe.send(self.socket, &reply.encode(), segment)? {
+        let piped = request.operation == DataOperation::ReadPiped;
+        let moved = if piped {
+            let outlet = self.outlet.as_ref().ok_or(TransportError::Malformed)?;
+            self.pipe.send_piped(self.socket, outlet.as_fd(), &reply.encode(), segment)?
+        } else {
+            self.pipe.send(self.socket, &reply.encode(), segment)?
+        };
+        match moved {
             Moved::Done => {
                 let counters = &self.node.counters;
                 let counter = match self.socket.kind() {
                     SocketKind::Tcp => &counters.read_tcp_bytes,
+                    SocketKind::Unix if piped => &counters.read_pipe_bytes,
                     SocketKind::Unix => &counters.read_unix_bytes,
                 };
                 AtomicCounters::add(counter, bytes);
@@ -202,7 +227,7 @@ impl<'a> DataConnection<'a> {
         };
         let reply = reply_with(request, object.stat().unwrap_or_default());
         AtomicCounters::add(&self.node.counters.descriptors_passed, 1);
-        send_descriptor(self.socket, &reply.encode(), std::os::fd::AsFd::as_fd(&descriptor))
+        send_descriptor(self.socket, &reply.encode(), descriptor.as_fd())
     }
 }
 

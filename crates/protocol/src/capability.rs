@@ -84,6 +84,22 @@ impl Capability {
         bytes
     }
 
+    /// A capability that no key has signed: for requests that need none.
+    pub fn void() -> Self {
+        Self {
+            object: ObjectId::from_raw(0),
+            count: 0,
+            generation: Generation(0),
+            epoch: MapEpoch(0),
+            expires_seconds: 0,
+            owner_uid: 0,
+            rights: Rights::default(),
+            session: SessionId(0),
+            inode: InodeNumber::from_raw(0),
+            signature: [0; SIGNATURE_BYTES],
+        }
+    }
+
     /// Takes the 64 bytes apart. Nothing is believed before [`NodeKey::verify`].
     pub fn from_bytes(bytes: &[u8; CAPABILITY_BYTES]) -> Result<Self, Error> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);

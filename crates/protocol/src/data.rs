@@ -23,7 +23,8 @@
 //! | 56 | 64 | capability |
 //!
 //! Over a Unix socket, a server that may read the client's memory (`Share`) takes the bytes of a large write there: the
-//! address says where, and nothing stands behind the header.
+//! address says where, and nothing stands behind the header. The bytes of a large read may come through a pipe of the
+//! connection (`OpenPipe`, `ReadPiped`): nothing stands behind the reply's header then.
 //!
 //! Reply:
 //!
@@ -35,7 +36,7 @@
 //! | 4 | 2 | status: 0, or as [`Error::to_data_status`] |
 //! | 6 | 2 | zero |
 //! | 8 | 8 | identifier of the request |
-//! | 16 | 4 | bytes that follow (read) |
+//! | 16 | 4 | bytes that follow (read), or are in the pipe |
 //! | 20 | 4 | bytes written |
 //! | 24 | 8 | size of the object after the operation |
 //! | 32 | 8 | modification time of the object, nanoseconds since 1970 |
@@ -75,6 +76,18 @@ pub enum DataOperation {
     /// The client lets the server read its memory: [`SharedMemory`] stands behind the request. Refused where the server
     /// cannot.
     Share = 7,
+    /// The server makes a pipe and passes its reading end with the reply, whose `size` is the room in it, bytes (Unix
+    /// sockets). Refused where it cannot.
+    OpenPipe = 8,
+    /// As `Read`, but the bytes are in the pipe before the reply comes; no more are asked for than have room.
+    ReadPiped = 9,
+}
+
+impl DataOperation {
+    /// Whether bytes of the object come back.
+    pub fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::ReadPiped)
+    }
 }
 
 /// Where memory is, for transports in which the server moves the data itself. All zero: the bytes are on the stream.
@@ -102,6 +115,20 @@ pub struct DataRequest {
 }
 
 impl DataRequest {
+    /// A request about the connection, with so many bytes behind it.
+    pub fn about_nothing(operation: DataOperation, bytes: u32) -> Self {
+        Self {
+            operation,
+            bytes,
+            id: 0,
+            object: ObjectId::from_raw(0),
+            inode: InodeNumber::from_raw(0),
+            offset: 0,
+            memory: BulkDescriptor::default(),
+            capability: Capability::void(),
+        }
+    }
+
     /// Encodes the header.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut out = [0u8; REQUEST_BYTES];
@@ -130,6 +157,8 @@ impl DataRequest {
             5 => DataOperation::Stat,
             6 => DataOperation::Descriptor,
             7 => DataOperation::Share,
+            8 => DataOperation::OpenPipe,
+            9 => DataOperation::ReadPiped,
             _ => return Err(Error::Malformed),
         };
         let mut capability = [0u8; CAPABILITY_BYTES];
@@ -217,7 +246,7 @@ pub struct DataReply {
     /// 0: done; else as [`Error::to_data_status`].
     pub status: u16,
     pub id: u64,
-    /// Bytes that stand on the stream behind the header.
+    /// Bytes that stand on the stream behind the header, or are in the pipe.
     pub bulk_bytes: u32,
     pub written_bytes: u32,
     pub size: u64,

@@ -46,4 +46,5 @@ pub use time::Timestamp;
 /// | 3 | storage requests: `Fence`; `Space` has `device_free`, and `device` also of a store with a cap |
 /// | 4 | leases on permissions of directories; pages that grant their names one by one |
 /// | 5 | `RenewReply` says if the session is refused; shards answer `Ping`; `Share`, writes from the client's memory |
-pub const PROTOCOL_VERSION: u8 = 5;
+/// | 6 | `OpenPipe` and `ReadPiped`; counters have `read_pipe_bytes` |
+pub const PROTOCOL_VERSION: u8 = 6;

@@ -212,6 +212,8 @@ every_variant!(data_operation, DataOperation, examples::data_operations(), {
     DataOperation::Stat => "Stat",
     DataOperation::Descriptor => "Descriptor",
     DataOperation::Share => "Share",
+    DataOperation::OpenPipe => "OpenPipe",
+    DataOperation::ReadPiped => "ReadPiped",
 });
 
 /// `Error` may grow outside of this crate's view, so its variants are counted on the wire: the first number that

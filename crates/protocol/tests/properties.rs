@@ -148,7 +148,7 @@ proptest! {
         (key, memory_type) in any::<(u32, u32)>(),
         bytes in prop_oneof![0..=BULK_BYTES_MAX, any::<u32>()],
         offset in prop_oneof![0..=1u64 << 40, any::<u64>(), FILE_BYTES_MAX - 20..=FILE_BYTES_MAX],
-        operation in 1u8..=7,
+        operation in 1u8..=9,
     ) {
         let operation = match operation {
             1 => DataOperation::Read,
@@ -157,7 +157,9 @@ proptest! {
             4 => DataOperation::Sync,
             5 => DataOperation::Stat,
             6 => DataOperation::Descriptor,
-            _ => DataOperation::Share,
+            7 => DataOperation::Share,
+            8 => DataOperation::OpenPipe,
+            _ => DataOperation::ReadPiped,
         };
         let memory = BulkDescriptor { address, key, memory_type };
         let (object, inode) = (ObjectId::from_raw(object), InodeNumber::from_raw(inode));

@@ -27,12 +27,12 @@ pub fn check_access(
     let capability = &request.capability;
     key.verify(capability, now_seconds)?;
     let needed = match request.operation {
-        DataOperation::Read | DataOperation::Stat => Rights::READ | Rights::WRITE,
+        DataOperation::Read | DataOperation::ReadPiped | DataOperation::Stat => Rights::READ | Rights::WRITE,
         DataOperation::Write | DataOperation::Append | DataOperation::Sync => Rights::WRITE,
         DataOperation::Descriptor if request.bytes == 1 => Rights::WRITE,
         DataOperation::Descriptor => Rights::READ | Rights::WRITE,
         // It is about no object.
-        DataOperation::Share => return Err(Error::CapabilityRejected),
+        DataOperation::Share | DataOperation::OpenPipe => return Err(Error::CapabilityRejected),
     };
     // Whoever may write a file also learns its size, and may read back what his buffer covers in part.
     let allowed = capability.rights.intersects(needed)

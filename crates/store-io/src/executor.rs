@@ -6,6 +6,7 @@
 //! | --- | --- | --- |
 //! | read, small | `pread`, `send` of header and data as one | 2 |
 //! | read, large | `send` of the header, `sendfile` | TCP: 1 at the receiver only; Unix: pages go by reference |
+//! | read through a pipe | `splice` to the pipe, `send` of the header | none: pages go by reference |
 //! | write, up to 256 KiB | `recv`, `pwrite`, up to 128 KiB at a time | 2, the second from the processor's cache |
 //! | write, larger | `splice` socket to pipe, `splice` pipe to file | 1 |
 //! | append | `recv`, one `pwritev2` at the end | 2 |
@@ -100,6 +101,46 @@ impl Pipe {
                 }
             }
         }
+        Ok(Moved::Done)
+    }
+
+    /// Puts the segment into a pipe that has room for it, and then sends `header`. A file that became shorter meanwhile
+    /// is filled up with zeros.
+    pub fn send_piped(
+        &mut self,
+        socket: &Socket,
+        pipe: BorrowedFd<'_>,
+        header: &[u8],
+        segment: Segment<'_>,
+    ) -> Result<Moved> {
+        let zeros = match segment {
+            Segment::Hole { bytes } => bytes,
+            Segment::File { file, offset, bytes } => {
+                let (mut position, end) = (offset, offset + bytes);
+                while position < end {
+                    let count = usize::try_from(end - position).unwrap_or(usize::MAX);
+                    match splice(file, Some(&mut position), pipe, None, count, SpliceFlags::NONBLOCK) {
+                        Ok(0) => break,
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(errno) if errno != Errno::AGAIN && position == offset => return Ok(Moved::Failed(errno)),
+                        // The client asked for more than has room, or the bytes that were promised cannot come.
+                        Err(errno) => return Err(errno.into()),
+                    }
+                }
+                end - position
+            }
+        };
+        let mut left = usize::try_from(zeros).unwrap_or(usize::MAX);
+        let memory = self.memory(left.min(SMALL_READ_BYTES));
+        memory.fill(0);
+        while left > 0 {
+            match rustix::io::write(pipe, memory.get(..left.min(memory.len())).unwrap_or_default()) {
+                Ok(count) => left -= count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        socket.send_all(header)?;
         Ok(Moved::Done)
     }
 
@@ -266,4 +307,67 @@ fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8], mut offset: u64) -> std::re
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+    use weft_transport::Outlet;
+
+    const HEADER: &[u8] = b"header";
+
+    fn file() -> File {
+        memfd_create("weft-executor", MemfdFlags::CLOEXEC).unwrap().into()
+    }
+
+    /// A file of these bytes, and what a client finds in its pipe when a segment of the file was sent to it.
+    fn piped(bytes: &[u8], segment: impl Fn(BorrowedFd<'_>) -> Segment<'_>) -> Vec<u8> {
+        let mut file = file();
+        file.write_all(bytes).unwrap();
+        let (client, server) = UnixStream::pair().unwrap();
+        let (client, server) = (Socket::from_unix(client), Socket::from_unix(server));
+        let (outlet, inlet, _) = Outlet::open().unwrap();
+        let moved = Pipe::new().send_piped(&server, outlet.as_fd(), HEADER, segment(file.as_fd())).unwrap();
+        assert!(matches!(moved, Moved::Done));
+        let mut header = [0; HEADER.len()];
+        client.receive_exact(&mut header).unwrap();
+        assert_eq!(header, HEADER);
+        let mut found = vec![9; 1 << 20];
+        let mut have = 0;
+        while let Ok(count) = rustix::io::read(&inlet, &mut found[have..]) {
+            have += count;
+        }
+        found.truncate(have);
+        found
+    }
+
+    #[test]
+    fn a_segment_is_in_the_pipe_before_its_header_with_zeros_for_what_the_file_has_lost() {
+        let bytes: Vec<u8> = (0..300_000).map(|index| u8::try_from(index % 251).unwrap()).collect();
+        let found = piped(&bytes, |file| Segment::File { file, offset: 4095, bytes: 200_000 });
+        assert!(found == bytes[4095..204_095]);
+        let found = piped(&bytes, |file| Segment::File { file, offset: 250_001, bytes: 100_000 });
+        assert!(found == [&bytes[250_001..], &[0; 50_001]].concat());
+        assert!(piped(&bytes, |_| Segment::Hole { bytes: 100_000 }) == vec![0; 100_000]);
+    }
+
+    #[test]
+    fn a_pipe_that_is_full_or_has_no_reader_breaks_the_connection() {
+        let file = file();
+        file.set_len(4 << 20).unwrap();
+        let (_client, server) = UnixStream::pair().unwrap();
+        let server = Socket::from_unix(server);
+        let (outlet, inlet, _) = Outlet::open().unwrap();
+        let mut pipe = Pipe::new();
+        let mut send = |segment| pipe.send_piped(&server, outlet.as_fd(), HEADER, segment);
+        assert!(send(Segment::File { file: file.as_fd(), offset: 0, bytes: 3 << 20 }).is_err());
+        assert!(send(Segment::Hole { bytes: 3 << 20 }).is_err());
+        drop(inlet);
+        assert!(send(Segment::Hole { bytes: 1 }).is_err());
+    }
 }

@@ -9,20 +9,23 @@
 //! Not here: what the messages mean; threads; event loops. No unsafe code: system calls go through `rustix` and
 //! `weft-sys`.
 
+mod asked;
 pub mod bulk;
 pub mod control;
 pub mod handshake;
 mod low_water;
 pub mod pass;
 mod peer_memory;
+mod pipe;
 mod sharing;
 pub mod socket;
 
-pub use bulk::{BulkConnection, NotStarted, Passed, SocketBulk};
+pub use bulk::{Ahead, BulkConnection, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
 pub use handshake::{Peer, accept, connect};
 pub use low_water::Pieces;
 pub use peer_memory::PeerMemory;
+pub use pipe::Outlet;
 pub use socket::{DataEnd, LOOK_BEFORE_SLEEP, Socket, SocketKind};
 
 /// Why a connection could not be made or was lost.

@@ -14,44 +14,65 @@ const PIECE_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// The kernel's default: any byte wakes.
 const ANY: usize = 1;
 
+/// How many bytes wake whoever sleeps on one socket.
+#[derive(Debug)]
+pub(crate) struct LowWater(usize);
+
+impl Default for LowWater {
+    fn default() -> Self {
+        Self(ANY)
+    }
+}
+
+impl LowWater {
+    /// Sleeps until so many bytes are there, which are certainly still to come. Fewer may be there when it returns, so
+    /// the receive that follows should not wait; an error of the connection shows in it.
+    pub fn wait(&mut self, socket: &Socket, bytes: usize) {
+        self.set(socket, bytes);
+        let mut polled = [PollFd::new(socket, PollFlags::IN)];
+        if poll(&mut polled, Some(&PIECE_WAIT)) != Ok(1) {
+            self.set(socket, ANY);
+        }
+    }
+
+    /// From now on any byte wakes.
+    pub fn reset(&mut self, socket: &Socket) {
+        self.set(socket, ANY);
+    }
+
+    fn set(&mut self, socket: &Socket, bytes: usize) {
+        // A matter of speed only: where the kernel refuses, it wakes more often.
+        if bytes != self.0 && weft_sys::set_receive_low_water(socket.as_fd(), bytes).is_ok() {
+            self.0 = bytes;
+        }
+    }
+}
+
 /// A transfer that is received in pieces. When it is dropped, any byte wakes the reader again.
 pub struct Pieces<'a> {
     socket: &'a Socket,
     piece_bytes: usize,
-    low_water: usize,
+    low_water: LowWater,
 }
 
 impl<'a> Pieces<'a> {
     /// Of `piece_bytes` each, the last one shorter. Over Unix sockets, whose kernel side does not know it, readers are
     /// woken as ever.
     pub fn of(socket: &'a Socket, piece_bytes: usize) -> Self {
-        Self { socket, piece_bytes, low_water: ANY }
+        Self { socket, piece_bytes, low_water: LowWater::default() }
     }
 
-    /// Sleeps until a piece is there, where `left` bytes are certainly still to come. Less may be there when it
-    /// returns, so the receive that follows should not wait; an error of the connection shows in it.
+    /// As [`LowWater::wait`], for the next piece of `left` bytes.
     pub fn wait(&mut self, left: usize) {
-        if self.socket.kind() == SocketKind::Unix {
-            return;
-        }
-        self.set(left.min(self.piece_bytes));
-        let mut polled = [PollFd::new(self.socket, PollFlags::IN)];
-        if poll(&mut polled, Some(&PIECE_WAIT)) != Ok(1) {
-            self.set(ANY);
-        }
-    }
-
-    fn set(&mut self, bytes: usize) {
-        // A matter of speed only: where the kernel refuses, it wakes more often.
-        if bytes != self.low_water && weft_sys::set_receive_low_water(self.socket.as_fd(), bytes).is_ok() {
-            self.low_water = bytes;
+        if self.socket.kind() == SocketKind::Tcp {
+            self.low_water.wait(self.socket, left.min(self.piece_bytes));
         }
     }
 }
 
 impl Drop for Pieces<'_> {
     fn drop(&mut self) {
-        self.set(ANY);
+        self.low_water.reset(self.socket);
     }
 }
 

@@ -2,9 +2,7 @@
 
 use crate::peer_memory::Seal;
 use crate::{Result, Socket, TransportError};
-use weft_protocol::capability::CAPABILITY_BYTES;
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES, SHARED_MEMORY_BYTES};
-use weft_protocol::{Capability, InodeNumber, ObjectId};
 
 /// Whether the server may read our memory.
 #[derive(Debug)]
@@ -23,16 +21,8 @@ impl Sharing {
     /// Asks the server, over a connection on which nothing is outstanding.
     pub fn ask(socket: &Socket) -> Result<Self> {
         let seal = Seal::new()?;
-        let request = DataRequest {
-            operation: DataOperation::Share,
-            bytes: u32::try_from(SHARED_MEMORY_BYTES).unwrap_or(u32::MAX),
-            id: 0,
-            object: ObjectId::from_raw(0),
-            inode: InodeNumber::from_raw(0),
-            offset: 0,
-            memory: BulkDescriptor::default(),
-            capability: Capability::from_bytes(&[0; CAPABILITY_BYTES]).map_err(TransportError::Refused)?,
-        };
+        let bytes = u32::try_from(SHARED_MEMORY_BYTES).unwrap_or(u32::MAX);
+        let request = DataRequest::about_nothing(DataOperation::Share, bytes);
         socket.send_all_with(&request.encode(), &seal.shared().encode())?;
         let mut header = [0; REPLY_BYTES];
         socket.receive_exact(&mut header)?;

@@ -6,7 +6,7 @@
 use super::{Descriptor, Sending, State};
 use crate::client::Inner;
 use crate::data_calls::{request, write_descriptor};
-use crate::reader::DESCRIPTOR_WINDOW_BYTES;
+use crate::reader::BLOCK_BYTES;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl State {
             offset += taken as u64;
             bytes = bytes.get(taken..).unwrap_or_default();
             self.note_written(offset);
-            let enough = self.descriptor_to_write().is_some() && self.run.len() >= DESCRIPTOR_WINDOW_BYTES;
+            let enough = self.descriptor_to_write().is_some() && self.run.len() >= BLOCK_BYTES;
             if enough || self.run.is_full() || !bytes.is_empty() {
                 self.send_run(inner)?;
             }

@@ -9,7 +9,7 @@ use crate::client::Inner;
 use crate::data_calls::{request, write_descriptor};
 use crate::home::BATCH_MARGIN_SECONDS;
 use crate::link::{SlotFor, lock};
-use crate::reader::DESCRIPTOR_SMALL_BYTES;
+use crate::reader::SMALL_BYTES;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use weft_client_core::Held;
@@ -47,7 +47,7 @@ impl OpenInode {
         state.ensure_object(inner)?;
         self.changed();
         if exclusive && let Some(file) = state.descriptor(inner, true)? {
-            if !direct && bytes.len() <= DESCRIPTOR_SMALL_BYTES {
+            if !direct && bytes.len() <= SMALL_BYTES {
                 return state.gather(inner, bytes, offset);
             }
             state.send_all(inner)?;

@@ -294,6 +294,7 @@ pub fn node_answers() -> Vec<NodeAnswer> {
         write_tcp_bytes: 4,
         write_unix_bytes: 5,
         write_memory_bytes: 9,
+        read_pipe_bytes: 10,
         descriptors_passed: 6,
         capabilities_rejected: 7,
         peers_rejected: 8,
@@ -412,6 +413,8 @@ pub fn data_operations() -> Vec<DataOperation> {
         DataOperation::Stat,
         DataOperation::Descriptor,
         DataOperation::Share,
+        DataOperation::OpenPipe,
+        DataOperation::ReadPiped,
     ]
 }
 

@@ -28,8 +28,8 @@ nothing runs, a node does not answer, or a shard has failed.
     connections, shards: [{shard, inodes, dentries, sessions, leases, recalls,
       parked, store_bytes, failed}],
     space: {total, free, reserve, objects, device, device_free} or null,
-    counters: {requests, read_tcp_bytes, read_unix_bytes, write_tcp_bytes,
-      write_unix_bytes, write_memory_bytes,
+    counters: {requests, read_tcp_bytes, read_unix_bytes, read_pipe_bytes,
+      write_tcp_bytes, write_unix_bytes, write_memory_bytes,
       descriptors_passed, capabilities_rejected, peers_rejected}}]
   mounts: [{mount_point, pid, start_time, alive, negotiated}]
 Of a node that does not answer, `error` says why and what only it knows is null
@@ -291,6 +291,7 @@ fn counter_table(nodes: &[NodeReport]) -> Table {
         ">REQUESTS",
         ">READ TCP",
         ">READ UNIX",
+        ">READ PIPE",
         ">WRITE TCP",
         ">WRITE UNIX",
         ">WRITE MEMORY",
@@ -306,6 +307,7 @@ fn counter_table(nodes: &[NodeReport]) -> Table {
             counters.requests.to_string(),
             bytes_text(counters.read_tcp_bytes),
             bytes_text(counters.read_unix_bytes),
+            bytes_text(counters.read_pipe_bytes),
             bytes_text(counters.write_tcp_bytes),
             bytes_text(counters.write_unix_bytes),
             bytes_text(counters.write_memory_bytes),

@@ -1,0 +1,319 @@
+//! Bytes that were asked for ahead: they wait in the socket until somebody takes them, with no memory of ours.
+//!
+//! Sketch, per request: a `send`, a `recv` of the reply's header, and a `recv` for each piece that is taken, straight
+//! into the taker's memory: one copy, out of the kernel. From a server on the same machine large replies come through a
+//! pipe: see [`crate::pipe`].
+
+use crate::bulk::PIECE_BYTES;
+use crate::low_water::LowWater;
+use crate::pipe::{Inlet, PIPED_FROM_BYTES};
+use crate::{Result, Socket, SocketKind, TransportError};
+use std::collections::VecDeque;
+use weft_protocol::data::{DataOperation, DataReply, DataRequest, REPLY_BYTES};
+
+/// Bytes that nobody wants are taken in pieces of so many.
+const DISCARD_BYTES: usize = 64 << 10;
+
+/// What was asked for over one socket and was not taken.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    inlet: Inlet,
+    /// Each request whose reply has not begun.
+    waiting: VecDeque<Request>,
+    /// The one whose reply was begun last.
+    current: Request,
+    /// Of its reply: bytes that are still to come...
+    data: usize,
+    /// ... and behind them those that the object does not have.
+    hole: usize,
+    low_water: LowWater,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Request {
+    bytes: usize,
+    piped: bool,
+}
+
+impl Asked {
+    /// Nothing yet. `may_pipe`: a pipe is asked for when it is worth while.
+    pub fn new(may_pipe: bool) -> Self {
+        let inlet = if may_pipe { Inlet::NotAsked } else { Inlet::No };
+        let (waiting, current) = (VecDeque::new(), Request::default());
+        Self { inlet, waiting, current, data: 0, hole: 0, low_water: LowWater::default() }
+    }
+
+    /// Whether large replies come through a pipe, or will when there are any.
+    pub fn may_pipe(&self) -> bool {
+        !matches!(self.inlet, Inlet::No)
+    }
+
+    /// Asks for what this request says.
+    pub fn ask(&mut self, socket: &Socket, request: &DataRequest) -> Result<()> {
+        let bytes = request.bytes as usize;
+        if matches!(self.inlet, Inlet::NotAsked) && bytes >= PIPED_FROM_BYTES && self.outstanding() == 0 {
+            self.inlet = Inlet::ask(socket)?;
+        }
+        let piped = self.inlet.reserve(bytes);
+        let operation = if piped { DataOperation::ReadPiped } else { DataOperation::Read };
+        socket.send_all(&DataRequest { operation, ..*request }.encode())?;
+        self.waiting.push_back(Request { bytes, piped });
+        Ok(())
+    }
+
+    /// Takes what has come of the next bytes, of one request, and waits for it if it must. Those behind the object's
+    /// end are zeros. 0: nothing was asked for, or there is no memory.
+    pub fn receive(&mut self, socket: &Socket, into: &mut [u8]) -> Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        if self.data == 0 && self.hole == 0 {
+            let Some(next) = self.waiting.pop_front() else { return Ok(0) };
+            self.current = next;
+            // A header is little.
+            self.low_water.reset(socket);
+            let have = self.begin(socket, into)?;
+            if have > 0 {
+                return Ok(have);
+            }
+        }
+        let count = self.next(socket, into)?;
+        if self.data == 0 && self.hole == 0 && self.current.piped {
+            self.inlet.release(self.current.bytes);
+        }
+        if self.outstanding() == 0 {
+            // Other calls on this connection wait for less.
+            self.low_water.reset(socket);
+        }
+        Ok(count)
+    }
+
+    /// Takes of the reply that has begun.
+    fn next(&mut self, socket: &Socket, into: &mut [u8]) -> Result<usize> {
+        if self.data > 0 {
+            let count = self.data.min(into.len());
+            let bytes = into.get_mut(..count).unwrap_or_default();
+            let count = if self.current.piped {
+                self.inlet.take(bytes)?
+            } else if let Some(count) = socket.receive_now(bytes)? {
+                count
+            } else {
+                self.await_more(socket, bytes)?
+            };
+            self.data -= count;
+            return Ok(count);
+        }
+        let count = self.hole.min(into.len());
+        into.get_mut(..count).unwrap_or_default().fill(0);
+        self.hole -= count;
+        Ok(count)
+    }
+
+    /// Sleeps until there is more of this reply, and receives it.
+    fn await_more(&mut self, socket: &Socket, into: &mut [u8]) -> Result<usize> {
+        if socket.kind() == SocketKind::Unix {
+            return socket.receive_some(into);
+        }
+        loop {
+            self.low_water.wait(socket, self.data.min(PIECE_BYTES));
+            if let Some(count) = socket.receive_now(into)? {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Receives the header of the current reply, and perhaps some of its bytes.
+    fn begin(&mut self, socket: &Socket, into: &mut [u8]) -> Result<usize> {
+        let Request { bytes, piped } = self.current;
+        let mut header = [0; REPLY_BYTES];
+        // With the header come only bytes that certainly stand behind it: no other reply may follow.
+        let small = into.len().min(bytes);
+        let have = if self.waiting.is_empty() && !piped && small < PIECE_BYTES {
+            socket.receive_header_and_some(&mut header, into.get_mut(..small).unwrap_or_default())?
+        } else {
+            socket.receive_exact(&mut header)?;
+            0
+        };
+        let reply = DataReply::decode(&header).map_err(|_| TransportError::Malformed)?;
+        reply.result().map_err(TransportError::Refused)?;
+        let data = reply.bulk_bytes as usize;
+        self.hole = bytes.checked_sub(data).ok_or(TransportError::Malformed)?;
+        self.data = data.checked_sub(have).ok_or(TransportError::Malformed)?;
+        Ok(have)
+    }
+
+    /// Takes everything and forgets it.
+    pub fn discard(&mut self, socket: &Socket) -> Result<()> {
+        let mut memory = Vec::new();
+        while self.outstanding() > 0 {
+            memory.resize(DISCARD_BYTES, 0);
+            self.receive(socket, &mut memory)?;
+        }
+        Ok(())
+    }
+
+    /// Requests of which something is still to be taken.
+    pub fn outstanding(&self) -> usize {
+        self.waiting.len() + usize::from(self.data + self.hole > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Outlet;
+    use crate::pass::send_descriptor;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+    use std::thread::{self, JoinHandle};
+    use weft_protocol::Error;
+    use weft_protocol::data::REQUEST_BYTES;
+
+    fn tcp() -> (Socket, Socket) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Socket::from_tcp(client).unwrap(), Socket::from_tcp(listener.accept().unwrap().0).unwrap())
+    }
+
+    fn unix() -> (Socket, Socket) {
+        let (client, server) = UnixStream::pair().unwrap();
+        (Socket::from_unix(client), Socket::from_unix(server))
+    }
+
+    fn read(offset: u64, bytes: usize) -> DataRequest {
+        DataRequest { offset, ..DataRequest::about_nothing(DataOperation::Read, u32::try_from(bytes).unwrap()) }
+    }
+
+    fn byte(offset: u64) -> u8 {
+        u8::try_from(offset * 7 / 3 % 251).unwrap()
+    }
+
+    /// Serves an object of so many bytes until the client goes; the operations that were asked for.
+    fn serve(socket: Socket, object_bytes: u64) -> JoinHandle<Vec<DataOperation>> {
+        thread::spawn(move || {
+            let (mut header, mut seen, mut outlet) = ([0; REQUEST_BYTES], Vec::new(), None);
+            while socket.receive_exact(&mut header).is_ok() {
+                let request = DataRequest::decode(&header).unwrap();
+                seen.push(request.operation);
+                let end = (request.offset + u64::from(request.bytes)).min(object_bytes);
+                let bulk: Vec<u8> = (request.offset..end).map(byte).collect();
+                let bulk_bytes = u32::try_from(bulk.len()).unwrap();
+                let reply = DataReply { bulk_bytes, ..DataReply::default() };
+                match request.operation {
+                    DataOperation::OpenPipe => {
+                        let (made, inlet, size) = Outlet::open().unwrap();
+                        outlet = Some(made);
+                        let reply = DataReply { size: size as u64, ..DataReply::default() };
+                        send_descriptor(&socket, &reply.encode(), inlet.as_fd()).unwrap();
+                    }
+                    DataOperation::ReadPiped => {
+                        assert_eq!(rustix::io::write(outlet.as_ref().unwrap(), &bulk), Ok(bulk.len()));
+                        socket.send_all(&reply.encode()).unwrap();
+                    }
+                    DataOperation::Read => socket.send_all_with(&reply.encode(), &bulk).unwrap(),
+                    _ => socket.send_all(&DataReply::default().encode()).unwrap(),
+                }
+            }
+            seen
+        })
+    }
+
+    /// Takes all that was asked for, in pieces of so many bytes.
+    fn take_all(asked: &mut Asked, socket: &Socket, piece: usize) -> Vec<u8> {
+        let (mut all, mut memory) = (Vec::new(), vec![9; piece]);
+        while asked.outstanding() > 0 {
+            let count = asked.receive(socket, &mut memory).unwrap();
+            all.extend(&memory[..count]);
+        }
+        all
+    }
+
+    #[test]
+    fn what_was_asked_for_comes_in_order_with_zeros_behind_the_end() {
+        let object = 1_500_000;
+        let expected: Vec<u8> = (0..2_000_000).map(|at| if at < object { byte(at) } else { 0 }).collect();
+        for (pair, may_pipe) in [(tcp as fn() -> _, false), (unix, false), (unix, true)] {
+            for piece in [1 << 20, 100_000, 4096] {
+                let (client, server) = pair();
+                let serving = serve(server, object);
+                let mut asked = Asked::new(may_pipe);
+                let mut found = Vec::new();
+                // Two at a time, of lengths for the socket and for the pipe.
+                for turn in 0..5u64 {
+                    asked.ask(&client, &read(turn * 400_000, 390_000)).unwrap();
+                    asked.ask(&client, &read(turn * 400_000 + 390_000, 10_000)).unwrap();
+                    found.extend(take_all(&mut asked, &client, piece));
+                }
+                assert!(found == expected, "{:?}, {may_pipe}, {piece}", client.kind());
+                drop(client);
+                let piped = serving.join().unwrap().into_iter().filter(|seen| *seen == DataOperation::ReadPiped);
+                assert_eq!(piped.count(), if may_pipe { 5 } else { 0 });
+            }
+        }
+    }
+
+    #[test]
+    fn a_pipe_is_asked_for_once_and_never_gets_more_than_has_room() {
+        let (client, server) = unix();
+        let serving = serve(server, u64::MAX);
+        let mut asked = Asked::new(true);
+        let (turn, turns) = (200_000u32, 12u32);
+        for number in 0..turns {
+            asked.ask(&client, &read(u64::from(number * turn), turn as usize)).unwrap();
+        }
+        let found = take_all(&mut asked, &client, 77_777);
+        assert!(found.iter().copied().eq((0..u64::from(turn * turns)).map(byte)));
+        // There is room again.
+        asked.ask(&client, &read(5, turn as usize)).unwrap();
+        asked.discard(&client).unwrap();
+        drop(client);
+        let seen = serving.join().unwrap();
+        let count = |wanted| seen.iter().filter(|seen| **seen == wanted).count();
+        assert_eq!((count(DataOperation::OpenPipe), count(DataOperation::ReadPiped)), (1, 6), "{seen:?}");
+    }
+
+    #[test]
+    fn a_connection_is_as_before_when_all_was_taken() {
+        let (client, server) = tcp();
+        let serving = serve(server, u64::MAX);
+        let mut asked = Asked::new(false);
+        asked.ask(&client, &read(0, 3 << 20)).unwrap();
+        assert_eq!(take_all(&mut asked, &client, 64 << 10).len(), 3 << 20);
+        // A reply of a few bytes wakes.
+        client.send_all(&DataRequest::about_nothing(DataOperation::Stat, 0).encode()).unwrap();
+        client.receive_exact(&mut [0; REPLY_BYTES]).unwrap();
+        drop(client);
+        serving.join().unwrap();
+    }
+
+    #[test]
+    fn a_server_that_refuses_or_lies_ends_the_connection() {
+        let lies = |reply: DataReply| {
+            let (client, server) = unix();
+            let serving = thread::spawn(move || {
+                let mut header = [0; REQUEST_BYTES];
+                server.receive_exact(&mut header).unwrap();
+                let (_outlet, inlet, size) = Outlet::open().unwrap();
+                let opened = DataReply { size: size as u64, ..DataReply::default() };
+                send_descriptor(&server, &opened.encode(), inlet.as_fd()).unwrap();
+                server.receive_exact(&mut header).unwrap();
+                server.send_all(&reply.encode()).unwrap();
+                // Until the client goes.
+                let _ = server.receive_exact(&mut header);
+            });
+            let mut asked = Asked::new(true);
+            asked.ask(&client, &read(0, 100_000)).unwrap();
+            let result = asked.receive(&client, &mut [0; 10]);
+            drop(client);
+            serving.join().unwrap();
+            result.unwrap_err()
+        };
+        let refused = lies(DataReply::failed(0, &Error::NoObject));
+        assert!(matches!(refused, TransportError::Refused(Error::NoObject)), "{refused}");
+        let too_much = lies(DataReply { bulk_bytes: 100_001, ..DataReply::default() });
+        assert!(matches!(too_much, TransportError::Malformed), "{too_much}");
+        let not_there = lies(DataReply { bulk_bytes: 100_000, ..DataReply::default() });
+        assert!(matches!(not_there, TransportError::Malformed), "{not_there}");
+    }
+}

@@ -1,0 +1,215 @@
+//! Reading in sequence: what is asked for ahead, by each way, and what becomes of it when the reader jumps, the file
+//! changes or the connection dies.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use weft_client::{Client, File, OpenOptions, Way};
+use weft_protocol::message::node::{Counters, NodeAnswer, NodeRequest};
+use weft_protocol::message::shard::CreateFile;
+use weft_protocol::{InodeNumber, Name, NodeId};
+use weft_tests::{FileSystem, Proxy, Wanted};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const DIRECT: OpenOptions = OpenOptions { direct: true, ..OpenOptions::READ };
+const CHANGE: OpenOptions = OpenOptions { truncate: false, ..OpenOptions::WRITE };
+/// Bytes at both ends of the file, and of the hole between.
+const PART: usize = (2 << 20) + 1234;
+const HOLE: usize = (1 << 20) + 77;
+
+fn open(client: &Client, options: OpenOptions) -> File {
+    let create = Some(CreateFile { mode: 0o600, exclusive: false });
+    client.open_at(&FileSystem::me(), ROOT, &Name::new(b"file").unwrap(), options, create).unwrap().0
+}
+
+fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
+    (0..bytes).map(|index| u8::try_from((index * 31 + index / 4096 + seed) % 251).unwrap()).collect()
+}
+
+/// Two parts with a hole between, and one behind them, that the object does not have.
+fn make(client: &Client) -> Vec<u8> {
+    let file = open(client, OpenOptions::WRITE);
+    file.write_at(&pattern(PART, 1), 0).unwrap();
+    file.write_at(&pattern(PART, 2), (PART + HOLE) as u64).unwrap();
+    file.truncate((2 * PART + 2 * HOLE) as u64).unwrap();
+    file.close().unwrap();
+    [pattern(PART, 1), vec![0; HOLE], pattern(PART, 2), vec![0; HOLE]].concat()
+}
+
+fn read(file: &File, offset: usize, bytes: usize) -> Vec<u8> {
+    let mut buffer = vec![9; bytes];
+    let count = file.read_at(&mut buffer, offset as u64).unwrap();
+    buffer.truncate(count);
+    buffer
+}
+
+fn counters(client: &Client) -> Counters {
+    match client.node_request(NodeId(0), NodeRequest::Status).unwrap() {
+        NodeAnswer::Status(status) => status.counters,
+        other => panic!("no status: {other:?}"),
+    }
+}
+
+/// What was read from the node since, by TCP, Unix sockets and pipes. A node counts a reply's bytes when they are sent,
+/// so that a reader may be a little ahead of it.
+fn read_since(client: &Client, before: &Counters, all: usize) -> (u64, u64, u64) {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let now = counters(client);
+        let tcp = now.read_tcp_bytes - before.read_tcp_bytes;
+        let unix = now.read_unix_bytes - before.read_unix_bytes;
+        let piped = now.read_pipe_bytes - before.read_pipe_bytes;
+        if tcp + unix + piped >= all as u64 || Instant::now() > end {
+            return (tcp, unix, piped);
+        }
+    }
+}
+
+fn one_node() -> FileSystem {
+    FileSystem::start(Wanted { nodes: 1, ..Wanted::default() })
+}
+
+#[test]
+fn a_sequential_reader_gets_every_byte_by_every_way() {
+    let fs = one_node();
+    let writer = fs.client(Way::Unix);
+    let expected = make(&writer);
+    for way in [Way::Tcp, Way::Stream, Way::Unix] {
+        let before = counters(&writer);
+        for request in [4096, 5000, 70_001, 1 << 20, (3 << 20) + 5] {
+            // A client of its own: nothing is known or on its way.
+            let client = fs.client(way);
+            let file = open(&client, OpenOptions::READ);
+            let mut offset = 0;
+            while offset < expected.len() {
+                let found = read(&file, offset, request);
+                let end = (offset + request).min(expected.len());
+                assert!(found == expected[offset..end], "{way:?}, {request} at {offset}");
+                offset += found.len();
+            }
+            assert!(read(&file, offset, request).is_empty(), "the file has ended");
+            file.close().unwrap();
+            client.close().unwrap();
+        }
+        let object = 5 * expected.len() as u64;
+        let (tcp, unix, piped) = read_since(&writer, &before, 5 * expected.len());
+        match way {
+            Way::Tcp => assert_eq!((tcp, unix, piped), (object, 0, 0)),
+            Way::Stream => assert_eq!((tcp, unix, piped), (0, object, 0)),
+            // The ends of files may be short, or the pipe full.
+            _ => assert!(piped + unix == object && unix < object / 4, "{piped} by pipes, {unix} by sockets"),
+        }
+    }
+    writer.close().unwrap();
+}
+
+#[test]
+fn readers_may_jump_and_overtake_each_other() {
+    let fs = one_node();
+    let writer = fs.client(Way::Unix);
+    let expected = make(&writer);
+    for way in [Way::Tcp, Way::Unix] {
+        let client = fs.client(way);
+        let file = open(&client, OpenOptions::READ);
+        // Runs of requests from anywhere, of any length.
+        let mut seed = 7_u64;
+        let mut random = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(seed >> 33).unwrap() % below
+        };
+        for _ in 0..60 {
+            let mut offset = if random(4) == 0 { 0 } else { random(expected.len()) };
+            for _ in 0..=random(8) {
+                let most = [100, 20_000, 300_000, 2 << 20][random(4)];
+                let bytes = 1 + random(most);
+                let end = (offset + bytes).min(expected.len());
+                assert!(read(&file, offset, bytes) == expected[offset..end], "{way:?}, {bytes} at {offset}");
+                // A little is left out, or read again.
+                offset = (end + random(3) * 5000).saturating_sub(5000).min(expected.len());
+            }
+        }
+        // Threads with one handle, as a kernel reads ahead: each takes the next piece.
+        let next = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    loop {
+                        let offset = usize::try_from(next.fetch_add(50_000, Ordering::Relaxed)).unwrap();
+                        if offset >= expected.len() {
+                            break;
+                        }
+                        let end = (offset + 50_000).min(expected.len());
+                        assert!(read(&file, offset, 50_000) == expected[offset..end], "{way:?} at {offset}");
+                    }
+                });
+            }
+        });
+        file.close().unwrap();
+        client.close().unwrap();
+    }
+    writer.close().unwrap();
+}
+
+#[test]
+fn what_was_asked_for_ahead_is_forgotten_when_another_changes_the_file() {
+    let fs = one_node();
+    let other = fs.client(Way::Tcp);
+    let mut expected = make(&other);
+    for way in [Way::Tcp, Way::Unix] {
+        let client = fs.client(way);
+        let file = open(&client, OpenOptions::READ);
+        assert!(read(&file, 0, 50_000) == expected[..50_000]);
+        assert!(read(&file, 50_000, 5000) == expected[50_000..55_000]);
+        let writing = open(&other, CHANGE);
+        let changed = pattern(100_000, 5);
+        writing.write_at(&changed, 55_000).unwrap();
+        writing.close().unwrap();
+        expected[55_000..155_000].copy_from_slice(&changed);
+        assert!(read(&file, 55_000, 400_000) == expected[55_000..455_000], "{way:?}");
+        let writing = open(&other, CHANGE);
+        writing.truncate(500_000).unwrap();
+        writing.close().unwrap();
+        expected.truncate(500_000);
+        assert!(read(&file, 455_000, 400_000) == expected[455_000..], "{way:?}, cut");
+        file.close().unwrap();
+        client.close().unwrap();
+        expected = make(&other);
+    }
+    other.close().unwrap();
+}
+
+#[test]
+fn a_reader_goes_on_when_its_connection_dies() {
+    let fs = one_node();
+    let expected = make(&fs.client(Way::Unix));
+    let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
+    let client = fs.client_behind(&proxy);
+    let file = open(&client, OpenOptions::READ);
+    assert!(read(&file, 0, 100_000) == expected[..100_000]);
+    proxy.hold_next_reply();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| read(&file, 100_000, expected.len()));
+        drop(proxy.held());
+        assert!(reading.join().unwrap() == expected[100_000..]);
+    });
+    file.close().unwrap();
+    client.close().unwrap();
+}
+
+#[test]
+fn a_direct_reader_gets_the_same_and_nothing_is_asked_for_ahead() {
+    let fs = one_node();
+    let writer = fs.client(Way::Unix);
+    let expected = make(&writer);
+    let before = counters(&writer);
+    let client = fs.client(Way::Tcp);
+    let file = open(&client, DIRECT);
+    for offset in [0, 10_000, 20_000, PART - 5, 2 * PART + HOLE - 5] {
+        assert!(read(&file, offset, 10_000) == expected[offset..offset + 10_000], "{offset}");
+    }
+    assert_eq!(read_since(&writer, &before, 50_000), (50_000, 0, 0));
+    file.close().unwrap();
+    client.close().unwrap();
+    writer.close().unwrap();
+}
