@@ -90,17 +90,17 @@ impl Reader {
             self.block.1.clear();
             self.version = source.version;
         }
-        let on_its_way = self.stream.as_ref().is_some_and(|stream| stream.lane.leads_to(offset));
-        let at_hand = self.copy_from_block(&mut [0], offset).is_some();
-        let sequential = self.ahead.note(offset, into.len() as u64, on_its_way || at_hand);
+        let small = into.len() <= SMALL_BYTES;
+        let at_hand = self.copy_from_block(&mut [0], offset).is_some() || self.leads_to(offset, into.len());
+        let sequential = self.ahead.note(offset, into.len() as u64, at_hand);
         let mut have = 0;
         while have < into.len() {
             let position = offset + have as u64;
             let rest = &mut into[have..];
             if let Some(count) = self.copy_from_block(rest, position) {
                 have += count;
-            } else if self.streams_at(io, position, sequential).await {
-                let Some(count) = self.take(io, source, rest, position).await else { break };
+            } else if self.streams_at(io, position, rest.len(), sequential).await {
+                let Some(count) = self.take(io, source, rest, position, small).await else { break };
                 have += count;
             } else {
                 break;
@@ -119,19 +119,22 @@ impl Reader {
     }
 
     /// Whether the bytes at `position` are on their way, or will be.
-    async fn streams_at(&mut self, io: &Io, position: u64, sequential: bool) -> bool {
-        if self.stream.as_ref().is_some_and(|stream| !stream.lane.leads_to(position)) {
+    async fn streams_at(&mut self, io: &Io, position: u64, wanted: usize, sequential: bool) -> bool {
+        let leads = self.leads_to(position, wanted);
+        if !leads && sequential {
             self.end_stream(io).await;
-        }
-        if self.stream.is_none() && sequential {
             let (lane, connection) = (Lane::at(position), io.new_connection());
             self.stream = Some(Stream { lane, connection, turns: VecDeque::new(), come: VecDeque::new() });
         }
-        self.stream.is_some()
+        leads || sequential
     }
 
-    async fn take(&mut self, io: &Io, source: &Source, rest: &mut [u8], position: u64) -> Option<usize> {
-        let taken = self.try_take(io, source, rest, position).await;
+    fn leads_to(&self, offset: u64, bytes: usize) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.lane.leads_to(offset, bytes as u64))
+    }
+
+    async fn take(&mut self, io: &Io, source: &Source, rest: &mut [u8], position: u64, small: bool) -> Option<usize> {
+        let taken = self.try_take(io, source, rest, position, small).await;
         let at_end = self.stream.as_ref().is_some_and(|stream| stream.lane.taken == source.size);
         if taken.is_none() || at_end {
             self.end_stream(io).await;
@@ -139,21 +142,32 @@ impl Reader {
         taken
     }
 
-    async fn try_take(&mut self, io: &Io, source: &Source, rest: &mut [u8], position: u64) -> Option<usize> {
+    async fn try_take(
+        &mut self,
+        io: &Io,
+        source: &Source,
+        rest: &mut [u8],
+        position: u64,
+        small: bool,
+    ) -> Option<usize> {
         let stream = self.stream.as_mut()?;
         let skipped = usize::try_from(position - stream.lane.taken).unwrap_or(usize::MAX);
         stream.ask(io, source, skipped + rest.len()).await.ok()?;
-        if skipped == 0 && rest.len() > SMALL_BYTES {
-            let bytes = stream.take(io, rest.len()).await?;
-            rest[..bytes.len()].copy_from_slice(&bytes);
-            return Some(bytes.len());
+        if small && skipped == 0 {
+            self.block = (position, stream.take(io, BLOCK_BYTES).await?);
+            return Some(0);
         }
-        let start = stream.lane.taken;
-        let mut block = stream.take(io, if skipped > 0 { skipped } else { BLOCK_BYTES }).await?;
-        while block.len() < skipped {
-            block.extend(stream.take(io, skipped - block.len()).await?);
+        if skipped > 0 {
+            let start = stream.lane.taken;
+            let mut block = Vec::new();
+            while block.len() < skipped {
+                block.extend(stream.take(io, skipped - block.len()).await?);
+            }
+            self.block = (start, block);
+            stream.ask(io, source, rest.len()).await.ok()?;
         }
-        self.block = (start, block);
-        Some(0)
+        let bytes = stream.take(io, rest.len()).await?;
+        rest[..bytes.len()].copy_from_slice(&bytes);
+        Some(bytes.len())
     }
 }

@@ -18,6 +18,9 @@ pub struct ReadAhead {
     run: u32,
 }
 
+/// Requests of a run that one of them may overtake, and their bytes at most.
+const OVERTAKEN_MAX: u64 = 8;
+const OVERTAKEN_BYTES_MAX: u64 = 1 << 20;
 /// Sequential reads in a row before more is asked for than they want. The first read of a file at its beginning counts.
 const RUN_MIN: u32 = 2;
 
@@ -65,9 +68,11 @@ impl Lane {
         Self { start: offset, taken: offset, asked: offset }
     }
 
-    /// Whether the byte at this offset is next, or comes without being asked for again.
-    pub fn leads_to(&self, offset: u64) -> bool {
-        (self.taken..=self.asked).contains(&offset)
+    /// Whether a request is the next, or one of the next few, of those that are on their way: others of its run may
+    /// come after it. One that is further ahead is of a reader who jumps, and wants nothing of what lies between.
+    pub fn leads_to(&self, offset: u64, bytes: u64) -> bool {
+        let near = self.taken.saturating_add(bytes.saturating_mul(OVERTAKEN_MAX).min(OVERTAKEN_BYTES_MAX));
+        (self.taken..=self.asked.min(near)).contains(&offset)
     }
 
     /// What to ask for next, when `wanted` bytes are to be taken now; `None`: nothing, as enough waits, or the file
@@ -118,7 +123,15 @@ mod tests {
             }
         }
         assert_eq!(asked, [(3000, 1000), (4000, 1000), (5000, 1000), (6000, 1000), (7000, 500)]);
-        assert!(lane.leads_to(7500) && !lane.leads_to(7499));
+        assert!(lane.leads_to(7500, 1) && !lane.leads_to(7499, 1));
+    }
+
+    #[test]
+    fn who_jumps_far_is_not_led() {
+        let lane = Lane { asked: 100_000, ..Lane::at(1000) };
+        assert!(lane.leads_to(1000, 1) && lane.leads_to(1008, 1) && !lane.leads_to(1009, 1));
+        assert!(lane.leads_to(81_000, 10_000) && !lane.leads_to(81_001, 10_000) && !lane.leads_to(999, 10_000));
+        assert!(lane.leads_to(100_000, 50_000) && !lane.leads_to(100_001, 50_000));
     }
 
     #[test]

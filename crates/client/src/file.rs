@@ -304,7 +304,18 @@ impl File {
 impl Handle {
     fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let Self { inner, open, options, reader, .. } = self;
+        if buffer.len() <= SMALL_BYTES
+            && !options.direct
+            && let Some(version) = open.version_in_term(inner)
+            && lock(reader).read_at_hand(version, buffer, offset)
+        {
+            return Ok(buffer.len());
+        }
         let (via, version) = open.read_via(inner, buffer, offset)?;
+        if let Ok(mut reader) = reader.try_lock() {
+            // Also where it is read by other ways now: others need the connection.
+            reader.at_version(version);
+        }
         match via {
             ReadVia::Done(count) => Ok(count),
             ReadVia::Zeros { size } => {
@@ -327,7 +338,9 @@ impl Handle {
                 let source = Source { inode: open.inode, held, size, version };
                 let have = if options.direct { 0 } else { lock(reader).read(inner, &source, buffer, offset)? };
                 let rest = buffer.get_mut(have..).unwrap_or_default();
-                read_object(inner, open.inode, held, rest, offset + have as u64)?;
+                let read = read_object(inner, open.inode, held, rest, offset + have as u64)?;
+                // The lease vouches for the size: what the object does not have of it is a hole.
+                rest.get_mut(read..).unwrap_or_default().fill(0);
                 Ok(wanted)
             }
         }

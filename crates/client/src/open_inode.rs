@@ -58,8 +58,6 @@ pub(crate) struct OpenInode {
 
 struct State {
     known: FileState,
-    /// How many sessions were lost: bytes that a reader has at hand are old after each.
-    sessions_lost: u64,
     /// Who opened it last through the shard: he may open it again under the lease without asking.
     opener: Option<Arc<Credentials>>,
     /// In whose slot calls are made, of those who have the lock in turn.
@@ -96,6 +94,13 @@ enum Descriptor {
     Refused,
 }
 
+/// What bytes that a reader has at hand are of. They are good as long as it stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Version {
+    data: u64,
+    session: SessionId,
+}
+
 /// How a read is served.
 pub(crate) enum ReadVia {
     /// It was answered from gathered bytes.
@@ -118,7 +123,6 @@ impl OpenInode {
             term: Arc::clone(&term),
             state: Mutex::new(State {
                 known: FileState::new(attributes, session),
-                sessions_lost: 0,
                 opener: None,
                 slot: SlotFor::Caller,
                 term,
@@ -258,10 +262,19 @@ impl OpenInode {
 
     /// Decides how a read is served; answers it when gathered bytes are all it asks for. With the version of the data:
     /// bytes that a reader has at hand of another one are not to be used.
-    pub fn read_via(&self, inner: &Inner, into: &mut [u8], offset: u64) -> Result<(ReadVia, u64)> {
+    pub fn read_via(&self, inner: &Inner, into: &mut [u8], offset: u64) -> Result<(ReadVia, Version)> {
         let mut state = self.lock(inner)?;
         let via = state.read_via(inner, into, offset)?;
-        Ok((via, self.data_version.load(Ordering::Acquire) + state.sessions_lost))
+        let session = state.known.session();
+        Ok((via, Version { data: self.data_version.load(Ordering::Acquire), session }))
+    }
+
+    /// The version now, if what was read under a lease before is still vouched for. Without the lock: what a recall, a
+    /// write or the end of a session changes is told by the version.
+    pub fn version_in_term(&self, inner: &Inner) -> Option<Version> {
+        let in_term = inner.clock_ms() < self.term.load(Ordering::Acquire);
+        let version = Version { data: self.data_version.load(Ordering::Acquire), session: inner.session() };
+        in_term.then_some(version)
     }
 
     /// The right to the object turned out to be void (the object was replaced, the right has ended): asks for it again
@@ -325,7 +338,6 @@ impl State {
             tracing::warn!("inode {}: what was not at the server is lost with the session", self.known.inode());
         }
         self.descriptor = Descriptor::NotAsked;
-        self.sessions_lost += 1;
     }
 
     /// After a wait: lease and right hold still, or the caller learns that they do not.

@@ -8,6 +8,7 @@
 use crate::client::Inner;
 use crate::data_calls::{Held, read_descriptor, request};
 use crate::link::Link;
+use crate::open_inode::Version;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,12 +16,16 @@ use weft_client_core::{Lane, Pace, ReadAhead};
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::{InodeNumber, Result};
-use weft_transport::{Ahead, BulkConnection};
+use weft_transport::{Ahead, BulkConnection, TransportError};
 
 /// What small sequential requests read or write at once, bytes.
 pub(crate) const BLOCK_BYTES: usize = 128 << 10;
+/// More bytes that nobody wants cost more than another connection.
+const DISCARDED_MAX: u64 = 1 << 20;
 /// What is asked for at first.
 const FIRST_BYTES: u64 = 256 << 10;
+/// The same for a sequential reader when too many connections are in use to keep one for him.
+const ALONE_BYTES: usize = 1 << 20;
 /// Requests up to this many bytes are small: a call costs more than copying them once more.
 pub(crate) const SMALL_BYTES: usize = 16 << 10;
 
@@ -29,7 +34,7 @@ pub(crate) const SMALL_BYTES: usize = 16 << 10;
 pub(crate) struct Reader {
     ahead: ReadAhead,
     /// The inode's data version that block and stream are of.
-    version: u64,
+    version: Version,
     block: Block,
     stream: Option<Stream>,
 }
@@ -55,7 +60,7 @@ pub(crate) struct Source {
     pub inode: InodeNumber,
     pub held: Held,
     pub size: u64,
-    pub version: u64,
+    pub version: Version,
 }
 
 impl Block {
@@ -83,18 +88,13 @@ impl Block {
 }
 
 impl Stream {
-    /// Begins to read so many bytes, and what is behind them. `None`: there are no connections to keep for it.
+    /// Begins to read so many bytes, and what is behind them. `None`: there is no connection to keep for it.
     fn open(inner: &Inner, source: &Source, position: u64, wanted: u64) -> Result<Option<Self>> {
         let node = source.held.object.node();
         let Some((link, connection)) = inner.data_connection_to_keep(node)? else { return Ok(None) };
         let mut stream = Self { lane: Lane::at(position), link, connection };
-        if stream.ask(inner, source, wanted).is_err() {
-            // A pooled connection that died meanwhile: a new one is tried once.
-            stream.connection = stream.link.replace_data(stream.connection, &inner.identity, inner.way())?;
-            stream.lane = Lane::at(position);
-            stream.ask(inner, source, wanted)?;
-        }
-        Ok(Some(stream))
+        // A pooled connection may have died meanwhile: then a request of its own finds out.
+        Ok(stream.ask(inner, source, wanted).is_ok().then_some(stream))
     }
 
     /// Asks for what a sequential reader will want, who takes so many bytes now.
@@ -112,24 +112,42 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes what comes next; 0: nothing was asked for.
+    /// Takes what comes next.
     fn take(&mut self, inner: &Inner, into: &mut [u8]) -> weft_transport::Result<usize> {
         let count = self.connection.receive(into)?;
+        if count == 0 {
+            return Err(TransportError::Malformed);
+        }
         inner.count_read(self.connection.kind(), count as u64);
         self.lane.taken += count as u64;
         Ok(count)
     }
 
-    /// Takes what was asked for, and gives the connection back.
+    /// Takes what was asked for, and gives the connection back; where that is much, it is closed instead.
     fn end(mut self) {
-        if self.connection.discard().is_ok() {
+        if self.lane.asked - self.lane.taken <= DISCARDED_MAX && self.connection.discard().is_ok() {
             self.link.return_data(self.connection);
         }
     }
 }
 
 impl Reader {
-    fn at_version(&mut self, version: u64) {
+    /// Small reads of what is at hand as a whole, if that is of this version.
+    pub fn read_at_hand(&mut self, version: Version, into: &mut [u8], offset: u64) -> bool {
+        let end = offset + into.len() as u64;
+        let at_hand = self.version == version
+            && !into.is_empty()
+            && self.block.has(offset)
+            && self.block.has(end - 1)
+            && self.block.copy(into, offset).is_some();
+        if at_hand {
+            self.ahead.note(offset, into.len() as u64, true);
+        }
+        at_hand
+    }
+
+    /// What is at hand or on its way is of this version, or of no use.
+    pub fn at_version(&mut self, version: Version) {
         if self.version != version {
             self.end_stream();
             self.block.bytes = 0;
@@ -148,7 +166,7 @@ impl Reader {
         &mut self,
         inner: &Inner,
         file: &OwnedFd,
-        version: u64,
+        version: Version,
         into: &mut [u8],
         offset: u64,
     ) -> Result<usize> {
@@ -183,17 +201,18 @@ impl Reader {
     /// rest is not worth keeping others waiting, or could not be had this way.
     pub fn read(&mut self, inner: &Inner, source: &Source, into: &mut [u8], offset: u64) -> Result<usize> {
         self.at_version(source.version);
-        let on_its_way = self.stream.as_ref().is_some_and(|stream| stream.lane.leads_to(offset));
-        let sequential = self.ahead.note(offset, into.len() as u64, on_its_way || self.block.has(offset));
+        let small = into.len() <= SMALL_BYTES;
+        let at_hand = self.block.has(offset) || self.leads_to(offset, into.len());
+        let sequential = self.ahead.note(offset, into.len() as u64, at_hand);
         let mut have = 0;
         while let Some(rest) = into.get_mut(have..).filter(|rest| !rest.is_empty()) {
             let position = offset + have as u64;
             if let Some(count) = self.block.copy(rest, position) {
                 have += count;
             } else if self.streams_at(inner, source, position, rest.len(), sequential)? {
-                let Some(count) = self.take(inner, source, rest, position) else { break };
+                let Some(count) = self.take(inner, source, rest, position, small) else { break };
                 have += count;
-            } else if sequential && rest.len() <= SMALL_BYTES {
+            } else if sequential && rest.len() < ALONE_BYTES {
                 self.read_block(inner, source, position)?;
             } else {
                 break;
@@ -211,20 +230,25 @@ impl Reader {
         wanted: usize,
         sequential: bool,
     ) -> Result<bool> {
-        if self.stream.as_ref().is_some_and(|stream| !stream.lane.leads_to(position)) {
+        let mut leads = self.leads_to(position, wanted);
+        // One stray read of several threads ends nothing.
+        if !leads && sequential {
             self.end_stream();
-        }
-        if self.stream.is_none() && sequential {
             self.stream = Stream::open(inner, source, position, wanted as u64)?;
+            leads = self.stream.is_some();
         }
-        Ok(self.stream.is_some())
+        Ok(leads)
+    }
+
+    fn leads_to(&self, offset: u64, bytes: usize) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.lane.leads_to(offset, bytes as u64))
     }
 
     /// Takes bytes off the stream into the caller's memory, or, if they are few, into the block. Returns how many the
     /// caller has; `None`: the connection died, or the right to read is void. What comes of it shows in a request of
     /// its own.
-    fn take(&mut self, inner: &Inner, source: &Source, rest: &mut [u8], position: u64) -> Option<usize> {
-        let taken = self.try_take(inner, source, rest, position).ok();
+    fn take(&mut self, inner: &Inner, source: &Source, rest: &mut [u8], position: u64, small: bool) -> Option<usize> {
+        let taken = self.try_take(inner, source, rest, position, small).ok();
         if taken.is_none() {
             self.stream = None;
         } else if self.stream.as_ref().is_some_and(|stream| stream.lane.taken == source.size) {
@@ -239,34 +263,41 @@ impl Reader {
         source: &Source,
         rest: &mut [u8],
         position: u64,
+        small: bool,
     ) -> weft_transport::Result<usize> {
         let Some(stream) = &mut self.stream else { return Ok(0) };
         let skipped = usize::try_from(position - stream.lane.taken).unwrap_or(usize::MAX);
         stream.ask(inner, source, (skipped + rest.len()) as u64)?;
-        if skipped == 0 && rest.len() > SMALL_BYTES {
-            return stream.take(inner, rest);
+        if small && skipped == 0 {
+            let block = self.block.make(position, BLOCK_BYTES);
+            self.block.bytes = stream.take(inner, block)?;
+            return Ok(0);
         }
-        // Another thread of this reader may come yet for what was skipped.
-        let block = self.block.make(stream.lane.taken, if skipped > 0 { skipped } else { BLOCK_BYTES });
-        let mut have = stream.take(inner, block)?;
-        while let Some(rest) = block.get_mut(have..skipped).filter(|rest| !rest.is_empty()) {
-            have += stream.take(inner, rest)?;
+        if skipped > 0 {
+            // Another thread of this reader may come yet for what was skipped.
+            let block = self.block.make(stream.lane.taken, skipped);
+            let mut have = 0;
+            while let Some(rest) = block.get_mut(have..).filter(|rest| !rest.is_empty()) {
+                have += stream.take(inner, rest)?;
+            }
+            self.block.bytes = have;
+            stream.ask(inner, source, rest.len() as u64)?;
         }
-        self.block.bytes = have;
-        Ok(0)
+        stream.take(inner, rest)
     }
 
     /// Fills the block without a stream.
     fn read_block(&mut self, inner: &Inner, source: &Source, position: u64) -> Result<()> {
         let left = usize::try_from(source.size - position).unwrap_or(usize::MAX);
-        let block = self.block.make(position, left.min(BLOCK_BYTES));
-        read_object(inner, source.inode, source.held, block, position)?;
+        let block = self.block.make(position, left.min(ALONE_BYTES));
+        let have = read_object(inner, source.inode, source.held, block, position)?;
+        block.get_mut(have..).unwrap_or_default().fill(0);
         self.block.bytes = block.len();
         Ok(())
     }
 }
 
-/// Reads from the storage server straight into memory. Returns how many bytes the object has of it; the rest is zeros.
+/// Reads from the storage server straight into memory. Returns how many bytes the object has of it.
 pub(crate) fn read_object(
     inner: &Inner,
     inode: InodeNumber,
@@ -283,7 +314,6 @@ pub(crate) fn read_object(
             break;
         }
     }
-    into.get_mut(have..).unwrap_or_default().fill(0);
     Ok(have)
 }
 

@@ -103,7 +103,9 @@ impl<'a> DataConnection<'a> {
 
     /// Makes a pipe for large reads of a client on this machine.
     fn open_pipe(&mut self, request: &DataRequest) -> Result<()> {
-        self.outlet = None;
+        if self.outlet.is_some() {
+            return Err(TransportError::Malformed);
+        }
         let opened = if self.socket.kind() == SocketKind::Unix { Outlet::open() } else { None };
         let Some((outlet, inlet, bytes)) = opened else {
             return self.socket.send_all(&DataReply::failed(request.id, &Error::NotSupported).encode());

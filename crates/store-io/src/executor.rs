@@ -122,8 +122,10 @@ impl Pipe {
                     match splice(file, Some(&mut position), pipe, None, count, SpliceFlags::NONBLOCK) {
                         Ok(0) => break,
                         Ok(_) | Err(Errno::INTR) => {}
-                        Err(errno) if errno != Errno::AGAIN && position == offset => return Ok(Moved::Failed(errno)),
-                        // The client asked for more than has room, or the bytes that were promised cannot come.
+                        Err(errno) if !matches!(errno, Errno::AGAIN | Errno::PIPE) && position == offset => {
+                            return Ok(Moved::Failed(errno));
+                        }
+                        // The client asked for more than has room, or is gone, or the bytes that were promised cannot come.
                         Err(errno) => return Err(errno.into()),
                     }
                 }
@@ -369,5 +371,6 @@ mod tests {
         assert!(send(Segment::Hole { bytes: 3 << 20 }).is_err());
         drop(inlet);
         assert!(send(Segment::Hole { bytes: 1 }).is_err());
+        assert!(send(Segment::File { file: file.as_fd(), offset: 0, bytes: 1 }).is_err());
     }
 }

@@ -18,6 +18,7 @@ const DISCARD_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Asked {
     inlet: Inlet,
+    is_local: bool,
     /// Each request whose reply has not begun.
     waiting: VecDeque<Request>,
     /// The one whose reply was begun last.
@@ -37,10 +38,10 @@ struct Request {
 
 impl Asked {
     /// Nothing yet. `may_pipe`: a pipe is asked for when it is worth while.
-    pub fn new(may_pipe: bool) -> Self {
+    pub fn new(is_local: bool, may_pipe: bool) -> Self {
         let inlet = if may_pipe { Inlet::NotAsked } else { Inlet::No };
         let (waiting, current) = (VecDeque::new(), Request::default());
-        Self { inlet, waiting, current, data: 0, hole: 0, low_water: LowWater::default() }
+        Self { inlet, is_local, waiting, current, data: 0, hole: 0, low_water: LowWater::default() }
     }
 
     /// Whether large replies come through a pipe, or will when there are any.
@@ -115,7 +116,9 @@ impl Asked {
             return socket.receive_some(into);
         }
         loop {
-            self.low_water.wait(socket, self.data.min(PIECE_BYTES));
+            // To wait for more than is wanted pays only where bytes come fast.
+            let piece = if self.is_local { PIECE_BYTES } else { into.len() };
+            self.low_water.wait(socket, self.data.min(piece));
             if let Some(count) = socket.receive_now(into)? {
                 return Ok(count);
             }
@@ -237,7 +240,7 @@ mod tests {
             for piece in [1 << 20, 100_000, 4096] {
                 let (client, server) = pair();
                 let serving = serve(server, object);
-                let mut asked = Asked::new(may_pipe);
+                let mut asked = Asked::new(true, may_pipe);
                 let mut found = Vec::new();
                 // Two at a time, of lengths for the socket and for the pipe.
                 for turn in 0..5u64 {
@@ -257,7 +260,7 @@ mod tests {
     fn a_pipe_is_asked_for_once_and_never_gets_more_than_has_room() {
         let (client, server) = unix();
         let serving = serve(server, u64::MAX);
-        let mut asked = Asked::new(true);
+        let mut asked = Asked::new(true, true);
         let (turn, turns) = (200_000u32, 12u32);
         for number in 0..turns {
             asked.ask(&client, &read(u64::from(number * turn), turn as usize)).unwrap();
@@ -277,7 +280,7 @@ mod tests {
     fn a_connection_is_as_before_when_all_was_taken() {
         let (client, server) = tcp();
         let serving = serve(server, u64::MAX);
-        let mut asked = Asked::new(false);
+        let mut asked = Asked::new(false, false);
         asked.ask(&client, &read(0, 3 << 20)).unwrap();
         assert_eq!(take_all(&mut asked, &client, 64 << 10).len(), 3 << 20);
         // A reply of a few bytes wakes.
@@ -302,7 +305,7 @@ mod tests {
                 // Until the client goes.
                 let _ = server.receive_exact(&mut header);
             });
-            let mut asked = Asked::new(true);
+            let mut asked = Asked::new(true, true);
             asked.ask(&client, &read(0, 100_000)).unwrap();
             let result = asked.receive(&client, &mut [0; 10]);
             drop(client);

@@ -120,12 +120,13 @@ impl SocketBulk {
     pub fn new(socket: Socket) -> Self {
         let unix = socket.kind() == SocketKind::Unix;
         let sharing = if unix { Sharing::NotAsked } else { Sharing::No };
-        Self { is_local: socket.is_local(), socket, sharing, started: VecDeque::new(), asked: Asked::new(unix) }
+        let is_local = socket.is_local();
+        Self { is_local, socket, sharing, started: VecDeque::new(), asked: Asked::new(is_local, unix) }
     }
 
     /// The same, with all bytes on the stream.
     pub fn streaming(socket: Socket) -> Self {
-        Self { sharing: Sharing::No, asked: Asked::new(false), ..Self::new(socket) }
+        Self { sharing: Sharing::No, asked: Asked::new(true, false), ..Self::new(socket) }
     }
 
     fn receive_reply(&self, into: &mut [u8]) -> Result<DataReply> {

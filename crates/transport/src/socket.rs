@@ -30,6 +30,12 @@ pub struct Socket {
     kind: SocketKind,
 }
 
+/// A peer whose machine has vanished says nothing: after so much silence the kernel asks it, so many times, and ends
+/// the connection of one that does not answer.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+const PROBES_APART: Duration = Duration::from_secs(5);
+const PROBES_MAX: u32 = 4;
+
 /// How long a TCP connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Socket buffer asked for on Unix sockets, bytes. Their default (208 KiB) makes sender and receiver take turns too
@@ -69,9 +75,14 @@ impl Socket {
         Ok(Self::from_unix(UnixStream::connect(path)?))
     }
 
-    /// Takes over a connected TCP stream. Small messages are sent at once.
+    /// Takes over a connected TCP stream. Small messages are sent at once, and a peer that vanishes is noticed within
+    /// half a minute.
     pub fn from_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, SILENCE_MAX)?;
+        sockopt::set_tcp_keepintvl(&stream, PROBES_APART)?;
+        sockopt::set_tcp_keepcnt(&stream, PROBES_MAX)?;
         Ok(Self { fd: stream.into(), kind: SocketKind::Tcp })
     }
 
