@@ -125,7 +125,7 @@ impl Pipe {
                         Err(errno) if !matches!(errno, Errno::AGAIN | Errno::PIPE) && position == offset => {
                             return Ok(Moved::Failed(errno));
                         }
-                        // The client asked for more than has room, or is gone, or the bytes that were promised cannot come.
+                        // The client asked for more than has room, or is gone, or what was promised cannot come.
                         Err(errno) => return Err(errno.into()),
                     }
                 }
