@@ -106,6 +106,33 @@ fn many_files_under_way_share_the_connections() {
 }
 
 #[test]
+fn readers_who_jump_about_keep_no_connection() {
+    let fs = one_node();
+    let client = fs.client(Way::Tcp);
+    let piece = vec![7; 2 << 20];
+    open(&client, "f", BOTH).write_at(&piece, 0).unwrap();
+    let before = connections(&fs);
+    let files: Vec<File> = (0..20).map(|_| open(&client, "f", BOTH)).collect();
+    let mut buffer = [0; 4096];
+    for file in &files {
+        // Who begins at the beginning may go on.
+        file.read_at(&mut buffer, 0).unwrap();
+    }
+    assert!(connections(&fs) >= before + files.len() - 1);
+    for file in &files {
+        for offset in (1..20).rev() {
+            assert_eq!(file.read_at(&mut buffer, offset * 100_000).unwrap(), buffer.len());
+            assert!(buffer == [7; 4096]);
+        }
+    }
+    // Those that nobody uses are kept for a while, but few.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while connections(&fs) > before + 8 {
+        assert!(std::time::Instant::now() < end, "{} connections", connections(&fs));
+    }
+}
+
+#[test]
 fn many_threads_share_the_connections() {
     let fs = one_node();
     let client = fs.client(Way::Tcp);

@@ -41,7 +41,7 @@ pub enum Way {
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
     pub way: Way,
-    /// Bytes of write-behind and read-ahead per open file; 0: the default.
+    /// Writes of fewer bytes are gathered and sent behind; 0: the default.
     pub buffer_bytes: usize,
 }
 

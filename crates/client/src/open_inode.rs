@@ -269,14 +269,6 @@ impl OpenInode {
         Ok((via, Version { data: self.data_version.load(Ordering::Acquire), session }))
     }
 
-    /// The version now, if what was read under a lease before is still vouched for. Without the lock: what a recall, a
-    /// write or the end of a session changes is told by the version.
-    pub fn version_in_term(&self, inner: &Inner) -> Option<Version> {
-        let in_term = inner.clock_ms() < self.term.load(Ordering::Acquire);
-        let version = Version { data: self.data_version.load(Ordering::Acquire), session: inner.session() };
-        in_term.then_some(version)
-    }
-
     /// The right to the object turned out to be void (the object was replaced, the right has ended): asks for it again
     /// with the next call.
     pub fn right_is_void(&self) {

@@ -20,6 +20,8 @@ use weft_transport::{Ahead, BulkConnection, TransportError};
 
 /// What small sequential requests read or write at once, bytes.
 pub(crate) const BLOCK_BYTES: usize = 128 << 10;
+/// A stray read of one of several threads ends no stream; after so many in a row nobody goes on with it.
+const STRAYS_MAX: u32 = 16;
 /// More bytes that nobody wants cost more than another connection.
 const DISCARDED_MAX: u64 = 1 << 20;
 /// What is asked for at first.
@@ -37,6 +39,8 @@ pub(crate) struct Reader {
     version: Version,
     block: Block,
     stream: Option<Stream>,
+    /// Reads in a row that the stream did not lead to.
+    strays: u32,
 }
 
 /// Bytes of the file at hand.
@@ -132,20 +136,6 @@ impl Stream {
 }
 
 impl Reader {
-    /// Small reads of what is at hand as a whole, if that is of this version.
-    pub fn read_at_hand(&mut self, version: Version, into: &mut [u8], offset: u64) -> bool {
-        let end = offset + into.len() as u64;
-        let at_hand = self.version == version
-            && !into.is_empty()
-            && self.block.has(offset)
-            && self.block.has(end - 1)
-            && self.block.copy(into, offset).is_some();
-        if at_hand {
-            self.ahead.note(offset, into.len() as u64, true);
-        }
-        at_hand
-    }
-
     /// What is at hand or on its way is of this version, or of no use.
     pub fn at_version(&mut self, version: Version) {
         if self.version != version {
@@ -230,14 +220,18 @@ impl Reader {
         wanted: usize,
         sequential: bool,
     ) -> Result<bool> {
-        let mut leads = self.leads_to(position, wanted);
-        // One stray read of several threads ends nothing.
-        if !leads && sequential {
-            self.end_stream();
-            self.stream = Stream::open(inner, source, position, wanted as u64)?;
-            leads = self.stream.is_some();
+        if self.leads_to(position, wanted) {
+            self.strays = 0;
+            return Ok(true);
         }
-        Ok(leads)
+        self.strays += 1;
+        if sequential || self.strays > STRAYS_MAX {
+            self.end_stream();
+        }
+        if sequential {
+            self.stream = Stream::open(inner, source, position, wanted as u64)?;
+        }
+        Ok(sequential && self.stream.is_some())
     }
 
     fn leads_to(&self, offset: u64, bytes: usize) -> bool {

@@ -25,10 +25,6 @@ const FAR_IN_FLIGHT_BYTES: usize = 2 << 20;
 /// Larger transfers inside a machine are made in turns of so many bytes. Measured: a TCP socket that is never empty
 /// keeps both its ends busy with each other; 4 MiB in one turn took half as much again.
 const LOCAL_TURN_BYTES: usize = 1 << 20;
-/// Larger writes by TCP inside a machine go in such turns, so many on their way at once: the server writes one from the
-/// processor's cache while the next comes. Up to 1 MiB, and over Unix sockets, one turn of that is better.
-const LOCAL_WRITE_TURN_BYTES: usize = 256 << 10;
-const LOCAL_WRITE_TURNS: usize = 2;
 /// What is asked for ahead. Measured (docs/performance.md): through a pipe, what fits it; over a Unix socket, more than
 /// it holds, so that the server never waits for a request; by TCP inside a machine, no more than is being taken, since
 /// sender and receiver of one connection that work at the same time wake each other for every packet. To other
@@ -180,42 +176,23 @@ impl SocketBulk {
         result
     }
 
-    /// Writes, inside a machine in turns of which several are on their way. After one that fails no more are sent; it
-    /// is the answer, with the bytes before it.
     fn write_stream(&self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
-        let (turn_bytes, turns) = match (self.kind(), request.operation) {
-            (SocketKind::Tcp, DataOperation::Write) if self.is_local && from.len() > LOCAL_TURN_BYTES => {
-                (LOCAL_WRITE_TURN_BYTES, LOCAL_WRITE_TURNS)
-            }
-            (SocketKind::Unix, DataOperation::Write) => (LOCAL_TURN_BYTES, 1),
-            // Bytes that are appended in two turns could have another's between them.
-            _ => (from.len().max(1), 1),
-        };
-        let mut starts = (0..from.len().max(1)).step_by(turn_bytes);
-        let mut on_their_way = VecDeque::new();
-        let (mut answer, mut done, mut failed) = (DataReply::default(), 0, false);
+        // Bytes that are appended in two turns could have another's between them.
+        let in_turns = request.operation == DataOperation::Write;
+        let mut done = 0;
         loop {
-            while on_their_way.len() < turns
-                && !failed
-                && let Some(start) = starts.next()
-            {
-                let left = from.get(start..).unwrap_or_default();
-                let turn = left.get(..turn_bytes).unwrap_or(left);
-                self.socket.send_all_with(&turn_of(request, start, turn.len()).encode(), turn)?;
-                on_their_way.push_back(turn.len());
-            }
-            let Some(bytes) = on_their_way.pop_front() else {
-                return Ok(DataReply { written_bytes: done, ..answer });
-            };
+            let left = from.get(done..).unwrap_or_default();
+            let turn = left.get(..self.turn_bytes(left.len())).filter(|_| in_turns).unwrap_or(left);
+            self.socket.send_all_with(&turn_of(request, done, turn.len()).encode(), turn)?;
             let reply = self.receive_reply(&mut [])?;
-            if !failed {
-                done += reply.written_bytes;
-                failed = (reply.written_bytes as usize) < bytes;
-                answer = reply;
+            done += reply.written_bytes as usize;
+            if done >= from.len() || (reply.written_bytes as usize) < turn.len() {
+                return Ok(DataReply { written_bytes: u32::try_from(done).unwrap_or(u32::MAX), ..reply });
             }
         }
     }
 }
+
 /// The part of a request that starts behind `done` bytes of it.
 fn turn_of(request: &DataRequest, done: usize, bytes: usize) -> DataRequest {
     let bytes = u32::try_from(bytes).unwrap_or(request.bytes);
@@ -330,7 +307,6 @@ impl BulkConnection for SocketBulk {
 mod tests {
     use super::*;
     use crate::PeerMemory;
-    use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
     use weft_protocol::capability::CAPABILITY_BYTES;
     use weft_protocol::data::{BulkDescriptor, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
@@ -402,26 +378,6 @@ mod tests {
         let (write, append) = (DataOperation::Write, DataOperation::Append);
         let expected = [(write, 100, turn), (write, 100 + u64::from(turn), turn), (append, 100, 3 * turn)];
         assert_eq!(seen.join().unwrap(), expected);
-    }
-
-    #[test]
-    fn of_turns_that_are_on_their_way_together_the_first_failure_counts() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let server = Socket::from_tcp(listener.accept().unwrap().0).unwrap();
-        let turn = u32::try_from(LOCAL_WRITE_TURN_BYTES).unwrap();
-        let done = |bytes| (DataReply { written_bytes: bytes, ..DataReply::default() }, Vec::new());
-        let failed = (DataReply::failed(7, &Error::NoSpace), Vec::new());
-        let seen = serve(server, vec![done(turn), failed, done(turn), done(10)]);
-        let from = vec![1; 2 * LOCAL_TURN_BYTES];
-        let mut connection = SocketBulk::new(Socket::from_tcp(client).unwrap());
-        let reply = connection.write(&request(DataOperation::Write, from.len()), &from).unwrap();
-        assert_eq!((reply.result().err(), reply.written_bytes), (Some(Error::NoSpace), turn));
-        let reply = connection.write(&request(DataOperation::Write, 10), &[1; 10]).unwrap();
-        assert_eq!((reply.result().is_ok(), reply.written_bytes), (true, 10), "the connection is in order");
-        let write = |offset| (DataOperation::Write, 100 + offset, turn);
-        let (second, third) = (u64::from(turn), 2 * u64::from(turn));
-        assert_eq!(seen.join().unwrap(), [write(0), write(second), write(third), (DataOperation::Write, 100, 10)]);
     }
 
     #[test]
