@@ -7,8 +7,8 @@ const SEEDS: std::ops::Range<u64> = 0..300;
 /// Others: sessions that were ended although they were heard of (the first as the simulation was then), and one that
 /// went on with renewals that were answered all the same; a recall that was answered for a session that was over; a
 /// file that was given a second object; a removal that was answered late; a report without what was gathered; a
-/// removal that was told before the create before it.
-const RARE_SEEDS: [u64; 9] = [18_330, 306, 597, 571, 31_694, 45_582, 1_003_983, 1_000_865, 1_025_652];
+/// removal that was told before the create before it; a writer that did not know yet that it was alone.
+const RARE_SEEDS: [u64; 10] = [18_330, 306, 597, 571, 31_694, 45_582, 1_003_983, 1_000_865, 1_025_652, 5_010_711];
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {

@@ -54,7 +54,9 @@ impl<K: KeyValue> Shard<K> {
             let holder = match self.leases.holder(&key, session) {
                 Some(holder) => Holder { stamp, ..holder },
                 None if self.back.inode(attributes.inode).is_none() => return Some(Some(Err(Error::Stale))),
-                None => Holder { session, mode: LeaseMode::Open, writing: access.writes(), unreported: false, stamp },
+                None => {
+                    Holder { session, mode: LeaseMode::Open, writing: access.writes(), wrote_through: false, stamp }
+                }
             };
             self.leases.set(key, holder);
             *grants = self.told_of_data(session, key, holder.mode);
@@ -148,9 +150,6 @@ impl<K: KeyValue> Shard<K> {
         let session = call.session();
         match answer {
             ShardAnswer::Entry { attributes, grants } => {
-                if let ShardRequest::Commit { inode, .. } = call.request {
-                    self.reported(session, inode);
-                }
                 *grants = self.grant_name(call) | self.grant_attributes(session, attributes);
                 if let ShardRequest::MakeDirectory { .. } = call.request {
                     // It is empty, and that is all there is to know of it.

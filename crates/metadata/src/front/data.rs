@@ -57,9 +57,10 @@ impl<K: KeyValue> Shard<K> {
         let granted = mode_of_open(flags, unopposed && !claimed && !recovering);
         let mode = own.map_or(granted, |own| own.mode.max(granted));
         let writing = writes || own.is_some_and(|own| own.writing);
-        let unreported = mode == LeaseMode::Exclusive && own.is_some_and(|own| writes_through(own) || own.unreported);
+        let wrote_through =
+            mode == LeaseMode::Exclusive && own.is_some_and(|own| writes_through(own) || own.wrote_through);
         let stamp = self.next_grant_stamp();
-        self.leases.set(key, Holder { session, mode, writing, unreported, stamp });
+        self.leases.set(key, Holder { session, mode, writing, wrote_through, stamp });
         self.told_of_data(session, key, mode)
     }
 
@@ -72,22 +73,14 @@ impl<K: KeyValue> Shard<K> {
         let writing = flags.access.writes();
         let mode = mode_of_open(flags, true);
         let stamp = self.next_grant_stamp();
-        self.leases.set(LeaseKey::Data(inode), Holder { session, mode, writing, unreported: false, stamp });
+        self.leases.set(LeaseKey::Data(inode), Holder { session, mode, writing, wrote_through: false, stamp });
         let mut granted = bits_of(mode);
         if self.leases.has_room(session, 1) {
-            let holder = Holder { session, mode: LeaseMode::Shared, writing: false, unreported: false, stamp };
+            let holder = Holder { session, mode: LeaseMode::Shared, writing: false, wrote_through: false, stamp };
             self.leases.set(LeaseKey::Attributes(inode), holder);
             granted |= Grants::ATTRIBUTES;
         }
         granted
-    }
-
-    /// The session has told what it has made of the file.
-    pub(super) fn reported(&mut self, session: SessionId, inode: InodeNumber) {
-        let key = LeaseKey::Data(inode);
-        if let Some(holder) = self.leases.holder(&key, session).filter(|holder| holder.unreported) {
-            self.leases.set(key, Holder { unreported: false, ..holder });
-        }
     }
 
     /// What a session is told that it holds. While it is asked to give something up, it is told of nothing that it has
@@ -203,8 +196,9 @@ impl<K: KeyValue> Shard<K> {
                 return Err(Answered::Park(Pause { recalls, ..Pause::until(Wait::Recalls, vec![key]) }));
             }
             // Who is asked to give up `Exclusive` may have done so, and write through the server, before we hear of it.
-            // Nor does the session itself, by another call of its own, know at once that its word counts now.
-            asks_storage |= writes_through(*holder) || holder.unreported;
+            // Nor does the session itself know at once that its word counts now: the reply that grants it may be on its
+            // way while it writes on and reports.
+            asks_storage |= writes_through(*holder) || holder.wrote_through;
             asks_storage |= self.recalls.find(key, holder.session).is_some();
         }
         if asks_storage && let Some(object) = inode.layout.object() {

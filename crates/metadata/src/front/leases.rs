@@ -25,9 +25,9 @@ pub struct Holder {
     pub mode: LeaseMode,
     /// Of `Data`: the session has opened the file for writing since it holds the key.
     pub writing: bool,
-    /// Of `Data`: it was writing through the storage server before it got its exclusive lease, and has not reported
-    /// since what came of it.
-    pub unreported: bool,
+    /// Of `Data`: it was writing through the storage server when it got its exclusive lease, and may go on until the
+    /// reply that says so reaches it, also after reports.
+    pub wrote_through: bool,
     /// Stamp of the latest reply that granted it: what the client gives back of an earlier one, it still has.
     pub stamp: u64,
 }
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     fn holder(session: u64, mode: LeaseMode) -> Holder {
-        Holder { session: SessionId(session), mode, writing: false, unreported: false, stamp: 1 }
+        Holder { session: SessionId(session), mode, writing: false, wrote_through: false, stamp: 1 }
     }
 
     #[test]

@@ -153,6 +153,24 @@ fn a_commit_of_one_of_several_writers_takes_the_size_from_the_storage_server() {
 }
 
 #[test]
+fn a_writer_who_may_not_know_that_he_is_alone_is_told_what_the_storage_server_has() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open(inode, Access::Write));
+    let token = world.waits(B, open(inode, Access::Read));
+    world.answer_recalls(LeaseMode::Open);
+    world.done(token);
+    world.ok(B, release(inode));
+    assert_eq!(data_bits(&world.ok(A, open(inode, Access::Write))), EXCLUSIVE);
+    // While that reply is on its way, A reports what it has written through the server, and writes on.
+    world.ok(A, commit(inode, 1, 50));
+    let token = world.waits(A, stat(inode));
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 70, world.now.wall.0 + 1000);
+    assert_eq!(attributes(&world.done(token)).size, 70);
+}
+
+#[test]
 fn the_first_object_stays_and_the_second_writer_is_told() {
     let mut world = World::new();
     let inode = attributes(&world.ok(A, create("f"))).inode;
