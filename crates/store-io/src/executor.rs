@@ -132,27 +132,26 @@ impl Pipe {
                 end - position
             }
         };
-        let mut left = usize::try_from(zeros).unwrap_or(usize::MAX);
-        let memory = self.memory(left.min(SMALL_READ_BYTES));
-        memory.fill(0);
-        while left > 0 {
-            match rustix::io::write(pipe, memory.get(..left.min(memory.len())).unwrap_or_default()) {
-                Ok(count) => left -= count,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
+        self.put_zeros(zeros, |bytes| match rustix::io::write(pipe, bytes) {
+            Ok(count) => Ok(count),
+            Err(Errno::INTR) => Ok(0),
+            Err(errno) => Err(errno.into()),
+        })?;
         socket.send_all(header)?;
         Ok(Moved::Done)
     }
 
-    fn send_zeros(&mut self, socket: &Socket, mut bytes: u64) -> Result<()> {
+    fn send_zeros(&mut self, socket: &Socket, bytes: u64) -> Result<()> {
+        self.put_zeros(bytes, |bytes| socket.send_all(bytes).map(|()| bytes.len()))
+    }
+
+    /// Gives so many zeros to `put`, which says how many it has taken.
+    fn put_zeros(&mut self, mut left: u64, mut put: impl FnMut(&[u8]) -> Result<usize>) -> Result<()> {
         let zeros = self.memory(SMALL_READ_BYTES);
         zeros.fill(0);
-        while bytes > 0 {
-            let count = usize::try_from(bytes).unwrap_or(usize::MAX).min(zeros.len());
-            socket.send_all(zeros.get(..count).unwrap_or_default())?;
-            bytes -= count as u64;
+        while left > 0 {
+            let count = usize::try_from(left).unwrap_or(usize::MAX).min(zeros.len());
+            left -= put(zeros.get(..count).unwrap_or_default())? as u64;
         }
         Ok(())
     }

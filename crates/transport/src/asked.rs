@@ -68,7 +68,7 @@ impl Asked {
         if into.is_empty() {
             return Ok(0);
         }
-        if self.data == 0 && self.hole == 0 {
+        if self.is_taken() {
             let Some(next) = self.waiting.pop_front() else { return Ok(0) };
             self.current = next;
             // A header is little.
@@ -79,7 +79,7 @@ impl Asked {
             }
         }
         let count = self.next(socket, into)?;
-        if self.data == 0 && self.hole == 0 && self.current.piped {
+        if self.is_taken() && self.current.piped {
             self.inlet.release(self.current.bytes);
         }
         if self.outstanding() == 0 {
@@ -94,13 +94,7 @@ impl Asked {
         if self.data > 0 {
             let count = self.data.min(into.len());
             let bytes = into.get_mut(..count).unwrap_or_default();
-            let count = if self.current.piped {
-                self.inlet.take(bytes)?
-            } else if let Some(count) = socket.receive_now(bytes)? {
-                count
-            } else {
-                self.await_more(socket, bytes)?
-            };
+            let count = if self.current.piped { self.inlet.take(bytes)? } else { self.receive_bulk(socket, bytes)? };
             self.data -= count;
             return Ok(count);
         }
@@ -110,18 +104,18 @@ impl Asked {
         Ok(count)
     }
 
-    /// Sleeps until there is more of this reply, and receives it.
-    fn await_more(&mut self, socket: &Socket, into: &mut [u8]) -> Result<usize> {
+    /// Receives what has come of this reply through the socket, and sleeps first if nothing has.
+    fn receive_bulk(&mut self, socket: &Socket, into: &mut [u8]) -> Result<usize> {
         if socket.kind() == SocketKind::Unix {
             return socket.receive_some(into);
         }
         loop {
-            // To wait for more than is wanted pays only where bytes come fast.
-            let piece = if self.is_local { PIECE_BYTES } else { into.len() };
-            self.low_water.wait(socket, self.data.min(piece));
             if let Some(count) = socket.receive_now(into)? {
                 return Ok(count);
             }
+            // To wait for more than is wanted pays only where bytes come fast.
+            let piece = if self.is_local { PIECE_BYTES } else { into.len() };
+            self.low_water.wait(socket, self.data.min(piece));
         }
     }
 
@@ -145,6 +139,11 @@ impl Asked {
         Ok(have)
     }
 
+    /// Whether nothing is left of the reply that was begun last.
+    fn is_taken(&self) -> bool {
+        self.data == 0 && self.hole == 0
+    }
+
     /// Takes everything and forgets it.
     pub fn discard(&mut self, socket: &Socket) -> Result<()> {
         let mut memory = Vec::new();
@@ -157,7 +156,7 @@ impl Asked {
 
     /// Requests of which something is still to be taken.
     pub fn outstanding(&self) -> usize {
-        self.waiting.len() + usize::from(self.data + self.hole > 0)
+        self.waiting.len() + usize::from(!self.is_taken())
     }
 }
 

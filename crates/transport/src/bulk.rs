@@ -308,21 +308,13 @@ mod tests {
     use super::*;
     use crate::PeerMemory;
     use std::os::unix::net::UnixStream;
-    use weft_protocol::capability::CAPABILITY_BYTES;
-    use weft_protocol::data::{BulkDescriptor, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
-    use weft_protocol::{Capability, Error, InodeNumber, ObjectId};
+    use weft_protocol::data::{REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
+    use weft_protocol::{Error, InodeNumber, ObjectId};
 
     fn request(operation: DataOperation, bytes: usize) -> DataRequest {
-        DataRequest {
-            operation,
-            bytes: u32::try_from(bytes).unwrap(),
-            id: 7,
-            object: ObjectId::from_raw(1),
-            inode: InodeNumber::from_raw(1),
-            offset: 100,
-            memory: BulkDescriptor::default(),
-            capability: Capability::from_bytes(&[0; CAPABILITY_BYTES]).unwrap(),
-        }
+        let (object, inode) = (ObjectId::from_raw(1), InodeNumber::from_raw(1));
+        let nothing = DataRequest::about_nothing(operation, u32::try_from(bytes).unwrap());
+        DataRequest { id: 7, object, inode, offset: 100, ..nothing }
     }
 
     /// Answers requests with what `answer` says, and returns their offsets and lengths.
