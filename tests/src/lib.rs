@@ -2,8 +2,10 @@
 //!
 //! Nodes run as threads. Each has an identity of its own if the test wants its data to go over TCP.
 
+mod files;
 mod proxy;
 
+pub use files::{open, pattern, status};
 pub use proxy::{Held, Proxy};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -5,7 +5,7 @@
 use weft_client::protocol::message::shard::{Access, CreateFile, DirectoryCursor, RenameMode};
 use weft_client::protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name};
 use weft_client::{Client, File, Lent, OpenOptions, Way};
-use weft_tests::{FileSystem, Wanted};
+use weft_tests::{FileSystem, Wanted, open, pattern};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: false });
@@ -17,14 +17,6 @@ fn name(text: &str) -> Name {
 
 fn me() -> Credentials {
     FileSystem::me()
-}
-
-fn create(client: &Client, text: &str, options: OpenOptions) -> File {
-    client.open_at(&me(), ROOT, &name(text), options, NEW).unwrap().0
-}
-
-fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
-    (0..bytes).map(|index| ((index * 31 + index / 4096 + seed) % 251) as u8).collect()
 }
 
 fn read_all(file: &File, request: usize) -> Vec<u8> {
@@ -46,7 +38,7 @@ fn written_and_read(way: Way, near: bool) {
             let data = pattern(bytes, index);
             let file_name = format!("f{bytes}-{request}");
             let writer = fs.client(way);
-            let file = create(&writer, &file_name, OpenOptions::WRITE);
+            let file = open(&writer, &file_name, OpenOptions::WRITE);
             for (number, piece) in data.chunks(request).enumerate() {
                 file.write_at(piece, (number * request) as u64).unwrap();
             }
@@ -97,10 +89,10 @@ fn what_one_wrote_the_other_reads_while_both_have_it_open() {
     for way in [Way::Auto, Way::Unix, Way::Tcp] {
         let fs = FileSystem::start(Wanted::default());
         let (a, b) = (fs.client(way), fs.client(way));
-        let file_a = create(&a, "shared", BOTH);
+        let file_a = open(&a, "shared", BOTH);
         file_a.write_at(b"first", 0).unwrap();
         // Gathered at a: the open of b has it written back.
-        let file_b = create(&b, "shared", BOTH);
+        let file_b = open(&b, "shared", BOTH);
         assert_eq!(read_all(&file_b, 100), b"first");
         file_b.write_at(b"second", 5).unwrap();
         assert_eq!(read_all(&file_a, 100), b"firstsecond");
@@ -118,7 +110,7 @@ fn appends_of_two_clients_all_arrive() {
     let fs = FileSystem::start(Wanted::default());
     let options = OpenOptions { append: true, ..BOTH };
     let clients: Vec<Client> = (0..2).map(|_| fs.client(Way::Unix)).collect();
-    let files: Vec<File> = clients.iter().map(|client| create(client, "log", options)).collect();
+    let files: Vec<File> = clients.iter().map(|client| open(client, "log", options)).collect();
     std::thread::scope(|scope| {
         for (number, file) in files.iter().enumerate() {
             scope.spawn(move || {
@@ -145,7 +137,7 @@ fn truncate_cuts_and_extends_with_zeros() {
     for way in [Way::Auto, Way::Tcp] {
         let fs = FileSystem::start(Wanted::default());
         let client = fs.client(way);
-        let file = create(&client, "t", BOTH);
+        let file = open(&client, "t", BOTH);
         file.write_at(&pattern(10_000, 0), 0).unwrap();
         let size = |size| AttributeChanges { size: Some(size), ..AttributeChanges::default() };
         client.set_attributes(&me(), file.inode(), &size(100)).unwrap();
@@ -168,7 +160,7 @@ fn truncate_cuts_and_extends_with_zeros() {
 fn an_unlinked_file_lives_while_it_is_open() {
     let fs = FileSystem::start(Wanted::default());
     let (a, b) = (fs.client(Way::Unix), fs.client(Way::Unix));
-    let file = create(&a, "gone", BOTH);
+    let file = open(&a, "gone", BOTH);
     file.write_at(b"still here", 0).unwrap();
     file.flush().unwrap();
     b.unlink(&me(), ROOT, &name("gone")).unwrap();
@@ -183,9 +175,9 @@ fn an_unlinked_file_lives_while_it_is_open() {
 fn an_empty_file_has_no_object_and_costs_one_message() {
     let fs = FileSystem::start(Wanted::default());
     let client = fs.client(Way::Auto);
-    create(&client, "warm", OpenOptions::WRITE).close().unwrap();
+    open(&client, "warm", OpenOptions::WRITE).close().unwrap();
     let before = client.counters();
-    create(&client, "empty", OpenOptions::WRITE).close().unwrap();
+    open(&client, "empty", OpenOptions::WRITE).close().unwrap();
     let after = client.counters();
     assert_eq!(after.shard_calls - before.shard_calls, 1);
     assert_eq!(after.data_requests, before.data_requests);
@@ -199,7 +191,7 @@ fn names_looked_up_in_their_order_cost_a_message_for_many() {
     let maker = fs.client(Way::Auto);
     let names: Vec<_> = (0..600).map(|number| format!("file-{number:04}")).collect();
     for text in &names {
-        create(&maker, text, OpenOptions::WRITE).close().unwrap();
+        open(&maker, text, OpenOptions::WRITE).close().unwrap();
     }
     // What it still held would be asked for first.
     maker.close().unwrap();
@@ -217,7 +209,7 @@ fn small_reads_through_a_descriptor_see_every_write() {
     let fs = FileSystem::start(Wanted::default());
     let (client, other) = (fs.client(Way::Auto), fs.client(Way::Auto));
     let both = OpenOptions { access: Access::ReadWrite, ..OpenOptions::WRITE };
-    let file = create(&client, "small-reads", both);
+    let file = open(&client, "small-reads", both);
     file.write_at(&[1; 1 << 20], 0).unwrap();
     let before = client.counters().descriptor_read_bytes;
     let mut piece = [0; 4096];
@@ -249,7 +241,7 @@ fn both_kept(options: OpenOptions) -> OpenOptions {
 fn a_small_file_is_opened_and_read_with_two_messages() {
     for way in [Way::Auto, Way::Unix, Way::Tcp] {
         let fs = FileSystem::start(Wanted::default());
-        let file = create(&fs.client(way), "small", OpenOptions::WRITE);
+        let file = open(&fs.client(way), "small", OpenOptions::WRITE);
         file.write_at(b"content", 0).unwrap();
         file.close().unwrap();
         drop(file_of_warm_client(&fs, way));
@@ -271,10 +263,10 @@ fn file_of_warm_client(fs: &FileSystem, way: Way) -> File {
 fn a_full_store_says_so_and_loses_nothing() {
     let fs = FileSystem::start(Wanted { nodes: 1, store_bytes: Some(4 << 20), ..Wanted::default() });
     let client = fs.client(Way::Auto);
-    let first = create(&client, "first", OpenOptions::WRITE);
+    let first = open(&client, "first", OpenOptions::WRITE);
     first.write_at(&pattern(2 << 20, 1), 0).unwrap();
     first.close().unwrap();
-    let second = create(&client, "second", OpenOptions::WRITE);
+    let second = open(&client, "second", OpenOptions::WRITE);
     let result = second.write_at(&pattern(3 << 20, 2), 0).and_then(|()| second.flush());
     assert_eq!(result, Err(Error::NoSpace));
     drop(second);
@@ -319,7 +311,7 @@ fn a_listing_of_any_size_comes_whole() {
     let fs = FileSystem::start(Wanted::default());
     let client = fs.client(Way::Auto);
     for number in 0..3000 {
-        create(&client, &format!("file-{number:05}"), OpenOptions::WRITE);
+        open(&client, &format!("file-{number:05}"), OpenOptions::WRITE);
     }
     let other = fs.client(Way::Auto);
     let (mut names, mut cursor) = (Vec::new(), DirectoryCursor::default());
@@ -338,7 +330,7 @@ fn a_listing_of_any_size_comes_whole() {
 fn rename_replaces_and_what_others_cached_is_recalled() {
     let fs = FileSystem::start(Wanted::default());
     let (a, b) = (fs.client(Way::Auto), fs.client(Way::Auto));
-    let file = create(&a, "old", OpenOptions::WRITE);
+    let file = open(&a, "old", OpenOptions::WRITE);
     file.write_at(b"content", 0).unwrap();
     file.close().unwrap();
     assert_eq!(b.walk(&me(), b"/old", true).unwrap().attributes.size, 7);
@@ -355,7 +347,7 @@ fn what_was_just_closed_is_opened_again_without_a_message() {
         let client = fs.client(way);
         // The directory's permissions are known from here on.
         client.attributes(&me(), ROOT).unwrap();
-        let file = create(&client, "again", BOTH);
+        let file = open(&client, "again", BOTH);
         file.write_at(b"content", 0).unwrap();
         file.close().unwrap();
         let before = client.counters();
@@ -365,7 +357,7 @@ fn what_was_just_closed_is_opened_again_without_a_message() {
         file.close().unwrap();
         // Another client's write is seen: the kept lease is recalled.
         let other = fs.client(way);
-        let file = create(&other, "again", BOTH);
+        let file = open(&other, "again", BOTH);
         file.write_at(b"changed", 0).unwrap();
         file.close().unwrap();
         let (file, _) = client.open_at(&me(), ROOT, &name("again"), OpenOptions::READ, None).unwrap();
@@ -401,7 +393,7 @@ fn a_directory_is_known_after_own_changes_without_asking() {
         // The other's question may have made the lease a shared one, no more.
         client.attributes(&me(), ROOT).unwrap();
     };
-    create(&client, "file", OpenOptions::WRITE).close().unwrap();
+    open(&client, "file", OpenOptions::WRITE).close().unwrap();
     same("create");
     client.make_directory(&me(), ROOT, &name("directory"), 0o755).unwrap();
     same("mkdir");
@@ -417,7 +409,7 @@ fn a_directory_is_known_after_own_changes_without_asking() {
 fn a_client_that_was_away_for_a_term_says_what_it_lost_and_goes_on() {
     let fs = FileSystem::start(Wanted::default());
     let client = fs.client(Way::Unix);
-    let (written, read) = (create(&client, "written", BOTH), create(&client, "read", BOTH));
+    let (written, read) = (open(&client, "written", BOTH), open(&client, "read", BOTH));
     read.write_at(b"kept", 0).unwrap();
     read.flush().unwrap();
     written.write_at(b"gathered, and never sent", 0).unwrap();
@@ -439,7 +431,7 @@ fn a_handle_cuts_and_extends_its_file() {
     for (way, direct) in [(Way::Auto, false), (Way::Tcp, false), (Way::Tcp, true)] {
         let (client, other) = (fs.client(way), fs.client(way));
         let file_name = format!("cut-{way:?}-{direct}");
-        let file = create(&client, &file_name, OpenOptions { direct, ..BOTH });
+        let file = open(&client, &file_name, OpenOptions { direct, ..BOTH });
         let data = pattern(100_000, 3);
         file.write_at(&data, 0).unwrap();
         // What is gathered counts as written before the cut.
@@ -468,7 +460,7 @@ fn a_cut_in_place_and_a_write_behind_it_are_known_to_all() {
         let (a, b) = (fs.client(a), fs.client(b));
         for direct in [true, false] {
             let file_name = format!("f{direct}-{}", a.counters().shard_calls);
-            let file = create(&a, &file_name, OpenOptions { direct, ..BOTH });
+            let file = open(&a, &file_name, OpenOptions { direct, ..BOTH });
             file.write_at(&[b'a'; 10_000], 0).unwrap();
             let reader = a.open(&me(), file.inode(), OpenOptions { direct, ..OpenOptions::READ }).unwrap();
             reader.close().unwrap();
@@ -495,13 +487,13 @@ fn an_object_lent_to_a_kernel_is_the_files_whoever_else_writes() {
     for direct in [false, true] {
         let fs = FileSystem::start(Wanted::default());
         let (mount, other) = (fs.client(Way::Auto), fs.client(Way::Tcp));
-        let file = create(&mount, "f", OpenOptions { direct, ..BOTH });
+        let file = open(&mount, "f", OpenOptions { direct, ..BOTH });
         let inode = file.inode();
         let lent = file.lend().unwrap();
         let size = |client: &Client| client.attributes(&me(), inode).unwrap().attributes.size;
         kernel_writes(&lent, b"kernel", 0);
         assert_eq!((size(&mount), size(&other)), (6, 6), "direct: {direct}");
-        let there = create(&other, "f", BOTH);
+        let there = open(&other, "f", BOTH);
         assert_eq!(read_all(&there, 100), b"kernel");
         there.write_at(b"K", 0).unwrap();
         assert_eq!(read_all(&file, 100), b"Kernel");
@@ -512,7 +504,7 @@ fn an_object_lent_to_a_kernel_is_the_files_whoever_else_writes() {
         kernel_writes(&lent, b"again", 0);
         mount.set_attributes(&me(), inode, &nothing).unwrap();
         kernel_writes(&lent, b"more", 2);
-        drop(create(&other, "f", OpenOptions::WRITE));
+        drop(open(&other, "f", OpenOptions::WRITE));
         kernel_writes(&lent, b"last", 1);
         assert_eq!((read_all(&there, 100), size(&mount), size(&other)), (b"\0last".to_vec(), 5, 5));
         // What this client writes beside its kernel.
@@ -529,7 +521,7 @@ fn an_object_lent_to_a_kernel_is_the_files_whoever_else_writes() {
 fn two_kernels_with_one_new_file_have_one_object() {
     let fs = FileSystem::start(Wanted::default());
     let clients = [fs.client(Way::Auto), fs.client(Way::Auto)];
-    let files = clients.each_ref().map(|client| create(client, "f", OpenOptions { direct: true, ..BOTH }));
+    let files = clients.each_ref().map(|client| open(client, "f", OpenOptions { direct: true, ..BOTH }));
     let lent = files.each_ref().map(|file| file.lend().unwrap());
     kernel_writes(&lent[0], b"one", 0);
     kernel_writes(&lent[1], b"two", 3);
@@ -544,16 +536,16 @@ fn nothing_is_lent_that_is_not_here_or_counted() {
     let reader = |client: &Client| client.open_at(&me(), ROOT, &name("f"), OpenOptions::READ, None).unwrap().0;
     let fs = FileSystem::start(Wanted { near: false, ..Wanted::default() });
     let client = fs.client(Way::Auto);
-    let file = create(&client, "f", BOTH);
+    let file = open(&client, "f", BOTH);
     assert!(file.lend().is_none() && !file.has_object(), "no object for nothing");
     drop(file);
     let fs = FileSystem::start(Wanted { store_bytes: Some(64 << 20), ..Wanted::default() });
     let client = fs.client(Way::Auto);
-    let file = create(&client, "f", BOTH);
+    let file = open(&client, "f", BOTH);
     assert!(file.lend().is_none());
     file.write_at(b"counted", 0).unwrap();
     file.close().unwrap();
-    let empty = create(&client, "empty", BOTH);
+    let empty = open(&client, "empty", BOTH);
     assert!(empty.lend().is_none() && !empty.has_object(), "a store that refused one is not asked for others");
     // For reading it is; a handle that writes has to come here.
     let other = fs.client(Way::Auto);
@@ -572,7 +564,7 @@ fn nothing_is_lent_that_is_not_here_or_counted() {
 fn a_kernel_that_is_left_with_an_old_object_is_told() {
     let fs = FileSystem::start(Wanted::default());
     let (mount, other) = (fs.client(Way::Auto), fs.client(Way::Auto));
-    let file = create(&mount, "f", BOTH);
+    let file = open(&mount, "f", BOTH);
     let lent = file.lend().unwrap();
     kernel_writes(&lent, b"kept", 0);
     file.flush().unwrap();

@@ -1,36 +1,21 @@
 //! Bounds on what one client may take of a node, and clients that come up against them and go on.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
-use weft_client::protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_client::protocol::message::shard::{Access, CreateFile};
-use weft_client::protocol::{InodeNumber, Name, NodeId};
+use weft_client::protocol::message::shard::Access;
 use weft_client::{Client, ClientOptions, File, OpenOptions, Way};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::limits::{DATA_CONNECTIONS_PER_SESSION_MAX, SLOTS_MAX};
 use weft_protocol::{Credentials, Error, KeyId, SessionId, UserKey};
-use weft_tests::{FileSystem, Wanted};
+use weft_tests::{FileSystem, Wanted, open, status};
 use weft_transport::{Peer, Socket, TransportError, connect};
 
-const ROOT: InodeNumber = InodeNumber::ROOT;
-const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: false });
 const BOTH: OpenOptions = OpenOptions { access: Access::ReadWrite, truncate: false, append: false, direct: false };
-
-fn open(client: &Client, text: &str, options: OpenOptions) -> File {
-    let name = Name::new(text.as_bytes()).unwrap();
-    client.open_at(&FileSystem::me(), ROOT, &name, options, NEW).unwrap().0
-}
 
 fn one_node() -> FileSystem {
     FileSystem::start(Wanted { nodes: 1, near: false, ..Wanted::default() })
 }
 
 fn connections(fs: &FileSystem) -> usize {
-    let client = fs.client(Way::Tcp);
-    let NodeAnswer::Status(status) = client.node_request(NodeId(0), NodeRequest::Status).unwrap() else {
-        panic!("no status")
-    };
-    status.connections as usize
+    status(&fs.client(Way::Tcp)).connections as usize
 }
 
 /// A connection of somebody with a user's key.

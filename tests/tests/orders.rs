@@ -10,15 +10,10 @@ use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{AttributeChanges, Error, InodeNumber, Name};
 use weft_client::{Client, File, OpenOptions, Way};
-use weft_tests::{FileSystem, Held, Proxy, Wanted};
+use weft_tests::{FileSystem, Held, Proxy, Wanted, open};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
-const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: false });
 const BOTH: OpenOptions = OpenOptions { access: Access::ReadWrite, truncate: false, append: false, direct: false };
-
-fn open(client: &Client, text: &str, options: OpenOptions) -> File {
-    client.open_at(&FileSystem::me(), ROOT, &Name::new(text.as_bytes()).unwrap(), options, NEW).unwrap().0
-}
 
 fn size(client: &Client, file: &File) -> u64 {
     client.attributes(&FileSystem::me(), file.inode()).unwrap().attributes.size

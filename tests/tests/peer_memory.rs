@@ -7,40 +7,23 @@ use weft_client::protocol::data::{
     BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES, SHARED_MEMORY_BYTES, SharedMemory,
 };
 use weft_client::protocol::handshake::{KeyName, Purpose};
-use weft_client::protocol::message::node::{Counters, NodeAnswer, NodeRequest};
-use weft_client::protocol::message::shard::{Access, CreateFile};
+use weft_client::protocol::message::shard::Access;
 use weft_client::protocol::{
-    Error, Generation, InodeNumber, MapEpoch, Name, NodeId, NodeIdentity, ObjectId, Rights, SessionId, UserKey,
+    Error, Generation, InodeNumber, MapEpoch, Name, NodeIdentity, ObjectId, Rights, SessionId, UserKey,
 };
-use weft_client::{Client, File, OpenOptions, Way};
-use weft_tests::{FileSystem, Wanted};
+use weft_client::{Client, OpenOptions, Way};
+use weft_tests::{FileSystem, Wanted, open, pattern, status};
 use weft_transport::{Peer, Socket, connect};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const APPEND: OpenOptions = OpenOptions { access: Access::ReadWrite, truncate: false, append: true, direct: false };
 const LARGE: usize = (3 << 20) + 17;
 
-fn open(client: &Client, options: OpenOptions) -> File {
-    let create = Some(CreateFile { mode: 0o600, exclusive: false });
-    client.open_at(&FileSystem::me(), ROOT, &Name::new(b"file").unwrap(), options, create).unwrap().0
-}
-
-fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
-    (0..bytes).map(|index| u8::try_from((index * 31 + index / 4096 + seed) % 251).unwrap()).collect()
-}
-
 fn contents(client: &Client, bytes: usize) -> Vec<u8> {
     let mut all = vec![0; bytes + 1];
-    let count = open(client, OpenOptions::READ).read_at(&mut all, 0).unwrap();
+    let count = open(client, "file", OpenOptions::READ).read_at(&mut all, 0).unwrap();
     all.truncate(count);
     all
-}
-
-fn counters(client: &Client) -> Counters {
-    match client.node_request(NodeId(0), NodeRequest::Status).unwrap() {
-        NodeAnswer::Status(status) => status.counters,
-        other => panic!("no status: {other:?}"),
-    }
 }
 
 fn one_node(store_bytes: Option<u64>) -> FileSystem {
@@ -53,19 +36,19 @@ fn large_writes_are_taken_from_memory_and_small_ones_come_through_the_socket() {
         let fs = one_node(None);
         let client = fs.client(way);
         let (large, gathered, small) = (pattern(LARGE, 1), pattern(LARGE, 2), pattern(1000, 3));
-        let file = open(&client, OpenOptions::WRITE);
+        let file = open(&client, "file", OpenOptions::WRITE);
         file.write_at(&large, 0).unwrap();
         for (number, piece) in gathered.chunks(5000).enumerate() {
             file.write_at(piece, (LARGE + number * 5000) as u64).unwrap();
         }
         file.flush().unwrap();
-        let before = counters(&client);
+        let before = status(&client).counters;
         file.write_at(&small, 2 * LARGE as u64).unwrap();
         file.close().unwrap();
-        let end = open(&client, APPEND);
+        let end = open(&client, "file", APPEND);
         end.write_at(&large, 0).unwrap();
         end.close().unwrap();
-        let after = counters(&client);
+        let after = status(&client).counters;
         assert_eq!(contents(&client, 3 * LARGE + 1000), [&large[..], &gathered, &small, &large].concat());
         let all = (3 * LARGE + 1000) as u64;
         assert_eq!(after.write_memory_bytes + after.write_unix_bytes, all, "{way:?}");
@@ -84,7 +67,7 @@ fn large_writes_are_taken_from_memory_and_small_ones_come_through_the_socket() {
 fn a_full_store_refuses_what_it_would_take_and_loses_nothing() {
     let fs = one_node(Some(2 << 20));
     let client = fs.client(Way::Unix);
-    let file = open(&client, OpenOptions::WRITE);
+    let file = open(&client, "file", OpenOptions::WRITE);
     file.write_at(&pattern(1 << 20, 1), 0).unwrap();
     assert_eq!(file.write_at(&pattern(LARGE, 2), 1 << 20), Err(Error::NoSpace));
     // The connection is in order: nothing of the refused write is left on it.
@@ -160,7 +143,7 @@ fn memory_that_is_not_lent_is_not_written_to_files() {
     let fs = one_node(None);
     let client = fs.client(Way::Unix);
     let before = pattern(200_000, 1);
-    let file = open(&client, OpenOptions::WRITE);
+    let file = open(&client, "file", OpenOptions::WRITE);
     file.write_at(&before, 0).unwrap();
     file.close().unwrap();
     let after = pattern(100_000, 2);
@@ -197,7 +180,7 @@ fn a_client_that_asks_for_more_than_its_pipe_holds_loses_its_own_connection() {
     let fs = one_node(None);
     let client = fs.client(Way::Unix);
     let bytes = pattern(LARGE, 1);
-    let file = open(&client, OpenOptions::WRITE);
+    let file = open(&client, "file", OpenOptions::WRITE);
     file.write_at(&bytes, 0).unwrap();
     file.close().unwrap();
 

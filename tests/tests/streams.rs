@@ -6,30 +6,18 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weft_client::{Client, File, OpenOptions, Way};
-use weft_protocol::message::node::{Counters, NodeAnswer, NodeRequest};
-use weft_protocol::message::shard::CreateFile;
-use weft_protocol::{InodeNumber, Name, NodeId};
-use weft_tests::{FileSystem, Proxy, Wanted};
+use weft_protocol::message::node::Counters;
+use weft_tests::{FileSystem, Proxy, Wanted, open, pattern, status};
 
-const ROOT: InodeNumber = InodeNumber::ROOT;
 const DIRECT: OpenOptions = OpenOptions { direct: true, ..OpenOptions::READ };
 const CHANGE: OpenOptions = OpenOptions { truncate: false, ..OpenOptions::WRITE };
 /// Bytes at both ends of the file, and of the hole between.
 const PART: usize = (2 << 20) + 1234;
 const HOLE: usize = (1 << 20) + 77;
 
-fn open(client: &Client, options: OpenOptions) -> File {
-    let create = Some(CreateFile { mode: 0o600, exclusive: false });
-    client.open_at(&FileSystem::me(), ROOT, &Name::new(b"file").unwrap(), options, create).unwrap().0
-}
-
-fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
-    (0..bytes).map(|index| u8::try_from((index * 31 + index / 4096 + seed) % 251).unwrap()).collect()
-}
-
 /// Two parts with a hole between, and one behind them, that the object does not have.
 fn make(client: &Client) -> Vec<u8> {
-    let file = open(client, OpenOptions::WRITE);
+    let file = open(client, "file", OpenOptions::WRITE);
     file.write_at(&pattern(PART, 1), 0).unwrap();
     file.write_at(&pattern(PART, 2), (PART + HOLE) as u64).unwrap();
     file.truncate((2 * PART + 2 * HOLE) as u64).unwrap();
@@ -44,19 +32,12 @@ fn read(file: &File, offset: usize, bytes: usize) -> Vec<u8> {
     buffer
 }
 
-fn counters(client: &Client) -> Counters {
-    match client.node_request(NodeId(0), NodeRequest::Status).unwrap() {
-        NodeAnswer::Status(status) => status.counters,
-        other => panic!("no status: {other:?}"),
-    }
-}
-
 /// What was read from the node since, by TCP, Unix sockets and pipes. A node counts a reply's bytes when they are sent,
 /// so that a reader may be a little ahead of it.
 fn read_since(client: &Client, before: &Counters, all: usize) -> (u64, u64, u64) {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
-        let now = counters(client);
+        let now = status(client).counters;
         let tcp = now.read_tcp_bytes - before.read_tcp_bytes;
         let unix = now.read_unix_bytes - before.read_unix_bytes;
         let piped = now.read_pipe_bytes - before.read_pipe_bytes;
@@ -76,11 +57,11 @@ fn a_sequential_reader_gets_every_byte_by_every_way() {
     let writer = fs.client(Way::Unix);
     let expected = make(&writer);
     for way in [Way::Tcp, Way::Stream, Way::Unix] {
-        let before = counters(&writer);
+        let before = status(&writer).counters;
         for request in [4096, 5000, 70_001, 1 << 20, (3 << 20) + 5] {
             // A client of its own: nothing is known or on its way.
             let client = fs.client(way);
-            let file = open(&client, OpenOptions::READ);
+            let file = open(&client, "file", OpenOptions::READ);
             let mut offset = 0;
             while offset < expected.len() {
                 let found = read(&file, offset, request);
@@ -111,7 +92,7 @@ fn readers_may_jump_and_overtake_each_other() {
     let expected = make(&writer);
     for way in [Way::Tcp, Way::Unix] {
         let client = fs.client(way);
-        let file = open(&client, OpenOptions::READ);
+        let file = open(&client, "file", OpenOptions::READ);
         // Runs of requests from anywhere, of any length.
         let mut seed = 7_u64;
         let mut random = |below: usize| {
@@ -158,16 +139,16 @@ fn what_was_asked_for_ahead_is_forgotten_when_another_changes_the_file() {
     let mut expected = make(&other);
     for way in [Way::Tcp, Way::Unix] {
         let client = fs.client(way);
-        let file = open(&client, OpenOptions::READ);
+        let file = open(&client, "file", OpenOptions::READ);
         assert!(read(&file, 0, 50_000) == expected[..50_000]);
         assert!(read(&file, 50_000, 5000) == expected[50_000..55_000]);
-        let writing = open(&other, CHANGE);
+        let writing = open(&other, "file", CHANGE);
         let changed = pattern(100_000, 5);
         writing.write_at(&changed, 55_000).unwrap();
         writing.close().unwrap();
         expected[55_000..155_000].copy_from_slice(&changed);
         assert!(read(&file, 55_000, 400_000) == expected[55_000..455_000], "{way:?}");
-        let writing = open(&other, CHANGE);
+        let writing = open(&other, "file", CHANGE);
         writing.truncate(500_000).unwrap();
         writing.close().unwrap();
         expected.truncate(500_000);
@@ -185,7 +166,7 @@ fn a_reader_goes_on_when_its_connection_dies() {
     let expected = make(&fs.client(Way::Unix));
     let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
     let client = fs.client_behind(&proxy);
-    let file = open(&client, OpenOptions::READ);
+    let file = open(&client, "file", OpenOptions::READ);
     assert!(read(&file, 0, 100_000) == expected[..100_000]);
     proxy.hold_next_reply();
     std::thread::scope(|scope| {
@@ -202,9 +183,9 @@ fn a_direct_reader_gets_the_same_and_nothing_is_asked_for_ahead() {
     let fs = one_node();
     let writer = fs.client(Way::Unix);
     let expected = make(&writer);
-    let before = counters(&writer);
+    let before = status(&writer).counters;
     let client = fs.client(Way::Tcp);
-    let file = open(&client, DIRECT);
+    let file = open(&client, "file", DIRECT);
     for offset in [0, 10_000, 20_000, PART - 5, 2 * PART + HOLE - 5] {
         assert!(read(&file, offset, 10_000) == expected[offset..offset + 10_000], "{offset}");
     }

@@ -5,12 +5,11 @@ use weft_client::protocol::message::shard::{CreateFile, DirectoryCursor};
 use weft_client::{KeyFile, OpenOptions, Way};
 use weft_protocol::handshake::{ClientHello, KeyName, Purpose};
 use weft_protocol::message::Message;
-use weft_protocol::message::node::{Counters, NodeAnswer, NodeRequest};
+use weft_protocol::message::node::Counters;
 use weft_protocol::{
-    Attributes, Credentials, InodeNumber, KeyId, Name, NodeId, NodeIdentity, NodeKey, ObjectId, SessionId, UserKey,
-    frame,
+    Attributes, Credentials, InodeNumber, KeyId, Name, NodeIdentity, NodeKey, ObjectId, SessionId, UserKey, frame,
 };
-use weft_tests::{FileSystem, Wanted};
+use weft_tests::{FileSystem, Wanted, status};
 use weft_transport::{Peer, Socket, connect};
 
 pub const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -64,9 +63,7 @@ impl Scene {
 
     pub fn counters(&self) -> Counters {
         let client = self.fs.client(Way::Tcp);
-        let NodeAnswer::Status(status) = client.node_request(NodeId(0), NodeRequest::Status).expect("status") else {
-            panic!("no status")
-        };
+        let status = status(&client);
         assert!(status.shards.iter().all(|shard| shard.failed.is_none()), "a shard has failed: {:?}", status.shards);
         client.close().expect("closed");
         status.counters
