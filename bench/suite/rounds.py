@@ -75,19 +75,20 @@ class Samples:
 SLOW_FAILURE_SECONDS = 30
 
 
-def measure(session, groups, samples, touch_mib=0):
-    """Runs all groups, in each round, until the part's time is over. `touch_mib`: memory that a cell will write first.
+def measure(session, groups, samples, memory_mib=0):
+    """Runs all groups, in each round, until the part's time is over. `memory_mib`: what a cell may use at once.
 
     A group is (label, [(cell label, function)]); a function returns {key: figure}. Every other round goes backwards through
     the cells of a group, so that none always comes first.
     """
     hopeless = set()
+    session.keep_memory(memory_mib)
     try:
         for number in range(session.options.rounds):
             for label, cells in groups:
                 if not session.is_over():
                     session.say(f"round {number + 1}: {label}")
-                    measure_group(session, number, label, cells, samples, touch_mib, hopeless)
+                    measure_group(session, number, label, cells, samples, hopeless)
                 elif number == 0:
                     samples.fail(label, "the time was over before its turn")
     except SystemExit as interrupt:
@@ -95,11 +96,11 @@ def measure(session, groups, samples, touch_mib=0):
         session.interrupted_by(interrupt)
 
 
-def measure_group(session, number, label, cells, samples, touch_mib, hopeless):
+def measure_group(session, number, label, cells, samples, hopeless):
     for cell, function in cells if number % 2 == 0 else reversed(cells):
         if (label, cell) in hopeless:
             continue
-        session.touch_memory(2 * touch_mib)
+        session.wait_until_quiet()
         with Clock() as clock:
             try:
                 for key, value in function().items():

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import mmap
 import os
 import pathlib
 import shutil
@@ -16,7 +17,19 @@ from rounds import CellFailed
 PEERS = pathlib.Path(__file__).resolve().parent.parent / "peers"
 # A cell takes seconds; one that hangs must not take the run with it.
 CELL_SECONDS = 180
-TOUCH = bytes(1 << 20)
+MIB = 1 << 20
+PAGE = mmap.PAGESIZE
+# Free memory goes back to the host in blocks: of 128 KiB on some machines, of 2 MiB on most.
+BLOCK = 128 << 10
+# How long the next cell waits for the machine to be quiet at most, and how long it is to be quiet: a tenth of one core.
+QUIET_SECONDS = 5
+QUIET_STEP = 0.1
+
+
+def _busy_seconds():
+    """Of all cores since the machine was started."""
+    user, nice, system, _idle, _iowait, irq, softirq = map(int, pathlib.Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 class Session:
@@ -26,6 +39,7 @@ class Session:
         self._deadline = self._begun = time.monotonic()
         self._part = ""
         self._services = {}
+        self._kept_mib = 0
         self.interrupt = None
 
     def __enter__(self):
@@ -47,15 +61,29 @@ class Session:
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
-    def touch_memory(self, mebibytes):
-        """Uses and frees this much memory. A virtual machine hands free memory back to its host, within seconds; whoever
-        uses it next pays for getting it again, five times the cost of writing it. No cell shall pay that for another."""
-        if mebibytes:
-            path = self.directory / "touched"
-            with path.open("wb", buffering=0) as file:
-                for _ in range(mebibytes):
-                    file.write(TOUCH)
-            path.unlink()
+    def keep_memory(self, mebibytes):
+        """Sees to it that cells find this much memory that is the machine's own. A virtual machine hands free memory back to
+        its host, within seconds; whoever uses it next pays for getting it again, five times the cost of writing it, and no
+        cell shall pay that for another. Only whole blocks are handed back: here a page of each stays in use."""
+        if mebibytes <= self._kept_mib:
+            return
+        self.say(f"taking {mebibytes} MiB of memory from the host, so that no cell has to")
+        with (self.directory / "kept").open("w+b", buffering=0) as file:
+            for _ in range(mebibytes):
+                file.write(bytes([1]) * MIB)
+            with mmap.mmap(file.fileno(), mebibytes * MIB) as mapped:
+                for block in range(0, len(mapped), BLOCK):
+                    mapped.madvise(mmap.MADV_REMOVE, block + PAGE, BLOCK - PAGE)
+        self._kept_mib = mebibytes
+
+    def wait_until_quiet(self):
+        """What a cell leaves to be done, e.g. to free the files it has removed, shall be over before the next begins."""
+        end, busy = time.monotonic() + QUIET_SECONDS, _busy_seconds()
+        while time.monotonic() < end:
+            time.sleep(QUIET_STEP)
+            before, busy = busy, _busy_seconds()
+            if busy - before < QUIET_STEP / 10:
+                return
 
     def say(self, text):
         print(f"[{time.monotonic() - self._begun:4.0f} s] {self._part}: {text}", file=sys.stderr, flush=True)

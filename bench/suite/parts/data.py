@@ -26,7 +26,7 @@ def run(session):
     for processes in options.processes:
         for request in requests:
             groups.append((f"{request}, {processes} processes", cells(session, processes, request)))
-    measure(session, groups, samples, options.size_mib)
+    measure(session, groups, samples, 4 * options.size_mib)
     return text(session, samples, requests)
 
 
