@@ -304,6 +304,12 @@ impl File {
 impl Handle {
     fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let Self { inner, open, options, reader, .. } = self;
+        if buffer.len() <= SMALL_BYTES
+            && let Ok(mut reader) = reader.try_lock()
+            && reader.read_at_hand(open.version_now(inner), buffer, offset)
+        {
+            return Ok(buffer.len());
+        }
         let (via, version) = open.read_via(inner, buffer, offset)?;
         if let Ok(mut reader) = reader.try_lock() {
             // Also where it is read by other ways now: others need the connection.

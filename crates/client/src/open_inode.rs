@@ -36,7 +36,7 @@ use weft_protocol::{Attributes, Credentials, Error, InodeNumber, Result, Session
 use weft_transport::BulkConnection;
 
 /// A run's length at most, bytes: small enough to be in the processor's cache still when it is sent.
-const RUN_BYTES_MAX: usize = 256 << 10;
+const RUN_BYTES_MAX: usize = 384 << 10;
 /// How long before its end a right is asked for anew, milliseconds: longer than anything that is done with it takes.
 const RIGHT_MARGIN_MS: u64 = 300_000;
 /// How long a right is used that an open gave, counted by our own clock.
@@ -267,6 +267,13 @@ impl OpenInode {
         let via = state.read_via(inner, into, offset)?;
         let session = state.known.session();
         Ok((via, Version { data: self.data_version.load(Ordering::Acquire), session }))
+    }
+
+    /// The version of the data now, without the lock: bytes of it that a reader has at hand are what he would be given.
+    /// Whatever makes them old changes the version before anybody is told of it. `None`: the term is over.
+    pub fn version_now(&self, inner: &Inner) -> Option<Version> {
+        let version = Version { data: self.data_version.load(Ordering::Acquire), session: inner.session() };
+        (inner.clock_ms() < self.term.load(Ordering::Acquire)).then_some(version)
     }
 
     /// The right to the object turned out to be void (the object was replaced, the right has ended): asks for it again

@@ -68,8 +68,12 @@ pub(crate) struct Source {
 }
 
 impl Block {
+    fn end(&self) -> u64 {
+        self.offset + self.bytes as u64
+    }
+
     fn has(&self, position: u64) -> bool {
-        (self.offset..self.offset + self.bytes as u64).contains(&position)
+        (self.offset..self.end()).contains(&position)
     }
 
     /// Copies what is at hand from `position` on. `None`: nothing.
@@ -143,6 +147,17 @@ impl Reader {
             self.block.bytes = 0;
             self.version = version;
         }
+    }
+
+    /// Fills `into`, if all of it is at hand and of this version.
+    pub fn read_at_hand(&mut self, version: Option<Version>, into: &mut [u8], offset: u64) -> bool {
+        let end = offset.saturating_add(into.len() as u64);
+        let is_at_hand = version == Some(self.version) && self.block.has(offset) && end <= self.block.end();
+        if is_at_hand {
+            self.ahead.note(offset, into.len() as u64, true);
+            self.block.copy(into, offset);
+        }
+        is_at_hand
     }
 
     fn end_stream(&mut self) {

@@ -20,7 +20,7 @@ mod pipe;
 mod sharing;
 pub mod socket;
 
-pub use bulk::{Ahead, BulkConnection, NotStarted, Passed, SocketBulk};
+pub use bulk::{Ahead, Behind, BulkConnection, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
 pub use handshake::{Peer, accept, connect};
 pub use low_water::Pieces;
