@@ -29,7 +29,7 @@ const COPY_BYTES: usize = 128 << 10;
 /// Memory that a connection keeps between requests; an append may take more for a moment.
 const MEMORY_KEPT_BYTES: usize = 1 << 20;
 /// Bytes of a write over TCP that are worth being woken for.
-const PIECE_BYTES: usize = 64 << 10;
+const PIECE_BYTES: usize = 128 << 10;
 /// Bytes asked for the pipe between socket and file: what an unprivileged process may have by default.
 const PIPE_BYTES: usize = 1 << 20;
 

@@ -46,11 +46,12 @@ const UNIX_BUFFER_BYTES: usize = 1 << 20;
 /// cores an empty call takes 60 us when both sides sleep, 10 us when they do not.
 pub const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
-/// Socket buffers of data connections over loopback TCP, bytes: what clients write, and what they read. Measured
-/// (docs/performance.md): written bytes lie in the buffer, and with megabytes of them on their way each is fetched from
-/// memory twice more; of bytes that are read only their pages' addresses lie there.
+/// Socket buffers of data connections over loopback TCP, bytes. Measured (docs/performance.md): written bytes lie in the
+/// server's, and with megabytes of them there each is fetched from memory twice more; a turn of a large write fits the
+/// client's, so that it does not sleep in the middle of one. Of bytes that are read only their pages' addresses lie
+/// there, at both ends.
+const LOCAL_BUFFER_BYTES: usize = 1 << 20;
 const LOCAL_WRITTEN_BUFFER_BYTES: usize = 512 << 10;
-const LOCAL_READ_BUFFER_BYTES: usize = 1 << 20;
 
 /// Fewer bytes are not worth the calls that receiving in pieces takes.
 const PIECES_FROM_BYTES: usize = 96 << 10;
@@ -95,16 +96,16 @@ impl Socket {
     }
 
     /// Bounds what is on its way on a TCP connection inside one machine to what fits its processor's cache: see
-    /// [`LOCAL_WRITTEN_BUFFER_BYTES`]. A connection that leaves the machine keeps the kernel's own sizes, which grow
+    /// [`LOCAL_BUFFER_BYTES`]. A connection that leaves the machine keeps the kernel's own sizes, which grow
     /// with the link.
     pub fn tune_for_data(&self, end: DataEnd) {
         if self.kind == SocketKind::Tcp && self.is_local() {
-            let (send, receive) = match end {
-                DataEnd::Client => (LOCAL_WRITTEN_BUFFER_BYTES, LOCAL_READ_BUFFER_BYTES),
-                DataEnd::Server => (LOCAL_READ_BUFFER_BYTES, LOCAL_WRITTEN_BUFFER_BYTES),
+            let receive = match end {
+                DataEnd::Client => LOCAL_BUFFER_BYTES,
+                DataEnd::Server => LOCAL_WRITTEN_BUFFER_BYTES,
             };
             // A matter of speed only: where it fails, the kernel's sizes stay.
-            let _ = sockopt::set_socket_send_buffer_size(&self.fd, send);
+            let _ = sockopt::set_socket_send_buffer_size(&self.fd, LOCAL_BUFFER_BYTES);
             let _ = sockopt::set_socket_recv_buffer_size(&self.fd, receive);
         }
     }
