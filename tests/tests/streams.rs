@@ -1,5 +1,5 @@
 //! Reading in sequence: what is asked for ahead, by each way, and what becomes of it when the reader jumps, the file
-//! changes or the connection dies.
+//! changes or the connection dies. Writing in sequence: what is sent behind the writer.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -193,4 +193,32 @@ fn a_direct_reader_gets_the_same_and_nothing_is_asked_for_ahead() {
     file.close().unwrap();
     client.close().unwrap();
     writer.close().unwrap();
+}
+
+#[test]
+fn a_writer_loses_nothing_when_its_connection_dies() {
+    let fs = one_node();
+    let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
+    let client = fs.client_behind(&proxy);
+    let file = open(&client, "file", OpenOptions::WRITE);
+    let bytes = pattern(4 << 20, 1);
+    let write = |range: std::ops::Range<usize>| {
+        for offset in range.step_by(64 << 10) {
+            file.write_at(&bytes[offset..offset + (64 << 10)], offset as u64).unwrap();
+        }
+    };
+    write(0..1 << 20);
+    file.flush().unwrap();
+    proxy.hold_next_reply();
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| write(1 << 20..bytes.len()));
+        // Runs are on their way that the node has written, and has not.
+        drop(proxy.held());
+        writing.join().unwrap();
+    });
+    file.close().unwrap();
+    client.close().unwrap();
+    let other = fs.client(Way::Unix);
+    assert!(read(&open(&other, "file", OpenOptions::READ), 0, bytes.len() + 1) == bytes);
+    other.close().unwrap();
 }

@@ -12,6 +12,7 @@ use weft_client::{ClientOptions, File, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{InodeNumber, Name};
 
+const PAGE_BYTES: usize = 4096;
 /// Contents of pages beside their stamps.
 const FILLING: u8 = 0x5a;
 
@@ -23,13 +24,35 @@ struct Worker {
 
 /// What a phase has prepared.
 enum Prepared {
-    Write(File, Transfer),
-    Read(File, Transfer),
+    Write(File, Transfer, Memory),
+    Read(File, Transfer, Memory),
     /// Directory and names of files in it.
     Create(InodeNumber, Vec<Name>),
     Stat(InodeNumber, Vec<Name>),
     Unlink(InodeNumber, Vec<Name>),
     Ping(u64),
+}
+
+/// Memory of one request. It begins at a page, as that of the programs does which this is compared with, and is there
+/// before anything is measured.
+struct Memory {
+    bytes: Vec<u8>,
+    begin: usize,
+    length: usize,
+}
+
+impl Memory {
+    fn of(transfer: &Transfer) -> Self {
+        let length = usize::try_from(transfer.request.min(transfer.size)).unwrap_or(usize::MAX);
+        let bytes = vec![FILLING; length + PAGE_BYTES];
+        Self { begin: bytes.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES), bytes, length }
+    }
+
+    /// The whole of it, or as much as is left of the file.
+    fn piece(&mut self, left: u64) -> &mut [u8] {
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(self.length);
+        &mut self.bytes[self.begin..self.begin + length]
+    }
 }
 
 /// Does what standard input says, until it ends.
@@ -93,8 +116,14 @@ impl Worker {
 
     fn prepare(&mut self, phase: Phase) -> Outcome<Prepared> {
         match phase {
-            Phase::Write(transfer) => Ok(Prepared::Write(self.open(&transfer, true)?, transfer)),
-            Phase::Read(transfer) => Ok(Prepared::Read(self.open(&transfer, false)?, transfer)),
+            Phase::Write(transfer) => {
+                let memory = Memory::of(&transfer);
+                Ok(Prepared::Write(self.open(&transfer, true)?, transfer, memory))
+            }
+            Phase::Read(transfer) => {
+                let memory = Memory::of(&transfer);
+                Ok(Prepared::Read(self.open(&transfer, false)?, transfer, memory))
+            }
             Phase::Create(names) => self.names(&names, self.setup.index).map(|(at, names)| Prepared::Create(at, names)),
             Phase::Unlink(names) => {
                 // The clients that looked the files up are gone with their leases: what is measured is the removal
@@ -146,8 +175,8 @@ impl Worker {
     fn perform(&self, prepared: Prepared) -> Outcome<Done> {
         let (before, cpu_before) = (self.session.client.counters(), cpu_seconds());
         let (operations, bytes) = match prepared {
-            Prepared::Write(file, transfer) => self.write(file, &transfer)?,
-            Prepared::Read(file, transfer) => self.read(file, &transfer)?,
+            Prepared::Write(file, transfer, memory) => self.write(file, &transfer, memory)?,
+            Prepared::Read(file, transfer, memory) => self.read(file, &transfer, memory)?,
             Prepared::Create(directory, names) => self.create(directory, &names)?,
             Prepared::Stat(directory, names) => self.stat(directory, &names)?,
             Prepared::Unlink(directory, names) => self.unlink(directory, &names)?,
@@ -157,13 +186,12 @@ impl Worker {
         Ok(Done { operations, bytes, cpu_seconds: cpu_seconds() - cpu_before, ..done })
     }
 
-    fn write(&self, file: File, transfer: &Transfer) -> Outcome<(u64, u64)> {
+    fn write(&self, file: File, transfer: &Transfer, mut memory: Memory) -> Outcome<(u64, u64)> {
         let stamps = Stamps::new(transfer.seed, self.setup.index);
-        let mut buffer = buffer(transfer);
         let mut offset = 0;
         let mut operations = 0;
         while offset < transfer.size {
-            let piece = piece(&mut buffer, transfer.size - offset);
+            let piece = memory.piece(transfer.size - offset);
             stamps.put(piece, offset);
             file.write_at(piece, offset).explain(|| "write")?;
             offset += piece.len() as u64;
@@ -173,13 +201,12 @@ impl Worker {
         Ok((operations, offset))
     }
 
-    fn read(&self, file: File, transfer: &Transfer) -> Outcome<(u64, u64)> {
+    fn read(&self, file: File, transfer: &Transfer, mut memory: Memory) -> Outcome<(u64, u64)> {
         let stamps = Stamps::new(transfer.seed, self.setup.index);
-        let mut buffer = buffer(transfer);
         let mut offset = 0;
         let mut operations = 0;
         while offset < transfer.size {
-            let piece = piece(&mut buffer, transfer.size - offset);
+            let piece = memory.piece(transfer.size - offset);
             let count = file.read_at(piece, offset).explain(|| "read")?;
             if count != piece.len() {
                 return Err(Failure::new(format!("read {count} of {} bytes at offset {offset}", piece.len())));
@@ -225,14 +252,4 @@ impl Worker {
         }
         Ok((count, 0))
     }
-}
-
-fn buffer(transfer: &Transfer) -> Vec<u8> {
-    vec![FILLING; usize::try_from(transfer.request.min(transfer.size)).unwrap_or(usize::MAX)]
-}
-
-/// The whole buffer, or as much as is left of the file.
-fn piece(buffer: &mut [u8], left: u64) -> &mut [u8] {
-    let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
-    &mut buffer[..length]
 }
