@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use weft_protocol::data::{DataReply, DataRequest};
 use weft_protocol::limits::DATA_CONNECTIONS_PER_SESSION_MAX;
 use weft_protocol::{Error, Result};
-use weft_transport::{Ahead, Behind, BulkConnection, NotStarted, Passed, SocketKind};
+use weft_transport::{Ahead, BulkConnection, NotStarted, Passed, SocketKind};
 
 /// Connections kept when nobody uses them.
 const IDLE_MAX: usize = 8;
@@ -215,8 +215,8 @@ impl BulkConnection for Pooled {
         self.bulk.outstanding()
     }
 
-    fn behind(&self) -> Behind {
-        self.bulk.behind()
+    fn in_flight_bytes(&self) -> usize {
+        self.bulk.in_flight_bytes()
     }
 
     fn descriptor(&mut self, request: &DataRequest) -> weft_transport::Result<(DataReply, Passed)> {

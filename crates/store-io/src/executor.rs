@@ -17,7 +17,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use weft_transport::{PeerMemory, Pieces, Result, Socket, TransportError};
+use weft_transport::{PeerMemory, Result, Socket, TransportError};
 
 /// Reads up to this many bytes are joined with their header in memory: one call and one packet.
 pub const SMALL_READ_BYTES: usize = 32 << 10;
@@ -28,8 +28,6 @@ const COPIED_WRITE_BYTES: usize = 256 << 10;
 const COPY_BYTES: usize = 128 << 10;
 /// Memory that a connection keeps between requests; an append may take more for a moment.
 const MEMORY_KEPT_BYTES: usize = 1 << 20;
-/// Bytes of a write over TCP that are worth being woken for.
-const PIECE_BYTES: usize = 128 << 10;
 /// Bytes asked for the pipe between socket and file: what an unprivileged process may have by default.
 const PIPE_BYTES: usize = 1 << 20;
 
@@ -214,9 +212,7 @@ impl Pipe {
     fn receive_spliced(&mut self, socket: &Socket, file: BorrowedFd<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
         let (output, input) = self.pipe_ends()?;
         let mut left = bytes as usize;
-        let mut pieces = Pieces::of(socket, PIECE_BYTES);
         while left > 0 {
-            pieces.wait(left);
             let mut in_pipe = match splice(socket, None, &input, None, left, SpliceFlags::MOVE | SpliceFlags::MORE) {
                 Ok(0) => return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => count,
@@ -230,7 +226,7 @@ impl Pipe {
                     Err(Errno::INTR) => {}
                     failed => {
                         // What is in the pipe is lost with it; what is still in the socket has to be taken off.
-                        drop((output, input, pieces));
+                        drop((output, input));
                         self.discard(socket, left)?;
                         return Ok(Moved::Failed(failed.err().unwrap_or(Errno::IO)));
                     }

@@ -18,11 +18,10 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REPLY_BYTES};
 
-/// Writes on their way behind a writer. Inside a machine: more are no longer in the processor's cache when they are
-/// received, and a writer who is woken for each of them costs more than the server's short wait for the next. To other
-/// machines: enough for 10 Gb/s over a round trip of a millisecond and a half.
-const LOCAL_BEHIND: Behind = Behind { bytes: 768 << 10, together: true };
-const FAR_BEHIND: Behind = Behind { bytes: 2 << 20, together: false };
+/// Bytes of writes on their way inside a machine: more are no longer in the processor's cache when they are received.
+const LOCAL_IN_FLIGHT_BYTES: usize = 768 << 10;
+/// The same to other machines: enough for 10 Gb/s over a round trip of two milliseconds.
+const FAR_IN_FLIGHT_BYTES: usize = 2304 << 10;
 /// Larger transfers inside a machine are made in turns of so many bytes. Measured: a TCP socket that is never empty
 /// keeps both its ends busy with each other; 4 MiB in one turn took half as much again.
 const LOCAL_TURN_BYTES: usize = 1 << 20;
@@ -46,15 +45,6 @@ pub struct Ahead {
     pub turn_bytes: u32,
     /// Bytes of all that were not taken yet.
     pub bytes: u64,
-}
-
-/// How much a writer sends without waiting for replies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Behind {
-    /// Bytes that are worth having on their way at once.
-    pub bytes: usize,
-    /// Whether all of them should have arrived before more is sent.
-    pub together: bool,
 }
 
 /// A descriptor that came with a reply, if one did.
@@ -99,8 +89,8 @@ pub trait BulkConnection: Send {
     /// Writes started and not finished, and requests whose bytes were not all taken.
     fn outstanding(&self) -> usize;
 
-    /// What is worth being sent behind a writer.
-    fn behind(&self) -> Behind;
+    /// Bytes of writes that are worth having on their way at once.
+    fn in_flight_bytes(&self) -> usize;
 
     /// Asks for a descriptor of the object's file; only over a Unix socket of the same node.
     fn descriptor(&mut self, request: &DataRequest) -> Result<(DataReply, Passed)>;
@@ -291,8 +281,8 @@ impl BulkConnection for SocketBulk {
         self.started.len() + self.asked.outstanding()
     }
 
-    fn behind(&self) -> Behind {
-        if self.is_local { LOCAL_BEHIND } else { FAR_BEHIND }
+    fn in_flight_bytes(&self) -> usize {
+        if self.is_local { LOCAL_IN_FLIGHT_BYTES } else { FAR_IN_FLIGHT_BYTES }
     }
 
     fn descriptor(&mut self, request: &DataRequest) -> Result<(DataReply, Passed)> {

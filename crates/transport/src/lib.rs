@@ -20,10 +20,9 @@ mod pipe;
 mod sharing;
 pub mod socket;
 
-pub use bulk::{Ahead, Behind, BulkConnection, NotStarted, Passed, SocketBulk};
+pub use bulk::{Ahead, BulkConnection, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
 pub use handshake::{Peer, accept, connect};
-pub use low_water::Pieces;
 pub use peer_memory::PeerMemory;
 pub use pipe::Outlet;
 pub use socket::{DataEnd, LOOK_BEFORE_SLEEP, Socket, SocketKind};

@@ -49,7 +49,7 @@ impl LowWater {
 }
 
 /// A transfer that is received in pieces. When it is dropped, any byte wakes the reader again.
-pub struct Pieces<'a> {
+pub(crate) struct Pieces<'a> {
     socket: &'a Socket,
     piece_bytes: usize,
     low_water: LowWater,

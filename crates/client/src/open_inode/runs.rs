@@ -16,15 +16,10 @@ use weft_protocol::data::{DataOperation, DataRequest};
 use weft_protocol::{Error, Result};
 
 impl Sending {
-    /// How many of those on their way have to arrive before another run of so many bytes is sent.
-    fn to_finish(&self, bytes: usize) -> usize {
-        let behind = self.connection.behind();
+    /// Whether another run of so many bytes has to wait until one that is on its way has arrived.
+    fn is_full(&self, bytes: usize) -> bool {
         let on_their_way: usize = self.requests.iter().map(|request| request.bytes as usize).sum();
-        match self.requests.len() {
-            _ if on_their_way + bytes <= behind.bytes => 0,
-            count if behind.together => count,
-            count => count.min(1),
-        }
+        on_their_way > 0 && on_their_way + bytes > self.connection.in_flight_bytes()
     }
 }
 
@@ -62,12 +57,9 @@ impl State {
         if self.run.is_empty() {
             return Ok(());
         }
-        let to_finish = |state: &Self| state.sending.as_ref().map_or(0, |sending| sending.to_finish(state.run.len()));
-        let mut left = to_finish(self);
-        while left > 0 {
+        while self.sending.as_ref().is_some_and(|sending| sending.is_full(self.run.len())) {
             self.finish_one(inner);
             self.hold(inner)?;
-            left = (left - 1).max(to_finish(self));
         }
         let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
         if let Some(file) = self.descriptor_to_write() {
