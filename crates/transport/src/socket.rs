@@ -46,9 +46,9 @@ const UNIX_BUFFER_BYTES: usize = 1 << 20;
 /// cores an empty call takes 60 us when both sides sleep, 10 us when they do not.
 pub const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
-/// Socket buffers of data connections over loopback TCP, bytes. Measured (docs/performance.md): written bytes lie in the
-/// server's, and with megabytes of them there each is fetched from memory twice more; a turn of a large write fits the
-/// client's, so that it does not sleep in the middle of one. Of bytes that are read only their pages' addresses lie
+/// Socket buffers of data connections over loopback TCP, bytes. Measured (docs/performance.md): written bytes lie in
+/// the server's, and with megabytes of them there each is fetched from memory twice more; a turn of a large write fits
+/// the client's, so that it does not sleep in the middle of one. Of bytes that are read only their pages' addresses lie
 /// there, at both ends.
 const LOCAL_BUFFER_BYTES: usize = 1 << 20;
 const LOCAL_WRITTEN_BUFFER_BYTES: usize = 512 << 10;
