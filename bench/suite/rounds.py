@@ -75,14 +75,14 @@ class Samples:
 SLOW_FAILURE_SECONDS = 30
 
 
-def measure(session, groups, samples, memory_mib=0):
-    """Runs all groups, in each round, until the part's time is over. `memory_mib`: what a cell may use at once.
+def measure(session, groups, samples):
+    """Runs all groups, in each round, until the part's time is over.
 
     A group is (label, [(cell label, function)]); a function returns {key: figure}. Every other round goes backwards through
     the cells of a group, so that none always comes first.
     """
     hopeless = set()
-    session.keep_memory(memory_mib)
+    session.keep_memory()
     try:
         for number in range(session.options.rounds):
             for label, cells in groups:

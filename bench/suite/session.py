@@ -19,6 +19,8 @@ PEERS = pathlib.Path(__file__).resolve().parent.parent / "peers"
 CELL_SECONDS = 180
 MIB = 1 << 20
 PAGE = mmap.PAGESIZE
+# More than a cell, and what the one before it has left, use at once.
+KEPT_MIB = 4096
 # Free memory goes back to the host in blocks: of 128 KiB on some machines, of 2 MiB on most.
 BLOCK = 128 << 10
 # How long the next cell waits for the machine to be quiet at most, and how long it is to be quiet: a tenth of one core.
@@ -39,7 +41,7 @@ class Session:
         self._deadline = self._begun = time.monotonic()
         self._part = ""
         self._services = {}
-        self._kept_mib = 0
+        self._keeps_memory = False
         self.interrupt = None
 
     def __enter__(self):
@@ -61,20 +63,20 @@ class Session:
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
-    def keep_memory(self, mebibytes):
-        """Sees to it that cells find this much memory that is the machine's own. A virtual machine hands free memory back to
+    def keep_memory(self):
+        """Sees to it, once, that cells find memory that is the machine's own. A virtual machine hands free memory back to
         its host, within seconds; whoever uses it next pays for getting it again, five times the cost of writing it, and no
         cell shall pay that for another. Only whole blocks are handed back: here a page of each stays in use."""
-        if mebibytes <= self._kept_mib:
+        if self._keeps_memory:
             return
-        self.say(f"taking {mebibytes} MiB of memory from the host, so that no cell has to")
+        self._keeps_memory = True
+        self.say(f"taking {KEPT_MIB} MiB of memory from the host, so that no cell has to")
         with (self.directory / "kept").open("w+b", buffering=0) as file:
-            for _ in range(mebibytes):
+            for _ in range(KEPT_MIB):
                 file.write(bytes([1]) * MIB)
-            with mmap.mmap(file.fileno(), mebibytes * MIB) as mapped:
+            with mmap.mmap(file.fileno(), KEPT_MIB * MIB) as mapped:
                 for block in range(0, len(mapped), BLOCK):
                     mapped.madvise(mmap.MADV_REMOVE, block + PAGE, BLOCK - PAGE)
-        self._kept_mib = mebibytes
 
     def wait_until_quiet(self):
         """What a cell leaves to be done, e.g. to free the files it has removed, shall be over before the next begins."""

@@ -40,10 +40,10 @@ class Weft:
     def pids(self):
         return [node["pid"] for node in self.status()["nodes"]]
 
-    def data(self, way, processes, size, request, direct=False):
-        """{operation: row of `weft bench data`} of one run; `size` is of each process."""
+    def data(self, way, processes, size, request, direct=False, runs=1):
+        """{operation: row of `weft bench data`}, the median of the runs; `size` is of each process."""
         more = ["--direct"] if direct else []
-        found = self.session.json("weft", "bench", "data", self.name, "--json", "--runs", 1, "--way", way, "-p", processes,
+        found = self.session.json("weft", "bench", "data", self.name, "--json", "--runs", runs, "--way", way, "-p", processes,
                                   "--size", size, "--request", request, *more)
         return {row["operation"]: row for row in found["results"]}
 

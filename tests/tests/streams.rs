@@ -147,7 +147,9 @@ fn what_was_asked_for_ahead_is_forgotten_when_another_changes_the_file() {
         writing.write_at(&changed, 55_000).unwrap();
         writing.close().unwrap();
         expected[55_000..155_000].copy_from_slice(&changed);
-        assert!(read(&file, 55_000, 400_000) == expected[55_000..455_000], "{way:?}");
+        // By a request that is small enough to be served from what is at hand, and a larger one.
+        assert!(read(&file, 55_000, 5000) == expected[55_000..60_000], "{way:?}, at hand");
+        assert!(read(&file, 60_000, 395_000) == expected[60_000..455_000], "{way:?}");
         let writing = open(&other, "file", CHANGE);
         writing.truncate(500_000).unwrap();
         writing.close().unwrap();
@@ -158,6 +160,28 @@ fn what_was_asked_for_ahead_is_forgotten_when_another_changes_the_file() {
         expected = make(&other);
     }
     other.close().unwrap();
+}
+
+#[test]
+fn what_is_at_hand_is_forgotten_when_this_client_changes_the_file() {
+    let fs = one_node();
+    for way in [Way::Auto, Way::Unix, Way::Tcp] {
+        let client = fs.client(way);
+        let mut expected = make(&client);
+        let (reading, writing) = (open(&client, "file", OpenOptions::READ), open(&client, "file", CHANGE));
+        for offset in (0..200_000).step_by(4000) {
+            assert!(read(&reading, offset, 4000) == expected[offset..offset + 4000], "{way:?} at {offset}");
+            // Into what was read ahead, gathered, or in place.
+            let changed = pattern(if offset % 3 == 0 { 3000 } else { 20_000 }, offset);
+            writing.write_at(&changed, offset as u64 + 5000).unwrap();
+            expected[offset + 5000..offset + 5000 + changed.len()].copy_from_slice(&changed);
+        }
+        writing.truncate(210_000).unwrap();
+        assert_eq!(read(&reading, 208_000, 4000).len(), 2000, "{way:?}");
+        reading.close().unwrap();
+        writing.close().unwrap();
+        client.close().unwrap();
+    }
 }
 
 #[test]

@@ -13,6 +13,8 @@ REQUESTS = ["4KiB", "64KiB", "1MiB", "4MiB"]
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 GIB = 1 << 30
 DESCRIPTOR_REPEATS = 3
+# The pump moves the same bytes in six ways per cell.
+SOCKET_RUNS = 3
 
 
 def size_of(text):
@@ -26,16 +28,16 @@ def run(session):
     for processes in options.processes:
         for request in requests:
             groups.append((f"{request}, {processes} processes", cells(session, processes, request)))
-    measure(session, groups, samples, 4 * options.size_mib)
+    measure(session, groups, samples)
     return text(session, samples, requests)
 
 
 def cells(session, processes, request):
     each = (session.options.size_mib << 20) // processes
 
-    def of_weft(way):
+    def of_weft(way, runs=1):
         def cell():
-            found = session.service(Weft).data(way, processes, each, request)
+            found = session.service(Weft).data(way, processes, each, request, runs=runs)
             figures = {}
             for operation, row in found.items():
                 figures["weft", way, operation, request, processes] = row["bytes_per_second"]
@@ -62,10 +64,10 @@ def cells(session, processes, request):
 
     return [
         ("pump tcp", of_pump("tcp")),
-        ("weft tcp", of_weft("tcp")),
+        ("weft tcp", of_weft("tcp", SOCKET_RUNS)),
         ("gfarm tcp", of_gfarm("tcp")),
         ("gfarm tcp-nodelay", of_gfarm("tcp-nodelay")),
-        ("weft unix", of_weft("unix")),
+        ("weft unix", of_weft("unix", SOCKET_RUNS)),
         ("pump unix", of_pump("unix")),
         # They do the same system calls: only several of each, in turn, tell them apart from noise.
         *DESCRIPTOR_REPEATS * [

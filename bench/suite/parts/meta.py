@@ -17,7 +17,7 @@ def run(session):
     for processes in session.options.processes:
         for shared in (False, True):
             groups.append((f"{place(shared)}, {processes} processes", cells(session, processes, shared)))
-    measure(session, groups, samples, 1024)
+    measure(session, groups, samples)
     return text(session, samples)
 
 

@@ -31,7 +31,7 @@ def run(session):
         for request in requests:
             groups.append((f"{request}, {processes} processes", data_cells(session, processes, request)))
         groups.append((f"empty files, {processes} processes", meta_cells(session, processes)))
-    measure(session, groups, samples, 4 * size_mib(session))
+    measure(session, groups, samples)
     return data_text(session, samples, requests) + "\n" + meta_text(session, samples) + workload(session)
 
 
