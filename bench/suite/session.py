@@ -23,7 +23,8 @@ PAGE = mmap.PAGESIZE
 KEPT_MIB = 4096
 # Free memory goes back to the host in blocks: of 128 KiB on some machines, of 2 MiB on most.
 BLOCK = 128 << 10
-# How long the next cell waits for the machine to be quiet at most, and how long it is to be quiet: a tenth of one core.
+# How long the next cell waits for the machine to be quiet at most, and how long it is to be quiet: under a tenth of one core,
+# which is a tick of the clock.
 QUIET_SECONDS = 5
 QUIET_STEP = 0.1
 

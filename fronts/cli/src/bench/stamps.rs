@@ -2,7 +2,7 @@
 //! and the run. Stamping costs a write per page, so it hardly shows in what is measured.
 
 /// A stamp per so many bytes.
-const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = 4096;
 
 /// Stamps of one file in one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! One process of a benchmark.
 
 use super::phase::{Done, Names, Phase, Setup, Transfer, Word};
-use super::stamps::Stamps;
+use super::stamps::{PAGE_BYTES, Stamps};
 use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::output;
 use crate::session::{self, Session};
@@ -12,7 +12,6 @@ use weft_client::{ClientOptions, File, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{InodeNumber, Name};
 
-const PAGE_BYTES: usize = 4096;
 /// Contents of pages beside their stamps.
 const FILLING: u8 = 0x5a;
 
@@ -44,8 +43,9 @@ struct Memory {
 impl Memory {
     fn of(transfer: &Transfer) -> Self {
         let length = usize::try_from(transfer.request.min(transfer.size)).unwrap_or(usize::MAX);
-        let bytes = vec![FILLING; length + PAGE_BYTES];
-        Self { begin: bytes.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES), bytes, length }
+        let page = PAGE_BYTES as usize;
+        let bytes = vec![FILLING; length + page];
+        Self { begin: bytes.as_ptr().align_offset(page).min(page), bytes, length }
     }
 
     /// The whole of it, or as much as is left of the file.

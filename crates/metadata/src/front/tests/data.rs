@@ -138,14 +138,20 @@ fn an_open_for_writing_recalls_the_attributes_of_others() {
     assert_eq!(data_bits(&world.done(token)), EXCLUSIVE);
 }
 
+/// A file that A has open for writing, and B has opened since. Neither has more than `OPEN`.
+fn file_of_a_writer_that_b_opened(world: &mut World, access: Access) -> InodeNumber {
+    let inode = world.file("f", 1);
+    world.ok(A, open(inode, Access::Write));
+    let token = world.waits(B, open(inode, access));
+    world.answer_recalls(LeaseMode::Open);
+    world.done(token);
+    inode
+}
+
 #[test]
 fn a_commit_of_one_of_several_writers_takes_the_size_from_the_storage_server() {
     let mut world = World::new();
-    let inode = world.file("f", 1);
-    world.ok(A, open(inode, Access::Write));
-    let token = world.waits(B, open(inode, Access::Write));
-    world.answer_recalls(LeaseMode::Open);
-    world.done(token);
+    let inode = file_of_a_writer_that_b_opened(&mut world, Access::Write);
     let token = world.waits(A, commit(inode, 1, 50));
     let (asked, _) = world.asked_storage();
     world.storage_answers(asked, 700, 5);
@@ -155,11 +161,7 @@ fn a_commit_of_one_of_several_writers_takes_the_size_from_the_storage_server() {
 #[test]
 fn a_writer_who_may_not_know_that_he_is_alone_is_told_what_the_storage_server_has() {
     let mut world = World::new();
-    let inode = world.file("f", 1);
-    world.ok(A, open(inode, Access::Write));
-    let token = world.waits(B, open(inode, Access::Read));
-    world.answer_recalls(LeaseMode::Open);
-    world.done(token);
+    let inode = file_of_a_writer_that_b_opened(&mut world, Access::Read);
     world.ok(B, release(inode));
     assert_eq!(data_bits(&world.ok(A, open(inode, Access::Write))), EXCLUSIVE);
     // While that reply is on its way, A reports what it has written through the server, and writes on.
