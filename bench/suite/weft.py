@@ -6,15 +6,15 @@ import pathlib
 
 from rounds import CellFailed
 
-SOCKETS = {"tcp": "tcp", "unix": "unix", "auto": "descriptor"}
+WAYS = {"tcp": "tcp", "unix": "unix", "auto": "descriptor", "memory": "descriptor, store in memory"}
 
 
 class Weft:
     """A file system of some nodes on tmpfs. Its name is new in each run, its runtime directory is the session's."""
 
-    def __init__(self, session, nodes=1, name="bench"):
+    def __init__(self, session, nodes=1, name="bench", store=None):
         self.session, self.name, self.nodes = session, name, nodes
-        self.store = session.make(f"store-{name}")
+        self.store = store or session.make(f"store-{name}")
 
     def __enter__(self):
         try:

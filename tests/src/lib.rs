@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use weft_client::{Client, ClientOptions, Instance, Way};
-use weft_node::{NodeConfig, StoreConfig};
+use weft_node::{NodeConfig, StoreConfig, StorePlace};
 use weft_protocol::message::node::NodeRequest;
 use weft_protocol::{ClusterMap, Credentials, MapEpoch, NodeId, NodeIdentity, NodeKey, NodeRecord};
 
@@ -75,7 +75,10 @@ impl FileSystem {
                 node_key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
                 owner_uid: Self::me().uid,
                 owner_gid: Self::me().gid,
-                store: Some(StoreConfig { directory: directory.join(format!("store{id}")), size: wanted.store_bytes }),
+                store: Some(StoreConfig {
+                    place: StorePlace::Directory(directory.join(format!("store{id}"))),
+                    size: wanted.store_bytes,
+                }),
                 runtime_directory: directory.clone(),
                 listen: "127.0.0.1:0".parse().expect("an address"),
             };

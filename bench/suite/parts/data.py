@@ -6,7 +6,7 @@ import files
 from gfarm import Gfarm
 from rounds import Samples, measure
 from table import Goals, at_least, both, either, gigabytes, ratio, spread, table
-from weft import SOCKETS, Weft
+from weft import WAYS, Weft
 
 SHARE = 6
 REQUESTS = ["4KiB", "64KiB", "1MiB", "4MiB"]
@@ -37,7 +37,10 @@ def cells(session, processes, request):
 
     def of_weft(way, runs=1):
         def cell():
-            found = session.service(Weft).data(way, processes, each, request, runs=runs)
+            if way == "memory":
+                found = session.service(Weft, 1, "memory", "memory").data("auto", processes, each, request, runs=runs)
+            else:
+                found = session.service(Weft).data(way, processes, each, request, runs=runs)
             figures = {}
             for operation, row in found.items():
                 figures["weft", way, operation, request, processes] = row["bytes_per_second"]
@@ -73,6 +76,7 @@ def cells(session, processes, request):
         *DESCRIPTOR_REPEATS * [
             ("tmpfs", of_tmpfs),
             ("weft auto", of_weft("auto")),
+            ("weft memory", of_weft("memory")),
             ("gfarm direct", of_gfarm("direct")),
         ],
     ]
@@ -80,7 +84,7 @@ def cells(session, processes, request):
 
 def text(session, samples, requests):
     rows, goals = [], Goals()
-    for way in ("tcp", "unix", "auto"):
+    for way in ("tcp", "unix", "auto", "memory"):
         for processes in session.options.processes:
             for operation in ("write", "read"):
                 for request in requests:
@@ -90,7 +94,8 @@ def text(session, samples, requests):
     return (
         f"## Data: {session.options.size_mib} MiB in sequence, a file per process, native clients\n\n"
         "Through the server (tcp, unix) the goal is 2.00 of Gfarm, or 0.85 of the bare pump through the same kind of socket; "
-        "with a passed descriptor it is 0.90 of tmpfs and 1.00 of Gfarm's. Gfarm: the best of its ways in each row; pump: the way "
+        "with a passed descriptor it is 0.90 of tmpfs and 1.00 of Gfarm's, all in files on /dev/shm; and with a store in memory "
+        "(`--store memory`), likewise. Gfarm: the best of its ways in each row; pump: the way "
         "that is best in all rows of a kind.\n\n"
         + table(columns, rows) + "\n" + goals.line() + samples.reasons()
     )
@@ -108,7 +113,7 @@ def best_pump(samples, socket, operation, processes):
 
 def row(samples, goals, way, processes, operation, request):
     key = ("weft", way, operation, request, processes)
-    through_server = way != "auto"
+    through_server = way in ("tcp", "unix")
     peers = ("tcp", "tcp-nodelay") if through_server else ("direct",)
     peer = samples.best([("gfarm", name, operation, request, processes) for name in peers])
     if through_server:
@@ -121,7 +126,7 @@ def row(samples, goals, way, processes, operation, request):
         verdict = either(at_least(of_peer, 2.0), at_least(of_limit, 0.85))
     else:
         verdict = both(at_least(of_limit, 0.90), at_least(of_peer, 1.0))
-    return [SOCKETS[way], processes, operation, request, gigabytes(samples.median(key)),
+    return [WAYS[way], processes, operation, request, gigabytes(samples.median(key)),
             spread(samples.spread(key), gigabytes), ratio(samples.median(("cpu", *key[1:]))),
             peer[1] if peer else "-", gigabytes(samples.median(peer)) if peer else None, ratio(of_peer),
             limit_name, gigabytes(samples.median(limit)) if limit else None, ratio(of_limit), goals.judge(verdict)]

@@ -107,10 +107,11 @@ impl Inner {
     }
 }
 
-/// Writes all bytes through a passed descriptor.
-pub(crate) fn write_descriptor(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+/// Writes all bytes through a passed descriptor, as many with a call as its server wants.
+pub(crate) fn write_descriptor(file: &OwnedFd, mut bytes: &[u8], mut offset: u64, call_bytes: usize) -> Result<()> {
     while !bytes.is_empty() {
-        match rustix::io::pwrite(file, bytes, offset) {
+        let call = bytes.get(..call_bytes).unwrap_or(bytes);
+        match rustix::io::pwrite(file, call, offset) {
             Ok(0) => return Err(Error::NoSpace),
             Ok(count) => {
                 offset += count as u64;

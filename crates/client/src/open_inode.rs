@@ -72,6 +72,8 @@ struct State {
     sending: Option<Box<Sending>>,
     spare: Vec<Vec<u8>>,
     descriptor: Descriptor,
+    /// What one call should write through it at most.
+    call_bytes: usize,
     /// There while a kernel has the object's file.
     kernel: Option<Box<KernelUse>>,
     /// Writes under an exclusive lease that are made without the lock, several at once.
@@ -133,6 +135,7 @@ impl OpenInode {
                 sending: None,
                 spare: Vec::new(),
                 descriptor: Descriptor::NotAsked,
+                call_bytes: usize::MAX,
                 kernel: None,
                 in_flight: 0,
                 awaiting: 0,
@@ -413,11 +416,13 @@ impl State {
         let operation = request(self.known.inode(), DataOperation::Descriptor, held, 0, usize::from(for_writing));
         let asked = inner.data_call(held.object.node(), true, |connection| connection.descriptor(&operation));
         self.hold(inner)?;
-        let passed = asked.ok().filter(|(reply, _)| reply.status == 0).and_then(|(_, passed)| passed);
-        let Some(file) = passed.map(Arc::new) else {
+        let passed = asked.ok().filter(|(reply, _)| reply.status == 0);
+        let Some((call_bytes, file)) = passed.and_then(|(reply, passed)| Some((reply.written_bytes, passed?))) else {
             self.descriptor = Descriptor::Refused;
             return Ok(None);
         };
+        self.call_bytes = if call_bytes == 0 { usize::MAX } else { call_bytes as usize };
+        let file = Arc::new(file);
         self.descriptor = Descriptor::Passed(Arc::clone(&file), for_writing);
         Ok(Some(file))
     }

@@ -227,7 +227,8 @@ impl<'a> DataConnection<'a> {
             Ok(descriptor) => descriptor,
             Err(error) => return self.socket.send_all(&DataReply::failed(request.id, &error).encode()),
         };
-        let reply = reply_with(request, object.stat().unwrap_or_default());
+        let call_bytes = u32::try_from(object.call_bytes()).unwrap_or(0);
+        let reply = DataReply { written_bytes: call_bytes, ..reply_with(request, object.stat().unwrap_or_default()) };
         AtomicCounters::add(&self.node.counters.descriptors_passed, 1);
         send_descriptor(self.socket, &reply.encode(), descriptor.as_fd())
     }

@@ -46,9 +46,18 @@ use weft_store_io::DirectoryStore;
 /// Where objects are kept, and how much.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StoreConfig {
-    pub directory: PathBuf,
-    /// Bytes the store may use; `None`: what the file system below has free.
+    pub place: StorePlace,
+    /// Bytes the store may use; `None`: what the file system below has free, or half of the memory.
     pub size: Option<u64>,
+}
+
+/// Where that is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StorePlace {
+    Directory(PathBuf),
+    /// A file system of the node's own in memory, which goes with the node.
+    Memory,
 }
 
 /// All that a node is told at its start, as JSON on the standard input of `weft serve`.
@@ -132,8 +141,11 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
     let (store, jobs) = match &config.store {
         None => (None, None),
         Some(store) => {
-            let directory = DirectoryStore::open(&store.directory, store.size)?;
-            let (server, jobs) = StorageServer::new(Arc::new(directory), Collector::new(config.node, 1));
+            let objects = match &store.place {
+                StorePlace::Directory(directory) => DirectoryStore::open(directory, store.size)?,
+                StorePlace::Memory => DirectoryStore::in_memory(store.size)?,
+            };
+            let (server, jobs) = StorageServer::new(Arc::new(objects), Collector::new(config.node, 1));
             (Some(server), Some(jobs))
         }
     };

@@ -248,6 +248,7 @@ pub struct DataReply {
     pub id: u64,
     /// Bytes that stand on the stream behind the header, or are in the pipe.
     pub bulk_bytes: u32,
+    /// With a descriptor: how much one call should write through it at most; 0: as much as it likes.
     pub written_bytes: u32,
     pub size: u64,
     pub mtime: Timestamp,

@@ -1,8 +1,9 @@
-//! The directory store: an object is a file below a spool directory, on any file system.
+//! The directory store: an object is a file below a spool directory, on any file system; or in one that was made for it
+//! in memory.
 //!
-//! An object's file is `objects/XX/OBJECT.INODE`: `XX` spreads them over 256 directories by the low byte of the
-//! sequence, `OBJECT` and `INODE` are hexadecimal. The inode in the name lets the collection of orphans ask the right
-//! shard.
+//! An object's file is `objects/XX/OBJECT.INODE` (in memory `XX/OBJECT.INODE`): `XX` spreads them over 256 directories
+//! by the low byte of the sequence, `OBJECT` and `INODE` are hexadecimal. The inode in the name lets the collection of
+//! orphans ask the right shard.
 //!
 //! Invariant: identifiers are not used again, so whoever still has a removed object's file open reads or writes a file
 //! without a name, and harms nobody.
@@ -15,7 +16,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_protocol::message::storage::Space;
@@ -23,14 +24,19 @@ use weft_protocol::{Error, InodeNumber, ObjectId, Result, Timestamp};
 
 /// Objects kept open. Beyond it the table is emptied of those nobody uses: a file is opened again in microseconds.
 const OPEN_OBJECTS_MAX: usize = 512;
+/// Bytes of a call that writes to a store in memory: as much as the kernel then takes at once. Measured: beyond that it
+/// becomes no faster on average, and in a virtual machine the pages are often such that its host has to find first.
+const MEMORY_CALL_BYTES: usize = 64 << 10;
 /// Directories below `objects`.
 const FAN_OUT: u64 = 256;
 
 /// Objects as files.
 pub struct DirectoryStore {
-    path: PathBuf,
+    /// Where it is, for people.
+    place: String,
     root: OwnedFd,
     account: Arc<Account>,
+    call_bytes: usize,
     objects: AtomicU64,
     /// Open objects, by file and object as their files are named: an object that another file claims is not found
     /// here either. Held for a look-up, never across I/O on file data.
@@ -41,6 +47,7 @@ pub struct DirectoryStore {
 struct FileObject {
     file: OwnedFd,
     account: Arc<Account>,
+    call_bytes: usize,
     /// Bytes charged to the account for this object.
     charged: AtomicU64,
     /// Under a cap: guards the choice of an end for appends.
@@ -79,23 +86,40 @@ impl DirectoryStore {
         let root_path = path.join("objects");
         std::fs::create_dir_all(&root_path)?;
         let root = rustix::fs::open(&root_path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let account = Arc::new(Account::new(size.unwrap_or(u64::MAX)));
-        let store =
-            Self { path: path.to_owned(), root, account, objects: AtomicU64::new(0), open: Mutex::new(HashMap::new()) };
-        store.count_what_is_there()?;
+        let store = Self::below(path.display().to_string(), root, size);
+        store.count_what_is_there(&root_path)?;
         Ok(store)
     }
 
+    /// A store in memory, which is gone when nobody has it or an object of it open; `size`: bytes that fit in, by
+    /// default half of the memory. The kernel keeps to it, whoever writes.
+    pub fn in_memory(size: Option<u64>) -> std::io::Result<Self> {
+        let root = weft_sys::tmpfs::mount_private(size).map_err(|error| {
+            let text = format!(
+                "a store in memory: {error}\n  remedy: it needs Linux 5.2 and user namespaces, which some machines \
+                 refuse; a directory there: --store /dev/shm"
+            );
+            std::io::Error::new(error.kind(), text)
+        })?;
+        Ok(Self { call_bytes: MEMORY_CALL_BYTES, ..Self::below("memory".to_owned(), root, None) })
+    }
+
+    fn below(place: String, root: OwnedFd, size: Option<u64>) -> Self {
+        let account = Arc::new(Account::new(size.unwrap_or(u64::MAX)));
+        let (objects, open) = (AtomicU64::new(0), Mutex::new(HashMap::new()));
+        Self { place, root, account, call_bytes: usize::MAX, objects, open }
+    }
+
     /// Charges what an earlier run left.
-    fn count_what_is_there(&self) -> std::io::Result<()> {
-        for directory in std::fs::read_dir(self.path.join("objects"))? {
+    fn count_what_is_there(&self, root: &Path) -> std::io::Result<()> {
+        for directory in std::fs::read_dir(root)? {
             for entry in std::fs::read_dir(directory?.path())? {
                 self.objects.fetch_add(1, Ordering::Relaxed);
                 // More than the cap may be there after the cap was lowered: then nothing more can be written.
                 if self.account.charge(entry?.metadata()?.len()).is_err() {
                     return Err(std::io::Error::other(format!(
                         "{}: holds more than the size given\n  remedy: give a larger size with --store DIR:SIZE",
-                        self.path.display()
+                        self.place
                     )));
                 }
             }
@@ -148,6 +172,7 @@ impl DirectoryStore {
         Ok(Arc::new(FileObject {
             file,
             account: Arc::clone(&self.account),
+            call_bytes: self.call_bytes,
             charged: AtomicU64::new(size),
             end: Mutex::new(size),
             removed: AtomicBool::new(false),
@@ -230,7 +255,7 @@ impl ObjectStore for DirectoryStore {
     }
 
     fn describe(&self) -> String {
-        self.path.display().to_string()
+        self.place.clone()
     }
 }
 
@@ -272,13 +297,13 @@ impl ObjectHandle for FileObject {
     fn write_plan(&self, offset: u64, bytes: u32) -> Result<WritePlan<'_>> {
         self.check()?;
         self.charge(offset + u64::from(bytes))?;
-        Ok(WritePlan { file: self.file.as_fd(), offset: Some(offset) })
+        Ok(WritePlan { file: self.file.as_fd(), offset: Some(offset), call_bytes: self.call_bytes })
     }
 
     fn append_plan(&self, bytes: u32) -> Result<WritePlan<'_>> {
         self.check()?;
         if !self.account.is_capped() {
-            return Ok(WritePlan { file: self.file.as_fd(), offset: None });
+            return Ok(WritePlan { file: self.file.as_fd(), offset: None, call_bytes: self.call_bytes });
         }
         // The bytes are counted first. Nobody else can append: no descriptor for writing is passed under a cap.
         let mut end = lock(&self.end);
@@ -286,7 +311,7 @@ impl ObjectHandle for FileObject {
         let new_end = offset.checked_add(u64::from(bytes)).ok_or(Error::FileTooLarge)?;
         self.charge(new_end)?;
         *end = new_end;
-        Ok(WritePlan { file: self.file.as_fd(), offset: Some(offset) })
+        Ok(WritePlan { file: self.file.as_fd(), offset: Some(offset), call_bytes: self.call_bytes })
     }
 
     fn truncate(&self, size: u64) -> Result<ObjectStat> {
@@ -303,6 +328,10 @@ impl ObjectHandle for FileObject {
     fn sync(&self) -> Result<()> {
         self.check()?;
         rustix::fs::fdatasync(&self.file).map_err(device_error)
+    }
+
+    fn call_bytes(&self) -> usize {
+        self.call_bytes
     }
 
     fn descriptor(&self, write: bool) -> Option<Result<OwnedFd>> {
@@ -323,6 +352,7 @@ impl ObjectHandle for FileObject {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
     use weft_protocol::NodeId;
 
     struct Ground(PathBuf);
@@ -363,5 +393,24 @@ mod tests {
         listed.sort_unstable();
         assert_eq!(listed, [4, 6, 300, 301].map(|sequence| (InodeNumber::ROOT, object(sequence))));
         assert_eq!(store.list(&[]).unwrap(), []);
+    }
+
+    #[test]
+    fn a_store_in_memory_holds_what_fits_and_lets_descriptors_out() {
+        let store = match DirectoryStore::in_memory(Some(4 << 20)) {
+            Ok(store) => store,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        let object = ObjectId::new(NodeId(1), 9);
+        let handle = store.open(InodeNumber::ROOT, object, true).unwrap();
+        let file = handle.descriptor(true).unwrap().unwrap();
+        let written =
+            std::iter::repeat_with(|| rustix::io::write(&file, &[7; 1 << 16])).take_while(std::result::Result::is_ok);
+        assert!((1..=64).contains(&written.count()), "the kernel keeps to the size");
+        assert_eq!(store.space().unwrap().free, 0);
+        assert_eq!(store.list(&[(object, 1)]).unwrap(), [(InodeNumber::ROOT, object)]);
+        drop((handle, file));
+        assert_eq!(store.remove(InodeNumber::ROOT, object), Ok(true));
+        assert!(store.space().unwrap().free > 3 << 20);
     }
 }

@@ -157,10 +157,8 @@ impl Pipe {
     /// Takes `bytes` off the socket into the file. An error is one of the connection.
     pub fn receive(&mut self, socket: &Socket, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
         match plan.offset {
-            Some(offset) if bytes as usize > COPIED_WRITE_BYTES => {
-                self.receive_spliced(socket, plan.file, offset, bytes)
-            }
-            Some(offset) => self.receive_copied(socket, plan.file, offset, bytes),
+            Some(offset) if bytes as usize > COPIED_WRITE_BYTES => self.receive_spliced(socket, plan, offset, bytes),
+            Some(offset) => self.receive_copied(socket, plan, offset, bytes),
             None => self.append(plan, bytes, |memory| socket.receive_exact(memory)),
         }
     }
@@ -175,7 +173,7 @@ impl Pipe {
         while left > 0 {
             let memory = self.memory(left.min(COPY_BYTES));
             peer.read(address, memory)?;
-            if let Err(errno) = write_all(plan.file, memory, offset) {
+            if let Err(errno) = write_all(plan, memory, offset) {
                 return Ok(Moved::Failed(errno));
             }
             left -= memory.len();
@@ -194,13 +192,13 @@ impl Pipe {
         Ok(appended.map_or_else(Moved::Failed, |()| Moved::Done))
     }
 
-    fn receive_copied(&mut self, socket: &Socket, file: BorrowedFd<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
+    fn receive_copied(&mut self, socket: &Socket, plan: WritePlan<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
         let mut left = bytes as usize;
         while left > 0 {
             let memory = self.memory(left.min(COPY_BYTES));
             socket.receive_in_pieces(memory, COPY_BYTES)?;
             left -= memory.len();
-            if let Err(errno) = write_all(file, memory, offset) {
+            if let Err(errno) = write_all(plan, memory, offset) {
                 self.discard(socket, left)?;
                 return Ok(Moved::Failed(errno));
             }
@@ -209,7 +207,7 @@ impl Pipe {
         Ok(Moved::Done)
     }
 
-    fn receive_spliced(&mut self, socket: &Socket, file: BorrowedFd<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
+    fn receive_spliced(&mut self, socket: &Socket, plan: WritePlan<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
         let (output, input) = self.pipe_ends()?;
         let mut left = bytes as usize;
         while left > 0 {
@@ -221,7 +219,8 @@ impl Pipe {
             };
             left -= in_pipe;
             while in_pipe > 0 {
-                match splice(&output, None, file, Some(&mut offset), in_pipe, SpliceFlags::MOVE) {
+                let count = in_pipe.min(plan.call_bytes);
+                match splice(&output, None, plan.file, Some(&mut offset), count, SpliceFlags::MOVE) {
                     Ok(count) if count > 0 => in_pipe -= count,
                     Err(Errno::INTR) => {}
                     failed => {
@@ -291,9 +290,10 @@ fn append_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> std::result::Result<(),
     Ok(())
 }
 
-fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8], mut offset: u64) -> std::result::Result<(), Errno> {
+fn write_all(plan: WritePlan<'_>, mut bytes: &[u8], mut offset: u64) -> std::result::Result<(), Errno> {
     while !bytes.is_empty() {
-        match rustix::io::pwrite(file, bytes, offset) {
+        let call = bytes.get(..plan.call_bytes).unwrap_or(bytes);
+        match rustix::io::pwrite(plan.file, call, offset) {
             Ok(0) => return Err(Errno::IO),
             Ok(count) => {
                 offset += count as u64;

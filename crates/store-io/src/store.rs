@@ -28,6 +28,8 @@ pub struct WritePlan<'a> {
     /// `None`: at the end that the file has when the bytes are written, all of them in one call. Others may append to
     /// the same file past this store: a kernel that was passed its descriptor.
     pub offset: Option<u64>,
+    /// Bytes that one call should write at most: see [`ObjectHandle::call_bytes`].
+    pub call_bytes: usize,
 }
 
 /// Objects by identifier. Called from many threads.
@@ -69,6 +71,9 @@ pub trait ObjectHandle: Send + Sync {
 
     /// What was written is on the device.
     fn sync(&self) -> Result<()>;
+
+    /// Bytes that one call should write to its file at most.
+    fn call_bytes(&self) -> usize;
 
     /// A descriptor for a process of the same node, where the store has one to give; `write`: for writing too.
     fn descriptor(&self, write: bool) -> Option<Result<std::os::fd::OwnedFd>>;

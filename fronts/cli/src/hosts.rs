@@ -11,6 +11,7 @@ use crate::listen::Listen;
 use crate::quantity::ByteSize;
 use std::path::PathBuf;
 use std::str::FromStr;
+use weft_node::StorePlace;
 
 /// Site of a node that none was given for.
 pub const SITE_DEFAULT: &str = "local";
@@ -25,11 +26,11 @@ pub struct HostEntry {
     pub listen: Option<Listen>,
 }
 
-/// `DIR[:SIZE]`: where a store is to be, and what it may use.
+/// `DIR[:SIZE]` or `memory[:SIZE]`: where a store is to be, and what it may use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreChoice {
-    pub directory: PathBuf,
-    /// `None`: what the file system there has free.
+    pub place: StorePlace,
+    /// `None`: what the file system there has free, or half of the memory.
     pub size: Option<ByteSize>,
 }
 
@@ -37,14 +38,16 @@ impl FromStr for StoreChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (directory, size) = match text.rsplit_once(':') {
-            Some((directory, size)) => (directory, Some(size.parse()?)),
+        let (place, size) = match text.rsplit_once(':') {
+            Some((place, size)) => (place, Some(size.parse()?)),
             None => (text, None),
         };
-        if directory.is_empty() {
-            return Err(format!("\"{text}\" names no directory"));
-        }
-        Ok(Self { directory: PathBuf::from(directory), size })
+        let place = match place {
+            "" => return Err(format!("\"{text}\" names no directory")),
+            "memory" => StorePlace::Memory,
+            directory => StorePlace::Directory(PathBuf::from(directory)),
+        };
+        Ok(Self { place, size })
     }
 }
 
@@ -82,7 +85,12 @@ fn parse_entry<'a>(host: &str, words: impl Iterator<Item = &'a str>) -> Result<H
 /// Relative to what would be unclear on another host.
 fn parse_remote_store(text: &str) -> Result<StoreChoice, String> {
     let store: StoreChoice = text.parse()?;
-    if store.directory.is_absolute() { Ok(store) } else { Err(format!("store \"{text}\" is not an absolute path")) }
+    match &store.place {
+        StorePlace::Directory(directory) if !directory.is_absolute() => {
+            Err(format!("store \"{text}\" is not an absolute path"))
+        }
+        _ => Ok(store),
+    }
 }
 
 #[cfg(test)]
@@ -93,7 +101,7 @@ mod tests {
     fn a_node_per_line() {
         let text = "# all of them\n\n a.b site=x store=/s:4GiB listen=ib0 # fast\nlocalhost\nu@c store=/t\n";
         let entries = parse(text).expect("parsed");
-        let store = |directory: &str, size| StoreChoice { directory: directory.into(), size };
+        let store = |directory: &str, size| StoreChoice { place: StorePlace::Directory(directory.into()), size };
         let expected = [
             HostEntry {
                 ssh_host: Some("a.b".into()),

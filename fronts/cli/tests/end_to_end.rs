@@ -268,6 +268,30 @@ fn a_store_among_other_files_touches_none_of_them() {
 }
 
 #[test]
+fn a_store_in_memory_keeps_to_its_size_and_goes_with_its_node() {
+    let ground = Ground::new("memory");
+    let report = ground.json(&["doctor", "--json"]);
+    let check = report["checks"].as_array().expect("checks").iter().find(|check| check["name"] == "stores in memory");
+    if check.expect("checked")["state"] != "ok" {
+        return println!("skipped: no stores in memory here: {}", check.expect("checked")["found"]);
+    }
+    let said = ground.weft(&["up", "e2e", "--nodes", "2", "--store", "memory:64MiB"]);
+    assert!(said.contains("stores: memory\n"), "{said}");
+    fs::write(ground.path("fits"), vec![7; 9 << 20]).expect("written");
+    fs::write(ground.path("does-not"), vec![7; 70 << 20]).expect("written");
+    ground.weft(&["cp", "-q", "fits", "e2e:/"]);
+    let said = ground.weft_fails(2, &["cp", "-q", "does-not", "e2e:/"]);
+    assert!(said.contains("no space left"), "{said}");
+    ground.weft(&["cp", "-q", "e2e:/fits", "back"]);
+    assert!(contents_hash(&ground.path("back")) == contents_hash(&ground.path("fits")));
+    let free = ground.json(&["df", "--json", "e2e"])["nodes"].as_array().expect("nodes").clone();
+    assert_eq!(free.len(), 2);
+    assert!(free.iter().all(|node| node["total"] == 32 << 20), "{free:?}");
+    ground.weft(&["down", "e2e"]);
+    assert!(!ground.path("tmp").exists(), "nothing of the stores was in a directory");
+}
+
+#[test]
 fn hosts_are_started_and_ended_over_ssh() {
     let ground = Ground::new("ssh");
     // A stand-in for ssh: each host has a runtime directory of its own on this machine.

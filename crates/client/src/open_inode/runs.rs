@@ -64,7 +64,7 @@ impl State {
         let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
         if let Some(file) = self.descriptor_to_write() {
             inner.counters.descriptor_write_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            let written = write_descriptor(file, &bytes, offset);
+            let written = write_descriptor(file, &bytes, offset, self.call_bytes);
             self.spare.push(bytes);
             return written.inspect_err(|error| self.known.fail(error.clone()));
         }

@@ -51,9 +51,10 @@ impl OpenInode {
                 return state.gather(inner, bytes, offset);
             }
             state.send_all(inner)?;
+            let call_bytes = state.call_bytes;
             return self.in_flight(inner, state, end, direct, |_| {
                 inner.counters.descriptor_write_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                write_descriptor(&file, bytes, offset)
+                write_descriptor(&file, bytes, offset, call_bytes)
             });
         }
         if exclusive && !direct && bytes.len() < inner.buffer_bytes {

@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use weft_client::Instance;
 use weft_client::instance::local_identity;
-use weft_node::{NodeConfig, StoreConfig};
+use weft_node::{NodeConfig, StoreConfig, StorePlace};
 use weft_protocol::{NodeAddress, NodeId, NodeIdentity};
 
 /// How long a node may take until it listens.
@@ -45,8 +45,8 @@ pub struct StartOrder {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeOrder {
     pub node: NodeId,
-    /// Directory below which the node's own one is; `None`: the machine's default.
-    pub store: Option<PathBuf>,
+    /// Memory, or the directory below which the node's own one is; `None`: the machine's default.
+    pub store: Option<StorePlace>,
     /// Bytes the store may use; `None`: what is free.
     pub store_size: Option<u64>,
     /// `None`: the address at which ssh reached this machine.
@@ -68,6 +68,7 @@ pub struct StartedNode {
     pub process: Process,
     pub identity: NodeIdentity,
     pub address: NodeAddress,
+    /// Empty: in memory.
     pub store: PathBuf,
     /// The highest directory that was made for the store; `None`: it was there.
     pub store_made: Option<PathBuf>,
@@ -186,7 +187,7 @@ fn begin(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<Star
     let log = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&log_path);
     let log = log.explain(|| log_path.display())?;
     let program = processes::own_program()?;
-    let store_made = make_store(config.store.as_ref())?;
+    let store_made = directory_of(&config).map_or(Ok(None), make_store)?;
     let spawned = Command::new(program)
         .args(["serve", "--name", &order.name])
         .current_dir("/")
@@ -218,7 +219,12 @@ fn configure(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<
     } else {
         identity
     };
-    let store = stores_directory(node.store.as_deref(), &order.name);
+    let in_directory = |below| StorePlace::Directory(stores_directory(below, &order.name).join(node_name(node.node)));
+    let place = match &node.store {
+        Some(StorePlace::Memory) => StorePlace::Memory,
+        Some(StorePlace::Directory(below)) => in_directory(Some(below)),
+        None => in_directory(None),
+    };
     Ok(NodeConfig {
         name: order.name.clone(),
         node: node.node,
@@ -226,7 +232,7 @@ fn configure(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<
         node_key: order.node_key.clone(),
         owner_uid: order.owner_uid,
         owner_gid: order.owner_gid,
-        store: Some(StoreConfig { directory: store.join(node_name(node.node)), size: node.store_size }),
+        store: Some(StoreConfig { place, size: node.store_size }),
         runtime_directory: directory.to_owned(),
         listen: SocketAddr::new(listen, 0),
     })
@@ -242,8 +248,7 @@ fn ssh_address() -> Outcome<Listen> {
 }
 
 /// Makes the node's directory, and those above it. The highest one that was made; `None`: it was there, and empty.
-fn make_store(store: Option<&StoreConfig>) -> Outcome<Option<PathBuf>> {
-    let Some(StoreConfig { directory, .. }) = store else { return Ok(None) };
+fn make_store(directory: &Path) -> Outcome<Option<PathBuf>> {
     let named = || format!("store {}", directory.display());
     match fs::read_dir(directory) {
         Ok(entries) => refuse_what_is_there(directory, entries).map(|()| None),
@@ -253,7 +258,7 @@ fn make_store(store: Option<&StoreConfig>) -> Outcome<Option<PathBuf>> {
             made.map_err(|error| {
                 // What was made before it failed goes again, as far as it is empty.
                 let made = missing.clone();
-                let _ = stop::remove_stores(&[Store { directory: directory.clone(), made }]);
+                let _ = stop::remove_stores(&[Store { directory: directory.to_owned(), made }]);
                 Failure::of_io(named(), &error).failed().remedy("give a directory that you may write: --store DIR")
             })?;
             Ok(missing)
@@ -278,9 +283,17 @@ fn refuse_what_is_there(directory: &Path, entries: fs::ReadDir) -> Outcome<()> {
     }
 }
 
+/// The directory of a node's store.
+fn directory_of(config: &NodeConfig) -> Option<&Path> {
+    match &config.store.as_ref()?.place {
+        StorePlace::Directory(directory) => Some(directory),
+        StorePlace::Memory => None,
+    }
+}
+
 /// The store of a node that was being started.
 fn store_of(config: &NodeConfig, made: Option<PathBuf>) -> Option<Store> {
-    config.store.as_ref().map(|store| Store { directory: store.directory.clone(), made })
+    directory_of(config).map(|directory| Store { directory: directory.to_owned(), made })
 }
 
 /// Waits for every ready line.
@@ -298,7 +311,7 @@ fn await_ready(starting: &mut Starting, directory: &Path, deadline: Instant) -> 
             process: ready.process,
             identity: config.identity,
             address: ready.address,
-            store: config.store.as_ref().map(|store| store.directory.clone()).unwrap_or_default(),
+            store: directory_of(config).map(Path::to_owned).unwrap_or_default(),
             store_made: starting.store_made.clone(),
         }),
         Err(_) => Err(explain_log(config, directory, Instant::now() >= deadline)),
@@ -374,14 +387,14 @@ mod tests {
     #[test]
     fn a_store_with_something_in_it_is_refused() {
         let directory = std::env::temp_dir().join(format!("weft-store-{}", std::process::id()));
-        let store = StoreConfig { directory: directory.join("n00"), size: None };
-        assert_eq!(make_store(Some(&store)).expect("made"), Some(directory.clone()));
-        assert_eq!(make_store(Some(&store)).expect("empty"), None);
-        let refused = || make_store(Some(&store)).expect_err("refused");
-        fs::create_dir(store.directory.join(OBJECTS)).expect("made");
+        let store = directory.join("n00");
+        assert_eq!(make_store(&store).expect("made"), Some(directory.clone()));
+        assert_eq!(make_store(&store).expect("empty"), None);
+        let refused = || make_store(&store).expect_err("refused");
+        fs::create_dir(store.join(OBJECTS)).expect("made");
         assert!(refused().text().contains("objects of an earlier run"), "{}", refused());
         assert!(refused().remedy_text().is_some_and(|remedy| remedy.contains("rm -r")), "{}", refused());
-        fs::write(store.directory.join("mine"), "x").expect("written");
+        fs::write(store.join("mine"), "x").expect("written");
         assert!(refused().text().contains("holds mine"), "{}", refused());
         fs::remove_dir_all(&directory).expect("removed");
         fs::write(&directory, "a file").expect("written");

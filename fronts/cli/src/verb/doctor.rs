@@ -98,8 +98,8 @@ fn all_checks() -> Vec<Check> {
         loopback(),
         runtime_directory(&Instance::runtime_directory()),
         space("space for stores", &store, STORE_BYTES_WANTED, "give --store DIR on a larger file system"),
-        space("/dev/shm", shared_memory, RUNTIME_BYTES_WANTED, "enlarge it: stores in memory go there"),
-        user_namespaces(),
+        space("/dev/shm", shared_memory, RUNTIME_BYTES_WANTED, "enlarge it: stores may be there (--store /dev/shm)"),
+        stores_in_memory(),
         memory_between_processes(fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok().as_deref()),
         program("ssh", State::Warn, "install it to start nodes on other hosts (`weft up --hosts`)"),
     ]
@@ -235,16 +235,17 @@ fn space(name: &str, directory: &Path, wanted: u64, remedy: &str) -> Check {
     }
 }
 
-fn user_namespaces() -> Check {
-    let name = "user namespaces";
-    let allowed =
-        fs::read_to_string("/proc/sys/user/max_user_namespaces").ok().and_then(|text| text.trim().parse().ok());
-    match allowed {
-        Some(0_u64) => {
-            Check::bad(name, State::Warn, "none allowed", "only needed for mounts in containers of your own")
-        }
-        Some(number) => Check::ok(name, format!("up to {number}")),
-        None => Check::bad(name, State::Warn, "not in this kernel", "only needed for mounts in containers of your own"),
+/// Whether a node can have a file system of its own in memory.
+fn stores_in_memory() -> Check {
+    let name = "stores in memory";
+    match weft_sys::tmpfs::mount_private(Some(RUNTIME_BYTES_WANTED)) {
+        Ok(_) => Check::ok(name, "can be made (--store memory)"),
+        Err(error) => Check::bad(
+            name,
+            State::Warn,
+            format!("{error}: --store memory does not work"),
+            "as root: sysctl user.max_user_namespaces=10000; or slower, a directory there: --store /dev/shm",
+        ),
     }
 }
 

@@ -14,7 +14,8 @@ Standard input: the node's configuration as JSON, an object with the fields of
 NodeConfig:
   name, node (number), identity (number), node_key (64 hexadecimal digits),
     owner_uid, owner_gid,
-  store ({\"directory\": PATH, \"size\": BYTES or null} or null),
+  store ({\"place\": {\"directory\": PATH} or \"memory\", \"size\": BYTES or
+    null} or null),
     runtime_directory, listen (IP:PORT)
 Standard output: one line of JSON when the node listens:
   {\"pid\": N, \"start_time\": N, \"address\": {\"tcp\": \"IP:PORT\", \"unix\": \"PATH\"}}
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str = r#"{"name":"w","node":1,"identity":5,"node_key":"00","owner_uid":0,"owner_gid":0,
-        "store":{"directory":"/s","size":null},"runtime_directory":"/r","listen":"127.0.0.1:0"}"#;
+        "store":{"place":{"directory":"/s"},"size":null},"runtime_directory":"/r","listen":"127.0.0.1:0"}"#;
 
     #[test]
     fn the_configuration_is_as_documented() {

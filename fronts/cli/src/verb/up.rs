@@ -19,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weft_client::instance::NodeProcess;
 use weft_client::{Client, ClientOptions, Instance};
+use weft_node::StorePlace;
 use weft_protocol::message::node::NodeRequest;
 use weft_protocol::{InodeNumber, NodeId, NodeRecord};
 
@@ -34,7 +35,7 @@ const NODES_DEFAULT: u16 = 4;
 const HELP: &str = "\
 Without --hosts, the nodes run on this machine. With it, each line of the file
 starts a node:
-  HOST [site=NAME] [store=DIR[:SIZE]] [listen=IFACE|CIDR|ADDR]     # comment
+  HOST [site=NAME] [store=STORE] [listen=IFACE|CIDR|ADDR]     # comment
 HOST is reached by ssh, which must not ask (BatchMode) and must find `weft`
 there; `localhost` is this machine, without ssh. WEFT_SSH names another program
 than ssh.
@@ -43,6 +44,10 @@ Stores: each node has the directory DIR/weft-UID/NAME/store/nNN of its own, so
 that DIR may hold other things; without --store, DIR is $TMPDIR (unset: /tmp).
 SIZE is what all nodes here may use together, in the file of hosts what that
 node may use. `weft down` removes the directories that were made.
+With `memory`, each node has a file system of its own in memory, in huge pages
+where the kernel has them (Linux 6.14): up to several times faster than a
+directory on a tmpfs such as /dev/shm. It goes with the node, also when that is
+killed. Without SIZE it may grow to half of the memory.
 
 Names, sockets and logs are in $XDG_RUNTIME_DIR/weft/NAME, or
 /tmp/weft-UID/NAME. Metadata is kept in memory: the file system ends with `weft
@@ -51,6 +56,7 @@ down`, copy out what is to stay.
 Examples:
   weft up
   weft up job42 --nodes 8 --store /nvme/scratch:700GiB
+  weft up fast --nodes 1 --store memory:16GiB
   weft up lab --hosts hosts.txt --listen ib0";
 
 /// Start a file system: nodes on this machine, or on hosts reached by ssh
@@ -63,8 +69,8 @@ pub struct Args {
     /// Nodes on this machine [default: 4]
     #[arg(long, value_name = "N", conflicts_with = "hosts")]
     nodes: Option<u16>,
-    /// Directory for the nodes' stores, and bytes that they may use: DIR or DIR:SIZE
-    #[arg(long, value_name = "DIR[:SIZE]")]
+    /// Directory for the nodes' stores, or memory, and bytes that they may use
+    #[arg(long, value_name = "DIR[:SIZE]|memory[:SIZE]")]
     store: Option<StoreChoice>,
     /// File with a host per line
     #[arg(long, value_name = "FILE")]
@@ -127,23 +133,39 @@ fn check(args: Args) -> Outcome<Plan> {
 
 /// Nodes run with another working directory than this command.
 fn absolute_store(store: &StoreChoice) -> Outcome<StoreChoice> {
-    let directory = std::path::absolute(&store.directory).explain(|| store.directory.display())?;
-    Ok(StoreChoice { directory, size: store.size })
+    let place = match &store.place {
+        StorePlace::Directory(directory) => {
+            StorePlace::Directory(std::path::absolute(directory).explain(|| directory.display())?)
+        }
+        StorePlace::Memory => StorePlace::Memory,
+    };
+    Ok(StoreChoice { place, size: store.size })
 }
 
 fn local_nodes(count: u16, store: Option<&StoreChoice>, listen: Option<&Listen>) -> Vec<NodePlan> {
-    let share = store.and_then(|store| store.size).map(|size| size.0 / u64::from(count.max(1)));
+    let size = store.and_then(|store| match (&store.place, store.size) {
+        (_, Some(size)) => Some(size.0),
+        (StorePlace::Memory, None) => Some(memory_bytes() / 2),
+        (StorePlace::Directory(_), None) => None,
+    });
+    let share = size.map(|size| size / u64::from(count.max(1)));
     let node = |id| NodePlan {
         machine: Machine::Here,
         site: SITE_DEFAULT.to_owned(),
         order: NodeOrder {
             node: NodeId(id),
-            store: store.map(|store| store.directory.clone()),
+            store: store.map(|store| store.place.clone()),
             store_size: share,
             listen: Some(listen.cloned().unwrap_or(Listen::LOOPBACK)),
         },
     };
     (0..count).map(node).collect()
+}
+
+/// Of this machine.
+fn memory_bytes() -> u64 {
+    let machine = rustix::system::sysinfo();
+    machine.totalram * u64::from(machine.mem_unit)
 }
 
 fn host_nodes(file: &Path, store: Option<&StoreChoice>, listen: Option<&Listen>) -> Outcome<Vec<NodePlan>> {
@@ -169,7 +191,7 @@ fn host_nodes(file: &Path, store: Option<&StoreChoice>, listen: Option<&Listen>)
         }
         let order = NodeOrder {
             node: NodeId(id),
-            store: store.map(|store| store.directory.clone()),
+            store: store.map(|store| store.place.clone()),
             store_size: store.and_then(|store| store.size).map(|size| size.0),
             listen,
         };
@@ -348,8 +370,9 @@ fn take_back(instance: &Instance) {
 fn summary(instance: &Instance, took: Duration) -> String {
     let name = &instance.map.name;
     let (nodes, shards) = (instance.map.nodes.len(), instance.map.shards.len());
-    let store = instance.processes.first().map(|process| process.store.display().to_string()).unwrap_or_default();
-    let more = if nodes > 1 { " ..." } else { "" };
+    let directory = instance.processes.first().map(|process| process.store.display().to_string()).unwrap_or_default();
+    let store = if directory.is_empty() { "memory" } else { &directory };
+    let more = if nodes > 1 && !directory.is_empty() { " ..." } else { "" };
     format!(
         "{name} is up: {nodes} nodes, {shards} shards, in {}; stores: {store}{more}\n\n  \
          weft mount {name} MOUNTPOINT     work with it as a directory\n  \
@@ -391,8 +414,19 @@ mod tests {
     fn the_size_is_split_over_the_nodes() {
         let plan = plan(&["j", "--nodes", "8", "--store", "/s:8GiB", "--shards-per-node", "1"]).expect("plan");
         assert!(plan.nodes.iter().all(|node| node.order.store_size == Some(1 << 30)));
-        assert!(plan.nodes.iter().all(|node| node.order.store.as_deref() == Some(Path::new("/s"))));
+        assert!(plan.nodes.iter().all(|node| node.order.store == Some(StorePlace::Directory("/s".into()))));
         assert_eq!(plan.shards_per_node, 1);
+    }
+
+    #[test]
+    fn memory_is_split_over_the_nodes() {
+        let orders = |words: &[&str]| -> Vec<_> {
+            let nodes = plan(words).expect("plan").nodes;
+            nodes.into_iter().map(|node| (node.order.store, node.order.store_size)).collect()
+        };
+        let in_memory = |size| (Some(StorePlace::Memory), Some(size));
+        assert_eq!(orders(&["j", "--nodes", "2", "--store", "memory:8GiB"]), [in_memory(4 << 30), in_memory(4 << 30)]);
+        assert_eq!(orders(&["j", "--nodes", "1", "--store", "memory"]), [in_memory(memory_bytes() / 2)]);
     }
 
     #[test]
