@@ -368,4 +368,22 @@ mod tests {
         assert!(send(Segment::Hole { bytes: 1 }).is_err());
         assert!(send(Segment::File { file: file.as_fd(), offset: 0, bytes: 1 }).is_err());
     }
+
+    #[test]
+    fn a_write_arrives_whole_in_calls_of_what_the_store_wants() {
+        for count in [200_000_u32, 1_000_001] {
+            let bytes: Vec<u8> = (0..count).map(|index| u8::try_from(index % 253).unwrap()).collect();
+            let file = file();
+            let (client, server) = UnixStream::pair().unwrap();
+            let (client, server) = (Socket::from_unix(client), Socket::from_unix(server));
+            let plan = WritePlan { file: file.as_fd(), offset: Some(7), call_bytes: 10_000 };
+            std::thread::scope(|scope| {
+                scope.spawn(|| client.send_all(&bytes).unwrap());
+                assert!(matches!(Pipe::new().receive(&server, plan, count), Ok(Moved::Done)));
+            });
+            let mut found = vec![0; bytes.len() + 1];
+            assert_eq!(rustix::io::pread(&file, &mut found, 7), Ok(bytes.len()));
+            assert!(found[..bytes.len()] == bytes, "{count} bytes");
+        }
+    }
 }
