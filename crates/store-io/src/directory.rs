@@ -24,8 +24,9 @@ use weft_protocol::{Error, InodeNumber, ObjectId, Result, Timestamp};
 
 /// Objects kept open. Beyond it the table is emptied of those nobody uses: a file is opened again in microseconds.
 const OPEN_OBJECTS_MAX: usize = 512;
-/// Bytes of a call that writes to a store in memory: as much as the kernel then takes at once. Measured: beyond that it
-/// becomes no faster on average, and in a virtual machine the pages are often such that its host has to find first.
+/// Bytes of a call that writes to a store in memory: as much as the kernel then takes at once. Measured: larger pieces
+/// are faster only where the machine has them at hand; in a virtual machine its host often has to find them first, and
+/// they are ten times slower than these.
 const MEMORY_CALL_BYTES: usize = 64 << 10;
 /// Directories below `objects`.
 const FAN_OUT: u64 = 256;

@@ -19,16 +19,23 @@ struct Settings {
     gid_map: String,
 }
 
+impl Settings {
+    /// In the child's namespace this user and his group are who they are here.
+    fn new(size: Option<u64>) -> io::Result<Self> {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Ok(Self {
+            size: size.map(|bytes| CString::new(bytes.to_string())).transpose()?,
+            uid_map: format!("{uid} {uid} 1"),
+            gid_map: format!("{gid} {gid} 1"),
+        })
+    }
+}
+
 /// Makes it, in huge pages where the kernel has them; `size`: bytes that fit in, by default half of the machine's
 /// memory. Returns its root, which only this user may enter. Errors: the kernel lets users have no namespaces, or is
 /// older than Linux 5.2.
 pub fn mount_private(size: Option<u64>) -> io::Result<OwnedFd> {
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let settings = Settings {
-        size: size.map(|bytes| CString::new(bytes.to_string())).transpose()?,
-        uid_map: format!("{uid} {uid} 1"),
-        gid_map: format!("{gid} {gid} 1"),
-    };
+    let settings = Settings::new(size)?;
     match mount(&settings) {
         Err(Errno::PERM) => mount_in_namespace(&settings),
         result => Ok(result?),
@@ -136,12 +143,7 @@ mod tests {
     fn a_user_without_privileges_makes_it_in_a_namespace_and_stays_outside() {
         let namespace = || std::fs::read_link("/proc/self/ns/user").unwrap();
         let before = namespace();
-        let settings = Settings {
-            size: Some(c"8388608".to_owned()),
-            uid_map: format!("{0} {0} 1", rustix::process::geteuid().as_raw()),
-            gid_map: format!("{0} {0} 1", rustix::process::getegid().as_raw()),
-        };
-        match mount_in_namespace(&settings) {
+        match mount_in_namespace(&Settings::new(Some(8 << 20)).unwrap()) {
             Ok(root) => check(&root),
             Err(error) => return println!("skipped: this machine lets this user have no namespaces: {error}"),
         }
