@@ -39,14 +39,16 @@ test-long: ## Simulation and fuzz for MINUTES (10) each
 	timeout --preserve-status $(MINUTES)m $(CARGO) run --release -p weft-sim -- endless
 	WEFT_FUZZ_SECONDS=$$(( $(MINUTES) * 60 )) $(CARGO) test --release -p weft-fuzz -- --nocapture
 
-# Tests that mount need fusermount3 or root. What is missing is installed where that can be done, else those tests say why
-# they are skipped.
+# Tests that mount need fusermount3 or root, those of RDMA libucp. What is missing is installed where that can be done, else
+# those tests say why they are skipped.
 test-tools:
-	@if ! command -v fusermount3 >/dev/null; then \
+	@missing=; command -v fusermount3 >/dev/null || missing="fuse3"; \
+	ldconfig -p 2>/dev/null | grep -q libucp.so.0 || missing="$$missing libucx0"; \
+	if [ -n "$$missing" ]; then \
 	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	        apt-get update -q && apt-get install -y -q --no-install-recommends fuse3 \
-	            || echo "skip: fuse3 could not be installed; tests that mount may be skipped"; \
-	    else echo "skip: fusermount3 is missing (package fuse3); tests that mount may be skipped"; fi; \
+	        apt-get update -q && apt-get install -y -q --no-install-recommends $$missing \
+	            || echo "skip: $$missing could not be installed; tests that mount or use RDMA may be skipped"; \
+	    else echo "skip: these packages are missing: $$missing; tests that mount or use RDMA may be skipped"; fi; \
 	fi
 
 clean: ## Remove what was built

@@ -11,6 +11,7 @@ use std::process::Command;
 const LEVELS: &[(&str, u8)] = &[
     ("weft-protocol", 0),
     ("weft-sys", 0),
+    ("weft-ucx", 0),
     ("weft-client-core", 2),
     ("weft-metadata", 2),
     ("weft-storage", 2),
@@ -36,8 +37,18 @@ const PURE: &[(&str, &str)] = &[
     ("weft-client-core", "crates/client-core/src/"),
 ];
 /// What no pure package depends on.
-const IMPURE_PACKAGES: &[&str] =
-    &["weft-sys", "weft-transport", "weft-store-io", "rustix", "nix", "libc", "getrandom", "signal-hook", "tracing"];
+const IMPURE_PACKAGES: &[&str] = &[
+    "weft-sys",
+    "weft-ucx",
+    "weft-transport",
+    "weft-store-io",
+    "rustix",
+    "nix",
+    "libc",
+    "getrandom",
+    "signal-hook",
+    "tracing",
+];
 /// What no pure package calls.
 const IMPURE_WORDS: &[&str] = &[
     "std::fs",

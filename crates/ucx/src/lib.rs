@@ -1,0 +1,55 @@
+//! File data by RDMA through UCX: libucp, loaded at run time.
+//!
+//! * [`Receiver`] is a client's end: memory that the other side reads and writes ([`Region`], or memory lent for the
+//!   length of a call), and the progress that some transports need for that.
+//! * [`Mover`] is a server's end: it puts bytes into the client's memory and gets them from there.
+//!
+//! There is one context for each process, of our own also where the program has loaded UCX for itself (MPI), tuned by
+//! variables of our own: `WEFT_UCX_TLS` is to us what `UCX_TLS` is to others. After a fork every call of the child
+//! fails with [`Error::Forked`], and nothing of the parent's is released by it.
+//!
+//! Not here: what is moved and when; sockets. This is the only place for UCX's foreign functions.
+#![expect(unsafe_code, reason = "the place for it: each block says why it is sound")]
+
+mod context;
+mod ffi;
+mod library;
+mod mover;
+mod receiver;
+mod region;
+mod worker;
+
+pub use library::{Library, Version};
+pub use mover::{Liveness, Mover, REGIONS_MAX};
+pub use receiver::{Lent, Receiver};
+pub use region::Region;
+
+/// Why bytes cannot go by UCX.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no such library on this machine.
+    #[error("UCX cannot be loaded ({0}): install it (Debian: libucx0), or name its libucp in WEFT_UCX_LIBRARY")]
+    Absent(String),
+    /// The library is older than what we need.
+    #[error("UCX {0} is too old: {needed} or later is needed", needed = library::OLDEST)]
+    TooOld(Version),
+    /// The library lacks a function.
+    #[error("this libucp cannot be used: {0}")]
+    Unusable(String),
+    /// The process is a child of the one that uses UCX.
+    #[error("UCX was set up by the parent of this process: a forked child cannot use it")]
+    Forked,
+    /// A call of the library failed.
+    #[error("{call}: {reason}")]
+    Failed { call: &'static str, reason: String },
+    /// The other side is gone, or the caller says so.
+    #[error("the other side of the transfer is gone")]
+    PeerGone,
+    /// The other side named memory that it did not show, or more than it showed.
+    #[error("memory that was never shown")]
+    Foreign,
+}
+
+/// Result of a call in this crate.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,120 @@
+//! A client's end of transfers that the other side makes.
+
+use crate::region::Region;
+use crate::worker::Worker;
+use crate::{Error, Result};
+use rustix::event::PollFlags;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// A worker whose address the other side has. Memory that was lent is the caller's again when the call returns: either
+/// the other side has said that it is done with it, or the worker is gone, and with it the way to the memory.
+#[derive(Debug)]
+pub struct Receiver {
+    worker: Option<Worker>,
+}
+
+/// Memory as long as it is lent.
+#[derive(Debug)]
+pub struct Lent {
+    region: Region,
+}
+
+impl Lent {
+    /// Where it is.
+    pub fn address(&self) -> u64 {
+        self.region.address()
+    }
+
+    /// What the other side needs to reach it.
+    pub fn packed_key(&self) -> Result<Vec<u8>> {
+        self.region.packed_key()
+    }
+}
+
+/// Revokes the other side's access unless the call has ended well: also when it panics.
+struct Guard<'a> {
+    receiver: &'a mut Receiver,
+    ended_well: bool,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if !self.ended_well {
+            self.receiver.revoke();
+        }
+    }
+}
+
+impl Receiver {
+    /// A worker of its own.
+    pub fn new() -> Result<Self> {
+        Ok(Self { worker: Some(Worker::new()?) })
+    }
+
+    fn worker(&self) -> Result<&Worker> {
+        self.worker.as_ref().ok_or(Error::PeerGone)
+    }
+
+    /// What the other side makes its endpoint of.
+    pub fn address(&self) -> Result<Vec<u8>> {
+        self.worker()?.address()
+    }
+
+    /// Ends the other side's access to memory that was lent; the receiver is of no more use.
+    pub fn revoke(&mut self) {
+        self.worker = None;
+    }
+
+    /// Lends memory for the length of `call`, which returns an error unless the other side has said that it is done
+    /// with the memory. The outer error: the memory could not be registered, and `call` was not made.
+    pub fn lend<T, E>(
+        &mut self,
+        memory: &mut [u8],
+        call: impl FnOnce(&mut Self, &Lent) -> std::result::Result<T, E>,
+    ) -> Result<std::result::Result<T, E>> {
+        // SAFETY: the caller's borrow lasts until this returns, and nothing here uses the memory before that. The other
+        // side uses it until it says that it is done (it had the key of this connection, and what it may write it could
+        // also send), or the guard destroys the worker: no endpoint is left then, and registration alone opens nothing.
+        unsafe { self.lend_pointer(memory.as_mut_ptr(), memory.len(), call) }
+    }
+
+    /// The same for memory that the other side only gets from.
+    pub fn lend_to_read<T, E>(
+        &mut self,
+        memory: &[u8],
+        call: impl FnOnce(&mut Self, &Lent) -> std::result::Result<T, E>,
+    ) -> Result<std::result::Result<T, E>> {
+        // SAFETY: as above. That it is only read is the other side's promise, as everything that it does to our memory.
+        unsafe { self.lend_pointer(memory.as_ptr().cast_mut(), memory.len(), call) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Region::of_memory`], until this returns.
+    unsafe fn lend_pointer<T, E>(
+        &mut self,
+        address: *mut u8,
+        bytes: usize,
+        call: impl FnOnce(&mut Self, &Lent) -> std::result::Result<T, E>,
+    ) -> Result<std::result::Result<T, E>> {
+        // SAFETY: the caller's promise. The region is dropped behind the guard.
+        let lent = Lent { region: unsafe { Region::of_memory(address, bytes) }? };
+        let mut guard = Guard { receiver: self, ended_well: false };
+        let result = call(guard.receiver, &lent);
+        guard.ended_well = result.is_ok();
+        drop(guard);
+        Ok(result)
+    }
+
+    /// Lets the other side's transfers go on until `done` says something; looks for `look` before it sleeps. Wakes up
+    /// when `socket` can be read.
+    pub fn until<T>(
+        &self,
+        socket: BorrowedFd<'_>,
+        look: Duration,
+        done: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.worker()?.until(socket, PollFlags::IN, look, done)
+    }
+}

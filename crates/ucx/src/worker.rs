@@ -1,0 +1,133 @@
+//! A worker: the queues of one connection, and waiting for them.
+
+use crate::context::Context;
+use crate::ffi::{
+    UCP_WORKER_PARAM_FIELD_THREAD_MODE, UCS_ERR_BUSY, UCS_THREAD_MODE_SERIALIZED, WorkerHandle, ucp_worker_params,
+};
+use crate::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::os::fd::BorrowedFd;
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+
+/// Whoever sleeps wakes up after this time to look, should a wake-up be lost.
+const SLEEP_MAX: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub context: &'static Context,
+    pub handle: *mut WorkerHandle,
+    event_fd: i32,
+}
+
+// SAFETY: made for one thread at a time (`SERIALIZED`), which need not always be the same. It is not `Sync`.
+unsafe impl Send for Worker {}
+
+impl Worker {
+    pub fn new() -> Result<Self> {
+        let context = Context::get()?;
+        let functions = context.functions();
+        let params = ucp_worker_params {
+            field_mask: UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+            thread_mode: UCS_THREAD_MODE_SERIALIZED,
+            cpu_mask: [0; 16],
+            events: 0,
+            user_data: null_mut(),
+            event_fd: 0,
+            flags: 0,
+            name: null(),
+            am_alignment: 0,
+            client_id: 0,
+        };
+        let mut handle = null_mut();
+        // SAFETY: the context lives as long as the process; the mask says which parameters count.
+        let status = unsafe { (functions.ucp_worker_create)(context.handle, &raw const params, &raw mut handle) };
+        context.library.result("ucp_worker_create", status)?;
+        let mut worker = Self { context, handle, event_fd: -1 };
+        // SAFETY: the worker just made, of a context with wake-up, and a place for a number.
+        let status = unsafe { (functions.ucp_worker_get_efd)(handle, &raw mut worker.event_fd) };
+        context.library.result("ucp_worker_get_efd", status)?;
+        Ok(worker)
+    }
+
+    /// What an endpoint to this worker is made of.
+    pub fn address(&self) -> Result<Vec<u8>> {
+        let functions = self.context.functions();
+        let (mut address, mut bytes) = (null_mut(), 0);
+        // SAFETY: a worker that is there; places for pointer and length.
+        let status = unsafe { (functions.ucp_worker_get_address)(self.handle, &raw mut address, &raw mut bytes) };
+        self.context.library.result("ucp_worker_get_address", status)?;
+        // SAFETY: the call made `bytes` bytes at `address`.
+        let copy = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes) }.to_vec();
+        // SAFETY: from the call above, not used any more.
+        unsafe { (functions.ucp_worker_release_address)(self.handle, address) };
+        Ok(copy)
+    }
+
+    /// Does what there is to do. Whether that was anything.
+    pub fn progress(&self) -> bool {
+        // SAFETY: a worker that is there, and one thread at a time, since it is not `Sync`.
+        unsafe { (self.context.functions().ucp_worker_progress)(self.handle) != 0 }
+    }
+
+    /// Makes progress until `done` says something. Looks for `look` while nothing happens, then sleeps until the worker
+    /// or `socket` has something: `done` is asked again then.
+    pub fn until<T>(
+        &self,
+        socket: BorrowedFd<'_>,
+        interest: PollFlags,
+        look: Duration,
+        mut done: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.context.library.check_process()?;
+        let mut quiet_since = Instant::now();
+        loop {
+            let mut busy = false;
+            while self.progress() {
+                busy = true;
+            }
+            if let Some(value) = done()? {
+                return Ok(value);
+            }
+            if busy {
+                quiet_since = Instant::now();
+            } else if quiet_since.elapsed() < look {
+                rustix::thread::sched_yield();
+            } else if self.arm()? {
+                self.sleep(socket, interest)?;
+                quiet_since = Instant::now();
+            }
+        }
+    }
+
+    /// Asks for an event at the next thing to do. `false`: there is something already.
+    fn arm(&self) -> Result<bool> {
+        // SAFETY: as in `progress`.
+        let status = unsafe { (self.context.functions().ucp_worker_arm)(self.handle) };
+        if status == UCS_ERR_BUSY {
+            return Ok(false);
+        }
+        self.context.library.result("ucp_worker_arm", status).map(|()| true)
+    }
+
+    fn sleep(&self, socket: BorrowedFd<'_>, interest: PollFlags) -> Result<()> {
+        // SAFETY: UCX keeps the descriptor open as long as the worker is there, which is borrowed.
+        let events = unsafe { BorrowedFd::borrow_raw(self.event_fd) };
+        let mut polled = [PollFd::from_borrowed_fd(socket, interest), PollFd::from_borrowed_fd(events, PollFlags::IN)];
+        match poll(&mut polled, Some(&SLEEP_MAX)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(Error::Failed { call: "poll", reason: errno.to_string() }),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.context.library.may_release() {
+            // SAFETY: made by `new`, destroyed once. Its endpoints end with it, and with them all access to memory that
+            // is not mapped into the other process.
+            unsafe { (self.context.functions().ucp_worker_destroy)(self.handle) };
+        }
+    }
+}
