@@ -131,6 +131,8 @@ impl Storage {
             | DataOperation::Descriptor
             | DataOperation::Share
             | DataOperation::OpenPipe
+            | DataOperation::OpenRdma
+            | DataOperation::ShowMemory
             | DataOperation::ReadPiped => {}
         }
         let (size, mtime) = (object.bytes.len() as u64, object.mtime);

@@ -104,7 +104,7 @@ impl FileSystem {
 
     /// A client of its own session.
     pub fn client(&self, way: Way) -> Client {
-        Client::connect(&self.instance, &ClientOptions { way, buffer_bytes: 0 }).expect("client")
+        Client::connect(&self.instance, &ClientOptions { way, ..ClientOptions::default() }).expect("client")
     }
 
     /// A client that reaches the first node through a relay, by TCP.
@@ -112,7 +112,7 @@ impl FileSystem {
         let mut instance = self.instance.clone();
         let first = instance.map.nodes.first_mut().expect("there is a node");
         first.address.tcp = proxy.address.to_string();
-        Client::connect(&instance, &ClientOptions { way: Way::Tcp, buffer_bytes: 0 }).expect("client")
+        Client::connect(&instance, &ClientOptions { way: Way::Tcp, ..ClientOptions::default() }).expect("client")
     }
 
     /// Ends one node: it answers nobody from now on.

@@ -580,3 +580,18 @@ fn a_kernel_that_is_left_with_an_old_object_is_told() {
     kernel_writes(&lent, b"lost", 8);
     assert_eq!(file.flush(), Err(Error::SessionEnded));
 }
+
+#[test]
+fn a_write_of_nothing_changes_nothing() {
+    let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
+    for (number, way) in [Way::Auto, Way::Unix, Way::Tcp].into_iter().enumerate() {
+        let client = fs.client(way);
+        for direct in [true, false] {
+            let file = open(&client, &format!("empty-{number}-{direct}"), OpenOptions { direct, ..OpenOptions::WRITE });
+            file.write_at(&[], 0).unwrap();
+            file.write_at(&[], 1 << 30).unwrap();
+            assert_eq!(file.size().unwrap(), 0);
+            file.close().unwrap();
+        }
+    }
+}

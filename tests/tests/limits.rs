@@ -67,7 +67,7 @@ fn nobody_with_a_key_takes_all_connections() {
 #[test]
 fn many_files_under_way_share_the_connections() {
     let fs = one_node();
-    let options = ClientOptions { way: Way::Tcp, buffer_bytes: 64 << 10 };
+    let options = ClientOptions { way: Way::Tcp, buffer_bytes: 64 << 10, ..ClientOptions::default() };
     let client = Client::connect(&fs.instance, &options).unwrap();
     let piece = vec![7; (64 << 10) + 4096];
     let files: Vec<File> = (0..400).map(|number| open(&client, &format!("f{number}"), BOTH)).collect();

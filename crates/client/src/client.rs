@@ -3,6 +3,7 @@
 //! Lock order: an open inode's state (1), `links` (2), a link's pools and the cache (3). None of rank 2 or 3 is held
 //! across a send or a receive.
 
+use crate::data_way::DataWay;
 use crate::home::{Batch, Home};
 use crate::identity::Identity;
 use crate::instance::Instance;
@@ -21,6 +22,7 @@ use weft_protocol::limits::{HANDLE_BUFFER_BYTES, RELEASE_KEYS_MAX};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::ShardRequest;
 use weft_protocol::{ClusterMap, Credentials, Error, InodeNumber, LeaseKey, Name, NodeId, Result, SessionId, ShardId};
+use weft_transport::RdmaSettings;
 
 /// Which way file data takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,14 +37,32 @@ pub enum Way {
     Stream,
     /// TCP only.
     Tcp,
+    /// The server moves the bytes through UCX, or nothing does.
+    Ucx,
 }
 
 /// How a client is connected.
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
     pub way: Way,
+    /// Where the server moves the bytes.
+    pub rdma: RdmaSettings,
     /// Writes of fewer bytes are gathered and sent behind; 0: the default.
     pub buffer_bytes: usize,
+}
+
+impl ClientOptions {
+    /// The defaults, and what the variables of the environment say: `WEFT_TRANSPORT` is `auto`, `sockets` or `ucx`;
+    /// those of RDMA are in [`RdmaSettings::from_environment`]. An error names the variable and what it may say.
+    pub fn from_environment() -> std::result::Result<Self, String> {
+        let way = match std::env::var("WEFT_TRANSPORT").as_deref() {
+            Ok("auto") | Err(_) => Way::Auto,
+            Ok("sockets") => Way::Unix,
+            Ok("ucx") => Way::Ucx,
+            Ok(other) => return Err(format!("WEFT_TRANSPORT is '{other}', not auto, sockets or ucx")),
+        };
+        Ok(Self { way, rdma: RdmaSettings::from_environment()?, buffer_bytes: 0 })
+    }
 }
 
 /// What the client has done, for `weft bench` and tests: bytes by the way they went, and messages.
@@ -54,6 +74,9 @@ pub struct ClientCounters {
     pub unix_write_bytes: u64,
     pub tcp_read_bytes: u64,
     pub tcp_write_bytes: u64,
+    /// Moved by the server into and out of our memory.
+    pub rdma_read_bytes: u64,
+    pub rdma_write_bytes: u64,
     /// Calls to shards that were awaited.
     pub shard_calls: u64,
     /// Data requests.
@@ -69,6 +92,8 @@ pub(crate) struct AtomicCounters {
     pub unix_write_bytes: AtomicU64,
     pub tcp_read_bytes: AtomicU64,
     pub tcp_write_bytes: AtomicU64,
+    pub rdma_read_bytes: AtomicU64,
+    pub rdma_write_bytes: AtomicU64,
     pub shard_calls: AtomicU64,
     pub data_requests: AtomicU64,
     pub recalls: AtomicU64,
@@ -89,7 +114,7 @@ pub struct Client(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub identity: Identity,
-    pub way: Way,
+    pub data_way: DataWay,
     pub buffer_bytes: usize,
     map: RwLock<Arc<ClusterMap>>,
     session: AtomicU64,
@@ -172,6 +197,8 @@ impl Client {
             unix_write_bytes: value(&counters.unix_write_bytes),
             tcp_read_bytes: value(&counters.tcp_read_bytes),
             tcp_write_bytes: value(&counters.tcp_write_bytes),
+            rdma_read_bytes: value(&counters.rdma_read_bytes),
+            rdma_write_bytes: value(&counters.rdma_write_bytes),
             shard_calls: value(&counters.shard_calls),
             data_requests: value(&counters.data_requests),
             recalls: value(&counters.recalls),
@@ -218,7 +245,7 @@ impl Inner {
         let home = Home::pick(&map, identity.node, b).ok_or(Error::Unreachable)?;
         Ok(Self {
             identity,
-            way: options.way,
+            data_way: DataWay::of(options),
             buffer_bytes: if options.buffer_bytes == 0 { HANDLE_BUFFER_BYTES } else { options.buffer_bytes },
             map: RwLock::new(Arc::new(map)),
             session: AtomicU64::new(a),
@@ -248,7 +275,7 @@ impl Inner {
     }
 
     pub fn way(&self) -> Way {
-        self.way
+        self.data_way.way
     }
 
     pub fn map(&self) -> Arc<ClusterMap> {

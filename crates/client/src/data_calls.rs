@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 pub(crate) use weft_client_core::Held;
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest};
 use weft_protocol::{Error, InodeNumber, NodeId, Result};
-use weft_transport::{BulkConnection, SocketKind};
+use weft_transport::{BulkConnection, Carrier};
 
 /// A data connection, and where it is given back.
 pub(crate) type Connected = (Arc<Link>, Box<dyn BulkConnection>);
@@ -38,14 +38,14 @@ impl Inner {
     /// Takes a data connection to a node.
     pub fn data_connection(&self, node: NodeId) -> Result<Connected> {
         let link = self.link_without_recalls(node)?;
-        let connection = link.take_data(&self.identity, self.way())?;
+        let connection = link.take_data(&self.identity, &self.data_way)?;
         Ok((link, connection))
     }
 
     /// Takes a data connection to keep it from call to call. `None`: too many are in use.
     pub fn data_connection_to_keep(&self, node: NodeId) -> Result<Option<Connected>> {
         let link = self.link_without_recalls(node)?;
-        let connection = link.take_data_to_keep(&self.identity, self.way())?;
+        let connection = link.take_data_to_keep(&self.identity, &self.data_way)?;
         Ok(connection.map(|connection| (link, connection)))
     }
 
@@ -60,7 +60,7 @@ impl Inner {
         self.counters.data_requests.fetch_add(1, Ordering::Relaxed);
         let result = match exchange(&mut *connection) {
             Err(_) if repeatable => {
-                connection = link.replace_data(connection, &self.identity, self.way())?;
+                connection = link.replace_data(connection, &self.identity, &self.data_way)?;
                 exchange(&mut *connection)
             }
             result => result,
@@ -73,35 +73,37 @@ impl Inner {
 
     /// Reads into the caller's memory.
     pub fn data_read(&self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
-        let (reply, kind) = self.data_call(request.object.node(), true, |connection| {
-            connection.read(request, into).map(|reply| (reply, connection.kind()))
+        let (reply, carrier) = self.data_call(request.object.node(), true, |connection| {
+            connection.read(request, into).map(|reply| (reply, connection.carrier()))
         })?;
-        self.count_read(kind, u64::from(reply.bulk_bytes));
+        self.count_read(carrier, u64::from(reply.bulk_bytes));
         reply.result().copied()
     }
 
     /// Writes from the caller's memory; also requests without bulk.
     pub fn data_write(&self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
         let repeatable = request.operation != DataOperation::Append;
-        let (reply, kind) = self.data_call(request.object.node(), repeatable, |connection| {
-            connection.write(request, from).map(|reply| (reply, connection.kind()))
+        let (reply, carrier) = self.data_call(request.object.node(), repeatable, |connection| {
+            connection.write(request, from).map(|reply| (reply, connection.carrier()))
         })?;
-        self.count_write(kind, u64::from(reply.written_bytes));
+        self.count_write(carrier, u64::from(reply.written_bytes));
         reply.result().copied()
     }
 
-    pub fn count_read(&self, kind: SocketKind, bytes: u64) {
-        let counter = match kind {
-            SocketKind::Tcp => &self.counters.tcp_read_bytes,
-            SocketKind::Unix => &self.counters.unix_read_bytes,
+    pub fn count_read(&self, carrier: Carrier, bytes: u64) {
+        let counter = match carrier {
+            Carrier::Tcp => &self.counters.tcp_read_bytes,
+            Carrier::Unix => &self.counters.unix_read_bytes,
+            Carrier::Rdma => &self.counters.rdma_read_bytes,
         };
         counter.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub fn count_write(&self, kind: SocketKind, bytes: u64) {
-        let counter = match kind {
-            SocketKind::Tcp => &self.counters.tcp_write_bytes,
-            SocketKind::Unix => &self.counters.unix_write_bytes,
+    pub fn count_write(&self, carrier: Carrier, bytes: u64) {
+        let counter = match carrier {
+            Carrier::Tcp => &self.counters.tcp_write_bytes,
+            Carrier::Unix => &self.counters.unix_write_bytes,
+            Carrier::Rdma => &self.counters.rdma_write_bytes,
         };
         counter.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use weft_protocol::data::{DataReply, DataRequest};
 use weft_protocol::limits::DATA_CONNECTIONS_PER_SESSION_MAX;
 use weft_protocol::{Error, Result};
-use weft_transport::{Ahead, BulkConnection, NotStarted, Passed, SocketKind};
+use weft_transport::{Ahead, BulkConnection, Carrier, NotStarted, Passed};
 
 /// Connections kept when nobody uses them.
 const IDLE_MAX: usize = 8;
@@ -223,8 +223,8 @@ impl BulkConnection for Pooled {
         self.bulk.descriptor(request)
     }
 
-    fn kind(&self) -> SocketKind {
-        self.bulk.kind()
+    fn carrier(&self) -> Carrier {
+        self.bulk.carrier()
     }
 }
 

@@ -7,6 +7,7 @@
 
 use crate::client::Way;
 use crate::data_pool::DataPool;
+use crate::data_way::DataWay;
 use crate::identity::Identity;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use weft_protocol::handshake::Purpose;
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::{Error, NodeId, NodeRecord, Result, SessionId, SlotIndex};
-use weft_transport::{BulkConnection, ControlConnection, DataEnd, Peer, Socket, SocketBulk, TransportError, connect};
+use weft_transport::{BulkConnection, ControlConnection, DataEnd, Peer, Socket, TransportError, connect};
 
 /// Slots for callers; the last one is kept for answering recalls, which must never wait for callers.
 const CALLER_SLOTS_MAX: u16 = SLOTS_MAX - 1;
@@ -152,12 +153,12 @@ impl Link {
     }
 
     /// Takes a data connection, or makes one; waits when there are as many as there may be.
-    pub fn take_data(&self, identity: &Identity, way: Way) -> Result<Box<dyn BulkConnection>> {
+    pub fn take_data(&self, identity: &Identity, way: &DataWay) -> Result<Box<dyn BulkConnection>> {
         self.data.take(|| self.new_data(identity, way))
     }
 
     /// As [`Link::take_data`], for a connection that is kept from call to call. `None`: too many are in use.
-    pub fn take_data_to_keep(&self, identity: &Identity, way: Way) -> Result<Option<Box<dyn BulkConnection>>> {
+    pub fn take_data_to_keep(&self, identity: &Identity, way: &DataWay) -> Result<Option<Box<dyn BulkConnection>>> {
         self.data.take_to_keep(|| self.new_data(identity, way))
     }
 
@@ -166,18 +167,17 @@ impl Link {
         &self,
         dead: Box<dyn BulkConnection>,
         identity: &Identity,
-        way: Way,
+        way: &DataWay,
     ) -> Result<Box<dyn BulkConnection>> {
         drop(dead);
         self.data.close_idle();
         self.take_data(identity, way)
     }
 
-    fn new_data(&self, identity: &Identity, way: Way) -> Result<Box<dyn BulkConnection>> {
-        let socket = self.connect(identity, Purpose::Data, way)?;
+    fn new_data(&self, identity: &Identity, way: &DataWay) -> Result<Box<dyn BulkConnection>> {
+        let socket = self.connect(identity, Purpose::Data, way.way)?;
         socket.tune_for_data(DataEnd::Client);
-        let connection = if way == Way::Stream { SocketBulk::streaming(socket) } else { SocketBulk::new(socket) };
-        Ok(Box::new(connection))
+        way.bulk(socket)
     }
 
     /// Gives a data connection back that has nothing outstanding. One that failed is dropped instead.

@@ -126,7 +126,7 @@ impl Stream {
         if count == 0 {
             return Err(TransportError::Malformed);
         }
-        inner.count_read(self.connection.kind(), count as u64);
+        inner.count_read(self.connection.carrier(), count as u64);
         self.lane.taken += count as u64;
         Ok(count)
     }
@@ -214,6 +214,8 @@ impl Reader {
             let position = offset + have as u64;
             if let Some(count) = self.block.copy(rest, position) {
                 have += count;
+            } else if inner.data_way.reads_directly(rest.len()) {
+                break;
             } else if self.streams_at(inner, source, position, rest.len(), sequential)? {
                 let Some(count) = self.take(inner, source, rest, position, small) else { break };
                 have += count;

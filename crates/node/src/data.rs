@@ -4,6 +4,8 @@
 //! are served in their order, and the next header is read as soon as the last reply has gone, so a client that sends
 //! ahead keeps this thread busy.
 
+mod rdma;
+
 use crate::clock;
 use crate::state::{AtomicCounters, Node};
 use std::os::fd::AsFd;
@@ -13,6 +15,7 @@ use weft_protocol::handshake::KeyName;
 use weft_protocol::{Error, InodeNumber, ObjectId};
 use weft_storage::{Grant, check_access};
 use weft_store_io::executor::{Moved, Pipe};
+use weft_store_io::rdma::ClientMemory;
 use weft_store_io::{ObjectHandle, ObjectStat, ObjectStore};
 use weft_transport::pass::send_descriptor;
 use weft_transport::{Outlet, Peer, PeerMemory, Result, Socket, SocketKind, TransportError};
@@ -29,6 +32,8 @@ pub struct DataConnection<'a> {
     pipe: Pipe,
     /// The client's memory, where it may be read.
     memory: Option<PeerMemory>,
+    /// The same where the bytes are moved by RDMA.
+    client_memory: Option<ClientMemory>,
     /// Where large reads go, if not into the socket.
     outlet: Option<Outlet>,
     /// Most recently used last. By file and object: an object that another file claims is not that file's.
@@ -38,7 +43,8 @@ pub struct DataConnection<'a> {
 impl<'a> DataConnection<'a> {
     /// A connection whose handshake is done.
     pub fn new(node: &'a Node, store: &'a dyn ObjectStore, socket: &'a Socket, peer: &'a Peer) -> Self {
-        Self { node, store, socket, peer, pipe: Pipe::new(), memory: None, outlet: None, at_hand: Vec::new() }
+        let (pipe, memory, client_memory, outlet) = (Pipe::new(), None, None, None);
+        Self { node, store, socket, peer, pipe, memory, client_memory, outlet, at_hand: Vec::new() }
     }
 
     /// Serves until the peer closes the connection, says what it may not, or has lost its key.
@@ -57,6 +63,8 @@ impl<'a> DataConnection<'a> {
         match request.operation {
             DataOperation::Share => return self.share(request),
             DataOperation::OpenPipe => return self.open_pipe(request),
+            DataOperation::OpenRdma => return self.open_rdma(request),
+            DataOperation::ShowMemory => return self.show_memory(request),
             _ => {}
         }
         let (node, session) = (self.node, self.peer.session);
@@ -84,7 +92,9 @@ impl<'a> DataConnection<'a> {
             DataOperation::Stat => self.reply_stat(request, object.stat()),
             DataOperation::Descriptor => self.pass(request, &*object, grant),
             // Answered above: they are about no object.
-            DataOperation::Share | DataOperation::OpenPipe => Ok(()),
+            DataOperation::Share | DataOperation::OpenPipe | DataOperation::OpenRdma | DataOperation::ShowMemory => {
+                Ok(())
+            }
         }
     }
 
@@ -146,6 +156,9 @@ impl<'a> DataConnection<'a> {
             Ok(plan) => plan,
             Err(error) => return self.refuse(request, &error),
         };
+        if Self::is_rdma(request) {
+            return self.put(request, segment, stat);
+        }
         let (weft_store_io::Segment::File { bytes, .. } | weft_store_io::Segment::Hole { bytes }) = segment;
         let bulk_bytes = u32::try_from(bytes).unwrap_or(request.bytes);
         let reply = DataReply { bulk_bytes, ..reply_with(request, stat) };
@@ -181,7 +194,12 @@ impl<'a> DataConnection<'a> {
             Err(error) => return self.refuse(request, &error),
         };
         let address = request.memory.address;
-        let moved = if address == 0 {
+        let moved = if Self::is_rdma(request) {
+            match self.get(request, plan)? {
+                Some(moved) => moved,
+                None => return self.refuse(request, &Error::NotSupported),
+            }
+        } else if address == 0 {
             self.pipe.receive(self.socket, plan, request.bytes)?
         } else {
             let memory = self.memory.as_ref().ok_or(TransportError::Malformed)?;
@@ -191,6 +209,7 @@ impl<'a> DataConnection<'a> {
             Moved::Done => {
                 let counters = &self.node.counters;
                 let counter = match self.socket.kind() {
+                    _ if Self::is_rdma(request) => &counters.write_rdma_bytes,
                     SocketKind::Tcp => &counters.write_tcp_bytes,
                     SocketKind::Unix if address == 0 => &counters.write_unix_bytes,
                     SocketKind::Unix => &counters.write_memory_bytes,

@@ -166,6 +166,7 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
         couriers: courier::Couriers::new(weak.clone()),
         loops,
         counters: AtomicCounters::default(),
+        rdma: Default::default(),
         connections: AtomicU32::new(0),
         places: Arc::new(Places::new()),
         fences: RwLock::default(),

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
-use weft_protocol::message::node::Counters;
+use weft_protocol::message::node::{Counters, RdmaCounters};
 use weft_protocol::{ClusterMap, InodeNumber, MapEpoch, NodeKey, SessionId, ShardId};
 use weft_storage::Fences;
 
@@ -38,6 +38,8 @@ pub struct Node {
     pub couriers: Couriers,
     pub loops: Vec<Arc<Mailbox>>,
     pub counters: AtomicCounters,
+    /// What of RDMA the last client that asked was told, for people.
+    pub rdma: Mutex<String>,
     pub connections: AtomicU32,
     pub places: Arc<Places>,
     pub fences: RwLock<Fences>,
@@ -92,6 +94,12 @@ pub struct AtomicCounters {
     pub write_tcp_bytes: AtomicU64,
     pub write_unix_bytes: AtomicU64,
     pub write_memory_bytes: AtomicU64,
+    pub read_rdma_bytes: AtomicU64,
+    pub write_rdma_bytes: AtomicU64,
+    pub rdma_puts: AtomicU64,
+    pub rdma_gets: AtomicU64,
+    pub rdma_flushes: AtomicU64,
+    pub rdma_regions: AtomicU64,
     pub descriptors_passed: AtomicU64,
     pub capabilities_rejected: AtomicU64,
     pub peers_rejected: AtomicU64,
@@ -114,6 +122,14 @@ impl AtomicCounters {
             write_tcp_bytes: value(&self.write_tcp_bytes),
             write_unix_bytes: value(&self.write_unix_bytes),
             write_memory_bytes: value(&self.write_memory_bytes),
+            rdma: RdmaCounters {
+                read_bytes: value(&self.read_rdma_bytes),
+                write_bytes: value(&self.write_rdma_bytes),
+                puts: value(&self.rdma_puts),
+                gets: value(&self.rdma_gets),
+                flushes: value(&self.rdma_flushes),
+                regions: value(&self.rdma_regions),
+            },
             descriptors_passed: value(&self.descriptors_passed),
             capabilities_rejected: value(&self.capabilities_rejected),
             peers_rejected: value(&self.peers_rejected),

@@ -19,6 +19,7 @@ pub fn of(node: &Node) -> NodeStatus {
         shards: shards.iter().map(|shard| shard.status()).collect(),
         space: node.store.as_ref().and_then(|server| server.store.space().ok()),
         store: node.store.as_ref().map(|server| server.store.describe()).unwrap_or_default(),
+        rdma: lock(&node.rdma).clone(),
         counters: node.counters.read(),
         connections: node.connections.load(Ordering::Relaxed),
     }

@@ -26,6 +26,10 @@
 //! address says where, and nothing stands behind the header. The bytes of a large read may come through a pipe of the
 //! connection (`OpenPipe`, `ReadPiped`): nothing stands behind the reply's header then.
 //!
+//! A server that can move the bytes itself (`OpenRdma`) puts those of a read where the descriptor says, and gets those
+//! of a write from there: the key is the number of memory that `ShowMemory` has told of before, and nothing stands
+//! behind either header. A server that cannot reach that memory answers [`Error::NotSupported`].
+//!
 //! Reply:
 //!
 //! | offset | width | meaning |
@@ -45,7 +49,7 @@ use crate::PROTOCOL_VERSION;
 use crate::capability::{CAPABILITY_BYTES, Capability};
 use crate::error::Error;
 use crate::ids::{InodeNumber, ObjectId};
-use crate::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX};
+use crate::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX, RDMA_ADDRESS_BYTES_MAX, RDMA_KEY_BYTES_MAX};
 use crate::time::Timestamp;
 
 /// Bytes of a request's header.
@@ -54,6 +58,8 @@ pub const REQUEST_BYTES: usize = 120;
 pub const REPLY_BYTES: usize = 40;
 /// Bytes of [`SharedMemory`].
 pub const SHARED_MEMORY_BYTES: usize = 24;
+/// Bytes before the key that stands behind a `ShowMemory`: how long the memory is.
+pub const SHOWN_LENGTH_BYTES: usize = 8;
 const REQUEST_MAGIC: [u8; 2] = *b"WD";
 const REPLY_MAGIC: [u8; 2] = *b"Wd";
 
@@ -81,12 +87,22 @@ pub enum DataOperation {
     OpenPipe = 8,
     /// As `Read`, but the bytes are in the pipe before the reply comes; no more are asked for than have room.
     ReadPiped = 9,
+    /// The client's address for transfers that the server makes stands behind the request. Refused where it cannot.
+    OpenRdma = 10,
+    /// Memory that the server may reach: `memory` has its address and number; its length ([`SHOWN_LENGTH_BYTES`]) and
+    /// packed key stand behind the request. Without bytes behind it: it may not any more. Has no reply.
+    ShowMemory = 11,
 }
 
 impl DataOperation {
     /// Whether bytes of the object come back.
     pub fn reads(self) -> bool {
         matches!(self, Self::Read | Self::ReadPiped)
+    }
+
+    /// Whether it is about the connection, and not about an object.
+    pub fn is_about_connection(self) -> bool {
+        matches!(self, Self::Share | Self::OpenPipe | Self::OpenRdma | Self::ShowMemory)
     }
 }
 
@@ -95,7 +111,7 @@ impl DataOperation {
 pub struct BulkDescriptor {
     /// Virtual address at the client.
     pub address: u64,
-    /// Number of the memory region's key in this connection.
+    /// Number of the memory in this connection, as shown; 0: memory of a process on the server's machine.
     pub key: u32,
     /// Kind of memory: 0 main memory; others are for accelerators.
     pub memory_type: u32,
@@ -159,6 +175,8 @@ impl DataRequest {
             7 => DataOperation::Share,
             8 => DataOperation::OpenPipe,
             9 => DataOperation::ReadPiped,
+            10 => DataOperation::OpenRdma,
+            11 => DataOperation::ShowMemory,
             _ => return Err(Error::Malformed),
         };
         let mut capability = [0u8; CAPABILITY_BYTES];
@@ -184,16 +202,29 @@ impl DataRequest {
         if request.bytes > BULK_BYTES_MAX || end > FILE_BYTES_MAX {
             return Err(Error::Malformed);
         }
-        if request.operation == DataOperation::Share && request.bytes as usize != SHARED_MEMORY_BYTES {
+        if !request.announces_what_it_may() {
             return Err(Error::Malformed);
         }
         Ok(request)
     }
 
+    /// Whether as many bytes stand behind a request about the connection as there may.
+    fn announces_what_it_may(&self) -> bool {
+        let bytes = self.bytes as usize;
+        match self.operation {
+            DataOperation::Share => bytes == SHARED_MEMORY_BYTES,
+            DataOperation::OpenRdma => (1..=RDMA_ADDRESS_BYTES_MAX).contains(&bytes),
+            DataOperation::ShowMemory => {
+                bytes == 0 || (SHOWN_LENGTH_BYTES..=SHOWN_LENGTH_BYTES + RDMA_KEY_BYTES_MAX).contains(&bytes)
+            }
+            _ => true,
+        }
+    }
+
     /// Bytes that stand on the stream behind the header.
     pub fn bulk_bytes(&self) -> u32 {
         match self.operation {
-            DataOperation::Share => self.bytes,
+            DataOperation::Share | DataOperation::OpenRdma | DataOperation::ShowMemory => self.bytes,
             _ if self.memory.address == 0 => self.written_bytes(),
             _ => 0,
         }
@@ -246,7 +277,7 @@ pub struct DataReply {
     /// 0: done; else as [`Error::to_data_status`].
     pub status: u16,
     pub id: u64,
-    /// Bytes that stand on the stream behind the header, or are in the pipe.
+    /// Bytes that stand on the stream behind the header, or are in the pipe, or were put into the client's memory.
     pub bulk_bytes: u32,
     /// With a descriptor: how much one call should write through it at most; 0: as much as it likes.
     pub written_bytes: u32,

@@ -10,6 +10,12 @@ pub const SYMLINKS_FOLLOWED_MAX: u32 = 40;
 pub const CONTROL_BODY_BYTES_MAX: usize = 1 << 20;
 /// Largest bulk transfer in one data request, bytes. Larger requests are cut by the client.
 pub const BULK_BYTES_MAX: u32 = 16 << 20;
+/// Longest address of a client for transfers that a server makes, bytes: grows with the devices that it has.
+pub const RDMA_ADDRESS_BYTES_MAX: usize = 16 << 10;
+/// Longest packed key of memory that a client shows, bytes.
+pub const RDMA_KEY_BYTES_MAX: usize = 4 << 10;
+/// Memory that one data connection has shown at a time, pieces of it.
+pub const RDMA_REGIONS_MAX: usize = 256;
 /// Entries in one page of a directory listing; a page also ends at [`DIRECTORY_PAGE_BYTES_MAX`].
 pub const DIRECTORY_PAGE_ENTRIES_MAX: u32 = 4096;
 /// Bytes of names in one page of a directory listing: with attributes beside each it stays below the body's limit.

@@ -214,6 +214,8 @@ every_variant!(data_operation, DataOperation, examples::data_operations(), {
     DataOperation::Share => "Share",
     DataOperation::OpenPipe => "OpenPipe",
     DataOperation::ReadPiped => "ReadPiped",
+    DataOperation::OpenRdma => "OpenRdma",
+    DataOperation::ShowMemory => "ShowMemory",
 });
 
 /// `Error` may grow outside of this crate's view, so its variants are counted on the wire: the first number that

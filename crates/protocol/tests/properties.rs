@@ -7,7 +7,9 @@ use weft_protocol::data::{
     BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES, REQUEST_BYTES, SHARED_MEMORY_BYTES,
 };
 use weft_protocol::frame::{self, HEADER_BYTES, Header};
-use weft_protocol::limits::{BULK_BYTES_MAX, CONTROL_BODY_BYTES_MAX, FILE_BYTES_MAX};
+use weft_protocol::limits::{
+    BULK_BYTES_MAX, CONTROL_BODY_BYTES_MAX, FILE_BYTES_MAX, RDMA_ADDRESS_BYTES_MAX, RDMA_KEY_BYTES_MAX,
+};
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{CreateFile, ShardCall, ShardRequest, SymlinkTarget};
 use weft_protocol::{
@@ -146,9 +148,9 @@ proptest! {
         capability in any_capability(),
         (id, object, inode, address) in any::<(u64, u64, u64, u64)>(),
         (key, memory_type) in any::<(u32, u32)>(),
-        bytes in prop_oneof![0..=BULK_BYTES_MAX, any::<u32>()],
+        bytes in prop_oneof![0..=BULK_BYTES_MAX, 0..=20_000u32, any::<u32>()],
         offset in prop_oneof![0..=1u64 << 40, any::<u64>(), FILE_BYTES_MAX - 20..=FILE_BYTES_MAX],
-        operation in 1u8..=9,
+        operation in 1u8..=11,
     ) {
         let operation = match operation {
             1 => DataOperation::Read,
@@ -159,7 +161,9 @@ proptest! {
             6 => DataOperation::Descriptor,
             7 => DataOperation::Share,
             8 => DataOperation::OpenPipe,
-            _ => DataOperation::ReadPiped,
+            9 => DataOperation::ReadPiped,
+            10 => DataOperation::OpenRdma,
+            _ => DataOperation::ShowMemory,
         };
         let memory = BulkDescriptor { address, key, memory_type };
         let (object, inode) = (ObjectId::from_raw(object), InodeNumber::from_raw(inode));
@@ -167,7 +171,12 @@ proptest! {
         let end = offset.checked_add(u64::from(bytes));
         let within = bytes <= BULK_BYTES_MAX
             && end.is_some_and(|end| end <= FILE_BYTES_MAX)
-            && (operation != DataOperation::Share || bytes as usize == SHARED_MEMORY_BYTES);
+            && match operation {
+                DataOperation::Share => bytes as usize == SHARED_MEMORY_BYTES,
+                DataOperation::OpenRdma => (1..=RDMA_ADDRESS_BYTES_MAX).contains(&(bytes as usize)),
+                DataOperation::ShowMemory => bytes == 0 || (8..=8 + RDMA_KEY_BYTES_MAX).contains(&(bytes as usize)),
+                _ => true,
+            };
         let decoded = DataRequest::decode(&request.encode());
         prop_assert_eq!(decoded.ok(), within.then_some(request));
     }

@@ -31,8 +31,9 @@ pub fn check_access(
         DataOperation::Write | DataOperation::Append | DataOperation::Sync => Rights::WRITE,
         DataOperation::Descriptor if request.bytes == 1 => Rights::WRITE,
         DataOperation::Descriptor => Rights::READ | Rights::WRITE,
-        // It is about no object.
-        DataOperation::Share | DataOperation::OpenPipe => return Err(Error::CapabilityRejected),
+        DataOperation::Share | DataOperation::OpenPipe | DataOperation::OpenRdma | DataOperation::ShowMemory => {
+            return Err(Error::CapabilityRejected);
+        }
     };
     // Whoever may write a file also learns its size, and may read back what his buffer covers in part.
     let allowed = capability.rights.intersects(needed)

@@ -260,7 +260,11 @@ impl Pipe {
 }
 
 /// Fills `data` from the file, and with zeros where the file has become shorter meanwhile.
-fn read_all(file: std::os::fd::BorrowedFd<'_>, data: &mut [u8], offset: u64) -> std::result::Result<(), Errno> {
+pub(crate) fn read_all(
+    file: std::os::fd::BorrowedFd<'_>,
+    data: &mut [u8],
+    offset: u64,
+) -> std::result::Result<(), Errno> {
     let mut have = 0;
     while let Some(rest) = data.get_mut(have..).filter(|rest| !rest.is_empty()) {
         match rustix::io::pread(file, &mut *rest, offset + have as u64) {
@@ -290,7 +294,7 @@ fn append_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> std::result::Result<(),
     Ok(())
 }
 
-fn write_all(plan: WritePlan<'_>, mut bytes: &[u8], mut offset: u64) -> std::result::Result<(), Errno> {
+pub(crate) fn write_all(plan: WritePlan<'_>, mut bytes: &[u8], mut offset: u64) -> std::result::Result<(), Errno> {
     while !bytes.is_empty() {
         let call = bytes.get(..plan.call_bytes).unwrap_or(bytes);
         match rustix::io::pwrite(plan.file, call, offset) {

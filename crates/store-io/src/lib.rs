@@ -1,10 +1,12 @@
 //! Object stores on real devices, and the one layer that moves bytes between them and sockets.
 //!
 //! A store ([`ObjectStore`]) answers a read with [`Segment`]s and a write with a place ([`WritePlan`]): values. The
-//! [`executor`] turns them into `sendfile`, `splice`, `pread` and `pwrite`. Servers, benchmarks and tools share it.
+//! [`executor`] turns them into `sendfile`, `splice`, `pread` and `pwrite`, and [`rdma`] into puts and gets. Servers,
+//! benchmarks and tools share it.
 
 pub mod directory;
 pub mod executor;
+pub mod rdma;
 pub mod space;
 pub mod store;
 

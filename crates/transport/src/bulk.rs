@@ -96,7 +96,25 @@ pub trait BulkConnection: Send {
     fn descriptor(&mut self, request: &DataRequest) -> Result<(DataReply, Passed)>;
 
     /// What carries the bytes.
-    fn kind(&self) -> SocketKind;
+    fn carrier(&self) -> Carrier;
+}
+
+/// What carries file data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Carrier {
+    Tcp,
+    Unix,
+    /// The server moves the bytes itself: [`crate::rdma`].
+    Rdma,
+}
+
+impl From<SocketKind> for Carrier {
+    fn from(kind: SocketKind) -> Self {
+        match kind {
+            SocketKind::Tcp => Self::Tcp,
+            SocketKind::Unix => Self::Unix,
+        }
+    }
 }
 
 /// File data over a socket; to a server that may read our memory only the headers of large writes.
@@ -123,6 +141,14 @@ impl SocketBulk {
     /// The same, with all bytes on the stream.
     pub fn streaming(socket: Socket) -> Self {
         Self { sharing: Sharing::No, asked: Asked::new(true, false), ..Self::new(socket) }
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    fn kind(&self) -> SocketKind {
+        self.socket.kind()
     }
 
     fn receive_reply(&self, into: &mut [u8]) -> Result<DataReply> {
@@ -298,8 +324,8 @@ impl BulkConnection for SocketBulk {
         Ok((reply, passed))
     }
 
-    fn kind(&self) -> SocketKind {
-        self.socket.kind()
+    fn carrier(&self) -> Carrier {
+        self.kind().into()
     }
 }
 

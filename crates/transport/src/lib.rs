@@ -17,14 +17,16 @@ mod low_water;
 pub mod pass;
 mod peer_memory;
 mod pipe;
+pub mod rdma;
 mod sharing;
 pub mod socket;
 
-pub use bulk::{Ahead, BulkConnection, NotStarted, Passed, SocketBulk};
+pub use bulk::{Ahead, BulkConnection, Carrier, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
 pub use handshake::{Peer, accept, connect};
 pub use peer_memory::PeerMemory;
 pub use pipe::Outlet;
+pub use rdma::{RdmaBulk, RdmaCounters, RdmaSettings, Registration};
 pub use socket::{DataEnd, LOOK_BEFORE_SLEEP, Socket, SocketKind};
 
 /// Why a connection could not be made or was lost.
@@ -40,6 +42,9 @@ pub enum TransportError {
     /// The peer could not prove that it has the key.
     #[error("the peer does not have the key of this file system")]
     WrongKey,
+    /// RDMA failed; the connection is of no more use.
+    #[error("{0}")]
+    Rdma(#[from] weft_ucx::Error),
     /// The server refused us.
     #[error("refused by the server: {0}")]
     Refused(weft_protocol::Error),
@@ -57,7 +62,7 @@ impl From<TransportError> for weft_protocol::Error {
             TransportError::Refused(error) => error,
             TransportError::WrongKey => weft_protocol::Error::AccessDenied,
             TransportError::Malformed => weft_protocol::Error::Malformed,
-            TransportError::Io(_) => weft_protocol::Error::Unreachable,
+            TransportError::Io(_) | TransportError::Rdma(_) => weft_protocol::Error::Unreachable,
         }
     }
 }

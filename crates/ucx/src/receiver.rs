@@ -4,6 +4,7 @@ use crate::region::Region;
 use crate::worker::Worker;
 use crate::{Error, Result};
 use rustix::event::PollFlags;
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -11,13 +12,22 @@ use std::time::Duration;
 /// the other side has said that it is done with it, or the worker is gone, and with it the way to the memory.
 #[derive(Debug)]
 pub struct Receiver {
+    // Before the memory: the way to it ends first.
     worker: Option<Worker>,
+    given: VecDeque<Given>,
 }
 
 /// Memory as long as it is lent.
 #[derive(Debug)]
 pub struct Lent {
     region: Region,
+}
+
+/// Memory that was given, and its registration, which ends first.
+#[derive(Debug)]
+struct Given {
+    lent: Lent,
+    memory: Vec<u8>,
 }
 
 impl Lent {
@@ -49,7 +59,7 @@ impl Drop for Guard<'_> {
 impl Receiver {
     /// A worker of its own.
     pub fn new() -> Result<Self> {
-        Ok(Self { worker: Some(Worker::new()?) })
+        Ok(Self { worker: Some(Worker::new()?), given: VecDeque::new() })
     }
 
     fn worker(&self) -> Result<&Worker> {
@@ -105,6 +115,30 @@ impl Receiver {
         guard.ended_well = result.is_ok();
         drop(guard);
         Ok(result)
+    }
+
+    /// Takes memory that the other side gets from until [`Receiver::take_back`]. An error: it could not be registered,
+    /// and comes back.
+    pub fn give(&mut self, mut memory: Vec<u8>) -> std::result::Result<&Lent, (Vec<u8>, Error)> {
+        // SAFETY: the memory is the receiver's from here on, where it is never touched (a vector's bytes do not move
+        // with it), until `take_back`; should the receiver go before that, the worker goes first.
+        match unsafe { Region::of_memory(memory.as_mut_ptr(), memory.len()) } {
+            Ok(region) => {
+                self.given.push_back(Given { lent: Lent { region }, memory });
+                let last = self.given.back().map(|given| &given.lent);
+                Ok(last.expect("it was just put there"))
+            }
+            Err(error) => Err((memory, error)),
+        }
+    }
+
+    /// The memory that was given first. `is_done`: the other side has said that it is done with it; else its access to
+    /// all memory ends.
+    pub fn take_back(&mut self, is_done: bool) -> Option<Vec<u8>> {
+        if !is_done {
+            self.revoke();
+        }
+        self.given.pop_front().map(|given| given.memory)
     }
 
     /// Lets the other side's transfers go on until `done` says something; looks for `look` before it sleeps. Wakes up

@@ -29,6 +29,11 @@ pub struct Session {
     closed: AtomicBool,
 }
 
+/// What the environment says of how to connect.
+pub fn options() -> Outcome<ClientOptions> {
+    ClientOptions::from_environment().map_err(|error| Failure::new(error).remedy("set it so, or unset it"))
+}
+
 impl Session {
     /// Connects to the file system of this name; `None`: the only one that runs.
     pub fn open(name: Option<&str>) -> Outcome<Session> {
@@ -37,7 +42,7 @@ impl Session {
 
     /// Connects; an interrupt ends the connection before it ends the command.
     fn open_interruptible(instance: Instance) -> Outcome<Session> {
-        let session = Self::open_with(instance, &ClientOptions::default())?;
+        let session = Self::open_with(instance, &options()?)?;
         interrupt::end_on_signals(&session.client)?;
         Ok(session)
     }

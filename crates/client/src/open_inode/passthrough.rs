@@ -72,7 +72,7 @@ impl OpenInode {
 impl Inner {
     /// Whether a node is on this machine, so that it passes descriptors.
     pub fn is_near(&self, node: NodeId) -> bool {
-        self.way == Way::Auto && self.map().node(node).is_some_and(|node| node.identity == self.identity.node)
+        self.way() == Way::Auto && self.map().node(node).is_some_and(|node| node.identity == self.identity.node)
     }
 }
 

@@ -84,7 +84,7 @@ impl State {
             },
         };
         inner.counters.data_requests.fetch_add(1, Ordering::Relaxed);
-        inner.count_write(sending.connection.kind(), bytes.len() as u64);
+        inner.count_write(sending.connection.carrier(), bytes.len() as u64);
         match sending.connection.start_write(&request, bytes) {
             Ok(()) => {
                 sending.requests.push_back(request);

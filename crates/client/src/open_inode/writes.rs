@@ -38,6 +38,10 @@ impl OpenInode {
         if let Some(error) = state.known.take_error() {
             return Err(error);
         }
+        if bytes.is_empty() {
+            // Nothing changes, not even the size.
+            return Ok(());
+        }
         state.regain(inner)?;
         // A kernel may be writing the object beside us.
         let exclusive = state.known.is_exclusive() && state.kernel.is_none();

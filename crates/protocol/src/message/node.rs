@@ -45,6 +45,8 @@ pub struct NodeStatus {
     pub space: Option<Space>,
     /// Where the store is, for people.
     pub store: String,
+    /// What moves file data by RDMA, or why nothing does, for people; empty: no client has asked.
+    pub rdma: String,
     pub counters: Counters,
     pub connections: u32,
 }
@@ -80,12 +82,28 @@ pub struct Counters {
     pub write_unix_bytes: u64,
     /// Bytes that the server took out of the memory of clients on its node, and not out of their sockets.
     pub write_memory_bytes: u64,
+    /// What went by RDMA.
+    pub rdma: RdmaCounters,
     /// Descriptors passed to clients of the same node: their bytes do not go through the server.
     pub descriptors_passed: u64,
     /// Data requests refused for their capability.
     pub capabilities_rejected: u64,
     /// Connections refused or closed for a failed handshake or a malformed message.
     pub peers_rejected: u64,
+}
+
+/// What a node has moved itself into and out of the memory of clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RdmaCounters {
+    pub read_bytes: u64,
+    pub write_bytes: u64,
+    /// Transfers into clients' memory, and out of it.
+    pub puts: u64,
+    pub gets: u64,
+    /// Waits for puts to be at the other side.
+    pub flushes: u64,
+    /// Pieces of memory that clients have shown.
+    pub regions: u64,
 }
 
 /// A request that has not been answered yet.

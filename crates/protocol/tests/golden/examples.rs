@@ -4,7 +4,9 @@ use weft_protocol::capability::CapabilityClaims;
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, SharedMemory};
 use weft_protocol::handshake::{ClientHello, ClientProof, KeyName, Purpose, ServerHello, Welcome};
 use weft_protocol::message::Message;
-use weft_protocol::message::node::{Counters, NodeAnswer, NodeRequest, NodeStatus, RequestInFlight, ShardStatus};
+use weft_protocol::message::node::{
+    Counters, NodeAnswer, NodeRequest, NodeStatus, RdmaCounters, RequestInFlight, ShardStatus,
+};
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::recall::{Recall, RecallAnswer};
 use weft_protocol::message::shard::{
@@ -295,6 +297,7 @@ pub fn node_answers() -> Vec<NodeAnswer> {
         write_unix_bytes: 5,
         write_memory_bytes: 9,
         read_pipe_bytes: 10,
+        rdma: RdmaCounters { read_bytes: 11, write_bytes: 12, puts: 13, gets: 14, flushes: 15, regions: 16 },
         descriptors_passed: 6,
         capabilities_rejected: 7,
         peers_rejected: 8,
@@ -309,6 +312,7 @@ pub fn node_answers() -> Vec<NodeAnswer> {
             shards: vec![shard],
             space: Some(space()),
             store: "/scratch/store".to_owned(),
+            rdma: "UCX 1.13.1".to_owned(),
             counters,
             connections: 9,
         }),
@@ -415,13 +419,19 @@ pub fn data_operations() -> Vec<DataOperation> {
         DataOperation::Share,
         DataOperation::OpenPipe,
         DataOperation::ReadPiped,
+        DataOperation::OpenRdma,
+        DataOperation::ShowMemory,
     ]
 }
 
 pub fn data_request(operation: DataOperation) -> DataRequest {
     DataRequest {
         operation,
-        bytes: if operation == DataOperation::Share { 24 } else { 65_536 },
+        bytes: match operation {
+            DataOperation::Share => 24,
+            DataOperation::OpenRdma | DataOperation::ShowMemory => 100,
+            _ => 65_536,
+        },
         id: 12,
         object: object(),
         inode: inode(),

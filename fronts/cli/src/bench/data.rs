@@ -41,6 +41,7 @@ pub struct Row {
     descriptor_bytes: u64,
     unix_bytes: u64,
     tcp_bytes: u64,
+    ucx_bytes: u64,
     data_requests: u64,
 }
 
@@ -114,6 +115,7 @@ impl Row {
             descriptor_bytes: median.done.descriptor_bytes,
             unix_bytes: median.done.unix_bytes,
             tcp_bytes: median.done.tcp_bytes,
+            ucx_bytes: median.done.ucx_bytes,
             data_requests: median.done.data_requests,
         }
     }
@@ -126,7 +128,12 @@ impl Row {
 
     /// Which way the bytes went, in shares.
     fn shares(&self) -> String {
-        let ways = [("descriptor", self.descriptor_bytes), ("unix", self.unix_bytes), ("tcp", self.tcp_bytes)];
+        let ways = [
+            ("descriptor", self.descriptor_bytes),
+            ("unix", self.unix_bytes),
+            ("tcp", self.tcp_bytes),
+            ("ucx", self.ucx_bytes),
+        ];
         let all: u64 = ways.iter().map(|(_, bytes)| bytes).sum();
         let share = |bytes: u64| (bytes as f64 * 100.0 / all as f64).round();
         let used = ways.iter().filter(|(_, bytes)| *bytes > 0);

@@ -78,6 +78,7 @@ pub struct Done {
     pub descriptor_bytes: u64,
     pub unix_bytes: u64,
     pub tcp_bytes: u64,
+    pub ucx_bytes: u64,
     pub data_requests: u64,
     /// Calls to shards that were awaited.
     pub calls: u64,
@@ -93,6 +94,7 @@ impl Done {
             descriptor_bytes: both(|c| c.descriptor_read_bytes, |c| c.descriptor_write_bytes),
             unix_bytes: both(|c| c.unix_read_bytes, |c| c.unix_write_bytes),
             tcp_bytes: both(|c| c.tcp_read_bytes, |c| c.tcp_write_bytes),
+            ucx_bytes: both(|c| c.rdma_read_bytes, |c| c.rdma_write_bytes),
             data_requests: after.data_requests - before.data_requests,
             calls: after.shard_calls - before.shard_calls,
             ..Self::default()
@@ -107,6 +109,7 @@ impl Done {
         self.descriptor_bytes += other.descriptor_bytes;
         self.unix_bytes += other.unix_bytes;
         self.tcp_bytes += other.tcp_bytes;
+        self.ucx_bytes += other.ucx_bytes;
         self.data_requests += other.data_requests;
         self.calls += other.calls;
     }

@@ -104,7 +104,7 @@ fn cpu_seconds() -> f64 {
 
 impl Worker {
     fn new(setup: &Setup) -> Outcome<Self> {
-        let options = ClientOptions { way: setup.way.into(), ..ClientOptions::default() };
+        let options = ClientOptions { way: setup.way.into(), ..session::options()? };
         let session = Session::open_with(session::find(Some(&setup.name))?, &options)?;
         Ok(Self { setup: setup.clone(), session })
     }

@@ -23,7 +23,7 @@ nodes on this machine, seconds for one run.
     bytes_per_second (median), bytes_per_second_min, bytes_per_second_max,
       seconds,
     client_cpu_seconds, node_cpu_seconds, descriptor_bytes, unix_bytes,
-      tcp_bytes, data_requests}]
+      tcp_bytes, ucx_bytes, data_requests}]
 
 Examples:
   weft bench data
@@ -82,6 +82,8 @@ pub enum WayName {
     Stream,
     /// TCP only
     Tcp,
+    /// Moved by the nodes through UCX (docs/rdma.md)
+    Ucx,
 }
 
 impl From<WayName> for Way {
@@ -91,6 +93,7 @@ impl From<WayName> for Way {
             WayName::Unix => Way::Unix,
             WayName::Stream => Way::Stream,
             WayName::Tcp => Way::Tcp,
+            WayName::Ucx => Way::Ucx,
         }
     }
 }

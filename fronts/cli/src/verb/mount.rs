@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use weft_client::{ClientOptions, Instance};
+use weft_client::Instance;
 use weft_fuse::{MountOptions, Negotiated};
 
 /// How long a mount may take until programs can use it.
@@ -235,7 +235,7 @@ fn serve(plan: &Plan, report: bool) -> Outcome {
         instance.prepare_mounts().map_err(|error| Failure::of_io("runtime directory", &error).failed())?;
     }
     processes::raise_descriptor_limit();
-    let session = Session::open_with(instance, &ClientOptions::default())?;
+    let session = Session::open_with(instance, &crate::session::options()?)?;
     let (name, instance) = (session.instance.map.name.clone(), session.instance.clone());
     let process = Process::current()?;
     let mut record = None;

@@ -1,0 +1,71 @@
+//! How file data goes: the way that is set, and what RDMA turned out to be.
+
+use crate::client::{ClientOptions, Way};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use weft_protocol::{Error, Result};
+use weft_transport::rdma::Opened;
+use weft_transport::{BulkConnection, RdmaBulk, RdmaCounters, RdmaSettings, Socket, SocketBulk, SocketKind};
+
+/// Where the kernel lists RDMA devices.
+const DEVICES: &str = "/sys/class/infiniband";
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct DataWay {
+    pub way: Way,
+    pub settings: RdmaSettings,
+    pub counters: Arc<RdmaCounters>,
+    /// With `Way::Auto`: RDMA is not to be tried (again).
+    sockets_only: AtomicBool,
+}
+
+impl DataWay {
+    /// As the options say. No device is opened before the first connection.
+    pub fn of(options: &ClientOptions) -> Self {
+        let has_devices = Path::new(DEVICES).read_dir().is_ok_and(|mut devices| devices.next().is_some());
+        Self {
+            way: options.way,
+            settings: options.rdma,
+            counters: Arc::default(),
+            sockets_only: AtomicBool::new(!has_devices),
+        }
+    }
+
+    /// Whether reads of so many bytes go best straight into the caller's memory, with nothing asked for ahead.
+    pub fn reads_directly(&self, bytes: usize) -> bool {
+        self.may_use_rdma() && bytes >= self.settings.direct_from_bytes()
+    }
+
+    fn may_use_rdma(&self) -> bool {
+        match self.way {
+            Way::Ucx => true,
+            Way::Auto => !self.sockets_only.load(Ordering::Relaxed),
+            Way::Unix | Way::Stream | Way::Tcp => false,
+        }
+    }
+
+    /// A connection for file data over a socket whose handshake is done.
+    pub fn bulk(&self, socket: Socket) -> Result<Box<dyn BulkConnection>> {
+        // On one machine sockets and descriptors are faster than any adapter.
+        let worth_while = self.way == Way::Ucx || socket.kind() == SocketKind::Tcp;
+        if !self.may_use_rdma() || !worth_while {
+            let streams = self.way == Way::Stream;
+            return Ok(Box::new(if streams { SocketBulk::streaming(socket) } else { SocketBulk::new(socket) }));
+        }
+        match RdmaBulk::open(socket, self.settings, Arc::clone(&self.counters))? {
+            Opened::Rdma(bulk) => Ok(bulk),
+            Opened::Refused(_, reason) if self.way == Way::Ucx => {
+                tracing::error!(reason, "file data cannot go by UCX, which was asked for");
+                Err(Error::NotSupported)
+            }
+            Opened::Refused(socket, reason) => {
+                if !self.sockets_only.swap(true, Ordering::Relaxed) {
+                    tracing::info!(reason, "file data goes by sockets, though there are RDMA devices");
+                }
+                Ok(Box::new(SocketBulk::new(socket)))
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What of a data connection goes by RDMA: the client's memory is shown over the socket, and the bytes are moved from
+//! here.
+
+use super::{DataConnection, reply_with};
+use crate::state::{AtomicCounters, lock};
+use weft_protocol::Error;
+use weft_protocol::data::{DataReply, DataRequest, SHOWN_LENGTH_BYTES};
+use weft_store_io::executor::Moved;
+use weft_store_io::rdma::ClientMemory;
+use weft_store_io::{ObjectStat, Segment, WritePlan};
+use weft_transport::{Result, TransportError};
+use weft_ucx::Library;
+
+impl DataConnection<'_> {
+    /// Makes a way to the client's memory.
+    pub(super) fn open_rdma(&mut self, request: &DataRequest) -> Result<()> {
+        let mut address = vec![0; request.bytes as usize];
+        self.socket.receive_exact(&mut address)?;
+        let opened = Library::get().and_then(|library| Ok((library, ClientMemory::open(&address, self.socket)?)));
+        let (memory, said) = match opened {
+            Ok((library, memory)) => (Some(memory), format!("UCX {}", library.version())),
+            Err(error) => {
+                tracing::warn!(peer = self.socket.peer_text(), %error, "a client's file data goes by its socket");
+                (None, error.to_string())
+            }
+        };
+        *lock(&self.node.rdma) = said;
+        self.client_memory = memory;
+        let reply = if self.client_memory.is_some() {
+            DataReply { id: request.id, ..DataReply::default() }
+        } else {
+            DataReply::failed(request.id, &Error::NotSupported)
+        };
+        self.socket.send_all(&reply.encode())
+    }
+
+    /// Learns of memory of the client, or that it is not to be used any more.
+    pub(super) fn show_memory(&mut self, request: &DataRequest) -> Result<()> {
+        let mut shown = vec![0; request.bytes as usize];
+        self.socket.receive_exact(&mut shown)?;
+        let memory = self.client_memory.as_mut().ok_or(TransportError::Malformed)?;
+        let Some((length, key)) = shown.split_first_chunk::<SHOWN_LENGTH_BYTES>() else {
+            return memory.hide(request.memory.key);
+        };
+        AtomicCounters::add(&self.node.counters.rdma_regions, 1);
+        memory.show(request.memory, u64::from_le_bytes(*length), key)
+    }
+
+    /// The way to the memory that the request names. `None`: there is none to that memory from here.
+    fn named_memory(&mut self, request: &DataRequest) -> Result<Option<&mut ClientMemory>> {
+        let memory = self.client_memory.as_mut().ok_or(TransportError::Malformed)?;
+        let reached = memory.reaches(request.memory, u64::from(request.bytes))?;
+        Ok(reached.then_some(memory))
+    }
+
+    /// Puts what a read asks for into the client's memory.
+    pub(super) fn put(&mut self, request: &DataRequest, segment: Segment<'_>, stat: ObjectStat) -> Result<()> {
+        let (Segment::File { bytes, .. } | Segment::Hole { bytes }) = segment;
+        let socket = self.socket;
+        let Some(memory) = self.named_memory(request)? else { return self.refuse(request, &Error::NotSupported) };
+        let moved = if bytes == 0 { Moved::Done } else { memory.put(socket, segment, request.memory)? };
+        self.count_transfers();
+        match moved {
+            Moved::Done => {
+                AtomicCounters::add(&self.node.counters.read_rdma_bytes, bytes);
+                let bulk_bytes = u32::try_from(bytes).unwrap_or(request.bytes);
+                socket.send_all(&DataReply { bulk_bytes, ..reply_with(request, stat) }.encode())
+            }
+            Moved::Failed(errno) => self.refuse(request, &Error::Device(errno.raw_os_error())),
+        }
+    }
+
+    /// Gets what a write brings out of the client's memory. `None`: there is no way to that memory.
+    pub(super) fn get(&mut self, request: &DataRequest, plan: WritePlan<'_>) -> Result<Option<Moved>> {
+        let socket = self.socket;
+        let Some(memory) = self.named_memory(request)? else { return Ok(None) };
+        let moved = memory.get(socket, request.memory, plan, request.bytes)?;
+        self.count_transfers();
+        Ok(Some(moved))
+    }
+
+    fn count_transfers(&mut self) {
+        let Some(memory) = &mut self.client_memory else { return };
+        let (done, counters) = (memory.take_transfers(), &self.node.counters);
+        AtomicCounters::add(&counters.rdma_puts, done.puts);
+        AtomicCounters::add(&counters.rdma_gets, done.gets);
+        AtomicCounters::add(&counters.rdma_flushes, done.flushes);
+    }
+
+    /// Whether the object's bytes go by RDMA.
+    pub(super) fn is_rdma(request: &DataRequest) -> bool {
+        request.memory.key != 0
+    }
+}

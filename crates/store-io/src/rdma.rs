@@ -1,0 +1,180 @@
+//! Moves bytes between objects and the memory of a client: the server's side of RDMA.
+//!
+//! Sketch, per request of `n` pieces (docs/rdma.md):
+//!
+//! | direction | calls | copies |
+//! | --- | --- | --- |
+//! | read | `n` times `pread` into a slot and a put; one flush | 1 |
+//! | write | `n` times a get into a slot and `pwrite` | 1 |
+//!
+//! There are [`SLOTS`] slots, so that while one piece is on its way the next is read, or the last one written.
+
+use crate::executor::{Moved, read_all, write_all};
+use crate::store::{Segment, WritePlan};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use weft_protocol::data::BulkDescriptor;
+use weft_transport::{LOOK_BEFORE_SLEEP, Result, Socket, TransportError};
+use weft_ucx::{Liveness, Mover};
+
+/// Slots of one connection.
+const SLOTS: usize = 4;
+/// Bytes of a piece, unless `WEFT_RDMA_PIECE_KIB` says otherwise.
+const PIECE_BYTES: usize = 256 << 10;
+const PIECE_BYTES_MAX: usize = 16 << 20;
+/// How long a transfer is looked at before its thread sleeps.
+const LOOK: Duration = LOOK_BEFORE_SLEEP;
+
+/// What was done since it was asked for last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Transfers {
+    pub puts: u64,
+    pub gets: u64,
+    pub flushes: u64,
+}
+
+/// The way to one client's memory.
+#[derive(Debug)]
+pub struct ClientMemory {
+    mover: Mover,
+    piece_bytes: usize,
+    /// Numbers of memory that was shown and cannot be reached from here.
+    beyond_reach: HashSet<u32>,
+    transfers: Transfers,
+}
+
+impl ClientMemory {
+    /// The way to the client at this address, over whose socket its requests come.
+    pub fn open(address: &[u8], socket: &Socket) -> weft_ucx::Result<Self> {
+        // Inside a machine shared memory is worth more than UCX's own watch: the socket tells when the client is gone.
+        let liveness = if socket.is_local() { Liveness::Caller } else { Liveness::Endpoint };
+        let mover = Mover::connect(address, liveness)?;
+        let (beyond_reach, transfers) = (HashSet::new(), Transfers::default());
+        Ok(Self { mover, piece_bytes: piece_bytes(), beyond_reach, transfers })
+    }
+
+    /// Takes note of memory that the client shows. An error: of more than it may.
+    pub fn show(&mut self, memory: BulkDescriptor, bytes: u64, packed_key: &[u8]) -> Result<()> {
+        self.hide(memory.key)?;
+        match self.mover.learn(memory.key, memory.address, bytes, packed_key) {
+            Ok(()) => Ok(()),
+            Err(weft_ucx::Error::Foreign) => Err(TransportError::Malformed),
+            Err(error) => {
+                tracing::debug!(%error, "memory that a client shows cannot be reached");
+                if self.beyond_reach.len() >= weft_ucx::REGIONS_MAX {
+                    return Err(TransportError::Malformed);
+                }
+                self.beyond_reach.insert(memory.key);
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets memory that the client does not show any more.
+    pub fn hide(&mut self, number: u32) -> Result<()> {
+        self.beyond_reach.remove(&number);
+        Ok(self.mover.forget(number)?)
+    }
+
+    /// Whether these bytes can be reached. An error: the client never showed them.
+    pub fn reaches(&self, memory: BulkDescriptor, bytes: u64) -> Result<bool> {
+        if self.beyond_reach.contains(&memory.key) || memory.memory_type != 0 {
+            return Ok(false);
+        }
+        if self.mover.knows(memory.key, memory.address, bytes) { Ok(true) } else { Err(TransportError::Malformed) }
+    }
+
+    /// What was done since it was asked last.
+    pub fn take_transfers(&mut self) -> Transfers {
+        std::mem::take(&mut self.transfers)
+    }
+
+    /// Puts a segment into the client's memory. When this returns, it is there. A file that became shorter meanwhile is
+    /// filled up with zeros.
+    pub fn put(&mut self, socket: &Socket, segment: Segment<'_>, memory: BulkDescriptor) -> Result<Moved> {
+        let (Segment::File { bytes, .. } | Segment::Hole { bytes }) = segment;
+        self.mover.reserve_slots(SLOTS, self.piece_bytes)?;
+        let mut failed = None;
+        for (number, (at, count)) in pieces(bytes, self.piece_bytes).enumerate() {
+            let slot = number % SLOTS;
+            self.mover.wait(slot, socket.as_fd(), LOOK)?;
+            let place = slot_of(&mut self.mover, slot, count)?;
+            match segment {
+                Segment::Hole { .. } => place.fill(0),
+                Segment::File { file, offset, .. } => {
+                    if let Err(errno) = read_all(file, place, offset + at) {
+                        failed = Some(errno);
+                        break;
+                    }
+                }
+            }
+            self.mover.put(slot, count, memory.key, memory.address + at)?;
+            self.transfers.puts += 1;
+        }
+        // Also after an error: the memory is the client's again when it is answered.
+        self.mover.flush(socket.as_fd(), LOOK)?;
+        self.transfers.flushes += 1;
+        for slot in 0..SLOTS {
+            self.mover.wait(slot, socket.as_fd(), LOOK)?;
+        }
+        Ok(failed.map_or(Moved::Done, Moved::Failed))
+    }
+
+    /// Gets `bytes` out of the client's memory into the file. When this returns the memory is used no more.
+    pub fn get(&mut self, socket: &Socket, memory: BulkDescriptor, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
+        // What is appended in two calls could have another's between them: it comes by the stream.
+        let offset = plan.offset.ok_or(TransportError::Malformed)?;
+        self.mover.reserve_slots(SLOTS, self.piece_bytes)?;
+        let mut failed: Option<Errno> = None;
+        let mut ahead = pieces(u64::from(bytes), self.piece_bytes).enumerate();
+        for (number, (at, count)) in pieces(u64::from(bytes), self.piece_bytes).enumerate() {
+            let begun = if number == 0 { SLOTS } else { 1 };
+            // After an error no more is fetched; what is on its way has to arrive.
+            for (next, (at, count)) in ahead.by_ref().take(if failed.is_none() { begun } else { 0 }) {
+                self.mover.get(next % SLOTS, count, memory.key, memory.address + at)?;
+                self.transfers.gets += 1;
+            }
+            let slot = number % SLOTS;
+            self.mover.wait(slot, socket.as_fd(), LOOK)?;
+            if failed.is_none() {
+                failed = write_all(plan, slot_of(&mut self.mover, slot, count)?, offset + at).err();
+            }
+        }
+        Ok(failed.map_or(Moved::Done, Moved::Failed))
+    }
+}
+
+/// The first bytes of a slot that is ours.
+fn slot_of(mover: &mut Mover, slot: usize, count: usize) -> Result<&mut [u8]> {
+    mover.slot(slot).and_then(|bytes| bytes.get_mut(..count)).ok_or(TransportError::Malformed)
+}
+
+/// Places and lengths of the pieces of so many bytes.
+fn pieces(bytes: u64, piece_bytes: usize) -> impl Iterator<Item = (u64, usize)> {
+    let step = piece_bytes as u64;
+    (0..bytes.div_ceil(step)).map(move |number| {
+        let at = number * step;
+        (at, usize::try_from((bytes - at).min(step)).unwrap_or(piece_bytes))
+    })
+}
+
+fn piece_bytes() -> usize {
+    let said = std::env::var("WEFT_RDMA_PIECE_KIB").ok().and_then(|text| text.parse::<usize>().ok());
+    said.map_or(PIECE_BYTES, |kib| kib.saturating_mul(1024).clamp(4096, PIECE_BYTES_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_all_bytes_once() {
+        let lengths = |bytes| pieces(bytes, 100).collect::<Vec<_>>();
+        assert_eq!(lengths(0), []);
+        assert_eq!(lengths(1), [(0, 1)]);
+        assert_eq!(lengths(100), [(0, 100)]);
+        assert_eq!(lengths(250), [(0, 100), (100, 100), (200, 50)]);
+    }
+}

@@ -1,0 +1,529 @@
+//! File data by RDMA: the server moves the bytes into and out of our memory (docs/rdma.md).
+//!
+//! Sketch, per request: one message each way. *Static*: the bytes lie in a registered buffer of the connection, and are
+//! copied out of it or into it; larger requests are cut into parts of [`PART_BYTES`], sent ahead, so that one part is
+//! copied while the next is moved. *Dynamic*: no copy; the caller's memory is registered for the call, and shown to the
+//! server with one message more when it is new.
+//!
+//! A write that was started from given memory, and what is asked for ahead, likewise: the one from the memory or
+//! through the buffer, the other in the buffer until it is taken.
+//!
+//! What the server cannot reach ([`weft_protocol::Error::NotSupported`]) goes by the socket from then on. After any
+//! other failure the way to our memory is ended before that is the caller's again.
+
+mod asked;
+mod line;
+mod settings;
+mod staging;
+
+pub use settings::{DIRECT_FROM_BYTES, RdmaSettings, Registration};
+
+use crate::bulk::{Ahead, BulkConnection, Carrier, NotStarted, Passed};
+use crate::{Result, Socket, SocketBulk, TransportError};
+use asked::Asked;
+use line::Line;
+use staging::Staging;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES};
+use weft_protocol::{Error, limits};
+use weft_ucx::{Receiver, Region};
+
+/// Bytes of one part of what goes through the connection's buffer.
+const PART_BYTES: usize = 1 << 20;
+/// What is asked for ahead, and written behind.
+const AHEAD: Ahead = Ahead { turn_bytes: 1 << 20, bytes: 4 << 20 };
+
+/// What was done, for people and tests.
+#[derive(Debug, Default)]
+pub struct RdmaCounters {
+    /// Requests whose bytes the server moved; each is one message each way.
+    pub requests: AtomicU64,
+    /// Messages that told of memory.
+    pub shown: AtomicU64,
+    /// Bytes that were copied into or out of the connections' buffers.
+    pub copied_bytes: AtomicU64,
+    /// Requests that went through the connection's buffer because memory could not be registered.
+    pub not_registered: AtomicU64,
+}
+
+/// What became of asking a server for RDMA.
+#[derive(Debug)]
+pub enum Opened {
+    Rdma(Box<RdmaBulk>),
+    /// It cannot, or we cannot, for this reason. The connection is in order.
+    Refused(Socket, String),
+}
+
+/// File data by RDMA beside a socket.
+#[derive(Debug)]
+pub struct RdmaBulk {
+    // In this order: the way to the memory ends before the memory goes.
+    receiver: Receiver,
+    staging: Staging,
+    sockets: SocketBulk,
+    line: Line,
+    settings: RdmaSettings,
+    counters: Arc<RdmaCounters>,
+    /// Whether the server can reach our memory.
+    reached: bool,
+    started: VecDeque<Started>,
+    asked: Asked,
+}
+
+/// A write on its way.
+#[derive(Debug)]
+struct Started {
+    request: DataRequest,
+    /// Where it is, unless the receiver has it.
+    memory: Option<Vec<u8>>,
+    replies_left: usize,
+    /// What the replies so far come to.
+    reply: DataReply,
+}
+
+impl RdmaBulk {
+    /// Asks the server over a socket whose handshake is done.
+    pub fn open(socket: Socket, settings: RdmaSettings, counters: Arc<RdmaCounters>) -> Result<Opened> {
+        let made = Receiver::new().and_then(|receiver| Ok((receiver.address()?, receiver)));
+        let (address, receiver) = match made {
+            Ok((address, receiver)) if address.len() <= limits::RDMA_ADDRESS_BYTES_MAX => (address, receiver),
+            Ok((address, _)) => {
+                let reason = format!("UCX has an address of {} bytes: name fewer devices", address.len());
+                return Ok(Opened::Refused(socket, reason));
+            }
+            Err(error) => return Ok(Opened::Refused(socket, error.to_string())),
+        };
+        let bytes = u32::try_from(address.len()).unwrap_or(u32::MAX);
+        let request = DataRequest::about_nothing(DataOperation::OpenRdma, bytes);
+        socket.send_all_with(&request.encode(), &address)?;
+        let mut header = [0; REPLY_BYTES];
+        socket.receive_exact(&mut header)?;
+        let reply = DataReply::decode(&header).map_err(|_| TransportError::Malformed)?;
+        if reply.result().is_err() {
+            let reason = "the server has no UCX, or cannot reach this process by it (weft status -v)";
+            return Ok(Opened::Refused(socket, reason.to_owned()));
+        }
+        let line = Line::new(settings.look, Arc::clone(&counters));
+        let (staging, sockets) = (Staging::default(), SocketBulk::streaming(socket));
+        let (started, asked) = (VecDeque::new(), Asked::default());
+        Ok(Opened::Rdma(Box::new(Self {
+            receiver,
+            staging,
+            sockets,
+            line,
+            settings,
+            counters,
+            reached: true,
+            started,
+            asked,
+        })))
+    }
+
+    /// Whatever failed, nobody reaches our memory any more, and the connection is of no more use.
+    fn settled<T>(&mut self, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            self.receiver.revoke();
+            self.sockets.socket().shutdown();
+        }
+        result
+    }
+
+    /// Sees that the connection's buffer can hold so many bytes at once, as far as it may and can. Only when it is
+    /// empty: whoever needs more has to wait for that.
+    fn grow(&mut self, bytes: usize) -> Result<()> {
+        let bytes_max = self.settings.buffer_bytes_max;
+        if !self.staging.is_to_grow(bytes, bytes_max) {
+            return Ok(());
+        }
+        let mut wanted = Staging::grown_bytes(bytes, bytes_max);
+        loop {
+            match Region::allocate(wanted).and_then(|region| Ok((region.packed_key()?, region))) {
+                Ok((key, region)) => {
+                    let old = self.staging.number;
+                    let socket = self.sockets.socket();
+                    let number = self.line.show(socket, region.address(), region.bytes() as u64, &key)?;
+                    if old != 0 {
+                        self.line.hide(socket, old)?;
+                    }
+                    self.staging.replace(region, number);
+                    return Ok(());
+                }
+                // What may be locked in memory is used up: less will do.
+                Err(_) if wanted / 2 >= PART_BYTES.min(bytes) && wanted / 2 > self.staging.bytes() => wanted /= 2,
+                Err(_) if self.staging.bytes() > 0 => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn part_bytes(&self) -> usize {
+        self.staging.bytes().min(PART_BYTES)
+    }
+
+    fn place(&self, at: usize) -> BulkDescriptor {
+        BulkDescriptor { address: self.staging.address(at), key: self.staging.number, memory_type: 0 }
+    }
+
+    fn note_copied(&self, bytes: usize) {
+        self.counters.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn drain(&mut self) -> Result<()> {
+        while let Some((_, result)) = self.finish() {
+            result?;
+        }
+        self.discard()
+    }
+
+    /// Whether a request goes by RDMA at all.
+    fn moves(&self, request: &DataRequest) -> bool {
+        let moved = matches!(request.operation, DataOperation::Read | DataOperation::Write);
+        self.reached && moved && request.bytes > 0
+    }
+
+    fn is_direct(&self, bytes: usize) -> bool {
+        bytes >= self.settings.direct_from_bytes()
+    }
+
+    /// A read into the caller's own memory. `None`: that could not be registered.
+    fn read_direct(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<Option<DataReply>> {
+        let Self { receiver, line, sockets, .. } = self;
+        let socket = sockets.socket();
+        let bytes = into.len() as u64;
+        let lent = receiver.lend(into, |receiver, lent| {
+            let (address, key) = (lent.address(), lent.packed_key()?);
+            let number = line.number_of(socket, address, bytes, &key)?;
+            line.send(socket, request, BulkDescriptor { address, key: number, memory_type: 0 })?;
+            line.reply(socket, receiver)
+        });
+        self.registered(lent)
+    }
+
+    /// The same for a write.
+    fn write_direct(&mut self, request: &DataRequest, from: &[u8]) -> Result<Option<DataReply>> {
+        let Self { receiver, line, sockets, .. } = self;
+        let socket = sockets.socket();
+        let lent = receiver.lend_to_read(from, |receiver, lent| {
+            let (address, key) = (lent.address(), lent.packed_key()?);
+            let number = line.number_of(socket, address, from.len() as u64, &key)?;
+            line.send(socket, request, BulkDescriptor { address, key: number, memory_type: 0 })?;
+            line.reply(socket, receiver)
+        });
+        self.registered(lent)
+    }
+
+    fn registered(&mut self, lent: weft_ucx::Result<Result<DataReply>>) -> Result<Option<DataReply>> {
+        match lent {
+            Ok(result) => result.map(Some),
+            Err(weft_ucx::Error::Failed { .. }) => {
+                self.counters.not_registered.fetch_add(1, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends the next part of a request, if the buffer has a place for it. `from`: what it is to hold.
+    fn send_part(&mut self, request: &DataRequest, done: usize, from: Option<&[u8]>) -> Result<Option<(usize, usize)>> {
+        let bytes = (request.bytes as usize - done).min(self.part_bytes());
+        let Some(at) = self.staging.take(bytes).filter(|_| bytes > 0) else { return Ok(None) };
+        if let Some(from) = from {
+            let part = from.get(done..done + bytes).ok_or(TransportError::Malformed)?;
+            if !self.staging.copy_in(at, part) {
+                return Err(TransportError::Malformed);
+            }
+            self.note_copied(bytes);
+        }
+        self.line.send(self.sockets.socket(), &part_of(request, done, bytes), self.place(at))?;
+        Ok(Some((at, bytes)))
+    }
+
+    fn read_staged(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
+        self.grow(into.len())?;
+        let (mut sent, mut done, mut waiting) = (0, 0, VecDeque::new());
+        let (mut total, mut has_ended) = (DataReply::default(), false);
+        loop {
+            while sent < into.len()
+                && !has_ended
+                && let Some((at, bytes)) = self.send_part(request, sent, None)?
+            {
+                waiting.push_back((at, bytes));
+                sent += bytes;
+            }
+            let Some((at, bytes)) = waiting.pop_front() else { return Ok(total) };
+            let reply = self.line.reply(self.sockets.socket(), &self.receiver)?;
+            if !has_ended {
+                let count = reply.bulk_bytes as usize;
+                let place = into.get_mut(done..done + count).filter(|_| count <= bytes);
+                if !self.staging.copy_out(at, place.ok_or(TransportError::Malformed)?) {
+                    return Err(TransportError::Malformed);
+                }
+                self.note_copied(count);
+                done += count;
+                total = joined(total, reply);
+                // What came behind a part that is not whole is no part of what is read.
+                has_ended = count < bytes;
+            }
+            self.staging.give_back();
+        }
+    }
+
+    fn write_staged(&mut self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
+        self.grow(from.len())?;
+        let (mut sent, mut waiting, mut total) = (0, 0, DataReply::default());
+        loop {
+            while sent < from.len()
+                && total.status == 0
+                && let Some((_, bytes)) = self.send_part(request, sent, Some(from))?
+            {
+                waiting += 1;
+                sent += bytes;
+            }
+            if waiting == 0 {
+                return Ok(total);
+            }
+            total = joined(total, self.line.reply(self.sockets.socket(), &self.receiver)?);
+            self.staging.give_back();
+            waiting -= 1;
+        }
+    }
+
+    /// Sends a write from given memory: from there, or through the buffer. What was sent is noted also after an error.
+    fn begin(&mut self, request: &DataRequest, mut from: Vec<u8>) -> std::result::Result<(), NotStarted> {
+        let bytes = request.bytes as usize;
+        if self.settings.registration != Registration::Static && from.len() >= bytes {
+            from = match self.begin_given(request, from) {
+                Ok(()) => return Ok(()),
+                Err(NotStarted { memory, error: TransportError::Rdma(weft_ucx::Error::Failed { .. }) }) => memory,
+                Err(failed) => return Err(failed),
+            };
+        }
+        match self.begin_staged(request, &from) {
+            Ok((replies_left, reply)) => {
+                self.started.push_back(Started { request: *request, memory: Some(from), replies_left, reply });
+                Ok(())
+            }
+            Err(error) => Err(NotStarted { memory: from, error }),
+        }
+    }
+
+    fn begin_given(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted> {
+        let Self { receiver, line, sockets, .. } = self;
+        let bytes = from.len() as u64;
+        let lent = match receiver.give(from) {
+            Ok(lent) => lent,
+            Err((memory, error)) => {
+                self.counters.not_registered.fetch_add(1, Ordering::Relaxed);
+                return Err(NotStarted { memory, error: error.into() });
+            }
+        };
+        let sent = lent.packed_key().map_err(TransportError::from).and_then(|key| {
+            let number = line.number_of(sockets.socket(), lent.address(), bytes, &key)?;
+            let memory = BulkDescriptor { address: lent.address(), key: number, memory_type: 0 };
+            line.send(sockets.socket(), request, memory)
+        });
+        let reply = DataReply::default();
+        // Also after an error: it comes to whoever waits for it, in its turn.
+        self.started.push_back(Started { request: *request, memory: None, replies_left: 1, reply });
+        let _ = self.settled(sent);
+        Ok(())
+    }
+
+    /// Sends all parts; the replies that are left, and what those that had to come first say.
+    fn begin_staged(&mut self, request: &DataRequest, from: &[u8]) -> Result<(usize, DataReply)> {
+        let bytes = request.bytes as usize;
+        let from = from.get(..bytes).ok_or(TransportError::Malformed)?;
+        if self.started.iter().all(|started| started.replies_left == 0) {
+            self.grow(bytes.max(self.in_flight_bytes()))?;
+        }
+        let (mut sent, mut left, mut reply) = (0, 0, DataReply::default());
+        while sent < bytes {
+            if let Some((_, part)) = self.send_part(request, sent, Some(from))? {
+                left += 1;
+                sent += part;
+            } else if self.is_awaited() {
+                self.collect()?;
+            } else {
+                // All that is in the buffer is of this write.
+                reply = joined(reply, self.line.reply(self.sockets.socket(), &self.receiver)?);
+                self.staging.give_back();
+                left -= 1;
+            }
+        }
+        Ok((left, reply))
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.started.iter().any(|started| started.replies_left > 0)
+    }
+
+    /// Takes the next reply to a write that was started.
+    fn collect(&mut self) -> Result<()> {
+        let Some(oldest) = self.started.iter_mut().find(|started| started.replies_left > 0) else { return Ok(()) };
+        let reply = self.line.reply(self.sockets.socket(), &self.receiver)?;
+        oldest.reply = joined(oldest.reply, reply);
+        oldest.replies_left -= 1;
+        if oldest.memory.is_some() {
+            self.staging.give_back();
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest write; one that the server could not get goes by the socket.
+    fn settle_oldest(&mut self) -> Result<DataReply> {
+        while self.started.front().is_some_and(|oldest| oldest.replies_left > 0) {
+            self.collect()?;
+        }
+        let reply = self.started.front().map(|oldest| oldest.reply).unwrap_or_default();
+        if reply.result().err() == Some(Error::NotSupported) {
+            self.reached = false;
+            while self.is_awaited() {
+                self.collect()?;
+            }
+        }
+        Ok(reply)
+    }
+}
+
+/// The part of a request that starts behind `done` bytes of it.
+fn part_of(request: &DataRequest, done: usize, bytes: usize) -> DataRequest {
+    let bytes = u32::try_from(bytes).unwrap_or(request.bytes);
+    DataRequest { offset: request.offset + done as u64, bytes, ..*request }
+}
+
+/// The reply to a request whose parts had these: the first error, and all bytes.
+fn joined(so_far: DataReply, next: DataReply) -> DataReply {
+    let status = if so_far.status == 0 { next.status } else { so_far.status };
+    let bulk_bytes = so_far.bulk_bytes + next.bulk_bytes;
+    DataReply { status, bulk_bytes, written_bytes: so_far.written_bytes + next.written_bytes, ..next }
+}
+
+impl BulkConnection for RdmaBulk {
+    fn read(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
+        let into = into.get_mut(..request.bytes as usize).ok_or(TransportError::Malformed)?;
+        self.drain()?;
+        if self.moves(request) {
+            let mut reply = None;
+            if self.is_direct(into.len()) {
+                let read = self.read_direct(request, into);
+                reply = self.settled(read)?;
+            }
+            let reply = match reply {
+                Some(reply) => reply,
+                None => {
+                    let read = self.read_staged(request, into);
+                    self.settled(read)?
+                }
+            };
+            if reply.result().err() != Some(Error::NotSupported) {
+                return Ok(reply);
+            }
+            self.reached = false;
+        }
+        self.sockets.read(request, into)
+    }
+
+    fn write(&mut self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
+        self.drain()?;
+        if self.moves(request) {
+            let from = from.get(..request.bytes as usize).ok_or(TransportError::Malformed)?;
+            let mut reply = None;
+            if self.is_direct(from.len()) {
+                let written = self.write_direct(request, from);
+                reply = self.settled(written)?;
+            }
+            let reply = match reply {
+                Some(reply) => reply,
+                None => {
+                    let written = self.write_staged(request, from);
+                    self.settled(written)?
+                }
+            };
+            if reply.result().err() != Some(Error::NotSupported) {
+                return Ok(reply);
+            }
+            self.reached = false;
+        }
+        self.sockets.write(request, from)
+    }
+
+    fn ask(&mut self, request: &DataRequest) -> Result<()> {
+        if !self.reached {
+            return self.sockets.ask(request);
+        }
+        self.grow(AHEAD.bytes as usize + AHEAD.turn_bytes as usize)?;
+        self.asked.push(request, self.part_bytes());
+        let sent = self.send_asked();
+        self.settled(sent)
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> Result<usize> {
+        if !self.reached {
+            return self.sockets.receive(into);
+        }
+        let taken = self.receive_asked(into);
+        self.settled(taken)
+    }
+
+    fn discard(&mut self) -> Result<()> {
+        self.sockets.discard()?;
+        let discarded = self.discard_asked();
+        self.settled(discarded)
+    }
+
+    fn ahead(&self) -> Ahead {
+        if self.reached { AHEAD } else { self.sockets.ahead() }
+    }
+
+    fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted> {
+        if !self.moves(request) {
+            // Their replies would come between those of the others.
+            if let Err(error) = self.drain() {
+                return Err(NotStarted { memory: from, error });
+            }
+            return self.sockets.start_write(request, from);
+        }
+        match self.begin(request, from) {
+            Err(NotStarted { memory, error }) => {
+                let error = self.settled::<()>(Err(error)).err().unwrap_or(TransportError::Malformed);
+                Err(NotStarted { memory, error })
+            }
+            begun => begun,
+        }
+    }
+
+    fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {
+        if self.started.is_empty() {
+            return self.sockets.finish();
+        }
+        let settled = self.settle_oldest();
+        let settled = self.settled(settled);
+        let Started { request, memory, .. } = self.started.pop_front()?;
+        let memory = match memory {
+            Some(memory) => memory,
+            None => self.receiver.take_back(settled.is_ok())?,
+        };
+        let unreached = matches!(&settled, Ok(reply) if reply.result().err() == Some(Error::NotSupported));
+        let result = if unreached { self.sockets.write(&request, &memory) } else { settled };
+        Some((memory, result))
+    }
+
+    fn outstanding(&self) -> usize {
+        self.started.len() + self.asked.outstanding() + self.sockets.outstanding()
+    }
+
+    fn in_flight_bytes(&self) -> usize {
+        AHEAD.bytes as usize
+    }
+
+    fn descriptor(&mut self, request: &DataRequest) -> Result<(DataReply, Passed)> {
+        self.drain()?;
+        self.sockets.descriptor(request)
+    }
+
+    fn carrier(&self) -> Carrier {
+        if self.reached { Carrier::Rdma } else { self.sockets.carrier() }
+    }
+}

@@ -1,0 +1,125 @@
+//! Bytes that were asked for ahead: they wait in the connection's buffer until somebody takes them.
+
+use super::{RdmaBulk, part_of};
+use crate::{Result, TransportError};
+use std::collections::VecDeque;
+use weft_protocol::data::DataRequest;
+
+/// A part of what was asked for.
+#[derive(Debug)]
+struct Part {
+    request: DataRequest,
+    /// Its place in the buffer; `None`: there was none yet, and it was not sent.
+    at: Option<usize>,
+}
+
+/// A part whose reply has come.
+#[derive(Debug)]
+struct Current {
+    at: usize,
+    /// Bytes that it has, and how many of them were taken.
+    bytes: usize,
+    taken: usize,
+    /// Bytes behind them that the object does not have.
+    hole: usize,
+}
+
+/// What was asked for and was not taken.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    waiting: VecDeque<Part>,
+    current: Option<Current>,
+}
+
+impl Asked {
+    /// Adds a request, in parts of at most so many bytes.
+    pub fn push(&mut self, request: &DataRequest, part_bytes: usize) {
+        let total = request.bytes as usize;
+        let step = part_bytes.max(1);
+        let parts = (0..total).step_by(step).map(|at| part_of(request, at, (total - at).min(step)));
+        self.waiting.extend(parts.map(|request| Part { request, at: None }));
+    }
+
+    pub fn outstanding(&self) -> usize {
+        self.waiting.len() + usize::from(self.current.is_some())
+    }
+}
+
+impl RdmaBulk {
+    /// Sends what there are places for, in order.
+    pub(super) fn send_asked(&mut self) -> Result<()> {
+        for part in self.asked.waiting.iter_mut().filter(|part| part.at.is_none()) {
+            let Some(at) = self.staging.take(part.request.bytes as usize) else { break };
+            let memory = weft_protocol::data::BulkDescriptor {
+                address: self.staging.address(at),
+                key: self.staging.number,
+                memory_type: 0,
+            };
+            self.line.send(self.sockets.socket(), &part.request, memory)?;
+            part.at = Some(at);
+        }
+        Ok(())
+    }
+
+    /// Takes of the oldest part; waits for it. 0: there is none.
+    pub(super) fn receive_asked(&mut self, into: &mut [u8]) -> Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        if self.asked.current.is_none() {
+            self.begin_asked()?;
+        }
+        let Some(current) = &mut self.asked.current else { return Ok(0) };
+        let left = current.bytes - current.taken;
+        let count = into.len().min(if left > 0 { left } else { current.hole });
+        let place = into.get_mut(..count).unwrap_or_default();
+        if left > 0 {
+            if !self.staging.copy_out(current.at + current.taken, place) {
+                return Err(TransportError::Malformed);
+            }
+            current.taken += count;
+        } else {
+            place.fill(0);
+            current.hole -= count;
+        }
+        let is_taken = current.taken == current.bytes && current.hole == 0;
+        if left > 0 {
+            self.note_copied(count);
+        }
+        if is_taken {
+            self.end_current()?;
+        }
+        Ok(count)
+    }
+
+    /// Waits for the reply to the oldest part.
+    fn begin_asked(&mut self) -> Result<()> {
+        let Some(part) = self.asked.waiting.pop_front() else { return Ok(()) };
+        let at = part.at.ok_or(TransportError::Malformed)?;
+        let reply = self.line.reply(self.sockets.socket(), &self.receiver)?;
+        reply.result().map_err(TransportError::Refused)?;
+        let bytes = reply.bulk_bytes as usize;
+        let hole = (part.request.bytes as usize).checked_sub(bytes).ok_or(TransportError::Malformed)?;
+        self.asked.current = Some(Current { at, bytes, taken: 0, hole });
+        Ok(())
+    }
+
+    fn end_current(&mut self) -> Result<()> {
+        self.asked.current = None;
+        self.staging.give_back();
+        self.send_asked()
+    }
+
+    /// Takes everything and forgets it.
+    pub(super) fn discard_asked(&mut self) -> Result<()> {
+        // What was not sent is not wanted.
+        self.asked.waiting.retain(|part| part.at.is_some());
+        while self.asked.outstanding() > 0 {
+            if self.asked.current.is_none() {
+                self.begin_asked()?;
+            }
+            self.end_current()?;
+        }
+        Ok(())
+    }
+}

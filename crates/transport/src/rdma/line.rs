@@ -1,0 +1,141 @@
+//! The socket beside the transfers: requests and replies go through it, and what memory the server may reach.
+
+use super::RdmaCounters;
+use crate::{Result, Socket, TransportError};
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES, SHOWN_LENGTH_BYTES};
+use weft_protocol::limits::RDMA_REGIONS_MAX;
+use weft_ucx::Receiver;
+
+/// Pieces of callers' memory that a connection shows at a time; the one used longest ago is hidden for another. The
+/// server keeps one more: the connection's own.
+const SHOWN_MAX: usize = RDMA_REGIONS_MAX / 4;
+
+/// Memory that the server knows.
+#[derive(Debug)]
+struct Shown {
+    number: u32,
+    address: u64,
+    bytes: u64,
+    key: Vec<u8>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Line {
+    look: Duration,
+    counters: Arc<RdmaCounters>,
+    last_number: u32,
+    /// The one used last at the end.
+    shown: VecDeque<Shown>,
+}
+
+impl Line {
+    pub fn new(look: Duration, counters: Arc<RdmaCounters>) -> Self {
+        Self { look, counters, last_number: 0, shown: VecDeque::new() }
+    }
+
+    /// Sends a request whose bytes are moved into or out of this memory.
+    pub fn send(&self, socket: &Socket, request: &DataRequest, memory: BulkDescriptor) -> Result<()> {
+        self.counters.requests.fetch_add(1, Ordering::Relaxed);
+        socket.send_all(&DataRequest { memory, ..*request }.encode())
+    }
+
+    /// Waits for the next reply, while the server's transfers go on.
+    pub fn reply(&self, socket: &Socket, receiver: &Receiver) -> Result<DataReply> {
+        let (mut header, mut have) = ([0; REPLY_BYTES], 0);
+        receiver.until(socket.as_fd(), self.look, || {
+            match socket.receive_now(header.get_mut(have..).unwrap_or_default()) {
+                Ok(Some(count)) => have += count,
+                Ok(None) => {}
+                Err(error) => return Ok(Some(Err(error))),
+            }
+            Ok((have == REPLY_BYTES).then_some(Ok(())))
+        })??;
+        DataReply::decode(&header).map_err(|_| TransportError::Malformed)
+    }
+
+    /// Tells the server of memory under a new number.
+    pub fn show(&mut self, socket: &Socket, address: u64, bytes: u64, key: &[u8]) -> Result<u32> {
+        // 0 is no number.
+        self.last_number = self.last_number.checked_add(1).ok_or(TransportError::Malformed)?;
+        let number = self.last_number;
+        let body = [&bytes.to_le_bytes()[..], key].concat();
+        debug_assert_eq!(body.len(), SHOWN_LENGTH_BYTES + key.len());
+        let body_bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        let memory = BulkDescriptor { address, key: number, memory_type: 0 };
+        let request = DataRequest { memory, ..DataRequest::about_nothing(DataOperation::ShowMemory, body_bytes) };
+        socket.send_all_with(&request.encode(), &body)?;
+        self.counters.shown.fetch_add(1, Ordering::Relaxed);
+        Ok(number)
+    }
+
+    /// Tells the server that it may not use memory any more. Requests that were sent before are served before.
+    pub fn hide(&self, socket: &Socket, number: u32) -> Result<()> {
+        let memory = BulkDescriptor { address: 0, key: number, memory_type: 0 };
+        let request = DataRequest { memory, ..DataRequest::about_nothing(DataOperation::ShowMemory, 0) };
+        socket.send_all(&request.encode())
+    }
+
+    /// The number of a caller's memory; it is shown if it is not known, or is another registration now.
+    pub fn number_of(&mut self, socket: &Socket, address: u64, bytes: u64, key: &[u8]) -> Result<u32> {
+        let end = address + bytes;
+        let covers = |shown: &Shown| shown.address <= address && end <= shown.address + shown.bytes && shown.key == key;
+        if let Some(position) = self.shown.iter().rposition(covers)
+            && let Some(known) = self.shown.remove(position)
+        {
+            let number = known.number;
+            self.shown.push_back(known);
+            return Ok(number);
+        }
+        while self.shown.len() >= SHOWN_MAX {
+            let Some(oldest) = self.shown.pop_front() else { break };
+            self.hide(socket, oldest.number)?;
+        }
+        let number = self.show(socket, address, bytes, key)?;
+        self.shown.push_back(Shown { number, address, bytes, key: key.to_vec() });
+        Ok(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use weft_protocol::data::REQUEST_BYTES;
+
+    fn shown(socket: &Socket) -> (u32, u64, Vec<u8>) {
+        let mut header = [0; REQUEST_BYTES];
+        socket.receive_exact(&mut header).unwrap();
+        let request = DataRequest::decode(&header).unwrap();
+        assert_eq!(request.operation, DataOperation::ShowMemory);
+        let mut body = vec![0; request.bytes as usize];
+        socket.receive_exact(&mut body).unwrap();
+        (request.memory.key, request.memory.address, body)
+    }
+
+    #[test]
+    fn memory_is_shown_once_for_each_registration_and_the_oldest_is_hidden() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (near, far) = (Socket::from_unix(near), Socket::from_unix(far));
+        let mut line = Line::new(Duration::ZERO, Arc::default());
+        assert_eq!(line.number_of(&near, 1000, 100, b"a").unwrap(), 1);
+        assert_eq!(shown(&far), (1, 1000, [&100u64.to_le_bytes()[..], b"a"].concat()));
+        assert_eq!(line.number_of(&near, 1010, 90, b"a").unwrap(), 1, "a part of it");
+        assert_eq!(line.number_of(&near, 1010, 91, b"a").unwrap(), 2, "one byte more");
+        assert_eq!(line.number_of(&near, 1000, 100, b"b").unwrap(), 3, "registered anew");
+        assert_eq!((shown(&far).0, shown(&far).0), (2, 3));
+        for count in 3..SHOWN_MAX as u64 {
+            line.number_of(&near, 1_000_000 * count, 1, b"a").unwrap();
+            shown(&far);
+        }
+        assert_eq!(line.number_of(&near, 1000, 100, b"a").unwrap(), 1, "used last now");
+        line.number_of(&near, 5, 1, b"a").unwrap();
+        assert_eq!(shown(&far), (2, 0, Vec::new()), "hidden");
+        assert_eq!(shown(&far).1, 5);
+    }
+}
