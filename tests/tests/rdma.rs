@@ -111,3 +111,62 @@ fn every_size_goes_both_ways_with_each_registration() {
         exchange(&fs, RdmaSettings { dynamic_beyond: true, ..small }, &format!("beyond-{near}"));
     }
 }
+
+/// What one request cost: the node's transfers, and of the client requests, messages that showed memory, and bytes
+/// copied.
+#[derive(PartialEq, Eq, Debug)]
+struct Cost {
+    puts: u64,
+    gets: u64,
+    flushes: u64,
+    requests: u64,
+    shown: u64,
+    copied_bytes: u64,
+}
+
+fn cost_of(client: &Client, request: impl FnOnce()) -> Cost {
+    let (node, own) = (moved(client), client.counters());
+    request();
+    let (node_now, now) = (moved(client), client.counters());
+    assert_eq!(node_now.regions - node.regions, now.rdma_shown - own.rdma_shown);
+    Cost {
+        puts: node_now.puts - node.puts,
+        gets: node_now.gets - node.gets,
+        flushes: node_now.flushes - node.flushes,
+        requests: now.rdma_requests - own.rdma_requests,
+        shown: now.rdma_shown - own.rdma_shown,
+        copied_bytes: now.rdma_copied_bytes - own.rdma_copied_bytes,
+    }
+}
+
+/// docs/rdma.md has the table that these are the rows of.
+#[test]
+fn a_request_costs_what_was_sketched() {
+    if !is_one_of("a_request_costs_what_was_sketched") {
+        return;
+    }
+    const BYTES: usize = 4 << 20;
+    // Pieces of 256 KiB at the node, parts of 1 MiB through a connection's buffer.
+    let (pieces, parts) = (16, 4);
+    let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
+    let bytes = pattern(BYTES, 1);
+    for (registration, is_static) in [(Registration::Static, true), (Registration::Dynamic, false)] {
+        let client = client(&fs, with(registration));
+        let file = open(&client, &format!("{registration:?}"), DIRECT_WRITE);
+        let write = || write_at(&file, &bytes, 0);
+        let requests = if is_static { parts } else { 1 };
+        let copied_bytes = if is_static { BYTES as u64 } else { 0 };
+        let written = Cost { puts: 0, gets: pieces, flushes: 0, requests, shown: 1, copied_bytes };
+        assert_eq!(cost_of(&client, write), written, "the first write shows memory");
+        assert_eq!(cost_of(&client, write), Cost { shown: 0, ..written }, "the second does not");
+        file.close().unwrap();
+        let file = open(&client, &format!("{registration:?}"), DIRECT_READ);
+        let mut into = vec![0; BYTES];
+        let mut read = || assert_eq!(file.read_at(&mut into, 0).unwrap(), BYTES);
+        let shown = u64::from(!is_static);
+        let was_read = Cost { puts: pieces, gets: 0, flushes: requests, requests, shown, copied_bytes };
+        assert_eq!(cost_of(&client, &mut read), was_read);
+        assert_eq!(cost_of(&client, &mut read), Cost { shown: 0, ..was_read });
+        file.close().unwrap();
+    }
+}

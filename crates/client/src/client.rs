@@ -77,6 +77,14 @@ pub struct ClientCounters {
     /// Moved by the server into and out of our memory.
     pub rdma_read_bytes: u64,
     pub rdma_write_bytes: u64,
+    /// Requests whose bytes the server moved: a message each way.
+    pub rdma_requests: u64,
+    /// Messages that told servers of memory.
+    pub rdma_shown: u64,
+    /// Bytes copied into and out of connections' registered buffers.
+    pub rdma_copied_bytes: u64,
+    /// Requests whose memory could not be registered.
+    pub rdma_not_registered: u64,
     /// Calls to shards that were awaited.
     pub shard_calls: u64,
     /// Data requests.
@@ -189,7 +197,7 @@ impl Client {
     /// What was done so far.
     pub fn counters(&self) -> ClientCounters {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.0.counters;
+        let (counters, rdma) = (&self.0.counters, &self.0.data_way.counters);
         ClientCounters {
             descriptor_read_bytes: value(&counters.descriptor_read_bytes),
             descriptor_write_bytes: value(&counters.descriptor_write_bytes),
@@ -199,6 +207,10 @@ impl Client {
             tcp_write_bytes: value(&counters.tcp_write_bytes),
             rdma_read_bytes: value(&counters.rdma_read_bytes),
             rdma_write_bytes: value(&counters.rdma_write_bytes),
+            rdma_requests: value(&rdma.requests),
+            rdma_shown: value(&rdma.shown),
+            rdma_copied_bytes: value(&rdma.copied_bytes),
+            rdma_not_registered: value(&rdma.not_registered),
             shard_calls: value(&counters.shard_calls),
             data_requests: value(&counters.data_requests),
             recalls: value(&counters.recalls),

@@ -58,6 +58,9 @@ pub const REQUEST_BYTES: usize = 120;
 pub const REPLY_BYTES: usize = 40;
 /// Bytes of [`SharedMemory`].
 pub const SHARED_MEMORY_BYTES: usize = 24;
+/// Bytes before the address that stands behind an `OpenRdma`: the library's version, major and minor, 16 bits each.
+/// Both sides take each other's addresses and keys as they are, so both have the same.
+pub const RDMA_VERSION_BYTES: usize = 4;
 /// Bytes before the key that stands behind a `ShowMemory`: how long the memory is.
 pub const SHOWN_LENGTH_BYTES: usize = 8;
 const REQUEST_MAGIC: [u8; 2] = *b"WD";
@@ -87,7 +90,8 @@ pub enum DataOperation {
     OpenPipe = 8,
     /// As `Read`, but the bytes are in the pipe before the reply comes; no more are asked for than have room.
     ReadPiped = 9,
-    /// The client's address for transfers that the server makes stands behind the request. Refused where it cannot.
+    /// The client's address for transfers that the server makes, and before it [`RDMA_VERSION_BYTES`], stand behind the
+    /// request. Refused where it cannot.
     OpenRdma = 10,
     /// Memory that the server may reach: `memory` has its address and number; its length ([`SHOWN_LENGTH_BYTES`]) and
     /// packed key stand behind the request. Without bytes behind it: it may not any more. Has no reply.
@@ -213,7 +217,9 @@ impl DataRequest {
         let bytes = self.bytes as usize;
         match self.operation {
             DataOperation::Share => bytes == SHARED_MEMORY_BYTES,
-            DataOperation::OpenRdma => (1..=RDMA_ADDRESS_BYTES_MAX).contains(&bytes),
+            DataOperation::OpenRdma => {
+                (RDMA_VERSION_BYTES + 1..=RDMA_VERSION_BYTES + RDMA_ADDRESS_BYTES_MAX).contains(&bytes)
+            }
             DataOperation::ShowMemory => {
                 bytes == 0 || (SHOWN_LENGTH_BYTES..=SHOWN_LENGTH_BYTES + RDMA_KEY_BYTES_MAX).contains(&bytes)
             }

@@ -173,7 +173,7 @@ proptest! {
             && end.is_some_and(|end| end <= FILE_BYTES_MAX)
             && match operation {
                 DataOperation::Share => bytes as usize == SHARED_MEMORY_BYTES,
-                DataOperation::OpenRdma => (1..=RDMA_ADDRESS_BYTES_MAX).contains(&(bytes as usize)),
+                DataOperation::OpenRdma => (5..=4 + RDMA_ADDRESS_BYTES_MAX).contains(&(bytes as usize)),
                 DataOperation::ShowMemory => bytes == 0 || (8..=8 + RDMA_KEY_BYTES_MAX).contains(&(bytes as usize)),
                 _ => true,
             };

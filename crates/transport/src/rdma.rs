@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES};
 use weft_protocol::{Error, limits};
-use weft_ucx::{Receiver, Region};
+use weft_ucx::{Library, Receiver, Region};
 
 /// Bytes of one part of what goes through the connection's buffer.
 const PART_BYTES: usize = 1 << 20;
@@ -86,23 +86,28 @@ struct Started {
 impl RdmaBulk {
     /// Asks the server over a socket whose handshake is done.
     pub fn open(socket: Socket, settings: RdmaSettings, counters: Arc<RdmaCounters>) -> Result<Opened> {
-        let made = Receiver::new().and_then(|receiver| Ok((receiver.address()?, receiver)));
-        let (address, receiver) = match made {
-            Ok((address, receiver)) if address.len() <= limits::RDMA_ADDRESS_BYTES_MAX => (address, receiver),
-            Ok((address, _)) => {
+        let made = Library::get().and_then(|library| {
+            let receiver = Receiver::new()?;
+            Ok((library.wire_version(), receiver.address()?, receiver))
+        });
+        let (version, address, receiver) = match made {
+            Ok(made) if made.1.len() <= limits::RDMA_ADDRESS_BYTES_MAX => made,
+            Ok((_, address, _)) => {
                 let reason = format!("UCX has an address of {} bytes: name fewer devices", address.len());
                 return Ok(Opened::Refused(socket, reason));
             }
             Err(error) => return Ok(Opened::Refused(socket, error.to_string())),
         };
-        let bytes = u32::try_from(address.len()).unwrap_or(u32::MAX);
+        let told = [&version[..], &address].concat();
+        let bytes = u32::try_from(told.len()).unwrap_or(u32::MAX);
         let request = DataRequest::about_nothing(DataOperation::OpenRdma, bytes);
-        socket.send_all_with(&request.encode(), &address)?;
+        socket.send_all_with(&request.encode(), &told)?;
         let mut header = [0; REPLY_BYTES];
         socket.receive_exact(&mut header)?;
         let reply = DataReply::decode(&header).map_err(|_| TransportError::Malformed)?;
         if reply.result().is_err() {
-            let reason = "the server has no UCX, or cannot reach this process by it (weft status -v)";
+            let reason =
+                "the node has no UCX of this version, or cannot reach this process by it (`weft status -v` says why)";
             return Ok(Opened::Refused(socket, reason.to_owned()));
         }
         let line = Line::new(settings.look, Arc::clone(&counters));

@@ -76,6 +76,13 @@ impl Library {
         self.version
     }
 
+    /// What the other side has to have too: major and minor number, as bytes of a message.
+    pub fn wire_version(&self) -> [u8; 4] {
+        let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes();
+        let ([a, b], [c, d]) = (short(self.version.major), short(self.version.minor));
+        [a, b, c, d]
+    }
+
     /// Fails in a child of the process that loaded the library.
     pub(crate) fn check_process(&self) -> Result<()> {
         if self.process == std::process::id() { Ok(()) } else { Err(Error::Forked) }

@@ -4,6 +4,7 @@
 //! with a role. Where there is no UCX the tests say so and pass.
 
 #![expect(unsafe_code, reason = "a test forks")]
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use rustix::fd::AsFd;
 use std::io::{Read, Write};

@@ -9,4 +9,5 @@ mod data;
 mod handshakes;
 mod keys;
 mod messages;
+mod rdma;
 mod scene;

@@ -4,7 +4,8 @@
 use super::{DataConnection, reply_with};
 use crate::state::{AtomicCounters, lock};
 use weft_protocol::Error;
-use weft_protocol::data::{DataReply, DataRequest, SHOWN_LENGTH_BYTES};
+use weft_protocol::data::{DataReply, DataRequest, RDMA_VERSION_BYTES, SHOWN_LENGTH_BYTES};
+use weft_protocol::handshake::KeyName;
 use weft_store_io::executor::Moved;
 use weft_store_io::rdma::ClientMemory;
 use weft_store_io::{ObjectStat, Segment, WritePlan};
@@ -16,12 +17,11 @@ impl DataConnection<'_> {
     pub(super) fn open_rdma(&mut self, request: &DataRequest) -> Result<()> {
         let mut address = vec![0; request.bytes as usize];
         self.socket.receive_exact(&mut address)?;
-        let opened = Library::get().and_then(|library| Ok((library, ClientMemory::open(&address, self.socket)?)));
-        let (memory, said) = match opened {
-            Ok((library, memory)) => (Some(memory), format!("UCX {}", library.version())),
-            Err(error) => {
-                tracing::warn!(peer = self.socket.peer_text(), %error, "a client's file data goes by its socket");
-                (None, error.to_string())
+        let (memory, said) = match self.way_to_client(&address) {
+            Ok((memory, said)) => (Some(memory), said),
+            Err(reason) => {
+                tracing::warn!(peer = self.socket.peer_text(), reason, "a client's file data goes by its socket");
+                (None, reason)
             }
         };
         *lock(&self.node.rdma) = said;
@@ -32,6 +32,27 @@ impl DataConnection<'_> {
             DataReply::failed(request.id, &Error::NotSupported)
         };
         self.socket.send_all(&reply.encode())
+    }
+
+    /// The way to the client, and by what; or why there is none.
+    fn way_to_client(&self, told: &[u8]) -> std::result::Result<(ClientMemory, String), String> {
+        // UCX believes what an address says, and a wrong one ends the process: only who might end it anyway may give
+        // one.
+        if let KeyName::User { .. } = self.peer.key_name {
+            return Err("clients with a user's key use sockets: UCX does not check what they say".to_owned());
+        }
+        let (version, address) = told.split_first_chunk::<RDMA_VERSION_BYTES>().ok_or("no address")?;
+        let library = Library::get().map_err(|error| error.to_string())?;
+        if *version != library.wire_version() {
+            let [a, b, c, d] = *version;
+            let (major, minor) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+            return Err(format!(
+                "a client has UCX {major}.{minor}, this node {}: they have to match",
+                library.version()
+            ));
+        }
+        let memory = ClientMemory::open(address, self.socket).map_err(|error| error.to_string())?;
+        Ok((memory, format!("UCX {}", library.version())))
     }
 
     /// Learns of memory of the client, or that it is not to be used any more.

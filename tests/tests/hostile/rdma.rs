@@ -1,0 +1,141 @@
+//! Memory that a client names for the node to move bytes into and out of: what it never showed, and who may not.
+
+use crate::connections::*;
+use crate::scene::*;
+use weft_client::Way;
+use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES};
+use weft_protocol::handshake::KeyName;
+use weft_protocol::limits::RDMA_REGIONS_MAX;
+use weft_protocol::{Error, data};
+use weft_ucx::{Library, Receiver, Region};
+
+/// A client's end, with memory to show.
+struct Memory {
+    version: [u8; 4],
+    receiver: Receiver,
+    region: Region,
+}
+
+impl Memory {
+    fn new() -> Option<Self> {
+        let made = Library::get().and_then(|library| {
+            Ok(Self { version: library.wire_version(), receiver: Receiver::new()?, region: Region::allocate(8192)? })
+        });
+        made.inspect_err(|error| println!("skipped: {error}")).ok()
+    }
+
+    fn named(&self, key: u32, from: u64) -> BulkDescriptor {
+        BulkDescriptor { address: self.region.address().wrapping_add(from), key, memory_type: 0 }
+    }
+}
+
+impl Data<'_> {
+    fn reply(&self) -> Option<DataReply> {
+        let mut header = [0; REPLY_BYTES];
+        self.socket.receive_exact(&mut header).ok()?;
+        Some(DataReply::decode(&header).expect("a reply"))
+    }
+
+    fn open_rdma(&self, version: [u8; 4], address: &[u8]) -> Result<(), Error> {
+        let told = [&version[..], address].concat();
+        let request = DataRequest::about_nothing(DataOperation::OpenRdma, u32::try_from(told.len()).expect("short"));
+        self.socket.send_all_with(&request.encode(), &told).expect("sent");
+        self.reply().expect("answered").result().map(|_| ())
+    }
+
+    fn show(&self, memory: BulkDescriptor, bytes: u64, key: &[u8]) {
+        let told = [&bytes.to_le_bytes()[..], key].concat();
+        let request = DataRequest::about_nothing(DataOperation::ShowMemory, u32::try_from(told.len()).expect("short"));
+        let sent = self.socket.send_all_with(&DataRequest { memory, ..request }.encode(), &told);
+        // The node may have hung up on what came before.
+        let _ = sent;
+    }
+
+    /// Asks for the victim's bytes in this memory. `None`: the node ended the connection.
+    fn read_into(&self, memory: BulkDescriptor) -> Option<Result<u32, Error>> {
+        let request = self.request(DataOperation::Read, 20, self.signed(self.claims()));
+        self.socket.send_all(&DataRequest { memory, ..request }.encode()).ok()?;
+        self.reply().map(|reply| reply.result().map(|reply| reply.bulk_bytes))
+    }
+}
+
+#[test]
+fn a_node_moves_bytes_only_where_it_was_shown_memory() {
+    let Some(memory) = Memory::new() else { return };
+    let mut scene = Scene::new();
+    let address = memory.receiver.address().expect("an address");
+    let key = memory.region.packed_key().expect("a key");
+    let owner = Who::derive(&scene.fs.key, KeyName::Owner);
+    let (mut closed, bytes) = (0, memory.region.bytes() as u64);
+    let enter = |way| {
+        let data = Data::new(&scene, way, &owner);
+        assert_eq!(data.open_rdma(memory.version, &address), Ok(()));
+        data.show(memory.named(7, 0), bytes, &key);
+        data
+    };
+    for way in [Way::Tcp, Way::Unix] {
+        let foreign = [
+            memory.named(8, 0),
+            memory.named(7, bytes - 19),
+            memory.named(7, 0u64.wrapping_sub(1)),
+            BulkDescriptor { address: u64::MAX - 3, ..memory.named(7, 0) },
+            BulkDescriptor { address: 0, ..memory.named(7, 0) },
+        ];
+        for named in foreign {
+            assert_eq!(enter(way).read_into(named), None, "{named:?}");
+            closed += 1;
+        }
+        let mut data = enter(way);
+        let elsewhere = BulkDescriptor { memory_type: 1, ..memory.named(7, 0) };
+        assert_eq!(data.read_into(elsewhere), Some(Err(Error::NotSupported)), "memory of an accelerator");
+        // Hidden, it is memory that was never shown.
+        let hide = DataRequest::about_nothing(DataOperation::ShowMemory, 0);
+        data.socket.send_all(&DataRequest { memory: memory.named(7, 0), ..hide }.encode()).expect("sent");
+        data.is_in_order();
+        assert_eq!(data.read_into(memory.named(7, 0)), None);
+        // Lengths that overflow, and more than a connection may show.
+        let data = enter(way);
+        data.show(BulkDescriptor { address: u64::MAX - 5, key: 9, memory_type: 0 }, 100, &key);
+        assert!(data.reply().is_none());
+        let data = enter(way);
+        (0..=RDMA_REGIONS_MAX).for_each(|number| data.show(memory.named(100 + number as u32, 0), bytes, &key));
+        assert!(data.reply().is_none());
+        // Nothing was opened.
+        let data = Data::new(&scene, way, &owner);
+        data.show(memory.named(7, 0), bytes, &key);
+        assert!(data.reply().is_none());
+        let data = Data::new(&scene, way, &owner);
+        assert_eq!(data.read_into(memory.named(7, 0)), None);
+        closed += 5;
+    }
+    let mut untouched = [1; 8192];
+    assert!(memory.region.copy_out(0, &mut untouched));
+    assert!(untouched.iter().all(|byte| *byte == 0), "nothing was put there");
+    scene.has_rejected(closed, 0);
+    scene.is_unharmed("named memory");
+}
+
+#[test]
+fn addresses_are_taken_from_the_owner_and_of_the_same_library_only() {
+    let Some(memory) = Memory::new() else { return };
+    let mut scene = Scene::new();
+    let address = memory.receiver.address().expect("an address");
+    // What a user says is not even looked at: it would end the node.
+    let mut data = Data::new(&scene, Way::Tcp, &scene.user());
+    assert_eq!(data.open_rdma(memory.version, &[0xff; 300]), Err(Error::NotSupported));
+    assert_eq!(data.open_rdma(memory.version, &address), Err(Error::NotSupported));
+    let request = DataRequest::about_nothing(DataOperation::Stat, 0);
+    assert_eq!(data.ask(request), Err(Error::CapabilityRejected), "the connection is in order");
+    let mut data = Data::new(&scene, Way::Tcp, &Who::derive(&scene.fs.key, KeyName::Owner));
+    let [major, a, minor, b] = memory.version;
+    assert_eq!(data.open_rdma([major, a, minor.wrapping_add(1), b], &[0xff; 300]), Err(Error::NotSupported));
+    data.is_in_order();
+    for bytes in [0, data::RDMA_VERSION_BYTES as u32, 1 << 20] {
+        let data = Data::new(&scene, Way::Tcp, &Who::derive(&scene.fs.key, KeyName::Owner));
+        let request = DataRequest::about_nothing(DataOperation::OpenRdma, bytes);
+        data.socket.send_all(&request.encode()).expect("sent");
+        assert!(data.reply().is_none(), "{bytes} bytes");
+    }
+    scene.has_rejected(3, 1);
+    scene.is_unharmed("addresses");
+}
