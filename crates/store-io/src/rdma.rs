@@ -16,8 +16,9 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use weft_protocol::data::BulkDescriptor;
+use weft_transport::rdma::liveness_of;
 use weft_transport::{LOOK_BEFORE_SLEEP, Result, Socket, TransportError};
-use weft_ucx::{Liveness, Mover};
+use weft_ucx::Mover;
 
 /// Slots of one connection.
 const SLOTS: usize = 4;
@@ -48,11 +49,14 @@ pub struct ClientMemory {
 impl ClientMemory {
     /// The way to the client at this address, over whose socket its requests come.
     pub fn open(address: &[u8], socket: &Socket) -> weft_ucx::Result<Self> {
-        // Inside a machine shared memory is worth more than UCX's own watch: the socket tells when the client is gone.
-        let liveness = if socket.is_local() { Liveness::Caller } else { Liveness::Endpoint };
-        let mover = Mover::connect(address, liveness)?;
+        let mover = Mover::connect(address, liveness_of(socket))?;
         let (beyond_reach, transfers) = (HashSet::new(), Transfers::default());
         Ok(Self { mover, piece_bytes: piece_bytes(), beyond_reach, transfers })
+    }
+
+    /// What the client makes its own end of.
+    pub fn address(&self) -> weft_ucx::Result<Vec<u8>> {
+        self.mover.address()
     }
 
     /// Takes note of memory that the client shows. An error: of more than it may.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES};
 use weft_protocol::{Error, limits};
-use weft_ucx::{Library, Receiver, Region};
+use weft_ucx::{Library, Liveness, Receiver, Region};
 
 /// Bytes of one part of what goes through the connection's buffer.
 const PART_BYTES: usize = 1 << 20;
@@ -90,7 +90,7 @@ impl RdmaBulk {
             let receiver = Receiver::new()?;
             Ok((library.wire_version(), receiver.address()?, receiver))
         });
-        let (version, address, receiver) = match made {
+        let (version, address, mut receiver) = match made {
             Ok(made) if made.1.len() <= limits::RDMA_ADDRESS_BYTES_MAX => made,
             Ok((_, address, _)) => {
                 let reason = format!("UCX has an address of {} bytes: name fewer devices", address.len());
@@ -110,6 +110,12 @@ impl RdmaBulk {
                 "the node has no UCX of this version, or cannot reach this process by it (`weft status -v` says why)";
             return Ok(Opened::Refused(socket, reason.to_owned()));
         }
+        let mut theirs = vec![0; reply.bulk_bytes as usize];
+        if theirs.len() > limits::RDMA_ADDRESS_BYTES_MAX {
+            return Err(TransportError::Malformed);
+        }
+        socket.receive_exact(&mut theirs)?;
+        receiver.connect(&theirs, liveness_of(&socket))?;
         let line = Line::new(settings.look, Arc::clone(&counters));
         let (staging, sockets) = (Staging::default(), SocketBulk::streaming(socket));
         let (started, asked) = (VecDeque::new(), Asked::default());
@@ -390,6 +396,12 @@ impl RdmaBulk {
         }
         Ok(reply)
     }
+}
+
+/// Who watches the other end of a connection. Inside a machine shared memory is worth more than UCX's own watch: the
+/// socket tells when the other side is gone.
+pub fn liveness_of(socket: &Socket) -> Liveness {
+    if socket.is_local() { Liveness::Caller } else { Liveness::Endpoint }
 }
 
 /// The part of a request that starts behind `done` bytes of it.

@@ -3,6 +3,7 @@
 
 use crate::Error;
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr::{null, null_mut};
 
 pub type Status = i8;
 /// Null: done. A small negative number: a [`Status`] that says why not. Else a request on its way.
@@ -133,6 +134,22 @@ pub struct ucp_request_param {
     pub memory_type: c_uint,
     pub recv_info: *mut c_void,
     pub memh: *mut MemoryHandle,
+}
+
+impl ucp_request_param {
+    /// No parameter counts.
+    pub const NONE: Self = Self {
+        op_attr_mask: 0,
+        flags: 0,
+        request: null_mut(),
+        cb: null(),
+        datatype: 0,
+        user_data: null_mut(),
+        reply_buffer: null_mut(),
+        memory_type: 0,
+        recv_info: null_mut(),
+        memh: null_mut(),
+    };
 }
 
 macro_rules! functions {

@@ -12,6 +12,7 @@
 #![expect(unsafe_code, reason = "the place for it: each block says why it is sound")]
 
 mod context;
+mod endpoint;
 mod ffi;
 mod library;
 mod mover;
@@ -19,8 +20,9 @@ mod receiver;
 mod region;
 mod worker;
 
+pub use endpoint::Liveness;
 pub use library::{Library, Version};
-pub use mover::{Liveness, Mover, REGIONS_MAX};
+pub use mover::{Mover, REGIONS_MAX};
 pub use receiver::{Lent, Receiver};
 pub use region::Region;
 

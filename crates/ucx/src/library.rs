@@ -2,7 +2,7 @@
 
 use crate::ffi::{Functions, Status};
 use crate::{Error, Result};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::fmt;
 use std::os::raw::c_uint;
 use std::sync::OnceLock;
@@ -115,16 +115,18 @@ fn is_loaded(name: &str) -> bool {
 }
 
 /// Finds UCX's texts of errors. Where nobody else in this process uses UCX, it shall not write to the program's output
-/// nor take its signals.
+/// (unless `WEFT_UCX_LOG_LEVEL` says so) nor take its signals.
 fn services(is_ours_alone: bool) -> Option<unsafe extern "C" fn(Status) -> *const c_char> {
     type SetOption = unsafe extern "C" fn(*const c_char, *const c_char) -> Status;
     // SAFETY: libucp depends on this library, so it is loaded already.
     let services = unsafe { libloading::Library::new(SERVICES_NAME) }.ok()?;
     if is_ours_alone {
+        let said = std::env::var("WEFT_UCX_LOG_LEVEL").ok().and_then(|text| CString::new(text).ok());
+        let level = said.unwrap_or_else(|| c"fatal".to_owned());
         // SAFETY: of libucs, these functions have had these types since 1.6; they take texts that live for the call.
         unsafe {
             if let Ok(set) = services.get::<SetOption>(b"ucs_global_opts_set_value\0") {
-                set(c"LOG_LEVEL".as_ptr(), c"fatal".as_ptr());
+                set(c"LOG_LEVEL".as_ptr(), level.as_ptr());
             }
             if let Ok(leave_signals) = services.get::<unsafe extern "C" fn()>(b"ucs_debug_disable_signals\0") {
                 leave_signals();

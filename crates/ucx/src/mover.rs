@@ -1,36 +1,18 @@
 //! A server's end: puts into a client's memory and gets from it.
 
-use crate::ffi::{
-    EndpointHandle, RemoteKeyHandle, Status, StatusPointer, UCP_EP_CLOSE_FLAG_FORCE, UCP_EP_PARAM_FIELD_ERR_HANDLER,
-    UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE, UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, UCP_ERR_HANDLING_MODE_NONE,
-    UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_FLAGS, UCP_OP_ATTR_FIELD_MEMH, UCS_INPROGRESS, UCS_OK, outcome,
-    ucp_ep_params, ucp_err_handler, ucp_request_param, ucs_sock_addr,
-};
+use crate::endpoint::{Endpoint, Liveness, padded};
+use crate::ffi::{RemoteKeyHandle, StatusPointer, UCP_OP_ATTR_FIELD_MEMH, UCS_INPROGRESS, outcome, ucp_request_param};
 use crate::region::Region;
 use crate::worker::Worker;
 use crate::{Error, Result};
 use rustix::event::PollFlags;
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
-use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicI8, Ordering};
+use std::ptr::null_mut;
 use std::time::Duration;
 
 /// Regions of a client that one mover knows at a time.
 pub const REGIONS_MAX: usize = 256;
-/// Zeros behind what the other side sent, for a library that reads on where a length in it was wrong.
-const PADDING_BYTES: usize = 256;
-
-/// Who notices that the other side is gone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Liveness {
-    /// UCX. Its transports through shared memory cannot, and are not used then.
-    Endpoint,
-    /// The caller, by the socket beside.
-    Caller,
-}
-
 /// Memory of the client.
 #[derive(Debug)]
 struct Remote {
@@ -53,57 +35,25 @@ struct Slot {
 #[derive(Debug)]
 pub struct Mover {
     // In this order: the worker ends all transfers before the memory goes that they use.
-    worker: Worker,
-    endpoint: *mut EndpointHandle,
-    liveness: Liveness,
-    /// What UCX's handler was told of the other side; does not move.
-    failure: Box<AtomicI8>,
+    endpoint: Endpoint,
     remotes: HashMap<u32, Remote>,
     slots: Vec<Slot>,
     flush: StatusPointer,
 }
 
-// SAFETY: endpoint, keys and requests belong to the worker, which is for one thread at a time.
+// SAFETY: keys and requests belong to the worker, which is for one thread at a time.
 unsafe impl Send for Mover {}
-
-unsafe extern "C" fn on_failure(failure: *mut c_void, _endpoint: *mut EndpointHandle, status: Status) {
-    // SAFETY: the argument is the `failure` of a mover, which outlives its endpoint.
-    unsafe { &*failure.cast::<AtomicI8>() }.store(status, Ordering::Relaxed);
-}
 
 impl Mover {
     /// An endpoint to the worker of this address.
     pub fn connect(address: &[u8], liveness: Liveness) -> Result<Self> {
-        let worker = Worker::new()?;
-        let failure = Box::new(AtomicI8::new(UCS_OK));
-        let padded = padded(address);
-        let err_mode = match liveness {
-            Liveness::Endpoint => UCP_ERR_HANDLING_MODE_PEER,
-            Liveness::Caller => UCP_ERR_HANDLING_MODE_NONE,
-        };
-        let params = ucp_ep_params {
-            field_mask: UCP_EP_PARAM_FIELD_REMOTE_ADDRESS
-                | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
-                | UCP_EP_PARAM_FIELD_ERR_HANDLER,
-            address: padded.as_ptr().cast(),
-            err_mode,
-            err_handler: ucp_err_handler { cb: Some(on_failure), arg: failure.as_ptr().cast() },
-            user_data: null_mut(),
-            flags: 0,
-            sockaddr: ucs_sock_addr { addr: null(), addrlen: 0 },
-            conn_request: null_mut(),
-            name: null(),
-            local_sockaddr: ucs_sock_addr { addr: null(), addrlen: 0 },
-        };
-        let mut endpoint = null_mut();
-        // SAFETY: the worker is there; the address is a worker's as the other side says (it has proved the key of the
-        // file system; what it could do with a wrong one is in docs/rdma.md), with zeros behind it; the handler's
-        // argument outlives the endpoint.
-        let status =
-            unsafe { (worker.context.functions().ucp_ep_create)(worker.handle, &raw const params, &raw mut endpoint) };
-        worker.context.library.result("ucp_ep_create", status)?;
-        let (remotes, slots) = (HashMap::new(), Vec::new());
-        Ok(Self { worker, endpoint, liveness, failure, remotes, slots, flush: null_mut() })
+        let endpoint = Endpoint::connect(Worker::new()?, address, liveness)?;
+        Ok(Self { endpoint, remotes: HashMap::new(), slots: Vec::new(), flush: null_mut() })
+    }
+
+    /// What the client makes its endpoint of.
+    pub fn address(&self) -> Result<Vec<u8>> {
+        self.endpoint.worker.address()
     }
 
     /// Learns of memory of the client, under a number of its choice; what was known under it is forgotten.
@@ -116,9 +66,13 @@ impl Mover {
         let mut key = null_mut();
         // SAFETY: the endpoint is there; the key is one as the other side says, with zeros behind it.
         let status = unsafe {
-            (self.worker.context.functions().ucp_ep_rkey_unpack)(self.endpoint, padded.as_ptr().cast(), &raw mut key)
+            (self.endpoint.worker.context.functions().ucp_ep_rkey_unpack)(
+                self.endpoint.handle,
+                padded.as_ptr().cast(),
+                &raw mut key,
+            )
         };
-        self.worker.context.library.result("ucp_ep_rkey_unpack", status)?;
+        self.endpoint.worker.context.library.result("ucp_ep_rkey_unpack", status)?;
         self.remotes.insert(number, Remote { key, address, bytes });
         Ok(())
     }
@@ -129,10 +83,10 @@ impl Mover {
             return Err(Error::Foreign);
         }
         if let Some(remote) = self.remotes.remove(&number)
-            && self.worker.context.library.may_release()
+            && self.endpoint.worker.context.library.may_release()
         {
             // SAFETY: unpacked by `learn`, destroyed once. No transfer uses it, as the callers see to.
-            unsafe { (self.worker.context.functions().ucp_rkey_destroy)(remote.key) };
+            unsafe { (self.endpoint.worker.context.functions().ucp_rkey_destroy)(remote.key) };
         }
         Ok(())
     }
@@ -168,22 +122,24 @@ impl Mover {
 
     /// Begins to put the first `bytes` of a slot into the client's memory.
     pub fn put(&mut self, slot: usize, bytes: usize, number: u32, address: u64) -> Result<()> {
-        let functions = self.worker.context.functions();
+        let functions = self.endpoint.worker.context.functions();
         let (key, local, params) = self.transfer(slot, bytes, number, address)?;
         // SAFETY: `transfer` has checked both ranges; the slot is not the caller's until the transfer has ended, and is
         // not freed before the worker.
-        let pointer =
-            unsafe { (functions.ucp_put_nbx)(self.endpoint, local.cast(), bytes, address, key, &raw const params) };
+        let pointer = unsafe {
+            (functions.ucp_put_nbx)(self.endpoint.handle, local.cast(), bytes, address, key, &raw const params)
+        };
         self.begun("ucp_put", slot, number, pointer)
     }
 
     /// Begins to get `bytes` of the client's memory into the first of a slot.
     pub fn get(&mut self, slot: usize, bytes: usize, number: u32, address: u64) -> Result<()> {
-        let functions = self.worker.context.functions();
+        let functions = self.endpoint.worker.context.functions();
         let (key, local, params) = self.transfer(slot, bytes, number, address)?;
         // SAFETY: as in `put`.
-        let pointer =
-            unsafe { (functions.ucp_get_nbx)(self.endpoint, local.cast(), bytes, address, key, &raw const params) };
+        let pointer = unsafe {
+            (functions.ucp_get_nbx)(self.endpoint.handle, local.cast(), bytes, address, key, &raw const params)
+        };
         self.begun("ucp_get", slot, number, pointer)
     }
 
@@ -194,16 +150,17 @@ impl Mover {
         number: u32,
         address: u64,
     ) -> Result<(*mut RemoteKeyHandle, *mut u8, ucp_request_param)> {
-        self.worker.context.library.check_process()?;
+        self.endpoint.worker.context.library.check_process()?;
         let remote = self.remote(number, address, bytes as u64)?;
         let free = |slot: &&Slot| slot.request.is_null() && bytes <= slot.region.bytes();
         let local = &self.slots.get(slot).filter(free).ok_or(Error::Foreign)?.region;
-        let params = ucp_request_param { op_attr_mask: UCP_OP_ATTR_FIELD_MEMH, memh: local.handle(), ..NO_PARAMETERS };
+        let params =
+            ucp_request_param { op_attr_mask: UCP_OP_ATTR_FIELD_MEMH, memh: local.handle(), ..ucp_request_param::NONE };
         Ok((remote.key, local.pointer(), params))
     }
 
     fn begun(&mut self, call: &'static str, slot: usize, number: u32, pointer: StatusPointer) -> Result<()> {
-        let request = outcome(pointer).map_err(|status| self.worker.context.library.failed(call, status))?;
+        let request = outcome(pointer).map_err(|status| self.endpoint.worker.context.library.failed(call, status))?;
         if let (Some(slot), Some(request)) = (self.slots.get_mut(slot), request) {
             (slot.request, slot.number) = (request, number);
         }
@@ -224,12 +181,13 @@ impl Mover {
 
     /// Waits until all that was put is at the other side.
     pub fn flush(&mut self, socket: BorrowedFd<'_>, look: Duration) -> Result<()> {
-        self.worker.context.library.check_process()?;
-        let functions = self.worker.context.functions();
-        let params = NO_PARAMETERS;
+        self.endpoint.worker.context.library.check_process()?;
+        let functions = self.endpoint.worker.context.functions();
+        let params = ucp_request_param::NONE;
         // SAFETY: the endpoint is there; no parameter counts.
-        let pointer = unsafe { (functions.ucp_ep_flush_nbx)(self.endpoint, &raw const params) };
-        let request = outcome(pointer).map_err(|status| self.worker.context.library.failed("ucp_ep_flush", status))?;
+        let pointer = unsafe { (functions.ucp_ep_flush_nbx)(self.endpoint.handle, &raw const params) };
+        let request =
+            outcome(pointer).map_err(|status| self.endpoint.worker.context.library.failed("ucp_ep_flush", status))?;
         self.flush = request.unwrap_or(null_mut());
         self.wait_for(self.flush, socket, look)?;
         self.flush = null_mut();
@@ -240,18 +198,15 @@ impl Mover {
         if request.is_null() {
             return Ok(());
         }
-        let library = self.worker.context.library;
+        let library = self.endpoint.worker.context.library;
         let mut looks = 0u32;
-        let status = self.worker.until(socket, HUNG_UP, look, || {
+        let status = self.endpoint.worker.until(socket, HUNG_UP, look, || {
             // SAFETY: a request of this worker that was not freed.
             let status = unsafe { (library.functions.ucp_request_check_status)(request) };
             if status != UCS_INPROGRESS {
                 return Ok(Some(status));
             }
-            let failure = self.failure.load(Ordering::Relaxed);
-            if failure != UCS_OK {
-                return Err(library.failed("the connection", failure));
-            }
+            self.endpoint.check()?;
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS_PER_SOCKET) && has_hung_up(socket) { Err(Error::PeerGone) } else { Ok(None) }
         })?;
@@ -263,7 +218,7 @@ impl Mover {
 
 impl Drop for Mover {
     fn drop(&mut self) {
-        if !self.worker.context.library.may_release() {
+        if !self.endpoint.worker.context.library.may_release() {
             return;
         }
         let numbers: Vec<_> = self.remotes.keys().copied().collect();
@@ -271,32 +226,9 @@ impl Drop for Mover {
             // The key of a transfer on its way stays until the worker ends both.
             let _ = self.forget(number);
         }
-        if self.liveness == Liveness::Endpoint {
-            let params = ucp_request_param {
-                op_attr_mask: UCP_OP_ATTR_FIELD_FLAGS,
-                flags: UCP_EP_CLOSE_FLAG_FORCE,
-                ..NO_PARAMETERS
-            };
-            // SAFETY: the endpoint is there and is not used again. Closing by force needs nothing of the other side;
-            // what is left of it the worker ends, which is dropped next. Endpoints without an error mode cannot be
-            // closed so and are left to the worker alone.
-            unsafe { (self.worker.context.functions().ucp_ep_close_nbx)(self.endpoint, &raw const params) };
-        }
     }
 }
 
-const NO_PARAMETERS: ucp_request_param = ucp_request_param {
-    op_attr_mask: 0,
-    flags: 0,
-    request: null_mut(),
-    cb: null(),
-    datatype: 0,
-    user_data: null_mut(),
-    reply_buffer: null_mut(),
-    memory_type: 0,
-    recv_info: null_mut(),
-    memh: null_mut(),
-};
 /// The socket is looked at each time so many looks at the transfer have found it on its way.
 const LOOKS_PER_SOCKET: u32 = 64;
 /// What tells that the client is gone, while requests that it has sent ahead are no news.
@@ -306,11 +238,4 @@ fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
     let mut polled = [rustix::event::PollFd::from_borrowed_fd(socket, HUNG_UP)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
-}
-
-fn padded(bytes: &[u8]) -> Vec<u8> {
-    let mut padded = Vec::with_capacity(bytes.len() + PADDING_BYTES);
-    padded.extend_from_slice(bytes);
-    padded.resize(bytes.len() + PADDING_BYTES, 0);
-    padded
 }

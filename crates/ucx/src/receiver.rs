@@ -1,5 +1,6 @@
 //! A client's end of transfers that the other side makes.
 
+use crate::endpoint::{Endpoint, Liveness, Side};
 use crate::region::Region;
 use crate::worker::Worker;
 use crate::{Error, Result};
@@ -13,7 +14,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Receiver {
     // Before the memory: the way to it ends first.
-    worker: Option<Worker>,
+    side: Side,
     given: VecDeque<Given>,
 }
 
@@ -59,21 +60,26 @@ impl Drop for Guard<'_> {
 impl Receiver {
     /// A worker of its own.
     pub fn new() -> Result<Self> {
-        Ok(Self { worker: Some(Worker::new()?), given: VecDeque::new() })
+        Ok(Self { side: Side::Alone(Worker::new()?), given: VecDeque::new() })
     }
 
-    fn worker(&self) -> Result<&Worker> {
-        self.worker.as_ref().ok_or(Error::PeerGone)
+    /// Makes an endpoint to the other side's worker, which has made one to this.
+    pub fn connect(&mut self, address: &[u8], liveness: Liveness) -> Result<()> {
+        match std::mem::replace(&mut self.side, Side::Ended) {
+            Side::Alone(worker) => self.side = Side::Connected(Endpoint::connect(worker, address, liveness)?),
+            other => self.side = other,
+        }
+        Ok(())
     }
 
     /// What the other side makes its endpoint of.
     pub fn address(&self) -> Result<Vec<u8>> {
-        self.worker()?.address()
+        self.side.worker()?.address()
     }
 
     /// Ends the other side's access to memory that was lent; the receiver is of no more use.
     pub fn revoke(&mut self) {
-        self.worker = None;
+        self.side = Side::Ended;
     }
 
     /// Lends memory for the length of `call`, which returns an error unless the other side has said that it is done
@@ -147,8 +153,11 @@ impl Receiver {
         &self,
         socket: BorrowedFd<'_>,
         look: Duration,
-        done: impl FnMut() -> Result<Option<T>>,
+        mut done: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        self.worker()?.until(socket, PollFlags::IN, look, done)
+        self.side.worker()?.until(socket, PollFlags::IN, look, || match done()? {
+            Some(value) => Ok(Some(value)),
+            None => self.side.check().map(|()| None),
+        })
     }
 }

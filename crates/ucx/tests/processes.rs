@@ -26,6 +26,10 @@ fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
     (0..bytes).map(|at| byte(at, seed)).collect()
 }
 
+fn liveness() -> Liveness {
+    if std::env::var_os("WEFT_TEST_ENDPOINT").is_some() { Liveness::Endpoint } else { Liveness::Caller }
+}
+
 /// A message: its length and its bytes.
 fn send(mut socket: &UnixStream, bytes: &[u8]) {
     socket.write_all(&u32::try_from(bytes.len()).unwrap().to_le_bytes()).unwrap();
@@ -69,6 +73,7 @@ fn client(path: &str) {
     let socket = UnixStream::connect(path).unwrap();
     let mut receiver = Receiver::new().unwrap();
     send(&socket, &receiver.address().unwrap());
+    receiver.connect(&receive(&socket), liveness()).unwrap();
     // Memory of UCX's own.
     let mut region = Region::allocate(MEMORY_BYTES).unwrap();
     show(&socket, region.address(), region.bytes(), &region.packed_key().unwrap());
@@ -132,8 +137,8 @@ fn exchange(mover: &mut Mover, socket: &UnixStream, number: u32, address: u64, b
 
 fn server(path: &str) {
     let (socket, _) = UnixListener::bind(path).unwrap().accept().unwrap();
-    let liveness = if std::env::var_os("WEFT_TEST_ENDPOINT").is_some() { Liveness::Endpoint } else { Liveness::Caller };
-    let mut mover = Mover::connect(&receive(&socket), liveness).unwrap();
+    let mut mover = Mover::connect(&receive(&socket), liveness()).unwrap();
+    send(&socket, &mover.address().unwrap());
     mover.reserve_slots(1, MEMORY_BYTES).unwrap();
     let address = learn(&mut mover, &socket, 7);
     for &bytes in SIZES {

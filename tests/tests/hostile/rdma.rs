@@ -40,7 +40,9 @@ impl Data<'_> {
         let told = [&version[..], address].concat();
         let request = DataRequest::about_nothing(DataOperation::OpenRdma, u32::try_from(told.len()).expect("short"));
         self.socket.send_all_with(&request.encode(), &told).expect("sent");
-        self.reply().expect("answered").result().map(|_| ())
+        let reply = self.reply().expect("answered");
+        self.socket.receive_exact(&mut vec![0; reply.bulk_bytes as usize]).expect("the node's address");
+        reply.result().map(|_| ())
     }
 
     fn show(&self, memory: BulkDescriptor, bytes: u64, key: &[u8]) {

@@ -17,25 +17,26 @@ impl DataConnection<'_> {
     pub(super) fn open_rdma(&mut self, request: &DataRequest) -> Result<()> {
         let mut address = vec![0; request.bytes as usize];
         self.socket.receive_exact(&mut address)?;
-        let (memory, said) = match self.way_to_client(&address) {
-            Ok((memory, said)) => (Some(memory), said),
+        let (memory, ours, said) = match self.way_to_client(&address) {
+            Ok((memory, ours, said)) => (Some(memory), ours, said),
             Err(reason) => {
                 tracing::warn!(peer = self.socket.peer_text(), reason, "a client's file data goes by its socket");
-                (None, reason)
+                (None, Vec::new(), reason)
             }
         };
         *lock(&self.node.rdma) = said;
         self.client_memory = memory;
         let reply = if self.client_memory.is_some() {
-            DataReply { id: request.id, ..DataReply::default() }
+            let bulk_bytes = u32::try_from(ours.len()).unwrap_or(u32::MAX);
+            DataReply { id: request.id, bulk_bytes, ..DataReply::default() }
         } else {
             DataReply::failed(request.id, &Error::NotSupported)
         };
-        self.socket.send_all(&reply.encode())
+        self.socket.send_all_with(&reply.encode(), &ours)
     }
 
-    /// The way to the client, and by what; or why there is none.
-    fn way_to_client(&self, told: &[u8]) -> std::result::Result<(ClientMemory, String), String> {
+    /// The way to the client, what that makes its own end of, and by what; or why there is none.
+    fn way_to_client(&self, told: &[u8]) -> std::result::Result<(ClientMemory, Vec<u8>, String), String> {
         // UCX believes what an address says, and a wrong one ends the process: only who might end it anyway may give
         // one.
         if let KeyName::User { .. } = self.peer.key_name {
@@ -51,8 +52,9 @@ impl DataConnection<'_> {
                 library.version()
             ));
         }
-        let memory = ClientMemory::open(address, self.socket).map_err(|error| error.to_string())?;
-        Ok((memory, format!("UCX {}", library.version())))
+        let opened = ClientMemory::open(address, self.socket).and_then(|memory| Ok((memory.address()?, memory)));
+        let (ours, memory) = opened.map_err(|error| error.to_string())?;
+        Ok((memory, ours, format!("UCX {}", library.version())))
     }
 
     /// Learns of memory of the client, or that it is not to be used any more.

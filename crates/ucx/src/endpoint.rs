@@ -1,0 +1,134 @@
+//! A worker and its one endpoint, to the worker of the other side.
+//!
+//! Both sides make one: UCX 1.13 would make a missing one while it handles the other side's first message, and may
+//! then free, over TCP, the very connection that the message came by.
+
+use crate::ffi::{
+    EndpointHandle, Status, UCP_EP_CLOSE_FLAG_FORCE, UCP_EP_PARAM_FIELD_ERR_HANDLER,
+    UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE, UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, UCP_ERR_HANDLING_MODE_NONE,
+    UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_FLAGS, UCS_OK, ucp_ep_params, ucp_err_handler, ucp_request_param,
+    ucs_sock_addr,
+};
+use crate::worker::Worker;
+use crate::{Error, Result};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicI8, Ordering};
+
+/// Zeros behind what the other side sent, for a library that reads on where a length in it was wrong.
+const PADDING_BYTES: usize = 256;
+
+/// Who notices that the other side is gone. Both sides choose the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Liveness {
+    /// UCX. Its transports through shared memory cannot, and are not used then.
+    Endpoint,
+    /// The caller, by the socket beside.
+    Caller,
+}
+
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub worker: Worker,
+    pub handle: *mut EndpointHandle,
+    liveness: Liveness,
+    /// What UCX's handler was told of the other side; does not move. Behind the worker, which uses it.
+    failure: Box<AtomicI8>,
+}
+
+// SAFETY: the endpoint belongs to the worker, which is for one thread at a time; it is not `Sync`.
+unsafe impl Send for Endpoint {}
+
+unsafe extern "C" fn on_failure(failure: *mut c_void, _endpoint: *mut EndpointHandle, status: Status) {
+    // SAFETY: the argument is the `failure` of an endpoint, which outlives its worker.
+    unsafe { &*failure.cast::<AtomicI8>() }.store(status, Ordering::Relaxed);
+}
+
+impl Endpoint {
+    /// Connects a worker to the one of this address.
+    pub fn connect(worker: Worker, address: &[u8], liveness: Liveness) -> Result<Self> {
+        worker.context.library.check_process()?;
+        let failure = Box::new(AtomicI8::new(UCS_OK));
+        let padded = padded(address);
+        let err_mode = match liveness {
+            Liveness::Endpoint => UCP_ERR_HANDLING_MODE_PEER,
+            Liveness::Caller => UCP_ERR_HANDLING_MODE_NONE,
+        };
+        let params = ucp_ep_params {
+            field_mask: UCP_EP_PARAM_FIELD_REMOTE_ADDRESS
+                | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
+                | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+            address: padded.as_ptr().cast(),
+            err_mode,
+            err_handler: ucp_err_handler { cb: Some(on_failure), arg: failure.as_ptr().cast() },
+            user_data: null_mut(),
+            flags: 0,
+            sockaddr: ucs_sock_addr { addr: null(), addrlen: 0 },
+            conn_request: null_mut(),
+            name: null(),
+            local_sockaddr: ucs_sock_addr { addr: null(), addrlen: 0 },
+        };
+        let mut handle = null_mut();
+        // SAFETY: the worker is there; the address is a worker's as the other side says (it has proved a key that may
+        // end this process anyway, see docs/rdma.md), with zeros behind it; the handler's argument outlives the worker.
+        let status =
+            unsafe { (worker.context.functions().ucp_ep_create)(worker.handle, &raw const params, &raw mut handle) };
+        worker.context.library.result("ucp_ep_create", status)?;
+        Ok(Self { worker, handle, liveness, failure })
+    }
+
+    /// An error once UCX has noticed that the other side is gone.
+    pub fn check(&self) -> Result<()> {
+        let failure = self.failure.load(Ordering::Relaxed);
+        if failure == UCS_OK { Ok(()) } else { Err(self.worker.context.library.failed("the connection", failure)) }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if self.liveness == Liveness::Endpoint && self.worker.context.library.may_release() {
+            let params = ucp_request_param {
+                op_attr_mask: UCP_OP_ATTR_FIELD_FLAGS,
+                flags: UCP_EP_CLOSE_FLAG_FORCE,
+                ..ucp_request_param::NONE
+            };
+            // SAFETY: the endpoint is there and is not used again. Closing by force needs nothing of the other side;
+            // what is left of it the worker ends, which is dropped next. Endpoints without an error mode cannot be
+            // closed so and are left to the worker alone.
+            unsafe { (self.worker.context.functions().ucp_ep_close_nbx)(self.handle, &raw const params) };
+        }
+    }
+}
+
+/// Bytes from the other side, with zeros behind them.
+pub(crate) fn padded(bytes: &[u8]) -> Vec<u8> {
+    let mut padded = Vec::with_capacity(bytes.len() + PADDING_BYTES);
+    padded.extend_from_slice(bytes);
+    padded.resize(bytes.len() + PADDING_BYTES, 0);
+    padded
+}
+
+/// What of a receiver a call needs that may come before or after it was connected.
+#[derive(Debug)]
+pub(crate) enum Side {
+    /// The other side's address is not known yet.
+    Alone(Worker),
+    Connected(Endpoint),
+    /// Its access was ended.
+    Ended,
+}
+
+impl Side {
+    pub fn worker(&self) -> Result<&Worker> {
+        match self {
+            Self::Alone(worker) => Ok(worker),
+            Self::Connected(endpoint) => Ok(&endpoint.worker),
+            Self::Ended => Err(Error::PeerGone),
+        }
+    }
+
+    /// An error once UCX has noticed that the other side is gone.
+    pub fn check(&self) -> Result<()> {
+        if let Self::Connected(endpoint) = self { endpoint.check() } else { Ok(()) }
+    }
+}
