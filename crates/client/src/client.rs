@@ -194,6 +194,19 @@ impl Client {
         *self.0.invalidator.write().unwrap_or_else(PoisonError::into_inner) = Some(invalidator);
     }
 
+    /// Makes sure that file data goes to the client's home by UCX where that was asked for. An error says in words why
+    /// it cannot.
+    pub fn require_ucx(&self) -> std::result::Result<(), String> {
+        if self.0.way() != Way::Ucx {
+            return Ok(());
+        }
+        let take = |node| self.0.data_connection(node).map(|(link, connection)| link.return_data(connection));
+        self.0.at_home(take).map_err(|error| match error {
+            Error::NotSupported => self.0.data_way.refusal(),
+            error => error.to_string(),
+        })
+    }
+
     /// What was done so far.
     pub fn counters(&self) -> ClientCounters {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,9 +1,10 @@
 //! How file data goes: the way that is set, and what RDMA turned out to be.
 
 use crate::client::{ClientOptions, Way};
+use crate::link::lock;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use weft_protocol::{Error, Result};
 use weft_transport::rdma::Opened;
 use weft_transport::{BulkConnection, RdmaBulk, RdmaCounters, RdmaSettings, Socket, SocketBulk, SocketKind};
@@ -17,6 +18,8 @@ pub(crate) struct DataWay {
     pub way: Way,
     pub settings: RdmaSettings,
     pub counters: Arc<RdmaCounters>,
+    /// Why the last connection that was to be by RDMA is not.
+    refused: Mutex<String>,
     /// With `Way::Auto`: RDMA is not to be tried (again).
     sockets_only: AtomicBool,
 }
@@ -29,6 +32,7 @@ impl DataWay {
             way: options.way,
             settings: options.rdma,
             counters: Arc::default(),
+            refused: Mutex::default(),
             sockets_only: AtomicBool::new(!has_devices),
         }
     }
@@ -36,6 +40,11 @@ impl DataWay {
     /// Whether reads of so many bytes go best straight into the caller's memory, with nothing asked for ahead.
     pub fn reads_directly(&self, bytes: usize) -> bool {
         self.may_use_rdma() && bytes >= self.settings.direct_from_bytes()
+    }
+
+    /// Why the last connection that was to be by RDMA is not.
+    pub fn refusal(&self) -> String {
+        lock(&self.refused).clone()
     }
 
     fn may_use_rdma(&self) -> bool {
@@ -57,7 +66,7 @@ impl DataWay {
         match RdmaBulk::open(socket, self.settings, Arc::clone(&self.counters))? {
             Opened::Rdma(bulk) => Ok(bulk),
             Opened::Refused(_, reason) if self.way == Way::Ucx => {
-                tracing::error!(reason, "file data cannot go by UCX, which was asked for");
+                *lock(&self.refused) = reason;
                 Err(Error::NotSupported)
             }
             Opened::Refused(socket, reason) => {

@@ -91,7 +91,8 @@ pub enum DataOperation {
     /// As `Read`, but the bytes are in the pipe before the reply comes; no more are asked for than have room.
     ReadPiped = 9,
     /// The client's address for transfers that the server makes, and before it [`RDMA_VERSION_BYTES`], stand behind the
-    /// request; the server's address behind the reply. Refused where it cannot.
+    /// request; the server's address behind the reply, whose `size` is 0 where nobody but the sockets notices that the
+    /// other side is gone. Refused where it cannot.
     OpenRdma = 10,
     /// Memory that the server may reach: `memory` has its address and number; its length ([`SHOWN_LENGTH_BYTES`]) and
     /// packed key stand behind the request. Without bytes behind it: it may not any more. Has no reply.

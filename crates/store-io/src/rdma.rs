@@ -16,9 +16,8 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use weft_protocol::data::BulkDescriptor;
-use weft_transport::rdma::liveness_of;
 use weft_transport::{LOOK_BEFORE_SLEEP, Result, Socket, TransportError};
-use weft_ucx::Mover;
+use weft_ucx::{Liveness, Mover};
 
 /// Slots of one connection.
 const SLOTS: usize = 4;
@@ -40,6 +39,7 @@ pub struct Transfers {
 #[derive(Debug)]
 pub struct ClientMemory {
     mover: Mover,
+    liveness: Liveness,
     piece_bytes: usize,
     /// Numbers of memory that was shown and cannot be reached from here.
     beyond_reach: HashSet<u32>,
@@ -49,14 +49,17 @@ pub struct ClientMemory {
 impl ClientMemory {
     /// The way to the client at this address, over whose socket its requests come.
     pub fn open(address: &[u8], socket: &Socket) -> weft_ucx::Result<Self> {
-        let mover = Mover::connect(address, liveness_of(socket))?;
+        let [first, second] = livenesses(socket);
+        let connect = |liveness| Mover::connect(address, liveness).map(|mover| (mover, liveness));
+        // The transports that are set may allow the second only; what is said is of the better one.
+        let (mover, liveness) = connect(first).or_else(|error| connect(second).map_err(|_| error))?;
         let (beyond_reach, transfers) = (HashSet::new(), Transfers::default());
-        Ok(Self { mover, piece_bytes: piece_bytes(), beyond_reach, transfers })
+        Ok(Self { mover, liveness, piece_bytes: piece_bytes(), beyond_reach, transfers })
     }
 
-    /// What the client makes its own end of.
-    pub fn address(&self) -> weft_ucx::Result<Vec<u8>> {
-        self.mover.address()
+    /// What the client makes its own end of, and how.
+    pub fn address(&self) -> weft_ucx::Result<(Vec<u8>, Liveness)> {
+        Ok((self.mover.address()?, self.liveness))
     }
 
     /// Takes note of memory that the client shows. An error: of more than it may.
@@ -148,6 +151,13 @@ impl ClientMemory {
         }
         Ok(failed.map_or(Moved::Done, Moved::Failed))
     }
+}
+
+/// Who may watch the other end, the better one first. Inside a machine shared memory is worth more than UCX's own
+/// watch: the socket tells when the client is gone.
+fn livenesses(socket: &Socket) -> [Liveness; 2] {
+    let both = [Liveness::Caller, Liveness::Endpoint];
+    if socket.is_local() { both } else { [both[1], both[0]] }
 }
 
 /// The first bytes of a slot that is ours.

@@ -115,7 +115,8 @@ impl RdmaBulk {
             return Err(TransportError::Malformed);
         }
         socket.receive_exact(&mut theirs)?;
-        receiver.connect(&theirs, liveness_of(&socket))?;
+        let liveness = if reply.size == 0 { Liveness::Caller } else { Liveness::Endpoint };
+        receiver.connect(&theirs, liveness)?;
         let line = Line::new(settings.look, Arc::clone(&counters));
         let (staging, sockets) = (Staging::default(), SocketBulk::streaming(socket));
         let (started, asked) = (VecDeque::new(), Asked::default());
@@ -396,12 +397,6 @@ impl RdmaBulk {
         }
         Ok(reply)
     }
-}
-
-/// Who watches the other end of a connection. Inside a machine shared memory is worth more than UCX's own watch: the
-/// socket tells when the other side is gone.
-pub fn liveness_of(socket: &Socket) -> Liveness {
-    if socket.is_local() { Liveness::Caller } else { Liveness::Endpoint }
 }
 
 /// The part of a request that starts behind `done` bytes of it.

@@ -51,6 +51,10 @@ impl Session {
     pub fn open_with(mut instance: Instance, options: &ClientOptions) -> Outcome<Session> {
         require_alive(&instance)?;
         let client = Client::connect(&instance, options).map_err(|error| explain_connect(&instance, &error))?;
+        client.require_ucx().map_err(|reason| {
+            Failure::new(format!("file data cannot go by UCX: {reason}"))
+                .remedy("`weft doctor` on both sides; or let it go by sockets (WEFT_TRANSPORT=auto)")
+        })?;
         let who = client.credentials();
         instance.map = (*client.map()).clone();
         Ok(Session { client, who, instance, closed: AtomicBool::new(false) })

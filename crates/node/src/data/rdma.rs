@@ -10,25 +10,29 @@ use weft_store_io::executor::Moved;
 use weft_store_io::rdma::ClientMemory;
 use weft_store_io::{ObjectStat, Segment, WritePlan};
 use weft_transport::{Result, TransportError};
-use weft_ucx::Library;
+use weft_ucx::{Library, Liveness};
+
+/// What a client makes its own end of, and how.
+type OwnEnd = (Vec<u8>, Liveness);
 
 impl DataConnection<'_> {
     /// Makes a way to the client's memory.
     pub(super) fn open_rdma(&mut self, request: &DataRequest) -> Result<()> {
         let mut address = vec![0; request.bytes as usize];
         self.socket.receive_exact(&mut address)?;
-        let (memory, ours, said) = match self.way_to_client(&address) {
+        let (memory, (ours, liveness), said) = match self.way_to_client(&address) {
             Ok((memory, ours, said)) => (Some(memory), ours, said),
             Err(reason) => {
                 tracing::warn!(peer = self.socket.peer_text(), reason, "a client's file data goes by its socket");
-                (None, Vec::new(), reason)
+                (None, (Vec::new(), Liveness::Caller), reason)
             }
         };
         *lock(&self.node.rdma) = said;
         self.client_memory = memory;
         let reply = if self.client_memory.is_some() {
             let bulk_bytes = u32::try_from(ours.len()).unwrap_or(u32::MAX);
-            DataReply { id: request.id, bulk_bytes, ..DataReply::default() }
+            let size = u64::from(liveness == Liveness::Endpoint);
+            DataReply { id: request.id, bulk_bytes, size, ..DataReply::default() }
         } else {
             DataReply::failed(request.id, &Error::NotSupported)
         };
@@ -36,7 +40,7 @@ impl DataConnection<'_> {
     }
 
     /// The way to the client, what that makes its own end of, and by what; or why there is none.
-    fn way_to_client(&self, told: &[u8]) -> std::result::Result<(ClientMemory, Vec<u8>, String), String> {
+    fn way_to_client(&self, told: &[u8]) -> std::result::Result<(ClientMemory, OwnEnd, String), String> {
         // UCX believes what an address says, and a wrong one ends the process: only who might end it anyway may give
         // one.
         if let KeyName::User { .. } = self.peer.key_name {

@@ -100,6 +100,7 @@ fn all_checks() -> Vec<Check> {
         space("space for stores", &store, STORE_BYTES_WANTED, "give --store DIR on a larger file system"),
         space("/dev/shm", shared_memory, RUNTIME_BYTES_WANTED, "enlarge it: stores may be there (--store /dev/shm)"),
         stores_in_memory(),
+        rdma(),
         memory_between_processes(fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok().as_deref()),
         program("ssh", State::Warn, "install it to start nodes on other hosts (`weft up --hosts`)"),
     ]
@@ -246,6 +247,24 @@ fn stores_in_memory() -> Check {
             format!("{error}: --store memory does not work"),
             "as root: sysctl user.max_user_namespaces=10000; or slower, a directory there: --store /dev/shm",
         ),
+    }
+}
+
+/// Whether nodes can move file data themselves.
+fn rdma() -> Check {
+    let name = "RDMA";
+    let devices: Vec<String> = fs::read_dir("/sys/class/infiniband").map_or_else(
+        |_| Vec::new(),
+        |entries| entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect(),
+    );
+    match weft_ucx::Library::get() {
+        Ok(library) if devices.is_empty() => {
+            Check::ok(name, format!("UCX {}; no adapter, so that sockets are used", library.version()))
+        }
+        Ok(library) => Check::ok(name, format!("UCX {} with {}", library.version(), devices.join(", "))),
+        // Without an adapter nothing is missing.
+        Err(weft_ucx::Error::Absent(_)) if devices.is_empty() => Check::ok(name, "no adapter, and no UCX: sockets"),
+        Err(error) => Check::bad(name, State::Warn, error.to_string(), "as root: apt-get install libucx0"),
     }
 }
 

@@ -30,7 +30,9 @@ nothing runs, a node does not answer, or a shard has failed.
     space: {total, free, reserve, objects, device, device_free} or null,
     counters: {requests, read_tcp_bytes, read_unix_bytes, read_pipe_bytes,
       write_tcp_bytes, write_unix_bytes, write_memory_bytes,
-      descriptors_passed, capabilities_rejected, peers_rejected}}]
+      descriptors_passed, capabilities_rejected, peers_rejected,
+      rdma: {read_bytes, write_bytes, puts, gets, flushes, regions}},
+    rdma (text)}]
   mounts: [{mount_point, pid, start_time, alive, negotiated}]
 Of a node that does not answer, `error` says why and what only it knows is null
 or empty.
@@ -92,6 +94,8 @@ struct NodeReport {
     connections: Option<u32>,
     shards: Vec<ShardStatus>,
     space: Option<Space>,
+    /// What moves file data by RDMA, or why nothing does; empty: no client has asked.
+    rdma: Option<String>,
     counters: Option<Counters>,
 }
 
@@ -191,6 +195,7 @@ fn node_report(instance: &Instance, record: &NodeRecord, answer: Result<NodeStat
         store: status.as_ref().map(|status| status.store.clone()),
         connections: status.as_ref().map(|status| status.connections),
         space: status.as_ref().and_then(|status| status.space),
+        rdma: status.as_ref().map(|status| status.rdma.clone()),
         counters: status.as_ref().map(|status| status.counters),
         shards: status.map(|status| status.shards).unwrap_or_default(),
     }
@@ -218,7 +223,7 @@ fn text(file_system: &FileSystem, verbose: bool) -> String {
         }
     }
     if verbose {
-        text.push_str(&format!("\n{}\n{}", shard_table(nodes), counter_table(nodes)));
+        text.push_str(&format!("\n{}\n{}\n{}", shard_table(nodes), counter_table(nodes), rdma_table(nodes)));
     }
     for MountReport { mount, alive } in mounts {
         let state = if *alive { "mounted" } else { "mount was killed (`weft umount` clears it away)" };
@@ -315,6 +320,26 @@ fn counter_table(nodes: &[NodeReport]) -> Table {
             node.connections.unwrap_or(0).to_string(),
             (counters.capabilities_rejected + counters.peers_rejected).to_string(),
             node.store.clone().unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+fn rdma_table(nodes: &[NodeReport]) -> Table {
+    let mut table =
+        Table::new(&["NODE", ">PUT", ">PUTS", ">FLUSHES", ">GOT", ">GETS", ">REGIONS", "FILE DATA BY RDMA"]);
+    for node in nodes {
+        let (Some(counters), Some(said)) = (&node.counters, &node.rdma) else { continue };
+        let rdma = &counters.rdma;
+        table.row([
+            node.name.clone(),
+            bytes_text(rdma.read_bytes),
+            rdma.puts.to_string(),
+            rdma.flushes.to_string(),
+            bytes_text(rdma.write_bytes),
+            rdma.gets.to_string(),
+            rdma.regions.to_string(),
+            if said.is_empty() { "no client has asked for it".to_owned() } else { said.clone() },
         ]);
     }
     table
