@@ -133,6 +133,7 @@ impl Storage {
             | DataOperation::OpenPipe
             | DataOperation::OpenRdma
             | DataOperation::ShowMemory
+            | DataOperation::ProbeMemory
             | DataOperation::ReadPiped => {}
         }
         let (size, mtime) = (object.bytes.len() as u64, object.mtime);

@@ -152,6 +152,8 @@ fn a_request_costs_what_was_sketched() {
     let bytes = pattern(BYTES, 1);
     for (registration, is_static) in [(Registration::Static, true), (Registration::Dynamic, false)] {
         let client = client(&fs, with(registration));
+        // A connection is made and probed.
+        client.require_ucx().unwrap();
         let file = open(&client, &format!("{registration:?}"), DIRECT_WRITE);
         let write = || write_at(&file, &bytes, 0);
         let requests = if is_static { parts } else { 1 };

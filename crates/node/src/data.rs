@@ -65,6 +65,7 @@ impl<'a> DataConnection<'a> {
             DataOperation::OpenPipe => return self.open_pipe(request),
             DataOperation::OpenRdma => return self.open_rdma(request),
             DataOperation::ShowMemory => return self.show_memory(request),
+            DataOperation::ProbeMemory => return self.probe_memory(request),
             _ => {}
         }
         let (node, session) = (self.node, self.peer.session);
@@ -92,9 +93,11 @@ impl<'a> DataConnection<'a> {
             DataOperation::Stat => self.reply_stat(request, object.stat()),
             DataOperation::Descriptor => self.pass(request, &*object, grant),
             // Answered above: they are about no object.
-            DataOperation::Share | DataOperation::OpenPipe | DataOperation::OpenRdma | DataOperation::ShowMemory => {
-                Ok(())
-            }
+            DataOperation::Share
+            | DataOperation::OpenPipe
+            | DataOperation::OpenRdma
+            | DataOperation::ShowMemory
+            | DataOperation::ProbeMemory => Ok(()),
         }
     }
 

@@ -61,6 +61,8 @@ pub const SHARED_MEMORY_BYTES: usize = 24;
 /// Bytes before the address that stands behind an `OpenRdma`: the library's version, major and minor, 16 bits each.
 /// Both sides take each other's addresses and keys as they are, so both have the same.
 pub const RDMA_VERSION_BYTES: usize = 4;
+/// Bytes that the server gets for a `ProbeMemory`: a number, little-endian.
+pub const PROBE_BYTES: u32 = 8;
 /// Bytes before the key that stands behind a `ShowMemory`: how long the memory is.
 pub const SHOWN_LENGTH_BYTES: usize = 8;
 const REQUEST_MAGIC: [u8; 2] = *b"WD";
@@ -97,6 +99,9 @@ pub enum DataOperation {
     /// Memory that the server may reach: `memory` has its address and number; its length ([`SHOWN_LENGTH_BYTES`]) and
     /// packed key stand behind the request. Without bytes behind it: it may not any more. Has no reply.
     ShowMemory = 11,
+    /// The server gets the first 8 bytes of the memory that is named, and answers with them as the reply's `size`: what
+    /// it got can be compared with what stands there. Refused where it gets nothing.
+    ProbeMemory = 12,
 }
 
 impl DataOperation {
@@ -107,7 +112,7 @@ impl DataOperation {
 
     /// Whether it is about the connection, and not about an object.
     pub fn is_about_connection(self) -> bool {
-        matches!(self, Self::Share | Self::OpenPipe | Self::OpenRdma | Self::ShowMemory)
+        matches!(self, Self::Share | Self::OpenPipe | Self::OpenRdma | Self::ShowMemory | Self::ProbeMemory)
     }
 }
 
@@ -182,6 +187,7 @@ impl DataRequest {
             9 => DataOperation::ReadPiped,
             10 => DataOperation::OpenRdma,
             11 => DataOperation::ShowMemory,
+            12 => DataOperation::ProbeMemory,
             _ => return Err(Error::Malformed),
         };
         let mut capability = [0u8; CAPABILITY_BYTES];

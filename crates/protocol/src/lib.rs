@@ -47,5 +47,5 @@ pub use time::Timestamp;
 /// | 4 | leases on permissions of directories; pages that grant their names one by one |
 /// | 5 | `RenewReply` says if the session is refused; shards answer `Ping`; `Share`, writes from the client's memory |
 /// | 6 | `OpenPipe` and `ReadPiped`; counters have `read_pipe_bytes` |
-/// | 7 | `OpenRdma` and `ShowMemory`; `RdmaCounters`; `NodeStatus` has `rdma` |
+/// | 7 | `OpenRdma`, `ShowMemory`, `ProbeMemory`; `RdmaCounters`; `NodeStatus` has `rdma` |
 pub const PROTOCOL_VERSION: u8 = 7;

@@ -216,6 +216,7 @@ every_variant!(data_operation, DataOperation, examples::data_operations(), {
     DataOperation::ReadPiped => "ReadPiped",
     DataOperation::OpenRdma => "OpenRdma",
     DataOperation::ShowMemory => "ShowMemory",
+    DataOperation::ProbeMemory => "ProbeMemory",
 });
 
 /// `Error` may grow outside of this crate's view, so its variants are counted on the wire: the first number that

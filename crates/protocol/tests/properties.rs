@@ -150,7 +150,7 @@ proptest! {
         (key, memory_type) in any::<(u32, u32)>(),
         bytes in prop_oneof![0..=BULK_BYTES_MAX, 0..=20_000u32, any::<u32>()],
         offset in prop_oneof![0..=1u64 << 40, any::<u64>(), FILE_BYTES_MAX - 20..=FILE_BYTES_MAX],
-        operation in 1u8..=11,
+        operation in 1u8..=12,
     ) {
         let operation = match operation {
             1 => DataOperation::Read,
@@ -163,7 +163,8 @@ proptest! {
             8 => DataOperation::OpenPipe,
             9 => DataOperation::ReadPiped,
             10 => DataOperation::OpenRdma,
-            _ => DataOperation::ShowMemory,
+            11 => DataOperation::ShowMemory,
+            _ => DataOperation::ProbeMemory,
         };
         let memory = BulkDescriptor { address, key, memory_type };
         let (object, inode) = (ObjectId::from_raw(object), InodeNumber::from_raw(inode));

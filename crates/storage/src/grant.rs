@@ -31,7 +31,11 @@ pub fn check_access(
         DataOperation::Write | DataOperation::Append | DataOperation::Sync => Rights::WRITE,
         DataOperation::Descriptor if request.bytes == 1 => Rights::WRITE,
         DataOperation::Descriptor => Rights::READ | Rights::WRITE,
-        DataOperation::Share | DataOperation::OpenPipe | DataOperation::OpenRdma | DataOperation::ShowMemory => {
+        DataOperation::Share
+        | DataOperation::OpenPipe
+        | DataOperation::OpenRdma
+        | DataOperation::ShowMemory
+        | DataOperation::ProbeMemory => {
             return Err(Error::CapabilityRejected);
         }
     };

@@ -24,6 +24,8 @@ const SLOTS: usize = 4;
 /// Bytes of a piece, unless `WEFT_RDMA_PIECE_KIB` says otherwise.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_BYTES_MAX: usize = 16 << 20;
+/// How long the first byte may take.
+const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a transfer is looked at before its thread sleeps.
 const LOOK: Duration = LOOK_BEFORE_SLEEP;
 
@@ -91,6 +93,11 @@ impl ClientMemory {
             return Ok(false);
         }
         if self.mover.knows(memory.key, memory.address, bytes) { Ok(true) } else { Err(TransportError::Malformed) }
+    }
+
+    /// Gets a number out of the client's memory, the first transfer of a connection. An error: the way leads nowhere.
+    pub fn probe(&mut self, socket: &Socket, memory: BulkDescriptor) -> weft_ucx::Result<u64> {
+        self.mover.probe(memory.key, memory.address, socket.as_fd(), LOOK, PROBE_PATIENCE)
     }
 
     /// What was done since it was asked last.

@@ -147,6 +147,10 @@ impl SocketBulk {
         &self.socket
     }
 
+    pub(crate) fn into_socket(self) -> Socket {
+        self.socket
+    }
+
     fn kind(&self) -> SocketKind {
         self.socket.kind()
     }

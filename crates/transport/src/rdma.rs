@@ -26,7 +26,7 @@ use staging::Staging;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES};
+use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, PROBE_BYTES, REPLY_BYTES};
 use weft_protocol::{Error, limits};
 use weft_ucx::{Library, Liveness, Receiver, Region};
 
@@ -120,17 +120,37 @@ impl RdmaBulk {
         let line = Line::new(settings.look, Arc::clone(&counters));
         let (staging, sockets) = (Staging::default(), SocketBulk::streaming(socket));
         let (started, asked) = (VecDeque::new(), Asked::default());
-        Ok(Opened::Rdma(Box::new(Self {
-            receiver,
-            staging,
-            sockets,
-            line,
-            settings,
-            counters,
-            reached: true,
-            started,
-            asked,
-        })))
+        let mut bulk = Self { receiver, staging, sockets, line, settings, counters, reached: true, started, asked };
+        Ok(match bulk.probe()? {
+            None => Opened::Rdma(Box::new(bulk)),
+            Some(reason) => Opened::Refused(bulk.sockets.into_socket(), reason),
+        })
+    }
+
+    /// Has the server get a number, so that the way is known to lead here. A text: why it does not.
+    fn probe(&mut self) -> Result<Option<String>> {
+        let mut number = [0; PROBE_BYTES as usize];
+        getrandom::fill(&mut number).map_err(std::io::Error::from)?;
+        let shown = Region::allocate(number.len()).and_then(|mut region| {
+            let fits = region.copy_in(0, &number);
+            debug_assert!(fits, "it is as long");
+            Ok((region.packed_key()?, region))
+        });
+        let (key, region) = match shown {
+            Ok(shown) => shown,
+            Err(error) => return Ok(Some(error.to_string())),
+        };
+        let socket = self.sockets.socket();
+        let shown = self.line.show(socket, region.address(), region.bytes() as u64, &key)?;
+        let memory = BulkDescriptor { address: region.address(), key: shown, memory_type: 0 };
+        let request = DataRequest::about_nothing(DataOperation::ProbeMemory, 0);
+        socket.send_all(&DataRequest { memory, ..request }.encode())?;
+        let reply = self.line.reply(socket, &self.receiver)?;
+        if reply.result().is_ok() && reply.size.to_le_bytes() == number {
+            self.line.hide(socket, shown)?;
+            return Ok(None);
+        }
+        Ok(Some("no byte of this process reaches the node by UCX (`weft status -v` says why)".to_owned()))
     }
 
     /// Whatever failed, nobody reaches our memory any more, and the connection is of no more use.

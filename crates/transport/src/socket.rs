@@ -35,6 +35,10 @@ pub struct Socket {
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 const PROBES_APART: Duration = Duration::from_secs(5);
 const PROBES_MAX: u32 = 4;
+/// The same for a peer that owes an acknowledgement, for which the kernel does not probe: it would go on for a quarter
+/// of an hour. Also how long a peer may take nothing at all; what was on its way to it is sent again by a connection
+/// that is new.
+const UNACKNOWLEDGED_MAX_MS: u32 = 60_000;
 
 /// How long a TCP connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -84,6 +88,7 @@ impl Socket {
         sockopt::set_tcp_keepidle(&stream, SILENCE_MAX)?;
         sockopt::set_tcp_keepintvl(&stream, PROBES_APART)?;
         sockopt::set_tcp_keepcnt(&stream, PROBES_MAX)?;
+        sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MAX_MS)?;
         Ok(Self { fd: stream.into(), kind: SocketKind::Tcp })
     }
 

@@ -4,17 +4,20 @@
 //! then free, over TCP, the very connection that the message came by.
 
 use crate::ffi::{
-    EndpointHandle, Status, UCP_EP_CLOSE_FLAG_FORCE, UCP_EP_PARAM_FIELD_ERR_HANDLER,
-    UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE, UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, UCP_ERR_HANDLING_MODE_NONE,
-    UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_FLAGS, UCS_OK, ucp_ep_params, ucp_err_handler, ucp_request_param,
-    ucs_sock_addr,
+    EndpointHandle, Status, StatusPointer, UCP_EP_PARAM_FIELD_ERR_HANDLER, UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
+    UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, UCP_ERR_HANDLING_MODE_NONE, UCP_ERR_HANDLING_MODE_PEER, UCS_INPROGRESS, UCS_OK,
+    outcome, ucp_ep_params, ucp_err_handler, ucp_request_param, ucs_sock_addr,
 };
 use crate::worker::Worker;
 use crate::{Error, Result};
+use std::cell::Cell;
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI8, Ordering};
 
+/// What the last message that connects an endpoint has, to come.
+const LAST_LOOKS: u32 = 1000;
 /// Zeros behind what the other side sent, for a library that reads on where a length in it was wrong.
 const PADDING_BYTES: usize = 256;
 
@@ -27,13 +30,19 @@ pub enum Liveness {
     Caller,
 }
 
+/// It ends with its worker, if it is connected: UCX 1.13 ends the process that destroys either while the messages that
+/// connect them are on their way. One that is not connected by then is left to the end of the process: nobody can
+/// reach anything through it.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    pub worker: Worker,
+    pub worker: ManuallyDrop<Worker>,
     pub handle: *mut EndpointHandle,
-    liveness: Liveness,
-    /// What UCX's handler was told of the other side; does not move. Behind the worker, which uses it.
-    failure: Box<AtomicI8>,
+    /// What UCX's handler was told of the other side; does not move, and is there as long as the worker.
+    failure: ManuallyDrop<Box<AtomicI8>>,
+    /// The flush that ends when the endpoint is connected; null: it has.
+    connecting: Cell<StatusPointer>,
+    /// A first transfer is on its way, which may have more to connect.
+    pub is_probing: bool,
 }
 
 // SAFETY: the endpoint belongs to the worker, which is for one thread at a time; it is not `Sync`.
@@ -74,7 +83,13 @@ impl Endpoint {
         let status =
             unsafe { (worker.context.functions().ucp_ep_create)(worker.handle, &raw const params, &raw mut handle) };
         worker.context.library.result("ucp_ep_create", status)?;
-        Ok(Self { worker, handle, liveness, failure })
+        let params = ucp_request_param::NONE;
+        // SAFETY: the endpoint was just made; no parameter counts.
+        let flush = unsafe { (worker.context.functions().ucp_ep_flush_nbx)(handle, &raw const params) };
+        // One that fails at once leaves an endpoint of which every transfer fails.
+        let connecting = Cell::new(outcome(flush).ok().flatten().unwrap_or(null_mut()));
+        let (worker, failure) = (ManuallyDrop::new(worker), ManuallyDrop::new(failure));
+        Ok(Self { worker, handle, failure, connecting, is_probing: false })
     }
 
     /// An error once UCX has noticed that the other side is gone.
@@ -84,18 +99,38 @@ impl Endpoint {
     }
 }
 
+impl Endpoint {
+    fn is_connected(&self) -> bool {
+        let request = self.connecting.get();
+        if !request.is_null() {
+            let functions = self.worker.context.functions();
+            // SAFETY: a request of this worker that was not freed.
+            if unsafe { (functions.ucp_request_check_status)(request) } == UCS_INPROGRESS {
+                return false;
+            }
+            // SAFETY: it has ended, and nobody asks for it any more.
+            unsafe { (functions.ucp_request_free)(request) };
+            self.connecting.set(null_mut());
+        }
+        !self.is_probing
+    }
+}
+
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        if self.liveness == Liveness::Endpoint && self.worker.context.library.may_release() {
-            let params = ucp_request_param {
-                op_attr_mask: UCP_OP_ATTR_FIELD_FLAGS,
-                flags: UCP_EP_CLOSE_FLAG_FORCE,
-                ..ucp_request_param::NONE
-            };
-            // SAFETY: the endpoint is there and is not used again. Closing by force needs nothing of the other side;
-            // what is left of it the worker ends, which is dropped next. Endpoints without an error mode cannot be
-            // closed so and are left to the worker alone.
-            unsafe { (self.worker.context.functions().ucp_ep_close_nbx)(self.handle, &raw const params) };
+        if !self.worker.context.library.may_release() {
+            return;
+        }
+        for _ in 0..LAST_LOOKS {
+            if self.is_connected() {
+                // SAFETY: neither is used again, and the worker goes before what its handler uses.
+                unsafe {
+                    ManuallyDrop::drop(&mut self.worker);
+                    ManuallyDrop::drop(&mut self.failure);
+                }
+                return;
+            }
+            self.worker.progress();
         }
     }
 }

@@ -36,9 +36,7 @@ pub const UCP_MEM_MAP_ALLOCATE: c_uint = 1 << 1;
 pub const UCP_MEM_ATTR_FIELD_ADDRESS: u64 = 1 << 0;
 pub const UCP_MEM_ATTR_FIELD_LENGTH: u64 = 1 << 1;
 
-pub const UCP_OP_ATTR_FIELD_FLAGS: u32 = 1 << 4;
 pub const UCP_OP_ATTR_FIELD_MEMH: u32 = 1 << 8;
-pub const UCP_EP_CLOSE_FLAG_FORCE: u32 = 1 << 0;
 
 macro_rules! opaque {
     ($($name:ident)*) => { $(
@@ -184,7 +182,6 @@ functions! {
     ucp_worker_get_efd: fn(*mut WorkerHandle, *mut c_int) -> Status;
     ucp_worker_arm: fn(*mut WorkerHandle) -> Status;
     ucp_ep_create: fn(*mut WorkerHandle, *const ucp_ep_params, *mut *mut EndpointHandle) -> Status;
-    ucp_ep_close_nbx: fn(*mut EndpointHandle, *const ucp_request_param) -> StatusPointer;
     ucp_ep_flush_nbx: fn(*mut EndpointHandle, *const ucp_request_param) -> StatusPointer;
     ucp_put_nbx: fn(
         *mut EndpointHandle, *const c_void, usize, u64, *mut RemoteKeyHandle, *const ucp_request_param

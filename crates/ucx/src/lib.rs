@@ -48,6 +48,9 @@ pub enum Error {
     /// The other side is gone, or the caller says so.
     #[error("the other side of the transfer is gone")]
     PeerGone,
+    /// The first transfer took too long: the transports that were chosen do not reach the other side.
+    #[error("no byte came by UCX in time")]
+    Late,
     /// The other side named memory that it did not show, or more than it showed.
     #[error("memory that was never shown")]
     Foreign,

@@ -9,7 +9,7 @@ use rustix::event::PollFlags;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Regions of a client that one mover knows at a time.
 pub const REGIONS_MAX: usize = 256;
@@ -39,6 +39,8 @@ pub struct Mover {
     remotes: HashMap<u32, Remote>,
     slots: Vec<Slot>,
     flush: StatusPointer,
+    /// When what is waited for is late.
+    deadline: Option<Instant>,
 }
 
 // SAFETY: keys and requests belong to the worker, which is for one thread at a time.
@@ -48,12 +50,37 @@ impl Mover {
     /// An endpoint to the worker of this address.
     pub fn connect(address: &[u8], liveness: Liveness) -> Result<Self> {
         let endpoint = Endpoint::connect(Worker::new()?, address, liveness)?;
-        Ok(Self { endpoint, remotes: HashMap::new(), slots: Vec::new(), flush: null_mut() })
+        Ok(Self { endpoint, remotes: HashMap::new(), slots: Vec::new(), flush: null_mut(), deadline: None })
     }
 
     /// What the client makes its endpoint of.
     pub fn address(&self) -> Result<Vec<u8>> {
         self.endpoint.worker.address()
+    }
+
+    /// Gets a number out of the client's memory: the first transfer, which connects what is left to be connected. It has
+    /// to be there within `patience`.
+    pub fn probe(
+        &mut self,
+        number: u32,
+        address: u64,
+        socket: BorrowedFd<'_>,
+        look: Duration,
+        patience: Duration,
+    ) -> Result<u64> {
+        const BYTES: usize = size_of::<u64>();
+        self.reserve_slots(1, BYTES)?;
+        self.endpoint.is_probing = true;
+        self.get(0, BYTES, number, address)?;
+        self.deadline = Instant::now().checked_add(patience);
+        self.wait(0, socket, look)?;
+        self.flush(socket, look)?;
+        self.deadline = None;
+        self.endpoint.is_probing = false;
+        let bytes = self.slot(0).and_then(|bytes| bytes.first_chunk().copied());
+        // Slots of other lengths are made when they are needed.
+        self.slots.clear();
+        bytes.map(u64::from_le_bytes).ok_or(Error::Foreign)
     }
 
     /// Learns of memory of the client, under a number of its choice; what was known under it is forgotten.
@@ -207,6 +234,9 @@ impl Mover {
                 return Ok(Some(status));
             }
             self.endpoint.check()?;
+            if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                return Err(Error::Late);
+            }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS_PER_SOCKET) && has_hung_up(socket) { Err(Error::PeerGone) } else { Ok(None) }
         })?;

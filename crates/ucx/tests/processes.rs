@@ -76,7 +76,9 @@ fn client(path: &str) {
     receiver.connect(&receive(&socket), liveness()).unwrap();
     // Memory of UCX's own.
     let mut region = Region::allocate(MEMORY_BYTES).unwrap();
+    assert!(region.copy_in(0, &0x0123_4567_89ab_cdef_u64.to_le_bytes()));
     show(&socket, region.address(), region.bytes(), &region.packed_key().unwrap());
+    assert_eq!(next_word(&receiver, &socket), b"probed");
     let mut memory = vec![0; MEMORY_BYTES];
     for &bytes in SIZES {
         assert_eq!(next_word(&receiver, &socket), b"put");
@@ -139,8 +141,11 @@ fn server(path: &str) {
     let (socket, _) = UnixListener::bind(path).unwrap().accept().unwrap();
     let mut mover = Mover::connect(&receive(&socket), liveness()).unwrap();
     send(&socket, &mover.address().unwrap());
-    mover.reserve_slots(1, MEMORY_BYTES).unwrap();
     let address = learn(&mut mover, &socket, 7);
+    let number = mover.probe(7, address, socket.as_fd(), LOOK, Duration::from_secs(20)).unwrap();
+    assert_eq!(number, 0x0123_4567_89ab_cdef);
+    send(&socket, b"probed");
+    mover.reserve_slots(1, MEMORY_BYTES).unwrap();
     for &bytes in SIZES {
         exchange(&mut mover, &socket, 7, address + 3, bytes);
     }

@@ -4,7 +4,7 @@
 use super::{DataConnection, reply_with};
 use crate::state::{AtomicCounters, lock};
 use weft_protocol::Error;
-use weft_protocol::data::{DataReply, DataRequest, RDMA_VERSION_BYTES, SHOWN_LENGTH_BYTES};
+use weft_protocol::data::{DataReply, DataRequest, PROBE_BYTES, RDMA_VERSION_BYTES, SHOWN_LENGTH_BYTES};
 use weft_protocol::handshake::KeyName;
 use weft_store_io::executor::Moved;
 use weft_store_io::rdma::ClientMemory;
@@ -71,6 +71,26 @@ impl DataConnection<'_> {
         };
         AtomicCounters::add(&self.node.counters.rdma_regions, 1);
         memory.show(request.memory, u64::from_le_bytes(*length), key)
+    }
+
+    /// Gets a number from the client, so that both sides know that they reach each other.
+    pub(super) fn probe_memory(&mut self, request: &DataRequest) -> Result<()> {
+        let socket = self.socket;
+        let request = DataRequest { bytes: PROBE_BYTES, ..*request };
+        let probed = match self.named_memory(&request)? {
+            Some(memory) => memory.probe(socket, request.memory).map_err(|error| error.to_string()),
+            None => Err("the client's memory cannot be reached from here".to_owned()),
+        };
+        let reply = match probed {
+            Ok(size) => DataReply { id: request.id, size, ..DataReply::default() },
+            Err(reason) => {
+                tracing::warn!(peer = socket.peer_text(), reason, "a client's file data goes by its socket");
+                *lock(&self.node.rdma) = reason;
+                self.client_memory = None;
+                DataReply::failed(request.id, &Error::NotSupported)
+            }
+        };
+        socket.send_all(&reply.encode())
     }
 
     /// The way to the memory that the request names. `None`: there is none to that memory from here.

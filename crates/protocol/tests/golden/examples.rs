@@ -421,6 +421,7 @@ pub fn data_operations() -> Vec<DataOperation> {
         DataOperation::ReadPiped,
         DataOperation::OpenRdma,
         DataOperation::ShowMemory,
+        DataOperation::ProbeMemory,
     ]
 }
 
