@@ -5,11 +5,22 @@ use crate::ffi::{
     UCP_PARAM_FIELD_MT_WORKERS_SHARED, ucp_params,
 };
 use crate::{Library, Result};
+use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
 /// Variables with this in front of UCX's own names are ours: `WEFT_UCX_TLS`.
-const VARIABLES: &std::ffi::CStr = c"WEFT";
+const VARIABLES: &CStr = c"WEFT";
+
+/// What we set before the user's variables do. UCX 1.13 reads `UCX_TLS` before `WEFT_UCX_TLS`: a choice that was made
+/// for another library in this process is not ours.
+const SETTINGS: &[(&str, &str)] = &[("TLS", "all"), ("NET_DEVICES", "all"), ("SHM_DEVICES", "all")];
+/// The same where there are adapters: queues for messages that we hardly use, for whose buffers UCX would take 40 MiB of
+/// locked memory, per connection. The default limit of Debian is 8 MiB.
+const ADAPTER_SETTINGS: &[(&str, &str)] =
+    &[("RC_RX_QUEUE_LEN", "128"), ("RC_RX_BUFS_GROW", "64"), ("RC_TX_BUFS_GROW", "64")];
+/// Variables with our prefix that are not UCX's.
+const NOT_SETTINGS: &[&str] = &["LIBRARY", "LOG_LEVEL"];
 
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -36,6 +47,11 @@ impl Context {
         // SAFETY: a constant text, and a place for the pointer.
         let status = unsafe { (functions.ucp_config_read)(VARIABLES.as_ptr(), null(), &raw mut config) };
         library.result("ucp_config_read", status)?;
+        for (name, value) in settings() {
+            // SAFETY: the configuration just read, and two texts that live for the call. UCX itself reads our variables,
+            // but not those of its transports; one that it does not know it ignores.
+            unsafe { (functions.ucp_config_modify)(config, name.as_ptr(), value.as_ptr()) };
+        }
         let params = ucp_params {
             field_mask: UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
             features: UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
@@ -61,4 +77,18 @@ impl Context {
     pub fn functions(&self) -> &'static Functions {
         &self.library.functions
     }
+}
+
+/// Names and values, the last of a name counts.
+fn settings() -> Vec<(CString, CString)> {
+    let has_adapters = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some());
+    let ours = SETTINGS.iter().chain(if has_adapters { ADAPTER_SETTINGS } else { &[] });
+    let ours = ours.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let prefix = format!("{}_UCX_", VARIABLES.to_string_lossy());
+    let said = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.to_str()?.strip_prefix(&prefix)?.to_owned();
+        Some((name, value.into_string().ok()?))
+    });
+    let said = said.filter(|(name, _)| !NOT_SETTINGS.contains(&name.as_str()));
+    ours.chain(said).filter_map(|(name, value)| Some((CString::new(name).ok()?, CString::new(value).ok()?))).collect()
 }

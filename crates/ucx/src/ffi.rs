@@ -173,6 +173,7 @@ functions! {
     ucp_get_version: fn(*mut c_uint, *mut c_uint, *mut c_uint);
     ucp_config_read: fn(*const c_char, *const c_char, *mut *mut Config) -> Status;
     ucp_config_release: fn(*mut Config);
+    ucp_config_modify: fn(*mut Config, *const c_char, *const c_char) -> Status;
     ucp_init_version: fn(c_uint, c_uint, *const ucp_params, *const Config, *mut *mut ContextHandle) -> Status;
     ucp_worker_create: fn(*mut ContextHandle, *const ucp_worker_params, *mut *mut WorkerHandle) -> Status;
     ucp_worker_destroy: fn(*mut WorkerHandle);

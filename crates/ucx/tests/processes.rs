@@ -184,8 +184,10 @@ fn bytes_are_put_and_got_between_processes() {
     let shared: &[_] = &[("WEFT_UCX_TLS", "posix,sysv,cma,self")];
     let tcp: &[_] = &[("WEFT_UCX_TLS", "tcp"), ("WEFT_UCX_NET_DEVICES", "lo"), ("WEFT_TEST_ENDPOINT", "1")];
     // Variables of other programs are theirs: this one would leave no transport.
-    let theirs: &[_] = &[("UCX_TLS", "self"), ("WEFT_UCX_TLS", "tcp")];
-    for (number, settings) in [shared, tcp, theirs].into_iter().enumerate() {
+    let theirs: &[_] = &[("UCX_TLS", "self"), ("UCX_NET_DEVICES", "none0")];
+    // A variable of a transport, which UCX 1.13 itself reads without our prefix only.
+    let own: &[_] = &[("WEFT_UCX_TLS", "posix,self"), ("WEFT_UCX_MM_FIFO_SIZE", "128")];
+    for (number, settings) in [shared, tcp, theirs, own].into_iter().enumerate() {
         let path = std::env::temp_dir().join(format!("weft-ucx-{}-{number}", std::process::id()));
         let mut server = child("server", &path, settings);
         while !path.exists() && server.try_wait().unwrap().is_none() {
