@@ -7,7 +7,7 @@ MINUTES ?= 10
 BINARIES = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test tidy fuzz lint bench test-long test-tools clean
+.PHONY: help build demo test tidy fuzz lint bench test-long test-rdma test-tools clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,12 @@ bench: ## Measure, beside other systems where they are installed; see docs/perfo
 test-long: ## Simulation and fuzz for MINUTES (10) each
 	timeout --preserve-status $(MINUTES)m $(CARGO) run --release -p weft-sim -- endless
 	WEFT_FUZZ_SECONDS=$$(( $(MINUTES) * 60 )) $(CARGO) test --release -p weft-fuzz -- --nocapture
+
+test-rdma: ## RDMA over two soft-RoCE devices, in a guest machine that this makes (root, for its packages)
+	$(CARGO) build -p weft
+	$(CARGO) test -p weft-tests --test rdma --no-run
+	scripts/rdma-guest.sh --timeout 900 tests/rdma/in-guest.sh "$$(realpath $(BINARIES))/debug/weft" \
+	    "$$(realpath "$$(ls -t $(BINARIES)/debug/deps/rdma-* | grep -v '\.d$$' | head -n 1)")"
 
 # Tests that mount need fusermount3 or root, those of RDMA libucp. What is missing is installed where that can be done, else
 # those tests say why they are skipped.

@@ -201,9 +201,9 @@ impl Client {
             return Ok(());
         }
         let take = |node| self.0.data_connection(node).map(|(link, connection)| link.return_data(connection));
-        self.0.at_home(take).map_err(|error| match error {
-            Error::NotSupported => self.0.data_way.refusal(),
-            error => error.to_string(),
+        self.0.at_home(take).map_err(|error| match self.0.data_way.refusal() {
+            reason if reason.is_empty() => error.to_string(),
+            reason => reason,
         })
     }
 

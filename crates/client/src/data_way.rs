@@ -67,7 +67,7 @@ impl DataWay {
             Opened::Rdma(bulk) => Ok(bulk),
             Opened::Refused(_, reason) if self.way == Way::Ucx => {
                 *lock(&self.refused) = reason;
-                Err(Error::NotSupported)
+                Err(Error::Unreachable)
             }
             Opened::Refused(socket, reason) => {
                 if !self.sockets_only.swap(true, Ordering::Relaxed) {

@@ -15,10 +15,11 @@ const VARIABLES: &CStr = c"WEFT";
 /// What we set before the user's variables do. UCX 1.13 reads `UCX_TLS` before `WEFT_UCX_TLS`: a choice that was made
 /// for another library in this process is not ours.
 const SETTINGS: &[(&str, &str)] = &[("TLS", "all"), ("NET_DEVICES", "all"), ("SHM_DEVICES", "all")];
-/// The same where there are adapters: queues for messages that we hardly use, for whose buffers UCX would take 40 MiB of
-/// locked memory, per connection. The default limit of Debian is 8 MiB.
+/// The same where there are adapters: queues for messages that we hardly use, for whose buffers UCX would take 40 MiB
+/// of locked memory, per connection (the default limit of Debian is 8 MiB); and that a link that is down is noticed: to
+/// soft-RoCE the usual count of 7 means to try for ever.
 const ADAPTER_SETTINGS: &[(&str, &str)] =
-    &[("RC_RX_QUEUE_LEN", "128"), ("RC_RX_BUFS_GROW", "64"), ("RC_TX_BUFS_GROW", "64")];
+    &[("RC_RX_QUEUE_LEN", "128"), ("RC_RX_BUFS_GROW", "64"), ("RC_TX_BUFS_GROW", "64"), ("RC_RETRY_COUNT", "6")];
 /// Variables with our prefix that are not UCX's.
 const NOT_SETTINGS: &[&str] = &["LIBRARY", "LOG_LEVEL"];
 
@@ -48,8 +49,8 @@ impl Context {
         let status = unsafe { (functions.ucp_config_read)(VARIABLES.as_ptr(), null(), &raw mut config) };
         library.result("ucp_config_read", status)?;
         for (name, value) in settings() {
-            // SAFETY: the configuration just read, and two texts that live for the call. UCX itself reads our variables,
-            // but not those of its transports; one that it does not know it ignores.
+            // SAFETY: the configuration just read, and two texts that live for the call. UCX itself reads our
+            // variables, but not those of its transports; one that it does not know it ignores.
             unsafe { (functions.ucp_config_modify)(config, name.as_ptr(), value.as_ptr()) };
         }
         let params = ucp_params {

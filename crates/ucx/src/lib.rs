@@ -48,8 +48,8 @@ pub enum Error {
     /// The other side is gone, or the caller says so.
     #[error("the other side of the transfer is gone")]
     PeerGone,
-    /// The first transfer took too long: the transports that were chosen do not reach the other side.
-    #[error("no byte came by UCX in time")]
+    /// A transfer took too long: the transports that were chosen do not reach the other side, or not any more.
+    #[error("a transfer did not end in time: the other side cannot be reached by UCX")]
     Late,
     /// The other side named memory that it did not show, or more than it showed.
     #[error("memory that was never shown")]

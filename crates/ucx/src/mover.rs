@@ -39,8 +39,8 @@ pub struct Mover {
     remotes: HashMap<u32, Remote>,
     slots: Vec<Slot>,
     flush: StatusPointer,
-    /// When what is waited for is late.
-    deadline: Option<Instant>,
+    /// How long what is waited for may take.
+    patience: Duration,
 }
 
 // SAFETY: keys and requests belong to the worker, which is for one thread at a time.
@@ -50,7 +50,7 @@ impl Mover {
     /// An endpoint to the worker of this address.
     pub fn connect(address: &[u8], liveness: Liveness) -> Result<Self> {
         let endpoint = Endpoint::connect(Worker::new()?, address, liveness)?;
-        Ok(Self { endpoint, remotes: HashMap::new(), slots: Vec::new(), flush: null_mut(), deadline: None })
+        Ok(Self { endpoint, remotes: HashMap::new(), slots: Vec::new(), flush: null_mut(), patience: PATIENCE })
     }
 
     /// What the client makes its endpoint of.
@@ -58,8 +58,8 @@ impl Mover {
         self.endpoint.worker.address()
     }
 
-    /// Gets a number out of the client's memory: the first transfer, which connects what is left to be connected. It has
-    /// to be there within `patience`.
+    /// Gets a number out of the client's memory: the first transfer, which connects what is left to be connected. It
+    /// has to be there within `patience`.
     pub fn probe(
         &mut self,
         number: u32,
@@ -72,10 +72,10 @@ impl Mover {
         self.reserve_slots(1, BYTES)?;
         self.endpoint.is_probing = true;
         self.get(0, BYTES, number, address)?;
-        self.deadline = Instant::now().checked_add(patience);
+        self.patience = patience;
         self.wait(0, socket, look)?;
         self.flush(socket, look)?;
-        self.deadline = None;
+        self.patience = PATIENCE;
         self.endpoint.is_probing = false;
         let bytes = self.slot(0).and_then(|bytes| bytes.first_chunk().copied());
         // Slots of other lengths are made when they are needed.
@@ -226,7 +226,7 @@ impl Mover {
             return Ok(());
         }
         let library = self.endpoint.worker.context.library;
-        let mut looks = 0u32;
+        let (mut looks, since) = (0u32, Instant::now());
         let status = self.endpoint.worker.until(socket, HUNG_UP, look, || {
             // SAFETY: a request of this worker that was not freed.
             let status = unsafe { (library.functions.ucp_request_check_status)(request) };
@@ -234,7 +234,7 @@ impl Mover {
                 return Ok(Some(status));
             }
             self.endpoint.check()?;
-            if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            if since.elapsed() > self.patience {
                 return Err(Error::Late);
             }
             looks = looks.wrapping_add(1);
@@ -259,6 +259,9 @@ impl Drop for Mover {
     }
 }
 
+/// How long one transfer, or a flush of several, may take: adapters try again for some seconds, and those that never
+/// give up are given up.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The socket is looked at each time so many looks at the transfer have found it on its way.
 const LOOKS_PER_SOCKET: u32 = 64;
 /// What tells that the client is gone, while requests that it has sent ahead are no news.
