@@ -35,9 +35,9 @@ pub fn run(bytes: &[u8]) -> bool {
         steps += 1;
     }
     for shard in &world.shards {
-        encodable(&Message::NodeReply(Box::new(Ok(weft_protocol::message::node::NodeAnswer::Status(
+        encodable(&Message::NodeReply(Box::new(Ok(weft_protocol::message::node::NodeAnswer::Status(Box::new(
             weft_protocol::message::node::NodeStatus { shards: vec![shard.status()], ..Default::default() },
-        )))));
+        ))))));
     }
     steps > 4
 }

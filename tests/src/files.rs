@@ -21,7 +21,7 @@ pub fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
 /// What the first node says of itself.
 pub fn status(client: &Client) -> NodeStatus {
     match client.node_request(NodeId(0), NodeRequest::Status).expect("the node answers") {
-        NodeAnswer::Status(status) => status,
+        NodeAnswer::Status(status) => *status,
         other => panic!("no status: {other:?}"),
     }
 }

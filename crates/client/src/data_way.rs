@@ -39,7 +39,8 @@ impl DataWay {
 
     /// Whether reads of so many bytes go best straight into the caller's memory, with nothing asked for ahead.
     pub fn reads_directly(&self, bytes: usize) -> bool {
-        self.may_use_rdma() && bytes >= self.settings.direct_from_bytes()
+        let from = self.counters.direct_read_from.load(Ordering::Relaxed);
+        self.may_use_rdma() && from != 0 && bytes >= from
     }
 
     /// Why the last connection that was to be by RDMA is not.

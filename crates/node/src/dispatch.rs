@@ -120,7 +120,7 @@ fn handle_node_request(
     match request {
         NodeRequest::Ping => Ok(NodeAnswer::Done),
         NodeRequest::GetMap => Ok(NodeAnswer::Map((*node.map()).clone())),
-        NodeRequest::Status if privileged => Ok(NodeAnswer::Status(status::of(node))),
+        NodeRequest::Status if privileged => Ok(NodeAnswer::Status(Box::new(status::of(node)))),
         NodeRequest::SetMap(map) if privileged => shards::set_map(node, map, sink).map(|()| NodeAnswer::Done),
         NodeRequest::Stuck if privileged => Ok(NodeAnswer::InFlight(status::longest_in_flight(node))),
         NodeRequest::Shutdown if privileged => {

@@ -63,6 +63,9 @@ pub const SHARED_MEMORY_BYTES: usize = 24;
 pub const RDMA_VERSION_BYTES: usize = 4;
 /// Bytes that the server gets for a `ProbeMemory`: a number, little-endian.
 pub const PROBE_BYTES: u32 = 8;
+/// Bytes that stand behind a `ProbeMemory`: from how many bytes on requests will be about the caller's memory, and not
+/// the connection's: reads, and writes; for people.
+pub const PROBE_TOLD_BYTES: usize = 16;
 /// Bytes before the key that stands behind a `ShowMemory`: how long the memory is.
 pub const SHOWN_LENGTH_BYTES: usize = 8;
 const REQUEST_MAGIC: [u8; 2] = *b"WD";
@@ -100,7 +103,8 @@ pub enum DataOperation {
     /// packed key stand behind the request. Without bytes behind it: it may not any more. Has no reply.
     ShowMemory = 11,
     /// The server gets the first 8 bytes of the memory that is named, and answers with them as the reply's `size`: what
-    /// it got can be compared with what stands there. Refused where it gets nothing.
+    /// it got can be compared with what stands there. `written_bytes` is 1 where both share such memory.
+    /// [`PROBE_TOLD_BYTES`] stand behind the request. Refused where it gets nothing.
     ProbeMemory = 12,
 }
 
@@ -224,6 +228,7 @@ impl DataRequest {
         let bytes = self.bytes as usize;
         match self.operation {
             DataOperation::Share => bytes == SHARED_MEMORY_BYTES,
+            DataOperation::ProbeMemory => bytes == PROBE_TOLD_BYTES,
             DataOperation::OpenRdma => {
                 (RDMA_VERSION_BYTES + 1..=RDMA_VERSION_BYTES + RDMA_ADDRESS_BYTES_MAX).contains(&bytes)
             }
@@ -237,7 +242,9 @@ impl DataRequest {
     /// Bytes that stand on the stream behind the header.
     pub fn bulk_bytes(&self) -> u32 {
         match self.operation {
-            DataOperation::Share | DataOperation::OpenRdma | DataOperation::ShowMemory => self.bytes,
+            DataOperation::Share | DataOperation::OpenRdma | DataOperation::ShowMemory | DataOperation::ProbeMemory => {
+                self.bytes
+            }
             _ if self.memory.address == 0 => self.written_bytes(),
             _ => 0,
         }

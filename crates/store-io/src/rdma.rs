@@ -7,6 +7,9 @@
 //! | read | `n` times `pread` into a slot and a put; one flush | 1 |
 //! | write | `n` times a get into a slot and `pwrite` | 1 |
 //!
+//! Memory that is mapped here too (a buffer of the client's connection, on the same machine) needs no slot, put, get or
+//! flush: `pread` into it and `pwrite` out of it are the transfers, one copy each.
+//!
 //! There are [`SLOTS`] slots, so that while one piece is on its way the next is read, or the last one written.
 
 use crate::executor::{Moved, read_all, write_all};
@@ -35,6 +38,8 @@ pub struct Transfers {
     pub puts: u64,
     pub gets: u64,
     pub flushes: u64,
+    /// Bytes read and written in place.
+    pub placed_bytes: u64,
 }
 
 /// The way to one client's memory.
@@ -95,9 +100,11 @@ impl ClientMemory {
         if self.mover.knows(memory.key, memory.address, bytes) { Ok(true) } else { Err(TransportError::Malformed) }
     }
 
-    /// Gets a number out of the client's memory, the first transfer of a connection. An error: the way leads nowhere.
-    pub fn probe(&mut self, socket: &Socket, memory: BulkDescriptor) -> weft_ucx::Result<u64> {
-        self.mover.probe(memory.key, memory.address, socket.as_fd(), LOOK, PROBE_PATIENCE)
+    /// Gets a number out of the client's memory, the first transfer of a connection, and says whether such memory is
+    /// mapped here too. An error: the way leads nowhere.
+    pub fn probe(&mut self, socket: &Socket, memory: BulkDescriptor) -> weft_ucx::Result<(u64, bool)> {
+        let number = self.mover.probe(memory.key, memory.address, socket.as_fd(), LOOK, PROBE_PATIENCE)?;
+        Ok((number, self.mover.place(memory.key, memory.address, 1)?.is_some()))
     }
 
     /// What was done since it was asked last.
@@ -109,6 +116,9 @@ impl ClientMemory {
     /// filled up with zeros.
     pub fn put(&mut self, socket: &Socket, segment: Segment<'_>, memory: BulkDescriptor) -> Result<Moved> {
         let (Segment::File { bytes, .. } | Segment::Hole { bytes }) = segment;
+        if let Some(moved) = self.put_in_place(segment, memory)? {
+            return Ok(moved);
+        }
         self.mover.reserve_slots(SLOTS, self.piece_bytes)?;
         let mut failed = None;
         for (number, (at, count)) in pieces(bytes, self.piece_bytes).enumerate() {
@@ -136,10 +146,37 @@ impl ClientMemory {
         Ok(failed.map_or(Moved::Done, Moved::Failed))
     }
 
+    /// The same where the memory is mapped here too. `None`: it is not, or the file has become shorter.
+    fn put_in_place(&mut self, segment: Segment<'_>, memory: BulkDescriptor) -> Result<Option<Moved>> {
+        let Segment::File { file, offset, bytes } = segment else { return Ok(None) };
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let Some(mut place) = self.mover.place(memory.key, memory.address, length)? else { return Ok(None) };
+        match place.fill_from(file, offset) {
+            Ok(count) if count == length => {
+                self.transfers.placed_bytes += bytes;
+                Ok(Some(Moved::Done))
+            }
+            Ok(_) => Ok(None),
+            Err(Errno::FAULT) => Err(TransportError::Malformed),
+            Err(errno) => Ok(Some(Moved::Failed(errno))),
+        }
+    }
+
     /// Gets `bytes` out of the client's memory into the file. When this returns the memory is used no more.
     pub fn get(&mut self, socket: &Socket, memory: BulkDescriptor, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
         // What is appended in two calls could have another's between them: it comes by the stream.
         let offset = plan.offset.ok_or(TransportError::Malformed)?;
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if let Some(place) = self.mover.place(memory.key, memory.address, length)? {
+            self.transfers.placed_bytes += u64::from(bytes);
+            return Ok(match place.write_to(plan.file, offset, plan.call_bytes) {
+                Ok(count) if count == length => Moved::Done,
+                Ok(_) => Moved::Failed(Errno::IO),
+                // The client took it away: an error of the connection.
+                Err(Errno::FAULT) => return Err(TransportError::Malformed),
+                Err(errno) => Moved::Failed(errno),
+            });
+        }
         self.mover.reserve_slots(SLOTS, self.piece_bytes)?;
         let mut failed: Option<Errno> = None;
         let mut ahead = pieces(u64::from(bytes), self.piece_bytes).enumerate();

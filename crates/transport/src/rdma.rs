@@ -12,6 +12,7 @@
 //! other failure the way to our memory is ended before that is the caller's again.
 
 mod asked;
+mod crossover;
 mod line;
 mod settings;
 mod staging;
@@ -21,12 +22,15 @@ pub use settings::{DIRECT_FROM_BYTES, RdmaSettings, Registration};
 use crate::bulk::{Ahead, BulkConnection, Carrier, NotStarted, Passed};
 use crate::{Result, Socket, SocketBulk, TransportError};
 use asked::Asked;
+use crossover::Crossover;
 use line::Line;
 use staging::Staging;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, PROBE_BYTES, REPLY_BYTES};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use weft_protocol::data::{
+    BulkDescriptor, DataOperation, DataReply, DataRequest, PROBE_BYTES, PROBE_TOLD_BYTES, REPLY_BYTES,
+};
 use weft_protocol::{Error, limits};
 use weft_ucx::{Library, Liveness, Receiver, Region};
 
@@ -46,6 +50,8 @@ pub struct RdmaCounters {
     pub copied_bytes: AtomicU64,
     /// Requests that went through the connection's buffer because memory could not be registered.
     pub not_registered: AtomicU64,
+    /// Reads of so many bytes or more go into the caller's memory, over the connection made last; 0: none was made.
+    pub direct_read_from: AtomicUsize,
 }
 
 /// What became of asking a server for RDMA.
@@ -65,6 +71,7 @@ pub struct RdmaBulk {
     sockets: SocketBulk,
     line: Line,
     settings: RdmaSettings,
+    crossover: Crossover,
     counters: Arc<RdmaCounters>,
     /// Whether the server can reach our memory.
     reached: bool,
@@ -120,7 +127,9 @@ impl RdmaBulk {
         let line = Line::new(settings.look, Arc::clone(&counters));
         let (staging, sockets) = (Staging::default(), SocketBulk::streaming(socket));
         let (started, asked) = (VecDeque::new(), Asked::default());
-        let mut bulk = Self { receiver, staging, sockets, line, settings, counters, reached: true, started, asked };
+        let crossover = Crossover::of(&settings, false, &mut receiver);
+        let mut bulk =
+            Self { receiver, staging, sockets, line, settings, crossover, counters, reached: true, started, asked };
         Ok(match bulk.probe()? {
             None => Opened::Rdma(Box::new(bulk)),
             Some(reason) => Opened::Refused(bulk.sockets.into_socket(), reason),
@@ -143,11 +152,18 @@ impl RdmaBulk {
         let socket = self.sockets.socket();
         let shown = self.line.show(socket, region.address(), region.bytes() as u64, &key)?;
         let memory = BulkDescriptor { address: region.address(), key: shown, memory_type: 0 };
-        let request = DataRequest::about_nothing(DataOperation::ProbeMemory, 0);
-        socket.send_all(&DataRequest { memory, ..request }.encode())?;
+        let told = u32::try_from(PROBE_TOLD_BYTES).unwrap_or(u32::MAX);
+        let request = DataRequest::about_nothing(DataOperation::ProbeMemory, told);
+        let Crossover { read_from, write_from } = self.crossover;
+        let body = [(read_from as u64).to_le_bytes(), (write_from as u64).to_le_bytes()].concat();
+        socket.send_all_with(&DataRequest { memory, ..request }.encode(), &body)?;
         let reply = self.line.reply(socket, &self.receiver)?;
         if reply.result().is_ok() && reply.size.to_le_bytes() == number {
             self.line.hide(socket, shown)?;
+            // In what both share the server answers with bytes written, where it got none.
+            let is_shared = reply.written_bytes != 0;
+            self.crossover = Crossover::of(&self.settings, is_shared, &mut self.receiver);
+            self.counters.direct_read_from.store(self.crossover.read_from, Ordering::Relaxed);
             return Ok(None);
         }
         Ok(Some("no byte of this process reaches the node by UCX (`weft status -v` says why)".to_owned()))
@@ -213,10 +229,6 @@ impl RdmaBulk {
     fn moves(&self, request: &DataRequest) -> bool {
         let moved = matches!(request.operation, DataOperation::Read | DataOperation::Write);
         self.reached && moved && request.bytes > 0
-    }
-
-    fn is_direct(&self, bytes: usize) -> bool {
-        bytes >= self.settings.direct_from_bytes()
     }
 
     /// A read into the caller's own memory. `None`: that could not be registered.
@@ -325,7 +337,13 @@ impl RdmaBulk {
     /// Sends a write from given memory: from there, or through the buffer. What was sent is noted also after an error.
     fn begin(&mut self, request: &DataRequest, mut from: Vec<u8>) -> std::result::Result<(), NotStarted> {
         let bytes = request.bytes as usize;
-        if self.settings.registration != Registration::Static && from.len() >= bytes {
+        // Memory that was given is used again, and registered once: a threshold is for callers' memory.
+        let is_given = match self.settings.registration {
+            Registration::Static => false,
+            Registration::Dynamic => true,
+            Registration::Auto => bytes >= self.crossover.write_from,
+        };
+        if is_given && from.len() >= bytes {
             from = match self.begin_given(request, from) {
                 Ok(()) => return Ok(()),
                 Err(NotStarted { memory, error: TransportError::Rdma(weft_ucx::Error::Failed { .. }) }) => memory,
@@ -438,7 +456,7 @@ impl BulkConnection for RdmaBulk {
         self.drain()?;
         if self.moves(request) {
             let mut reply = None;
-            if self.is_direct(into.len()) {
+            if into.len() >= self.crossover.read_from {
                 let read = self.read_direct(request, into);
                 reply = self.settled(read)?;
             }
@@ -462,7 +480,7 @@ impl BulkConnection for RdmaBulk {
         if self.moves(request) {
             let from = from.get(..request.bytes as usize).ok_or(TransportError::Malformed)?;
             let mut reply = None;
-            if self.is_direct(from.len()) {
+            if from.len() >= self.crossover.write_from {
                 let written = self.write_direct(request, from);
                 reply = self.settled(written)?;
             }

@@ -198,6 +198,7 @@ functions! {
     ucp_rkey_pack: fn(*mut ContextHandle, *mut MemoryHandle, *mut *mut c_void, *mut usize) -> Status;
     ucp_rkey_buffer_release: fn(*mut c_void);
     ucp_ep_rkey_unpack: fn(*mut EndpointHandle, *const c_void, *mut *mut RemoteKeyHandle) -> Status;
+    ucp_rkey_ptr: fn(*mut RemoteKeyHandle, u64, *mut *mut c_void) -> Status;
     ucp_rkey_destroy: fn(*mut RemoteKeyHandle);
 }
 

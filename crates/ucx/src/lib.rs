@@ -16,6 +16,7 @@ mod endpoint;
 mod ffi;
 mod library;
 mod mover;
+mod place;
 mod receiver;
 mod region;
 mod worker;
@@ -23,6 +24,7 @@ mod worker;
 pub use endpoint::Liveness;
 pub use library::{Library, Version};
 pub use mover::{Mover, REGIONS_MAX};
+pub use place::Place;
 pub use receiver::{Lent, Receiver};
 pub use region::Region;
 

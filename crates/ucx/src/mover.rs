@@ -1,7 +1,10 @@
 //! A server's end: puts into a client's memory and gets from it.
 
 use crate::endpoint::{Endpoint, Liveness, padded};
-use crate::ffi::{RemoteKeyHandle, StatusPointer, UCP_OP_ATTR_FIELD_MEMH, UCS_INPROGRESS, outcome, ucp_request_param};
+use crate::ffi::{
+    RemoteKeyHandle, StatusPointer, UCP_OP_ATTR_FIELD_MEMH, UCS_INPROGRESS, UCS_OK, outcome, ucp_request_param,
+};
+use crate::place::Place;
 use crate::region::Region;
 use crate::worker::Worker;
 use crate::{Error, Result};
@@ -121,6 +124,19 @@ impl Mover {
     /// Whether the client has shown all of these bytes.
     pub fn knows(&self, number: u32, address: u64, bytes: u64) -> bool {
         self.remote(number, address, bytes).is_ok()
+    }
+
+    /// The client's memory, where that is mapped here too.
+    pub fn place(&self, number: u32, address: u64, bytes: usize) -> Result<Option<Place<'_>>> {
+        let remote = self.remote(number, address, bytes as u64)?;
+        let mut pointer = null_mut();
+        // SAFETY: a key that is there, an address in its memory, and a place for the pointer.
+        let status =
+            unsafe { (self.endpoint.worker.context.functions().ucp_rkey_ptr)(remote.key, address, &raw mut pointer) };
+        // SAFETY: UCX has mapped all of the memory of this key, in which `remote` has found the range, and keeps it
+        // mapped until the key is destroyed, which borrows the mover mutably. It is memory that UCX made for sharing:
+        // nobody here has a reference to it.
+        Ok((status == UCS_OK).then(|| unsafe { Place::new(pointer.cast(), bytes) }))
     }
 
     fn remote(&self, number: u32, address: u64, bytes: u64) -> Result<&Remote> {

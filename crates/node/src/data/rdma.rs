@@ -4,7 +4,9 @@
 use super::{DataConnection, reply_with};
 use crate::state::{AtomicCounters, lock};
 use weft_protocol::Error;
-use weft_protocol::data::{DataReply, DataRequest, PROBE_BYTES, RDMA_VERSION_BYTES, SHOWN_LENGTH_BYTES};
+use weft_protocol::data::{
+    DataReply, DataRequest, PROBE_BYTES, PROBE_TOLD_BYTES, RDMA_VERSION_BYTES, SHOWN_LENGTH_BYTES,
+};
 use weft_protocol::handshake::KeyName;
 use weft_store_io::executor::Moved;
 use weft_store_io::rdma::ClientMemory;
@@ -76,13 +78,18 @@ impl DataConnection<'_> {
     /// Gets a number from the client, so that both sides know that they reach each other.
     pub(super) fn probe_memory(&mut self, request: &DataRequest) -> Result<()> {
         let socket = self.socket;
+        let mut told = [0; PROBE_TOLD_BYTES];
+        socket.receive_exact(&mut told)?;
         let request = DataRequest { bytes: PROBE_BYTES, ..*request };
         let probed = match self.named_memory(&request)? {
             Some(memory) => memory.probe(socket, request.memory).map_err(|error| error.to_string()),
             None => Err("the client's memory cannot be reached from here".to_owned()),
         };
         let reply = match probed {
-            Ok(size) => DataReply { id: request.id, size, ..DataReply::default() },
+            Ok((size, is_shared)) => {
+                self.note_crossover(told);
+                DataReply { id: request.id, size, written_bytes: u32::from(is_shared), ..DataReply::default() }
+            }
             Err(reason) => {
                 tracing::warn!(peer = socket.peer_text(), reason, "a client's file data goes by its socket");
                 *lock(&self.node.rdma) = reason;
@@ -91,6 +98,16 @@ impl DataConnection<'_> {
             }
         };
         socket.send_all(&reply.encode())
+    }
+
+    /// Says from how many bytes on the client moves its caller's memory, as far as it has measured.
+    fn note_crossover(&self, told: [u8; PROBE_TOLD_BYTES]) {
+        let (read, write) = told.split_at(PROBE_TOLD_BYTES / 2);
+        let text = |bytes: &[u8]| match bytes.try_into().map(u64::from_le_bytes) {
+            Ok(bytes) if bytes < u64::from(u32::MAX) => format!("from {} KiB", bytes.div_ceil(1024)),
+            _ => "never".to_owned(),
+        };
+        lock(&self.node.rdma).push_str(&format!("; dynamic: reads {}, writes {}", text(read), text(write)));
     }
 
     /// The way to the memory that the request names. `None`: there is none to that memory from here.
@@ -132,6 +149,7 @@ impl DataConnection<'_> {
         AtomicCounters::add(&counters.rdma_puts, done.puts);
         AtomicCounters::add(&counters.rdma_gets, done.gets);
         AtomicCounters::add(&counters.rdma_flushes, done.flushes);
+        AtomicCounters::add(&counters.rdma_placed_bytes, done.placed_bytes);
     }
 
     /// Whether the object's bytes go by RDMA.

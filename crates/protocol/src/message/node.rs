@@ -30,7 +30,7 @@ pub enum NodeRequest {
 pub enum NodeAnswer {
     Done,
     Map(ClusterMap),
-    Status(NodeStatus),
+    Status(Box<NodeStatus>),
     InFlight(Vec<RequestInFlight>),
 }
 
@@ -104,6 +104,8 @@ pub struct RdmaCounters {
     pub flushes: u64,
     /// Pieces of memory that clients have shown.
     pub regions: u64,
+    /// Bytes that went between files and memory which nodes and clients share, without a transfer.
+    pub placed_bytes: u64,
 }
 
 /// A request that has not been answered yet.

@@ -297,7 +297,15 @@ pub fn node_answers() -> Vec<NodeAnswer> {
         write_unix_bytes: 5,
         write_memory_bytes: 9,
         read_pipe_bytes: 10,
-        rdma: RdmaCounters { read_bytes: 11, write_bytes: 12, puts: 13, gets: 14, flushes: 15, regions: 16 },
+        rdma: RdmaCounters {
+            read_bytes: 11,
+            write_bytes: 12,
+            puts: 13,
+            gets: 14,
+            flushes: 15,
+            regions: 16,
+            placed_bytes: 17,
+        },
         descriptors_passed: 6,
         capabilities_rejected: 7,
         peers_rejected: 8,
@@ -305,7 +313,7 @@ pub fn node_answers() -> Vec<NodeAnswer> {
     vec![
         NodeAnswer::Done,
         NodeAnswer::Map(map()),
-        NodeAnswer::Status(NodeStatus {
+        NodeAnswer::Status(Box::new(NodeStatus {
             node: NodeId(2),
             pid: 4242,
             uptime_seconds: 3600,
@@ -315,7 +323,7 @@ pub fn node_answers() -> Vec<NodeAnswer> {
             rdma: "UCX 1.13.1".to_owned(),
             counters,
             connections: 9,
-        }),
+        })),
         NodeAnswer::InFlight(vec![RequestInFlight {
             peer: "uid 1000, session 0000000000000001".to_owned(),
             request: "unlink".to_owned(),
@@ -430,6 +438,7 @@ pub fn data_request(operation: DataOperation) -> DataRequest {
         operation,
         bytes: match operation {
             DataOperation::Share => 24,
+            DataOperation::ProbeMemory => 16,
             DataOperation::OpenRdma | DataOperation::ShowMemory => 100,
             _ => 65_536,
         },

@@ -101,15 +101,6 @@ impl RdmaSettings {
         }
         Ok(settings)
     }
-
-    /// Requests of so many bytes or more move the caller's memory.
-    pub fn direct_from_bytes(&self) -> usize {
-        match self.registration {
-            Registration::Static if self.dynamic_beyond => self.buffer_bytes_max + 1,
-            Registration::Static => usize::MAX,
-            Registration::Dynamic | Registration::Auto => DIRECT_FROM_BYTES,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -133,7 +124,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!((settings.registration, settings.buffer_bytes_max), (Registration::Static, 2 << 20));
-        assert_eq!((settings.look, settings.direct_from_bytes()), (Duration::ZERO, (2 << 20) + 1));
+        assert_eq!((settings.look, settings.dynamic_beyond), (Duration::ZERO, true));
         for (name, value) in [
             ("WEFT_RDMA_REGISTRATION", "fast"),
             ("WEFT_RDMA_BUFFER_KIB", "1"),

@@ -31,7 +31,8 @@ nothing runs, a node does not answer, or a shard has failed.
     counters: {requests, read_tcp_bytes, read_unix_bytes, read_pipe_bytes,
       write_tcp_bytes, write_unix_bytes, write_memory_bytes,
       descriptors_passed, capabilities_rejected, peers_rejected,
-      rdma: {read_bytes, write_bytes, puts, gets, flushes, regions}},
+      rdma: {read_bytes, write_bytes, puts, gets, flushes, regions,
+        placed_bytes}},
     rdma (text)}]
   mounts: [{mount_point, pid, start_time, alive, negotiated}]
 Of a node that does not answer, `error` says why and what only it knows is null
@@ -165,7 +166,7 @@ fn ask(instance: &Instance, patience: Duration) -> Vec<(NodeId, Result<NodeStatu
         Err(error) => return nodes.map(|node| (node, Err(error.clone()))).collect(),
     };
     let status = |answer| match answer {
-        NodeAnswer::Status(status) => Ok(status),
+        NodeAnswer::Status(status) => Ok(*status),
         _ => Err(Error::Malformed),
     };
     let answers = session::ask_nodes(&client, nodes, &NodeRequest::Status, patience);
@@ -326,8 +327,17 @@ fn counter_table(nodes: &[NodeReport]) -> Table {
 }
 
 fn rdma_table(nodes: &[NodeReport]) -> Table {
-    let mut table =
-        Table::new(&["NODE", ">PUT", ">PUTS", ">FLUSHES", ">GOT", ">GETS", ">REGIONS", "FILE DATA BY RDMA"]);
+    let mut table = Table::new(&[
+        "NODE",
+        ">PUT",
+        ">PUTS",
+        ">FLUSHES",
+        ">GOT",
+        ">GETS",
+        ">REGIONS",
+        ">IN PLACE",
+        "FILE DATA BY RDMA",
+    ]);
     for node in nodes {
         let (Some(counters), Some(said)) = (&node.counters, &node.rdma) else { continue };
         let rdma = &counters.rdma;
@@ -339,6 +349,7 @@ fn rdma_table(nodes: &[NodeReport]) -> Table {
             bytes_text(rdma.write_bytes),
             rdma.gets.to_string(),
             rdma.regions.to_string(),
+            bytes_text(rdma.placed_bytes),
             if said.is_empty() { "no client has asked for it".to_owned() } else { said.clone() },
         ]);
     }
