@@ -166,7 +166,7 @@ fn a_request_costs_what_was_sketched() {
         let in_place = is_static && is_shared;
         let (placed_bytes, pieces) = if in_place { (BYTES as u64, 0) } else { (0, pieces) };
         let written = Cost { puts: 0, gets: pieces, flushes: 0, requests, shown: 1, copied_bytes, placed_bytes };
-        assert_eq!(cost_of(&client, write), written, "the first write shows memory");
+        assert_eq!(cost_of(&client, write), written, "the first write shows memory: the caller's, or a larger buffer");
         assert_eq!(cost_of(&client, write), Cost { shown: 0, ..written }, "the second does not");
         file.close().unwrap();
         let file = open(&client, &format!("{registration:?}"), DIRECT_READ);

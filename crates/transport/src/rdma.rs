@@ -123,7 +123,9 @@ impl RdmaBulk {
         }
         socket.receive_exact(&mut theirs)?;
         let liveness = if reply.size == 0 { Liveness::Caller } else { Liveness::Endpoint };
-        receiver.connect(&theirs, liveness)?;
+        if let Err(error) = receiver.connect(&theirs, liveness) {
+            return Ok(Opened::Refused(socket, error.to_string()));
+        }
         let line = Line::new(settings.look, Arc::clone(&counters));
         let (staging, sockets) = (Staging::default(), SocketBulk::streaming(socket));
         let (started, asked) = (VecDeque::new(), Asked::default());
@@ -136,37 +138,33 @@ impl RdmaBulk {
         })
     }
 
-    /// Has the server get a number, so that the way is known to lead here. A text: why it does not.
+    /// Has the server get a number out of the connection's buffer, so that the way is known to lead here. A text: why
+    /// it does not, or why there is no buffer.
     fn probe(&mut self) -> Result<Option<String>> {
         let mut number = [0; PROBE_BYTES as usize];
         getrandom::fill(&mut number).map_err(std::io::Error::from)?;
-        let shown = Region::allocate(number.len()).and_then(|mut region| {
-            let fits = region.copy_in(0, &number);
-            debug_assert!(fits, "it is as long");
-            Ok((region.packed_key()?, region))
-        });
-        let (key, region) = match shown {
-            Ok(shown) => shown,
-            Err(error) => return Ok(Some(error.to_string())),
-        };
-        let socket = self.sockets.socket();
-        let shown = self.line.show(socket, region.address(), region.bytes() as u64, &key)?;
-        let memory = BulkDescriptor { address: region.address(), key: shown, memory_type: 0 };
+        match self.grow(number.len()) {
+            Err(TransportError::Rdma(error)) => return Ok(Some(error.to_string())),
+            grown => grown?,
+        }
+        if !self.staging.copy_in(0, &number) {
+            return Err(TransportError::Malformed);
+        }
         let told = u32::try_from(PROBE_TOLD_BYTES).unwrap_or(u32::MAX);
         let request = DataRequest::about_nothing(DataOperation::ProbeMemory, told);
+        let request = DataRequest { memory: self.place(0), ..request };
         let Crossover { read_from, write_from } = self.crossover;
         let body = [(read_from as u64).to_le_bytes(), (write_from as u64).to_le_bytes()].concat();
-        socket.send_all_with(&DataRequest { memory, ..request }.encode(), &body)?;
+        let socket = self.sockets.socket();
+        socket.send_all_with(&request.encode(), &body)?;
         let reply = self.line.reply(socket, &self.receiver)?;
-        if reply.result().is_ok() && reply.size.to_le_bytes() == number {
-            self.line.hide(socket, shown)?;
-            // In what both share the server answers with bytes written, where it got none.
-            let is_shared = reply.written_bytes != 0;
-            self.crossover = Crossover::of(&self.settings, is_shared, &mut self.receiver);
-            self.counters.direct_read_from.store(self.crossover.read_from, Ordering::Relaxed);
-            return Ok(None);
+        if reply.result().is_err() || reply.size.to_le_bytes() != number {
+            return Ok(Some("no byte of this process reaches the node by UCX (`weft status -v` says why)".to_owned()));
         }
-        Ok(Some("no byte of this process reaches the node by UCX (`weft status -v` says why)".to_owned()))
+        let is_shared = reply.written_bytes != 0;
+        self.crossover = Crossover::of(&self.settings, is_shared, &mut self.receiver);
+        self.counters.direct_read_from.store(self.crossover.read_from, Ordering::Relaxed);
+        Ok(None)
     }
 
     /// Whatever failed, nobody reaches our memory any more, and the connection is of no more use.

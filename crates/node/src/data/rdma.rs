@@ -87,7 +87,7 @@ impl DataConnection<'_> {
         };
         let reply = match probed {
             Ok((size, is_shared)) => {
-                self.note_crossover(told);
+                self.note_crossover(told, is_shared);
                 DataReply { id: request.id, size, written_bytes: u32::from(is_shared), ..DataReply::default() }
             }
             Err(reason) => {
@@ -101,13 +101,18 @@ impl DataConnection<'_> {
     }
 
     /// Says from how many bytes on the client moves its caller's memory, as far as it has measured.
-    fn note_crossover(&self, told: [u8; PROBE_TOLD_BYTES]) {
+    fn note_crossover(&self, told: [u8; PROBE_TOLD_BYTES], is_shared: bool) {
+        let mut said = lock(&self.node.rdma);
+        if is_shared {
+            said.push_str("; buffers are shared with the last client");
+            return;
+        }
         let (read, write) = told.split_at(PROBE_TOLD_BYTES / 2);
         let text = |bytes: &[u8]| match bytes.try_into().map(u64::from_le_bytes) {
             Ok(bytes) if bytes < u64::from(u32::MAX) => format!("from {} KiB", bytes.div_ceil(1024)),
             _ => "never".to_owned(),
         };
-        lock(&self.node.rdma).push_str(&format!("; dynamic: reads {}, writes {}", text(read), text(write)));
+        said.push_str(&format!("; dynamic: reads {}, writes {}", text(read), text(write)));
     }
 
     /// The way to the memory that the request names. `None`: there is none to that memory from here.
