@@ -102,17 +102,18 @@ impl DataConnection<'_> {
 
     /// Says from how many bytes on the client moves its caller's memory, as far as it has measured.
     fn note_crossover(&self, told: [u8; PROBE_TOLD_BYTES], is_shared: bool) {
-        let mut said = lock(&self.node.rdma);
-        if is_shared {
-            said.push_str("; buffers are shared with the last client");
-            return;
-        }
+        let Ok(library) = Library::get() else { return };
         let (read, write) = told.split_at(PROBE_TOLD_BYTES / 2);
         let text = |bytes: &[u8]| match bytes.try_into().map(u64::from_le_bytes) {
             Ok(bytes) if bytes < u64::from(u32::MAX) => format!("from {} KiB", bytes.div_ceil(1024)),
             _ => "never".to_owned(),
         };
-        said.push_str(&format!("; dynamic: reads {}, writes {}", text(read), text(write)));
+        let choice = if is_shared {
+            "buffers are shared with the last client".to_owned()
+        } else {
+            format!("the last client's memory: reads {}, writes {}", text(read), text(write))
+        };
+        *lock(&self.node.rdma) = format!("UCX {}; {choice}", library.version());
     }
 
     /// The way to the memory that the request names. `None`: there is none to that memory from here.
