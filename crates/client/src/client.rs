@@ -41,6 +41,18 @@ pub enum Way {
     Ucx,
 }
 
+impl Way {
+    /// From `auto`, `sockets` or `ucx`.
+    pub fn of_transport(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(Self::Auto),
+            "sockets" => Some(Self::Unix),
+            "ucx" => Some(Self::Ucx),
+            _ => None,
+        }
+    }
+}
+
 /// How a client is connected.
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
@@ -55,11 +67,10 @@ impl ClientOptions {
     /// The defaults, and what the variables of the environment say: `WEFT_TRANSPORT` is `auto`, `sockets` or `ucx`;
     /// those of RDMA are in [`RdmaSettings::from_environment`]. An error names the variable and what it may say.
     pub fn from_environment() -> std::result::Result<Self, String> {
-        let way = match std::env::var("WEFT_TRANSPORT").as_deref() {
-            Ok("auto") | Err(_) => Way::Auto,
-            Ok("sockets") => Way::Unix,
-            Ok("ucx") => Way::Ucx,
-            Ok(other) => return Err(format!("WEFT_TRANSPORT is '{other}', not auto, sockets or ucx")),
+        let way = match std::env::var("WEFT_TRANSPORT") {
+            Ok(text) => Way::of_transport(&text)
+                .ok_or_else(|| format!("WEFT_TRANSPORT is '{text}', not auto, sockets or ucx"))?,
+            Err(_) => Way::Auto,
         };
         Ok(Self { way, rdma: RdmaSettings::from_environment()?, buffer_bytes: 0 })
     }

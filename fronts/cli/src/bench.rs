@@ -9,6 +9,7 @@ pub mod data;
 pub mod meta;
 pub mod phase;
 pub mod stamps;
+pub mod thput;
 pub mod worker;
 
 use crate::failure::{Explain, Outcome};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 use weft_client::Instance;
 use weft_protocol::Name;
 
+/// Most processes of a benchmark.
+pub const PROCESSES_MAX: usize = 1024;
 /// How long the removal of objects is waited for: another user's new ones may never let their number go back.
 const REMOVAL_WAIT_MAX: Duration = Duration::from_secs(5);
 const REMOVAL_LOOK: Duration = Duration::from_millis(5);

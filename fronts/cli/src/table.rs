@@ -35,8 +35,13 @@ impl Table {
 
     /// Adds a row with a cell per column.
     pub fn row<const CELLS: usize>(&mut self, cells: [String; CELLS]) {
-        assert_eq!(CELLS, self.columns.len(), "cells of a row against columns of the table");
-        self.rows.push(cells.into());
+        self.row_of(cells.into());
+    }
+
+    /// The same where the number of columns is known only here.
+    pub fn row_of(&mut self, cells: Vec<String>) {
+        assert_eq!(cells.len(), self.columns.len(), "cells of a row against columns of the table");
+        self.rows.push(cells);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::LOOK_BEFORE_SLEEP;
 
 /// Whose memory the server moves bytes into and out of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub enum Registration {
     /// What is faster, by the size of the request.
     #[default]

@@ -5,7 +5,7 @@ use super::phase::{Phase, Setup, Transfer};
 use super::{Playground, median_index};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output::{self, note};
-use crate::quantity::bytes_text;
+use crate::quantity::{ByteSize, bytes_text};
 use crate::session::Session;
 use crate::table::Table;
 use crate::verb::bench::{DataArgs, WayName};
@@ -49,9 +49,10 @@ pub struct Row {
 pub fn run(args: &DataArgs) -> Outcome {
     args.common.check()?;
     let size = args.size.0;
-    if size == 0 || args.request.iter().any(|request| request.0 == 0 || request.0 > REQUEST_BYTES_MAX) {
-        return Err(Failure::new("sizes of zero, and requests of more than 1 GiB, measure nothing"));
+    if size == 0 {
+        return Err(Failure::new("--size 0: nothing would be measured"));
     }
+    check_requests(&args.request)?;
     let playground = Playground::new(Session::open(args.name.as_deref())?)?;
     let measured = measure(args, &playground);
     let removed = playground.remove();
@@ -64,6 +65,14 @@ pub fn run(args: &DataArgs) -> Outcome {
     Ok(Ending::Done)
 }
 
+/// Refuses requests that measure nothing.
+pub fn check_requests(requests: &[ByteSize]) -> Outcome<()> {
+    if requests.iter().any(|request| request.0 == 0 || request.0 > REQUEST_BYTES_MAX) {
+        return Err(Failure::new("requests of nothing, and of more than 1 GiB, measure nothing"));
+    }
+    Ok(())
+}
+
 fn measure(args: &DataArgs, playground: &Playground) -> Outcome<Vec<Row>> {
     let mut rows = Vec::new();
     let mut seed = 0;
@@ -71,6 +80,7 @@ fn measure(args: &DataArgs, playground: &Playground) -> Outcome<Vec<Row>> {
         let setups = (0..args.common.processes).map(|index| Setup {
             name: playground.instance().map.name.clone(),
             way: *way,
+            registration: None,
             index,
             directory: String::from_utf8_lossy(playground.path()).into_owned(),
         });

@@ -78,6 +78,7 @@ fn measure(args: &MetaArgs, playground: &Playground) -> Outcome<Vec<Row>> {
         let setups = workers.clone().map(|index| Setup {
             name: playground.instance().map.name.clone(),
             way: *way,
+            registration: None,
             index,
             directory: String::from_utf8_lossy(playground.path()).into_owned(),
         });

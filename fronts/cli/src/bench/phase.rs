@@ -2,7 +2,7 @@
 
 use crate::verb::bench::WayName;
 use serde::{Deserialize, Serialize};
-use weft_client::ClientCounters;
+use weft_client::{ClientCounters, Registration};
 
 /// First line to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -10,6 +10,8 @@ pub struct Setup {
     /// Name of the file system.
     pub name: String,
     pub way: WayName,
+    /// Whose memory is registered; `None`: as the environment says.
+    pub registration: Option<Registration>,
     /// Number of this worker, from zero.
     pub index: usize,
     /// Directory in which the benchmark takes place.

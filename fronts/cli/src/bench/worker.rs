@@ -104,7 +104,8 @@ fn cpu_seconds() -> f64 {
 
 impl Worker {
     fn new(setup: &Setup) -> Outcome<Self> {
-        let options = ClientOptions { way: setup.way.into(), ..session::options()? };
+        let mut options = ClientOptions { way: setup.way.into(), ..session::options()? };
+        options.rdma.registration = setup.registration.unwrap_or(options.rdma.registration);
         let session = Session::open_with(session::find(Some(&setup.name))?, &options)?;
         Ok(Self { setup: setup.clone(), session })
     }

@@ -1,6 +1,6 @@
 //! `weft bench`: how fast a file system is, for data and for names.
 
-use crate::bench::{data, meta, worker};
+use crate::bench::{PROCESSES_MAX, data, meta, thput, worker};
 use crate::failure::{Failure, Outcome};
 use crate::quantity::ByteSize;
 use clap::ValueEnum;
@@ -49,6 +49,28 @@ Examples:
   weft bench meta
   weft bench meta job42 -p 4 --files 20000 --shared --way auto,tcp";
 
+const THPUT_HELP: &str = "\
+Transports beside each other, in turns: each writes and reads the same amount
+in requests of each size, by each number of processes, each with a file of its
+own. Tables have a row for each size and a column for each transport: MiB/s
+(the median of the runs), how many times as fast as the first transport it was
+in the same run (median), and CPU seconds of clients and nodes per GiB.
+
+tcp and unix are sockets; static, dynamic and auto are by UCX, with the
+connection's memory registered, the program's, or what was measured to be
+faster (docs/rdma.md).
+
+--json prints an object:
+  name, size, runs, direct, results: [{operation (\"write\", \"read\"), processes,
+    request, transport, bytes_per_second (median), bytes_per_second_min,
+    bytes_per_second_max, ratio_to_first, client_cpu_seconds_per_gib,
+    node_cpu_seconds_per_gib}]
+
+Examples:
+  weft bench thput
+  weft bench thput job42 -p 1,4 --request 64KiB,1MiB,16MiB
+    --transport tcp,dynamic --runs 9";
+
 const WORKER_HELP: &str = "\
 Standard input and output: lines of JSON.
 
@@ -66,6 +88,7 @@ pub struct Args {
 enum What {
     Data(DataArgs),
     Meta(MetaArgs),
+    Thput(ThputArgs),
     Worker(WorkerArgs),
 }
 
@@ -117,6 +140,56 @@ pub struct DataArgs {
     pub common: CommonArgs,
 }
 
+/// How file data goes, for `weft bench thput`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// TCP sockets
+    Tcp,
+    /// Unix sockets to nodes of this machine, TCP to others
+    Unix,
+    /// UCX, the connection's memory registered
+    Static,
+    /// UCX, the program's memory registered
+    Dynamic,
+    /// UCX, whichever of both was measured to be faster
+    Auto,
+}
+
+/// Compare transports, by size of request and number of processes
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = THPUT_HELP)]
+pub struct ThputArgs {
+    /// Name of the file system [default: the only one]
+    pub name: Option<String>,
+    /// Bytes of the files of all processes together
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub size: ByteSize,
+    /// Bytes of a request; several, separated by commas
+    #[arg(
+        long,
+        value_name = "SIZE,...",
+        value_delimiter = ',',
+        default_value = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB"
+    )]
+    pub request: Vec<ByteSize>,
+    /// Processes, each a client of its own; several numbers, separated by commas
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1")]
+    pub processes: Vec<usize>,
+    /// Which transports, the first is what the others are compared with
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "tcp,static,dynamic")]
+    pub transport: Vec<Transport>,
+    /// Handles that buffer nothing
+    #[arg(long)]
+    pub direct: bool,
+    /// Times that all is done
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Make, look up and remove empty files
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = META_HELP)]
@@ -155,9 +228,6 @@ pub struct CommonArgs {
 #[command(hide = true, after_long_help = WORKER_HELP)]
 struct WorkerArgs {}
 
-/// Most processes of a benchmark.
-const PROCESSES_MAX: usize = 1024;
-
 impl CommonArgs {
     /// Refuses what measures nothing.
     pub fn check(&self) -> Outcome<()> {
@@ -175,6 +245,7 @@ pub fn run(args: &Args) -> Outcome {
     match &args.what {
         What::Data(args) => data::run(args),
         What::Meta(args) => meta::run(args),
+        What::Thput(args) => thput::run(args),
         What::Worker(_) => worker::run(),
     }
 }
@@ -191,6 +262,7 @@ mod tests {
             }
         };
         check(serde_json::to_value(data::Row::example()).expect("JSON"), DATA_HELP);
+        check(serde_json::to_value(thput::Row::example()).expect("JSON"), THPUT_HELP);
         check(serde_json::to_value(meta::Row::example()).expect("JSON"), META_HELP);
     }
 }

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use weft_client::Instance;
+use weft_client::{Instance, Registration, Way};
 use weft_fuse::{MountOptions, Negotiated};
 
 /// How long a mount may take until programs can use it.
@@ -40,6 +40,8 @@ Options for -o, separated by commas:
                      /etc/fuse.conf)
   ro                 nothing can be changed
   max_transfer=SIZE  largest request of the kernel (default 1MiB)
+  transport=WAY      auto, sockets or ucx (default WEFT_TRANSPORT, or auto)
+  registration=WHICH whose memory is registered for RDMA: auto, static, dynamic
 `weft status -v` shows what the kernel agreed to. The log of a mount is
 mounts/PID.log in the runtime directory of the file system. SIGTERM and SIGINT
 unmount.
@@ -76,6 +78,14 @@ struct Plan {
     name: Option<String>,
     mount_point: PathBuf,
     options: MountOptions,
+    transfer: Transfer,
+}
+
+/// What the options say of how file data goes; the environment says the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Transfer {
+    way: Option<Way>,
+    registration: Option<Registration>,
 }
 
 /// The line that the background process prints.
@@ -102,10 +112,10 @@ pub fn run(args: &Args) -> Outcome {
 
 fn check(args: &Args) -> Outcome<Plan> {
     let name = file_system_name(&args.file_system)?;
-    let options = parse_options(&args.options, args.threads)?;
+    let (options, transfer) = parse_options(&args.options, args.threads)?;
     let mount_point = check_mount_point(&args.mount_point)?;
     check_fuse()?;
-    Ok(Plan { name, mount_point, options })
+    Ok(Plan { name, mount_point, options, transfer })
 }
 
 /// `NAME`, `NAME:` or `NAME:/`.
@@ -122,7 +132,8 @@ fn file_system_name(text: &OsString) -> Outcome<Option<String>> {
     }
 }
 
-fn parse_options(options: &[String], threads: usize) -> Outcome<MountOptions> {
+fn parse_options(options: &[String], threads: usize) -> Outcome<(MountOptions, Transfer)> {
+    let mut transfer = Transfer::default();
     let mut parsed = MountOptions { threads, ..MountOptions::default() };
     let mut asks_passthrough = false;
     for option in options.iter().filter(|option| !option.is_empty()) {
@@ -141,13 +152,20 @@ fn parse_options(options: &[String], threads: usize) -> Outcome<MountOptions> {
                 let size: ByteSize = size.parse().map_err(|error: String| refuse(&error))?;
                 parsed.max_transfer_bytes = u32::try_from(size.0).map_err(|_| refuse("is too large"))?;
             }
+            ("transport", text) => {
+                transfer.way = Some(Way::of_transport(text).ok_or_else(|| refuse("is not auto, sockets or ucx"))?);
+            }
+            ("registration", text) => {
+                let registration = Registration::parse(text).ok_or_else(|| refuse("is not auto, static or dynamic"))?;
+                transfer.registration = Some(registration);
+            }
             _ => return Err(refuse("is not known")),
         }
     }
     if parsed.writeback && (parsed.direct || asks_passthrough) {
         return Err(Failure::new("mount option \"writeback\": excludes direct and passthrough").remedy("leave one out"));
     }
-    Ok(parsed)
+    Ok((parsed, transfer))
 }
 
 /// The mount point, absolute: an empty directory on which nothing is mounted.
@@ -235,7 +253,10 @@ fn serve(plan: &Plan, report: bool) -> Outcome {
         instance.prepare_mounts().map_err(|error| Failure::of_io("runtime directory", &error).failed())?;
     }
     processes::raise_descriptor_limit();
-    let session = Session::open_with(instance, &crate::session::options()?)?;
+    let mut options = crate::session::options()?;
+    options.way = plan.transfer.way.unwrap_or(options.way);
+    options.rdma.registration = plan.transfer.registration.unwrap_or(options.rdma.registration);
+    let session = Session::open_with(instance, &options)?;
     let (name, instance) = (session.instance.map.name.clone(), session.instance.clone());
     let process = Process::current()?;
     let mut record = None;
@@ -329,21 +350,32 @@ mod tests {
     #[test]
     fn options_are_parsed_and_contradictions_refused() {
         let parse = |text: &str| parse_options(&text.split(',').map(str::to_owned).collect::<Vec<_>>(), 3);
-        let options = parse("direct,allow_other,ro,max_transfer=128KiB").expect("options");
+        let (options, transfer) = parse("direct,allow_other,ro,max_transfer=128KiB").expect("options");
         assert!(options.direct && options.allow_other && options.read_only && options.passthrough);
         assert_eq!((options.threads, options.max_transfer_bytes), (3, 128 << 10));
-        assert!(parse("direct,passthrough").expect("options").passthrough);
-        assert!(!parse("nopassthrough").expect("options").passthrough);
-        for bad in
-            ["fast", "direct=1", "direct,writeback", "passthrough,writeback", "max_transfer=x", "max_transfer=8GiB"]
-        {
+        assert_eq!(transfer, Transfer::default());
+        assert!(parse("direct,passthrough").expect("options").0.passthrough);
+        assert!(!parse("nopassthrough").expect("options").0.passthrough);
+        let transfer = parse("transport=ucx,registration=static").expect("options").1;
+        assert_eq!(transfer, Transfer { way: Some(Way::Ucx), registration: Some(Registration::Static) });
+        for bad in [
+            "fast",
+            "transport=tcp",
+            "registration",
+            "direct=1",
+            "direct,writeback",
+            "passthrough,writeback",
+            "max_transfer=x",
+            "max_transfer=8GiB",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn every_option_is_in_the_help() {
-        for option in ["direct", "nopassthrough", "writeback", "allow_other", "ro", "max_transfer"] {
+        let plain = ["direct", "nopassthrough", "writeback", "allow_other", "ro"];
+        for option in plain.into_iter().chain(["max_transfer", "transport", "registration"]) {
             assert!(HELP.contains(&format!("\n  {option}")), "{option}");
         }
     }
