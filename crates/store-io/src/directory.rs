@@ -208,6 +208,11 @@ impl ObjectStore for DirectoryStore {
         };
         file.removed.store(true, Ordering::Release);
         unlinkat(&self.root, Self::file_name(inode, object), rustix::fs::AtFlags::empty()).map_err(device_error)?;
+        if Arc::strong_count(&file) > 1 {
+            // A connection has it at hand, which may be idle for long: its space is free now. No more than that is lost
+            // where it fails.
+            let _ = rustix::fs::ftruncate(&file.file, 0);
+        }
         self.objects.fetch_sub(1, Ordering::Relaxed);
         self.account.discharge(file.charged.swap(0, Ordering::AcqRel));
         Ok(true)
@@ -413,5 +418,18 @@ mod tests {
         drop((handle, file));
         assert_eq!(store.remove(InodeNumber::ROOT, object), Ok(true));
         assert!(store.space().unwrap().free > 3 << 20);
+    }
+
+    #[test]
+    fn the_space_of_a_removed_object_is_free_while_somebody_has_it_at_hand() {
+        let ground = Ground::new("removed");
+        let store = DirectoryStore::open(&ground.0, None).unwrap();
+        let object = ObjectId::new(NodeId(1), 9);
+        let handle = store.open(InodeNumber::ROOT, object, true).unwrap();
+        let file = handle.descriptor(true).unwrap().unwrap();
+        assert_eq!(rustix::io::write(&file, &[7; 1 << 16]), Ok(1 << 16));
+        assert_eq!(store.remove(InodeNumber::ROOT, object), Ok(true));
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
+        assert_eq!(handle.stat().err(), Some(Error::NoObject));
     }
 }
