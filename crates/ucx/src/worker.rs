@@ -11,6 +11,8 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{null, null_mut};
 use std::time::{Duration, Instant};
 
+/// How long who cannot go on and cannot be told leaves the processor to others.
+const STALLED: Duration = Duration::from_micros(20);
 /// Whoever sleeps wakes up after this time to look, should a wake-up be lost.
 const SLEEP_MAX: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -97,6 +99,10 @@ impl Worker {
             } else if self.arm()? {
                 self.sleep(socket, interest)?;
                 quiet_since = Instant::now();
+            } else {
+                // It waits for the other side to make room, of which no event tells: who else wants the processor may
+                // be just that.
+                std::thread::sleep(STALLED);
             }
         }
     }
