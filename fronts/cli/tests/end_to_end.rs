@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 #[path = "end_to_end/two_mounts.rs"]
 mod two_mounts;
+#[path = "end_to_end/ucx.rs"]
+mod ucx;
 
 /// A place for one test: a runtime directory, and the file system `e2e` in it.
 struct Ground {

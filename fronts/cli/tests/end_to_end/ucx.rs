@@ -1,0 +1,85 @@
+//! File data by UCX through the fronts: copies, mounts, benchmarks, and what is said where it cannot be.
+
+use super::Ground;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::process::Output;
+
+/// More than a connection's buffer has at first, and no whole number of anything.
+const BYTES: usize = (9 << 20) + 12_345;
+
+fn contents() -> Vec<u8> {
+    (0..BYTES).map(|at| u8::try_from((at * 31 + at / 4096) % 251).expect("a byte")).collect()
+}
+
+/// Runs a command with a variable.
+fn weft_with(ground: &Ground, variable: (&str, &str), words: &[&str]) -> Output {
+    ground.command(words).env(variable.0, variable.1).output().expect("weft starts")
+}
+
+#[test]
+fn files_go_by_ucx_through_copies_mounts_and_benchmarks() {
+    if let Err(error) = weft_ucx::Library::get() {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    let ground = Ground::new("ucx");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    fs::write(ground.path("file"), contents()).expect("written");
+    let ucx = ("WEFT_TRANSPORT", "ucx");
+    for words in [["cp", "-q", "file", "e2e:/file"], ["cp", "-q", "e2e:/file", "back"]] {
+        let output = weft_with(&ground, ucx, &words);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert!(fs::read(ground.path("back")).expect("read") == contents());
+    let counters = || ground.status()["nodes"][0]["counters"].take();
+    let moved = |counter: &str| counters()["rdma"][counter].as_u64().expect("a number");
+    assert_eq!((moved("read_bytes"), moved("write_bytes")), (BYTES as u64, BYTES as u64));
+    assert!(ground.weft(&["status", "-v", "e2e"]).contains("UCX 1."), "what moves the data is said");
+
+    let thput = ["bench", "thput", "--size", "4MiB", "--request", "1MiB", "--runs", "1", "--json", "-p", "1,2"];
+    let report = ground.json(&thput);
+    let results = report["results"].as_array().expect("results");
+    assert_eq!(results.len(), 2 * 2 * 3, "{report}");
+    assert!(results.iter().all(|row| row["bytes_per_second"].as_f64().is_some_and(|rate| rate > 0.0)), "{report}");
+
+    if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        eprintln!("the mount is skipped: /dev/fuse: {error}");
+        return;
+    }
+    fs::create_dir(ground.path("mnt")).expect("made");
+    for (number, options) in ["registration=static", "registration=dynamic,direct"].into_iter().enumerate() {
+        let before = (moved("read_bytes"), moved("write_bytes"));
+        ground.weft(&["mount", "e2e", "mnt", "-o", &format!("transport=ucx,nopassthrough,{options}")]);
+        let path = ground.path("mnt").join(format!("mounted{number}"));
+        fs::write(&path, contents()).expect("written");
+        ground.weft(&["umount", "mnt"]);
+        ground.weft(&["mount", "e2e", "mnt", "-o", &format!("transport=ucx,nopassthrough,{options}")]);
+        let mut found = vec![0; BYTES];
+        fs::File::open(&path).and_then(|file| file.read_exact_at(&mut found, 0)).expect("read");
+        assert!(found == contents(), "{options}");
+        ground.weft(&["umount", "mnt"]);
+        let after = (moved("read_bytes"), moved("write_bytes"));
+        assert!(after.0 - before.0 >= BYTES as u64 && after.1 - before.1 >= BYTES as u64, "{before:?} {after:?}");
+    }
+}
+
+#[test]
+fn where_ucx_cannot_be_used_sockets_are_or_the_reason_is_said() {
+    let ground = Ground::new("no-ucx");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    fs::write(ground.path("file"), "by sockets").expect("written");
+    let gone = ("WEFT_UCX_LIBRARY", "/nowhere/libucp.so");
+    let output = weft_with(&ground, gone, &["cp", "-q", "file", "e2e:/file"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(ground.weft(&["cat", "e2e:/file"]), "by sockets");
+    let forced = ground.command(&["cat", "e2e:/file"]).env("WEFT_TRANSPORT", "ucx").env(gone.0, gone.1).output();
+    let forced = forced.expect("weft starts");
+    let said = String::from_utf8_lossy(&forced.stderr);
+    assert!(!forced.status.success() && said.contains("/nowhere/libucp.so") && said.contains("remedy:"), "{said}");
+    for (variable, value) in [("WEFT_TRANSPORT", "carrier pigeon"), ("WEFT_RDMA_REGISTRATION", "lazy")] {
+        let refused = weft_with(&ground, (variable, value), &["cat", "e2e:/file"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains(variable) && said.contains(value), "{said}");
+    }
+}
