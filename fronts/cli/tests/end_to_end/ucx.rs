@@ -1,9 +1,10 @@
 //! File data by UCX through the fronts: copies, mounts, benchmarks, and what is said where it cannot be.
 
-use super::Ground;
+use super::{Ground, wait_until};
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::process::Output;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
 
 /// More than a connection's buffer has at first, and no whole number of anything.
 const BYTES: usize = (9 << 20) + 12_345;
@@ -81,5 +82,45 @@ fn where_ucx_cannot_be_used_sockets_are_or_the_reason_is_said() {
         let refused = weft_with(&ground, (variable, value), &["cat", "e2e:/file"]);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains(variable) && said.contains(value), "{said}");
+    }
+}
+
+/// Data connections of the node: `status` has one of another kind.
+fn connections(ground: &Ground) -> u64 {
+    ground.status()["nodes"][0]["connections"].as_u64().expect("a number")
+}
+
+#[test]
+fn clients_that_are_killed_in_the_middle_cost_the_node_nothing() {
+    if let Err(error) = weft_ucx::Library::get() {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    for transports in ["posix,sysv,self", "tcp"] {
+        let ground = Ground::new(&format!("killed-{}", &transports[..3]));
+        let tls = ("WEFT_UCX_TLS", transports);
+        assert!(weft_with(&ground, tls, &["up", "e2e", "--nodes", "1"]).status.success());
+        let quiet = connections(&ground);
+        for registration in ["static", "dynamic"] {
+            let mut command = ground.command(&["bench", "data", "e2e", "--way", "ucx", "-p", "3", "--runs", "1000"]);
+            command.args(["--size", "16MiB", "--request", "1MiB"]).stdout(Stdio::null()).stderr(Stdio::null());
+            command.env(tls.0, tls.1).env("WEFT_RDMA_REGISTRATION", registration).process_group(0);
+            let mut bench = command.spawn().expect("weft starts");
+            let moved = || ground.status()["nodes"][0]["counters"]["rdma"]["write_bytes"].as_u64().unwrap_or(0);
+            let before = moved();
+            wait_until("bytes on their way", || moved() > before + (64 << 20));
+            // The command and its workers at once: nobody says farewell.
+            let group = format!("-{}", bench.id());
+            assert!(Command::new("kill").args(["-9", "--", &group]).status().expect("kill").success());
+            bench.wait().expect("it ended");
+            wait_until("the end of their connections", || connections(&ground) <= quiet);
+        }
+        fs::write(ground.path("file"), contents()).expect("written");
+        for words in [["cp", "-q", "file", "e2e:/file"], ["cp", "-q", "e2e:/file", "back"]] {
+            let output = ground.command(&words).env(tls.0, tls.1).env("WEFT_TRANSPORT", "ucx").output();
+            let output = output.expect("weft starts");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        assert!(fs::read(ground.path("back")).expect("read") == contents());
     }
 }
