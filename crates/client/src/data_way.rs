@@ -2,15 +2,11 @@
 
 use crate::client::{ClientOptions, Way};
 use crate::link::lock;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use weft_protocol::{Error, Result};
 use weft_transport::rdma::Opened;
 use weft_transport::{BulkConnection, RdmaBulk, RdmaCounters, RdmaSettings, Socket, SocketBulk, SocketKind};
-
-/// Where the kernel lists RDMA devices.
-const DEVICES: &str = "/sys/class/infiniband";
 
 /// See the module.
 #[derive(Debug)]
@@ -27,13 +23,12 @@ pub(crate) struct DataWay {
 impl DataWay {
     /// As the options say. No device is opened before the first connection.
     pub fn of(options: &ClientOptions) -> Self {
-        let has_devices = Path::new(DEVICES).read_dir().is_ok_and(|mut devices| devices.next().is_some());
         Self {
             way: options.way,
             settings: options.rdma,
             counters: Arc::default(),
             refused: Mutex::default(),
-            sockets_only: AtomicBool::new(!has_devices),
+            sockets_only: AtomicBool::new(weft_ucx::adapters().is_empty()),
         }
     }
 

@@ -94,6 +94,12 @@ pub fn run(config: &NodeConfig, ready: impl FnOnce(&NodeAddress)) -> io::Result<
     unix.set_nonblocking(true)?;
     let address = NodeAddress { tcp: tcp.local_addr()?.to_string(), unix: socket_path.display().to_string() };
 
+    if config.store.is_some() && !weft_ucx::adapters().is_empty() {
+        match weft_ucx::prepare() {
+            Ok(()) => tracing::info!("file data may go by RDMA: {}", weft_ucx::adapters().join(", ")),
+            Err(error) => tracing::info!(%error, "file data goes by sockets, though there are RDMA adapters"),
+        }
+    }
     let (node, jobs) = new_node(config)?;
     spawn_signals(&node)?;
     if let Some(jobs) = jobs {

@@ -4,7 +4,7 @@ use crate::ffi::{
     ContextHandle, Functions, UCP_FEATURE_RMA, UCP_FEATURE_WAKEUP, UCP_PARAM_FIELD_FEATURES,
     UCP_PARAM_FIELD_MT_WORKERS_SHARED, ucp_params,
 };
-use crate::{Library, Result};
+use crate::{Library, Result, adapters};
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
@@ -82,8 +82,7 @@ impl Context {
 
 /// Names and values, the last of a name counts.
 fn settings() -> Vec<(CString, CString)> {
-    let has_adapters = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some());
-    let ours = SETTINGS.iter().chain(if has_adapters { ADAPTER_SETTINGS } else { &[] });
+    let ours = SETTINGS.iter().chain(if adapters().is_empty() { &[] } else { ADAPTER_SETTINGS });
     let ours = ours.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let prefix = format!("{}_UCX_", VARIABLES.to_string_lossy());
     let said = std::env::vars_os().filter_map(|(name, value)| {

@@ -11,6 +11,7 @@
 //! Not here: what is moved and when; sockets. This is the only place for UCX's foreign functions.
 #![expect(unsafe_code, reason = "the place for it: each block says why it is sound")]
 
+mod adapters;
 mod context;
 mod endpoint;
 mod ffi;
@@ -21,6 +22,7 @@ mod receiver;
 mod region;
 mod worker;
 
+pub use adapters::{adapters, prepare};
 pub use endpoint::Liveness;
 pub use library::{Library, Version};
 pub use mover::{Mover, REGIONS_MAX};

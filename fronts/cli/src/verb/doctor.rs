@@ -253,10 +253,7 @@ fn stores_in_memory() -> Check {
 /// Whether nodes can move file data themselves.
 fn rdma() -> Check {
     let name = "RDMA";
-    let devices: Vec<String> = fs::read_dir("/sys/class/infiniband").map_or_else(
-        |_| Vec::new(),
-        |entries| entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect(),
-    );
+    let devices = weft_ucx::adapters();
     match weft_ucx::Library::get() {
         Ok(library) if devices.is_empty() => {
             Check::ok(name, format!("UCX {}; no adapter, so that sockets are used", library.version()))
