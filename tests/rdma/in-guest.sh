@@ -78,13 +78,21 @@ check "the bytes went over the wire" $((($(bytes_on_wire) - before) < 100000000)
 say "little memory may be locked"
 limit='ulimit -l "$1"; shift; exec "$@"'
 limited() { setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock bash -c "$limit" - "$@"; }
-for kib in 8192 2048; do
+for kib in 8192 4096; do
     WEFT_RDMA_REGISTRATION=dynamic WEFT_UCX_NET_DEVICES=rxe1:1,w1 limited $kib timeout 120 "$weft" bench data fabric --way ucx \
         --request 1MiB,16MiB --size 16MiB --runs 1 >/tmp/bench.txt 2>&1
     status=$?
     [ $status = 0 ] || tail -n 5 /tmp/bench.txt
     check "$kib KiB: falls back, nothing is lost" $status
 done
+
+# So little that UCX has no room for its own queues: refused where it was asked for, else sockets.
+WEFT_UCX_NET_DEVICES=rxe1:1,w1 limited 512 timeout 60 "$weft" bench data fabric --way ucx --request 1MiB --size 4MiB \
+    --runs 1 >/tmp/bench.txt 2>&1
+grep -q 'cannot go by UCX' /tmp/bench.txt; check "512 KiB: refused with a reason" $?
+WEFT_UCX_NET_DEVICES=rxe1:1,w1 limited 512 timeout 60 "$weft" bench data fabric --way auto --request 1MiB --size 4MiB \
+    --runs 1 >/tmp/bench.txt 2>&1
+check "512 KiB: sockets, where nothing was asked for" $?
 
 say "clients are killed in the middle"
 busy; check "bytes are on their way" $?

@@ -11,6 +11,8 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{null, null_mut};
 use std::time::{Duration, Instant};
 
+/// Progress is made so many times before anything else is looked at.
+const STEPS: u32 = 64;
 /// How long who cannot go on and cannot be told leaves the processor to others.
 const STALLED: Duration = Duration::from_micros(20);
 /// Whoever sleeps wakes up after this time to look, should a wake-up be lost.
@@ -85,10 +87,8 @@ impl Worker {
         self.context.library.check_process()?;
         let mut quiet_since = Instant::now();
         loop {
-            let mut busy = false;
-            while self.progress() {
-                busy = true;
-            }
+            // A worker that cannot get on, for want of memory, calls that progress for ever.
+            let busy = (0..STEPS).take_while(|_| self.progress()).count() > 0;
             if let Some(value) = done()? {
                 return Ok(value);
             }
