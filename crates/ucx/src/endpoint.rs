@@ -15,9 +15,10 @@ use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI8, Ordering};
+use std::time::{Duration, Instant};
 
-/// What the last message that connects an endpoint has, to come.
-const LAST_LOOKS: u32 = 1000;
+/// How long the last message that connects an endpoint has, to come.
+const LAST_LOOK: Duration = Duration::from_millis(20);
 /// Zeros behind what the other side sent, for a library that reads on where a length in it was wrong.
 const PADDING_BYTES: usize = 256;
 
@@ -121,7 +122,8 @@ impl Drop for Endpoint {
         if !self.worker.context.library.may_release() {
             return;
         }
-        for _ in 0..LAST_LOOKS {
+        let start = Instant::now();
+        while start.elapsed() < LAST_LOOK {
             if self.is_connected() {
                 // SAFETY: neither is used again, and the worker goes before what its handler uses.
                 unsafe {
