@@ -28,9 +28,7 @@ use staging::Staging;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use weft_protocol::data::{
-    BulkDescriptor, DataOperation, DataReply, DataRequest, PROBE_BYTES, PROBE_TOLD_BYTES, REPLY_BYTES,
-};
+use weft_protocol::data::{DataOperation, DataReply, DataRequest, PROBE_BYTES, PROBE_TOLD_BYTES, REPLY_BYTES};
 use weft_protocol::{Error, limits};
 use weft_ucx::{Library, Liveness, Receiver, Region};
 
@@ -152,7 +150,7 @@ impl RdmaBulk {
         }
         let told = u32::try_from(PROBE_TOLD_BYTES).unwrap_or(u32::MAX);
         let request = DataRequest::about_nothing(DataOperation::ProbeMemory, told);
-        let request = DataRequest { memory: self.place(0), ..request };
+        let request = DataRequest { memory: self.staging.descriptor(0), ..request };
         let Crossover { read_from, write_from } = self.crossover;
         let body = [(read_from as u64).to_le_bytes(), (write_from as u64).to_le_bytes()].concat();
         let socket = self.sockets.socket();
@@ -208,10 +206,6 @@ impl RdmaBulk {
         self.staging.bytes().min(PART_BYTES)
     }
 
-    fn place(&self, at: usize) -> BulkDescriptor {
-        BulkDescriptor { address: self.staging.address(at), key: self.staging.number, memory_type: 0 }
-    }
-
     fn note_copied(&self, bytes: usize) {
         self.counters.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -229,15 +223,41 @@ impl RdmaBulk {
         self.reached && moved && request.bytes > 0
     }
 
+    /// A read by RDMA: into the caller's memory if it is large; else, or where that cannot be registered, through the
+    /// buffer.
+    fn read_moved(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
+        if into.len() >= self.crossover.read_from
+            && let Some(reply) = self.read_direct(request, into)?
+        {
+            return Ok(reply);
+        }
+        self.read_staged(request, into)
+    }
+
+    /// The same for a write.
+    fn write_moved(&mut self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
+        if from.len() >= self.crossover.write_from
+            && let Some(reply) = self.write_direct(request, from)?
+        {
+            return Ok(reply);
+        }
+        self.write_staged(request, from)
+    }
+
+    /// What a request by RDMA came to. `None`: the server cannot reach our memory, and the socket is for it from now
+    /// on.
+    fn answered(&mut self, result: Result<DataReply>) -> Result<Option<DataReply>> {
+        let reply = self.settled(result)?;
+        self.reached = reply.result().err() != Some(Error::NotSupported);
+        Ok(self.reached.then_some(reply))
+    }
+
     /// A read into the caller's own memory. `None`: that could not be registered.
     fn read_direct(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<Option<DataReply>> {
         let Self { receiver, line, sockets, .. } = self;
         let socket = sockets.socket();
-        let bytes = into.len() as u64;
         let lent = receiver.lend(into, |receiver, lent| {
-            let (address, key) = (lent.address(), lent.packed_key()?);
-            let number = line.number_of(socket, address, bytes, &key)?;
-            line.send(socket, request, BulkDescriptor { address, key: number, memory_type: 0 })?;
+            line.send_lent(socket, request, lent)?;
             line.reply(socket, receiver)
         });
         self.registered(lent)
@@ -248,9 +268,7 @@ impl RdmaBulk {
         let Self { receiver, line, sockets, .. } = self;
         let socket = sockets.socket();
         let lent = receiver.lend_to_read(from, |receiver, lent| {
-            let (address, key) = (lent.address(), lent.packed_key()?);
-            let number = line.number_of(socket, address, from.len() as u64, &key)?;
-            line.send(socket, request, BulkDescriptor { address, key: number, memory_type: 0 })?;
+            line.send_lent(socket, request, lent)?;
             line.reply(socket, receiver)
         });
         self.registered(lent)
@@ -278,7 +296,7 @@ impl RdmaBulk {
             }
             self.note_copied(bytes);
         }
-        self.line.send(self.sockets.socket(), &part_of(request, done, bytes), self.place(at))?;
+        self.line.send(self.sockets.socket(), &part_of(request, done, bytes), self.staging.descriptor(at))?;
         Ok(Some((at, bytes)))
     }
 
@@ -359,7 +377,6 @@ impl RdmaBulk {
 
     fn begin_given(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted> {
         let Self { receiver, line, sockets, .. } = self;
-        let bytes = from.len() as u64;
         let lent = match receiver.give(from) {
             Ok(lent) => lent,
             Err((memory, error)) => {
@@ -367,11 +384,7 @@ impl RdmaBulk {
                 return Err(NotStarted { memory, error: error.into() });
             }
         };
-        let sent = lent.packed_key().map_err(TransportError::from).and_then(|key| {
-            let number = line.number_of(sockets.socket(), lent.address(), bytes, &key)?;
-            let memory = BulkDescriptor { address: lent.address(), key: number, memory_type: 0 };
-            line.send(sockets.socket(), request, memory)
-        });
+        let sent = line.send_lent(sockets.socket(), request, lent);
         let reply = DataReply::default();
         // Also after an error: it comes to whoever waits for it, in its turn.
         self.started.push_back(Started { request: *request, memory: None, replies_left: 1, reply });
@@ -453,22 +466,10 @@ impl BulkConnection for RdmaBulk {
         let into = into.get_mut(..request.bytes as usize).ok_or(TransportError::Malformed)?;
         self.drain()?;
         if self.moves(request) {
-            let mut reply = None;
-            if into.len() >= self.crossover.read_from {
-                let read = self.read_direct(request, into);
-                reply = self.settled(read)?;
-            }
-            let reply = match reply {
-                Some(reply) => reply,
-                None => {
-                    let read = self.read_staged(request, into);
-                    self.settled(read)?
-                }
-            };
-            if reply.result().err() != Some(Error::NotSupported) {
+            let read = self.read_moved(request, into);
+            if let Some(reply) = self.answered(read)? {
                 return Ok(reply);
             }
-            self.reached = false;
         }
         self.sockets.read(request, into)
     }
@@ -477,22 +478,10 @@ impl BulkConnection for RdmaBulk {
         self.drain()?;
         if self.moves(request) {
             let from = from.get(..request.bytes as usize).ok_or(TransportError::Malformed)?;
-            let mut reply = None;
-            if from.len() >= self.crossover.write_from {
-                let written = self.write_direct(request, from);
-                reply = self.settled(written)?;
-            }
-            let reply = match reply {
-                Some(reply) => reply,
-                None => {
-                    let written = self.write_staged(request, from);
-                    self.settled(written)?
-                }
-            };
-            if reply.result().err() != Some(Error::NotSupported) {
+            let written = self.write_moved(request, from);
+            if let Some(reply) = self.answered(written)? {
                 return Ok(reply);
             }
-            self.reached = false;
         }
         self.sockets.write(request, from)
     }

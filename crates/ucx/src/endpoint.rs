@@ -98,9 +98,7 @@ impl Endpoint {
         let failure = self.failure.load(Ordering::Relaxed);
         if failure == UCS_OK { Ok(()) } else { Err(self.worker.context.library.failed("the connection", failure)) }
     }
-}
 
-impl Endpoint {
     fn is_connected(&self) -> bool {
         let request = self.connecting.get();
         if !request.is_null() {

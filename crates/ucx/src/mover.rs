@@ -41,7 +41,6 @@ pub struct Mover {
     endpoint: Endpoint,
     remotes: HashMap<u32, Remote>,
     slots: Vec<Slot>,
-    flush: StatusPointer,
     /// How long what is waited for may take.
     patience: Duration,
 }
@@ -53,7 +52,7 @@ impl Mover {
     /// An endpoint to the worker of this address.
     pub fn connect(address: &[u8], liveness: Liveness) -> Result<Self> {
         let endpoint = Endpoint::connect(Worker::new()?, address, liveness)?;
-        Ok(Self { endpoint, remotes: HashMap::new(), slots: Vec::new(), flush: null_mut(), patience: PATIENCE })
+        Ok(Self { endpoint, remotes: HashMap::new(), slots: Vec::new(), patience: PATIENCE })
     }
 
     /// What the client makes its endpoint of.
@@ -231,10 +230,7 @@ impl Mover {
         let pointer = unsafe { (functions.ucp_ep_flush_nbx)(self.endpoint.handle, &raw const params) };
         let request =
             outcome(pointer).map_err(|status| self.endpoint.worker.context.library.failed("ucp_ep_flush", status))?;
-        self.flush = request.unwrap_or(null_mut());
-        self.wait_for(self.flush, socket, look)?;
-        self.flush = null_mut();
-        Ok(())
+        self.wait_for(request.unwrap_or(null_mut()), socket, look)
     }
 
     fn wait_for(&self, request: StatusPointer, socket: BorrowedFd<'_>, look: Duration) -> Result<()> {

@@ -37,6 +37,11 @@ impl Lent {
         self.region.address()
     }
 
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        self.region.bytes()
+    }
+
     /// What the other side needs to reach it.
     pub fn packed_key(&self) -> Result<Vec<u8>> {
         self.region.packed_key()

@@ -50,12 +50,7 @@ impl RdmaBulk {
     pub(super) fn send_asked(&mut self) -> Result<()> {
         for part in self.asked.waiting.iter_mut().filter(|part| part.at.is_none()) {
             let Some(at) = self.staging.take(part.request.bytes as usize) else { break };
-            let memory = weft_protocol::data::BulkDescriptor {
-                address: self.staging.address(at),
-                key: self.staging.number,
-                memory_type: 0,
-            };
-            self.line.send(self.sockets.socket(), &part.request, memory)?;
+            self.line.send(self.sockets.socket(), &part.request, self.staging.descriptor(at))?;
             part.at = Some(at);
         }
         Ok(())

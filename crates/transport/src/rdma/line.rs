@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES, SHOWN_LENGTH_BYTES};
 use weft_protocol::limits::RDMA_REGIONS_MAX;
-use weft_ucx::Receiver;
+use weft_ucx::{Lent, Receiver};
 
 /// Pieces of callers' memory that a connection shows at a time; the one used longest ago is hidden for another. The
 /// server keeps one more: the connection's own.
@@ -43,6 +43,13 @@ impl Line {
     pub fn send(&self, socket: &Socket, request: &DataRequest, memory: BulkDescriptor) -> Result<()> {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         socket.send_all(&DataRequest { memory, ..*request }.encode())
+    }
+
+    /// The same for memory of a caller, which is shown to the server first if it is new.
+    pub fn send_lent(&mut self, socket: &Socket, request: &DataRequest, lent: &Lent) -> Result<()> {
+        let (address, key) = (lent.address(), lent.packed_key()?);
+        let number = self.number_of(socket, address, lent.bytes() as u64, &key)?;
+        self.send(socket, request, BulkDescriptor { address, key: number, memory_type: 0 })
     }
 
     /// Waits for the next reply, while the server's transfers go on.

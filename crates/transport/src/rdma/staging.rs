@@ -1,6 +1,7 @@
 //! The connection's registered buffer, a ring: places are given back in the order in which they were taken.
 
 use std::collections::VecDeque;
+use weft_protocol::data::BulkDescriptor;
 use weft_ucx::Region;
 
 /// The least that is registered.
@@ -47,9 +48,10 @@ impl Staging {
         self.ring.taken.pop_front();
     }
 
-    /// The address of a place.
-    pub fn address(&self, at: usize) -> u64 {
-        self.region.as_ref().map_or(0, |region| region.address() + at as u64)
+    /// What the server is told of a place.
+    pub fn descriptor(&self, at: usize) -> BulkDescriptor {
+        let address = self.region.as_ref().map_or(0, |region| region.address() + at as u64);
+        BulkDescriptor { address, key: self.number, memory_type: 0 }
     }
 
     /// Copies bytes to a place.
