@@ -36,12 +36,22 @@ pub struct Playground {
 
 impl Playground {
     /// Makes `/.weft-bench-PID`.
-    pub fn new(session: Session) -> Outcome<Self> {
+    fn new(session: Session) -> Outcome<Self> {
         let path = format!("/.weft-bench-{}", std::process::id()).into_bytes();
         let path = WeftPath { file_system: Some(session.instance.map.name.clone()), path };
         tree::make_directories(&session, &path, 0o700)?;
         let objects = objects(&session)?;
         Ok(Self { session, path, objects })
+    }
+
+    /// Measures in one, which is removed also when that fails. The name of the file system, and what was measured.
+    pub fn with<T>(name: Option<&str>, measure: impl FnOnce(&Self) -> Outcome<T>) -> Outcome<(String, T)> {
+        let playground = Self::new(Session::open(name)?)?;
+        let measured = measure(&playground);
+        let removed = playground.remove();
+        let results = measured?;
+        removed?;
+        Ok((playground.instance().map.name.clone(), results))
     }
 
     /// The file system.

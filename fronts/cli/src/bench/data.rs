@@ -6,7 +6,6 @@ use super::{Playground, median_index};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output::{self, note};
 use crate::quantity::{ByteSize, bytes_text};
-use crate::session::Session;
 use crate::table::Table;
 use crate::verb::bench::{DataArgs, WayName};
 use serde::Serialize;
@@ -53,12 +52,7 @@ pub fn run(args: &DataArgs) -> Outcome {
         return Err(Failure::new("--size 0: nothing would be measured"));
     }
     check_requests(&args.request)?;
-    let playground = Playground::new(Session::open(args.name.as_deref())?)?;
-    let measured = measure(args, &playground);
-    let removed = playground.remove();
-    let results = measured?;
-    removed?;
-    let name = playground.instance().map.name.clone();
+    let (name, results) = Playground::with(args.name.as_deref(), |playground| measure(args, playground))?;
     let (processes, runs) = (args.common.processes, args.common.runs);
     let report = Report { name, size, processes, runs, direct: args.direct, results };
     output::print_either(args.common.json, &report, || text(&report))?;

@@ -5,7 +5,6 @@ use super::phase::{Names, Phase, Setup};
 use super::{Playground, median_index};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output::{self, note};
-use crate::session::Session;
 use crate::table::Table;
 use crate::verb::bench::{MetaArgs, WayName};
 use serde::Serialize;
@@ -46,12 +45,7 @@ pub fn run(args: &MetaArgs) -> Outcome {
     if args.files == 0 || args.files > 100_000_000 {
         return Err(Failure::new(format!("--files {}: 1 to 100000000", args.files)));
     }
-    let playground = Playground::new(Session::open(args.name.as_deref())?)?;
-    let measured = measure(args, &playground);
-    let removed = playground.remove();
-    let results = measured?;
-    removed?;
-    let name = playground.instance().map.name.clone();
+    let (name, results) = Playground::with(args.name.as_deref(), |playground| measure(args, playground))?;
     let (processes, runs) = (args.common.processes, args.common.runs);
     let report = Report { name, files: args.files, processes, runs, shared: args.shared, results };
     output::print_either(args.common.json, &report, || text(&report))?;

@@ -9,7 +9,6 @@ use super::{Playground, median_index};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output::{self, note};
 use crate::quantity::bytes_text;
-use crate::session::Session;
 use crate::table::Table;
 use crate::verb::bench::{ThputArgs, Transport, WayName};
 use serde::Serialize;
@@ -51,12 +50,7 @@ type Cell = (&'static str, usize, u64);
 /// Runs the benchmark.
 pub fn run(args: &ThputArgs) -> Outcome {
     args.check()?;
-    let playground = Playground::new(Session::open(args.name.as_deref())?)?;
-    let measured = measure(args, &playground);
-    let removed = playground.remove();
-    let results = measured?;
-    removed?;
-    let name = playground.instance().map.name.clone();
+    let (name, results) = Playground::with(args.name.as_deref(), |playground| measure(args, playground))?;
     let report = Report { name, size: args.size.0, runs: args.runs, direct: args.direct, results };
     output::print_either(args.json, &report, || text(&report))?;
     Ok(Ending::Done)
