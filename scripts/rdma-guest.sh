@@ -64,7 +64,7 @@ fi
 mkdir -p "$cache"
 build() (
     flock 9
-    [ ! -e "$cache/ready-3" ] || exit 0
+    [ ! -e "$cache/ready-4" ] || exit 0
     echo "rdma-guest.sh: preparing the guest's kernel in $cache" >&2
     t=$(mktemp -d "$cache/build.XXXXXX"); trap 'rm -rf "$t"' EXIT
     pkg=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/ {print $2; exit}')
@@ -80,7 +80,7 @@ build() (
     cp "$(command -v busybox)" "$r/bin/busybox"
     : >"$r/mod/list"
     for m in virtio_pci virtio_console virtio_rng 9pnet_virtio 9p overlay veth \
-             crc32_generic crc32_pclmul crc32c_generic rdma_rxe ib_uverbs rdma_ucm ib_umad; do
+             crc32_generic crc32_pclmul crc32c_generic rdma_rxe ib_uverbs rdma_ucm ib_umad sch_netem; do
         modprobe -d "$t/k" -S "$v" --show-depends "$m" 2>/dev/null |
             awk '$1 == "insmod" {print $2}' | while read -r f; do
                 b=$(basename "$f")
@@ -112,9 +112,9 @@ INIT
     (cd "$r" && find . | cpio -o -H newc --quiet | gzip -1) >"$t/initrd"
     mv "$t/initrd" "$cache/initrd"; cp "$t"/k/boot/vmlinuz-* "$cache/vmlinuz"
     cp "$t"/k/boot/config-* "$cache/config"
-    echo "$v" >"$cache/ready-3"
+    echo "$v" >"$cache/ready-4"
 ) 9>"$cache/lock"
-[ -e "$cache/ready-3" ] || build
+[ -e "$cache/ready-4" ] || build
 
 # ---- what the guest runs -----------------------------------------------------
 ctl=$(mktemp -d "${TMPDIR:-/tmp}/weft-rdma.XXXXXX")

@@ -64,12 +64,12 @@ say "from device to device"
 up; check "a node" $?
 before=$(bytes_on_wire)
 for processes in 1 2 9; do
-    for registration in static dynamic auto; do
-        WEFT_RDMA_REGISTRATION=$registration client timeout 120 "$weft" bench data fabric --way ucx \
+    for way in static/socket dynamic/socket auto/socket static/am dynamic/am auto/am; do
+        WEFT_RDMA_REGISTRATION=${way%/*} WEFT_RDMA_RPC=${way#*/} client timeout 120 "$weft" bench data fabric --way ucx \
             --request 64KiB,1MiB --size 2MiB --runs 1 -p $processes >/tmp/bench.txt 2>&1
         status=$?
         [ $status = 0 ] || tail -n 5 /tmp/bench.txt
-        check "$processes processes, $registration: written, read back, compared" $status
+        check "$processes processes, $way: written, read back, compared" $status
     done
 done
 check "the bytes went over the wire" $((($(bytes_on_wire) - before) < 100000000))

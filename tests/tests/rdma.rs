@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::process::Command;
-use weft_client::{Client, ClientOptions, File, OpenOptions, RdmaSettings, Registration, Way};
+use weft_client::{Client, ClientOptions, File, OpenOptions, RdmaSettings, Registration, Rpc, Way};
 use weft_protocol::message::node::RdmaCounters;
 use weft_tests::{FileSystem, Wanted, open, pattern, status};
 
@@ -64,6 +64,7 @@ fn read_at(file: &File, bytes: usize, offset: u64) -> Vec<u8> {
 fn exchange(fs: &FileSystem, rdma: RdmaSettings, name: &str) {
     let writer = client(fs, rdma);
     let reader = client(fs, rdma);
+    let messages = moved(&writer).messages;
     for (number, &bytes) in SIZES.iter().enumerate() {
         let (name, offset) = (format!("{name}-{number}"), [0, 77, 4095][number % 3]);
         let expected = pattern(bytes, number);
@@ -94,6 +95,7 @@ fn exchange(fs: &FileSystem, rdma: RdmaSettings, name: &str) {
     let counters = [writer.counters(), reader.counters()];
     assert!(counters.iter().all(|counters| counters.unix_read_bytes + counters.tcp_read_bytes == 0), "{counters:?}");
     assert!(counters[0].rdma_write_bytes > 40 << 20 && counters[1].rdma_read_bytes > 40 << 20, "{counters:?}");
+    assert_eq!(moved(&writer).messages > messages, rdma.rpc == Rpc::Am, "requests went as they were to go");
 }
 
 #[test]
@@ -103,12 +105,15 @@ fn every_size_goes_both_ways_with_each_registration() {
     }
     for near in [true, false] {
         let fs = FileSystem::start(Wanted { nodes: 1, near, ..Wanted::default() });
-        for registration in [Registration::Static, Registration::Dynamic, Registration::Auto] {
-            exchange(&fs, with(registration), &format!("{registration:?}-{near}"));
+        for rpc in [Rpc::Socket, Rpc::Am] {
+            for registration in [Registration::Static, Registration::Dynamic, Registration::Auto] {
+                let settings = RdmaSettings { rpc, ..with(registration) };
+                exchange(&fs, settings, &format!("{registration:?}-{rpc:?}-{near}"));
+            }
+            let small = RdmaSettings { buffer_bytes_max: 256 << 10, rpc, ..with(Registration::Static) };
+            exchange(&fs, small, &format!("small-{rpc:?}-{near}"));
+            exchange(&fs, RdmaSettings { dynamic_beyond: true, ..small }, &format!("beyond-{rpc:?}-{near}"));
         }
-        let small = RdmaSettings { buffer_bytes_max: 256 << 10, ..with(Registration::Static) };
-        exchange(&fs, small, &format!("small-{near}"));
-        exchange(&fs, RdmaSettings { dynamic_beyond: true, ..small }, &format!("beyond-{near}"));
     }
 }
 
@@ -124,6 +129,8 @@ struct Cost {
     copied_bytes: u64,
     /// Of the node, into memory that both share.
     placed_bytes: u64,
+    /// Messages of UCX that came to the node: requests, and what showed memory.
+    messages: u64,
 }
 
 fn cost_of(client: &Client, request: impl FnOnce()) -> Cost {
@@ -139,6 +146,7 @@ fn cost_of(client: &Client, request: impl FnOnce()) -> Cost {
         shown: now.rdma_shown - own.rdma_shown,
         copied_bytes: now.rdma_copied_bytes - own.rdma_copied_bytes,
         placed_bytes: node_now.placed_bytes - node.placed_bytes,
+        messages: node_now.messages - node.messages,
     }
 }
 
@@ -154,29 +162,42 @@ fn a_request_costs_what_was_sketched() {
     let is_shared = std::env::var("WEFT_UCX_TLS").unwrap().contains("posix");
     let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
     let bytes = pattern(BYTES, 1);
-    for (registration, is_static) in [(Registration::Static, true), (Registration::Dynamic, false)] {
-        let client = client(&fs, with(registration));
+    for (registration, is_static, rpc) in [
+        (Registration::Static, true, Rpc::Socket),
+        (Registration::Dynamic, false, Rpc::Socket),
+        (Registration::Static, true, Rpc::Am),
+        (Registration::Dynamic, false, Rpc::Am),
+    ] {
+        let client = client(&fs, RdmaSettings { rpc, ..with(registration) });
+        let messages = |count| if rpc == Rpc::Am { count } else { 0 };
         // A connection is made and probed.
         client.require_ucx().unwrap();
-        let file = open(&client, &format!("{registration:?}"), DIRECT_WRITE);
+        let name = format!("{registration:?}-{rpc:?}");
+        let file = open(&client, &name, DIRECT_WRITE);
         let write = || write_at(&file, &bytes, 0);
         let requests = if is_static { parts } else { 1 };
         let copied_bytes = if is_static { BYTES as u64 } else { 0 };
         // A buffer that both share needs no transfer.
         let in_place = is_static && is_shared;
         let (placed_bytes, pieces) = if in_place { (BYTES as u64, 0) } else { (0, pieces) };
-        let written = Cost { puts: 0, gets: pieces, flushes: 0, requests, shown: 1, copied_bytes, placed_bytes };
-        assert_eq!(cost_of(&client, write), written, "the first write shows memory: the caller's, or a larger buffer");
-        assert_eq!(cost_of(&client, write), Cost { shown: 0, ..written }, "the second does not");
+        // The first write shows memory: the caller's, or a larger buffer, for which the smaller is hidden.
+        let (shown, hidden) = (1, u64::from(is_static));
+        let written =
+            Cost { puts: 0, gets: pieces, flushes: 0, requests, shown, copied_bytes, placed_bytes, messages: 0 };
+        let first = Cost { messages: messages(requests + shown + hidden), ..written };
+        assert_eq!(cost_of(&client, write), first, "{name}");
+        let next = Cost { shown: 0, messages: messages(requests), ..written };
+        assert_eq!(cost_of(&client, write), next, "{name}: known memory");
         file.close().unwrap();
-        let file = open(&client, &format!("{registration:?}"), DIRECT_READ);
+        let file = open(&client, &name, DIRECT_READ);
         let mut into = vec![0; BYTES];
         let mut read = || assert_eq!(file.read_at(&mut into, 0).unwrap(), BYTES);
         let shown = u64::from(!is_static);
         let flushes = if in_place { 0 } else { requests };
-        let was_read = Cost { puts: pieces, gets: 0, flushes, requests, shown, copied_bytes, placed_bytes };
-        assert_eq!(cost_of(&client, &mut read), was_read);
-        assert_eq!(cost_of(&client, &mut read), Cost { shown: 0, ..was_read });
+        let was_read = Cost { puts: pieces, gets: 0, flushes, shown, messages: messages(requests + shown), ..written };
+        assert_eq!(cost_of(&client, &mut read), was_read, "{name}: read");
+        let next = Cost { shown: 0, messages: messages(requests), ..was_read };
+        assert_eq!(cost_of(&client, &mut read), next, "{name}: read again");
         file.close().unwrap();
     }
 }

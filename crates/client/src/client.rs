@@ -42,11 +42,12 @@ pub enum Way {
 }
 
 impl Way {
-    /// From `auto`, `sockets` or `ucx`.
+    /// From `auto`, `sockets`, `tcp` or `ucx`.
     pub fn of_transport(text: &str) -> Option<Self> {
         match text {
             "auto" => Some(Self::Auto),
             "sockets" => Some(Self::Unix),
+            "tcp" => Some(Self::Tcp),
             "ucx" => Some(Self::Ucx),
             _ => None,
         }
@@ -64,12 +65,12 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// The defaults, and what the variables of the environment say: `WEFT_TRANSPORT` is `auto`, `sockets` or `ucx`;
+    /// The defaults, and what the variables of the environment say: `WEFT_TRANSPORT` is `auto`, `sockets`, `tcp` or `ucx`;
     /// those of RDMA are in [`RdmaSettings::from_environment`]. An error names the variable and what it may say.
     pub fn from_environment() -> std::result::Result<Self, String> {
         let way = match std::env::var("WEFT_TRANSPORT") {
             Ok(text) => Way::of_transport(&text)
-                .ok_or_else(|| format!("WEFT_TRANSPORT is '{text}', not auto, sockets or ucx"))?,
+                .ok_or_else(|| format!("WEFT_TRANSPORT is '{text}', not auto, sockets, tcp or ucx"))?,
             Err(_) => Way::Auto,
         };
         Ok(Self { way, rdma: RdmaSettings::from_environment()?, buffer_bytes: 0 })

@@ -33,4 +33,4 @@ pub use instance::Instance;
 pub use key_file::KeyFile;
 pub use names::{DirectoryListing, Entry, FileSystemSpace, Location};
 pub use weft_protocol as protocol;
-pub use weft_transport::{RdmaSettings, Registration};
+pub use weft_transport::{RdmaSettings, Registration, Rpc};

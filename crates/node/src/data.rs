@@ -34,6 +34,10 @@ pub struct DataConnection<'a> {
     memory: Option<PeerMemory>,
     /// The same where the bytes are moved by RDMA.
     client_memory: Option<ClientMemory>,
+    /// Whether requests about that memory come as messages.
+    has_messages: bool,
+    /// What stands behind the header of the request being served, which has come as a message.
+    message: Option<Box<[u8]>>,
     /// Where large reads go, if not into the socket.
     outlet: Option<Outlet>,
     /// Most recently used last. By file and object: an object that another file claims is not that file's.
@@ -43,20 +47,38 @@ pub struct DataConnection<'a> {
 impl<'a> DataConnection<'a> {
     /// A connection whose handshake is done.
     pub fn new(node: &'a Node, store: &'a dyn ObjectStore, socket: &'a Socket, peer: &'a Peer) -> Self {
-        let (pipe, memory, client_memory, outlet) = (Pipe::new(), None, None, None);
-        Self { node, store, socket, peer, pipe, memory, client_memory, outlet, at_hand: Vec::new() }
+        Self {
+            node,
+            store,
+            socket,
+            peer,
+            pipe: Pipe::new(),
+            memory: None,
+            client_memory: None,
+            has_messages: false,
+            message: None,
+            outlet: None,
+            at_hand: Vec::new(),
+        }
     }
 
     /// Serves until the peer closes the connection, says what it may not, or has lost its key.
     pub fn serve(&mut self) -> Result<()> {
-        let mut header = [0; REQUEST_BYTES];
         loop {
-            let have = self.socket.receive_some_soon(&mut header)?;
-            self.socket.receive_exact(header.get_mut(have..).unwrap_or_default())?;
-            let request = DataRequest::decode(&header).map_err(|_| TransportError::Malformed)?;
+            let request = self.next_request()?;
             self.node.revoked.check(&self.peer.key_name).map_err(TransportError::Refused)?;
             self.handle(&request)?;
         }
+    }
+
+    fn next_request(&mut self) -> Result<DataRequest> {
+        if let Some(request) = self.next_message()? {
+            return Ok(request);
+        }
+        let mut header = [0; REQUEST_BYTES];
+        let have = self.socket.receive_some_soon(&mut header)?;
+        self.socket.receive_exact(header.get_mut(have..).unwrap_or_default())?;
+        DataRequest::decode(&header).map_err(|_| TransportError::Malformed)
     }
 
     fn handle(&mut self, request: &DataRequest) -> Result<()> {
@@ -150,8 +172,10 @@ impl<'a> DataConnection<'a> {
 
     /// Answers "no", after taking the bytes that stand behind the request.
     fn refuse(&mut self, request: &DataRequest, error: &Error) -> Result<()> {
-        self.pipe.discard(self.socket, request.bulk_bytes() as usize)?;
-        self.socket.send_all(&DataReply::failed(request.id, error).encode())
+        if self.message.is_none() {
+            self.pipe.discard(self.socket, request.bulk_bytes() as usize)?;
+        }
+        self.answer(&DataReply::failed(request.id, error))
     }
 
     fn read(&mut self, request: &DataRequest, object: &dyn ObjectHandle) -> Result<()> {
@@ -223,7 +247,7 @@ impl<'a> DataConnection<'a> {
             Moved::Failed(errno) => {
                 // The bytes were taken already: only the answer is left.
                 let error = Error::from_data_status(u16::try_from(errno.raw_os_error()).unwrap_or(5));
-                self.socket.send_all(&DataReply::failed(request.id, &error).encode())
+                self.answer(&DataReply::failed(request.id, &error))
             }
         }
     }
@@ -233,7 +257,7 @@ impl<'a> DataConnection<'a> {
             Ok(stat) => DataReply { written_bytes: request.written_bytes(), ..reply_with(request, stat) },
             Err(error) => DataReply::failed(request.id, &error),
         };
-        self.socket.send_all(&reply.encode())
+        self.answer(&reply)
     }
 
     /// Passes a descriptor to a client of the same node, if the file is its own.

@@ -58,9 +58,10 @@ pub const REQUEST_BYTES: usize = 120;
 pub const REPLY_BYTES: usize = 40;
 /// Bytes of [`SharedMemory`].
 pub const SHARED_MEMORY_BYTES: usize = 24;
-/// Bytes before the address that stands behind an `OpenRdma`: the library's version, major and minor, 16 bits each.
-/// Both sides take each other's addresses and keys as they are, so both have the same.
-pub const RDMA_VERSION_BYTES: usize = 4;
+/// Bytes before the address that stands behind an `OpenRdma`: the library's version, major and minor, 16 bits each (both
+/// sides take each other's addresses and keys as they are, so both have the same), and 1 if requests will come as the
+/// library's messages, else 0.
+pub const RDMA_PREFACE_BYTES: usize = 5;
 /// Bytes that the server gets for a `ProbeMemory`: a number, little-endian.
 pub const PROBE_BYTES: u32 = 8;
 /// Bytes that stand behind a `ProbeMemory`: from how many bytes on requests will be about the caller's memory, and not
@@ -95,7 +96,7 @@ pub enum DataOperation {
     OpenPipe = 8,
     /// As `Read`, but the bytes are in the pipe before the reply comes; no more are asked for than have room.
     ReadPiped = 9,
-    /// The client's address for transfers that the server makes, and before it [`RDMA_VERSION_BYTES`], stand behind the
+    /// The client's address for transfers that the server makes, and before it [`RDMA_PREFACE_BYTES`], stand behind the
     /// request; the server's address behind the reply, whose `size` is 0 where nobody but the sockets notices that the
     /// other side is gone. Refused where it cannot.
     OpenRdma = 10,
@@ -230,7 +231,7 @@ impl DataRequest {
             DataOperation::Share => bytes == SHARED_MEMORY_BYTES,
             DataOperation::ProbeMemory => bytes == PROBE_TOLD_BYTES,
             DataOperation::OpenRdma => {
-                (RDMA_VERSION_BYTES + 1..=RDMA_VERSION_BYTES + RDMA_ADDRESS_BYTES_MAX).contains(&bytes)
+                (RDMA_PREFACE_BYTES + 1..=RDMA_PREFACE_BYTES + RDMA_ADDRESS_BYTES_MAX).contains(&bytes)
             }
             DataOperation::ShowMemory => {
                 bytes == 0 || (SHOWN_LENGTH_BYTES..=SHOWN_LENGTH_BYTES + RDMA_KEY_BYTES_MAX).contains(&bytes)
@@ -247,6 +248,15 @@ impl DataRequest {
             }
             _ if self.memory.address == 0 => self.written_bytes(),
             _ => 0,
+        }
+    }
+
+    /// Whether it may come as a message of the library that moves the bytes: nothing of it or of its reply is a stream.
+    pub fn may_be_message(&self) -> bool {
+        match self.operation {
+            DataOperation::ShowMemory | DataOperation::ProbeMemory => true,
+            DataOperation::Read | DataOperation::Write | DataOperation::Append => self.memory.key != 0,
+            _ => false,
         }
     }
 

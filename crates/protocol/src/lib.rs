@@ -48,4 +48,5 @@ pub use time::Timestamp;
 /// | 5 | `RenewReply` says if the session is refused; shards answer `Ping`; `Share`, writes from the client's memory |
 /// | 6 | `OpenPipe` and `ReadPiped`; counters have `read_pipe_bytes` |
 /// | 7 | `OpenRdma`, `ShowMemory`, `ProbeMemory`; `RdmaCounters`; `NodeStatus` has `rdma` |
-pub const PROTOCOL_VERSION: u8 = 7;
+/// | 8 | requests for RDMA may come as messages of UCX; counters have `messages` |
+pub const PROTOCOL_VERSION: u8 = 8;

@@ -175,7 +175,7 @@ proptest! {
             && match operation {
                 DataOperation::Share => bytes as usize == SHARED_MEMORY_BYTES,
                 DataOperation::ProbeMemory => bytes == 16,
-                DataOperation::OpenRdma => (5..=4 + RDMA_ADDRESS_BYTES_MAX).contains(&(bytes as usize)),
+                DataOperation::OpenRdma => (6..=5 + RDMA_ADDRESS_BYTES_MAX).contains(&(bytes as usize)),
                 DataOperation::ShowMemory => bytes == 0 || (8..=8 + RDMA_KEY_BYTES_MAX).contains(&(bytes as usize)),
                 _ => true,
             };

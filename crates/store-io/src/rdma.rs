@@ -107,6 +107,16 @@ impl ClientMemory {
         Ok((number, self.mover.place(memory.key, memory.address, 1)?.is_some()))
     }
 
+    /// Answers the client with a message.
+    pub fn tell(&self, message: &[u8]) -> weft_ucx::Result<()> {
+        self.mover.tell(message)
+    }
+
+    /// The client's next message; `None`: its socket has something.
+    pub fn next(&self, socket: &Socket) -> weft_ucx::Result<Option<Box<[u8]>>> {
+        self.mover.next(socket.as_fd(), LOOK)
+    }
+
     /// What was done since it was asked last.
     pub fn take_transfers(&mut self) -> Transfers {
         std::mem::take(&mut self.transfers)
@@ -134,7 +144,7 @@ impl ClientMemory {
                     }
                 }
             }
-            self.mover.put(slot, count, memory.key, memory.address + at)?;
+            self.mover.put(slot, 0..count, memory.key, memory.address + at)?;
             self.transfers.puts += 1;
         }
         // Also after an error: the memory is the client's again when it is answered.
@@ -184,7 +194,7 @@ impl ClientMemory {
             let begun = if number == 0 { SLOTS } else { 1 };
             // After an error no more is fetched; what is on its way has to arrive.
             for (next, (at, count)) in ahead.by_ref().take(if failed.is_none() { begun } else { 0 }) {
-                self.mover.get(next % SLOTS, count, memory.key, memory.address + at)?;
+                self.mover.get(next % SLOTS, 0..count, memory.key, memory.address + at)?;
                 self.transfers.gets += 1;
             }
             let slot = number % SLOTS;

@@ -26,7 +26,7 @@ pub use control::ControlConnection;
 pub use handshake::{Peer, accept, connect};
 pub use peer_memory::PeerMemory;
 pub use pipe::Outlet;
-pub use rdma::{RdmaBulk, RdmaCounters, RdmaSettings, Registration};
+pub use rdma::{RdmaBulk, RdmaCounters, RdmaSettings, Registration, Rpc};
 pub use socket::{DataEnd, LOOK_BEFORE_SLEEP, Socket, SocketKind};
 
 /// Why a connection could not be made or was lost.

@@ -17,17 +17,18 @@ mod line;
 mod settings;
 mod staging;
 
-pub use settings::{DIRECT_FROM_BYTES, RdmaSettings, Registration};
+pub use settings::{DIRECT_FROM_BYTES, RdmaSettings, Registration, Rpc};
 
 use crate::bulk::{Ahead, BulkConnection, Carrier, NotStarted, Passed};
 use crate::{Result, Socket, SocketBulk, TransportError};
 use asked::Asked;
 use crossover::Crossover;
-use line::Line;
+use line::{Line, Wire};
 use staging::Staging;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, PROBE_BYTES, PROBE_TOLD_BYTES, REPLY_BYTES};
 use weft_protocol::{Error, limits};
 use weft_ucx::{Library, Liveness, Receiver, Region};
@@ -36,6 +37,9 @@ use weft_ucx::{Library, Liveness, Receiver, Region};
 const PART_BYTES: usize = 1 << 20;
 /// What is asked for ahead, and written behind.
 const AHEAD: Ahead = Ahead { turn_bytes: 1 << 20, bytes: 4 << 20 };
+
+/// How long the first request may take whose way is not known to lead anywhere.
+const PROBE_PATIENCE: Duration = Duration::from_secs(15);
 
 /// What was done, for people and tests.
 #[derive(Debug, Default)]
@@ -103,7 +107,7 @@ impl RdmaBulk {
             }
             Err(error) => return Ok(Opened::Refused(socket, error.to_string())),
         };
-        let told = [&version[..], &address].concat();
+        let told = [&version[..], &[u8::from(settings.rpc == Rpc::Am)], &address].concat();
         let bytes = u32::try_from(told.len()).unwrap_or(u32::MAX);
         let request = DataRequest::about_nothing(DataOperation::OpenRdma, bytes);
         socket.send_all_with(&request.encode(), &told)?;
@@ -124,7 +128,7 @@ impl RdmaBulk {
         if let Err(error) = receiver.connect(&theirs, liveness) {
             return Ok(Opened::Refused(socket, error.to_string()));
         }
-        let line = Line::new(settings.look, Arc::clone(&counters));
+        let line = Line::new(&settings, Arc::clone(&counters));
         let (staging, sockets) = (Staging::default(), SocketBulk::streaming(socket));
         let (started, asked) = (VecDeque::new(), Asked::default());
         let crossover = Crossover::of(&settings, false, &mut receiver);
@@ -153,9 +157,11 @@ impl RdmaBulk {
         let request = DataRequest { memory: self.staging.descriptor(0), ..request };
         let Crossover { read_from, write_from } = self.crossover;
         let body = [(read_from as u64).to_le_bytes(), (write_from as u64).to_le_bytes()].concat();
-        let socket = self.sockets.socket();
-        socket.send_all_with(&request.encode(), &body)?;
-        let reply = self.line.reply(socket, &self.receiver)?;
+        self.line.put(self.wire(), &request, &body)?;
+        let reply = match self.line.reply_within(self.wire(), Some(PROBE_PATIENCE)) {
+            Err(TransportError::Rdma(error)) => return Ok(Some(error.to_string())),
+            reply => reply?,
+        };
         if reply.result().is_err() || reply.size.to_le_bytes() != number {
             return Ok(Some("no byte of this process reaches the node by UCX (`weft status -v` says why)".to_owned()));
         }
@@ -186,10 +192,10 @@ impl RdmaBulk {
             match Region::allocate(wanted).and_then(|region| Ok((region.packed_key()?, region))) {
                 Ok((key, region)) => {
                     let old = self.staging.number;
-                    let socket = self.sockets.socket();
-                    let number = self.line.show(socket, region.address(), region.bytes() as u64, &key)?;
+                    let wire = Wire { socket: self.sockets.socket(), receiver: &self.receiver };
+                    let number = self.line.show(wire, region.address(), region.bytes() as u64, &key)?;
                     if old != 0 {
-                        self.line.hide(socket, old)?;
+                        self.line.hide(wire, old)?;
                     }
                     self.staging.replace(region, number);
                     return Ok(());
@@ -200,6 +206,10 @@ impl RdmaBulk {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn wire(&self) -> Wire<'_> {
+        Wire { socket: self.sockets.socket(), receiver: &self.receiver }
     }
 
     fn part_bytes(&self) -> usize {
@@ -257,8 +267,9 @@ impl RdmaBulk {
         let Self { receiver, line, sockets, .. } = self;
         let socket = sockets.socket();
         let lent = receiver.lend(into, |receiver, lent| {
-            line.send_lent(socket, request, lent)?;
-            line.reply(socket, receiver)
+            let wire = Wire { socket, receiver };
+            line.send_lent(wire, request, lent)?;
+            line.reply(wire)
         });
         self.registered(lent)
     }
@@ -268,8 +279,9 @@ impl RdmaBulk {
         let Self { receiver, line, sockets, .. } = self;
         let socket = sockets.socket();
         let lent = receiver.lend_to_read(from, |receiver, lent| {
-            line.send_lent(socket, request, lent)?;
-            line.reply(socket, receiver)
+            let wire = Wire { socket, receiver };
+            line.send_lent(wire, request, lent)?;
+            line.reply(wire)
         });
         self.registered(lent)
     }
@@ -296,7 +308,7 @@ impl RdmaBulk {
             }
             self.note_copied(bytes);
         }
-        self.line.send(self.sockets.socket(), &part_of(request, done, bytes), self.staging.descriptor(at))?;
+        self.line.send(self.wire(), &part_of(request, done, bytes), self.staging.descriptor(at))?;
         Ok(Some((at, bytes)))
     }
 
@@ -313,7 +325,7 @@ impl RdmaBulk {
                 sent += bytes;
             }
             let Some((at, bytes)) = waiting.pop_front() else { return Ok(total) };
-            let reply = self.line.reply(self.sockets.socket(), &self.receiver)?;
+            let reply = self.line.reply(self.wire())?;
             if !has_ended {
                 let count = reply.bulk_bytes as usize;
                 let place = into.get_mut(done..done + count).filter(|_| count <= bytes);
@@ -344,7 +356,7 @@ impl RdmaBulk {
             if waiting == 0 {
                 return Ok(total);
             }
-            total = joined(total, self.line.reply(self.sockets.socket(), &self.receiver)?);
+            total = joined(total, self.line.reply(self.wire())?);
             self.staging.give_back();
             waiting -= 1;
         }
@@ -377,14 +389,12 @@ impl RdmaBulk {
 
     fn begin_given(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted> {
         let Self { receiver, line, sockets, .. } = self;
-        let lent = match receiver.give(from) {
-            Ok(lent) => lent,
-            Err((memory, error)) => {
-                self.counters.not_registered.fetch_add(1, Ordering::Relaxed);
-                return Err(NotStarted { memory, error: error.into() });
-            }
-        };
-        let sent = line.send_lent(sockets.socket(), request, lent);
+        if let Err((memory, error)) = receiver.give(from) {
+            self.counters.not_registered.fetch_add(1, Ordering::Relaxed);
+            return Err(NotStarted { memory, error: error.into() });
+        }
+        let wire = Wire { socket: sockets.socket(), receiver };
+        let sent = receiver.last_given().map_or(Ok(()), |lent| line.send_lent(wire, request, lent));
         let reply = DataReply::default();
         // Also after an error: it comes to whoever waits for it, in its turn.
         self.started.push_back(Started { request: *request, memory: None, replies_left: 1, reply });
@@ -408,7 +418,7 @@ impl RdmaBulk {
                 self.collect()?;
             } else {
                 // All that is in the buffer is of this write.
-                reply = joined(reply, self.line.reply(self.sockets.socket(), &self.receiver)?);
+                reply = joined(reply, self.line.reply(self.wire())?);
                 self.staging.give_back();
                 left -= 1;
             }
@@ -420,10 +430,10 @@ impl RdmaBulk {
         self.started.iter().any(|started| started.replies_left > 0)
     }
 
-    /// Takes the next reply to a write that was started.
+    /// Takes the next reply to a write that was started; there has to be one.
     fn collect(&mut self) -> Result<()> {
+        let reply = self.line.reply(self.wire())?;
         let Some(oldest) = self.started.iter_mut().find(|started| started.replies_left > 0) else { return Ok(()) };
-        let reply = self.line.reply(self.sockets.socket(), &self.receiver)?;
         oldest.reply = joined(oldest.reply, reply);
         oldest.replies_left -= 1;
         if oldest.memory.is_some() {

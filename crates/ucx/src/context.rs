@@ -1,7 +1,7 @@
 //! The context: UCX's devices and settings, once for each process.
 
 use crate::ffi::{
-    ContextHandle, Functions, UCP_FEATURE_RMA, UCP_FEATURE_WAKEUP, UCP_PARAM_FIELD_FEATURES,
+    ContextHandle, Functions, UCP_FEATURE_AM, UCP_FEATURE_RMA, UCP_FEATURE_WAKEUP, UCP_PARAM_FIELD_FEATURES,
     UCP_PARAM_FIELD_MT_WORKERS_SHARED, ucp_params,
 };
 use crate::{Library, Result, adapters};
@@ -55,7 +55,7 @@ impl Context {
         }
         let params = ucp_params {
             field_mask: UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
-            features: UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
+            features: UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP | UCP_FEATURE_AM,
             request_size: 0,
             request_init: null(),
             request_cleanup: null(),

@@ -8,9 +8,10 @@ use crate::ffi::{
     UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, UCP_ERR_HANDLING_MODE_NONE, UCP_ERR_HANDLING_MODE_PEER, UCS_INPROGRESS, UCS_OK,
     outcome, ucp_ep_params, ucp_err_handler, ucp_request_param, ucs_sock_addr,
 };
+use crate::messages::Outbox;
 use crate::worker::Worker;
 use crate::{Error, Result};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr::{null, null_mut};
@@ -40,6 +41,8 @@ pub(crate) struct Endpoint {
     pub handle: *mut EndpointHandle,
     /// What UCX's handler was told of the other side; does not move, and is there as long as the worker.
     failure: ManuallyDrop<Box<AtomicI8>>,
+    /// There as long as the worker, likewise.
+    outbox: ManuallyDrop<RefCell<Outbox>>,
     /// The flush that ends when the endpoint is connected; null: it has.
     connecting: Cell<StatusPointer>,
     /// A first transfer is on its way, which may have more to connect.
@@ -90,13 +93,23 @@ impl Endpoint {
         // One that fails at once leaves an endpoint of which every transfer fails.
         let connecting = Cell::new(outcome(flush).ok().flatten().unwrap_or(null_mut()));
         let (worker, failure) = (ManuallyDrop::new(worker), ManuallyDrop::new(failure));
-        Ok(Self { worker, handle, failure, connecting, is_probing: false })
+        Ok(Self { worker, handle, failure, outbox: ManuallyDrop::default(), connecting, is_probing: false })
     }
 
     /// An error once UCX has noticed that the other side is gone.
     pub fn check(&self) -> Result<()> {
         let failure = self.failure.load(Ordering::Relaxed);
         if failure == UCS_OK { Ok(()) } else { Err(self.worker.context.library.failed("the connection", failure)) }
+    }
+
+    /// Sends the other side a message.
+    pub fn tell(&self, message: &[u8]) -> Result<()> {
+        let (context, mut outbox) = (self.worker.context, self.outbox.borrow_mut());
+        context.library.check_process()?;
+        self.check()?;
+        // SAFETY: the endpoint and its worker are there; the worker goes before the outbox, or neither does.
+        let sent = unsafe { outbox.send(context.functions(), self.handle, message.into()) };
+        sent.map_err(|status| context.library.failed("ucp_am_send", status))
     }
 
     fn is_connected(&self) -> bool {
@@ -123,10 +136,11 @@ impl Drop for Endpoint {
         let start = Instant::now();
         while start.elapsed() < LAST_LOOK {
             if self.is_connected() {
-                // SAFETY: neither is used again, and the worker goes before what its handler uses.
+                // SAFETY: none is used again, and the worker goes before what it uses.
                 unsafe {
                     ManuallyDrop::drop(&mut self.worker);
                     ManuallyDrop::drop(&mut self.failure);
+                    ManuallyDrop::drop(&mut self.outbox);
                 }
                 return;
             }

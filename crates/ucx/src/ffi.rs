@@ -19,6 +19,7 @@ pub const UCP_PARAM_FIELD_FEATURES: u64 = 1 << 0;
 pub const UCP_PARAM_FIELD_MT_WORKERS_SHARED: u64 = 1 << 5;
 pub const UCP_FEATURE_RMA: u64 = 1 << 1;
 pub const UCP_FEATURE_WAKEUP: u64 = 1 << 4;
+pub const UCP_FEATURE_AM: u64 = 1 << 6;
 
 pub const UCP_WORKER_PARAM_FIELD_THREAD_MODE: u64 = 1 << 0;
 pub const UCS_THREAD_MODE_SERIALIZED: c_uint = 1;
@@ -36,7 +37,16 @@ pub const UCP_MEM_MAP_ALLOCATE: c_uint = 1 << 1;
 pub const UCP_MEM_ATTR_FIELD_ADDRESS: u64 = 1 << 0;
 pub const UCP_MEM_ATTR_FIELD_LENGTH: u64 = 1 << 1;
 
+pub const UCP_OP_ATTR_FIELD_FLAGS: u32 = 1 << 4;
 pub const UCP_OP_ATTR_FIELD_MEMH: u32 = 1 << 8;
+
+pub const UCP_AM_HANDLER_PARAM_FIELD_ID: u64 = 1 << 0;
+pub const UCP_AM_HANDLER_PARAM_FIELD_FLAGS: u64 = 1 << 1;
+pub const UCP_AM_HANDLER_PARAM_FIELD_CB: u64 = 1 << 2;
+pub const UCP_AM_HANDLER_PARAM_FIELD_ARG: u64 = 1 << 3;
+pub const UCP_AM_FLAG_WHOLE_MSG: u32 = 1 << 0;
+pub const UCP_AM_SEND_FLAG_EAGER: u32 = 1 << 1;
+pub const UCP_AM_RECV_ATTR_FLAG_RNDV: u64 = 1 << 17;
 
 macro_rules! opaque {
     ($($name:ident)*) => { $(
@@ -150,6 +160,26 @@ impl ucp_request_param {
     };
 }
 
+#[repr(C)]
+pub struct ucp_am_recv_param {
+    pub recv_attr: u64,
+    pub reply_ep: *mut EndpointHandle,
+}
+
+/// Argument, header and its length, data and their length, what the message is. Returns [`UCS_OK`] unless the data are
+/// to stay.
+pub type MessageCallback =
+    unsafe extern "C" fn(*mut c_void, *const c_void, usize, *mut c_void, usize, *const ucp_am_recv_param) -> Status;
+
+#[repr(C)]
+pub struct ucp_am_handler_param {
+    pub field_mask: u64,
+    pub id: c_uint,
+    pub flags: u32,
+    pub cb: Option<MessageCallback>,
+    pub arg: *mut c_void,
+}
+
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
         /// The functions of libucp that we call.
@@ -190,6 +220,10 @@ functions! {
     ucp_get_nbx: fn(
         *mut EndpointHandle, *mut c_void, usize, u64, *mut RemoteKeyHandle, *const ucp_request_param
     ) -> StatusPointer;
+    ucp_worker_set_am_recv_handler: fn(*mut WorkerHandle, *const ucp_am_handler_param) -> Status;
+    ucp_am_send_nbx: fn(
+        *mut EndpointHandle, c_uint, *const c_void, usize, *const c_void, usize, *const ucp_request_param
+    ) -> StatusPointer;
     ucp_request_check_status: fn(*mut c_void) -> Status;
     ucp_request_free: fn(*mut c_void);
     ucp_mem_map: fn(*mut ContextHandle, *const ucp_mem_map_params, *mut *mut MemoryHandle) -> Status;
@@ -227,6 +261,7 @@ mod tests {
         assert_eq!((size_of::<ucp_ep_params>(), offset_of!(ucp_ep_params, err_handler)), (104, 24));
         assert_eq!((size_of::<ucp_mem_map_params>(), offset_of!(ucp_mem_map_params, flags)), (40, 24));
         assert_eq!((size_of::<ucp_mem_attr>(), offset_of!(ucp_mem_attr, mem_type)), (32, 24));
+        assert_eq!((size_of::<ucp_am_handler_param>(), offset_of!(ucp_am_handler_param, cb)), (32, 16));
         assert_eq!((size_of::<ucp_request_param>(), offset_of!(ucp_request_param, memh)), (72, 64));
     }
 

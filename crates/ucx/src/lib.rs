@@ -3,6 +3,7 @@
 //! * [`Receiver`] is a client's end: memory that the other side reads and writes ([`Region`], or memory lent for the
 //!   length of a call), and the progress that some transports need for that.
 //! * [`Mover`] is a server's end: it puts bytes into the client's memory and gets them from there.
+//! * Both can send each other messages (`tell`, `next`), whole and in their order.
 //!
 //! There is one context for each process, of our own also where the program has loaded UCX for itself (MPI), tuned by
 //! variables of our own: `WEFT_UCX_TLS` is to us what `UCX_TLS` is to others. After a fork every call of the child
@@ -16,6 +17,8 @@ mod context;
 mod endpoint;
 mod ffi;
 mod library;
+mod mapping;
+mod messages;
 mod mover;
 mod place;
 mod receiver;
@@ -55,6 +58,9 @@ pub enum Error {
     /// A transfer took too long: the transports that were chosen do not reach the other side, or not any more.
     #[error("a transfer did not end in time: the other side cannot be reached by UCX")]
     Late,
+    /// The other side sent more messages than may wait, or something that is none.
+    #[error("more messages than may wait")]
+    Flooded,
     /// The other side named memory that it did not show, or more than it showed.
     #[error("memory that was never shown")]
     Foreign,

@@ -4,12 +4,14 @@ use crate::endpoint::{Endpoint, Liveness, padded};
 use crate::ffi::{
     RemoteKeyHandle, StatusPointer, UCP_OP_ATTR_FIELD_MEMH, UCS_INPROGRESS, UCS_OK, outcome, ucp_request_param,
 };
+use crate::mapping::Mapping;
 use crate::place::Place;
 use crate::region::Region;
-use crate::worker::Worker;
+use crate::worker::{LooksAtSocket, Worker};
 use crate::{Error, Result};
 use rustix::event::PollFlags;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -28,6 +30,8 @@ struct Remote {
 #[derive(Debug)]
 struct Slot {
     region: Region,
+    /// What the region is of, unless its own memory; behind it.
+    mapping: Option<Mapping>,
     request: StatusPointer,
     /// The client's memory that it was used with last.
     number: u32,
@@ -73,7 +77,7 @@ impl Mover {
         const BYTES: usize = size_of::<u64>();
         self.reserve_slots(1, BYTES)?;
         self.endpoint.is_probing = true;
-        self.get(0, BYTES, number, address)?;
+        self.get(0, 0..BYTES, number, address)?;
         self.patience = patience;
         self.wait(0, socket, look)?;
         self.flush(socket, look)?;
@@ -149,23 +153,43 @@ impl Mover {
     /// Has so many slots of so many bytes from now on, if there are fewer.
     pub fn reserve_slots(&mut self, count: usize, bytes: usize) -> Result<()> {
         while self.slots.len() < count {
-            self.slots.push(Slot { region: Region::allocate(bytes)?, request: null_mut(), number: 0 });
+            let region = Region::allocate(bytes)?;
+            self.slots.push(Slot { region, mapping: None, request: null_mut(), number: 0 });
         }
         Ok(())
     }
 
-    /// The bytes of a slot. `None`: there is no such slot, or it is on its way.
+    /// Makes a slot of the first bytes of a file, which nobody may cut as long as it is one; its number. What is put from
+    /// there or got into it is copied by nobody on the way.
+    pub fn map_slot(&mut self, file: BorrowedFd<'_>, bytes: usize) -> Result<usize> {
+        let mapping = Mapping::new(file, bytes)?;
+        // SAFETY: mapped until the slot's mapping is dropped, which is after the region; no reference to it is ever made.
+        let region = unsafe { Region::of_memory(mapping.address, mapping.bytes) }?;
+        self.slots.push(Slot { region, mapping: Some(mapping), request: null_mut(), number: 0 });
+        Ok(self.slots.len() - 1)
+    }
+
+    /// Takes the slot that was made last away. An error: it is on its way.
+    pub fn drop_last_slot(&mut self) -> Result<()> {
+        if self.slots.last().is_some_and(|slot| !slot.request.is_null()) {
+            return Err(Error::Foreign);
+        }
+        self.slots.pop();
+        Ok(())
+    }
+
+    /// The bytes of a slot. `None`: there is no such slot, it is on its way, or it is a file's.
     pub fn slot(&mut self, slot: usize) -> Option<&mut [u8]> {
-        let slot = self.slots.get_mut(slot).filter(|slot| slot.request.is_null())?;
+        let slot = self.slots.get_mut(slot).filter(|slot| slot.request.is_null() && slot.mapping.is_none())?;
         // SAFETY: memory of the region's own, as many bytes as it has, whose key nobody else has; no transfer uses it,
         // and none can begin before this borrow of the mover ends.
         Some(unsafe { std::slice::from_raw_parts_mut(slot.region.pointer(), slot.region.bytes()) })
     }
 
-    /// Begins to put the first `bytes` of a slot into the client's memory.
-    pub fn put(&mut self, slot: usize, bytes: usize, number: u32, address: u64) -> Result<()> {
+    /// Begins to put bytes of a slot into the client's memory.
+    pub fn put(&mut self, slot: usize, range: Range<usize>, number: u32, address: u64) -> Result<()> {
         let functions = self.endpoint.worker.context.functions();
-        let (key, local, params) = self.transfer(slot, bytes, number, address)?;
+        let (bytes, (key, local, params)) = (range.len(), self.transfer(slot, range, number, address)?);
         // SAFETY: `transfer` has checked both ranges; the slot is not the caller's until the transfer has ended, and is
         // not freed before the worker.
         let pointer = unsafe {
@@ -174,10 +198,10 @@ impl Mover {
         self.begun("ucp_put", slot, number, pointer)
     }
 
-    /// Begins to get `bytes` of the client's memory into the first of a slot.
-    pub fn get(&mut self, slot: usize, bytes: usize, number: u32, address: u64) -> Result<()> {
+    /// Begins to get bytes of the client's memory into those of a slot.
+    pub fn get(&mut self, slot: usize, range: Range<usize>, number: u32, address: u64) -> Result<()> {
         let functions = self.endpoint.worker.context.functions();
-        let (key, local, params) = self.transfer(slot, bytes, number, address)?;
+        let (bytes, (key, local, params)) = (range.len(), self.transfer(slot, range, number, address)?);
         // SAFETY: as in `put`.
         let pointer = unsafe {
             (functions.ucp_get_nbx)(self.endpoint.handle, local.cast(), bytes, address, key, &raw const params)
@@ -188,17 +212,19 @@ impl Mover {
     fn transfer(
         &self,
         slot: usize,
-        bytes: usize,
+        range: Range<usize>,
         number: u32,
         address: u64,
     ) -> Result<(*mut RemoteKeyHandle, *mut u8, ucp_request_param)> {
         self.endpoint.worker.context.library.check_process()?;
-        let remote = self.remote(number, address, bytes as u64)?;
-        let free = |slot: &&Slot| slot.request.is_null() && bytes <= slot.region.bytes();
+        let remote = self.remote(number, address, range.len() as u64)?;
+        let fits = |slot: &Slot| range.start <= range.end && range.end <= slot.region.bytes();
+        let free = |slot: &&Slot| slot.request.is_null() && fits(slot);
         let local = &self.slots.get(slot).filter(free).ok_or(Error::Foreign)?.region;
         let params =
             ucp_request_param { op_attr_mask: UCP_OP_ATTR_FIELD_MEMH, memh: local.handle(), ..ucp_request_param::NONE };
-        Ok((remote.key, local.pointer(), params))
+        // In the region, as was just seen.
+        Ok((remote.key, local.pointer().wrapping_add(range.start), params))
     }
 
     fn begun(&mut self, call: &'static str, slot: usize, number: u32, pointer: StatusPointer) -> Result<()> {
@@ -233,13 +259,23 @@ impl Mover {
         self.wait_for(request.unwrap_or(null_mut()), socket, look)
     }
 
+    /// Sends the client a message.
+    pub fn tell(&self, message: &[u8]) -> Result<()> {
+        self.endpoint.tell(message)
+    }
+
+    /// Waits for the client's next message. `None`: `socket` has something, to be read or that it hung up.
+    pub fn next(&self, socket: BorrowedFd<'_>, look: Duration) -> Result<Option<Box<[u8]>>> {
+        self.endpoint.worker.next_message(socket, look, || self.endpoint.check())
+    }
+
     fn wait_for(&self, request: StatusPointer, socket: BorrowedFd<'_>, look: Duration) -> Result<()> {
         if request.is_null() {
             return Ok(());
         }
         let library = self.endpoint.worker.context.library;
-        let (mut looks, since) = (0u32, Instant::now());
-        let status = self.endpoint.worker.until(socket, HUNG_UP, look, || {
+        let (mut looks, since) = (LooksAtSocket::default(), Instant::now());
+        let status = self.endpoint.worker.until(socket, HUNG_UP, look, |slept| {
             // SAFETY: a request of this worker that was not freed.
             let status = unsafe { (library.functions.ucp_request_check_status)(request) };
             if status != UCS_INPROGRESS {
@@ -249,8 +285,7 @@ impl Mover {
             if since.elapsed() > self.patience {
                 return Err(Error::Late);
             }
-            looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS_PER_SOCKET) && has_hung_up(socket) { Err(Error::PeerGone) } else { Ok(None) }
+            if looks.has(socket, HUNG_UP, slept) { Err(Error::PeerGone) } else { Ok(None) }
         })?;
         // SAFETY: it has ended, and nobody asks for it any more.
         unsafe { (library.functions.ucp_request_free)(request) };
@@ -274,13 +309,5 @@ impl Drop for Mover {
 /// How long one transfer, or a flush of several, may take: adapters try again for some seconds, and those that never
 /// give up are given up.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The socket is looked at each time so many looks at the transfer have found it on its way.
-const LOOKS_PER_SOCKET: u32 = 64;
 /// What tells that the client is gone, while requests that it has sent ahead are no news.
 const HUNG_UP: PollFlags = PollFlags::RDHUP.union(PollFlags::HUP).union(PollFlags::ERR);
-
-fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
-    let mut polled = [rustix::event::PollFd::from_borrowed_fd(socket, HUNG_UP)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
-}

@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use rustix::event::PollFlags;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A worker whose address the other side has. Memory that was lent is the caller's again when the call returns: either
 /// the other side has said that it is done with it, or the worker is gone, and with it the way to the memory.
@@ -130,17 +130,21 @@ impl Receiver {
 
     /// Takes memory that the other side gets from until [`Receiver::take_back`]. An error: it could not be registered,
     /// and comes back.
-    pub fn give(&mut self, mut memory: Vec<u8>) -> std::result::Result<&Lent, (Vec<u8>, Error)> {
+    pub fn give(&mut self, mut memory: Vec<u8>) -> std::result::Result<(), (Vec<u8>, Error)> {
         // SAFETY: the memory is the receiver's from here on, where it is never touched (a vector's bytes do not move
         // with it), until `take_back`; should the receiver go before that, the worker goes first.
         match unsafe { Region::of_memory(memory.as_mut_ptr(), memory.len()) } {
             Ok(region) => {
                 self.given.push_back(Given { lent: Lent { region }, memory });
-                let last = self.given.back().map(|given| &given.lent);
-                Ok(last.expect("it was just put there"))
+                Ok(())
             }
             Err(error) => Err((memory, error)),
         }
+    }
+
+    /// What was given last.
+    pub fn last_given(&self) -> Option<&Lent> {
+        self.given.back().map(|given| &given.lent)
     }
 
     /// The memory that was given first. `is_done`: the other side has said that it is done with it; else its access to
@@ -160,9 +164,32 @@ impl Receiver {
         look: Duration,
         mut done: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        self.side.worker()?.until(socket, PollFlags::IN, look, || match done()? {
+        self.side.worker()?.until(socket, PollFlags::IN, look, |_| match done()? {
             Some(value) => Ok(Some(value)),
             None => self.side.check().map(|()| None),
+        })
+    }
+
+    /// Sends the other side a message.
+    pub fn tell(&self, message: &[u8]) -> Result<()> {
+        match &self.side {
+            Side::Connected(endpoint) => endpoint.tell(message),
+            Side::Alone(_) | Side::Ended => Err(Error::PeerGone),
+        }
+    }
+
+    /// Waits for the other side's next message, while its transfers go on. `None`: `socket` has something, to be read or
+    /// that it hung up. It may take so long as `patience`, if there is one.
+    pub fn next(
+        &self,
+        socket: BorrowedFd<'_>,
+        look: Duration,
+        patience: Option<Duration>,
+    ) -> Result<Option<Box<[u8]>>> {
+        let since = Instant::now();
+        self.side.worker()?.next_message(socket, look, || match patience {
+            Some(patience) if since.elapsed() > patience => Err(Error::Late),
+            _ => self.side.check(),
         })
     }
 }

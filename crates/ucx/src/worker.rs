@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::ffi::{
     UCP_WORKER_PARAM_FIELD_THREAD_MODE, UCS_ERR_BUSY, UCS_THREAD_MODE_SERIALIZED, WorkerHandle, ucp_worker_params,
 };
+use crate::messages::Inbox;
 use crate::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -23,6 +24,8 @@ pub(crate) struct Worker {
     pub context: &'static Context,
     pub handle: *mut WorkerHandle,
     event_fd: i32,
+    // Behind the worker, which ends first.
+    pub inbox: Box<Inbox>,
 }
 
 // SAFETY: made for one thread at a time (`SERIALIZED`), which need not always be the same. It is not `Sync`.
@@ -48,10 +51,13 @@ impl Worker {
         // SAFETY: the context lives as long as the process; the mask says which parameters count.
         let status = unsafe { (functions.ucp_worker_create)(context.handle, &raw const params, &raw mut handle) };
         context.library.result("ucp_worker_create", status)?;
-        let mut worker = Self { context, handle, event_fd: -1 };
+        let mut worker = Self { context, handle, event_fd: -1, inbox: Box::default() };
         // SAFETY: the worker just made, of a context with wake-up, and a place for a number.
         let status = unsafe { (functions.ucp_worker_get_efd)(handle, &raw mut worker.event_fd) };
         context.library.result("ucp_worker_get_efd", status)?;
+        // SAFETY: the worker just made, which ends in `drop`, before the box does.
+        let status = unsafe { worker.inbox.serve(functions, handle) };
+        context.library.result("ucp_worker_set_am_recv_handler", status)?;
         Ok(worker)
     }
 
@@ -76,29 +82,30 @@ impl Worker {
     }
 
     /// Makes progress until `done` says something. Looks for `look` while nothing happens, then sleeps until the worker
-    /// or `socket` has something: `done` is asked again then.
+    /// or `socket` has something: `done` is asked again then, and told that it slept.
     pub fn until<T>(
         &self,
         socket: BorrowedFd<'_>,
         interest: PollFlags,
         look: Duration,
-        mut done: impl FnMut() -> Result<Option<T>>,
+        mut done: impl FnMut(bool) -> Result<Option<T>>,
     ) -> Result<T> {
         self.context.library.check_process()?;
-        let mut quiet_since = Instant::now();
+        let (mut quiet_since, mut slept) = (Instant::now(), false);
         loop {
             // A worker that cannot get on, for want of memory, calls that progress for ever.
             let busy = (0..STEPS).take_while(|_| self.progress()).count() > 0;
-            if let Some(value) = done()? {
+            if let Some(value) = done(slept)? {
                 return Ok(value);
             }
+            slept = false;
             if busy {
                 quiet_since = Instant::now();
             } else if quiet_since.elapsed() < look {
                 rustix::thread::sched_yield();
             } else if self.arm()? {
                 self.sleep(socket, interest)?;
-                quiet_since = Instant::now();
+                (quiet_since, slept) = (Instant::now(), true);
             } else {
                 // It waits for the other side to make room, of which no event tells: who else wants the processor may
                 // be just that.
@@ -117,6 +124,24 @@ impl Worker {
         self.context.library.result("ucp_worker_arm", status).map(|()| true)
     }
 
+    /// Waits for the next message of the other side. `None`: `socket` has something, to be read or that it hung up.
+    /// `check`: an error if the connection is.
+    pub fn next_message(
+        &self,
+        socket: BorrowedFd<'_>,
+        look: Duration,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<Option<Box<[u8]>>> {
+        let mut looks = LooksAtSocket::default();
+        self.until(socket, PollFlags::IN, look, |slept| {
+            if let Some(message) = self.inbox.take()? {
+                return Ok(Some(Some(message)));
+            }
+            check()?;
+            Ok(looks.has(socket, PollFlags::IN, slept).then_some(None))
+        })
+    }
+
     fn sleep(&self, socket: BorrowedFd<'_>, interest: PollFlags) -> Result<()> {
         // SAFETY: UCX keeps the descriptor open as long as the worker is there, which is borrowed.
         let events = unsafe { BorrowedFd::borrow_raw(self.event_fd) };
@@ -125,6 +150,25 @@ impl Worker {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(Error::Failed { call: "poll", reason: errno.to_string() }),
         }
+    }
+}
+
+/// The socket is looked at each time so many looks at the worker have found nothing.
+const LOOKS_PER_SOCKET: u32 = 64;
+
+/// Looks at the socket now and then, while the worker is looked at.
+#[derive(Default)]
+pub(crate) struct LooksAtSocket(u32);
+
+impl LooksAtSocket {
+    /// Whether the socket was looked at and has what is of interest. `slept`: it may be what has woken us.
+    pub fn has(&mut self, socket: BorrowedFd<'_>, interest: PollFlags, slept: bool) -> bool {
+        self.0 = self.0.wrapping_add(1);
+        if !slept && !self.0.is_multiple_of(LOOKS_PER_SOCKET) {
+            return false;
+        }
+        let mut polled = [PollFd::from_borrowed_fd(socket, interest)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 }
 

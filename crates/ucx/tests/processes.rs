@@ -125,13 +125,13 @@ fn learn(mover: &mut Mover, socket: &UnixStream, number: u32) -> u64 {
 
 fn exchange(mover: &mut Mover, socket: &UnixStream, number: u32, address: u64, bytes: usize) {
     mover.slot(0).unwrap()[..bytes].copy_from_slice(&pattern(bytes, 1));
-    mover.put(0, bytes, number, address).unwrap();
+    mover.put(0, 0..bytes, number, address).unwrap();
     mover.wait(0, socket.as_fd(), LOOK).unwrap();
     mover.flush(socket.as_fd(), LOOK).unwrap();
     send(socket, b"put");
     assert_eq!(receive(socket), b"get");
     mover.slot(0).unwrap().fill(0);
-    mover.get(0, bytes, number, address).unwrap();
+    mover.get(0, 0..bytes, number, address).unwrap();
     mover.wait(0, socket.as_fd(), LOOK).unwrap();
     assert!(mover.slot(0).unwrap()[..bytes] == pattern(bytes, 2), "{bytes} bytes were got");
     send(socket, b"got");
@@ -149,10 +149,10 @@ fn server(path: &str) {
     for &bytes in SIZES {
         exchange(&mut mover, &socket, 7, address + 3, bytes);
     }
-    assert_eq!(mover.put(0, 1, 8, address), Err(Error::Foreign), "a number that was never shown");
-    assert_eq!(mover.put(0, 2, 7, address + MEMORY_BYTES as u64 - 1), Err(Error::Foreign), "beyond its end");
-    assert_eq!(mover.get(0, 1, 7, address - 1), Err(Error::Foreign), "before its start");
-    assert_eq!(mover.get(0, 2, 7, u64::MAX), Err(Error::Foreign), "an end that overflows");
+    assert_eq!(mover.put(0, 0..1, 8, address), Err(Error::Foreign), "a number that was never shown");
+    assert_eq!(mover.put(0, 0..2, 7, address + MEMORY_BYTES as u64 - 1), Err(Error::Foreign), "beyond its end");
+    assert_eq!(mover.get(0, 0..1, 7, address - 1), Err(Error::Foreign), "before its start");
+    assert_eq!(mover.get(0, 0..2, 7, u64::MAX), Err(Error::Foreign), "an end that overflows");
     for &bytes in SIZES {
         let address = learn(&mut mover, &socket, 8);
         exchange(&mut mover, &socket, 8, address, bytes);

@@ -2,12 +2,14 @@
 
 use crate::connections::*;
 use crate::scene::*;
+use std::os::fd::AsFd;
+use std::time::Duration;
 use weft_client::Way;
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES};
 use weft_protocol::handshake::KeyName;
 use weft_protocol::limits::RDMA_REGIONS_MAX;
 use weft_protocol::{Error, data};
-use weft_ucx::{Library, Receiver, Region};
+use weft_ucx::{Library, Liveness, Receiver, Region};
 
 /// A client's end, with memory to show.
 struct Memory {
@@ -37,12 +39,19 @@ impl Data<'_> {
     }
 
     fn open_rdma(&self, version: [u8; 4], address: &[u8]) -> Result<(), Error> {
-        let told = [&version[..], address].concat();
+        self.open_rdma_with(version, false, address).map(|_| ())
+    }
+
+    /// With requests by the socket, or as messages; the node's address, and whether UCX watches it.
+    fn open_rdma_with(&self, version: [u8; 4], messages: bool, address: &[u8]) -> Result<(Vec<u8>, Liveness), Error> {
+        let told = [&version[..], &[u8::from(messages)], address].concat();
         let request = DataRequest::about_nothing(DataOperation::OpenRdma, u32::try_from(told.len()).expect("short"));
         self.socket.send_all_with(&request.encode(), &told).expect("sent");
         let reply = self.reply().expect("answered");
-        self.socket.receive_exact(&mut vec![0; reply.bulk_bytes as usize]).expect("the node's address");
-        reply.result().map(|_| ())
+        let mut theirs = vec![0; reply.bulk_bytes as usize];
+        self.socket.receive_exact(&mut theirs).expect("the node's address");
+        let liveness = if reply.size == 0 { Liveness::Caller } else { Liveness::Endpoint };
+        reply.result().map(|_| (theirs, liveness))
     }
 
     fn show(&self, memory: BulkDescriptor, bytes: u64, key: &[u8]) {
@@ -132,7 +141,7 @@ fn addresses_are_taken_from_the_owner_and_of_the_same_library_only() {
     let [major, a, minor, b] = memory.version;
     assert_eq!(data.open_rdma([major, a, minor.wrapping_add(1), b], &[0xff; 300]), Err(Error::NotSupported));
     data.is_in_order();
-    for bytes in [0, data::RDMA_VERSION_BYTES as u32, 1 << 20] {
+    for bytes in [0, data::RDMA_PREFACE_BYTES as u32, 1 << 20] {
         let data = Data::new(&scene, Way::Tcp, &Who::derive(&scene.fs.key, KeyName::Owner));
         let request = DataRequest::about_nothing(DataOperation::OpenRdma, bytes);
         data.socket.send_all(&request.encode()).expect("sent");
@@ -140,4 +149,63 @@ fn addresses_are_taken_from_the_owner_and_of_the_same_library_only() {
     }
     scene.has_rejected(3, 1);
     scene.is_unharmed("addresses");
+}
+
+/// A connection whose requests go as messages, and an end of its own for them.
+fn enter_with_messages<'a>(scene: &'a Scene, owner: &Who) -> Option<(Data<'a>, Memory)> {
+    let mut memory = Memory::new()?;
+    let data = Data::new(scene, Way::Tcp, owner);
+    let address = memory.receiver.address().expect("an address");
+    let (theirs, liveness) = data.open_rdma_with(memory.version, true, &address).expect("opened");
+    memory.receiver.connect(&theirs, liveness).expect("connected");
+    Some((data, memory))
+}
+
+#[test]
+fn messages_that_are_no_requests_end_the_connection() {
+    let mut scene = Scene::new();
+    let owner = Who::derive(&scene.fs.key, KeyName::Owner);
+    let Some((data, memory)) = enter_with_messages(&scene, &owner) else { return };
+    // First what is one: memory is shown, and filled.
+    let show = DataRequest::about_nothing(DataOperation::ShowMemory, 0);
+    let key = memory.region.packed_key().expect("a key");
+    let shown = [&(memory.region.bytes() as u64).to_le_bytes()[..], &key].concat();
+    let bytes = u32::try_from(shown.len()).expect("short");
+    let show = DataRequest { memory: memory.named(7, 0), bytes, ..show };
+    let tell = |memory: &Memory, message: &[u8]| memory.receiver.tell(message).expect("sent");
+    tell(&memory, &[&show.encode()[..], &shown].concat());
+    let read = data.request(DataOperation::Read, 20, data.signed(data.claims()));
+    tell(&memory, &DataRequest { memory: memory.named(7, 0), ..read }.encode());
+    let look = Duration::from_micros(50);
+    let reply = memory.receiver.next(data.socket.as_fd(), look, Some(Duration::from_secs(20))).expect("answered");
+    let reply = DataReply::decode(reply.expect("by a message").as_ref().try_into().expect("its length"));
+    assert_eq!(reply.expect("a reply").result().map(|reply| reply.bulk_bytes), Ok(20));
+    drop((data, memory));
+
+    let sync = scene_request(&scene, &owner, DataOperation::Sync);
+    let read = scene_request(&scene, &owner, DataOperation::Read);
+    let wrong: [Vec<u8>; 7] = [
+        Vec::new(),
+        vec![0; 120],
+        // What is not about shown memory goes by the socket.
+        sync.encode().to_vec(),
+        read.encode().to_vec(),
+        [&show.encode()[..], &shown[1..]].concat(),
+        [&DataRequest { memory: BulkDescriptor { key: 7, ..read.memory }, ..read }.encode()[..], &[1]].concat(),
+        vec![0xff; 100_000],
+    ];
+    for message in &wrong {
+        let (data, memory) = enter_with_messages(&scene, &owner).expect("as before");
+        tell(&memory, message);
+        let heard = memory.receiver.next(data.socket.as_fd(), look, Some(Duration::from_secs(20)));
+        assert!(heard.expect("in time").is_none(), "{} bytes", message.len());
+        assert!(data.reply().is_none(), "{} bytes", message.len());
+    }
+    scene.has_rejected(wrong.len() as u64, 0);
+    scene.is_unharmed("messages");
+}
+
+fn scene_request(scene: &Scene, owner: &Who, operation: DataOperation) -> DataRequest {
+    let data = Data::new(scene, Way::Tcp, owner);
+    data.request(operation, 20, data.signed(data.claims()))
 }

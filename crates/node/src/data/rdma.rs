@@ -5,7 +5,8 @@ use super::{DataConnection, reply_with};
 use crate::state::{AtomicCounters, lock};
 use weft_protocol::Error;
 use weft_protocol::data::{
-    DataReply, DataRequest, PROBE_BYTES, PROBE_TOLD_BYTES, RDMA_VERSION_BYTES, SHOWN_LENGTH_BYTES,
+    DataOperation, DataReply, DataRequest, PROBE_BYTES, PROBE_TOLD_BYTES, RDMA_PREFACE_BYTES, REQUEST_BYTES,
+    SHOWN_LENGTH_BYTES,
 };
 use weft_protocol::handshake::KeyName;
 use weft_store_io::executor::Moved;
@@ -18,6 +19,41 @@ use weft_ucx::{Library, Liveness};
 type OwnEnd = (Vec<u8>, Liveness);
 
 impl DataConnection<'_> {
+    /// Waits for the next request, if any may come as a message. `None`: it comes by the socket.
+    pub(super) fn next_message(&mut self) -> Result<Option<DataRequest>> {
+        self.message = None;
+        let Some(memory) = self.client_memory.as_ref().filter(|_| self.has_messages) else { return Ok(None) };
+        let Some(message) = memory.next(self.socket)? else { return Ok(None) };
+        let (header, body) = message.split_first_chunk::<REQUEST_BYTES>().ok_or(TransportError::Malformed)?;
+        let request = DataRequest::decode(header).map_err(|_| TransportError::Malformed)?;
+        let has_body = matches!(request.operation, DataOperation::ShowMemory | DataOperation::ProbeMemory);
+        let body_bytes = if has_body { request.bytes as usize } else { 0 };
+        if !request.may_be_message() || body.len() != body_bytes {
+            return Err(TransportError::Malformed);
+        }
+        AtomicCounters::add(&self.node.counters.rdma_messages, 1);
+        self.message = Some(body.into());
+        Ok(Some(request))
+    }
+
+    /// What stands behind the header of a request.
+    fn body(&mut self, request: &DataRequest) -> Result<Vec<u8>> {
+        if let Some(body) = &self.message {
+            return Ok(body.to_vec());
+        }
+        let mut body = vec![0; request.bytes as usize];
+        self.socket.receive_exact(&mut body)?;
+        Ok(body)
+    }
+
+    /// Answers a request the way it has come, with nothing behind the answer.
+    pub(super) fn answer(&self, reply: &DataReply) -> Result<()> {
+        match &self.client_memory {
+            Some(memory) if self.message.is_some() => Ok(memory.tell(&reply.encode())?),
+            _ => self.socket.send_all(&reply.encode()),
+        }
+    }
+
     /// Makes a way to the client's memory.
     pub(super) fn open_rdma(&mut self, request: &DataRequest) -> Result<()> {
         let mut address = vec![0; request.bytes as usize];
@@ -42,13 +78,14 @@ impl DataConnection<'_> {
     }
 
     /// The way to the client, what that makes its own end of, and by what; or why there is none.
-    fn way_to_client(&self, told: &[u8]) -> std::result::Result<(ClientMemory, OwnEnd, String), String> {
+    fn way_to_client(&mut self, told: &[u8]) -> std::result::Result<(ClientMemory, OwnEnd, String), String> {
         // UCX believes what an address says, and a wrong one ends the process: only who might end it anyway may give
         // one.
         if let KeyName::User { .. } = self.peer.key_name {
             return Err("clients with a user's key use sockets: UCX does not check what they say".to_owned());
         }
-        let (version, address) = told.split_first_chunk::<RDMA_VERSION_BYTES>().ok_or("no address")?;
+        let ([version @ .., rpc], address) = told.split_first_chunk::<RDMA_PREFACE_BYTES>().ok_or("no address")?;
+        self.has_messages = *rpc == 1;
         let library = Library::get().map_err(|error| error.to_string())?;
         if *version != library.wire_version() {
             let [a, b, c, d] = *version;
@@ -65,8 +102,7 @@ impl DataConnection<'_> {
 
     /// Learns of memory of the client, or that it is not to be used any more.
     pub(super) fn show_memory(&mut self, request: &DataRequest) -> Result<()> {
-        let mut shown = vec![0; request.bytes as usize];
-        self.socket.receive_exact(&mut shown)?;
+        let shown = self.body(request)?;
         let memory = self.client_memory.as_mut().ok_or(TransportError::Malformed)?;
         let Some((length, key)) = shown.split_first_chunk::<SHOWN_LENGTH_BYTES>() else {
             return memory.hide(request.memory.key);
@@ -78,8 +114,7 @@ impl DataConnection<'_> {
     /// Gets a number from the client, so that both sides know that they reach each other.
     pub(super) fn probe_memory(&mut self, request: &DataRequest) -> Result<()> {
         let socket = self.socket;
-        let mut told = [0; PROBE_TOLD_BYTES];
-        socket.receive_exact(&mut told)?;
+        let told = self.body(request)?.as_slice().try_into().map_err(|_| TransportError::Malformed)?;
         let request = DataRequest { bytes: PROBE_BYTES, ..*request };
         let probed = match self.named_memory(&request)? {
             Some(memory) => memory.probe(socket, request.memory).map_err(|error| error.to_string()),
@@ -97,7 +132,7 @@ impl DataConnection<'_> {
                 DataReply::failed(request.id, &Error::NotSupported)
             }
         };
-        socket.send_all(&reply.encode())
+        self.answer(&reply)
     }
 
     /// Says from how many bytes on the client moves its caller's memory, as far as it has measured.
@@ -134,7 +169,7 @@ impl DataConnection<'_> {
             Moved::Done => {
                 AtomicCounters::add(&self.node.counters.read_rdma_bytes, bytes);
                 let bulk_bytes = u32::try_from(bytes).unwrap_or(request.bytes);
-                socket.send_all(&DataReply { bulk_bytes, ..reply_with(request, stat) }.encode())
+                self.answer(&DataReply { bulk_bytes, ..reply_with(request, stat) })
             }
             Moved::Failed(errno) => self.refuse(request, &Error::Device(errno.raw_os_error())),
         }

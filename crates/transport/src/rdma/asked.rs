@@ -1,5 +1,6 @@
 //! Bytes that were asked for ahead: they wait in the connection's buffer until somebody takes them.
 
+use super::line::Wire;
 use super::{RdmaBulk, part_of};
 use crate::{Result, TransportError};
 use std::collections::VecDeque;
@@ -48,9 +49,10 @@ impl Asked {
 impl RdmaBulk {
     /// Sends what there are places for, in order.
     pub(super) fn send_asked(&mut self) -> Result<()> {
+        let wire = Wire { socket: self.sockets.socket(), receiver: &self.receiver };
         for part in self.asked.waiting.iter_mut().filter(|part| part.at.is_none()) {
             let Some(at) = self.staging.take(part.request.bytes as usize) else { break };
-            self.line.send(self.sockets.socket(), &part.request, self.staging.descriptor(at))?;
+            self.line.send(wire, &part.request, self.staging.descriptor(at))?;
             part.at = Some(at);
         }
         Ok(())
@@ -91,7 +93,7 @@ impl RdmaBulk {
     fn begin_asked(&mut self) -> Result<()> {
         let Some(part) = self.asked.waiting.pop_front() else { return Ok(()) };
         let at = part.at.ok_or(TransportError::Malformed)?;
-        let reply = self.line.reply(self.sockets.socket(), &self.receiver)?;
+        let reply = self.line.reply(self.wire())?;
         reply.result().map_err(TransportError::Refused)?;
         let bytes = reply.bulk_bytes as usize;
         let hole = (part.request.bytes as usize).checked_sub(bytes).ok_or(TransportError::Malformed)?;

@@ -1,6 +1,9 @@
-//! The socket beside the transfers: requests and replies go through it, and what memory the server may reach.
+//! The line beside the transfers: requests and replies go through it, and what memory the server may reach. It is the
+//! connection's socket, or messages of UCX, one after the other in either case; all of them the same, since what shows
+//! memory must not come behind the request that uses it.
 
-use super::RdmaCounters;
+use super::settings::Rpc;
+use super::{RdmaCounters, RdmaSettings};
 use crate::{Result, Socket, TransportError};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -24,9 +27,17 @@ struct Shown {
     key: Vec<u8>,
 }
 
+/// What of a connection carries the line, and tells that the other side is gone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wire<'a> {
+    pub socket: &'a Socket,
+    pub receiver: &'a Receiver,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Line {
+    rpc: Rpc,
     look: Duration,
     counters: Arc<RdmaCounters>,
     last_number: u32,
@@ -35,25 +46,52 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub fn new(look: Duration, counters: Arc<RdmaCounters>) -> Self {
-        Self { look, counters, last_number: 0, shown: VecDeque::new() }
+    pub fn new(settings: &RdmaSettings, counters: Arc<RdmaCounters>) -> Self {
+        Self { rpc: settings.rpc, look: settings.look, counters, last_number: 0, shown: VecDeque::new() }
     }
 
     /// Sends a request whose bytes are moved into or out of this memory.
-    pub fn send(&self, socket: &Socket, request: &DataRequest, memory: BulkDescriptor) -> Result<()> {
+    pub fn send(&self, wire: Wire<'_>, request: &DataRequest, memory: BulkDescriptor) -> Result<()> {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        socket.send_all(&DataRequest { memory, ..*request }.encode())
+        self.put(wire, &DataRequest { memory, ..*request }, &[])
+    }
+
+    /// Sends a request and what stands behind it.
+    pub fn put(&self, wire: Wire<'_>, request: &DataRequest, body: &[u8]) -> Result<()> {
+        match self.rpc {
+            Rpc::Socket => wire.socket.send_all_with(&request.encode(), body),
+            Rpc::Am => Ok(wire.receiver.tell(&[&request.encode()[..], body].concat())?),
+        }
     }
 
     /// The same for memory of a caller, which is shown to the server first if it is new.
-    pub fn send_lent(&mut self, socket: &Socket, request: &DataRequest, lent: &Lent) -> Result<()> {
+    pub fn send_lent(&mut self, wire: Wire<'_>, request: &DataRequest, lent: &Lent) -> Result<()> {
         let (address, key) = (lent.address(), lent.packed_key()?);
-        let number = self.number_of(socket, address, lent.bytes() as u64, &key)?;
-        self.send(socket, request, BulkDescriptor { address, key: number, memory_type: 0 })
+        let number = self.number_of(wire, address, lent.bytes() as u64, &key)?;
+        self.send(wire, request, BulkDescriptor { address, key: number, memory_type: 0 })
     }
 
     /// Waits for the next reply, while the server's transfers go on.
-    pub fn reply(&self, socket: &Socket, receiver: &Receiver) -> Result<DataReply> {
+    pub fn reply(&self, wire: Wire<'_>) -> Result<DataReply> {
+        self.reply_within(wire, None)
+    }
+
+    /// The same, which may take so long if the request goes by UCX.
+    pub fn reply_within(&self, wire: Wire<'_>, patience: Option<Duration>) -> Result<DataReply> {
+        let header = match self.rpc {
+            Rpc::Socket => self.header_by_socket(wire)?,
+            Rpc::Am => {
+                match wire.receiver.next(wire.socket.as_fd(), self.look, patience)? {
+                    Some(message) => (*message).try_into().map_err(|_| TransportError::Malformed)?,
+                    // A server that has no way to us any more says so there, or hangs up.
+                    None => self.header_by_socket(wire)?,
+                }
+            }
+        };
+        DataReply::decode(&header).map_err(|_| TransportError::Malformed)
+    }
+
+    fn header_by_socket(&self, Wire { socket, receiver }: Wire<'_>) -> Result<[u8; REPLY_BYTES]> {
         let (mut header, mut have) = ([0; REPLY_BYTES], 0);
         receiver.until(socket.as_fd(), self.look, || {
             match socket.receive_now(header.get_mut(have..).unwrap_or_default()) {
@@ -63,11 +101,11 @@ impl Line {
             }
             Ok((have == REPLY_BYTES).then_some(Ok(())))
         })??;
-        DataReply::decode(&header).map_err(|_| TransportError::Malformed)
+        Ok(header)
     }
 
     /// Tells the server of memory under a new number.
-    pub fn show(&mut self, socket: &Socket, address: u64, bytes: u64, key: &[u8]) -> Result<u32> {
+    pub fn show(&mut self, wire: Wire<'_>, address: u64, bytes: u64, key: &[u8]) -> Result<u32> {
         // 0 is no number.
         self.last_number = self.last_number.checked_add(1).ok_or(TransportError::Malformed)?;
         let number = self.last_number;
@@ -76,20 +114,20 @@ impl Line {
         let body_bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
         let memory = BulkDescriptor { address, key: number, memory_type: 0 };
         let request = DataRequest { memory, ..DataRequest::about_nothing(DataOperation::ShowMemory, body_bytes) };
-        socket.send_all_with(&request.encode(), &body)?;
+        self.put(wire, &request, &body)?;
         self.counters.shown.fetch_add(1, Ordering::Relaxed);
         Ok(number)
     }
 
     /// Tells the server that it may not use memory any more. Requests that were sent before are served before.
-    pub fn hide(&self, socket: &Socket, number: u32) -> Result<()> {
+    pub fn hide(&self, wire: Wire<'_>, number: u32) -> Result<()> {
         let memory = BulkDescriptor { address: 0, key: number, memory_type: 0 };
         let request = DataRequest { memory, ..DataRequest::about_nothing(DataOperation::ShowMemory, 0) };
-        socket.send_all(&request.encode())
+        self.put(wire, &request, &[])
     }
 
     /// The number of a caller's memory; it is shown if it is not known, or is another registration now.
-    pub fn number_of(&mut self, socket: &Socket, address: u64, bytes: u64, key: &[u8]) -> Result<u32> {
+    pub fn number_of(&mut self, wire: Wire<'_>, address: u64, bytes: u64, key: &[u8]) -> Result<u32> {
         let end = address + bytes;
         let covers = |shown: &Shown| shown.address <= address && end <= shown.address + shown.bytes && shown.key == key;
         if let Some(position) = self.shown.iter().rposition(covers)
@@ -101,9 +139,9 @@ impl Line {
         }
         while self.shown.len() >= SHOWN_MAX {
             let Some(oldest) = self.shown.pop_front() else { break };
-            self.hide(socket, oldest.number)?;
+            self.hide(wire, oldest.number)?;
         }
-        let number = self.show(socket, address, bytes, key)?;
+        let number = self.show(wire, address, bytes, key)?;
         self.shown.push_back(Shown { number, address, bytes, key: key.to_vec() });
         Ok(number)
     }
@@ -129,19 +167,21 @@ mod tests {
     fn memory_is_shown_once_for_each_registration_and_the_oldest_is_hidden() {
         let (near, far) = UnixStream::pair().unwrap();
         let (near, far) = (Socket::from_unix(near), Socket::from_unix(far));
-        let mut line = Line::new(Duration::ZERO, Arc::default());
-        assert_eq!(line.number_of(&near, 1000, 100, b"a").unwrap(), 1);
+        let Ok(receiver) = Receiver::new() else { return println!("skipped: there is no UCX") };
+        let near = Wire { socket: &near, receiver: &receiver };
+        let mut line = Line::new(&RdmaSettings::default(), Arc::default());
+        assert_eq!(line.number_of(near, 1000, 100, b"a").unwrap(), 1);
         assert_eq!(shown(&far), (1, 1000, [&100u64.to_le_bytes()[..], b"a"].concat()));
-        assert_eq!(line.number_of(&near, 1010, 90, b"a").unwrap(), 1, "a part of it");
-        assert_eq!(line.number_of(&near, 1010, 91, b"a").unwrap(), 2, "one byte more");
-        assert_eq!(line.number_of(&near, 1000, 100, b"b").unwrap(), 3, "registered anew");
+        assert_eq!(line.number_of(near, 1010, 90, b"a").unwrap(), 1, "a part of it");
+        assert_eq!(line.number_of(near, 1010, 91, b"a").unwrap(), 2, "one byte more");
+        assert_eq!(line.number_of(near, 1000, 100, b"b").unwrap(), 3, "registered anew");
         assert_eq!((shown(&far).0, shown(&far).0), (2, 3));
         for count in 3..SHOWN_MAX as u64 {
-            line.number_of(&near, 1_000_000 * count, 1, b"a").unwrap();
+            line.number_of(near, 1_000_000 * count, 1, b"a").unwrap();
             shown(&far);
         }
-        assert_eq!(line.number_of(&near, 1000, 100, b"a").unwrap(), 1, "used last now");
-        line.number_of(&near, 5, 1, b"a").unwrap();
+        assert_eq!(line.number_of(near, 1000, 100, b"a").unwrap(), 1, "used last now");
+        line.number_of(near, 5, 1, b"a").unwrap();
         assert_eq!(shown(&far), (2, 0, Vec::new()), "hidden");
         assert_eq!(shown(&far).1, 5);
     }

@@ -16,6 +16,16 @@ pub enum Registration {
     Dynamic,
 }
 
+/// How arguments and results go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub enum Rpc {
+    /// By the connection's socket.
+    #[default]
+    Socket,
+    /// As active messages of UCX; what is about the object alone (sync, stat) by the socket all the same.
+    Am,
+}
+
 /// The caller's memory is registered for requests of so many bytes.
 pub const DIRECT_FROM_BYTES: usize = 1 << 20;
 /// Most bytes of a connection's buffer, unless set otherwise.
@@ -25,6 +35,7 @@ const BUFFER_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RdmaSettings {
     pub registration: Registration,
+    pub rpc: Rpc,
     /// Most bytes of a connection's registered buffer.
     pub buffer_bytes_max: usize,
     /// Requests that such a buffer cannot hold use the caller's memory, also with `Registration::Static`.
@@ -37,6 +48,7 @@ impl Default for RdmaSettings {
     fn default() -> Self {
         Self {
             registration: Registration::Auto,
+            rpc: Rpc::default(),
             buffer_bytes_max: BUFFER_BYTES_MAX,
             dynamic_beyond: false,
             look: LOOK_BEFORE_SLEEP,
@@ -56,12 +68,24 @@ impl Registration {
     }
 }
 
+impl Rpc {
+    /// From `socket` or `am`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "socket" => Some(Self::Socket),
+            "am" => Some(Self::Am),
+            _ => None,
+        }
+    }
+}
+
 impl RdmaSettings {
     /// The defaults, and what these variables say:
     ///
     /// | variable | values |
     /// | --- | --- |
     /// | `WEFT_RDMA_REGISTRATION` | `auto`, `static`, `dynamic` |
+    /// | `WEFT_RDMA_RPC` | arguments and results: `socket`, `am` |
     /// | `WEFT_RDMA_BUFFER_KIB` | most KiB of a connection's buffer, 64 or more |
     /// | `WEFT_RDMA_BEYOND` | requests larger than that: `pieces`, `dynamic` |
     /// | `WEFT_RDMA_LOOK_US` | microseconds that a reply is looked for before sleeping; more: faster, and busier |
@@ -78,6 +102,12 @@ impl RdmaSettings {
             match Registration::parse(&text) {
                 Some(registration) => settings.registration = registration,
                 None => return refused("WEFT_RDMA_REGISTRATION", &text, "auto, static or dynamic"),
+            }
+        }
+        if let Some(text) = variable("WEFT_RDMA_RPC") {
+            match Rpc::parse(&text) {
+                Some(rpc) => settings.rpc = rpc,
+                None => return refused("WEFT_RDMA_RPC", &text, "socket or am"),
             }
         }
         if let Some(text) = variable("WEFT_RDMA_BUFFER_KIB") {
@@ -118,15 +148,17 @@ mod tests {
         assert_eq!(parsed(&[]), Ok(RdmaSettings::default()));
         let settings = parsed(&[
             ("WEFT_RDMA_REGISTRATION", "static"),
+            ("WEFT_RDMA_RPC", "am"),
             ("WEFT_RDMA_BUFFER_KIB", "2048"),
             ("WEFT_RDMA_BEYOND", "dynamic"),
             ("WEFT_RDMA_LOOK_US", "0"),
         ])
         .unwrap();
         assert_eq!((settings.registration, settings.buffer_bytes_max), (Registration::Static, 2 << 20));
-        assert_eq!((settings.look, settings.dynamic_beyond), (Duration::ZERO, true));
+        assert_eq!((settings.look, settings.dynamic_beyond, settings.rpc), (Duration::ZERO, true, Rpc::Am));
         for (name, value) in [
             ("WEFT_RDMA_REGISTRATION", "fast"),
+            ("WEFT_RDMA_RPC", "sockets"),
             ("WEFT_RDMA_BUFFER_KIB", "1"),
             ("WEFT_RDMA_BUFFER_KIB", "16M"),
             ("WEFT_RDMA_BEYOND", ""),

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use weft_client::{Instance, Registration, Way};
+use weft_client::{Instance, Registration, Rpc, Way};
 use weft_fuse::{MountOptions, Negotiated};
 
 /// How long a mount may take until programs can use it.
@@ -40,8 +40,10 @@ Options for -o, separated by commas:
                      /etc/fuse.conf)
   ro                 nothing can be changed
   max_transfer=SIZE  largest request of the kernel (default 1MiB)
-  transport=WAY      auto, sockets or ucx (default WEFT_TRANSPORT, or auto)
+  transport=WAY      auto, sockets, tcp (sockets of no other kind) or ucx
+                     (default WEFT_TRANSPORT, or auto)
   registration=WHICH whose memory is registered for RDMA: auto, static, dynamic
+  rpc=HOW            requests for RDMA go by socket or am (active messages)
 `weft status -v` shows what the kernel agreed to. The log of a mount is
 mounts/PID.log in the runtime directory of the file system. SIGTERM and SIGINT
 unmount.
@@ -86,6 +88,7 @@ struct Plan {
 struct Transfer {
     way: Option<Way>,
     registration: Option<Registration>,
+    rpc: Option<Rpc>,
 }
 
 /// The line that the background process prints.
@@ -153,12 +156,13 @@ fn parse_options(options: &[String], threads: usize) -> Outcome<(MountOptions, T
                 parsed.max_transfer_bytes = u32::try_from(size.0).map_err(|_| refuse("is too large"))?;
             }
             ("transport", text) => {
-                transfer.way = Some(Way::of_transport(text).ok_or_else(|| refuse("is not auto, sockets or ucx"))?);
+                transfer.way = Some(Way::of_transport(text).ok_or_else(|| refuse("is not auto, sockets, tcp or ucx"))?);
             }
             ("registration", text) => {
                 let registration = Registration::parse(text).ok_or_else(|| refuse("is not auto, static or dynamic"))?;
                 transfer.registration = Some(registration);
             }
+            ("rpc", text) => transfer.rpc = Some(Rpc::parse(text).ok_or_else(|| refuse("is not socket or am"))?),
             _ => return Err(refuse("is not known")),
         }
     }
@@ -256,6 +260,7 @@ fn serve(plan: &Plan, report: bool) -> Outcome {
     let mut options = crate::session::options()?;
     options.way = plan.transfer.way.unwrap_or(options.way);
     options.rdma.registration = plan.transfer.registration.unwrap_or(options.rdma.registration);
+    options.rdma.rpc = plan.transfer.rpc.unwrap_or(options.rdma.rpc);
     let session = Session::open_with(instance, &options)?;
     let (name, instance) = (session.instance.map.name.clone(), session.instance.clone());
     let process = Process::current()?;
@@ -356,11 +361,12 @@ mod tests {
         assert_eq!(transfer, Transfer::default());
         assert!(parse("direct,passthrough").expect("options").0.passthrough);
         assert!(!parse("nopassthrough").expect("options").0.passthrough);
-        let transfer = parse("transport=ucx,registration=static").expect("options").1;
-        assert_eq!(transfer, Transfer { way: Some(Way::Ucx), registration: Some(Registration::Static) });
+        let transfer = parse("transport=ucx,registration=static,rpc=am").expect("options").1;
+        let (way, registration) = (Some(Way::Ucx), Some(Registration::Static));
+        assert_eq!(transfer, Transfer { way, registration, rpc: Some(Rpc::Am) });
         for bad in [
             "fast",
-            "transport=tcp",
+            "transport=smoke",
             "registration",
             "direct=1",
             "direct,writeback",
@@ -375,7 +381,7 @@ mod tests {
     #[test]
     fn every_option_is_in_the_help() {
         let plain = ["direct", "nopassthrough", "writeback", "allow_other", "ro"];
-        for option in plain.into_iter().chain(["max_transfer", "transport", "registration"]) {
+        for option in plain.into_iter().chain(["max_transfer", "transport", "registration", "rpc"]) {
             assert!(HELP.contains(&format!("\n  {option}")), "{option}");
         }
     }
