@@ -65,8 +65,9 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// The defaults, and what the variables of the environment say: `WEFT_TRANSPORT` is `auto`, `sockets`, `tcp` or `ucx`;
-    /// those of RDMA are in [`RdmaSettings::from_environment`]. An error names the variable and what it may say.
+    /// The defaults, and what the variables of the environment say: `WEFT_TRANSPORT` is `auto`, `sockets`, `tcp` or
+    /// `ucx`; those of RDMA are in [`RdmaSettings::from_environment`]. An error names the variable and what it may
+    /// say.
     pub fn from_environment() -> std::result::Result<Self, String> {
         let way = match std::env::var("WEFT_TRANSPORT") {
             Ok(text) => Way::of_transport(&text)

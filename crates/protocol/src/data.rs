@@ -58,9 +58,9 @@ pub const REQUEST_BYTES: usize = 120;
 pub const REPLY_BYTES: usize = 40;
 /// Bytes of [`SharedMemory`].
 pub const SHARED_MEMORY_BYTES: usize = 24;
-/// Bytes before the address that stands behind an `OpenRdma`: the library's version, major and minor, 16 bits each (both
-/// sides take each other's addresses and keys as they are, so both have the same), and 1 if requests will come as the
-/// library's messages, else 0.
+/// Bytes before the address that stands behind an `OpenRdma`: the library's version, major and minor, 16 bits each
+/// (both sides take each other's addresses and keys as they are, so both have the same), and 1 if requests will come
+/// as the library's messages, else 0.
 pub const RDMA_PREFACE_BYTES: usize = 5;
 /// Bytes that the server gets for a `ProbeMemory`: a number, little-endian.
 pub const PROBE_BYTES: u32 = 8;

@@ -159,11 +159,12 @@ impl Mover {
         Ok(())
     }
 
-    /// Makes a slot of the first bytes of a file, which nobody may cut as long as it is one; its number. What is put from
-    /// there or got into it is copied by nobody on the way.
+    /// Makes a slot of the first bytes of a file, which nobody may cut as long as it is one; its number. What is put
+    /// from there or got into it is copied by nobody on the way.
     pub fn map_slot(&mut self, file: BorrowedFd<'_>, bytes: usize) -> Result<usize> {
         let mapping = Mapping::new(file, bytes)?;
-        // SAFETY: mapped until the slot's mapping is dropped, which is after the region; no reference to it is ever made.
+        // SAFETY: mapped until the slot's mapping is dropped, which is after the region; no reference to it is ever
+        // made.
         let region = unsafe { Region::of_memory(mapping.address, mapping.bytes) }?;
         self.slots.push(Slot { region, mapping: Some(mapping), request: null_mut(), number: 0 });
         Ok(self.slots.len() - 1)

@@ -178,8 +178,8 @@ impl Receiver {
         }
     }
 
-    /// Waits for the other side's next message, while its transfers go on. `None`: `socket` has something, to be read or
-    /// that it hung up. It may take so long as `patience`, if there is one.
+    /// Waits for the other side's next message, while its transfers go on. `None`: `socket` has something, to be read
+    /// or that it hung up. It may take so long as `patience`, if there is one.
     pub fn next(
         &self,
         socket: BorrowedFd<'_>,

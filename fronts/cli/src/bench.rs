@@ -6,6 +6,7 @@
 
 pub mod crew;
 pub mod data;
+pub mod handle;
 pub mod meta;
 pub mod phase;
 pub mod stamps;

@@ -169,7 +169,8 @@ mod tests {
         let (near, far) = (Socket::from_unix(near), Socket::from_unix(far));
         let Ok(receiver) = Receiver::new() else { return println!("skipped: there is no UCX") };
         let near = Wire { socket: &near, receiver: &receiver };
-        let mut line = Line::new(&RdmaSettings::default(), Arc::default());
+        let settings = RdmaSettings { rpc: Rpc::Socket, ..RdmaSettings::default() };
+        let mut line = Line::new(&settings, Arc::default());
         assert_eq!(line.number_of(near, 1000, 100, b"a").unwrap(), 1);
         assert_eq!(shown(&far), (1, 1000, [&100u64.to_le_bytes()[..], b"a"].concat()));
         assert_eq!(line.number_of(near, 1010, 90, b"a").unwrap(), 1, "a part of it");

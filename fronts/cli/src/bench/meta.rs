@@ -73,6 +73,8 @@ fn measure(args: &MetaArgs, playground: &Playground) -> Outcome<Vec<Row>> {
             name: playground.instance().map.name.clone(),
             way: *way,
             registration: None,
+            rpc: None,
+            mounted: None,
             index,
             directory: String::from_utf8_lossy(playground.path()).into_owned(),
         });

@@ -2,7 +2,8 @@
 
 use crate::verb::bench::WayName;
 use serde::{Deserialize, Serialize};
-use weft_client::{ClientCounters, Registration};
+use std::path::PathBuf;
+use weft_client::{ClientCounters, Registration, Rpc};
 
 /// First line to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -12,10 +13,23 @@ pub struct Setup {
     pub way: WayName,
     /// Whose memory is registered; `None`: as the environment says.
     pub registration: Option<Registration>,
+    /// How requests for RDMA go; `None`: likewise.
+    pub rpc: Option<Rpc>,
+    /// Through a mount, and not by this program itself.
+    pub mounted: Option<Mounted>,
     /// Number of this worker, from zero.
     pub index: usize,
     /// Directory in which the benchmark takes place.
     pub directory: String,
+}
+
+/// Where the file system is mounted.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Mounted {
+    pub writes: PathBuf,
+    pub reads: PathBuf,
+    /// Files are opened past the page cache.
+    pub direct: bool,
 }
 
 /// One thing that all workers do at the same time.
@@ -77,6 +91,9 @@ pub struct Done {
     pub bytes: u64,
     /// CPU time of the worker in the phase, seconds.
     pub cpu_seconds: f64,
+    /// How long half of the requests for data took at most, and 99 of 100; microseconds.
+    pub p50_us: f64,
+    pub p99_us: f64,
     pub descriptor_bytes: u64,
     pub unix_bytes: u64,
     pub tcp_bytes: u64,
@@ -103,11 +120,13 @@ impl Done {
         }
     }
 
-    /// The sum over workers.
+    /// The sum over workers; of times the longest.
     pub fn add(&mut self, other: &Done) {
         self.operations += other.operations;
         self.bytes += other.bytes;
         self.cpu_seconds += other.cpu_seconds;
+        self.p50_us = self.p50_us.max(other.p50_us);
+        self.p99_us = self.p99_us.max(other.p99_us);
         self.descriptor_bytes += other.descriptor_bytes;
         self.unix_bytes += other.unix_bytes;
         self.tcp_bytes += other.tcp_bytes;

@@ -1,5 +1,6 @@
 //! One process of a benchmark.
 
+use super::handle::{Handle, Times};
 use super::phase::{Done, Names, Phase, Setup, Transfer, Word};
 use super::stamps::{PAGE_BYTES, Stamps};
 use crate::failure::{Ending, Explain, Failure, Outcome};
@@ -8,7 +9,8 @@ use crate::session::{self, Session};
 use crate::target::WeftPath;
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{self, BufRead};
-use weft_client::{ClientOptions, File, OpenOptions};
+use std::time::Instant;
+use weft_client::{ClientOptions, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{InodeNumber, Name};
 
@@ -23,8 +25,8 @@ struct Worker {
 
 /// What a phase has prepared.
 enum Prepared {
-    Write(File, Transfer, Memory),
-    Read(File, Transfer, Memory),
+    Write(Handle, Transfer, Memory),
+    Read(Handle, Transfer, Memory),
     /// Directory and names of files in it.
     Create(InodeNumber, Vec<Name>),
     Stat(InodeNumber, Vec<Name>),
@@ -106,6 +108,7 @@ impl Worker {
     fn new(setup: &Setup) -> Outcome<Self> {
         let mut options = ClientOptions { way: setup.way.into(), ..session::options()? };
         options.rdma.registration = setup.registration.unwrap_or(options.rdma.registration);
+        options.rdma.rpc = setup.rpc.unwrap_or(options.rdma.rpc);
         let session = Session::open_with(session::find(Some(&setup.name))?, &options)?;
         Ok(Self { setup: setup.clone(), session })
     }
@@ -149,14 +152,18 @@ impl Worker {
         Ok(())
     }
 
-    fn open(&self, transfer: &Transfer, write: bool) -> Outcome<File> {
-        let path = self.path(&format!("data-{}", self.setup.index));
+    fn open(&self, transfer: &Transfer, write: bool) -> Outcome<Handle> {
+        let name = format!("data-{}", self.setup.index);
+        if let Some(mounted) = &self.setup.mounted {
+            return Handle::in_mount(mounted, &format!("{}/{name}", self.setup.directory), write);
+        }
+        let path = self.path(&name);
         let (parent, name) = self.session.parent(&path, "open")?;
         let access = if write { Access::Write } else { Access::Read };
         let options = OpenOptions { access, truncate: write, append: false, direct: transfer.direct };
         let create = write.then_some(CreateFile { mode: 0o600, exclusive: false });
         let opened = self.session.client.open_at(&self.session.who, parent, &name, options, create);
-        opened.explain(|| format!("open {path}")).map(|(file, _)| file)
+        opened.explain(|| format!("open {path}")).map(|(file, _)| Handle::Native(file))
     }
 
     /// Directory and names of the files of a worker.
@@ -175,40 +182,47 @@ impl Worker {
     /// What is measured.
     fn perform(&self, prepared: Prepared) -> Outcome<Done> {
         let (before, cpu_before) = (self.session.client.counters(), cpu_seconds());
+        let mut times = Times::default();
         let (operations, bytes) = match prepared {
-            Prepared::Write(file, transfer, memory) => self.write(file, &transfer, memory)?,
-            Prepared::Read(file, transfer, memory) => self.read(file, &transfer, memory)?,
+            Prepared::Write(file, transfer, memory) => self.write(file, &transfer, memory, &mut times)?,
+            Prepared::Read(file, transfer, memory) => self.read(file, &transfer, memory, &mut times)?,
             Prepared::Create(directory, names) => self.create(directory, &names)?,
             Prepared::Stat(directory, names) => self.stat(directory, &names)?,
             Prepared::Unlink(directory, names) => self.unlink(directory, &names)?,
             Prepared::Ping(count) => self.ping(count)?,
         };
         let done = Done::between(&before, &self.session.client.counters());
-        Ok(Done { operations, bytes, cpu_seconds: cpu_seconds() - cpu_before, ..done })
+        let cpu_seconds = cpu_seconds() - cpu_before;
+        let (p50_us, p99_us) = (times.percentile(50), times.percentile(99));
+        Ok(Done { operations, bytes, cpu_seconds, p50_us, p99_us, ..done })
     }
 
-    fn write(&self, file: File, transfer: &Transfer, mut memory: Memory) -> Outcome<(u64, u64)> {
+    fn write(&self, file: Handle, transfer: &Transfer, mut memory: Memory, times: &mut Times) -> Outcome<(u64, u64)> {
         let stamps = Stamps::new(transfer.seed, self.setup.index);
         let mut offset = 0;
         let mut operations = 0;
         while offset < transfer.size {
             let piece = memory.piece(transfer.size - offset);
             stamps.put(piece, offset);
-            file.write_at(piece, offset).explain(|| "write")?;
+            let begun = Instant::now();
+            file.write_at(piece, offset)?;
+            times.add(begun.elapsed());
             offset += piece.len() as u64;
             operations += 1;
         }
-        file.close().explain(|| "close")?;
+        file.close()?;
         Ok((operations, offset))
     }
 
-    fn read(&self, file: File, transfer: &Transfer, mut memory: Memory) -> Outcome<(u64, u64)> {
+    fn read(&self, file: Handle, transfer: &Transfer, mut memory: Memory, times: &mut Times) -> Outcome<(u64, u64)> {
         let stamps = Stamps::new(transfer.seed, self.setup.index);
         let mut offset = 0;
         let mut operations = 0;
         while offset < transfer.size {
             let piece = memory.piece(transfer.size - offset);
-            let count = file.read_at(piece, offset).explain(|| "read")?;
+            let begun = Instant::now();
+            let count = file.read_at(piece, offset)?;
+            times.add(begun.elapsed());
             if count != piece.len() {
                 return Err(Failure::new(format!("read {count} of {} bytes at offset {offset}", piece.len())));
             }
@@ -219,7 +233,7 @@ impl Worker {
             offset += count as u64;
             operations += 1;
         }
-        file.close().explain(|| "close")?;
+        file.close()?;
         Ok((operations, offset))
     }
 

@@ -5,7 +5,8 @@ use crate::failure::{Failure, Outcome};
 use crate::quantity::ByteSize;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use weft_client::Way;
+use std::path::PathBuf;
+use weft_client::{Rpc, Way};
 
 const DATA_HELP: &str = "\
 Each process writes a file of its own and reads it back, in requests of each
@@ -52,24 +53,30 @@ Examples:
 const THPUT_HELP: &str = "\
 Transports beside each other, in turns: each writes and reads the same amount
 in requests of each size, by each number of processes, each with a file of its
-own. Tables have a row for each size and a column for each transport: MiB/s
-(the median of the runs), how many times as fast as the first transport it was
-in the same run (median), and CPU seconds of clients and nodes per GiB.
+own. For each size and transport: MiB/s (the median of the runs, the least and
+the most), how many times as fast as the first transport it was in the same run
+(median), how long half of the requests took and 99 of 100, and CPU seconds of
+clients and nodes per GiB.
 
 tcp and unix are sockets; static, dynamic and auto are by UCX, with the
 connection's memory registered, the program's, or what was measured to be
-faster (docs/rdma.md).
+faster (docs/rdma.md). With --posix each is measured also through a mount of
+its own, by system calls: through the page cache (files are read through
+another mount than they were written), and past it (O_DIRECT).
 
 --json prints an object:
   name, size, runs, direct, results: [{operation (\"write\", \"read\"), processes,
-    request, transport, bytes_per_second (median), bytes_per_second_min,
-    bytes_per_second_max, ratio_to_first, client_cpu_seconds_per_gib,
-    node_cpu_seconds_per_gib}]
+    request, transport, rpc (text or null), front (\"native\", \"mount\",
+    \"mount_direct\"), bytes_per_second (median), bytes_per_second_min,
+    bytes_per_second_max, ratio_to_first, p50_us, p99_us,
+    client_cpu_seconds_per_gib, node_cpu_seconds_per_gib}]
 
 Examples:
   weft bench thput
   weft bench thput job42 -p 1,4 --request 64KiB,1MiB,16MiB
-    --transport tcp,dynamic --runs 9";
+    --transport tcp,dynamic --runs 9
+  weft bench thput --request 4KiB --direct --transport static --rpc socket,am
+  weft bench thput --posix --plot figures.svg";
 
 const WORKER_HELP: &str = "\
 Standard input and output: lines of JSON.
@@ -156,6 +163,70 @@ pub enum Transport {
     Auto,
 }
 
+impl Transport {
+    /// As it is written.
+    pub fn word(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
+    /// Whether the nodes move the bytes.
+    pub fn is_ucx(self) -> bool {
+        matches!(self, Self::Static | Self::Dynamic | Self::Auto)
+    }
+}
+
+/// How requests for RDMA go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RpcName {
+    /// By the connection's socket
+    Socket,
+    /// As active messages of UCX
+    Am,
+}
+
+impl RpcName {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Socket => "socket",
+            Self::Am => "am",
+        }
+    }
+}
+
+impl From<RpcName> for Rpc {
+    fn from(name: RpcName) -> Rpc {
+        match name {
+            RpcName::Socket => Rpc::Socket,
+            RpcName::Am => Rpc::Am,
+        }
+    }
+}
+
+/// By what a benchmark reads and writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Front {
+    /// The client library.
+    Native,
+    /// System calls in a mount.
+    Mount,
+    /// The same with `O_DIRECT`.
+    MountDirect,
+}
+
+impl Front {
+    /// For people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Mount => "mount",
+            Self::MountDirect => "mount direct",
+        }
+    }
+}
+
 /// Compare transports, by size of request and number of processes
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = THPUT_HELP)]
@@ -179,9 +250,19 @@ pub struct ThputArgs {
     /// Which transports, the first is what the others are compared with
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tcp,static,dynamic")]
     pub transport: Vec<Transport>,
+    /// How requests go by UCX; several are compared [default: as
+    /// WEFT_RDMA_RPC says]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub rpc: Vec<RpcName>,
     /// Handles that buffer nothing
     #[arg(long)]
     pub direct: bool,
+    /// Also through mounts, with and without the page cache
+    #[arg(long)]
+    pub posix: bool,
+    /// Draw the results, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
     /// Times that all is done
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub runs: usize,

@@ -49,7 +49,11 @@ fn files_go_by_ucx_through_copies_mounts_and_benchmarks() {
         return;
     }
     fs::create_dir(ground.path("mnt")).expect("made");
-    for (number, options) in ["registration=static", "registration=dynamic,direct"].into_iter().enumerate() {
+    for (number, options) in
+        ["registration=static", "registration=dynamic,direct", "registration=static,rpc=am", "rpc=am,direct"]
+            .into_iter()
+            .enumerate()
+    {
         let before = (moved("read_bytes"), moved("write_bytes"));
         ground.weft(&["mount", "e2e", "mnt", "-o", &format!("transport=ucx,nopassthrough,{options}")]);
         let path = ground.path("mnt").join(format!("mounted{number}"));
@@ -63,6 +67,15 @@ fn files_go_by_ucx_through_copies_mounts_and_benchmarks() {
         let after = (moved("read_bytes"), moved("write_bytes"));
         assert!(after.0 - before.0 >= BYTES as u64 && after.1 - before.1 >= BYTES as u64, "{before:?} {after:?}");
     }
+    let thput = ["bench", "thput", "--size", "4MiB", "--request", "128KiB,1MiB", "--runs", "1", "--json", "--posix"];
+    let columns = ["--transport", "tcp,static", "--rpc", "socket,am", "--plot", "figures.svg"];
+    let report = ground.json(&[&thput[..], &columns].concat());
+    let results = report["results"].as_array().expect("results");
+    assert_eq!(results.len(), 2 * 2 * 3 * 3, "{report}");
+    let fronts = |front: &str| results.iter().filter(|row| row["front"] == front).count();
+    assert_eq!((fronts("native"), fronts("mount"), fronts("mount_direct")), (12, 12, 12), "{report}");
+    let drawn = fs::read_to_string(ground.path("figures.svg")).expect("a picture");
+    assert!(drawn.contains("static am, mount direct") && drawn.contains("read, 1 process"));
 }
 
 #[test]
@@ -101,10 +114,14 @@ fn clients_that_are_killed_in_the_middle_cost_the_node_nothing() {
         let tls = ("WEFT_UCX_TLS", transports);
         assert!(weft_with(&ground, tls, &["up", "e2e", "--nodes", "1"]).status.success());
         let quiet = connections(&ground);
-        for registration in ["static", "dynamic"] {
+        for (registration, rpc) in [("static", "socket"), ("dynamic", "socket"), ("dynamic", "am")] {
             let mut command = ground.command(&["bench", "data", "e2e", "--way", "ucx", "-p", "3", "--runs", "1000"]);
             command.args(["--size", "16MiB", "--request", "1MiB"]).stdout(Stdio::null()).stderr(Stdio::null());
-            command.env(tls.0, tls.1).env("WEFT_RDMA_REGISTRATION", registration).process_group(0);
+            command
+                .env(tls.0, tls.1)
+                .env("WEFT_RDMA_REGISTRATION", registration)
+                .env("WEFT_RDMA_RPC", rpc)
+                .process_group(0);
             let mut bench = command.spawn().expect("weft starts");
             let moved = || ground.status()["nodes"][0]["counters"]["rdma"]["write_bytes"].as_u64().unwrap_or(0);
             let before = moved();

@@ -1,0 +1,96 @@
+//! Mounts for a benchmark: one that writes, one that reads, so that what is read is in no page cache of its own.
+
+use super::column::Column;
+use crate::bench::phase::Mounted;
+use crate::failure::{Explain, Failure, Outcome};
+use crate::verb::bench::WayName;
+use crate::{keys, mounts, processes};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use weft_client::{Instance, Registration, Rpc};
+
+/// Both are unmounted, and their directories removed, when this ends.
+pub struct MountPair {
+    writes: PathBuf,
+    reads: PathBuf,
+    processes: Vec<processes::Process>,
+}
+
+impl MountPair {
+    /// Mounts the file system as a column says, in new directories; `number` is the column's.
+    pub fn new(instance: &Instance, column: &Column, number: usize) -> Outcome<Self> {
+        let base = std::env::temp_dir().join(format!("weft-bench-{}-{number}", std::process::id()));
+        let mut pair = Self { writes: base.join("writes"), reads: base.join("reads"), processes: Vec::new() };
+        let options = options_of(column);
+        for point in [pair.writes.clone(), pair.reads.clone()] {
+            fs::create_dir_all(&point).explain(|| point.display())?;
+            run(&["mount", &instance.map.name, &point.to_string_lossy(), "-o", &options])?;
+            let (_, mount) = mounts::at(&mounts::absolute(&point).explain(|| point.display())?)
+                .ok_or_else(|| Failure::new(format!("{} was not mounted", point.display())))?;
+            pair.processes.push(mount.process);
+        }
+        Ok(pair)
+    }
+
+    /// Where a worker finds them. `direct`: files are opened past the page cache.
+    pub fn mounted(&self, direct: bool) -> Mounted {
+        Mounted { writes: self.writes.clone(), reads: self.reads.clone(), direct }
+    }
+
+    /// CPU time that they have used so far.
+    pub fn cpu_time(&self) -> Duration {
+        self.processes.iter().filter_map(processes::Process::cpu_time).sum()
+    }
+}
+
+impl Drop for MountPair {
+    fn drop(&mut self) {
+        for point in [&self.writes, &self.reads] {
+            if mounts::is_mounted(point) {
+                // It is said by the command itself.
+                let _ = run(&["umount", &point.to_string_lossy()]);
+            }
+            let _ = fs::remove_dir(point);
+        }
+        let _ = fs::remove_dir(self.writes.parent().unwrap_or(Path::new("/")));
+    }
+}
+
+/// What `weft mount` is told.
+fn options_of(column: &Column) -> String {
+    let (way, registration) = column.way();
+    let way = match way {
+        WayName::Tcp => "tcp",
+        WayName::Ucx => "ucx",
+        WayName::Auto | WayName::Unix | WayName::Stream => "sockets",
+    };
+    let mut options = format!("transport={way}");
+    if let Some(registration) = registration {
+        options.push_str(match registration {
+            Registration::Auto => ",registration=auto",
+            Registration::Static => ",registration=static",
+            Registration::Dynamic => ",registration=dynamic",
+        });
+    }
+    if let Some(rpc) = column.rpc.map(Rpc::from) {
+        options.push_str(match rpc {
+            Rpc::Socket => ",rpc=socket",
+            Rpc::Am => ",rpc=am",
+        });
+    }
+    options
+}
+
+/// Runs our own program with these words.
+fn run(words: &[&str]) -> Outcome<()> {
+    let program = processes::own_program()?;
+    let mut command = Command::new(program);
+    let output = command.args(keys::words()).args(words).stdin(Stdio::null()).output().explain(|| "start weft")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Failure::new(format!("weft {}: {said}", words.join(" "))))
+}
