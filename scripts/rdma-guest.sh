@@ -62,16 +62,33 @@ fi
 # Debian's full kernel (the "cloud" one has no InfiniBand), unpacked, not
 # installed.
 mkdir -p "$cache"
+# The soft-RoCE of Linux 6.1 says of a get that it is complete when its bytes have not come, after it sent a request
+# once more: nine clients at a time found it. That of 6.12 does not, so Debian's backports are asked first.
+kernel_package() { apt-cache "$@" depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ {print $2; exit}'; }
+download_kernel() (    # DIR
+    cd "$1"
+    mkdir lists archives
+    . /etc/os-release
+    site=$(apt-get indextargets --format '$(REPO_URI)' "Created-By: Packages" "Codename: $VERSION_CODENAME" | head -n 1)
+    echo "deb $site $VERSION_CODENAME-backports main" >backports.list
+    own=(-o "Dir::Etc::sourcelist=$1/backports.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$1/lists"
+        -o "Dir::Cache=$1/archives" -o APT::Sandbox::User=root)
+    pkg=$(apt-get "${own[@]}" -qq update >&2 && kernel_package "${own[@]}") || pkg=
+    if [ -z "$pkg" ] || ! apt-get "${own[@]}" -qq download "$pkg" >&2; then
+        echo "rdma-guest.sh: no backported kernel to be had: the usual one, whose soft-RoCE loses bytes now and then" >&2
+        own=(-o APT::Sandbox::User=root)
+        [ -n "$(kernel_package)" ] || apt-get -qq update >&2
+        pkg=$(kernel_package)
+        [ -n "$pkg" ] || die "no linux-image-amd64 to be had"
+        apt-get "${own[@]}" -qq download "$pkg" >&2
+    fi
+)
 build() (
     flock 9
-    [ ! -e "$cache/ready-4" ] || exit 0
+    [ ! -e "$cache/ready-5" ] || exit 0
     echo "rdma-guest.sh: preparing the guest's kernel in $cache" >&2
     t=$(mktemp -d "$cache/build.XXXXXX"); trap 'rm -rf "$t"' EXIT
-    pkg=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/ {print $2; exit}')
-    [ -n "$pkg" ] || { apt-get -qq update >&2
-        pkg=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/ {print $2; exit}'); }
-    [ -n "$pkg" ] || die "no linux-image-amd64 to be had"
-    (cd "$t" && apt-get -qq -o APT::Sandbox::User=root download "$pkg" >&2)
+    download_kernel "$t"
     dpkg -x "$t"/linux-image*.deb "$t/k"
     v=$(ls "$t/k/lib/modules")
     depmod -b "$t/k" "$v"
@@ -80,7 +97,7 @@ build() (
     cp "$(command -v busybox)" "$r/bin/busybox"
     : >"$r/mod/list"
     for m in virtio_pci virtio_console virtio_rng 9pnet_virtio 9p overlay veth \
-             crc32_generic crc32_pclmul crc32c_generic rdma_rxe ib_uverbs rdma_ucm ib_umad sch_netem; do
+             crc32_generic crc32_pclmul crc32c_generic rdma_rxe ib_uverbs rdma_ucm ib_umad; do
         modprobe -d "$t/k" -S "$v" --show-depends "$m" 2>/dev/null |
             awk '$1 == "insmod" {print $2}' | while read -r f; do
                 b=$(basename "$f")
@@ -112,9 +129,9 @@ INIT
     (cd "$r" && find . | cpio -o -H newc --quiet | gzip -1) >"$t/initrd"
     mv "$t/initrd" "$cache/initrd"; cp "$t"/k/boot/vmlinuz-* "$cache/vmlinuz"
     cp "$t"/k/boot/config-* "$cache/config"
-    echo "$v" >"$cache/ready-4"
+    echo "$v" >"$cache/ready-5"
 ) 9>"$cache/lock"
-[ -e "$cache/ready-4" ] || build
+[ -e "$cache/ready-5" ] || build
 
 # ---- what the guest runs -----------------------------------------------------
 ctl=$(mktemp -d "${TMPDIR:-/tmp}/weft-rdma.XXXXXX")

@@ -86,6 +86,12 @@ for kib in 8192 4096; do
     check "$kib KiB: falls back, nothing is lost" $status
 done
 
+printf 'by sockets, then' >/tmp/file
+WEFT_UCX_NET_DEVICES=rxe1:1,w1 limited 1024 timeout 20 "$weft" cp /tmp/file fabric:/little >/tmp/cp.txt 2>&1
+check "1024 KiB: sockets" $?
+WEFT_TRANSPORT=ucx WEFT_UCX_NET_DEVICES=rxe1:1,w1 limited 1024 timeout 20 "$weft" cp /tmp/file fabric:/less >/tmp/cp.txt 2>&1
+[ $? != 0 ] && grep -q 'may be locked' /tmp/cp.txt; check "1024 KiB, UCX or nothing: refused, with the reason" $?
+
 say "clients are killed in the middle"
 busy; check "bytes are on their way" $?
 pkill -9 -f 'bench worker'; wait $busy 2>/dev/null

@@ -1,7 +1,9 @@
 //! Which RDMA adapters the machine has.
 
-use crate::Result;
 use crate::context::Context;
+use crate::{Error, Result};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// Where the kernel lists them.
 const DIRECTORY: &str = "/sys/class/infiniband";
@@ -18,4 +20,44 @@ pub fn adapters() -> Vec<String> {
 /// UCX then changes functions of the C library in place, to notice memory that is unmapped.
 pub fn prepare() -> Result<()> {
     Context::get().map(|_| ())
+}
+
+/// With less UCX 1.13 finds no room for its own queues, and asks again without an end.
+pub(crate) const LOCKED_BYTES_MIN: u64 = 4 << 20;
+
+/// An error where there are adapters that would be used, and too little memory may be locked for them.
+pub(crate) fn check_locked_memory() -> Result<()> {
+    let transports = std::env::var("WEFT_UCX_TLS").unwrap_or_else(|_| "all".to_owned());
+    let may_exceed = || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    if adapters().is_empty() || !use_adapters(&transports) || may_exceed() {
+        return Ok(());
+    }
+    match getrlimit(Resource::Memlock).current {
+        Some(bytes) if bytes < LOCKED_BYTES_MIN => Err(Error::LockedMemory(bytes >> 10)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether some of these transports, as `UCX_TLS` names them, are an adapter's.
+fn use_adapters(transports: &str) -> bool {
+    let is_adapters = |name: &str| ["all", "ib", "rc", "ud", "dc"].iter().any(|known| name.starts_with(known));
+    transports.starts_with('^') || transports.split(',').any(is_adapters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transports_of_adapters_are_known() {
+        for (transports, expected) in [
+            ("all", true),
+            ("rc_verbs,tcp:aux", true),
+            ("posix,self,ud", true),
+            ("^cma", true),
+            ("tcp,posix,self", false),
+        ] {
+            assert_eq!(use_adapters(transports), expected, "{transports}");
+        }
+    }
 }

@@ -43,6 +43,7 @@ impl Context {
     }
 
     fn new(library: &'static Library) -> Result<Self> {
+        adapters::check_locked_memory()?;
         let functions = &library.functions;
         let mut config = null_mut();
         // SAFETY: a constant text, and a place for the pointer.
@@ -82,7 +83,7 @@ impl Context {
 
 /// Names and values, the last of a name counts.
 fn settings() -> Vec<(CString, CString)> {
-    let ours = SETTINGS.iter().chain(if adapters().is_empty() { &[] } else { ADAPTER_SETTINGS });
+    let ours = SETTINGS.iter().chain(if adapters::adapters().is_empty() { &[] } else { ADAPTER_SETTINGS });
     let ours = ours.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let prefix = format!("{}_UCX_", VARIABLES.to_string_lossy());
     let said = std::env::vars_os().filter_map(|(name, value)| {

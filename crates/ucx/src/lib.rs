@@ -49,6 +49,12 @@ pub enum Error {
     /// The process is a child of the one that uses UCX.
     #[error("UCX was set up by the parent of this process: a forked child cannot use it")]
     Forked,
+    /// Less memory may be locked than UCX's own queues take.
+    #[error(
+        "only {0} KiB of memory may be locked, and RDMA adapters need {needed} KiB at least: `ulimit -l unlimited`",
+        needed = adapters::LOCKED_BYTES_MIN >> 10
+    )]
+    LockedMemory(u64),
     /// A call of the library failed.
     #[error("{call}: {reason}")]
     Failed { call: &'static str, reason: String },
