@@ -9,7 +9,7 @@ use weft_tests::{FileSystem, Wanted, open, pattern};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: false });
-const BOTH: OpenOptions = OpenOptions { access: Access::ReadWrite, truncate: false, append: false, direct: false };
+const BOTH: OpenOptions = OpenOptions::of(Access::ReadWrite);
 
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()

@@ -13,7 +13,7 @@ use weft_client::{Client, File, OpenOptions, Way};
 use weft_tests::{FileSystem, Held, Proxy, Wanted, open};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
-const BOTH: OpenOptions = OpenOptions { access: Access::ReadWrite, truncate: false, append: false, direct: false };
+const BOTH: OpenOptions = OpenOptions::of(Access::ReadWrite);
 
 fn size(client: &Client, file: &File) -> u64 {
     client.attributes(&FileSystem::me(), file.inode()).unwrap().attributes.size

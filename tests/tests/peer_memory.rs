@@ -16,7 +16,7 @@ use weft_tests::{FileSystem, Wanted, open, pattern, status};
 use weft_transport::{Peer, Socket, connect};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
-const APPEND: OpenOptions = OpenOptions { access: Access::ReadWrite, truncate: false, append: true, direct: false };
+const APPEND: OpenOptions = OpenOptions { append: true, ..OpenOptions::of(Access::ReadWrite) };
 const LARGE: usize = (3 << 20) + 17;
 
 fn contents(client: &Client, bytes: usize) -> Vec<u8> {

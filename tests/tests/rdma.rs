@@ -201,3 +201,33 @@ fn a_request_costs_what_was_sketched() {
         file.close().unwrap();
     }
 }
+
+/// Whose memory a handle registers is its own choice.
+#[test]
+fn a_handle_chooses_whose_memory_is_registered() {
+    if !is_one_of("a_handle_chooses_whose_memory_is_registered") {
+        return;
+    }
+    const BYTES: usize = 2 << 20;
+    let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
+    let bytes = pattern(BYTES, 1);
+    for (told, chosen, copied_bytes) in [
+        (Registration::Static, Some(Registration::Dynamic), 0),
+        (Registration::Static, None, BYTES as u64),
+        (Registration::Dynamic, Some(Registration::Static), BYTES as u64),
+        (Registration::Dynamic, None, 0),
+    ] {
+        let client = client(&fs, with(told));
+        let options = OpenOptions { registration: chosen, ..DIRECT_WRITE };
+        let file = open(&client, "file", options);
+        let cost = cost_of(&client, || write_at(&file, &bytes, 0));
+        assert_eq!(cost.copied_bytes, copied_bytes, "write, {told:?}, {chosen:?}");
+        file.close().unwrap();
+        for direct in [true, false] {
+            let file = open(&client, "file", OpenOptions { registration: chosen, direct, ..OpenOptions::READ });
+            let cost = cost_of(&client, || assert!(read_at(&file, BYTES, 0) == bytes));
+            assert_eq!(cost.copied_bytes, copied_bytes, "read, {told:?}, {chosen:?}, {direct}");
+            file.close().unwrap();
+        }
+    }
+}

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 pub(crate) use weft_client_core::Held;
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest};
 use weft_protocol::{Error, InodeNumber, NodeId, Result};
-use weft_transport::{BulkConnection, Carrier};
+use weft_transport::{BulkConnection, Carrier, Registration};
 
 /// A data connection, and where it is given back.
 pub(crate) type Connected = (Arc<Link>, Box<dyn BulkConnection>);
@@ -71,19 +71,31 @@ impl Inner {
         result.map_err(Error::from)
     }
 
-    /// Reads into the caller's memory.
-    pub fn data_read(&self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
+    /// Reads into the caller's memory. `registration`: of whoever reads, by RDMA; `None`: as the client was told.
+    pub fn data_read(
+        &self,
+        request: &DataRequest,
+        into: &mut [u8],
+        registration: Option<Registration>,
+    ) -> Result<DataReply> {
         let (reply, carrier) = self.data_call(request.object.node(), true, |connection| {
+            connection.choose(registration);
             connection.read(request, into).map(|reply| (reply, connection.carrier()))
         })?;
         self.count_read(carrier, u64::from(reply.bulk_bytes));
         reply.result().copied()
     }
 
-    /// Writes from the caller's memory; also requests without bulk.
-    pub fn data_write(&self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
+    /// Writes from the caller's memory, likewise; also requests without bulk.
+    pub fn data_write(
+        &self,
+        request: &DataRequest,
+        from: &[u8],
+        registration: Option<Registration>,
+    ) -> Result<DataReply> {
         let repeatable = request.operation != DataOperation::Append;
         let (reply, carrier) = self.data_call(request.object.node(), repeatable, |connection| {
+            connection.choose(registration);
             connection.write(request, from).map(|reply| (reply, connection.carrier()))
         })?;
         self.count_write(carrier, u64::from(reply.written_bytes));

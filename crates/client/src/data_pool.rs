@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use weft_protocol::data::{DataReply, DataRequest};
 use weft_protocol::limits::DATA_CONNECTIONS_PER_SESSION_MAX;
 use weft_protocol::{Error, Result};
-use weft_transport::{Ahead, BulkConnection, Carrier, NotStarted, Passed};
+use weft_transport::{Ahead, BulkConnection, Carrier, NotStarted, Passed, Registration};
 
 /// Connections kept when nobody uses them.
 const IDLE_MAX: usize = 8;
@@ -179,6 +179,10 @@ impl Drop for Pooled {
 }
 
 impl BulkConnection for Pooled {
+    fn choose(&mut self, registration: Option<Registration>) {
+        self.bulk.choose(registration);
+    }
+
     fn read(&mut self, request: &DataRequest, into: &mut [u8]) -> weft_transport::Result<DataReply> {
         self.bulk.read(request, into)
     }

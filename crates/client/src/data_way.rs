@@ -5,8 +5,10 @@ use crate::link::lock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use weft_protocol::{Error, Result};
-use weft_transport::rdma::Opened;
-use weft_transport::{BulkConnection, RdmaBulk, RdmaCounters, RdmaSettings, Socket, SocketBulk, SocketKind};
+use weft_transport::rdma::{DIRECT_FROM_BYTES, Opened};
+use weft_transport::{
+    BulkConnection, RdmaBulk, RdmaCounters, RdmaSettings, Registration, Socket, SocketBulk, SocketKind,
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -33,8 +35,12 @@ impl DataWay {
     }
 
     /// Whether reads of so many bytes go best straight into the caller's memory, with nothing asked for ahead.
-    pub fn reads_directly(&self, bytes: usize) -> bool {
-        let from = self.counters.direct_read_from.load(Ordering::Relaxed);
+    pub fn reads_directly(&self, bytes: usize, registration: Option<Registration>) -> bool {
+        let from = match registration {
+            Some(Registration::Static) => return false,
+            Some(Registration::Dynamic) => DIRECT_FROM_BYTES,
+            Some(Registration::Auto) | None => self.counters.direct_read_from.load(Ordering::Relaxed),
+        };
         self.may_use_rdma() && from != 0 && bytes >= from
     }
 

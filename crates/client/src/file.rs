@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use weft_client_core::{Cached, Opened};
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, ShardRequest};
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result};
+use weft_transport::Registration;
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,13 +28,21 @@ pub struct OpenOptions {
     pub append: bool,
     /// No buffering: each call goes to the storage server.
     pub direct: bool,
+    /// Whose memory is registered for this handle's reads, and for its writes that are not gathered, where they go by
+    /// RDMA; `None`: as the client was told.
+    pub registration: Option<Registration>,
 }
 
 impl OpenOptions {
     /// Open for reading.
-    pub const READ: Self = Self { access: Access::Read, truncate: false, append: false, direct: false };
+    pub const READ: Self = Self::of(Access::Read);
     /// Open for writing, cut to nothing.
-    pub const WRITE: Self = Self { access: Access::Write, truncate: true, append: false, direct: false };
+    pub const WRITE: Self = Self { truncate: true, ..Self::of(Access::Write) };
+
+    /// Open as it is, with nothing special.
+    pub const fn of(access: Access) -> Self {
+        Self { access, truncate: false, append: false, direct: false, registration: None }
+    }
 
     fn flags(self) -> OpenFlags {
         OpenFlags { access: self.access, truncate: self.truncate, direct: self.direct }
@@ -238,10 +247,10 @@ impl File {
         if !options.access.writes() {
             return Err(Error::BadHandle);
         }
-        match open.write(inner, bytes, offset, options.append, options.direct) {
+        match open.write(inner, bytes, offset, options) {
             Err(Error::NoObject | Error::CapabilityRejected) => {
                 open.right_is_void();
-                open.write(inner, bytes, offset, options.append, options.direct)
+                open.write(inner, bytes, offset, options)
             }
             result => result,
         }
@@ -315,6 +324,7 @@ impl Handle {
             // Also where it is read by other ways now: others need the connection.
             reader.at_version(version);
         }
+        let registration = options.registration;
         match via {
             ReadVia::Done(count) => Ok(count),
             ReadVia::Zeros { size } => {
@@ -330,14 +340,14 @@ impl Handle {
                 inner.counters.descriptor_read_bytes.fetch_add(count as u64, Ordering::Relaxed);
                 Ok(count)
             }
-            ReadVia::Server { held, size: None } => read_object(inner, open.inode, held, buffer, offset),
+            ReadVia::Server { held, size: None } => read_object(inner, open.inode, held, buffer, offset, registration),
             ReadVia::Server { held, size: Some(size) } => {
                 let wanted = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
                 let buffer = buffer.get_mut(..wanted).unwrap_or_default();
-                let source = Source { inode: open.inode, held, size, version };
+                let source = Source { inode: open.inode, held, size, version, registration };
                 let have = if options.direct { 0 } else { lock(reader).read(inner, &source, buffer, offset)? };
                 let rest = buffer.get_mut(have..).unwrap_or_default();
-                let read = read_object(inner, open.inode, held, rest, offset + have as u64)?;
+                let read = read_object(inner, open.inode, held, rest, offset + have as u64, registration)?;
                 // The lease vouches for the size: what the object does not have of it is a hole.
                 rest.get_mut(read..).unwrap_or_default().fill(0);
                 Ok(wanted)

@@ -16,7 +16,7 @@ use weft_client_core::{Lane, Pace, ReadAhead};
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::{InodeNumber, Result};
-use weft_transport::{Ahead, BulkConnection, TransportError};
+use weft_transport::{Ahead, BulkConnection, Registration, TransportError};
 
 /// What small sequential requests read or write at once, bytes.
 pub(crate) const BLOCK_BYTES: usize = 128 << 10;
@@ -65,6 +65,7 @@ pub(crate) struct Source {
     pub held: Held,
     pub size: u64,
     pub version: Version,
+    pub registration: Option<Registration>,
 }
 
 impl Block {
@@ -214,7 +215,7 @@ impl Reader {
             let position = offset + have as u64;
             if let Some(count) = self.block.copy(rest, position) {
                 have += count;
-            } else if inner.data_way.reads_directly(rest.len()) {
+            } else if inner.data_way.reads_directly(rest.len(), source.registration) {
                 break;
             } else if self.streams_at(inner, source, position, rest.len(), sequential)? {
                 let Some(count) = self.take(inner, source, rest, position, small) else { break };
@@ -301,7 +302,7 @@ impl Reader {
     fn read_block(&mut self, inner: &Inner, source: &Source, position: u64) -> Result<()> {
         let left = usize::try_from(source.size - position).unwrap_or(usize::MAX);
         let block = self.block.make(position, left.min(ALONE_BYTES));
-        let have = read_object(inner, source.inode, source.held, block, position)?;
+        let have = read_object(inner, source.inode, source.held, block, position, source.registration)?;
         block.get_mut(have..).unwrap_or_default().fill(0);
         self.block.bytes = block.len();
         Ok(())
@@ -315,11 +316,12 @@ pub(crate) fn read_object(
     held: Held,
     into: &mut [u8],
     offset: u64,
+    registration: Option<Registration>,
 ) -> Result<usize> {
     let mut have = 0;
     for piece in into.chunks_mut(BULK_BYTES_MAX as usize) {
         let request = request(inode, DataOperation::Read, held, offset + have as u64, piece.len());
-        let count = inner.data_read(&request, piece)?.bulk_bytes as usize;
+        let count = inner.data_read(&request, piece, registration)?.bulk_bytes as usize;
         have += count;
         if count < piece.len() {
             break;

@@ -12,6 +12,7 @@
 
 use crate::asked::Asked;
 use crate::pass::receive_descriptor;
+use crate::rdma::Registration;
 use crate::sharing::{Sharing, descriptor_of};
 use crate::{Result, Socket, SocketKind, TransportError};
 use std::collections::VecDeque;
@@ -59,6 +60,10 @@ pub struct NotStarted {
 
 /// A connection that carries data requests, one user at a time. Replies come in the order of the requests.
 pub trait BulkConnection: Send {
+    /// Whose memory is registered for reads and writes that wait, until it is said again; `None`: as the connection's
+    /// settings say. It is for connections whose server moves the bytes.
+    fn choose(&mut self, registration: Option<Registration>);
+
     /// Reads into lent memory. Waits for everything started before. Returns when the memory is the caller's again.
     fn read(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply>;
 
@@ -230,6 +235,8 @@ fn turn_of(request: &DataRequest, done: usize, bytes: usize) -> DataRequest {
 }
 
 impl BulkConnection for SocketBulk {
+    fn choose(&mut self, _registration: Option<Registration>) {}
+
     fn read(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
         let into = into.get_mut(..request.bytes as usize).ok_or(TransportError::Malformed)?;
         self.drain()?;

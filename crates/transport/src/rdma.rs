@@ -73,8 +73,13 @@ pub struct RdmaBulk {
     sockets: SocketBulk,
     line: Line,
     settings: RdmaSettings,
+    /// As the settings say.
+    usual: Crossover,
+    /// For reads and writes that wait.
     crossover: Crossover,
     counters: Arc<RdmaCounters>,
+    /// Whether the server shares the connection's buffer.
+    is_shared: bool,
     /// Whether the server can reach our memory.
     reached: bool,
     started: VecDeque<Started>,
@@ -131,9 +136,21 @@ impl RdmaBulk {
         let line = Line::new(&settings, Arc::clone(&counters));
         let (staging, sockets) = (Staging::default(), SocketBulk::streaming(socket));
         let (started, asked) = (VecDeque::new(), Asked::default());
-        let crossover = Crossover::of(&settings, false, &mut receiver);
-        let mut bulk =
-            Self { receiver, staging, sockets, line, settings, crossover, counters, reached: true, started, asked };
+        let usual = Crossover::of(&settings, false, &mut receiver);
+        let mut bulk = Self {
+            receiver,
+            staging,
+            sockets,
+            line,
+            settings,
+            usual,
+            crossover: usual,
+            counters,
+            is_shared: false,
+            reached: true,
+            started,
+            asked,
+        };
         Ok(match bulk.probe()? {
             None => Opened::Rdma(Box::new(bulk)),
             Some(reason) => Opened::Refused(bulk.sockets.into_socket(), reason),
@@ -155,7 +172,7 @@ impl RdmaBulk {
         let told = u32::try_from(PROBE_TOLD_BYTES).unwrap_or(u32::MAX);
         let request = DataRequest::about_nothing(DataOperation::ProbeMemory, told);
         let request = DataRequest { memory: self.staging.descriptor(0), ..request };
-        let Crossover { read_from, write_from } = self.crossover;
+        let Crossover { read_from, write_from } = self.usual;
         let body = [(read_from as u64).to_le_bytes(), (write_from as u64).to_le_bytes()].concat();
         self.line.put(self.wire(), &request, &body)?;
         let reply = match self.line.reply_within(self.wire(), Some(PROBE_PATIENCE)) {
@@ -166,8 +183,10 @@ impl RdmaBulk {
             return Ok(Some("no byte of this process reaches the node by UCX (`weft status -v` says why)".to_owned()));
         }
         let is_shared = reply.written_bytes != 0;
-        self.crossover = Crossover::of(&self.settings, is_shared, &mut self.receiver);
-        self.counters.direct_read_from.store(self.crossover.read_from, Ordering::Relaxed);
+        self.is_shared = is_shared;
+        self.usual = Crossover::of(&self.settings, is_shared, &mut self.receiver);
+        self.crossover = self.usual;
+        self.counters.direct_read_from.store(self.usual.read_from, Ordering::Relaxed);
         Ok(None)
     }
 
@@ -369,7 +388,7 @@ impl RdmaBulk {
         let is_given = match self.settings.registration {
             Registration::Static => false,
             Registration::Dynamic => true,
-            Registration::Auto => bytes >= self.crossover.write_from,
+            Registration::Auto => bytes >= self.usual.write_from,
         };
         if is_given && from.len() >= bytes {
             from = match self.begin_given(request, from) {
@@ -472,6 +491,16 @@ fn joined(so_far: DataReply, next: DataReply) -> DataReply {
 }
 
 impl BulkConnection for RdmaBulk {
+    fn choose(&mut self, registration: Option<Registration>) {
+        self.crossover = match registration {
+            None => self.usual,
+            Some(registration) => {
+                let settings = RdmaSettings { registration, ..self.settings };
+                Crossover::of(&settings, self.is_shared, &mut self.receiver)
+            }
+        };
+    }
+
     fn read(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
         let into = into.get_mut(..request.bytes as usize).ok_or(TransportError::Malformed)?;
         self.drain()?;

@@ -150,6 +150,7 @@ pub fn open_options(flags: OpenFlags, direct_mount: bool) -> OpenOptions {
         truncate: flags.0 & O_TRUNC != 0,
         append: flags.0 & O_APPEND != 0,
         direct: direct_mount || is_direct(flags),
+        registration: None,
     }
 }
 
@@ -223,7 +224,7 @@ mod tests {
     #[test]
     fn open_flags_of_linux() {
         let check = |flags: i32, access, truncate, append, direct| {
-            let expected = OpenOptions { access, truncate, append, direct };
+            let expected = OpenOptions { access, truncate, append, direct, registration: None };
             assert_eq!(open_options(OpenFlags(flags), false), expected, "{flags:#o}");
         };
         check(0, Access::Read, false, false, false);

@@ -108,7 +108,7 @@ impl Front {
 
     /// `mknod` of a plain file: makes it, and leaves it closed.
     pub fn make_file(&self, caller: Caller, parent: InodeNumber, name: &Name, mode: u16) -> Result<Entry> {
-        let options = OpenOptions { access: Access::Write, truncate: false, append: false, direct: true };
+        let options = OpenOptions { direct: true, ..OpenOptions::of(Access::Write) };
         let create = CreateFile { mode, exclusive: true };
         let (file, entry) = self.client.open_at(&self.who(caller), parent, name, options, Some(create))?;
         file.close()?;

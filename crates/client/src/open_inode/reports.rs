@@ -105,7 +105,7 @@ impl OpenInode {
         }
         state.regain(inner)?;
         let Some(held) = state.known.held() else { return Ok(()) };
-        inner.data_write(&request(self.inode, DataOperation::Sync, held, 0, 0), &[]).map(|_| ())
+        inner.data_write(&request(self.inode, DataOperation::Sync, held, 0, 0), &[], None).map(|_| ())
     }
 }
 
@@ -178,7 +178,7 @@ impl State {
             && let Some(held) = self.known.held()
         {
             let stat = request(self.known.inode(), DataOperation::Stat, held, 0, 0);
-            let reply = inner.data_write(&stat, &[])?;
+            let reply = inner.data_write(&stat, &[], None)?;
             self.hold(inner)?;
             self.known.looked_up(reply.size, reply.mtime);
         }

@@ -136,7 +136,7 @@ impl State {
 
     pub(super) fn rewrite(&mut self, inner: &Inner, request: &DataRequest, memory: &[u8]) {
         let bytes = memory.get(..request.bytes as usize).unwrap_or_default();
-        match inner.data_write(request, bytes) {
+        match inner.data_write(request, bytes, None) {
             Ok(reply) => self.known.written_at(reply.mtime),
             Err(error) => self.known.fail(error),
         }

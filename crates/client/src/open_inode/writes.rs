@@ -7,6 +7,7 @@
 use super::{Descriptor, OpenInode, RIGHT_MARGIN_MS, State};
 use crate::client::Inner;
 use crate::data_calls::{request, write_descriptor};
+use crate::file::OpenOptions;
 use crate::home::BATCH_MARGIN_SECONDS;
 use crate::link::{SlotFor, lock};
 use crate::reader::SMALL_BYTES;
@@ -16,6 +17,7 @@ use weft_client_core::Held;
 use weft_protocol::data::{DataOperation, DataReply};
 use weft_protocol::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX};
 use weft_protocol::{Error, InodeNumber, Result, Timestamp};
+use weft_transport::Registration;
 
 /// One write in flight, until this is dropped.
 struct Flight<'a>(&'a OpenInode);
@@ -29,7 +31,8 @@ impl Drop for Flight<'_> {
 
 impl OpenInode {
     /// A write. Returns when the bytes are gathered (exclusive lease), in the object's file, or at the server.
-    pub fn write(&self, inner: &Inner, bytes: &[u8], offset: u64, append: bool, direct: bool) -> Result<()> {
+    pub fn write(&self, inner: &Inner, bytes: &[u8], offset: u64, options: &OpenOptions) -> Result<()> {
+        let OpenOptions { append, direct, registration, .. } = *options;
         let mut state = self.lock(inner)?;
         while state.awaiting > 0 {
             drop(self.landed.wait(state).unwrap_or_else(PoisonError::into_inner));
@@ -68,10 +71,11 @@ impl OpenInode {
         if exclusive && !state.known.object_is_new() {
             // Nobody else has a right to the file now, so what is known of the object holds without the lock.
             return self.in_flight(inner, state, end, direct, |held| {
-                write_pieces(inner, self.inode, held, DataOperation::Write, bytes, offset).map(|_| ())
+                let target = (self.inode, held, DataOperation::Write);
+                write_pieces(inner, target, bytes, offset, registration).map(|_| ())
             });
         }
-        state.write_now(inner, bytes, offset, append && !exclusive, direct)
+        state.write_now(inner, bytes, offset, &OpenOptions { append: append && !exclusive, ..*options })
     }
 
     /// Makes a write under an exclusive lease without the lock. `end`: of what it writes.
@@ -111,16 +115,15 @@ impl OpenInode {
 
 fn write_pieces(
     inner: &Inner,
-    inode: InodeNumber,
-    held: Held,
-    operation: DataOperation,
+    (inode, held, operation): (InodeNumber, Held, DataOperation),
     bytes: &[u8],
     offset: u64,
+    registration: Option<Registration>,
 ) -> Result<DataReply> {
     let mut position = offset;
     let mut last = DataReply::default();
     for piece in bytes.chunks(BULK_BYTES_MAX as usize) {
-        last = inner.data_write(&request(inode, operation, held, position, piece.len()), piece)?;
+        last = inner.data_write(&request(inode, operation, held, position, piece.len()), piece, registration)?;
         position += piece.len() as u64;
     }
     Ok(last)
@@ -140,7 +143,7 @@ impl State {
         let (object, capability) = inner.new_object()?;
         let held = Held { object, capability };
         if let Some(last) = self.known.size().checked_sub(1) {
-            inner.data_write(&request(self.known.inode(), DataOperation::Write, held, last, 1), &[0])?;
+            inner.data_write(&request(self.known.inode(), DataOperation::Write, held, last, 1), &[0], None)?;
         }
         self.hold(inner)?;
         self.known.object_made(held);
@@ -151,17 +154,17 @@ impl State {
     }
 
     /// A write that is at the server when this returns, while others may write too.
-    fn write_now(&mut self, inner: &Inner, bytes: &[u8], offset: u64, append: bool, direct: bool) -> Result<()> {
-        let operation = if append { DataOperation::Append } else { DataOperation::Write };
+    fn write_now(&mut self, inner: &Inner, bytes: &[u8], offset: u64, options: &OpenOptions) -> Result<()> {
+        let operation = if options.append { DataOperation::Append } else { DataOperation::Write };
         for attempt in 0..2 {
             self.ensure_object(inner)?;
             let held = self.known.held().ok_or(Error::NoObject)?;
-            match write_pieces(inner, self.known.inode(), held, operation, bytes, offset) {
+            match write_pieces(inner, (self.known.inode(), held, operation), bytes, offset, options.registration) {
                 Ok(reply) => {
                     self.hold(inner)?;
                     self.note_written(reply.size);
                     self.known.written_at(reply.mtime);
-                    if !self.known.reports_object(direct) || self.commit(inner)? {
+                    if !self.known.reports_object(options.direct) || self.commit(inner)? {
                         return Ok(());
                     }
                 }

@@ -160,7 +160,7 @@ impl Worker {
         let path = self.path(&name);
         let (parent, name) = self.session.parent(&path, "open")?;
         let access = if write { Access::Write } else { Access::Read };
-        let options = OpenOptions { access, truncate: write, append: false, direct: transfer.direct };
+        let options = OpenOptions { truncate: write, direct: transfer.direct, ..OpenOptions::of(access) };
         let create = write.then_some(CreateFile { mode: 0o600, exclusive: false });
         let opened = self.session.client.open_at(&self.session.who, parent, &name, options, create);
         opened.explain(|| format!("open {path}")).map(|(file, _)| Handle::Native(file))
@@ -238,7 +238,7 @@ impl Worker {
     }
 
     fn create(&self, directory: InodeNumber, names: &[Name]) -> Outcome<(u64, u64)> {
-        let options = OpenOptions { access: Access::Write, truncate: false, append: false, direct: false };
+        let options = OpenOptions::of(Access::Write);
         let create = Some(CreateFile { mode: 0o600, exclusive: true });
         for name in names {
             let made = self.session.client.open_at(&self.session.who, directory, name, options, create);

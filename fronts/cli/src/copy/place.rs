@@ -15,7 +15,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, Per
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_client::OpenOptions;
-use weft_protocol::message::shard::{Access, CreateFile, RenameMode};
+use weft_protocol::message::shard::{CreateFile, RenameMode};
 use weft_protocol::{AttributeChanges, Attributes, Error, FileKind, Name, TimeChange, Timestamp};
 
 /// Permissions that a copy keeps: without set-user-id and set-group-id, whose owner may be another one than the
@@ -289,7 +289,7 @@ impl Place {
             Place::Weft(session, path) => {
                 let place = || format!("open {self}");
                 let inode = session.client.walk(&session.who, path, true).explain(place)?.attributes.inode;
-                let options = OpenOptions { access: Access::Read, truncate: false, append: false, direct: false };
+                let options = OpenOptions::READ;
                 session.client.open(&session.who, inode, options).explain(place).map(Reader::Weft)
             }
         }
@@ -305,7 +305,7 @@ impl Place {
                 options.open(path).explain(place).map(Writer::Local)
             }
             Place::Weft(session, path) => {
-                let options = OpenOptions { access: Access::Write, truncate, append: false, direct: false };
+                let options = OpenOptions { truncate, ..OpenOptions::WRITE };
                 let create = CreateFile { mode: MODE_UNFINISHED, exclusive: false };
                 let parent = session.client.walk_to_parent(&session.who, path);
                 let opened = parent.and_then(|(parent, name)| {

@@ -6,7 +6,6 @@ use crate::session::{Session, Sessions};
 use crate::target::{Target, WeftPath};
 use std::ffi::OsString;
 use weft_client::OpenOptions;
-use weft_protocol::message::shard::Access;
 use weft_protocol::{Error, FileKind};
 
 /// Bytes read at once: large enough to bypass the file's own buffer.
@@ -46,7 +45,7 @@ fn write_out(session: &Session, path: &WeftPath, answer: &mut Answer) -> Outcome
         let failure = Failure::of_weft(place(), &Error::IsDirectory);
         return Err(failure.remedy("`weft ls` lists what is in it"));
     }
-    let options = OpenOptions { access: Access::Read, truncate: false, append: false, direct: false };
+    let options = OpenOptions::READ;
     let file = session.client.open(&session.who, entry.attributes.inode, options).explain(place)?;
     // A small file needs no large buffer; one byte more shows whether it grew.
     let size = usize::try_from(entry.attributes.size).unwrap_or(BUFFER_BYTES);
