@@ -1,9 +1,9 @@
 //! What the benchmark programs share.
 //!
-//! Three programs, one question each: `bench-pump` (how fast do bytes of a tmpfs file go through a socket?),
-//! `bench-files` (what do the same workloads as `weft bench` reach with system calls in any directory?) and
-//! `bench-scale` (what does an operation cost when there are many files?). `bench/suite` runs them beside `weft bench`
-//! and the peers, and makes tables.
+//! Four programs, one question each: `bench-pump` (how fast do bytes of a tmpfs file go through a socket?),
+//! `bench-files` (what do the same workloads as `weft bench` reach with system calls in any directory?),
+//! `bench-scale` (what does an operation cost when there are many files?) and `bench-ucx` (what does UCX move by
+//! itself?). `bench/suite` and `bench/rdma.py` run them beside `weft bench` and the peers, and make tables.
 
 pub mod clock;
 pub mod crew;

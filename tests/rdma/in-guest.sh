@@ -6,6 +6,9 @@
 set -u
 weft=$1; shift
 export WEFT_UCX_TLS=rc_verbs,tcp:aux XDG_RUNTIME_DIR=/tmp/run
+# The soft-RoCE of Linux 6.12 says more than once of a closed queue that its last work was done, on which UCX 1.13 ends the
+# process. It reads this variable without our prefix only.
+export UCX_IB_ASYNC_EVENTS=n
 server() { env WEFT_UCX_NET_DEVICES=rxe0:1,w0 "$@"; }
 client() { env WEFT_UCX_NET_DEVICES=rxe1:1,w1 "$@"; }
 failed=0
@@ -20,7 +23,7 @@ connections() { "$weft" status --json fabric | tr ',' '\n' | sed -n 's/.*"connec
 # A client's session ends with it; its data connections are gone when only that of `status` is left.
 is_quiet() {
     for _ in $(seq 100); do
-        [ "$(connections)" -le 2 ] && return 0
+        [ "$(connections)" -le 2 ] 2>/dev/null && return 0
         sleep 0.2
     done
     return 1
@@ -56,7 +59,7 @@ mkdir -p /tmp/run
 for test; do
     say "over one device: $(basename "$test")"
     server timeout 300 "$test" --nocapture >/tmp/test.txt 2>&1; status=$?
-    [ $status = 0 ] || tail -n 30 /tmp/test.txt
+    [ $status = 0 ] || grep -v "^$" /tmp/test.txt | tail -n 30
     check "$(grep -c '\.\.\. ok$' /tmp/test.txt) tests" $status
 done
 

@@ -8,7 +8,7 @@ use weft_protocol::{Credentials, Error, KeyId, SessionId, UserKey};
 use weft_tests::{FileSystem, Wanted, open, status};
 use weft_transport::{Peer, Socket, TransportError, connect};
 
-const BOTH: OpenOptions = OpenOptions { access: Access::ReadWrite, truncate: false, append: false, direct: false };
+const BOTH: OpenOptions = OpenOptions::of(Access::ReadWrite);
 
 fn one_node() -> FileSystem {
     FileSystem::start(Wanted { nodes: 1, near: false, ..Wanted::default() })

@@ -20,9 +20,10 @@ pub enum Registration {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub enum Rpc {
     /// By the connection's socket.
-    #[default]
     Socket,
-    /// As active messages of UCX; what is about the object alone (sync, stat) by the socket all the same.
+    /// As active messages of UCX, which is faster (docs/rdma.md); what is about the object alone (sync, stat) by the
+    /// socket all the same.
+    #[default]
     Am,
 }
 
@@ -148,14 +149,14 @@ mod tests {
         assert_eq!(parsed(&[]), Ok(RdmaSettings::default()));
         let settings = parsed(&[
             ("WEFT_RDMA_REGISTRATION", "static"),
-            ("WEFT_RDMA_RPC", "am"),
+            ("WEFT_RDMA_RPC", "socket"),
             ("WEFT_RDMA_BUFFER_KIB", "2048"),
             ("WEFT_RDMA_BEYOND", "dynamic"),
             ("WEFT_RDMA_LOOK_US", "0"),
         ])
         .unwrap();
         assert_eq!((settings.registration, settings.buffer_bytes_max), (Registration::Static, 2 << 20));
-        assert_eq!((settings.look, settings.dynamic_beyond, settings.rpc), (Duration::ZERO, true, Rpc::Am));
+        assert_eq!((settings.look, settings.dynamic_beyond, settings.rpc), (Duration::ZERO, true, Rpc::Socket));
         for (name, value) in [
             ("WEFT_RDMA_REGISTRATION", "fast"),
             ("WEFT_RDMA_RPC", "sockets"),

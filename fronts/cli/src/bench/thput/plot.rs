@@ -95,7 +95,9 @@ impl Panel {
     }
 
     fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-        let most = self.lines.values().flatten().map(|point| point.3).fold(1.0, f64::max) * 1.05;
+        let most = self.lines.values().flatten().map(|point| point.3).fold(1.0, f64::max);
+        // Room for the names above the lines.
+        let most = most * (1.1 + 0.08 * self.lines.len() as f64);
         let last = self.places.len().saturating_sub(1) as f64;
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, ("sans-serif", 18))
@@ -112,6 +114,7 @@ impl Panel {
             .disable_x_mesh()
             .x_labels(2 * self.places.len() + 1)
             .x_label_formatter(&name)
+            .y_label_formatter(&|rate| format!("{rate:.0}"))
             .x_desc(self.x_title)
             .y_desc("MiB/s (median, least to most)")
             .label_style(TEXT)
