@@ -22,8 +22,9 @@ pub fn prepare() -> Result<()> {
     Context::get().map(|_| ())
 }
 
-/// With less UCX 1.13 finds no room for its own queues, and asks again without an end.
-pub(crate) const LOCKED_BYTES_MIN: u64 = 4 << 20;
+/// With less UCX 1.13 may find no room for its own queues, and asks again without an end: with 4 MiB now and then. This
+/// is Debian's limit.
+pub(crate) const LOCKED_BYTES_MIN: u64 = 8 << 20;
 
 /// An error where there are adapters that would be used, and too little memory may be locked for them.
 pub(crate) fn check_locked_memory() -> Result<()> {
