@@ -64,7 +64,7 @@ impl Line {
         }
     }
 
-    /// The same for memory of a caller, which is shown to the server first if it is new.
+    /// As [`Line::send`], of memory of a caller, which is shown to the server first if it is new.
     pub fn send_lent(&mut self, wire: Wire<'_>, request: &DataRequest, lent: &Lent) -> Result<()> {
         let (address, key) = (lent.address(), lent.packed_key()?);
         let number = self.number_of(wire, address, lent.bytes() as u64, &key)?;
