@@ -16,7 +16,6 @@ import glob
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "suite"))
 import machine  # noqa: E402  (the suite is no package)
 from table import ratio, table  # noqa: E402
+from weft import memory_bytes, ticks  # noqa: E402
 
 MIB = 1 << 20
 REQUESTS = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB"
@@ -185,7 +185,7 @@ def idle(bench):
     lines = []
     for transport in ("tcp", "ucx"):
         points = [bench.out.resolve() / f"idle-{transport}-{number}" for number in range(IDLE_MOUNTS)]
-        before = resident(nodes)
+        before = sum(map(memory_bytes, nodes))
         try:
             for point in points:
                 point.mkdir()
@@ -193,9 +193,10 @@ def idle(bench):
                 (point / "idle").write_bytes(bytes(4 * MIB))
                 (point / "idle").read_bytes()
             time.sleep(1)
-            used, ticks = resident(nodes) - before, cpu_seconds(nodes)
+            used, begun = sum(map(memory_bytes, nodes)) - before, sum(map(ticks, nodes))
             time.sleep(IDLE_SECONDS)
-            lines.append([transport, f"{used / IDLE_MOUNTS / MIB:.1f}", f"{cpu_seconds(nodes) - ticks:.2f}"])
+            seconds = (sum(map(ticks, nodes)) - begun) / os.sysconf("SC_CLK_TCK")
+            lines.append([transport, f"{used / IDLE_MOUNTS / MIB:.1f}", f"{seconds:.2f}"])
         finally:
             for point in points:
                 if point.is_mount():
@@ -204,15 +205,6 @@ def idle(bench):
                     point.rmdir()
     return (f"## Idle: {IDLE_MOUNTS} clients that have written and read 4 MiB\n\n"
             + table(["transport", ">MiB of the node per client", f">its processor seconds in {IDLE_SECONDS} s"], lines))
-
-
-def resident(pids):
-    return sum(int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]) for pid in pids) * 1024
-
-
-def cpu_seconds(pids):
-    fields = (pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pids)
-    return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def predicted(bench):

@@ -285,11 +285,7 @@ impl RdmaBulk {
     fn read_direct(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<Option<DataReply>> {
         let Self { receiver, line, sockets, .. } = self;
         let socket = sockets.socket();
-        let lent = receiver.lend(into, |receiver, lent| {
-            let wire = Wire { socket, receiver };
-            line.send_lent(wire, request, lent)?;
-            line.reply(wire)
-        });
+        let lent = receiver.lend(into, |receiver, lent| line.call_lent(Wire { socket, receiver }, request, lent));
         self.registered(lent)
     }
 
@@ -297,11 +293,8 @@ impl RdmaBulk {
     fn write_direct(&mut self, request: &DataRequest, from: &[u8]) -> Result<Option<DataReply>> {
         let Self { receiver, line, sockets, .. } = self;
         let socket = sockets.socket();
-        let lent = receiver.lend_to_read(from, |receiver, lent| {
-            let wire = Wire { socket, receiver };
-            line.send_lent(wire, request, lent)?;
-            line.reply(wire)
-        });
+        let lent =
+            receiver.lend_to_read(from, |receiver, lent| line.call_lent(Wire { socket, receiver }, request, lent));
         self.registered(lent)
     }
 

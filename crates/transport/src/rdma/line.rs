@@ -71,6 +71,12 @@ impl Line {
         self.send(wire, request, BulkDescriptor { address, key: number, memory_type: 0 })
     }
 
+    /// Sends such a request, and waits for its reply.
+    pub fn call_lent(&mut self, wire: Wire<'_>, request: &DataRequest, lent: &Lent) -> Result<DataReply> {
+        self.send_lent(wire, request, lent)?;
+        self.reply(wire)
+    }
+
     /// Waits for the next reply, while the server's transfers go on.
     pub fn reply(&self, wire: Wire<'_>) -> Result<DataReply> {
         self.reply_within(wire, None)

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use weft_client::{Instance, Registration, Rpc};
+use weft_client::Instance;
 
 /// Both are unmounted, and their directories removed, when this ends.
 pub struct MountPair {
@@ -60,25 +60,17 @@ impl Drop for MountPair {
 
 /// What `weft mount` is told.
 fn options_of(column: &Column) -> String {
-    let (way, registration) = column.way();
-    let way = match way {
+    let transport = match column.way().0 {
         WayName::Tcp => "tcp",
         WayName::Ucx => "ucx",
         WayName::Auto | WayName::Unix | WayName::Stream => "sockets",
     };
-    let mut options = format!("transport={way}");
-    if let Some(registration) = registration {
-        options.push_str(match registration {
-            Registration::Auto => ",registration=auto",
-            Registration::Static => ",registration=static",
-            Registration::Dynamic => ",registration=dynamic",
-        });
+    let mut options = format!("transport={transport}");
+    if column.transport.is_ucx() {
+        options.push_str(&format!(",registration={}", column.transport.word()));
     }
-    if let Some(rpc) = column.rpc.map(Rpc::from) {
-        options.push_str(match rpc {
-            Rpc::Socket => ",rpc=socket",
-            Rpc::Am => ",rpc=am",
-        });
+    if let Some(rpc) = column.rpc {
+        options.push_str(&format!(",rpc={}", rpc.word()));
     }
     options
 }
