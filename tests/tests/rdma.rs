@@ -5,9 +5,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use weft_client::{Client, ClientOptions, File, OpenOptions, RdmaSettings, Registration, Rpc, Way};
 use weft_protocol::message::node::RdmaCounters;
+use weft_protocol::message::shard::Access;
 use weft_tests::{FileSystem, Wanted, open, pattern, status};
 
 const DIRECT_READ: OpenOptions = OpenOptions { direct: true, ..OpenOptions::READ };
@@ -129,6 +134,8 @@ struct Cost {
     copied_bytes: u64,
     /// Of the node, into memory that both share.
     placed_bytes: u64,
+    /// Of the node, from pages of files and into them.
+    mapped_bytes: u64,
     /// Messages of UCX that came to the node: requests, and what showed memory.
     messages: u64,
 }
@@ -146,6 +153,7 @@ fn cost_of(client: &Client, request: impl FnOnce()) -> Cost {
         shown: now.rdma_shown - own.rdma_shown,
         copied_bytes: now.rdma_copied_bytes - own.rdma_copied_bytes,
         placed_bytes: node_now.placed_bytes - node.placed_bytes,
+        mapped_bytes: node_now.mapped_bytes - node.mapped_bytes,
         messages: node_now.messages - node.messages,
     }
 }
@@ -160,6 +168,7 @@ fn a_request_costs_what_was_sketched() {
     // Pieces of 256 KiB at the node, parts of 128 KiB through a connection's buffer: a piece each.
     let (pieces, parts) = (16, 32);
     let is_shared = std::env::var("WEFT_UCX_TLS").unwrap().contains("posix");
+    let is_memory = Path::new("/dev/shm").is_dir();
     let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
     let bytes = pattern(BYTES, 1);
     for (registration, is_static, rpc) in [
@@ -183,11 +192,22 @@ fn a_request_costs_what_was_sketched() {
         let (placed_bytes, pieces) = if in_place { (BYTES as u64, 0) } else { (0, pieces) };
         // The first write shows memory: the caller's, or a larger buffer, for which the smaller is hidden.
         let (shown, hidden) = (1, u64::from(is_static));
-        let written =
-            Cost { puts: 0, gets: pieces, flushes: 0, requests, shown, copied_bytes, placed_bytes, messages: 0 };
+        let written = Cost {
+            puts: 0,
+            gets: pieces,
+            flushes: 0,
+            requests,
+            shown,
+            copied_bytes,
+            placed_bytes,
+            mapped_bytes: 0,
+            messages: 0,
+        };
+        // What the file has already goes into its pages, and comes out of them, if they are memory.
+        let mapped_bytes = if in_place || !is_memory { 0 } else { BYTES as u64 };
         let first = Cost { messages: messages(requests + shown + hidden), ..written };
         assert_eq!(cost_of(&client, write), first, "{name}");
-        let next = Cost { shown: 0, messages: messages(requests), ..written };
+        let next = Cost { shown: 0, messages: messages(requests), mapped_bytes, ..written };
         assert_eq!(cost_of(&client, write), next, "{name}: known memory");
         file.close().unwrap();
         let file = open(&client, &name, DIRECT_READ);
@@ -195,7 +215,8 @@ fn a_request_costs_what_was_sketched() {
         let mut read = || assert_eq!(file.read_at(&mut into, 0).unwrap(), BYTES);
         let shown = u64::from(!is_static);
         let flushes = if in_place { 0 } else { requests };
-        let was_read = Cost { puts: pieces, gets: 0, flushes, shown, messages: messages(requests + shown), ..written };
+        let messages_sent = messages(requests + shown);
+        let was_read = Cost { puts: pieces, gets: 0, flushes, shown, messages: messages_sent, mapped_bytes, ..written };
         assert_eq!(cost_of(&client, &mut read), was_read, "{name}: read");
         let next = Cost { shown: 0, messages: messages(requests), ..was_read };
         assert_eq!(cost_of(&client, &mut read), next, "{name}: read again");
@@ -231,4 +252,83 @@ fn a_handle_chooses_whose_memory_is_registered() {
             file.close().unwrap();
         }
     }
+}
+
+/// What the nodes have mapped follows the file: its times, its cuts, and what it is made longer by.
+#[test]
+fn mapped_pages_follow_what_becomes_of_the_file() {
+    if !is_one_of("mapped_pages_follow_what_becomes_of_the_file") {
+        return;
+    }
+    const BYTES: usize = 1 << 20;
+    let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
+    let client = client(&fs, with(Registration::Dynamic));
+    let (old, new) = (pattern(BYTES, 1), pattern(BYTES, 2));
+    let file = open(&client, "file", OpenOptions { access: Access::ReadWrite, ..DIRECT_WRITE });
+    let modified = || client.attributes(&FileSystem::me(), file.inode()).unwrap().attributes.mtime;
+    write_at(&file, &old, 0);
+    let before = modified();
+    assert!(read_at(&file, BYTES, 0) == old);
+    std::thread::sleep(Duration::from_millis(20));
+    write_at(&file, &new, 0);
+    assert!(modified() > before, "written through its pages");
+    assert!(read_at(&file, BYTES, 0) == new);
+    file.truncate(100_000).unwrap();
+    file.truncate(BYTES as u64).unwrap();
+    let cut = [&new[..100_000], &vec![0; BYTES - 100_000]].concat();
+    assert!(read_at(&file, BYTES, 0) == cut, "what was cut off does not come back");
+    write_at(&file, &old, BYTES as u64);
+    assert!(read_at(&file, 2 * BYTES, 0) == [cut, old].concat());
+    file.close().unwrap();
+}
+
+/// Somebody may cut an object's file behind a node's back: nobody dies of it, and no byte is of another place.
+#[test]
+fn a_file_that_is_cut_while_it_is_sent_harms_nobody() {
+    if !is_one_of("a_file_that_is_cut_while_it_is_sent_harms_nobody") {
+        return;
+    }
+    const BYTES: usize = 2 << 20;
+    let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
+    let client = client(&fs, with(Registration::Dynamic));
+    let bytes = pattern(BYTES, 3);
+    let file = open(&client, "file", OpenOptions { access: Access::ReadWrite, ..DIRECT_WRITE });
+    write_at(&file, &bytes, 0);
+    let object = std::fs::OpenOptions::new().write(true).open(object_of(&fs)).unwrap();
+    let stop = AtomicBool::new(false);
+    let cuts = std::thread::scope(|scope| {
+        let cutter = scope.spawn(|| {
+            let mut cuts = 0;
+            while !stop.load(Ordering::Relaxed) {
+                object.set_len(4096).unwrap();
+                object.set_len(BYTES as u64).unwrap();
+                object.write_all_at(&bytes, 0).unwrap();
+                cuts += 1;
+            }
+            cuts
+        });
+        let mut into = vec![0; BYTES];
+        for round in 0..300 {
+            let count = file.read_at(&mut into, 0).unwrap();
+            let right =
+                into.iter().zip(&bytes).take(count).filter(|(found, byte)| found == byte || **found == 0).count();
+            assert_eq!(right, count, "round {round}");
+            if round % 10 == 0 {
+                write_at(&file, &bytes[..BYTES / 2], 0);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        cutter.join().unwrap()
+    });
+    assert!(cuts > 0);
+    write_at(&file, &bytes, 0);
+    assert!(read_at(&file, BYTES, 0) == bytes, "all is well when nobody cuts any more");
+    file.close().unwrap();
+}
+
+/// The file of the only object.
+fn object_of(fs: &FileSystem) -> PathBuf {
+    let directories = std::fs::read_dir(fs.instance.directory.join("store0/objects")).unwrap();
+    let mut files = directories.flat_map(|entry| std::fs::read_dir(entry.unwrap().path()).unwrap());
+    files.next().unwrap().unwrap().path()
 }

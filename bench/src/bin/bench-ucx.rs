@@ -14,9 +14,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_bench::{Explain, Outcome, conclude, quantity};
-use weft_ucx::{Liveness, Mover, Receiver, Region};
+use weft_ucx::{FileWindow, Liveness, Mover, Receiver, Region};
 
 /// How long a transfer is looked at before its thread sleeps: as nodes and clients do.
 const LOOK: Duration = Duration::from_micros(50);
@@ -186,13 +187,14 @@ fn lead(args: &Args) -> Outcome {
             for (operation, puts) in [("write", false), ("read", true)] {
                 for (memory, number) in [("own", OWN), ("made", MADE)] {
                     let file = file(args, puts)?;
-                    let slot = side.mover.map_slot(file.as_fd(), bytes).explain("map")?;
+                    let window = Arc::new(FileWindow::new(file.as_fd(), 0, bytes).explain("map")?);
+                    let slot = side.mover.add_file_slots(1, &window);
                     for pages in ["first", "again"] {
                         let rate = side.move_all(slot, args.size, request, puts, number).explain(operation)?;
                         let row = Row { operation, memory, pages, request, run, bytes_per_second: rate };
                         println!("{}", serde_json::to_string(&row).explain("JSON")?);
                     }
-                    side.mover.drop_last_slot().explain("unmap")?;
+                    side.mover.remove_file_slots().explain("unmap")?;
                 }
             }
         }

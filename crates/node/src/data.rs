@@ -184,7 +184,7 @@ impl<'a> DataConnection<'a> {
             Err(error) => return self.refuse(request, &error),
         };
         if Self::is_rdma(request) {
-            return self.put(request, segment, stat);
+            return self.put(request, (segment, stat), object.windows());
         }
         let (weft_store_io::Segment::File { bytes, .. } | weft_store_io::Segment::Hole { bytes }) = segment;
         let bulk_bytes = u32::try_from(bytes).unwrap_or(request.bytes);
@@ -222,7 +222,7 @@ impl<'a> DataConnection<'a> {
         };
         let address = request.memory.address;
         let moved = if Self::is_rdma(request) {
-            match self.get(request, plan)? {
+            match self.get(request, plan, object.windows())? {
                 Some(moved) => moved,
                 None => return self.refuse(request, &Error::NotSupported),
             }

@@ -49,4 +49,5 @@ pub use time::Timestamp;
 /// | 6 | `OpenPipe` and `ReadPiped`; counters have `read_pipe_bytes` |
 /// | 7 | `OpenRdma`, `ShowMemory`, `ProbeMemory`; `RdmaCounters`; `NodeStatus` has `rdma` |
 /// | 8 | requests for RDMA may come as messages of UCX; counters have `messages` |
-pub const PROTOCOL_VERSION: u8 = 8;
+/// | 9 | counters of RDMA have `mapped_bytes` |
+pub const PROTOCOL_VERSION: u8 = 9;

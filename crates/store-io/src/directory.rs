@@ -10,7 +10,8 @@
 //! On a crash: nothing is to be repaired; objects that no shard knows are collected as orphans.
 
 use crate::space::Account;
-use crate::store::{ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan};
+use crate::store::{ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan, lock};
+use crate::windows::Windows;
 use rustix::fs::{Dir, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -18,7 +19,7 @@ use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use weft_protocol::message::storage::Space;
 use weft_protocol::{Error, InodeNumber, ObjectId, Result, Timestamp};
 
@@ -38,6 +39,8 @@ pub struct DirectoryStore {
     root: OwnedFd,
     account: Arc<Account>,
     call_bytes: usize,
+    /// Whether files may be mapped for transfers.
+    has_windows: bool,
     objects: AtomicU64,
     /// Open objects, by file and object as their files are named: an object that another file claims is not found
     /// here either. Held for a look-up, never across I/O on file data.
@@ -54,6 +57,7 @@ struct FileObject {
     /// Under a cap: guards the choice of an end for appends.
     end: Mutex<u64>,
     removed: AtomicBool,
+    windows: Option<Windows>,
 }
 
 fn device_error(errno: Errno) -> Error {
@@ -62,11 +66,6 @@ fn device_error(errno: Errno) -> Error {
         Errno::FBIG => Error::FileTooLarge,
         other => Error::Device(other.raw_os_error()),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is guarded is changed in single steps: a thread that panicked elsewhere left it whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl DirectoryStore {
@@ -108,7 +107,8 @@ impl DirectoryStore {
     fn below(place: String, root: OwnedFd, size: Option<u64>) -> Self {
         let account = Arc::new(Account::new(size.unwrap_or(u64::MAX)));
         let (objects, open) = (AtomicU64::new(0), Mutex::new(HashMap::new()));
-        Self { place, root, account, call_bytes: usize::MAX, objects, open }
+        let has_windows = Windows::are_for(root.as_fd());
+        Self { place, root, account, call_bytes: usize::MAX, has_windows, objects, open }
     }
 
     /// Charges what an earlier run left.
@@ -177,6 +177,7 @@ impl DirectoryStore {
             charged: AtomicU64::new(size),
             end: Mutex::new(size),
             removed: AtomicBool::new(false),
+            windows: self.has_windows.then(Windows::default),
         }))
     }
 }
@@ -212,6 +213,7 @@ impl ObjectStore for DirectoryStore {
             // A connection has it at hand, which may be idle for long: its space is free now. No more than that is lost
             // where it fails.
             let _ = rustix::fs::ftruncate(&file.file, 0);
+            file.close_windows();
         }
         self.objects.fetch_sub(1, Ordering::Relaxed);
         self.account.discharge(file.charged.swap(0, Ordering::AcqRel));
@@ -276,6 +278,12 @@ impl FileObject {
         if self.removed.load(Ordering::Acquire) { Err(Error::NoObject) } else { Ok(()) }
     }
 
+    fn close_windows(&self) {
+        if let Some(windows) = &self.windows {
+            windows.close();
+        }
+    }
+
     /// Charges what a write up to `end` adds.
     fn charge(&self, end: u64) -> Result<()> {
         let before = self.charged.fetch_max(end, Ordering::AcqRel);
@@ -325,10 +333,15 @@ impl ObjectHandle for FileObject {
         let mut end = lock(&self.end);
         self.charge(size)?;
         rustix::fs::ftruncate(&self.file, size).map_err(device_error)?;
+        self.close_windows();
         *end = size;
         let before = self.charged.swap(size, Ordering::AcqRel);
         self.account.discharge(before.saturating_sub(size));
         size_of(&self.file)
+    }
+
+    fn windows(&self) -> Option<&Windows> {
+        self.windows.as_ref()
     }
 
     fn sync(&self) -> Result<()> {

@@ -9,6 +9,7 @@ pub mod executor;
 pub mod rdma;
 pub mod space;
 pub mod store;
+pub mod windows;
 
 pub use directory::DirectoryStore;
 pub use executor::Pipe;

@@ -5,7 +5,9 @@
 //! | direction | calls | copies |
 //! | --- | --- | --- |
 //! | read | `n` times `pread` into a slot and a put; one flush | 1 |
+//! | read, pages of a mapped file | `n` times a put; one flush | 0 |
 //! | write | `n` times a get into a slot and `pwrite` | 1 |
+//! | write over what a mapped file has | `n` times a get; one `futimens` | 0 |
 //!
 //! Memory that is mapped here too (a buffer of the client's connection, on the same machine) needs no slot, put, get or
 //! flush: `pread` into it and `pwrite` out of it are the transfers, one copy each.
@@ -14,9 +16,11 @@
 
 use crate::executor::{Moved, read_all, write_all};
 use crate::store::{Segment, WritePlan};
+use crate::windows::{WindowPart, Windows};
+use rustix::fs::{Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use weft_protocol::data::BulkDescriptor;
 use weft_transport::{LOOK_BEFORE_SLEEP, Result, Socket, TransportError};
@@ -40,6 +44,8 @@ pub struct Transfers {
     pub flushes: u64,
     /// Bytes read and written in place.
     pub placed_bytes: u64,
+    /// Bytes moved from and to the pages of files.
+    pub mapped_bytes: u64,
 }
 
 /// The way to one client's memory.
@@ -123,11 +129,23 @@ impl ClientMemory {
     }
 
     /// Puts a segment into the client's memory. When this returns, it is there. A file that became shorter meanwhile is
-    /// filled up with zeros.
-    pub fn put(&mut self, socket: &Socket, segment: Segment<'_>, memory: BulkDescriptor) -> Result<Moved> {
+    /// filled up with zeros. `windows`: of the segment's file.
+    pub fn put(
+        &mut self,
+        socket: &Socket,
+        segment: Segment<'_>,
+        windows: Option<&Windows>,
+        memory: BulkDescriptor,
+    ) -> Result<Moved> {
         let (Segment::File { bytes, .. } | Segment::Hole { bytes }) = segment;
         if let Some(moved) = self.put_in_place(segment, memory)? {
             return Ok(moved);
+        }
+        if let (Segment::File { file, offset, .. }, Some(windows)) = (segment, windows)
+            && let Some(parts) = windows.at(file, offset, bytes)
+            && self.move_mapped(socket, &parts, memory, Direction::Put)?
+        {
+            return Ok(Moved::Done);
         }
         self.mover.reserve_slots(SLOTS, self.piece_bytes)?;
         let mut failed = None;
@@ -156,6 +174,45 @@ impl ClientMemory {
         Ok(failed.map_or(Moved::Done, Moved::Failed))
     }
 
+    /// Moves bytes between pages of a file and the client's memory. `false`: the file was cut meanwhile.
+    fn move_mapped(
+        &mut self,
+        socket: &Socket,
+        parts: &[WindowPart],
+        memory: BulkDescriptor,
+        direction: Direction,
+    ) -> Result<bool> {
+        self.mover.reserve_slots(SLOTS, self.piece_bytes)?;
+        let mut address = memory.address;
+        for (window, range) in parts {
+            let first = self.mover.add_file_slots(SLOTS, window);
+            for (number, (at, count)) in pieces(range.len() as u64, self.piece_bytes).enumerate() {
+                let slot = first + number % SLOTS;
+                self.mover.wait(slot, socket.as_fd(), LOOK)?;
+                let start = range.start + usize::try_from(at).unwrap_or(usize::MAX);
+                let (piece, to) = (start..start + count, address + at);
+                if direction == Direction::Put {
+                    self.mover.put(slot, piece, memory.key, to)?;
+                    self.transfers.puts += 1;
+                } else {
+                    self.mover.get(slot, piece, memory.key, to)?;
+                    self.transfers.gets += 1;
+                }
+            }
+            if direction == Direction::Put {
+                self.mover.flush(socket.as_fd(), LOOK)?;
+                self.transfers.flushes += 1;
+            }
+            for slot in first..first + SLOTS {
+                self.mover.wait(slot, socket.as_fd(), LOOK)?;
+            }
+            self.mover.remove_file_slots()?;
+            address += range.len() as u64;
+            self.transfers.mapped_bytes += range.len() as u64;
+        }
+        Ok(parts.iter().all(|(window, _)| window.is_whole()))
+    }
+
     /// The same where the memory is mapped here too. `None`: it is not, or the file has become shorter.
     fn put_in_place(&mut self, segment: Segment<'_>, memory: BulkDescriptor) -> Result<Option<Moved>> {
         let Segment::File { file, offset, bytes } = segment else { return Ok(None) };
@@ -172,8 +229,15 @@ impl ClientMemory {
         }
     }
 
-    /// Gets `bytes` out of the client's memory into the file. When this returns the memory is used no more.
-    pub fn get(&mut self, socket: &Socket, memory: BulkDescriptor, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
+    /// Gets `bytes` out of the client's memory into the file. When this returns the memory is used no more. `windows`:
+    /// of that file.
+    pub fn get(
+        &mut self,
+        socket: &Socket,
+        memory: BulkDescriptor,
+        (plan, windows): (WritePlan<'_>, Option<&Windows>),
+        bytes: u32,
+    ) -> Result<Moved> {
         // What is appended in two calls could have another's between them: it comes by the stream.
         let offset = plan.offset.ok_or(TransportError::Malformed)?;
         let length = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -186,6 +250,12 @@ impl ClientMemory {
                 Err(Errno::FAULT) => return Err(TransportError::Malformed),
                 Err(errno) => Moved::Failed(errno),
             });
+        }
+        if let Some(parts) = windows.and_then(|windows| windows.at(plan.file, offset, u64::from(bytes)))
+            && self.move_mapped(socket, &parts, memory, Direction::Get)?
+        {
+            // A file's times do not follow what is written through its pages.
+            return Ok(touch(plan.file).map_or_else(Moved::Failed, |()| Moved::Done));
         }
         self.mover.reserve_slots(SLOTS, self.piece_bytes)?;
         let mut failed: Option<Errno> = None;
@@ -205,6 +275,20 @@ impl ClientMemory {
         }
         Ok(failed.map_or(Moved::Done, Moved::Failed))
     }
+}
+
+/// Which way bytes go between a file and the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Direction {
+    Put,
+    Get,
+}
+
+/// Sets the time of the last change to now.
+fn touch(file: BorrowedFd<'_>) -> std::result::Result<(), Errno> {
+    let now = |nanoseconds| Timespec { tv_sec: 0, tv_nsec: nanoseconds };
+    let times = Timestamps { last_access: now(rustix::fs::UTIME_OMIT), last_modification: now(rustix::fs::UTIME_NOW) };
+    rustix::fs::futimens(file, &times)
 }
 
 /// Who may watch the other end, the better one first. Inside a machine shared memory is worth more than UCX's own

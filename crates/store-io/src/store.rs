@@ -1,7 +1,8 @@
 //! The object store trait.
 
+use crate::windows::Windows;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_protocol::message::storage::Space;
 use weft_protocol::{InodeNumber, ObjectId, Result, Timestamp};
 
@@ -69,6 +70,11 @@ pub trait ObjectHandle: Send + Sync {
     /// Cuts or extends; an extension reads zeros.
     fn truncate(&self, size: u64) -> Result<ObjectStat>;
 
+    /// Where its bytes may be moved from its own pages, and into them.
+    fn windows(&self) -> Option<&Windows> {
+        None
+    }
+
     /// What was written is on the device.
     fn sync(&self) -> Result<()>;
 
@@ -77,4 +83,9 @@ pub trait ObjectHandle: Send + Sync {
 
     /// A descriptor for a process of the same node, where the store has one to give; `write`: for writing too.
     fn descriptor(&self, write: bool) -> Option<Result<std::os::fd::OwnedFd>>;
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is guarded is changed in single steps: a thread that panicked elsewhere left it whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -29,14 +29,23 @@ pub(crate) const LOCKED_BYTES_MIN: u64 = 8 << 20;
 /// An error where there are adapters that would be used, and too little memory may be locked for them.
 pub(crate) fn check_locked_memory() -> Result<()> {
     let transports = std::env::var("WEFT_UCX_TLS").unwrap_or_else(|_| "all".to_owned());
-    let may_exceed = || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
-    if adapters().is_empty() || !use_adapters(&transports) || may_exceed() {
+    if adapters().is_empty() || !use_adapters(&transports) || may_exceed_limits() {
         return Ok(());
     }
     match getrlimit(Resource::Memlock).current {
         Some(bytes) if bytes < LOCKED_BYTES_MIN => Err(Error::LockedMemory(bytes >> 10)),
         _ => Ok(()),
     }
+}
+
+/// Whether whole files may be locked in memory, or nothing here would: it takes a process without a limit.
+pub fn may_lock_files() -> bool {
+    let is_unlimited = || getrlimit(Resource::Memlock).current.is_none();
+    adapters().is_empty() || may_exceed_limits() || is_unlimited()
+}
+
+fn may_exceed_limits() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
 }
 
 /// Whether some of these transports, as `UCX_TLS` names them, are an adapter's.

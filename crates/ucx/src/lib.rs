@@ -17,21 +17,22 @@ mod context;
 mod endpoint;
 mod ffi;
 mod library;
-mod mapping;
 mod messages;
 mod mover;
 mod place;
 mod receiver;
 mod region;
+mod window;
 mod worker;
 
-pub use adapters::{adapters, prepare};
+pub use adapters::{adapters, may_lock_files, prepare};
 pub use endpoint::Liveness;
 pub use library::{Library, Version};
 pub use mover::{Mover, REGIONS_MAX};
 pub use place::Place;
 pub use receiver::{Lent, Receiver};
 pub use region::Region;
+pub use window::FileWindow;
 
 /// Why bytes cannot go by UCX.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -4,9 +4,9 @@ use crate::endpoint::{Endpoint, Liveness, padded};
 use crate::ffi::{
     RemoteKeyHandle, StatusPointer, UCP_OP_ATTR_FIELD_MEMH, UCS_INPROGRESS, UCS_OK, outcome, ucp_request_param,
 };
-use crate::mapping::Mapping;
 use crate::place::Place;
 use crate::region::Region;
+use crate::window::FileWindow;
 use crate::worker::{LooksAtSocket, Worker};
 use crate::{Error, Result};
 use rustix::event::PollFlags;
@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Regions of a client that one mover knows at a time.
@@ -26,15 +27,32 @@ struct Remote {
     bytes: u64,
 }
 
-/// A buffer of ours, and the transfer that uses it.
+/// Memory of ours, and the transfer that uses it.
 #[derive(Debug)]
 struct Slot {
-    region: Region,
-    /// What the region is of, unless its own memory; behind it.
-    mapping: Option<Mapping>,
+    memory: Memory,
     request: StatusPointer,
     /// The client's memory that it was used with last.
     number: u32,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Own(Region),
+    File(Arc<FileWindow>),
+}
+
+impl Slot {
+    fn of(memory: Memory) -> Self {
+        Self { memory, request: null_mut(), number: 0 }
+    }
+
+    fn region(&self) -> &Region {
+        match &self.memory {
+            Memory::Own(region) => region,
+            Memory::File(window) => window.region(),
+        }
+    }
 }
 
 /// One client's memory from the server's side, and a pool of registered buffers: *slots*, each of which is either the
@@ -153,38 +171,36 @@ impl Mover {
     /// Has so many slots of so many bytes from now on, if there are fewer.
     pub fn reserve_slots(&mut self, count: usize, bytes: usize) -> Result<()> {
         while self.slots.len() < count {
-            let region = Region::allocate(bytes)?;
-            self.slots.push(Slot { region, mapping: None, request: null_mut(), number: 0 });
+            self.slots.push(Slot::of(Memory::Own(Region::allocate(bytes)?)));
         }
         Ok(())
     }
 
-    /// Makes a slot of the first bytes of a file, which nobody may cut as long as it is one; its number. What is put
-    /// from there or got into it is copied by nobody on the way.
-    pub fn map_slot(&mut self, file: BorrowedFd<'_>, bytes: usize) -> Result<usize> {
-        let mapping = Mapping::new(file, bytes)?;
-        // SAFETY: mapped until the slot's mapping is dropped, which is after the region; no reference to it is ever
-        // made.
-        let region = unsafe { Region::of_memory(mapping.address, mapping.bytes) }?;
-        self.slots.push(Slot { region, mapping: Some(mapping), request: null_mut(), number: 0 });
-        Ok(self.slots.len() - 1)
+    /// Adds slots that are all of this part of a file, so that several transfers can use it at a time; the number of
+    /// the first.
+    pub fn add_file_slots(&mut self, count: usize, window: &Arc<FileWindow>) -> usize {
+        let first = self.slots.len();
+        self.slots.extend((0..count).map(|_| Slot::of(Memory::File(Arc::clone(window)))));
+        first
     }
 
-    /// Takes the slot that was made last away. An error: it is on its way.
-    pub fn drop_last_slot(&mut self) -> Result<()> {
-        if self.slots.last().is_some_and(|slot| !slot.request.is_null()) {
+    /// Takes the file's slots away. An error: one is on its way.
+    pub fn remove_file_slots(&mut self) -> Result<()> {
+        let is_files = |slot: &Slot| matches!(slot.memory, Memory::File(_));
+        if self.slots.iter().any(|slot| is_files(slot) && !slot.request.is_null()) {
             return Err(Error::Foreign);
         }
-        self.slots.pop();
+        self.slots.retain(|slot| !is_files(slot));
         Ok(())
     }
 
     /// The bytes of a slot. `None`: there is no such slot, it is on its way, or it is a file's.
     pub fn slot(&mut self, slot: usize) -> Option<&mut [u8]> {
-        let slot = self.slots.get_mut(slot).filter(|slot| slot.request.is_null() && slot.mapping.is_none())?;
+        let slot = self.slots.get_mut(slot).filter(|slot| slot.request.is_null())?;
+        let Memory::Own(region) = &mut slot.memory else { return None };
         // SAFETY: memory of the region's own, as many bytes as it has, whose key nobody else has; no transfer uses it,
         // and none can begin before this borrow of the mover ends.
-        Some(unsafe { std::slice::from_raw_parts_mut(slot.region.pointer(), slot.region.bytes()) })
+        Some(unsafe { std::slice::from_raw_parts_mut(region.pointer(), region.bytes()) })
     }
 
     /// Begins to put bytes of a slot into the client's memory.
@@ -219,9 +235,9 @@ impl Mover {
     ) -> Result<(*mut RemoteKeyHandle, *mut u8, ucp_request_param)> {
         self.endpoint.worker.context.library.check_process()?;
         let remote = self.remote(number, address, range.len() as u64)?;
-        let fits = |slot: &Slot| range.start <= range.end && range.end <= slot.region.bytes();
+        let fits = |slot: &Slot| range.start <= range.end && range.end <= slot.region().bytes();
         let free = |slot: &&Slot| slot.request.is_null() && fits(slot);
-        let local = &self.slots.get(slot).filter(free).ok_or(Error::Foreign)?.region;
+        let local = self.slots.get(slot).filter(free).ok_or(Error::Foreign)?.region();
         let params =
             ucp_request_param { op_attr_mask: UCP_OP_ATTR_FIELD_MEMH, memh: local.handle(), ..ucp_request_param::NONE };
         // In the region, as was just seen.

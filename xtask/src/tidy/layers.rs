@@ -11,7 +11,7 @@ use std::process::Command;
 const LEVELS: &[(&str, u8)] = &[
     ("weft-protocol", 0),
     ("weft-sys", 0),
-    ("weft-ucx", 0),
+    ("weft-ucx", 1),
     ("weft-client-core", 2),
     ("weft-metadata", 2),
     ("weft-storage", 2),

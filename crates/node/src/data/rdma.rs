@@ -11,6 +11,7 @@ use weft_protocol::data::{
 use weft_protocol::handshake::KeyName;
 use weft_store_io::executor::Moved;
 use weft_store_io::rdma::ClientMemory;
+use weft_store_io::windows::Windows;
 use weft_store_io::{ObjectStat, Segment, WritePlan};
 use weft_transport::{Result, TransportError};
 use weft_ucx::{Library, Liveness};
@@ -159,11 +160,16 @@ impl DataConnection<'_> {
     }
 
     /// Puts what a read asks for into the client's memory.
-    pub(super) fn put(&mut self, request: &DataRequest, segment: Segment<'_>, stat: ObjectStat) -> Result<()> {
+    pub(super) fn put(
+        &mut self,
+        request: &DataRequest,
+        (segment, stat): (Segment<'_>, ObjectStat),
+        windows: Option<&Windows>,
+    ) -> Result<()> {
         let (Segment::File { bytes, .. } | Segment::Hole { bytes }) = segment;
         let socket = self.socket;
         let Some(memory) = self.named_memory(request)? else { return self.refuse(request, &Error::NotSupported) };
-        let moved = if bytes == 0 { Moved::Done } else { memory.put(socket, segment, request.memory)? };
+        let moved = if bytes == 0 { Moved::Done } else { memory.put(socket, segment, windows, request.memory)? };
         self.count_transfers();
         match moved {
             Moved::Done => {
@@ -176,10 +182,15 @@ impl DataConnection<'_> {
     }
 
     /// Gets what a write brings out of the client's memory. `None`: there is no way to that memory.
-    pub(super) fn get(&mut self, request: &DataRequest, plan: WritePlan<'_>) -> Result<Option<Moved>> {
+    pub(super) fn get(
+        &mut self,
+        request: &DataRequest,
+        plan: WritePlan<'_>,
+        windows: Option<&Windows>,
+    ) -> Result<Option<Moved>> {
         let socket = self.socket;
         let Some(memory) = self.named_memory(request)? else { return Ok(None) };
-        let moved = memory.get(socket, request.memory, plan, request.bytes)?;
+        let moved = memory.get(socket, request.memory, (plan, windows), request.bytes)?;
         self.count_transfers();
         Ok(Some(moved))
     }
@@ -191,6 +202,7 @@ impl DataConnection<'_> {
         AtomicCounters::add(&counters.rdma_gets, done.gets);
         AtomicCounters::add(&counters.rdma_flushes, done.flushes);
         AtomicCounters::add(&counters.rdma_placed_bytes, done.placed_bytes);
+        AtomicCounters::add(&counters.rdma_mapped_bytes, done.mapped_bytes);
     }
 
     /// Whether the object's bytes go by RDMA.

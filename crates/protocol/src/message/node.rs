@@ -106,6 +106,8 @@ pub struct RdmaCounters {
     pub regions: u64,
     /// Bytes that went between files and memory which nodes and clients share, without a transfer.
     pub placed_bytes: u64,
+    /// Bytes that went between clients' memory and the pages of mapped files.
+    pub mapped_bytes: u64,
     /// Requests that came as messages of UCX, and not by the socket.
     pub messages: u64,
 }

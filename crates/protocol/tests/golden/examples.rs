@@ -305,6 +305,7 @@ pub fn node_answers() -> Vec<NodeAnswer> {
             flushes: 15,
             regions: 16,
             placed_bytes: 17,
+            mapped_bytes: 19,
             messages: 18,
         },
         descriptors_passed: 6,
