@@ -32,6 +32,7 @@ static GUARDS: [Guard; MAPPED_MAX] = [const {
         is_cut: AtomicBool::new(false),
     }
 }; MAPPED_MAX];
+
 /// What was there before; [`handle`] is installed when it is set.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 

@@ -126,7 +126,7 @@ impl Asked {
         // With the header come only bytes that certainly stand behind it: no other reply may follow.
         let small = into.len().min(bytes);
         let have = if self.waiting.is_empty() && !piped && small < PIECE_BYTES {
-            socket.receive_header_and_some(&mut header, into.get_mut(..small).unwrap_or_default())?
+            socket.receive_header_and_some(&mut header, into.get_mut(..small).unwrap_or_default(), false)?
         } else {
             socket.receive_exact(&mut header)?;
             0

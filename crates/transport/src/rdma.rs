@@ -1,7 +1,7 @@
 //! File data by RDMA: the server moves the bytes into and out of our memory (docs/rdma.md).
 //!
 //! Sketch, per request: one message each way. *Static*: the bytes lie in a registered buffer of the connection, and are
-//! copied out of it or into it; larger requests are cut into parts ([`CALL_PART_BYTES`]), sent ahead, so that one part is
+//! copied out of it or into it; larger requests are cut into parts ([`CALL_PART_BYTES`]), sent ahead, so that one is
 //! copied while the next is moved. *Dynamic*: no copy; the caller's memory is registered for the call, and shown to the
 //! server with one message more when it is new.
 //!

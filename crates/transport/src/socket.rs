@@ -293,12 +293,21 @@ impl Socket {
     }
 
     /// Receives a header, and with the same call as much as has come of what stands behind it, into `bulk`. Returns how
-    /// many bytes of `bulk` are filled. `bulk` must not be longer than what certainly follows this header.
-    pub fn receive_header_and_some(&self, header: &mut [u8], bulk: &mut [u8]) -> Result<usize> {
-        let header_bytes = header.len();
+    /// many bytes of `bulk` are filled. `bulk` must not be longer than what certainly follows this header. `soon`: looks for it
+    /// before sleeping, as [`Socket::receive_some_soon`] does.
+    pub fn receive_header_and_some(&self, header: &mut [u8], bulk: &mut [u8], soon: bool) -> Result<usize> {
+        let (header_bytes, start) = (header.len(), Instant::now());
+        let mut flags = if soon { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
         let received = loop {
             let mut slices = [IoSliceMut::new(header), IoSliceMut::new(bulk)];
-            match rustix::net::recvmsg(&self.fd, &mut slices, &mut Default::default(), RecvFlags::empty()) {
+            match rustix::net::recvmsg(&self.fd, &mut slices, &mut Default::default(), flags) {
+                Err(Errno::AGAIN) if flags == RecvFlags::DONTWAIT => {
+                    if start.elapsed() >= LOOK_BEFORE_SLEEP {
+                        flags = RecvFlags::empty();
+                    } else {
+                        rustix::thread::sched_yield();
+                    }
+                }
                 Ok(message) if message.bytes == 0 => {
                     return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into()));
                 }
