@@ -293,8 +293,8 @@ impl Socket {
     }
 
     /// Receives a header, and with the same call as much as has come of what stands behind it, into `bulk`. Returns how
-    /// many bytes of `bulk` are filled. `bulk` must not be longer than what certainly follows this header. `soon`: looks for it
-    /// before sleeping, as [`Socket::receive_some_soon`] does.
+    /// many bytes of `bulk` are filled. `bulk` must not be longer than what certainly follows this header. `soon`:
+    /// looks for it before sleeping, as [`Socket::receive_some_soon`] does.
     pub fn receive_header_and_some(&self, header: &mut [u8], bulk: &mut [u8], soon: bool) -> Result<usize> {
         let (header_bytes, start) = (header.len(), Instant::now());
         let mut flags = if soon { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
