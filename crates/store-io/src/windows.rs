@@ -8,7 +8,7 @@
 //! One that is under way then moves bytes from before the cut, or zeros ([`FileWindow::is_whole`]), and harms nobody.
 
 use crate::store::lock;
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{SeekFrom, fstat, seek};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
@@ -20,8 +20,15 @@ const WINDOW_BYTES: u64 = 32 << 20;
 /// Windows of one file.
 #[derive(Debug, Default)]
 pub struct Windows {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
     /// By number, ascending.
-    open: Mutex<Vec<(u64, Arc<FileWindow>)>>,
+    open: Vec<(u64, Arc<FileWindow>)>,
+    /// A range of the file without holes. To find the next hole takes as long as it is far.
+    whole: Range<u64>,
 }
 
 /// A part of a window, and where it begins in what was asked for.
@@ -38,46 +45,67 @@ impl Windows {
     /// cannot be mapped.
     pub fn at(&self, file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Option<Vec<WindowPart>> {
         let end = offset.checked_add(bytes).filter(|_| bytes > 0)?;
-        let mut open = lock(&self.open);
-        let part = |number: u64| {
-            let first = number * WINDOW_BYTES;
-            let wanted = offset.saturating_sub(first)..(end - first).min(WINDOW_BYTES);
-            let wanted = usize::try_from(wanted.start).ok()?..usize::try_from(wanted.end).ok()?;
-            let place = open.binary_search_by_key(&number, |(number, _)| *number);
-            let known = place.ok().and_then(|index| open.get(index)).map(|(_, window)| window);
-            if let Some(window) = known.filter(|window| window.bytes() >= wanted.end && window.is_whole()) {
-                return Some((Arc::clone(window), wanted));
-            }
-            let checked = known.filter(|window| window.is_whole()).map_or(0, |window| window.bytes());
-            let window = Arc::new(open_window(file, first, checked, wanted.end)?);
-            match place {
-                Ok(index) => {
-                    open.get_mut(index)?.1 = Arc::clone(&window);
-                }
-                Err(index) => open.insert(index, (number, Arc::clone(&window))),
-            }
-            Some((window, wanted))
-        };
-        (offset / WINDOW_BYTES..end.div_ceil(WINDOW_BYTES)).map(part).collect()
+        let mut known = lock(&self.known);
+        if !known.is_whole(file, offset..end) {
+            return None;
+        }
+        (offset / WINDOW_BYTES..end.div_ceil(WINDOW_BYTES))
+            .map(|number| known.part(file, number, offset..end))
+            .collect()
     }
 
     /// Forgets all: the file was cut, or its pages are to be free.
     pub fn close(&self) {
-        lock(&self.open).clear();
+        *lock(&self.known) = Known::default();
     }
 }
 
-/// Maps what the file has of a window, of which so many bytes are known to be no hole. `None`: there is one, or less
-/// than is wanted.
-fn open_window(file: BorrowedFd<'_>, first: u64, checked: usize, wanted: usize) -> Option<FileWindow> {
-    // The end of a file counts as a hole.
-    let hole = seek(file, SeekFrom::Hole(first + checked as u64)).ok()?;
-    let bytes = usize::try_from(hole.checked_sub(first)?.min(WINDOW_BYTES)).ok()?;
-    if bytes < wanted {
-        return None;
+impl Known {
+    /// Whether the file has no hole there; its end counts as one.
+    fn is_whole(&mut self, file: BorrowedFd<'_>, range: Range<u64>) -> bool {
+        let covers = |whole: &Range<u64>| whole.start <= range.start && range.end <= whole.end;
+        if covers(&self.whole) {
+            return true;
+        }
+        let Ok(stat) = fstat(file) else { return false };
+        let (size, stored) = (stat.st_size.cast_unsigned(), stat.st_blocks.cast_unsigned().saturating_mul(512));
+        if range.end > size {
+            return false;
+        }
+        if stored >= size {
+            self.whole = 0..size;
+            return true;
+        }
+        let from = if self.whole.contains(&range.start) { self.whole.end } else { range.start };
+        let Ok(hole) = seek(file, SeekFrom::Hole(from)) else { return false };
+        self.whole = if from == range.start { from..hole } else { self.whole.start..hole };
+        covers(&self.whole)
     }
-    let opened = FileWindow::new(file, first, bytes);
-    opened.inspect_err(|error| tracing::debug!(%error, "a file is not mapped for transfers")).ok()
+
+    /// The part of a window that a range without holes has of it.
+    fn part(&mut self, file: BorrowedFd<'_>, number: u64, range: Range<u64>) -> Option<WindowPart> {
+        let first = number * WINDOW_BYTES;
+        let wanted = range.start.saturating_sub(first)..(range.end - first).min(WINDOW_BYTES);
+        let wanted = usize::try_from(wanted.start).ok()?..usize::try_from(wanted.end).ok()?;
+        let place = self.open.binary_search_by_key(&number, |(number, _)| *number);
+        let open = place.ok().and_then(|index| self.open.get(index)).map(|(_, window)| window);
+        if let Some(window) = open.filter(|window| window.bytes() >= wanted.end && window.is_whole()) {
+            return Some((Arc::clone(window), wanted));
+        }
+        // From its begin, if that is no hole: to register one fills it.
+        if !self.is_whole(file, first..range.end) {
+            return None;
+        }
+        let bytes = usize::try_from((self.whole.end - first).min(WINDOW_BYTES)).ok()?;
+        let opened = FileWindow::new(file, first, bytes);
+        let window = opened.inspect_err(|error| tracing::debug!(%error, "a file is not mapped for transfers")).ok()?;
+        let window = Arc::new(window);
+        match place {
+            Ok(index) => self.open.get_mut(index)?.1 = Arc::clone(&window),
+            Err(index) => self.open.insert(index, (number, Arc::clone(&window))),
+        }
+        Some((window, wanted))
+    }
 }
 
 #[cfg(test)]
