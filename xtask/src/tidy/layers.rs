@@ -12,6 +12,7 @@ const LEVELS: &[(&str, u8)] = &[
     ("weft-protocol", 0),
     ("weft-sys", 0),
     ("weft-ucx", 1),
+    ("weft-region", 1),
     ("weft-client-core", 2),
     ("weft-metadata", 2),
     ("weft-storage", 2),

@@ -1,0 +1,38 @@
+//! Memory that begins at a block's boundary, as devices want it that are read and written past the page cache.
+
+use crate::BLOCK_BYTES;
+use std::ops::{Deref, DerefMut};
+
+/// Zeros at first.
+pub(crate) struct AlignedBuffer {
+    memory: Vec<u8>,
+    start: usize,
+    bytes: usize,
+}
+
+impl AlignedBuffer {
+    pub fn new(bytes: usize) -> Self {
+        let memory = vec![0u8; bytes + BLOCK_BYTES];
+        let start = memory.as_ptr().align_offset(BLOCK_BYTES);
+        Self { memory, start, bytes }
+    }
+}
+
+/// Whether a device can use this memory as it is.
+pub(crate) fn is_aligned(memory: &[u8]) -> bool {
+    memory.as_ptr().align_offset(BLOCK_BYTES) == 0
+}
+
+impl Deref for AlignedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.memory.get(self.start..self.start + self.bytes).unwrap_or_default()
+    }
+}
+
+impl DerefMut for AlignedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.memory.get_mut(self.start..self.start + self.bytes).unwrap_or_default()
+    }
+}

@@ -1,0 +1,169 @@
+//! Devices that blocks lie on.
+
+use crate::buffer::{AlignedBuffer, is_aligned};
+use crate::error::{Result, at};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstat, open};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Reads and writes whole blocks. What was written is there after a power failure once it was flushed; before that any
+/// part of it may be. Called from many threads.
+pub trait Device: Send + Sync {
+    /// Bytes that it has.
+    fn bytes(&self) -> u64;
+
+    /// Fills `into`. Both the place and the length are multiples of a block.
+    fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `from`, likewise.
+    fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()>;
+
+    /// All that was written before is safe when this returns.
+    fn flush(&self) -> io::Result<()>;
+
+    /// These bytes are of no more use; what is read there afterwards is anything.
+    fn discard(&self, place: u64, bytes: u64) -> io::Result<()>;
+}
+
+/// A block device, or a file that has its blocks. Past the page cache where the file system lets it.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: OwnedFd,
+    bytes: u64,
+    discards: bool,
+    done: Operations,
+}
+
+#[derive(Debug, Default)]
+struct Operations {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    flushes: AtomicU64,
+}
+
+/// What a device was asked for so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OperationCounts {
+    pub reads: u64,
+    pub writes: u64,
+    pub flushes: u64,
+}
+
+impl FileDevice {
+    /// Opens what is there.
+    pub fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let opened = match open(path, flags | OFlags::DIRECT, Mode::empty()) {
+            // Not every file system can.
+            Err(Errno::INVAL) => open(path, flags, Mode::empty()),
+            opened => opened,
+        };
+        let file = opened.map_err(|errno| at("open the device")(errno.into()))?;
+        let stat = fstat(&file).map_err(|errno| at("look at the device")(errno.into()))?;
+        let is_block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+        let bytes = if is_block_device {
+            rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))
+                .map_err(|errno| at("measure the device")(errno.into()))?
+        } else {
+            stat.st_size.cast_unsigned()
+        };
+        // A file keeps what was set aside for it.
+        Ok(Self { file, bytes, discards: is_block_device, done: Operations::default() })
+    }
+
+    /// Makes a file of so many bytes, all of which the file system sets aside, and opens it.
+    pub fn create(path: &Path, bytes: u64) -> Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| at("make the file")(errno.into()))?;
+        fallocate(&file, FallocateFlags::empty(), 0, bytes).map_err(|errno| at("set space aside")(errno.into()))?;
+        drop(file);
+        Self::open(path)
+    }
+
+    /// What it was asked for so far.
+    pub fn operations(&self) -> OperationCounts {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        OperationCounts {
+            reads: count(&self.done.reads),
+            writes: count(&self.done.writes),
+            flushes: count(&self.done.flushes),
+        }
+    }
+}
+
+impl Device for FileDevice {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
+        self.done.reads.fetch_add(1, Ordering::Relaxed);
+        if is_aligned(into) {
+            return read_all(&self.file, place, into);
+        }
+        let mut buffer = AlignedBuffer::new(into.len());
+        read_all(&self.file, place, &mut buffer)?;
+        into.copy_from_slice(&buffer);
+        Ok(())
+    }
+
+    fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
+        self.done.writes.fetch_add(1, Ordering::Relaxed);
+        if is_aligned(from) {
+            return write_all(&self.file, place, from);
+        }
+        let mut buffer = AlignedBuffer::new(from.len());
+        buffer.copy_from_slice(from);
+        write_all(&self.file, place, &buffer)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.done.flushes.fetch_add(1, Ordering::Relaxed);
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+
+    fn discard(&self, place: u64, bytes: u64) -> io::Result<()> {
+        if !self.discards {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.file, flags, place, bytes) {
+            // A hint: nothing depends on it.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+}
+
+fn read_all(file: &OwnedFd, mut place: u64, mut into: &mut [u8]) -> io::Result<()> {
+    while !into.is_empty() {
+        match rustix::io::pread(file, &mut *into, place) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                place += count as u64;
+                into = into.get_mut(count..).unwrap_or_default();
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn write_all(file: &OwnedFd, mut place: u64, mut from: &[u8]) -> io::Result<()> {
+    while !from.is_empty() {
+        match rustix::io::pwrite(file, from, place) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                place += count as u64;
+                from = from.get(count..).unwrap_or_default();
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! What can go wrong.
+
+use std::io;
+
+/// Why something could not be done. What was there before is there still.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device refused.
+    #[error("{what}: {source}")]
+    Device { what: &'static str, source: io::Error },
+    /// No block is free.
+    #[error("no space left on the device")]
+    NoSpace,
+    /// What maps blocks has no room for more pieces.
+    #[error("the map is full: the data are in too many pieces for this store")]
+    MapFull,
+    /// The device is too small for a store.
+    #[error("{0} bytes are too few for a store: at least {1} are needed")]
+    TooSmall(u64, u64),
+    /// A region size, or another setting, that cannot be.
+    #[error("{0}")]
+    Setting(String),
+    /// There is no store on the device.
+    #[error("there is no region store: {0}")]
+    NoStore(String),
+    /// There is something else on the device.
+    #[error("the device is not empty ({0}): say that it may be overwritten, if it may")]
+    NotEmpty(&'static str),
+    /// What is on the device contradicts itself.
+    #[error("damaged: {0}")]
+    Damaged(String),
+    /// An address that no object has.
+    #[error("beyond the end of what an object can hold")]
+    Beyond,
+    /// One update with more pieces than a record holds.
+    #[error("too many pieces for one update")]
+    TooManyPieces,
+    /// No such object.
+    #[error("no such object")]
+    NoObject,
+}
+
+/// Result of a call in this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Says which call on the device failed.
+pub(crate) fn at(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| {
+        if source.kind() == io::ErrorKind::StorageFull { Error::NoSpace } else { Error::Device { what, source } }
+    }
+}

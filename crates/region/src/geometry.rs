@@ -1,0 +1,234 @@
+//! The super block: where everything else is.
+
+use crate::device::Device;
+use crate::error::{Error, Result, at};
+use crate::{BLOCK, BLOCK_BYTES};
+
+const MAGIC: &[u8; 8] = b"WEFTREGS";
+const VERSION: u32 = 1;
+/// Bytes that the checksum is of.
+const CHECKED: usize = 512;
+/// Where its copies are, blocks.
+const COPIES: [u64; 2] = [0, 1];
+/// Before this block nothing but super blocks.
+const LOG_START: u64 = 16;
+const LOG_BLOCKS: std::ops::RangeInclusive<u64> = 256..=16384;
+/// A map of so many blocks is enough where each data block is mapped by itself: an entry is 20 bytes, a tree's pages
+/// are half full, and what changes is written beside what was there.
+const DATA_BLOCKS_PER_MAP_BLOCK: u64 = 48;
+const MAP_BLOCKS_MIN: u64 = 1024;
+/// The least that makes sense.
+const BLOCKS_MIN: u64 = 4096;
+
+/// How a store is to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Format {
+    /// Bytes of a region are 2 to the power of this, 16 to 48.
+    pub region_shift: u8,
+    /// Whatever is on the device may be overwritten.
+    pub overwrite: bool,
+}
+
+impl Default for Format {
+    /// Regions of 64 GiB; only on an empty device.
+    fn default() -> Self {
+        Self { region_shift: 36, overwrite: false }
+    }
+}
+
+/// What the super block says. See docs/formats/region-store.md.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Geometry {
+    pub identity: [u8; 16],
+    pub generation: u64,
+    pub blocks: u64,
+    pub log_start: u64,
+    pub log_blocks: u64,
+    pub map_start: u64,
+    pub map_blocks: u64,
+    pub data_start: u64,
+    pub region_shift: u8,
+}
+
+impl Geometry {
+    /// Cuts a device of so many bytes into parts.
+    pub fn of(bytes: u64, identity: [u8; 16], region_shift: u8) -> Result<Self> {
+        if !(16..=48).contains(&region_shift) {
+            let text = format!("regions of 2^{region_shift} bytes: 2^16 to 2^48 are possible");
+            return Err(Error::Setting(text));
+        }
+        let blocks = bytes / BLOCK;
+        if blocks < BLOCKS_MIN {
+            return Err(Error::TooSmall(bytes, BLOCKS_MIN * BLOCK));
+        }
+        let log_blocks = (blocks / 256).clamp(*LOG_BLOCKS.start(), *LOG_BLOCKS.end());
+        let map_start = LOG_START + log_blocks;
+        let map_blocks = (blocks / DATA_BLOCKS_PER_MAP_BLOCK).max(MAP_BLOCKS_MIN);
+        let data_start = map_start + map_blocks;
+        let (generation, log_start) = (1, LOG_START);
+        Ok(Self {
+            identity,
+            generation,
+            blocks,
+            log_start,
+            log_blocks,
+            map_start,
+            map_blocks,
+            data_start,
+            region_shift,
+        })
+    }
+
+    /// Blocks for data.
+    pub fn data_blocks(&self) -> u64 {
+        self.blocks - self.data_start
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut block = Vec::with_capacity(BLOCK_BYTES);
+        block.extend_from_slice(MAGIC);
+        block.extend_from_slice(&VERSION.to_le_bytes());
+        block.extend_from_slice(&[0; 4]);
+        block.extend_from_slice(&self.identity);
+        let places = [self.log_start, self.log_blocks, self.map_start, self.map_blocks, self.data_start];
+        for number in [self.generation, self.blocks].into_iter().chain(places) {
+            block.extend_from_slice(&number.to_le_bytes());
+        }
+        block.push(self.region_shift);
+        block.resize(BLOCK_BYTES, 0);
+        let checksum = crc32c::crc32c(block.get(..CHECKED).unwrap_or_default());
+        if let Some(field) = block.get_mut(12..16) {
+            field.copy_from_slice(&checksum.to_le_bytes());
+        }
+        block
+    }
+
+    fn decode(block: &[u8]) -> Result<Self> {
+        let mut block = block.get(..CHECKED).unwrap_or_default().to_vec();
+        let no_store = |text: &str| Error::NoStore(text.to_owned());
+        if block.get(..8) != Some(MAGIC) {
+            return Err(no_store("the first blocks are of something else"));
+        }
+        let number = |block: &[u8], at: usize| {
+            let bytes = block.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            bytes.map(u64::from_le_bytes).ok_or_else(|| no_store("the super block is too short"))
+        };
+        let version_and_checksum = number(&block, 8)?;
+        let (version, checksum) = (version_and_checksum & 0xffff_ffff, version_and_checksum >> 32);
+        if version != u64::from(VERSION) {
+            return Err(Error::NoStore(format!("it has version {version}, and this program knows {VERSION}")));
+        }
+        if let Some(field) = block.get_mut(12..16) {
+            field.fill(0);
+        }
+        if u64::from(crc32c::crc32c(&block)) != checksum {
+            return Err(Error::Damaged("the checksum of a super block".to_owned()));
+        }
+        let identity = block.get(16..32).and_then(|bytes| bytes.try_into().ok());
+        let geometry = Self {
+            identity: identity.ok_or_else(|| no_store("the super block is too short"))?,
+            generation: number(&block, 32)?,
+            blocks: number(&block, 40)?,
+            log_start: number(&block, 48)?,
+            log_blocks: number(&block, 56)?,
+            map_start: number(&block, 64)?,
+            map_blocks: number(&block, 72)?,
+            data_start: number(&block, 80)?,
+            region_shift: block.get(88).copied().unwrap_or(0),
+        };
+        let ends = [
+            (COPIES[1] + 1, geometry.log_start),
+            (geometry.log_start.saturating_add(geometry.log_blocks), geometry.map_start),
+            (geometry.map_start.saturating_add(geometry.map_blocks), geometry.data_start),
+            (geometry.data_start.saturating_add(1), geometry.blocks),
+            (*LOG_BLOCKS.start(), geometry.log_blocks),
+            (2, geometry.map_blocks),
+        ];
+        let fits = ends.iter().all(|(end, start)| end <= start) && (16..=48).contains(&geometry.region_shift);
+        if fits { Ok(geometry) } else { Err(Error::Damaged("the places in the super block".to_owned())) }
+    }
+
+    /// Writes both copies, one after the other.
+    pub fn write(&self, device: &dyn Device) -> Result<()> {
+        let block = self.encode();
+        for copy in COPIES {
+            device.write_at(copy * BLOCK, &block).map_err(at("write a super block"))?;
+            device.flush().map_err(at("flush a super block"))?;
+        }
+        Ok(())
+    }
+
+    /// The copy that counts.
+    pub fn read(device: &dyn Device) -> Result<Self> {
+        if device.bytes() < BLOCKS_MIN * BLOCK {
+            return Err(Error::NoStore(format!("{} bytes are too few for one", device.bytes())));
+        }
+        let read = |copy: u64| {
+            let mut block = vec![0; BLOCK_BYTES];
+            device.read_at(copy * BLOCK, &mut block).map_err(at("read a super block"))?;
+            Self::decode(&block)
+        };
+        let [first, second] = COPIES.map(read);
+        let geometry = match (first, second) {
+            (Ok(first), Ok(second)) => Ok(if second.generation > first.generation { second } else { first }),
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+            (Err(error), Err(_)) => Err(error),
+        }?;
+        if geometry.blocks * BLOCK > device.bytes() {
+            let text = format!("the device has {} bytes, and had {}", device.bytes(), geometry.blocks * BLOCK);
+            return Err(Error::Damaged(text));
+        }
+        Ok(geometry)
+    }
+}
+
+/// What a device begins with, if it carries something that people would miss.
+pub(crate) fn what_is_there(device: &dyn Device) -> Result<Option<&'static str>> {
+    let mut start = vec![0; 32 * BLOCK_BYTES];
+    let length = usize::try_from(device.bytes()).unwrap_or(usize::MAX).min(start.len()) / BLOCK_BYTES * BLOCK_BYTES;
+    let start = start.get_mut(..length).unwrap_or_default();
+    device.read_at(0, start).map_err(at("look at the device"))?;
+    let has = |place: usize, bytes: &[u8]| start.get(place..place + bytes.len()) == Some(bytes);
+    let known: &[(&str, usize, &[u8])] = &[
+        ("a region store", 0, MAGIC),
+        ("XFS", 0, b"XFSB"),
+        ("ext2, ext3 or ext4", 1080, &[0x53, 0xef]),
+        ("Btrfs", 65_600, b"_BHRfS_M"),
+        ("a partition table", 510, &[0x55, 0xaa]),
+        ("LVM", 536, b"LVM2 001"),
+        ("LUKS", 0, b"LUKS\xba\xbe"),
+        ("swap", 4086, b"SWAPSPACE2"),
+        ("a ZFS or RAID label", 4096, &[0xfc, 0x4e, 0x2b, 0xa9]),
+    ];
+    let found = known.iter().find(|(_, place, bytes)| has(*place, bytes)).map(|(name, ..)| *name);
+    let is_empty = start.iter().all(|byte| *byte == 0);
+    Ok(found.or(if is_empty { None } else { Some("something unknown") }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other_and_leave_most_to_data() {
+        for gib in [1u64, 100, 4000] {
+            let geometry = Geometry::of(gib << 30, [7; 16], 36).unwrap();
+            assert!(geometry.data_blocks() * 100 > geometry.blocks * 97, "{geometry:?}");
+            assert_eq!(Geometry::decode(&geometry.encode()).unwrap(), geometry);
+        }
+        assert!(matches!(Geometry::of(1 << 20, [7; 16], 36), Err(Error::TooSmall(..))));
+        assert!(matches!(Geometry::of(1 << 40, [7; 16], 49), Err(Error::Setting(_))));
+    }
+
+    #[test]
+    fn no_bit_of_a_super_block_can_be_wrong_unseen() {
+        let geometry = Geometry::of(1 << 30, [7; 16], 36).unwrap();
+        let block = geometry.encode();
+        for bit in 0..CHECKED * 8 {
+            let mut wrong = block.clone();
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            assert!(Geometry::decode(&wrong).is_err(), "bit {bit}");
+        }
+        assert!(Geometry::decode(&[]).is_err());
+    }
+}

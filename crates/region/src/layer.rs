@@ -1,0 +1,689 @@
+//! The virtual storage layer: a sparse 64-bit address space over a device.
+//!
+//! Costs, per call (`k` pieces that lie apart on the device):
+//!
+//! | call | device writes | device reads | flushes |
+//! | --- | --- | --- | --- |
+//! | read | | `k` | |
+//! | write over what is mapped, whole blocks | `k` | | |
+//! | first write | `k` | | |
+//! | first write or last block written in part | `k` | 1 for each block that was there | |
+//! | sync | 1 for each record of what was mapped since the last one | | 1, with a record 2 |
+//!
+//! Threads that sync at the same time share records and flushes: one does it for all.
+//!
+//! Locks, in this order: `stripes` (who writes where somebody maps), `gate` (I/O on blocks that were looked up, so that
+//! none is given to somebody else meanwhile), `state`.
+//!
+//! A block that is not mapped any more is free when the record that says so is durable, and nobody has the gate who
+//! came before that.
+
+use crate::base::Base;
+use crate::buffer::AlignedBuffer;
+use crate::device::Device;
+use crate::error::{Error, Result, at};
+use crate::geometry::{Format, Geometry, what_is_there};
+use crate::log::Log;
+use crate::overlay::{Overlay, Piece};
+use crate::record::{ENTRIES_MAX, Entry, RECORD_BLOCKS_MAX};
+use crate::space::Space;
+use crate::{BLOCK, BLOCK_BYTES, lock};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Virtual blocks of a stripe, as a power of two: what is written to one by parts of blocks goes one after the other.
+const STRIPE_SHIFT: u32 = 14;
+const STRIPES: usize = 64;
+/// Changes that wait for a sync: beyond that one is made, so that their memory is bounded.
+const PENDING_MAX: usize = 64 << 10;
+/// Blocks that one device call writes where some are new.
+const CHUNK_BLOCKS: u64 = 256;
+
+/// Space on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Bytes for data.
+    pub total: u64,
+    /// Of them, not mapped.
+    pub free: u64,
+}
+
+/// See the module. Shared by threads.
+pub struct Layer {
+    device: Arc<dyn Device>,
+    geometry: Geometry,
+    base: Base,
+    stripes: Vec<RwLock<()>>,
+    gate: RwLock<()>,
+    state: RwLock<State>,
+    turn: Mutex<Turn>,
+    /// Signalled when a sync has ended.
+    ended: Condvar,
+}
+
+struct State {
+    /// Changes since the last checkpoint, and those that are being brought to the map.
+    active: Overlay,
+    frozen: Option<Arc<Overlay>>,
+    space: Space,
+    /// Changes that no record has, those that belong together in one.
+    pending: Vec<Vec<Entry>>,
+    /// Blocks that they free.
+    freed: Vec<(u64, u64)>,
+    log: Log,
+}
+
+/// Who syncs, and what for.
+#[derive(Default)]
+struct Turn {
+    /// Counts what was asked to be synced, and how much of it has been.
+    asked: u64,
+    done: u64,
+    is_taken: bool,
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Layer {
+    /// Makes an empty store on a device.
+    pub fn format(device: Arc<dyn Device>, format: Format) -> Result<Self> {
+        if !format.overwrite
+            && let Some(found) = what_is_there(&*device)?
+        {
+            return Err(Error::NotEmpty(found));
+        }
+        let mut identity = [0; 16];
+        getrandom::fill(&mut identity).map_err(|error| Error::Setting(format!("no random bytes: {error}")))?;
+        let geometry = Geometry::of(device.bytes(), identity, format.region_shift)?;
+        // The super block last: before it there is no store.
+        let zeros = AlignedBuffer::new(BLOCK_BYTES * 2);
+        device.write_at(0, &zeros).map_err(at("clear the super blocks"))?;
+        device.flush().map_err(at("clear the super blocks"))?;
+        let base = Base::create(Arc::clone(&device), &geometry)?;
+        geometry.write(&*device)?;
+        Self::with(device, geometry, base)
+    }
+
+    /// Opens the store on a device: it is as the last sync left it, or later.
+    pub fn open(device: Arc<dyn Device>) -> Result<Self> {
+        let geometry = Geometry::read(&*device)?;
+        let base = Base::open(Arc::clone(&device), &geometry)?;
+        Self::with(device, geometry, base)
+    }
+
+    fn with(device: Arc<dyn Device>, geometry: Geometry, base: Base) -> Result<Self> {
+        let applied = base.applied()?;
+        let mut space = Space::new(geometry.data_blocks());
+        base.load_space(&mut space)?;
+        let log = Log::new(&geometry, applied);
+        let (active, frozen, pending, freed) = (Overlay::default(), None, Vec::new(), Vec::new());
+        let state = State { active, frozen, space, pending, freed, log };
+        let layer = Self {
+            device,
+            geometry,
+            base,
+            stripes: (0..STRIPES).map(|_| RwLock::default()).collect(),
+            gate: RwLock::default(),
+            state: RwLock::new(state),
+            turn: Mutex::default(),
+            ended: Condvar::new(),
+        };
+        layer.replay()?;
+        Ok(layer)
+    }
+
+    /// Does what the log's records say.
+    fn replay(&self) -> Result<()> {
+        let mut state = write(&self.state);
+        while let Some(record) = state.log.next(&*self.device)? {
+            for entry in record.entries {
+                let new = piece_of(entry);
+                let is_inside = new.block.is_none_or(|block| state.space.has(block, new.count));
+                if !is_inside || new.first.checked_add(new.count).is_none() {
+                    return Err(Error::Damaged(format!("record {} maps what is not there", record.sequence)));
+                }
+                for old in self.mapped(&state, new.first..new.end())? {
+                    if let Some(block) = old.block {
+                        state.space.restore(block, old.count, false);
+                    }
+                }
+                if let Some(block) = new.block {
+                    state.space.restore(block, new.count, true);
+                }
+                state.active.set(new);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of a region, as a power of two.
+    pub(crate) fn region_shift(&self) -> u8 {
+        self.geometry.region_shift
+    }
+
+    /// Space on the device.
+    pub fn usage(&self) -> Usage {
+        Usage { total: self.geometry.data_blocks() * BLOCK, free: read(&self.state).space.free() * BLOCK }
+    }
+
+    /// Whether the block of this address is mapped.
+    pub fn is_mapped(&self, address: u64) -> Result<bool> {
+        let block = address / BLOCK;
+        Ok(!self.mapped(&read(&self.state), block..block + 1)?.is_empty())
+    }
+
+    /// The mapped parts of a range of bytes, cut to it, in order: what a copy of it needs.
+    pub fn mapped_ranges(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for piece in self.mapped(&read(&self.state), blocks)? {
+            let (start, end) = ((piece.first * BLOCK).max(range.start), (piece.end() * BLOCK).min(range.end));
+            match ranges.last_mut().filter(|last| last.end == start) {
+                Some(last) => last.end = end,
+                None => ranges.push(start..end),
+            }
+        }
+        Ok(ranges)
+    }
+
+    /// Fills `into` with the bytes from an address on: zeros where nothing is mapped.
+    pub fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
+        let blocks = blocks_of(address, into.len())?;
+        let _gate = read(&self.gate);
+        let pieces = self.mapped(&read(&self.state), blocks)?;
+        let mut done = address;
+        let end = address + into.len() as u64;
+        let mut rest = into;
+        for piece in pieces {
+            let (start, stop) = ((piece.first * BLOCK).max(done), (piece.end() * BLOCK).min(end));
+            let (hole, behind) = split(rest, start - done);
+            hole.fill(0);
+            let (bytes, behind) = split(behind, stop - start);
+            let place = self.place(piece) + (start - piece.first * BLOCK);
+            self.read_bytes(place, bytes)?;
+            (done, rest) = (stop, behind);
+        }
+        rest.fill(0);
+        Ok(())
+    }
+
+    /// Reads from any place of the device.
+    fn read_bytes(&self, place: u64, into: &mut [u8]) -> Result<()> {
+        let is_whole = place.is_multiple_of(BLOCK) && into.len().is_multiple_of(BLOCK_BYTES);
+        if is_whole {
+            return self.device.read_at(place, into).map_err(at("read the device"));
+        }
+        let first = place / BLOCK * BLOCK;
+        let end = (place + into.len() as u64).next_multiple_of(BLOCK);
+        let mut blocks = AlignedBuffer::new(usize::try_from(end - first).unwrap_or(usize::MAX));
+        self.device.read_at(first, &mut blocks).map_err(at("read the device"))?;
+        let from = usize::try_from(place - first).unwrap_or(usize::MAX);
+        into.copy_from_slice(blocks.get(from..from + into.len()).unwrap_or_default());
+        Ok(())
+    }
+
+    /// Writes bytes from an address on: over what is mapped, else to new blocks. What is not synced may be lost in a
+    /// crash, in any part.
+    pub fn write(&self, address: u64, from: &[u8]) -> Result<()> {
+        let blocks = blocks_of(address, from.len())?;
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        if address.is_multiple_of(BLOCK) && from.len().is_multiple_of(BLOCK_BYTES) && self.overwrite(&blocks, from)? {
+            return Ok(());
+        }
+        self.with_room(|| self.write_parts(&[(address, from)], false))
+    }
+
+    /// Writes several ranges, none of which overlap: after a crash all of them are there, or none.
+    pub fn write_atomic(&self, parts: &[(u64, &[u8])]) -> Result<()> {
+        let mut blocks: Vec<_> = parts.iter().map(|(at, from)| blocks_of(*at, from.len())).collect::<Result<_>>()?;
+        blocks.sort_unstable_by_key(|blocks| blocks.start);
+        if blocks.windows(2).any(|pair| matches!(pair, [one, next] if next.start < one.end)) {
+            return Err(Error::Setting("two parts of one update in the same block".to_owned()));
+        }
+        self.with_room(|| self.write_parts(parts, true))
+    }
+
+    /// Takes whole blocks away: they read zeros, and their space is free after the next sync. Bytes of blocks that the
+    /// range has a part of are zeros, too, and their blocks stay.
+    pub fn trim(&self, range: Range<u64>) -> Result<()> {
+        let inner = range.start.div_ceil(BLOCK)..range.end / BLOCK;
+        let edges = if inner.start >= inner.end {
+            vec![range]
+        } else {
+            vec![range.start..inner.start * BLOCK, inner.end * BLOCK..range.end]
+        };
+        for edge in edges.into_iter().filter(|edge| edge.start < edge.end) {
+            for mapped in self.mapped_ranges(edge)? {
+                let bytes = usize::try_from(mapped.end - mapped.start).unwrap_or(usize::MAX);
+                self.write(mapped.start, &vec![0; bytes])?;
+            }
+        }
+        if inner.start < inner.end {
+            self.unmap(inner)?;
+        }
+        Ok(())
+    }
+
+    fn unmap(&self, blocks: Range<u64>) -> Result<()> {
+        let _stripes = self.stripes(std::slice::from_ref(&blocks));
+        let mut state = write(&self.state);
+        let old = self.mapped(&state, blocks)?;
+        let entry = |piece: &Piece| {
+            let count = u32::try_from(piece.count).map_err(|_| Error::TooManyPieces)?;
+            Ok(Entry::Unmap { first: piece.first, count })
+        };
+        let entries: Vec<Entry> = old.iter().map(entry).collect::<Result<_>>()?;
+        for some in entries.chunks(ENTRIES_MAX) {
+            self.change(&mut state, some.to_vec())?;
+        }
+        Ok(())
+    }
+
+    /// Writes over blocks that are all mapped. `false`: some are not, and nothing was done.
+    fn overwrite(&self, blocks: &Range<u64>, from: &[u8]) -> Result<bool> {
+        let indexes = stripe_indexes(std::slice::from_ref(blocks));
+        let _stripes: Vec<_> = indexes.iter().filter_map(|index| self.stripes.get(*index)).map(read).collect();
+        let _gate = read(&self.gate);
+        let pieces = self.mapped(&read(&self.state), blocks.clone())?;
+        if pieces.iter().map(|piece| piece.count).sum::<u64>() != blocks.end - blocks.start {
+            return Ok(false);
+        }
+        let mut rest = from;
+        for piece in pieces {
+            let (bytes, behind) = rest.split_at(length_of(piece.count).min(rest.len()));
+            self.device.write_at(self.place(piece), bytes).map_err(at("write the device"))?;
+            rest = behind;
+        }
+        Ok(true)
+    }
+
+    /// Does it again after a sync, if space that was freed may be what it needs.
+    fn with_room(&self, mut work: impl FnMut() -> Result<()>) -> Result<()> {
+        match work() {
+            Err(Error::NoSpace) if !read(&self.state).freed.is_empty() => {
+                self.sync()?;
+                work()?;
+            }
+            done => done?,
+        }
+        if read(&self.state).pending.len() >= PENDING_MAX { self.sync() } else { Ok(()) }
+    }
+
+    /// Writes ranges of bytes. `anew`: to new blocks also where some are mapped, in one change.
+    fn write_parts(&self, parts: &[(u64, &[u8])], anew: bool) -> Result<()> {
+        let ranges: Vec<Range<u64>> =
+            parts.iter().map(|(address, from)| blocks_of(*address, from.len())).collect::<Result<_>>()?;
+        let _stripes = self.stripes(&ranges);
+        let mut taken = Taken { layer: self, extents: Vec::new() };
+        let mut entries = Vec::new();
+        {
+            let _gate = read(&self.gate);
+            for ((address, from), blocks) in parts.iter().zip(&ranges) {
+                self.write_range(*address, from, blocks, anew, &mut taken, &mut entries)?;
+            }
+        }
+        if entries.len() > ENTRIES_MAX {
+            return Err(Error::TooManyPieces);
+        }
+        if !entries.is_empty() {
+            self.change(&mut write(&self.state), entries)?;
+        }
+        taken.extents.clear();
+        Ok(())
+    }
+
+    fn write_range(
+        &self,
+        address: u64,
+        from: &[u8],
+        blocks: &Range<u64>,
+        anew: bool,
+        taken: &mut Taken<'_>,
+        entries: &mut Vec<Entry>,
+    ) -> Result<()> {
+        let mapped = self.mapped(&read(&self.state), blocks.clone())?;
+        for old in with_holes(&mapped, blocks) {
+            let mut first = old.first;
+            while first < old.end() {
+                let (place, count) = match old.block.filter(|_| !anew) {
+                    Some(block) => (block + (first - old.first), (old.end() - first).min(CHUNK_BLOCKS)),
+                    None => {
+                        let (block, count) = taken.take((old.end() - first).min(CHUNK_BLOCKS))?;
+                        let count32 = u32::try_from(count).unwrap_or(u32::MAX);
+                        push_map(entries, Entry::Map { first, block, count: count32 });
+                        (block, count)
+                    }
+                };
+                let before = old.block.map(|block| block + (first - old.first));
+                self.write_blocks(Piece { first, count, block: Some(place) }, before, (address, from))?;
+                first += count;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what some blocks have of a range of bytes; the rest of them is as it was `before` (where they lay), or
+    /// zeros.
+    fn write_blocks(&self, piece: Piece, before: Option<u64>, (address, from): (u64, &[u8])) -> Result<()> {
+        let (start, end) = (piece.first * BLOCK, piece.end() * BLOCK);
+        let (used_start, used_end) = (start.max(address), end.min(address + from.len() as u64));
+        let of_from = |at: u64| usize::try_from(at - address).unwrap_or(usize::MAX);
+        let bytes = from.get(of_from(used_start)..of_from(used_end)).unwrap_or_default();
+        if (used_start, used_end) == (start, end) {
+            return self.device.write_at(self.place(piece), bytes).map_err(at("write the device"));
+        }
+        let mut buffer = AlignedBuffer::new(length_of(piece.count));
+        if let Some(block) = before {
+            // Only the blocks at the ends are there in part.
+            let last = piece.count - 1;
+            let is_part = [used_start > start, used_end < end];
+            for offset in [(is_part[0], 0), (is_part[1], last)].into_iter().filter(|(part, _)| *part).map(|(_, at)| at)
+            {
+                let old = Piece { first: piece.first + offset, count: 1, block: Some(block + offset) };
+                let at_byte = length_of(offset);
+                let place = buffer.get_mut(at_byte..at_byte + BLOCK_BYTES).unwrap_or_default();
+                self.device.read_at(self.place(old), place).map_err(at("read the device"))?;
+            }
+        }
+        let at_byte = usize::try_from(used_start - start).unwrap_or(usize::MAX);
+        if let Some(place) = buffer.get_mut(at_byte..at_byte + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+        self.device.write_at(self.place(piece), &buffer).map_err(at("write the device"))
+    }
+
+    /// All that was written before is safe when this returns.
+    pub fn sync(&self) -> Result<()> {
+        self.sync_by(Self::sync_now)
+    }
+
+    fn sync_by(&self, work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+        let mut turn = lock(&self.turn);
+        turn.asked += 1;
+        let mine = turn.asked;
+        while turn.is_taken {
+            turn = self.ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
+            if turn.done >= mine {
+                return Ok(());
+            }
+        }
+        turn.is_taken = true;
+        let all = turn.asked;
+        drop(turn);
+        let result = work(self);
+        let mut turn = lock(&self.turn);
+        turn.is_taken = false;
+        if result.is_ok() {
+            turn.done = all;
+        }
+        drop(turn);
+        self.ended.notify_all();
+        result
+    }
+
+    fn sync_now(&self) -> Result<()> {
+        let (records, freed) = {
+            let mut state = write(&self.state);
+            let records = grouped(&state.pending);
+            if records.len() as u64 * RECORD_BLOCKS_MAX > state.log.room() {
+                (None, Vec::new())
+            } else {
+                (Some((records, std::mem::take(&mut state.pending))), std::mem::take(&mut state.freed))
+            }
+        };
+        let Some((records, pending)) = records else { return self.checkpoint() };
+        if let Err(error) = self.record(records) {
+            let mut state = write(&self.state);
+            let later = std::mem::replace(&mut state.pending, pending);
+            state.pending.extend(later);
+            let later = std::mem::replace(&mut state.freed, freed);
+            state.freed.extend(later);
+            return Err(error);
+        }
+        self.give_back(freed)?;
+        if read(&self.state).log.is_half_full() {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Flushes data, and writes and flushes the records of changes. After an error some may be there already: to have
+    /// them twice changes nothing, as long as all come again.
+    fn record(&self, records: Vec<Vec<Entry>>) -> Result<()> {
+        self.device.flush().map_err(at("flush the device"))?;
+        if records.is_empty() {
+            return Ok(());
+        }
+        for entries in records {
+            write(&self.state).log.append(&*self.device, entries)?;
+        }
+        self.device.flush().map_err(at("flush the log"))
+    }
+
+    /// Frees blocks whose record is durable, when nobody uses them any more.
+    fn give_back(&self, freed: Vec<(u64, u64)>) -> Result<()> {
+        if freed.is_empty() {
+            return Ok(());
+        }
+        drop(write(&self.gate));
+        for &(block, count) in &freed {
+            let place = (self.geometry.data_start + block) * BLOCK;
+            self.device.discard(place, count * BLOCK).map_err(at("discard"))?;
+        }
+        let mut state = write(&self.state);
+        for (block, count) in freed {
+            state.space.give_back(block, count);
+        }
+        Ok(())
+    }
+
+    /// Brings all changes to the map, also those that no record has: then the log is free.
+    fn checkpoint(&self) -> Result<()> {
+        let (frozen, groups, applied, pending, freed) = {
+            let mut state = write(&self.state);
+            let frozen = Arc::new(std::mem::take(&mut state.active));
+            state.frozen = Some(Arc::clone(&frozen));
+            let (pending, freed) = (std::mem::take(&mut state.pending), std::mem::take(&mut state.freed));
+            (frozen, state.space.take_changed(), state.log.head(), pending, freed)
+        };
+        // What the map has is durable, so its data have to be.
+        let flushed = self.device.flush().map_err(at("flush the device"));
+        let done = flushed.and_then(|()| self.base.checkpoint(&frozen, &groups, applied));
+        let mut state = write(&self.state);
+        state.frozen = None;
+        if let Err(error) = done {
+            let later = std::mem::replace(&mut state.active, (*frozen).clone());
+            later.pieces().for_each(|piece| state.active.set(piece));
+            let later = std::mem::replace(&mut state.pending, pending);
+            state.pending.extend(later);
+            let later = std::mem::replace(&mut state.freed, freed);
+            state.freed.extend(later);
+            groups.iter().for_each(|(group, _)| state.space.note_group(*group));
+            return Err(error);
+        }
+        state.log.release(applied);
+        drop(state);
+        self.give_back(freed)
+    }
+
+    /// Syncs, and brings the log to the map: opening is then as fast as it can be.
+    pub fn close(&self) -> Result<()> {
+        self.sync_by(Self::checkpoint)
+    }
+
+    /// Changes the mapping: takes note of what is to be logged, and of what is free after that.
+    fn change(&self, state: &mut State, entries: Vec<Entry>) -> Result<()> {
+        let mut freed = Vec::new();
+        for entry in &entries {
+            let new = piece_of(*entry);
+            freed.extend(self.mapped(state, new.first..new.end())?);
+        }
+        for entry in &entries {
+            let new = piece_of(*entry);
+            if let Some(block) = new.block {
+                state.space.settle(block, new.count);
+            }
+            state.active.set(new);
+        }
+        for old in freed {
+            if let Some(block) = old.block {
+                state.space.unsettle(block, old.count);
+                state.freed.push((block, old.count));
+            }
+        }
+        state.pending.push(entries);
+        Ok(())
+    }
+
+    /// What is mapped in a range, cut to it, in order.
+    fn mapped(&self, state: &State, range: Range<u64>) -> Result<Vec<Piece>> {
+        let mut unknown = vec![range];
+        let mut found = Vec::new();
+        let overlays = [Some(&state.active), state.frozen.as_deref()];
+        for overlay in overlays.into_iter().flatten() {
+            let mut left = Vec::new();
+            for range in unknown {
+                let mut next = range.start;
+                for piece in overlay.within(range.clone()) {
+                    if next < piece.first {
+                        left.push(next..piece.first);
+                    }
+                    next = piece.end();
+                    found.push(piece);
+                }
+                if next < range.end {
+                    left.push(next..range.end);
+                }
+            }
+            unknown = left;
+        }
+        for range in unknown {
+            found.extend(self.base.within(&range)?);
+        }
+        found.retain(|piece| piece.block.is_some());
+        found.sort_unstable_by_key(|piece| piece.first);
+        Ok(found)
+    }
+
+    /// Where a mapped piece lies on the device.
+    fn place(&self, piece: Piece) -> u64 {
+        (self.geometry.data_start + piece.block.unwrap_or(0)) * BLOCK
+    }
+
+    fn stripes(&self, ranges: &[Range<u64>]) -> Vec<RwLockWriteGuard<'_, ()>> {
+        stripe_indexes(ranges).iter().filter_map(|index| self.stripes.get(*index)).map(write).collect()
+    }
+}
+
+/// Blocks that were taken for a write; what is left of them goes back when it fails.
+struct Taken<'a> {
+    layer: &'a Layer,
+    extents: Vec<(u64, u64)>,
+}
+
+impl Taken<'_> {
+    fn take(&mut self, wanted: u64) -> Result<(u64, u64)> {
+        let taken = write(&self.layer.state).space.take(wanted).ok_or(Error::NoSpace)?;
+        self.extents.push(taken);
+        Ok(taken)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if !self.extents.is_empty() {
+            let mut state = write(&self.layer.state);
+            self.extents.iter().for_each(|(block, count)| state.space.give_back(*block, *count));
+        }
+    }
+}
+
+fn piece_of(entry: Entry) -> Piece {
+    match entry {
+        Entry::Map { first, block, count } => Piece { first, count: u64::from(count), block: Some(block) },
+        Entry::Unmap { first, count } => Piece { first, count: u64::from(count), block: None },
+    }
+}
+
+/// Adds an entry, as one with the last if it goes on from there.
+fn push_map(entries: &mut Vec<Entry>, new: Entry) {
+    if let (Some(Entry::Map { first, block, count }), Entry::Map { first: next, block: place, count: more }) =
+        (entries.last_mut(), new)
+        && *first + u64::from(*count) == next
+        && *block + u64::from(*count) == place
+        && let Some(sum) = count.checked_add(more)
+    {
+        *count = sum;
+    } else {
+        entries.push(new);
+    }
+}
+
+/// Changes put together to records, none of them over two.
+fn grouped(pending: &[Vec<Entry>]) -> Vec<Vec<Entry>> {
+    let mut records: Vec<Vec<Entry>> = Vec::new();
+    for entries in pending {
+        match records.last_mut().filter(|record| record.len() + entries.len() <= ENTRIES_MAX) {
+            Some(record) => record.extend(entries),
+            None => records.push(entries.clone()),
+        }
+    }
+    records
+}
+
+/// The pieces of a range with the holes between them.
+fn with_holes(mapped: &[Piece], range: &Range<u64>) -> Vec<Piece> {
+    let (mut all, mut next) = (Vec::new(), range.start);
+    for piece in mapped {
+        if next < piece.first {
+            all.push(Piece { first: next, count: piece.first - next, block: None });
+        }
+        all.push(*piece);
+        next = piece.end();
+    }
+    if next < range.end {
+        all.push(Piece { first: next, count: range.end - next, block: None });
+    }
+    all
+}
+
+/// The virtual blocks that so many bytes lie in.
+fn blocks_of(address: u64, bytes: usize) -> Result<Range<u64>> {
+    let end = address.checked_add(bytes as u64).ok_or(Error::Beyond)?;
+    let range = address / BLOCK..end.div_ceil(BLOCK);
+    Ok(if bytes == 0 { 0..0 } else { range })
+}
+
+fn length_of(blocks: u64) -> usize {
+    usize::try_from(blocks).unwrap_or(usize::MAX) * BLOCK_BYTES
+}
+
+fn split(bytes: &mut [u8], at: u64) -> (&mut [u8], &mut [u8]) {
+    let at = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+    bytes.split_at_mut(at)
+}
+
+/// The stripes of ranges of blocks, ascending, each once.
+fn stripe_indexes(ranges: &[Range<u64>]) -> Vec<usize> {
+    let mut indexes = Vec::new();
+    for range in ranges.iter().filter(|range| range.start < range.end) {
+        let (first, last) = (range.start >> STRIPE_SHIFT, (range.end - 1) >> STRIPE_SHIFT);
+        if last - first >= STRIPES as u64 {
+            return (0..STRIPES).collect();
+        }
+        // Neighbours apart: regions begin at the same place of their stripe.
+        let index = |stripe: u64| (stripe.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % STRIPES;
+        indexes.extend((first..=last).map(index));
+    }
+    indexes.sort_unstable();
+    indexes.dedup();
+    indexes
+}

@@ -1,0 +1,194 @@
+//! Objects: bytes of one region.
+
+use crate::error::{Error, Result};
+use crate::layer::Layer;
+use crate::store::Kind;
+use crate::{BLOCK, BLOCK_BYTES, lock};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const MAGIC: &[u8; 8] = b"WEFTOBJ\0";
+const BYTES: usize = 64;
+const DIRECT: u32 = 1;
+
+/// Size and times of an object that keeps them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectStat {
+    pub size: u64,
+    pub modified: SystemTime,
+    pub made: SystemTime,
+}
+
+/// An object at hand; clones are the same one.
+#[derive(Clone)]
+pub struct Object(Arc<Shared>);
+
+pub(crate) struct Shared {
+    layer: Arc<Layer>,
+    id: u64,
+    /// Of objects with a super block; whether it is as the device has it.
+    stat: Option<Mutex<(ObjectStat, bool)>>,
+}
+
+impl Object {
+    /// Makes it: with its first block it is there.
+    pub(crate) fn make(layer: &Arc<Layer>, id: u64, kind: Kind) -> Result<Self> {
+        let address = id << layer.region_shift();
+        let stat = match kind {
+            Kind::Plain => {
+                layer.write(address, &vec![0; BLOCK_BYTES])?;
+                None
+            }
+            Kind::Direct => {
+                let now = SystemTime::now();
+                let stat = ObjectStat { size: 0, modified: now, made: now };
+                layer.write(address, &encode(id, stat))?;
+                Some(Mutex::new((stat, true)))
+            }
+        };
+        Ok(Self(Arc::new(Shared { layer: Arc::clone(layer), id, stat })))
+    }
+
+    /// One that is there.
+    pub(crate) fn open(layer: &Arc<Layer>, id: u64, kind: Kind) -> Result<Self> {
+        let address = id << layer.region_shift();
+        if !layer.is_mapped(address)? {
+            return Err(Error::NoObject);
+        }
+        let stat = match kind {
+            Kind::Plain => None,
+            Kind::Direct => {
+                let mut block = vec![0; BLOCK_BYTES];
+                layer.read(address, &mut block)?;
+                let stat =
+                    decode(&block, id).ok_or_else(|| Error::Damaged(format!("the super block of object {id}")))?;
+                Some(Mutex::new((stat, true)))
+            }
+        };
+        Ok(Self(Arc::new(Shared { layer: Arc::clone(layer), id, stat })))
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+
+    pub(crate) fn of_shared(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+
+    /// Its identifier, which is the number of its region.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Size and times. `None`: whoever uses the store keeps them.
+    pub fn stat(&self) -> Option<ObjectStat> {
+        self.0.stat.as_ref().map(|stat| lock(stat).0)
+    }
+
+    /// Bytes that it can hold.
+    pub fn capacity(&self) -> u64 {
+        (1u64 << self.0.layer.region_shift()) - self.data_start()
+    }
+
+    fn data_start(&self) -> u64 {
+        if self.0.stat.is_some() { BLOCK } else { 0 }
+    }
+
+    /// The address of a range of its bytes.
+    fn address(&self, offset: u64, bytes: usize) -> Result<u64> {
+        let end = offset.checked_add(bytes as u64).filter(|end| *end <= self.capacity()).ok_or(Error::Beyond)?;
+        let _ = end;
+        Ok((self.0.id << self.0.layer.region_shift()) + self.data_start() + offset)
+    }
+
+    /// Reads bytes; zeros where none were written. Returns how many the object has there, all of `into` where it does
+    /// not keep its size.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let have = match self.stat() {
+            Some(stat) => usize::try_from(stat.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len()),
+            None => into.len(),
+        };
+        let into = into.get_mut(..have).unwrap_or_default();
+        self.0.layer.read(self.address(offset, have)?, into)?;
+        Ok(have)
+    }
+
+    /// Writes bytes. Safe after [`Object::sync`].
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.0.layer.write(self.address(offset, from.len())?, from)?;
+        if let Some(stat) = &self.0.stat {
+            let mut stat = lock(stat);
+            stat.0.size = stat.0.size.max(offset + from.len() as u64);
+            stat.0.modified = SystemTime::now();
+            stat.1 = false;
+        }
+        Ok(())
+    }
+
+    /// Cuts an object that keeps its size, or makes it longer by zeros.
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        let Some(stat) = &self.0.stat else { return Err(Error::Setting("this object keeps no size".to_owned())) };
+        if size > self.capacity() {
+            return Err(Error::Beyond);
+        }
+        let mut stat = lock(stat);
+        if size < stat.0.size {
+            let first = self.address(size, 0)?;
+            self.0.layer.trim(first..first + (stat.0.size - size))?;
+        }
+        stat.0.size = size;
+        stat.0.modified = SystemTime::now();
+        stat.1 = false;
+        Ok(())
+    }
+
+    /// Its bytes, size and times are safe when this returns.
+    pub fn sync(&self) -> Result<()> {
+        if let Some(stat) = &self.0.stat {
+            let mut stat = lock(stat);
+            if !stat.1 {
+                let address = self.0.id << self.0.layer.region_shift();
+                self.0.layer.write(address, &encode(self.0.id, stat.0))?;
+                stat.1 = true;
+            }
+        }
+        self.0.layer.sync()
+    }
+}
+
+fn encode(id: u64, stat: ObjectStat) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(BLOCK_BYTES);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&DIRECT.to_le_bytes());
+    bytes.extend_from_slice(&id.to_le_bytes());
+    bytes.extend_from_slice(&stat.size.to_le_bytes());
+    for time in [stat.modified, stat.made] {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        bytes.extend_from_slice(&since.as_secs().to_le_bytes());
+        bytes.extend_from_slice(&since.subsec_nanos().to_le_bytes());
+    }
+    bytes.resize(BYTES, 0);
+    let checksum = crc32c::crc32c(&bytes);
+    if let Some(field) = bytes.get_mut(8..12) {
+        field.copy_from_slice(&checksum.to_le_bytes());
+    }
+    bytes.resize(BLOCK_BYTES, 0);
+    bytes
+}
+
+fn decode(block: &[u8], id: u64) -> Option<ObjectStat> {
+    let mut bytes = *block.first_chunk::<BYTES>()?;
+    let word = |bytes: &[u8], at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let number = |bytes: &[u8], at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let checksum = word(&bytes, 8)?;
+    bytes.get_mut(8..12)?.fill(0);
+    let is_ours = bytes.starts_with(MAGIC) && word(&bytes, 12)? == DIRECT && number(&bytes, 16)? == id;
+    let time = |at: usize| {
+        let since = Duration::new(number(&bytes, at)?, word(&bytes, at + 8)?.min(999_999_999));
+        UNIX_EPOCH.checked_add(since)
+    };
+    let stat = ObjectStat { size: number(&bytes, 24)?, modified: time(32)?, made: time(44)? };
+    (is_ours && crc32c::crc32c(&bytes) == checksum).then_some(stat)
+}

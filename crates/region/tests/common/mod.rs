@@ -1,0 +1,166 @@
+//! A device in memory that remembers what it was asked, and what a power failure would have left of it.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use weft_region::{BLOCK_BYTES, Device};
+
+const SECTOR: usize = 512;
+
+/// Blocks that were ever written; others are zeros.
+pub type Image = HashMap<u64, Box<[u8]>>;
+
+enum Asked {
+    Write(u64, Vec<u8>),
+    Flush,
+}
+
+/// See the module.
+pub struct Recorder {
+    bytes: u64,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    before: Image,
+    now: Image,
+    asked: Vec<Asked>,
+    /// Fails the call when it reaches 0.
+    fails_in: Option<u64>,
+}
+
+impl Recorder {
+    pub fn new(bytes: u64) -> Arc<Self> {
+        Self::from(bytes, Image::new())
+    }
+
+    /// A device that has this on it.
+    pub fn from(bytes: u64, image: Image) -> Arc<Self> {
+        let inner = Inner { before: image.clone(), now: image, asked: Vec::new(), fails_in: None };
+        Arc::new(Self { bytes, inner: Mutex::new(inner) })
+    }
+
+    /// What it was asked for so far.
+    pub fn asked(&self) -> usize {
+        self.inner.lock().unwrap().asked.len()
+    }
+
+    /// Writes and flushes so far.
+    pub fn counts(&self) -> (usize, usize) {
+        let inner = self.inner.lock().unwrap();
+        let writes = inner.asked.iter().filter(|asked| matches!(asked, Asked::Write(..))).count();
+        (writes, inner.asked.len() - writes)
+    }
+
+    /// The call after so many more fails, and all after it.
+    pub fn fail_in(&self, calls: Option<u64>) {
+        self.inner.lock().unwrap().fails_in = calls;
+    }
+
+    /// What is on it now.
+    pub fn image(&self) -> Image {
+        self.inner.lock().unwrap().now.clone()
+    }
+
+    /// What a power failure leaves that comes after so many calls: all that was flushed, and of later writes any
+    /// sectors.
+    pub fn crash(&self, calls: usize, random: &mut Random) -> Image {
+        let inner = self.inner.lock().unwrap();
+        let flushed = inner.asked.iter().take(calls).rposition(|asked| matches!(asked, Asked::Flush)).unwrap_or(0);
+        let mut image = inner.before.clone();
+        for (number, asked) in inner.asked.iter().take(calls).enumerate() {
+            let Asked::Write(block, bytes) = asked else { continue };
+            let fate = if number < flushed { 0 } else { random.below(3) };
+            for (offset, new) in bytes.chunks(BLOCK_BYTES).enumerate() {
+                let place = image.entry(block + offset as u64).or_insert_with(|| vec![0; BLOCK_BYTES].into());
+                for (place, new) in place.chunks_mut(SECTOR).zip(new.chunks(SECTOR)) {
+                    if fate == 0 || (fate == 1 && random.below(2) == 0) {
+                        place.copy_from_slice(new);
+                    }
+                }
+            }
+        }
+        image
+    }
+}
+
+impl Inner {
+    fn count(&mut self) -> io::Result<()> {
+        match &mut self.fails_in {
+            Some(0) => Err(io::Error::other("the device is broken")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Device for Recorder {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
+        let mut inner = self.inner.lock().unwrap();
+        inner.count()?;
+        assert!(place.is_multiple_of(BLOCK_BYTES as u64) && into.len().is_multiple_of(BLOCK_BYTES));
+        assert!(place + into.len() as u64 <= self.bytes);
+        for (block, into) in (place / BLOCK_BYTES as u64..).zip(into.chunks_mut(BLOCK_BYTES)) {
+            match inner.now.get(&block) {
+                Some(found) => into.copy_from_slice(found),
+                None => into.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
+        let mut inner = self.inner.lock().unwrap();
+        inner.count()?;
+        assert!(place.is_multiple_of(BLOCK_BYTES as u64) && from.len().is_multiple_of(BLOCK_BYTES));
+        assert!(place + from.len() as u64 <= self.bytes);
+        let first = place / BLOCK_BYTES as u64;
+        for (block, bytes) in (first..).zip(from.chunks(BLOCK_BYTES)) {
+            inner.now.insert(block, bytes.into());
+        }
+        inner.asked.push(Asked::Write(first, from.to_vec()));
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let mut inner = self.inner.lock().unwrap();
+        inner.count()?;
+        inner.asked.push(Asked::Flush);
+        Ok(())
+    }
+
+    fn discard(&self, place: u64, bytes: u64) -> io::Result<()> {
+        // What is read there afterwards is anything: here something that nobody wrote.
+        let junk = vec![0xdb; usize::try_from(bytes).unwrap()];
+        self.write_at(place, &junk)
+    }
+}
+
+/// Numbers that a seed decides.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}

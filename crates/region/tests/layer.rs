@@ -1,0 +1,380 @@
+//! The virtual storage layer against a plain model, also after power failures.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod common;
+
+use common::{Random, Recorder};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weft_region::{BLOCK_BYTES, Error, Format, Layer};
+
+const DEVICE_BYTES: u64 = 16 << 20;
+const SECTOR: u64 = 512;
+/// Where the virtual ranges begin that are used, and their length.
+const BASES: [u64; 3] = [0, 1 << 36, (7 << 40) + (1 << 20)];
+const SPAN: u64 = 96 * BLOCK_BYTES as u64;
+
+fn format(device: &Arc<Recorder>) -> Layer {
+    Layer::format(device.clone(), Format::default()).unwrap()
+}
+
+/// One sector: all that it may read after a power failure, the last one what it reads without.
+type Candidates = Vec<u64>;
+
+#[derive(Clone, Default)]
+struct Model {
+    sectors: BTreeMap<u64, Candidates>,
+    /// Updates that belong together: tag, and sectors; kept as long as nobody wrote there again, or synced.
+    atomic: Vec<(u64, Vec<u64>)>,
+}
+
+impl Model {
+    fn set(&mut self, sector: u64, tag: u64) {
+        self.sectors.entry(sector).or_insert_with(|| vec![0]).push(tag);
+        self.atomic.retain(|(_, sectors)| !sectors.contains(&sector));
+    }
+
+    fn synced(&mut self) {
+        for candidates in self.sectors.values_mut() {
+            candidates.drain(..candidates.len() - 1);
+        }
+        self.atomic.clear();
+    }
+
+    fn now(&self, sector: u64) -> u64 {
+        self.sectors.get(&sector).and_then(|candidates| candidates.last()).copied().unwrap_or(0)
+    }
+}
+
+/// A sector's bytes say where it is and what was written, so that no other sector's can be taken for it.
+fn bytes_of(sector: u64, tag: u64) -> Vec<u8> {
+    if tag == 0 {
+        return vec![0; 512];
+    }
+    let mut bytes = Vec::with_capacity(512);
+    while bytes.len() < 512 {
+        bytes.extend_from_slice(&sector.to_le_bytes());
+        bytes.extend_from_slice(&tag.to_le_bytes());
+    }
+    bytes
+}
+
+fn tag_of(sector: u64, bytes: &[u8]) -> Option<u64> {
+    let tag = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+    (bytes == bytes_of(sector, tag)).then_some(tag)
+}
+
+fn range(random: &mut Random) -> std::ops::Range<u64> {
+    let base = BASES[usize::try_from(random.below(3)).unwrap()];
+    let start = random.below(SPAN / SECTOR);
+    let count = if random.below(4) == 0 { random.below(80) + 1 } else { random.below(9) + 1 };
+    let end = (start + count).min(SPAN / SECTOR);
+    let whole = BLOCK_BYTES as u64 / SECTOR;
+    let round = |sector: u64| sector / whole * whole;
+    let (start, end) =
+        if random.below(2) == 0 { (round(start), round(end).max(round(start) + whole)) } else { (start, end) };
+    base / SECTOR + start..base / SECTOR + end
+}
+
+/// What was done, between which of the device's calls.
+struct Done {
+    from: usize,
+    to: usize,
+    what: What,
+}
+
+enum What {
+    Written(Vec<(u64, u64)>, bool),
+    Synced,
+}
+
+fn step(layer: &Layer, random: &mut Random, tag: u64, closes: bool) -> weft_region::Result<What> {
+    match random.below(10) {
+        0..=4 => {
+            let range = range(random);
+            let bytes: Vec<u8> = range.clone().flat_map(|sector| bytes_of(sector, tag)).collect();
+            layer.write(range.start * SECTOR, &bytes)?;
+            Ok(What::Written(range.map(|sector| (sector, tag)).collect(), false))
+        }
+        5 => {
+            // Several blocks, some of them of each range.
+            let whole = BLOCK_BYTES as u64 / SECTOR;
+            let ranges: Vec<_> = BASES
+                .iter()
+                .map(|base| {
+                    let start = base / SECTOR + random.below(SPAN / SECTOR / whole - 2) * whole;
+                    start..start + whole * (random.below(2) + 1)
+                })
+                .collect();
+            let bytes: Vec<Vec<u8>> =
+                ranges.iter().map(|range| range.clone().flat_map(|sector| bytes_of(sector, tag)).collect()).collect();
+            let parts: Vec<(u64, &[u8])> =
+                ranges.iter().zip(&bytes).map(|(range, bytes)| (range.start * SECTOR, bytes.as_slice())).collect();
+            layer.write_atomic(&parts)?;
+            Ok(What::Written(ranges.into_iter().flatten().map(|sector| (sector, tag)).collect(), true))
+        }
+        6 => {
+            let range = range(random);
+            layer.trim(range.start * SECTOR..range.end * SECTOR)?;
+            Ok(What::Written(range.map(|sector| (sector, 0)).collect(), false))
+        }
+        7 if closes && random.below(4) == 0 => layer.close().map(|()| What::Synced),
+        _ => layer.sync().map(|()| What::Synced),
+    }
+}
+
+fn apply(model: &mut Model, what: &What, tag: u64) {
+    match what {
+        What::Written(sectors, atomic) => {
+            sectors.iter().for_each(|(sector, tag)| model.set(*sector, *tag));
+            if *atomic {
+                model.atomic.push((tag, sectors.iter().map(|(sector, _)| *sector).collect()));
+            }
+        }
+        What::Synced => model.synced(),
+    }
+}
+
+/// Checks all that can be read; the model knows it for sure then.
+fn check(layer: &Layer, model: &mut Model, text: &str) {
+    for base in BASES {
+        let mut bytes = vec![1; usize::try_from(SPAN).unwrap()];
+        layer.read(base, &mut bytes).unwrap();
+        for (sector, bytes) in (base / SECTOR..).zip(bytes.chunks(512)) {
+            let tag = tag_of(sector, bytes)
+                .unwrap_or_else(|| panic!("{text}: sector {sector:x} is of another: {:?}", &bytes[..32]));
+            let candidates = model.sectors.entry(sector).or_insert_with(|| vec![0]);
+            assert!(candidates.contains(&tag), "{text}: sector {sector:x} is {tag}, and may be {candidates:?}");
+            *candidates = vec![tag];
+        }
+    }
+    for (tag, sectors) in std::mem::take(&mut model.atomic) {
+        let have = sectors.iter().filter(|sector| model.now(**sector) == tag).count();
+        assert!(have == 0 || have == sectors.len(), "{text}: update {tag} is there with {have} of {}", sectors.len());
+    }
+}
+
+#[test]
+fn reads_are_as_a_model_has_them() {
+    for seed in 0..20 {
+        let (device, mut random, mut model) = (Recorder::new(DEVICE_BYTES), Random::new(seed), Model::default());
+        let mut layer = format(&device);
+        for tag in 1..400 {
+            let what = step(&layer, &mut random, tag, true).unwrap();
+            apply(&mut model, &what, tag);
+            if tag % 50 == 0 {
+                let now = model.sectors.iter().map(|(sector, tags)| (*sector, vec![*tags.last().unwrap()]));
+                check(
+                    &layer,
+                    &mut Model { sectors: now.collect(), atomic: Vec::new() },
+                    &format!("seed {seed}, step {tag}"),
+                );
+            }
+            if tag % 120 == 0 {
+                layer.sync().unwrap();
+                model.synced();
+                drop(layer);
+                layer = Layer::open(device.clone()).unwrap();
+            }
+        }
+    }
+}
+
+/// The device stops at any of its calls, with any sectors of what was not flushed; the store goes on from there, and
+/// so again and again.
+#[test]
+fn what_was_synced_is_there_after_any_power_failure() {
+    for seed in 0..60 {
+        survive(seed, 8, 60, true);
+    }
+}
+
+/// As above with so many syncs that the log goes around.
+#[test]
+fn the_log_goes_around() {
+    for seed in 1000..1003 {
+        survive(seed, 6, 2500, false);
+    }
+}
+
+/// Of two records that were written together, the first is torn and the second is not; what is written next takes the
+/// first one's place.
+#[test]
+fn a_record_counts_only_behind_the_one_that_it_was_written_behind() {
+    const BYTES: u64 = 256 << 20;
+    const LOG_START: u64 = 16;
+    const RECORD_BLOCKS: u64 = 64;
+    let device = Recorder::new(BYTES);
+    let layer = format(&device);
+    let place = |time: u64, number: u64| (time << 40) + number * 8192;
+    let change = |layer: &Layer, time: u64| {
+        // Each is an entry of its own.
+        for number in 0..15_000 {
+            layer.write(place(time, number), &[1; 4096]).unwrap();
+        }
+        layer.sync().unwrap();
+    };
+    change(&layer, 1);
+    drop(layer);
+    let mut image = device.image();
+    let old = image.clone();
+    image.insert(LOG_START + 1, vec![0; BLOCK_BYTES].into());
+    let device = Recorder::from(BYTES, image);
+    let layer = Layer::open(device.clone()).unwrap();
+    assert!(!layer.is_mapped(place(1, 0)).unwrap());
+    change(&layer, 2);
+    drop(layer);
+    let mut image = device.image();
+    for block in LOG_START + RECORD_BLOCKS..LOG_START + 2 * RECORD_BLOCKS {
+        image.insert(block, old.get(&block).cloned().unwrap_or_else(|| vec![0; BLOCK_BYTES].into()));
+    }
+    let layer = Layer::open(Recorder::from(BYTES, image)).unwrap();
+    let mapped = [(2, 0), (2, 14_999), (1, 0), (1, 14_999)].map(|(time, number)| place(time, number));
+    assert_eq!(mapped.map(|address| layer.is_mapped(address).unwrap()), [true, false, false, false]);
+}
+
+fn survive(seed: u64, failures: u64, steps: u64, closes: bool) {
+    let mut random = Random::new(seed);
+    let mut model = Model::default();
+    let device = Recorder::new(DEVICE_BYTES);
+    drop(format(&device));
+    let (mut image, mut tag) = (device.image(), 0);
+    for failure in 0..failures {
+        let device = Recorder::from(DEVICE_BYTES, image);
+        let layer = Layer::open(device.clone()).unwrap();
+        check(&layer, &mut model, &format!("seed {seed}, failure {failure}"));
+        let free = layer.usage().free;
+        let mut history = Vec::new();
+        let first_tag = tag + 1;
+        for _ in 0..random.below(steps) + 1 {
+            tag += 1;
+            let from = device.asked();
+            let what = step(&layer, &mut random, tag, closes).unwrap();
+            history.push(Done { from, to: device.asked(), what });
+        }
+        drop(layer);
+        let calls = usize::try_from(random.below(device.asked() as u64 + 1)).unwrap();
+        image = device.crash(calls, &mut random);
+        for (tag, done) in (first_tag..).zip(&history) {
+            let counts = match done.what {
+                What::Synced => done.to <= calls,
+                What::Written(..) => done.from <= calls,
+            };
+            if counts {
+                apply(&mut model, &done.what, tag);
+            }
+        }
+        assert!(free <= Layer::open(Recorder::from(DEVICE_BYTES, image.clone())).unwrap().usage().total);
+    }
+    // No block was lost on the way.
+    let layer = Layer::open(Recorder::from(DEVICE_BYTES, image)).unwrap();
+    let mapped: u64 = BASES
+        .iter()
+        .flat_map(|base| layer.mapped_ranges(*base..base + SPAN).unwrap())
+        .map(|range| range.end - range.start)
+        .sum();
+    let usage = layer.usage();
+    assert_eq!(usage.total - usage.free, mapped, "seed {seed}");
+}
+
+#[test]
+fn a_full_device_says_so_and_goes_on() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let layer = format(&device);
+    let total = layer.usage().total;
+    let mut written = 0;
+    let block = vec![7; 64 << 10];
+    let full = loop {
+        match layer.write(written, &block) {
+            Ok(()) => written += block.len() as u64,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, Error::NoSpace), "{full}");
+    assert!(written + 64 * 1024 > total && layer.usage().free < 64 << 10);
+    let free = layer.usage().free;
+    let parts: Vec<(u64, &[u8])> = vec![(1 << 40, &block[..4096]), (2 << 40, &block)];
+    assert!(matches!(layer.write_atomic(&parts), Err(Error::NoSpace)));
+    assert_eq!((layer.usage().free, layer.is_mapped(1 << 40).unwrap()), (free, false), "nothing of it is there");
+    layer.trim(0..1 << 20).unwrap();
+    // It needs no sync of the caller's to have the space again.
+    layer.write_atomic(&parts).unwrap();
+    layer.write(0, &block).unwrap();
+    layer.sync().unwrap();
+    drop(layer);
+    let mut found = vec![0; block.len()];
+    Layer::open(device).unwrap().read(2 << 40, &mut found).unwrap();
+    assert!(found == block);
+}
+
+#[test]
+fn what_was_never_written_is_zeros_also_in_blocks_that_others_had() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let layer = format(&device);
+    let total = usize::try_from(layer.usage().total).unwrap();
+    layer.write(0, &vec![9; total]).unwrap();
+    layer.trim(0..total as u64).unwrap();
+    layer.sync().unwrap();
+    assert_eq!(layer.usage().free, layer.usage().total);
+    layer.write((1 << 40) + 100, &[1; 10]).unwrap();
+    let mut found = vec![5; 8192];
+    layer.read(1 << 40, &mut found).unwrap();
+    let expected = [&[0; 100][..], &[1; 10], &[0; 8192 - 110]].concat();
+    assert!(found == expected);
+}
+
+#[test]
+fn a_device_that_fails_loses_nothing_that_was_synced() {
+    for calls in 0..40 {
+        let device = Recorder::new(DEVICE_BYTES);
+        let layer = format(&device);
+        layer.write(4096, &[1; 8192]).unwrap();
+        layer.sync().unwrap();
+        device.fail_in(Some(calls));
+        let failed = (0..30u64).any(|number| {
+            let address = (number + 10) << 20;
+            layer.write(address, &[2; 5000]).and_then(|()| layer.sync()).is_err()
+        });
+        assert!(failed, "{calls}");
+        device.fail_in(None);
+        // What was asked for can be done when it works again.
+        layer.write(1 << 30, &[3; 4096]).unwrap();
+        layer.sync().unwrap();
+        drop(layer);
+        let layer = Layer::open(device).unwrap();
+        let mut found = [0; 8192];
+        layer.read(4096, &mut found).unwrap();
+        assert_eq!(found, [1; 8192]);
+        layer.read(1 << 30, &mut found).unwrap();
+        assert_eq!(found[..4096], [3; 4096]);
+    }
+}
+
+#[test]
+fn writes_over_what_is_mapped_are_the_devices_own() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let layer = format(&device);
+    layer.write(1 << 36, &vec![1; 1 << 20]).unwrap();
+    layer.sync().unwrap();
+    let before = device.counts();
+    for offset in (0..1 << 20).step_by(64 << 10) {
+        layer.write((1 << 36) + offset, &vec![2; 64 << 10]).unwrap();
+    }
+    layer.sync().unwrap();
+    let after = device.counts();
+    assert_eq!((after.0 - before.0, after.1 - before.1), (16, 1));
+}
+
+#[test]
+fn what_is_no_store_is_refused_by_name() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let Err(error) = Layer::open(device.clone()) else { panic!("an empty device was opened") };
+    assert!(matches!(error, Error::NoStore(_)), "{error}");
+    drop(format(&device));
+    let Err(error) = Layer::format(device.clone(), Format::default()) else { panic!("a store was overwritten") };
+    assert!(matches!(error, Error::NotEmpty("a region store")), "{error}");
+    Layer::format(device, Format { overwrite: true, ..Format::default() }).unwrap();
+    let small = Recorder::new(1 << 20);
+    assert!(matches!(Layer::format(small, Format::default()), Err(Error::TooSmall(..))));
+}
