@@ -1,7 +1,7 @@
 //! Identifiers of objects: each once, also after a crash.
 //!
-//! Threads take them from ranges of their own. How far ranges have been handed out stands in region 0, and is written
-//! before an object of a range is made: once for each range.
+//! Threads take them from ranges of their own. How far ranges have been handed out stands in region 0, and is safe
+//! there before the first identifier of a range is given to anybody: one write and one sync for each range.
 
 use crate::error::{Error, Result};
 use crate::layer::Layer;
@@ -76,6 +76,7 @@ impl Ids {
             return Err(Error::NoSpace);
         }
         layer.write((after.number % 2) * BLOCK, &encode(after))?;
+        layer.sync()?;
         let range = next.first..after.first;
         *next = after;
         Ok(range)

@@ -10,13 +10,13 @@
 //! | first write or last block written in part | `k` | 1 for each block that was there | |
 //! | sync | 1 for each record of what was mapped since the last one | | 1, with a record 2 |
 //!
-//! Threads that sync at the same time share records and flushes: one does it for all.
-//!
 //! Locks, in this order: `stripes` (who writes where somebody maps), `gate` (I/O on blocks that were looked up, so that
 //! none is given to somebody else meanwhile), `state`.
 //!
 //! A block that is not mapped any more is free when the record that says so is durable, and nobody has the gate who
 //! came before that.
+
+mod durable;
 
 use crate::base::Base;
 use crate::buffer::AlignedBuffer;
@@ -25,11 +25,12 @@ use crate::error::{Error, Result, at};
 use crate::geometry::{Format, Geometry, what_is_there};
 use crate::log::Log;
 use crate::overlay::{Overlay, Piece};
-use crate::record::{ENTRIES_MAX, Entry, RECORD_BLOCKS_MAX};
+use crate::record::{ENTRIES_MAX, Entry};
 use crate::space::Space;
-use crate::{BLOCK, BLOCK_BYTES, lock};
+use crate::{BLOCK, BLOCK_BYTES};
+use durable::Turns;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Virtual blocks of a stripe, as a power of two: what is written to one by parts of blocks goes one after the other.
 const STRIPE_SHIFT: u32 = 14;
@@ -56,9 +57,7 @@ pub struct Layer {
     stripes: Vec<RwLock<()>>,
     gate: RwLock<()>,
     state: RwLock<State>,
-    turn: Mutex<Turn>,
-    /// Signalled when a sync has ended.
-    ended: Condvar,
+    turns: Turns,
 }
 
 struct State {
@@ -71,15 +70,6 @@ struct State {
     /// Blocks that they free.
     freed: Vec<(u64, u64)>,
     log: Log,
-}
-
-/// Who syncs, and what for.
-#[derive(Default)]
-struct Turn {
-    /// Counts what was asked to be synced, and how much of it has been.
-    asked: u64,
-    done: u64,
-    is_taken: bool,
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
@@ -131,35 +121,10 @@ impl Layer {
             stripes: (0..STRIPES).map(|_| RwLock::default()).collect(),
             gate: RwLock::default(),
             state: RwLock::new(state),
-            turn: Mutex::default(),
-            ended: Condvar::new(),
+            turns: Turns::default(),
         };
         layer.replay()?;
         Ok(layer)
-    }
-
-    /// Does what the log's records say.
-    fn replay(&self) -> Result<()> {
-        let mut state = write(&self.state);
-        while let Some(record) = state.log.next(&*self.device)? {
-            for entry in record.entries {
-                let new = piece_of(entry);
-                let is_inside = new.block.is_none_or(|block| state.space.has(block, new.count));
-                if !is_inside || new.first.checked_add(new.count).is_none() {
-                    return Err(Error::Damaged(format!("record {} maps what is not there", record.sequence)));
-                }
-                for old in self.mapped(&state, new.first..new.end())? {
-                    if let Some(block) = old.block {
-                        state.space.restore(block, old.count, false);
-                    }
-                }
-                if let Some(block) = new.block {
-                    state.space.restore(block, new.count, true);
-                }
-                state.active.set(new);
-            }
-        }
-        Ok(())
     }
 
     /// Bytes of a region, as a power of two.
@@ -400,125 +365,6 @@ impl Layer {
         self.device.write_at(self.place(piece), &buffer).map_err(at("write the device"))
     }
 
-    /// All that was written before is safe when this returns.
-    pub fn sync(&self) -> Result<()> {
-        self.sync_by(Self::sync_now)
-    }
-
-    fn sync_by(&self, work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
-        let mut turn = lock(&self.turn);
-        turn.asked += 1;
-        let mine = turn.asked;
-        while turn.is_taken {
-            turn = self.ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
-            if turn.done >= mine {
-                return Ok(());
-            }
-        }
-        turn.is_taken = true;
-        let all = turn.asked;
-        drop(turn);
-        let result = work(self);
-        let mut turn = lock(&self.turn);
-        turn.is_taken = false;
-        if result.is_ok() {
-            turn.done = all;
-        }
-        drop(turn);
-        self.ended.notify_all();
-        result
-    }
-
-    fn sync_now(&self) -> Result<()> {
-        let (records, freed) = {
-            let mut state = write(&self.state);
-            let records = grouped(&state.pending);
-            if records.len() as u64 * RECORD_BLOCKS_MAX > state.log.room() {
-                (None, Vec::new())
-            } else {
-                (Some((records, std::mem::take(&mut state.pending))), std::mem::take(&mut state.freed))
-            }
-        };
-        let Some((records, pending)) = records else { return self.checkpoint() };
-        if let Err(error) = self.record(records) {
-            let mut state = write(&self.state);
-            let later = std::mem::replace(&mut state.pending, pending);
-            state.pending.extend(later);
-            let later = std::mem::replace(&mut state.freed, freed);
-            state.freed.extend(later);
-            return Err(error);
-        }
-        self.give_back(freed)?;
-        if read(&self.state).log.is_half_full() {
-            self.checkpoint()?;
-        }
-        Ok(())
-    }
-
-    /// Flushes data, and writes and flushes the records of changes. After an error some may be there already: to have
-    /// them twice changes nothing, as long as all come again.
-    fn record(&self, records: Vec<Vec<Entry>>) -> Result<()> {
-        self.device.flush().map_err(at("flush the device"))?;
-        if records.is_empty() {
-            return Ok(());
-        }
-        for entries in records {
-            write(&self.state).log.append(&*self.device, entries)?;
-        }
-        self.device.flush().map_err(at("flush the log"))
-    }
-
-    /// Frees blocks whose record is durable, when nobody uses them any more.
-    fn give_back(&self, freed: Vec<(u64, u64)>) -> Result<()> {
-        if freed.is_empty() {
-            return Ok(());
-        }
-        drop(write(&self.gate));
-        for &(block, count) in &freed {
-            let place = (self.geometry.data_start + block) * BLOCK;
-            self.device.discard(place, count * BLOCK).map_err(at("discard"))?;
-        }
-        let mut state = write(&self.state);
-        for (block, count) in freed {
-            state.space.give_back(block, count);
-        }
-        Ok(())
-    }
-
-    /// Brings all changes to the map, also those that no record has: then the log is free.
-    fn checkpoint(&self) -> Result<()> {
-        let (frozen, groups, applied, pending, freed) = {
-            let mut state = write(&self.state);
-            let frozen = Arc::new(std::mem::take(&mut state.active));
-            state.frozen = Some(Arc::clone(&frozen));
-            let (pending, freed) = (std::mem::take(&mut state.pending), std::mem::take(&mut state.freed));
-            (frozen, state.space.take_changed(), state.log.head(), pending, freed)
-        };
-        // What the map has is durable, so its data have to be.
-        let flushed = self.device.flush().map_err(at("flush the device"));
-        let done = flushed.and_then(|()| self.base.checkpoint(&frozen, &groups, applied));
-        let mut state = write(&self.state);
-        state.frozen = None;
-        if let Err(error) = done {
-            let later = std::mem::replace(&mut state.active, (*frozen).clone());
-            later.pieces().for_each(|piece| state.active.set(piece));
-            let later = std::mem::replace(&mut state.pending, pending);
-            state.pending.extend(later);
-            let later = std::mem::replace(&mut state.freed, freed);
-            state.freed.extend(later);
-            groups.iter().for_each(|(group, _)| state.space.note_group(*group));
-            return Err(error);
-        }
-        state.log.release(applied);
-        drop(state);
-        self.give_back(freed)
-    }
-
-    /// Syncs, and brings the log to the map: opening is then as fast as it can be.
-    pub fn close(&self) -> Result<()> {
-        self.sync_by(Self::checkpoint)
-    }
-
     /// Changes the mapping: takes note of what is to be logged, and of what is free after that.
     fn change(&self, state: &mut State, entries: Vec<Entry>) -> Result<()> {
         let mut freed = Vec::new();
@@ -625,18 +471,6 @@ fn push_map(entries: &mut Vec<Entry>, new: Entry) {
     } else {
         entries.push(new);
     }
-}
-
-/// Changes put together to records, none of them over two.
-fn grouped(pending: &[Vec<Entry>]) -> Vec<Vec<Entry>> {
-    let mut records: Vec<Vec<Entry>> = Vec::new();
-    for entries in pending {
-        match records.last_mut().filter(|record| record.len() + entries.len() <= ENTRIES_MAX) {
-            Some(record) => record.extend(entries),
-            None => records.push(entries.clone()),
-        }
-    }
-    records
 }
 
 /// The pieces of a range with the holes between them.

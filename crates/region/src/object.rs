@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::layer::Layer;
 use crate::store::Kind;
 use crate::{BLOCK, BLOCK_BYTES, lock};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const MAGIC: &[u8; 8] = b"WEFTOBJ\0";
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     id: u64,
     /// Of objects with a super block; whether it is as the device has it.
     stat: Option<Mutex<(ObjectStat, bool)>>,
+    /// Not any more when it was removed: the region may be another object's then. Held to write.
+    is_there: RwLock<bool>,
 }
 
 impl Object {
@@ -46,7 +48,7 @@ impl Object {
                 Some(Mutex::new((stat, true)))
             }
         };
-        Ok(Self(Arc::new(Shared { layer: Arc::clone(layer), id, stat })))
+        Ok(Self(Arc::new(Shared { layer: Arc::clone(layer), id, stat, is_there: RwLock::new(true) })))
     }
 
     /// One that is there.
@@ -65,7 +67,7 @@ impl Object {
                 Some(Mutex::new((stat, true)))
             }
         };
-        Ok(Self(Arc::new(Shared { layer: Arc::clone(layer), id, stat })))
+        Ok(Self(Arc::new(Shared { layer: Arc::clone(layer), id, stat, is_there: RwLock::new(true) })))
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -97,8 +99,9 @@ impl Object {
 
     /// The address of a range of its bytes.
     fn address(&self, offset: u64, bytes: usize) -> Result<u64> {
-        let end = offset.checked_add(bytes as u64).filter(|end| *end <= self.capacity()).ok_or(Error::Beyond)?;
-        let _ = end;
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > self.capacity()) {
+            return Err(Error::Beyond);
+        }
         Ok((self.0.id << self.0.layer.region_shift()) + self.data_start() + offset)
     }
 
@@ -116,6 +119,7 @@ impl Object {
 
     /// Writes bytes. Safe after [`Object::sync`].
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        let _there = self.0.there()?;
         self.0.layer.write(self.address(offset, from.len())?, from)?;
         if let Some(stat) = &self.0.stat {
             let mut stat = lock(stat);
@@ -132,6 +136,7 @@ impl Object {
         if size > self.capacity() {
             return Err(Error::Beyond);
         }
+        let _there = self.0.there()?;
         let mut stat = lock(stat);
         if size < stat.0.size {
             let first = self.address(size, 0)?;
@@ -145,15 +150,35 @@ impl Object {
 
     /// Its bytes, size and times are safe when this returns.
     pub fn sync(&self) -> Result<()> {
-        if let Some(stat) = &self.0.stat {
-            let mut stat = lock(stat);
-            if !stat.1 {
-                let address = self.0.id << self.0.layer.region_shift();
-                self.0.layer.write(address, &encode(self.0.id, stat.0))?;
-                stat.1 = true;
-            }
+        {
+            let _there = self.0.there()?;
+            self.0.write_stat()?;
         }
         self.0.layer.sync()
+    }
+}
+
+impl Shared {
+    /// An error: the object was removed.
+    fn there(&self) -> Result<RwLockReadGuard<'_, bool>> {
+        let there = self.is_there.read().unwrap_or_else(PoisonError::into_inner);
+        if *there { Ok(there) } else { Err(Error::NoObject) }
+    }
+
+    /// Nobody writes to it any more.
+    pub fn remove(&self) {
+        *self.is_there.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    /// Has the device know size and times.
+    pub fn write_stat(&self) -> Result<()> {
+        let Some(stat) = &self.stat else { return Ok(()) };
+        let mut stat = lock(stat);
+        if !stat.1 {
+            self.layer.write(self.id << self.layer.region_shift(), &encode(self.id, stat.0))?;
+            stat.1 = true;
+        }
+        Ok(())
     }
 }
 

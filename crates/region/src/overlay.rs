@@ -105,6 +105,10 @@ mod tests {
 
     const BLOCKS: usize = 64;
 
+    fn at(block: u64) -> usize {
+        usize::try_from(block).unwrap()
+    }
+
     proptest! {
         #[test]
         fn ranges_are_as_an_array_would_have_them(
@@ -116,7 +120,7 @@ mod tests {
             for (first, count, block) in changes {
                 overlay.set(Piece { first, count, block });
                 for offset in 0..count {
-                    model[usize::try_from(first + offset).unwrap()] = Some(block.map(|block| block + offset));
+                    model[at(first + offset)] = Some(block.map(|block| block + offset));
                 }
             }
             let mut found: Vec<Option<Option<u64>>> = vec![None; BLOCKS];
@@ -125,7 +129,7 @@ mod tests {
                 prop_assert!(piece.first >= last_end && piece.count > 0);
                 last_end = piece.end();
                 for offset in 0..piece.count {
-                    found[usize::try_from(piece.first + offset).unwrap()] = Some(piece.block.map(|block| block + offset));
+                    found[at(piece.first + offset)] = Some(piece.block.map(|block| block + offset));
                 }
             }
             prop_assert_eq!(&found, &model);
@@ -134,7 +138,7 @@ mod tests {
             for piece in overlay.within(start..end) {
                 prop_assert!(piece.first >= start && piece.end() <= end);
                 for offset in 0..piece.count {
-                    within[usize::try_from(piece.first + offset).unwrap()] = Some(piece.block.map(|block| block + offset));
+                    within[at(piece.first + offset)] = Some(piece.block.map(|block| block + offset));
                 }
             }
             for (number, expected) in model.iter().enumerate() {

@@ -216,7 +216,8 @@ mod tests {
             let mut model: HashMap<u64, Is> = HashMap::new();
             for (step, number) in steps {
                 let pick = |model: &HashMap<u64, Is>, is: Is| {
-                    let mut all: Vec<u64> = model.iter().filter(|(_, found)| **found == is).map(|(block, _)| *block).collect();
+                    let of_kind = model.iter().filter(|(_, found)| **found == is);
+                    let mut all: Vec<u64> = of_kind.map(|(block, _)| *block).collect();
                     all.sort_unstable();
                     (!all.is_empty()).then(|| all[usize::from(number) % all.len()])
                 };

@@ -8,7 +8,7 @@ use crate::layer::{Layer, Usage};
 use crate::lock;
 use crate::object::{Object, Shared};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 /// What an object keeps about itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,8 +23,15 @@ pub enum Kind {
 pub struct Store {
     layer: Arc<Layer>,
     ids: Ids,
-    /// Objects at hand: each of them is one for all who open it.
-    open: Mutex<HashMap<u64, Weak<Shared>>>,
+    /// Objects at hand: each of them is one for all who open it, and kept, since the device may not know its size.
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    objects: HashMap<u64, Arc<Shared>>,
+    /// When there are so many, those that nobody uses are let go.
+    sweep_at: usize,
 }
 
 impl Store {
@@ -54,9 +61,7 @@ impl Store {
     /// Makes an object. It is there for certain after a sync.
     pub fn create(&self, kind: Kind) -> Result<Object> {
         let id = self.ids.take(&self.layer)?;
-        let object = Object::make(&self.layer, id, kind)?;
-        self.note(&object);
-        Ok(object)
+        self.keep(Object::make(&self.layer, id, kind)?)
     }
 
     /// An object that is there.
@@ -64,25 +69,29 @@ impl Store {
         if id == 0 || id >> (64 - u32::from(self.layer.region_shift())) != 0 {
             return Err(Error::NoObject);
         }
-        if let Some(shared) = lock(&self.open).get(&id).and_then(Weak::upgrade) {
-            return Ok(Object::of_shared(shared));
+        if let Some(shared) = lock(&self.open).objects.get(&id) {
+            return Ok(Object::of_shared(Arc::clone(shared)));
         }
         let object = Object::open(&self.layer, id, kind)?;
-        // Another thread may have been faster: then its object is the one.
-        let mut open = lock(&self.open);
-        if let Some(shared) = open.get(&id).and_then(Weak::upgrade) {
-            return Ok(Object::of_shared(shared));
-        }
-        open.insert(id, Arc::downgrade(object.shared()));
-        Ok(object)
+        self.keep(object)
     }
 
-    fn note(&self, object: &Object) {
+    /// Has it at hand, if nobody was faster: then that one counts.
+    fn keep(&self, object: Object) -> Result<Object> {
         let mut open = lock(&self.open);
-        if open.len() >= OPEN_SWEPT && open.len().is_power_of_two() {
-            open.retain(|_, shared| shared.strong_count() > 0);
+        if let Some(shared) = open.objects.get(&object.id()) {
+            return Ok(Object::of_shared(Arc::clone(shared)));
         }
-        open.insert(object.id(), Arc::downgrade(object.shared()));
+        if open.objects.len() >= open.sweep_at.max(OPEN_MAX) {
+            let unused = |shared: &Arc<Shared>| Arc::strong_count(shared) == 1;
+            for shared in open.objects.values().filter(|shared| unused(shared)) {
+                shared.write_stat()?;
+            }
+            open.objects.retain(|_, shared| !unused(shared));
+            open.sweep_at = open.objects.len() * 2;
+        }
+        open.objects.insert(object.id(), Arc::clone(object.shared()));
+        Ok(object)
     }
 
     /// Whether there is such an object.
@@ -98,19 +107,25 @@ impl Store {
         if !self.exists(id)? {
             return Ok(false);
         }
-        lock(&self.open).remove(&id);
+        if let Some(shared) = lock(&self.open).objects.remove(&id) {
+            shared.remove();
+        }
         let (first, bytes) = (id << self.layer.region_shift(), 1u64 << self.layer.region_shift());
         self.layer.trim(first..first.saturating_add(bytes))?;
         Ok(true)
     }
 
-    /// All that was done before is safe when this returns.
+    /// All that was written, made and removed before is safe when this returns; sizes and times are when their object
+    /// is synced.
     pub fn sync(&self) -> Result<()> {
         self.layer.sync()
     }
 
-    /// Syncs, and leaves the store so that it is opened fast.
+    /// Syncs everything, and leaves the store so that it is opened fast.
     pub fn close(&self) -> Result<()> {
+        for shared in lock(&self.open).objects.values() {
+            shared.write_stat()?;
+        }
         self.layer.close()
     }
 
@@ -125,5 +140,5 @@ impl Store {
     }
 }
 
-/// So many entries of objects at hand are looked through for those that nobody has any more.
-const OPEN_SWEPT: usize = 4096;
+/// Objects kept at hand. Beyond it those that nobody uses are let go.
+const OPEN_MAX: usize = 4096;

@@ -1,7 +1,5 @@
 //! A device in memory that remembers what it was asked, and what a power failure would have left of it.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};

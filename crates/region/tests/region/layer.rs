@@ -1,10 +1,6 @@
 //! The virtual storage layer against a plain model, also after power failures.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
-mod common;
-
-use common::{Random, Recorder};
+use crate::recorder::{Random, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weft_region::{BLOCK_BYTES, Error, Format, Layer};

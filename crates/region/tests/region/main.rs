@@ -1,0 +1,7 @@
+//! The store on a device that remembers what it was asked, against plain models.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod layer;
+mod recorder;
+mod store;

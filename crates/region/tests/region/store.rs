@@ -1,0 +1,186 @@
+//! Objects of a store, their identifiers, and what a power failure leaves of both.
+
+#[path = "../../examples/objects.rs"]
+#[expect(dead_code, reason = "its main is for people")]
+mod example;
+
+use crate::recorder::{Random, Recorder};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use weft_region::{Error, Format, Kind, Store};
+
+const DEVICE_BYTES: u64 = 32 << 20;
+
+fn format(device: &Arc<Recorder>) -> Store {
+    Store::format(device.clone(), Format { region_shift: 30, ..Format::default() }).unwrap()
+}
+
+#[test]
+fn the_example_runs() {
+    let path = std::env::temp_dir().join(format!("weft-region-example-{}", std::process::id()));
+    let said = example::keep_and_find(&path);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(said.unwrap(), "object 1: \"what is written here\", 1073741833 bytes; 16384 in use");
+}
+
+#[test]
+fn objects_are_as_a_model_has_them() {
+    for seed in 0..20 {
+        let (device, mut random) = (Recorder::new(DEVICE_BYTES), Random::new(seed));
+        let mut store = format(&device);
+        let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for step in 0..150u64 {
+            let some = usize::try_from(random.below(model.len().max(1) as u64)).unwrap();
+            let some = model.keys().nth(some).copied();
+            match (random.below(8), some) {
+                (0, _) | (_, None) => {
+                    let object = store.create(Kind::Direct).unwrap();
+                    assert!(model.insert(object.id(), Vec::new()).is_none());
+                }
+                (1, Some(id)) => {
+                    assert!(store.remove(id).unwrap());
+                    assert!(!store.exists(id).unwrap() && !store.remove(id).unwrap());
+                    assert!(matches!(store.object(id, Kind::Direct), Err(Error::NoObject)));
+                    model.remove(&id);
+                }
+                (2, Some(id)) => {
+                    let size = usize::try_from(random.below(60_000)).unwrap();
+                    store.object(id, Kind::Direct).unwrap().truncate(size as u64).unwrap();
+                    model.get_mut(&id).unwrap().resize(size, 0);
+                }
+                (3, Some(id)) => {
+                    store.object(id, Kind::Direct).unwrap().sync().unwrap();
+                }
+                (4, _) if step % 10 == 0 => {
+                    model.keys().for_each(|id| store.object(*id, Kind::Direct).unwrap().sync().unwrap());
+                    drop(store);
+                    store = Store::open(device.clone()).unwrap();
+                }
+                (_, Some(id)) => {
+                    let (offset, count) = (random.below(50_000), random.below(20_000));
+                    let (start, count) = (usize::try_from(offset).unwrap(), usize::try_from(count).unwrap());
+                    let bytes = vec![u8::try_from(step % 251 + 1).unwrap(); count];
+                    // At hand as long as it is not synced.
+                    let object = store.object(id, Kind::Direct).unwrap();
+                    object.write(offset, &bytes).unwrap();
+                    object.sync().unwrap();
+                    let expected = model.get_mut(&id).unwrap();
+                    if expected.len() < start + count {
+                        expected.resize(start + count, 0);
+                    }
+                    expected[start..start + count].copy_from_slice(&bytes);
+                }
+            }
+            for (id, expected) in &model {
+                let object = store.object(*id, Kind::Direct).unwrap();
+                let mut found = vec![9; 100_000];
+                let count = object.read(0, &mut found).unwrap();
+                assert!(found[..count] == expected[..], "seed {seed}, step {step}, object {id}");
+            }
+        }
+    }
+}
+
+/// Whoever was told of an identifier is the only one, and what was synced is there.
+#[test]
+fn a_power_failure_hands_out_no_identifier_twice() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let device = Recorder::new(DEVICE_BYTES);
+        drop(format(&device));
+        let (mut image, mut told, mut safe) = (device.image(), BTreeSet::new(), BTreeSet::new());
+        for failure in 0..5 {
+            let device = Recorder::from(DEVICE_BYTES, image);
+            let store = Store::open_with_range(device.clone(), 1 + random.below(3)).unwrap();
+            for id in &safe {
+                assert!(store.exists(*id).unwrap(), "seed {seed}, failure {failure}: object {id} is lost");
+            }
+            let mut history = Vec::new();
+            for _ in 0..random.below(30) + 1 {
+                if random.below(3) == 0 {
+                    store.sync().unwrap();
+                    history.push((device.asked(), None));
+                } else {
+                    let id = store.create(if random.below(2) == 0 { Kind::Direct } else { Kind::Plain }).unwrap().id();
+                    history.push((device.asked(), Some(id)));
+                }
+            }
+            drop(store);
+            let calls = usize::try_from(random.below(device.asked() as u64 + 1)).unwrap();
+            image = device.crash(calls, &mut random);
+            let mut made = Vec::new();
+            for (_, id) in history.into_iter().filter(|(end, _)| *end <= calls) {
+                match id {
+                    Some(id) => {
+                        assert!(told.insert(id), "seed {seed}, failure {failure}: {id} was handed out before");
+                        made.push(id);
+                    }
+                    None => safe.extend(made.drain(..)),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_make_objects_side_by_side() {
+    const THREADS: u64 = 8;
+    const OBJECTS: u64 = 100;
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = format(&device);
+    let made: Vec<(u64, u64)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let store = &store;
+                scope.spawn(move || {
+                    let make = |number: u64| {
+                        let object = store.create(Kind::Direct).unwrap();
+                        let tag = thread * OBJECTS + number;
+                        object.write(tag * 7, &tag.to_le_bytes()).unwrap();
+                        if number.is_multiple_of(5) {
+                            store.remove(object.id()).unwrap()
+                        } else {
+                            object.sync().is_ok()
+                        };
+                        (object.id(), tag)
+                    };
+                    (0..OBJECTS).map(make).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let ids: BTreeSet<u64> = made.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids.len() as u64, THREADS * OBJECTS);
+    store.close().unwrap();
+    drop(store);
+    let store = Store::open(device).unwrap();
+    for (id, tag) in made {
+        if (tag % OBJECTS).is_multiple_of(5) {
+            assert!(!store.exists(id).unwrap());
+        } else {
+            let mut found = [0; 8];
+            assert_eq!(store.object(id, Kind::Direct).unwrap().read(tag * 7, &mut found).unwrap(), 8);
+            assert_eq!(u64::from_le_bytes(found), tag);
+        }
+    }
+}
+
+/// The paper's count: a write for the object, and a part of what is written for many.
+#[test]
+fn a_creation_costs_one_write_and_a_share_of_two_others() {
+    const OBJECTS: u64 = 2048;
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = format(&device);
+    let before = device.counts();
+    for _ in 0..OBJECTS {
+        store.create(Kind::Direct).unwrap();
+    }
+    store.sync().unwrap();
+    let after = device.counts();
+    // Two ranges, of which each needs a record when its block is first mapped; and the record of the objects, which the
+    // second range's sync brings along.
+    let ranges = 2;
+    assert_eq!((after.0 - before.0) as u64, OBJECTS + ranges + 3);
+    assert_eq!(after.1 - before.1, 6);
+}
