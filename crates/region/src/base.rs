@@ -89,8 +89,8 @@ impl Base {
         read().map_err(failed)
     }
 
-    /// What is mapped in a range, cut to it, in order.
-    pub fn within(&self, range: &Range<u64>) -> Result<Vec<Piece>> {
+    /// What is mapped in a range, cut to it, in order; and a range around it in which nothing more is.
+    pub fn within(&self, range: &Range<u64>) -> Result<(Vec<Piece>, Range<u64>)> {
         let read = || -> std::result::Result<_, redb::Error> {
             let table = self.tree.begin_read()?.open_table(EXTENTS)?;
             pieces_within(&table, range)
@@ -135,19 +135,29 @@ fn failed(error: redb::Error) -> Error {
     }
 }
 
-type Found = std::result::Result<Vec<Piece>, redb::Error>;
+type Found = std::result::Result<(Vec<Piece>, Range<u64>), redb::Error>;
 
 fn pieces_within(table: &impl ReadableTable<u64, (u64, u32)>, range: &Range<u64>) -> Found {
-    let mut found = Vec::new();
+    let (mut found, mut around) = (Vec::new(), 0..u64::MAX);
     if let Some(entry) = table.range(..range.start)?.next_back() {
         let (first, place) = entry?;
-        found.extend(piece(first.value(), place.value()).within(range));
+        let before = piece(first.value(), place.value());
+        around.start = before.end().min(range.start);
+        found.extend(before.within(range));
     }
-    for entry in table.range(range.clone())? {
+    for entry in table.range(range.start..)? {
         let (first, place) = entry?;
-        found.extend(piece(first.value(), place.value()).within(range));
+        if first.value() >= range.end {
+            around.end = first.value();
+            break;
+        }
+        let inside = piece(first.value(), place.value());
+        found.extend(inside.within(range));
     }
-    Ok(found)
+    if let Some(last) = found.last().filter(|last| last.end() == range.end) {
+        around.end = last.end();
+    }
+    Ok((found, around))
 }
 
 fn piece(first: u64, (block, count): (u64, u32)) -> Piece {

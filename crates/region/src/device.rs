@@ -3,7 +3,7 @@
 use crate::buffer::{AlignedBuffer, is_aligned};
 use crate::error::{Result, at};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstat, open};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -20,6 +20,12 @@ pub trait Device: Send + Sync {
 
     /// Writes all of `from`, likewise.
     fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()>;
+
+    /// The same; it is safe when this returns, whatever is with what was written before.
+    fn write_durable_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
+        self.write_at(place, from)?;
+        self.flush()
+    }
 
     /// All that was written before is safe when this returns.
     fn flush(&self) -> io::Result<()>;
@@ -41,6 +47,7 @@ pub struct FileDevice {
 struct Operations {
     reads: AtomicU64,
     writes: AtomicU64,
+    /// Those of durable writes, too.
     flushes: AtomicU64,
 }
 
@@ -92,6 +99,16 @@ impl FileDevice {
             flushes: count(&self.done.flushes),
         }
     }
+
+    fn write(&self, place: u64, from: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
+        self.done.writes.fetch_add(1, Ordering::Relaxed);
+        if is_aligned(from) {
+            return write_all(&self.file, place, from, flags);
+        }
+        let mut buffer = AlignedBuffer::new(from.len());
+        buffer.copy_from_slice(from);
+        write_all(&self.file, place, &buffer, flags)
+    }
 }
 
 impl Device for FileDevice {
@@ -111,13 +128,12 @@ impl Device for FileDevice {
     }
 
     fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
-        self.done.writes.fetch_add(1, Ordering::Relaxed);
-        if is_aligned(from) {
-            return write_all(&self.file, place, from);
-        }
-        let mut buffer = AlignedBuffer::new(from.len());
-        buffer.copy_from_slice(from);
-        write_all(&self.file, place, &buffer)
+        self.write(place, from, ReadWriteFlags::empty())
+    }
+
+    fn write_durable_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
+        self.done.flushes.fetch_add(1, Ordering::Relaxed);
+        self.write(place, from, ReadWriteFlags::DSYNC)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -153,9 +169,9 @@ fn read_all(file: &OwnedFd, mut place: u64, mut into: &mut [u8]) -> io::Result<(
     Ok(())
 }
 
-fn write_all(file: &OwnedFd, mut place: u64, mut from: &[u8]) -> io::Result<()> {
+fn write_all(file: &OwnedFd, mut place: u64, mut from: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
     while !from.is_empty() {
-        match rustix::io::pwrite(file, from, place) {
+        match rustix::io::pwritev2(file, &[io::IoSlice::new(from)], place, flags) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => {
                 place += count as u64;

@@ -17,6 +17,8 @@
 //! came before that.
 
 mod durable;
+mod fresh;
+mod known;
 
 use crate::base::Base;
 use crate::buffer::AlignedBuffer;
@@ -29,8 +31,11 @@ use crate::record::{ENTRIES_MAX, Entry};
 use crate::space::Space;
 use crate::{BLOCK, BLOCK_BYTES};
 use durable::Turns;
+use fresh::Bytes;
+use known::Known;
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Virtual blocks of a stripe, as a power of two: what is written to one by parts of blocks goes one after the other.
 const STRIPE_SHIFT: u32 = 14;
@@ -58,9 +63,14 @@ pub struct Layer {
     gate: RwLock<()>,
     state: RwLock<State>,
     turns: Turns,
+    known: Known,
+    /// Held by whoever writes blocks that wait.
+    placing: Mutex<()>,
 }
 
 struct State {
+    /// Blocks that wait to be written, by virtual block.
+    fresh: BTreeMap<u64, Bytes>,
     /// Changes since the last checkpoint, and those that are being brought to the map.
     active: Overlay,
     frozen: Option<Arc<Overlay>>,
@@ -69,7 +79,16 @@ struct State {
     pending: Vec<Vec<Entry>>,
     /// Blocks that they free.
     freed: Vec<(u64, u64)>,
-    log: Log,
+}
+
+impl State {
+    /// Changes that could not be made durable wait before those that came later.
+    fn take_back(&mut self, pending: Vec<Vec<Entry>>, freed: Vec<(u64, u64)>) {
+        let later = std::mem::replace(&mut self.pending, pending);
+        self.pending.extend(later);
+        let later = std::mem::replace(&mut self.freed, freed);
+        self.freed.extend(later);
+    }
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
@@ -111,9 +130,8 @@ impl Layer {
         let applied = base.applied()?;
         let mut space = Space::new(geometry.data_blocks());
         base.load_space(&mut space)?;
-        let log = Log::new(&geometry, applied);
         let (active, frozen, pending, freed) = (Overlay::default(), None, Vec::new(), Vec::new());
-        let state = State { active, frozen, space, pending, freed, log };
+        let state = State { fresh: BTreeMap::new(), active, frozen, space, pending, freed };
         let layer = Self {
             device,
             geometry,
@@ -121,7 +139,9 @@ impl Layer {
             stripes: (0..STRIPES).map(|_| RwLock::default()).collect(),
             gate: RwLock::default(),
             state: RwLock::new(state),
-            turns: Turns::default(),
+            turns: Turns::new(Log::new(&geometry, applied)),
+            known: Known::default(),
+            placing: Mutex::default(),
         };
         layer.replay()?;
         Ok(layer)
@@ -134,23 +154,31 @@ impl Layer {
 
     /// Space on the device.
     pub fn usage(&self) -> Usage {
-        Usage { total: self.geometry.data_blocks() * BLOCK, free: read(&self.state).space.free() * BLOCK }
+        let state = read(&self.state);
+        let free = state.space.free().saturating_sub(state.fresh.len() as u64);
+        Usage { total: self.geometry.data_blocks() * BLOCK, free: free * BLOCK }
     }
 
     /// Whether the block of this address is mapped.
     pub fn is_mapped(&self, address: u64) -> Result<bool> {
-        let block = address / BLOCK;
-        Ok(!self.mapped(&read(&self.state), block..block + 1)?.is_empty())
+        let (block, state) = (address / BLOCK, read(&self.state));
+        Ok(state.fresh.contains_key(&block) || !self.mapped(&state, block..block + 1)?.is_empty())
     }
 
     /// The mapped parts of a range of bytes, cut to it, in order: what a copy of it needs.
     pub fn mapped_ranges(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        for piece in self.mapped(&read(&self.state), blocks)? {
+        let state = read(&self.state);
+        let waiting =
+            state.fresh.range(blocks.clone()).map(|(first, _)| Piece { first: *first, count: 1, block: None });
+        let mut pieces = self.mapped(&state, blocks.clone())?;
+        pieces.extend(waiting);
+        pieces.sort_unstable_by_key(|piece| piece.first);
+        for piece in pieces {
             let (start, end) = ((piece.first * BLOCK).max(range.start), (piece.end() * BLOCK).min(range.end));
-            match ranges.last_mut().filter(|last| last.end == start) {
-                Some(last) => last.end = end,
+            match ranges.last_mut().filter(|last| last.end >= start) {
+                Some(last) => last.end = last.end.max(end),
                 None => ranges.push(start..end),
             }
         }
@@ -161,7 +189,24 @@ impl Layer {
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
         let blocks = blocks_of(address, into.len())?;
         let _gate = read(&self.gate);
-        let pieces = self.mapped(&read(&self.state), blocks)?;
+        let (pieces, waiting) = {
+            let state = read(&self.state);
+            let waiting = state.fresh.range(blocks.clone()).map(|(block, bytes)| (*block, Arc::clone(bytes)));
+            let waiting: Vec<(u64, Bytes)> = waiting.collect();
+            (self.mapped(&state, blocks)?, waiting)
+        };
+        self.read_pieces(address, into, &pieces)?;
+        for (block, bytes) in waiting {
+            let (start, end) = ((block * BLOCK).max(address), ((block + 1) * BLOCK).min(address + into.len() as u64));
+            let of = |at: u64, first: u64| usize::try_from(at - first).unwrap_or(usize::MAX);
+            let from = bytes.get(of(start, block * BLOCK)..of(end, block * BLOCK)).unwrap_or_default();
+            let place = into.get_mut(of(start, address)..of(end, address)).unwrap_or_default();
+            place.copy_from_slice(from);
+        }
+        Ok(())
+    }
+
+    fn read_pieces(&self, address: u64, into: &mut [u8], pieces: &[Piece]) -> Result<()> {
         let mut done = address;
         let end = address + into.len() as u64;
         let mut rest = into;
@@ -170,7 +215,7 @@ impl Layer {
             let (hole, behind) = split(rest, start - done);
             hole.fill(0);
             let (bytes, behind) = split(behind, stop - start);
-            let place = self.place(piece) + (start - piece.first * BLOCK);
+            let place = self.place(*piece) + (start - piece.first * BLOCK);
             self.read_bytes(place, bytes)?;
             (done, rest) = (stop, behind);
         }
@@ -200,10 +245,20 @@ impl Layer {
         if blocks.is_empty() {
             return Ok(());
         }
-        if address.is_multiple_of(BLOCK) && from.len().is_multiple_of(BLOCK_BYTES) && self.overwrite(&blocks, from)? {
+        if is_whole(address, from) && self.overwrite(&blocks, from, false)? {
             return Ok(());
         }
         self.with_room(|| self.write_parts(&[(address, from)], false))
+    }
+
+    /// The same; safe when this returns, with no more than the device's own call where all is mapped.
+    pub fn write_durable(&self, address: u64, from: &[u8]) -> Result<()> {
+        let blocks = blocks_of(address, from.len())?;
+        if blocks.is_empty() || is_whole(address, from) && self.overwrite(&blocks, from, true)? {
+            return Ok(());
+        }
+        self.write(address, from)?;
+        self.sync()
     }
 
     /// Writes several ranges, none of which overlap: after a crash all of them are there, or none.
@@ -240,6 +295,8 @@ impl Layer {
     fn unmap(&self, blocks: Range<u64>) -> Result<()> {
         let _stripes = self.stripes(std::slice::from_ref(&blocks));
         let mut state = write(&self.state);
+        let waiting: Vec<u64> = state.fresh.range(blocks.clone()).map(|(block, _)| *block).collect();
+        waiting.iter().for_each(|block| drop(state.fresh.remove(block)));
         let old = self.mapped(&state, blocks)?;
         let entry = |piece: &Piece| {
             let count = u32::try_from(piece.count).map_err(|_| Error::TooManyPieces)?;
@@ -253,18 +310,30 @@ impl Layer {
     }
 
     /// Writes over blocks that are all mapped. `false`: some are not, and nothing was done.
-    fn overwrite(&self, blocks: &Range<u64>, from: &[u8]) -> Result<bool> {
+    fn overwrite(&self, blocks: &Range<u64>, from: &[u8], is_durable: bool) -> Result<bool> {
         let indexes = stripe_indexes(std::slice::from_ref(blocks));
         let _stripes: Vec<_> = indexes.iter().filter_map(|index| self.stripes.get(*index)).map(read).collect();
         let _gate = read(&self.gate);
-        let pieces = self.mapped(&read(&self.state), blocks.clone())?;
+        let pieces = {
+            let state = read(&self.state);
+            if state.fresh.range(blocks.clone()).next().is_some() {
+                return Ok(false);
+            }
+            self.mapped(&state, blocks.clone())?
+        };
         if pieces.iter().map(|piece| piece.count).sum::<u64>() != blocks.end - blocks.start {
             return Ok(false);
         }
         let mut rest = from;
         for piece in pieces {
             let (bytes, behind) = rest.split_at(length_of(piece.count).min(rest.len()));
-            self.device.write_at(self.place(piece), bytes).map_err(at("write the device"))?;
+            let place = self.place(piece);
+            let written = if is_durable {
+                self.device.write_durable_at(place, bytes)
+            } else {
+                self.device.write_at(place, bytes)
+            };
+            written.map_err(at("write the device"))?;
             rest = behind;
         }
         Ok(true)
@@ -279,6 +348,9 @@ impl Layer {
             }
             done => done?,
         }
+        if self.has_many_fresh() {
+            self.place_fresh()?;
+        }
         if read(&self.state).pending.len() >= PENDING_MAX { self.sync() } else { Ok(()) }
     }
 
@@ -286,7 +358,21 @@ impl Layer {
     fn write_parts(&self, parts: &[(u64, &[u8])], anew: bool) -> Result<()> {
         let ranges: Vec<Range<u64>> =
             parts.iter().map(|(address, from)| blocks_of(*address, from.len())).collect::<Result<_>>()?;
-        let _stripes = self.stripes(&ranges);
+        let mut stripes = self.stripes(&ranges);
+        if let ([(address, from)], [blocks]) = (parts, ranges.as_slice())
+            && !anew
+            && blocks.end - blocks.start == 1
+        {
+            let from_byte = usize::try_from(address % BLOCK).unwrap_or(usize::MAX);
+            if self.write_fresh(blocks.start, from_byte, from)? {
+                return Ok(());
+            }
+        }
+        while ranges.iter().any(|blocks| self.has_fresh(blocks)) {
+            drop(stripes);
+            self.place_fresh()?;
+            stripes = self.stripes(&ranges);
+        }
         let mut taken = Taken { layer: self, extents: Vec::new() };
         let mut entries = Vec::new();
         {
@@ -302,6 +388,7 @@ impl Layer {
             self.change(&mut write(&self.state), entries)?;
         }
         taken.extents.clear();
+        drop(stripes);
         Ok(())
     }
 
@@ -412,7 +499,7 @@ impl Layer {
             unknown = left;
         }
         for range in unknown {
-            found.extend(self.base.within(&range)?);
+            found.extend(self.known.within(&self.base, &range)?);
         }
         found.retain(|piece| piece.block.is_some());
         found.sort_unstable_by_key(|piece| piece.first);
@@ -437,7 +524,10 @@ struct Taken<'a> {
 
 impl Taken<'_> {
     fn take(&mut self, wanted: u64) -> Result<(u64, u64)> {
-        let taken = write(&self.layer.state).space.take(wanted).ok_or(Error::NoSpace)?;
+        let mut state = write(&self.layer.state);
+        // Blocks that wait have theirs set aside.
+        let room = state.space.free().saturating_sub(state.fresh.len() as u64);
+        let taken = state.space.take(wanted.min(room)).ok_or(Error::NoSpace)?;
         self.extents.push(taken);
         Ok(taken)
     }
@@ -494,6 +584,11 @@ fn blocks_of(address: u64, bytes: usize) -> Result<Range<u64>> {
     let end = address.checked_add(bytes as u64).ok_or(Error::Beyond)?;
     let range = address / BLOCK..end.div_ceil(BLOCK);
     Ok(if bytes == 0 { 0..0 } else { range })
+}
+
+/// Whether the bytes fill whole blocks.
+fn is_whole(address: u64, from: &[u8]) -> bool {
+    address.is_multiple_of(BLOCK) && from.len().is_multiple_of(BLOCK_BYTES)
 }
 
 fn length_of(blocks: u64) -> usize {

@@ -13,8 +13,8 @@
 //! * [`Layer`]: reads and writes of virtual addresses, updates of several extents at once, trims, recovery;
 //! * [`Store`]: objects, their sizes and times, identifiers.
 //!
-//! What a crash leaves: everything that a [`Layer::sync`] has confirmed; of later changes of the mapping a beginning,
-//! in their order; of bytes written over others any part, as on the device itself. Never a block of another object.
+//! What a crash leaves: everything that a [`Layer::sync`] has confirmed; of what was written later any part, as on the
+//! device itself, but an update of several extents wholly or not at all. Never a block of another object.
 
 mod base;
 mod buffer;

@@ -42,12 +42,12 @@ impl Log {
         self.room() < self.blocks / 2
     }
 
-    /// The map has everything before this.
-    pub fn release(&mut self, applied: Applied) {
-        self.tail = applied.position;
+    /// The map has everything before the head.
+    pub fn release(&mut self) {
+        self.tail = self.head.position;
     }
 
-    /// Writes these changes as the next record, for which there has to be room. It is not flushed.
+    /// Writes these changes as the next record, for which there has to be room. It is safe when this returns.
     pub fn append(&mut self, device: &dyn Device, entries: Vec<Entry>) -> Result<()> {
         let Applied { sequence, chain, .. } = self.head;
         let (bytes, checksum) = Record { sequence, chain, entries }.encode(self.salt);
@@ -55,7 +55,7 @@ impl Log {
         buffer.copy_from_slice(&bytes);
         let blocks = bytes.len() as u64 / BLOCK;
         for (place, range) in self.places(self.head.position, blocks) {
-            device.write_at(place, buffer.get(range).unwrap_or_default()).map_err(at("write the log"))?;
+            device.write_durable_at(place, buffer.get(range).unwrap_or_default()).map_err(at("write the log"))?;
         }
         let position = self.head.position + blocks;
         self.head = Applied { sequence: sequence + 1, position, chain: checksum };

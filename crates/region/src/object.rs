@@ -121,13 +121,33 @@ impl Object {
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
         let _there = self.0.there()?;
         self.0.layer.write(self.address(offset, from.len())?, from)?;
+        self.note_written(offset, from.len());
+        Ok(())
+    }
+
+    /// Writes bytes that are safe when this returns, with a larger size if the object keeps one. Whole blocks that were
+    /// written before cost the device's own call, and no more.
+    pub fn write_durable(&self, offset: u64, from: &[u8]) -> Result<()> {
+        let there = self.0.there()?;
+        let end = offset + from.len() as u64;
+        let grows = self.stat().is_some_and(|stat| end > stat.size);
+        if !grows {
+            self.0.layer.write_durable(self.address(offset, from.len())?, from)?;
+            self.note_written(offset, from.len());
+            return Ok(());
+        }
+        drop(there);
+        self.write(offset, from)?;
+        self.sync()
+    }
+
+    fn note_written(&self, offset: u64, bytes: usize) {
         if let Some(stat) = &self.0.stat {
             let mut stat = lock(stat);
-            stat.0.size = stat.0.size.max(offset + from.len() as u64);
+            stat.0.size = stat.0.size.max(offset + bytes as u64);
             stat.0.modified = SystemTime::now();
             stat.1 = false;
         }
-        Ok(())
     }
 
     /// Cuts an object that keeps its size, or makes it longer by zeros.

@@ -2,18 +2,26 @@
 //!
 //! Threads that sync at the same time share records and flushes: one does it for all.
 
-use super::{Layer, piece_of, read, write};
+use super::{Layer, piece_of, write};
 use crate::error::{Error, Result, at};
+use crate::log::Log;
 use crate::record::{ENTRIES_MAX, Entry, RECORD_BLOCKS_MAX};
 use crate::{BLOCK, lock};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Who syncs, and what for.
-#[derive(Default)]
 pub(super) struct Turns {
     turn: Mutex<Turn>,
+    /// For whoever has the turn.
+    log: Mutex<Log>,
     /// Signalled when a sync has ended.
     ended: Condvar,
+}
+
+impl Turns {
+    pub fn new(log: Log) -> Self {
+        Self { turn: Mutex::default(), log: Mutex::new(log), ended: Condvar::new() }
+    }
 }
 
 #[derive(Default)]
@@ -27,8 +35,8 @@ struct Turn {
 impl Layer {
     /// Does what the log's records say.
     pub(super) fn replay(&self) -> Result<()> {
-        let mut state = write(&self.state);
-        while let Some(record) = state.log.next(&*self.device)? {
+        let (mut state, mut log) = (write(&self.state), lock(&self.turns.log));
+        while let Some(record) = log.next(&*self.device)? {
             for entry in record.entries {
                 let new = piece_of(entry);
                 let is_inside = new.block.is_none_or(|block| state.space.has(block, new.count));
@@ -79,42 +87,30 @@ impl Layer {
     }
 
     fn sync_now(&self) -> Result<()> {
-        let (records, freed) = {
+        self.place_fresh()?;
+        let mut log = lock(&self.turns.log);
+        let (records, pending, freed) = {
             let mut state = write(&self.state);
             let records = grouped(&state.pending);
-            if records.len() as u64 * RECORD_BLOCKS_MAX > state.log.room() {
-                (None, Vec::new())
-            } else {
-                (Some((records, std::mem::take(&mut state.pending))), std::mem::take(&mut state.freed))
+            if records.len() as u64 * RECORD_BLOCKS_MAX > log.room() {
+                drop(state);
+                return self.checkpoint(&mut log);
             }
+            (records, std::mem::take(&mut state.pending), std::mem::take(&mut state.freed))
         };
-        let Some((records, pending)) = records else { return self.checkpoint() };
-        if let Err(error) = self.record(records) {
-            let mut state = write(&self.state);
-            let later = std::mem::replace(&mut state.pending, pending);
-            state.pending.extend(later);
-            let later = std::mem::replace(&mut state.freed, freed);
-            state.freed.extend(later);
+        if let Err(error) = self.record(&mut log, records) {
+            write(&self.state).take_back(pending, freed);
             return Err(error);
         }
         self.give_back(freed)?;
-        if read(&self.state).log.is_half_full() {
-            self.checkpoint()?;
-        }
-        Ok(())
+        if log.is_half_full() { self.checkpoint(&mut log) } else { Ok(()) }
     }
 
-    /// Flushes data, and writes and flushes the records of changes. After an error some may be there already: to have
-    /// them twice changes nothing, as long as all come again.
-    fn record(&self, records: Vec<Vec<Entry>>) -> Result<()> {
+    /// Flushes data, and writes the records of changes. After an error some may be there already: to have them twice
+    /// changes nothing, as long as all come again.
+    fn record(&self, log: &mut Log, records: Vec<Vec<Entry>>) -> Result<()> {
         self.device.flush().map_err(at("flush the device"))?;
-        if records.is_empty() {
-            return Ok(());
-        }
-        for entries in records {
-            write(&self.state).log.append(&*self.device, entries)?;
-        }
-        self.device.flush().map_err(at("flush the log"))
+        records.into_iter().try_for_each(|entries| log.append(&*self.device, entries))
     }
 
     /// Frees blocks whose record is durable, when nobody uses them any more.
@@ -135,37 +131,38 @@ impl Layer {
     }
 
     /// Brings all changes to the map, also those that no record has: then the log is free.
-    fn checkpoint(&self) -> Result<()> {
-        let (frozen, groups, applied, pending, freed) = {
+    fn checkpoint(&self, log: &mut Log) -> Result<()> {
+        let (frozen, groups, pending, freed) = {
             let mut state = write(&self.state);
             let frozen = Arc::new(std::mem::take(&mut state.active));
             state.frozen = Some(Arc::clone(&frozen));
             let (pending, freed) = (std::mem::take(&mut state.pending), std::mem::take(&mut state.freed));
-            (frozen, state.space.take_changed(), state.log.head(), pending, freed)
+            (frozen, state.space.take_changed(), pending, freed)
         };
         // What the map has is durable, so its data have to be.
         let flushed = self.device.flush().map_err(at("flush the device"));
-        let done = flushed.and_then(|()| self.base.checkpoint(&frozen, &groups, applied));
+        let done = flushed.and_then(|()| self.base.checkpoint(&frozen, &groups, log.head()));
         let mut state = write(&self.state);
         state.frozen = None;
         if let Err(error) = done {
             let later = std::mem::replace(&mut state.active, (*frozen).clone());
             later.pieces().for_each(|piece| state.active.set(piece));
-            let later = std::mem::replace(&mut state.pending, pending);
-            state.pending.extend(later);
-            let later = std::mem::replace(&mut state.freed, freed);
-            state.freed.extend(later);
+            state.take_back(pending, freed);
             groups.iter().for_each(|(group, _)| state.space.note_group(*group));
             return Err(error);
         }
-        state.log.release(applied);
+        log.release();
+        self.known.note(&frozen);
         drop(state);
         self.give_back(freed)
     }
 
     /// Syncs, and brings the log to the map: opening is then as fast as it can be.
     pub fn close(&self) -> Result<()> {
-        self.sync_by(Self::checkpoint)
+        self.sync_by(|layer| {
+            layer.place_fresh()?;
+            layer.checkpoint(&mut lock(&layer.turns.log))
+        })
     }
 }
 
