@@ -98,6 +98,16 @@ impl Base {
         read().map_err(failed)
     }
 
+    /// Where the first so many pieces from a block on end; the end of all where there are fewer.
+    pub fn end_of_some(&self, from: u64, some: usize) -> Result<u64> {
+        let read = || -> std::result::Result<_, redb::Error> {
+            let table = self.tree.begin_read()?.open_table(EXTENTS)?;
+            let entry = table.range(from..)?.nth(some).transpose()?;
+            Ok(entry.map_or(u64::MAX, |(first, _)| first.value()))
+        };
+        read().map_err(failed)
+    }
+
     /// Takes over changes, bits, and where the log goes on, all or nothing. Safe on the device when this returns.
     pub fn checkpoint(&self, changes: &Overlay, groups: &[(u64, Vec<u8>)], applied: Applied) -> Result<()> {
         let growth = (changes.len() as u64).saturating_mul(64);

@@ -16,6 +16,7 @@
 //! A block that is not mapped any more is free when the record that says so is durable, and nobody has the gate who
 //! came before that.
 
+mod check;
 mod durable;
 mod fresh;
 mod known;
@@ -30,6 +31,7 @@ use crate::overlay::{Overlay, Piece};
 use crate::record::{ENTRIES_MAX, Entry};
 use crate::space::Space;
 use crate::{BLOCK, BLOCK_BYTES};
+pub use check::Findings;
 use durable::Turns;
 use fresh::Bytes;
 use known::Known;

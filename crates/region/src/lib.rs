@@ -33,7 +33,7 @@ mod store;
 pub use device::{Device, FileDevice};
 pub use error::{Error, Result};
 pub use geometry::Format;
-pub use layer::{Layer, Usage};
+pub use layer::{Findings, Layer, Usage};
 pub use object::{Object, ObjectStat};
 pub use store::{Kind, Store};
 

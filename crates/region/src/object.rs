@@ -223,6 +223,13 @@ fn encode(id: u64, stat: ObjectStat) -> Vec<u8> {
     bytes
 }
 
+/// Whether the first block of an object is a whole super block, or none.
+pub(crate) fn is_whole(layer: &Layer, id: u64) -> Result<bool> {
+    let mut block = vec![0; BLOCK_BYTES];
+    layer.read(id << layer.region_shift(), &mut block)?;
+    Ok(!block.starts_with(MAGIC) || decode(&block, id).is_some())
+}
+
 fn decode(block: &[u8], id: u64) -> Option<ObjectStat> {
     let mut bytes = *block.first_chunk::<BYTES>()?;
     let word = |bytes: &[u8], at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));

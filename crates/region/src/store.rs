@@ -4,9 +4,9 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::geometry::Format;
 use crate::ids::{Ids, RANGE};
-use crate::layer::{Layer, Usage};
+use crate::layer::{Findings, Layer, Usage};
 use crate::lock;
-use crate::object::{Object, Shared};
+use crate::object::{Object, Shared, is_whole};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -127,6 +127,16 @@ impl Store {
             shared.write_stat()?;
         }
         self.layer.close()
+    }
+
+    /// Looks through the whole store for what contradicts itself. Others should not write meanwhile.
+    pub fn check(&self) -> Result<Findings> {
+        self.layer.check(is_whole)
+    }
+
+    /// Bytes of a region.
+    pub fn region_bytes(&self) -> u64 {
+        1 << self.layer.region_shift()
     }
 
     /// Space on the device.

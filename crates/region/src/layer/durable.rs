@@ -9,27 +9,64 @@ use crate::record::{ENTRIES_MAX, Entry, RECORD_BLOCKS_MAX};
 use crate::{BLOCK, lock};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Who syncs, and what for.
+/// Who syncs. Syncs are *rounds*, one at a time: whoever comes during one waits for the next, which one of those who
+/// wait then does for all of them.
 pub(super) struct Turns {
     turn: Mutex<Turn>,
     /// For whoever has the turn.
     log: Mutex<Log>,
-    /// Signalled when a sync has ended.
-    ended: Condvar,
-}
-
-impl Turns {
-    pub fn new(log: Log) -> Self {
-        Self { turn: Mutex::default(), log: Mutex::new(log), ended: Condvar::new() }
-    }
+    /// For those who wait for an even round, and an odd one.
+    waiting: [Condvar; 2],
 }
 
 #[derive(Default)]
 struct Turn {
-    /// Counts what was asked to be synced, and how much of it has been.
-    asked: u64,
+    /// The round that was begun last, and the last that ended well.
+    begun: u64,
     done: u64,
     is_taken: bool,
+}
+
+impl Turns {
+    pub fn new(log: Log) -> Self {
+        Self { turn: Mutex::default(), log: Mutex::new(log), waiting: Default::default() }
+    }
+
+    /// Waits for a round that begins now or later, or for one's own turn to do it: its number, or `None` when it was
+    /// done.
+    fn join(&self) -> Option<u64> {
+        let mut turn = lock(&self.turn);
+        let round = turn.begun + 1;
+        loop {
+            if turn.done >= round {
+                return None;
+            }
+            if !turn.is_taken {
+                turn.is_taken = true;
+                turn.begun = turn.begun.max(round);
+                return Some(turn.begun);
+            }
+            let waiting = self.waiting_for(round);
+            turn = waiting.wait(turn).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn waiting_for(&self, round: u64) -> &Condvar {
+        let [even, odd] = &self.waiting;
+        if round.is_multiple_of(2) { even } else { odd }
+    }
+
+    /// Ends a round. One of those who wait for the next one wakes to do it.
+    fn end(&self, round: u64, is_done: bool) {
+        let mut turn = lock(&self.turn);
+        turn.is_taken = false;
+        if is_done {
+            turn.done = round;
+        }
+        drop(turn);
+        self.waiting_for(round).notify_all();
+        self.waiting_for(round + 1).notify_one();
+    }
 }
 
 impl Layer {
@@ -59,30 +96,9 @@ impl Layer {
 
     /// All that was written before is safe when this returns.
     pub fn sync(&self) -> Result<()> {
-        self.sync_by(Self::sync_now)
-    }
-
-    fn sync_by(&self, work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
-        let mut turn = lock(&self.turns.turn);
-        turn.asked += 1;
-        let mine = turn.asked;
-        while turn.is_taken {
-            turn = self.turns.ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
-            if turn.done >= mine {
-                return Ok(());
-            }
-        }
-        turn.is_taken = true;
-        let all = turn.asked;
-        drop(turn);
-        let result = work(self);
-        let mut turn = lock(&self.turns.turn);
-        turn.is_taken = false;
-        if result.is_ok() {
-            turn.done = all;
-        }
-        drop(turn);
-        self.turns.ended.notify_all();
+        let Some(round) = self.turns.join() else { return Ok(()) };
+        let result = self.sync_now();
+        self.turns.end(round, result.is_ok());
         result
     }
 
@@ -159,10 +175,15 @@ impl Layer {
 
     /// Syncs, and brings the log to the map: opening is then as fast as it can be.
     pub fn close(&self) -> Result<()> {
-        self.sync_by(|layer| {
-            layer.place_fresh()?;
-            layer.checkpoint(&mut lock(&layer.turns.log))
-        })
+        // A round that somebody else did was a sync only.
+        let round = loop {
+            if let Some(round) = self.turns.join() {
+                break round;
+            }
+        };
+        let result = self.place_fresh().and_then(|()| self.checkpoint(&mut lock(&self.turns.log)));
+        self.turns.end(round, result.is_ok());
+        result
     }
 }
 

@@ -38,10 +38,15 @@ impl Layer {
                 return Err(Error::NoSpace);
             }
         }
-        let mut whole = before.map_or_else(|| vec![0; BLOCK_BYTES], |before| before.to_vec());
-        let place = whole.get_mut(from_byte..from_byte + bytes.len()).ok_or(Error::Beyond)?;
-        place.copy_from_slice(bytes);
-        state.fresh.insert(block, whole.into());
+        let whole: Bytes = if bytes.len() == BLOCK_BYTES {
+            bytes.into()
+        } else {
+            let mut whole = before.map_or_else(|| vec![0; BLOCK_BYTES], |before| before.to_vec());
+            let place = whole.get_mut(from_byte..from_byte + bytes.len()).ok_or(Error::Beyond)?;
+            place.copy_from_slice(bytes);
+            whole.into()
+        };
+        state.fresh.insert(block, whole);
         Ok(true)
     }
 

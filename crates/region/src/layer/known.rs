@@ -1,7 +1,7 @@
 //! What was read of the map lately: ranges of virtual blocks, and where they lie, or that nothing is mapped.
 //!
-//! Invariant: it is as the map, but for what the overlays have, which are looked at before it. Whoever reads the map and
-//! tells of it holds the layer's state, so no checkpoint ends meanwhile; a checkpoint tells what it has brought.
+//! Invariant: it is as the map, but for what the overlays have, which are looked at before it. Whoever reads the map
+//! and tells of it holds the layer's state, so no checkpoint ends meanwhile; a checkpoint tells what it has brought.
 
 use super::{read, write};
 use crate::base::Base;
@@ -26,7 +26,7 @@ impl Known {
             return Ok(found);
         }
         let step = 1u64 << AROUND_SHIFT;
-        let around = range.start / step * step..range.end.next_multiple_of(step);
+        let around = range.start / step * step..range.end.checked_next_multiple_of(step).unwrap_or(u64::MAX);
         let mut known = write(&self.0);
         if known.len() > PIECES_MAX {
             *known = Overlay::default();

@@ -272,6 +272,8 @@ fn survive(seed: u64, failures: u64, steps: u64, closes: bool) {
         .sum();
     let usage = layer.usage();
     assert_eq!(usage.total - usage.free, mapped, "seed {seed}");
+    let findings = layer.check(|_, _| Ok(true)).unwrap();
+    assert!(findings.is_clean() && findings.mapped_blocks * BLOCK_BYTES as u64 == mapped, "seed {seed}: {findings:?}");
 }
 
 #[test]

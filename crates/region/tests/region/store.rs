@@ -155,6 +155,8 @@ fn threads_make_objects_side_by_side() {
     store.close().unwrap();
     drop(store);
     let store = Store::open(device).unwrap();
+    let findings = store.check().unwrap();
+    assert!(findings.is_clean() && findings.objects == THREADS * OBJECTS * 4 / 5, "{findings:?}");
     for (id, tag) in made {
         if (tag % OBJECTS).is_multiple_of(5) {
             assert!(!store.exists(id).unwrap());
@@ -166,8 +168,8 @@ fn threads_make_objects_side_by_side() {
     }
 }
 
-/// The paper counts a write for each object, and one for each range of identifiers. Here objects that are not synced one
-/// by one share writes, too.
+/// The paper counts a write for each object, and one for each range of identifiers. Here objects that are not synced
+/// one by one share writes, too.
 #[test]
 fn creations_share_writes() {
     const OBJECTS: u64 = 2048;

@@ -1,0 +1,78 @@
+//! Looks through the whole mapping for what contradicts itself.
+
+use super::{Layer, read};
+use crate::error::Result;
+use crate::overlay::Piece;
+use crate::space::Space;
+
+/// Pieces looked at in one go.
+const SOME: usize = 32 << 10;
+
+/// What a check has found. A store is in order when nothing is shared and nothing outside, nothing lost and no object
+/// damaged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Findings {
+    /// Pieces that the mapping is in, and their blocks.
+    pub pieces: u64,
+    pub mapped_blocks: u64,
+    /// Blocks that are in use by the count of free ones, and mapped nowhere.
+    pub lost_blocks: u64,
+    /// Blocks that are mapped more than once, or lie outside the device.
+    pub shared_blocks: u64,
+    pub outside_blocks: u64,
+    /// Regions whose first block is mapped, and of them those whose super block is not whole. (An object may have none:
+    /// then its first bytes are not those of a super block.)
+    pub objects: u64,
+    pub damaged_objects: u64,
+}
+
+impl Findings {
+    /// Whether all is in order.
+    pub fn is_clean(&self) -> bool {
+        self.lost_blocks == 0 && self.shared_blocks == 0 && self.outside_blocks == 0 && self.damaged_objects == 0
+    }
+}
+
+impl Layer {
+    /// Looks through the mapping; `of_region` is told of each region whose first block is mapped, and says whether it is
+    /// whole. Nothing is written. Others should not write meanwhile: what is in use would not fit what is mapped.
+    pub fn check(&self, mut of_region: impl FnMut(&Self, u64) -> Result<bool>) -> Result<Findings> {
+        let mut findings = Findings::default();
+        let mut seen = Space::new(self.geometry.data_blocks());
+        let blocks_of_region = 1u64 << (self.geometry.region_shift - 12);
+        let mut from = 0;
+        while from < u64::MAX {
+            let end = self.base.end_of_some(from, SOME)?;
+            let pieces = self.mapped(&read(&self.state), from..end)?;
+            for piece in pieces {
+                Self::count(&mut findings, &mut seen, piece);
+                let first = piece.first.next_multiple_of(blocks_of_region);
+                for region in (first..piece.end()).step_by(usize::try_from(blocks_of_region).unwrap_or(usize::MAX)) {
+                    let region = region / blocks_of_region;
+                    if region > 0 {
+                        findings.objects += 1;
+                        findings.damaged_objects += u64::from(!of_region(self, region)?);
+                    }
+                }
+            }
+            from = end;
+        }
+        let in_use = self.geometry.data_blocks() - read(&self.state).space.free();
+        let mapped = self.geometry.data_blocks() - seen.free();
+        findings.lost_blocks = in_use.saturating_sub(mapped);
+        Ok(findings)
+    }
+
+    fn count(findings: &mut Findings, seen: &mut Space, piece: Piece) {
+        let block = piece.block.unwrap_or(0);
+        findings.pieces += 1;
+        findings.mapped_blocks += piece.count;
+        if !seen.has(block, piece.count) {
+            findings.outside_blocks += piece.count;
+            return;
+        }
+        let before = seen.free();
+        seen.restore(block, piece.count, true);
+        findings.shared_blocks += piece.count - (before - seen.free());
+    }
+}
