@@ -1,8 +1,8 @@
 //! Devices that blocks lie on.
 
 use crate::buffer::{AlignedBuffer, is_aligned};
-use crate::error::{Result, at};
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstat, open};
+use crate::error::{Error, Result, at};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, fallocate, flock, fstat, open};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -69,6 +69,11 @@ impl FileDevice {
             opened => opened,
         };
         let file = opened.map_err(|errno| at("open the device")(errno.into()))?;
+        // Two that write to one store would each believe that the other's blocks are free.
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(Error::InUse),
+            locked => locked.map_err(|errno| at("lock the device")(errno.into()))?,
+        }
         let stat = fstat(&file).map_err(|errno| at("look at the device")(errno.into()))?;
         let is_block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
         let bytes = if is_block_device {

@@ -25,7 +25,7 @@ pub enum Error {
     #[error("there is no region store: {0}")]
     NoStore(String),
     /// There is something else on the device.
-    #[error("the device is not empty ({0}): say that it may be overwritten, if it may")]
+    #[error("{0} is on it")]
     NotEmpty(&'static str),
     /// What is on the device contradicts itself.
     #[error("damaged: {0}")]
@@ -36,6 +36,9 @@ pub enum Error {
     /// One update with more pieces than a record holds.
     #[error("too many pieces for one update")]
     TooManyPieces,
+    /// Another process has the device.
+    #[error("another process has it")]
+    InUse,
     /// No such object.
     #[error("no such object")]
     NoObject,

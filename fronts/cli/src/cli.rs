@@ -39,6 +39,7 @@ enum Verb {
     Mkdir(verb::mkdir::Args),
     Doctor(verb::doctor::Args),
     Debug(verb::debug::Args),
+    Store(verb::store::Args),
     Completions(verb::completions::Args),
     Man(verb::man::Args),
 }
@@ -48,7 +49,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Run", &["up", "down", "mount", "umount", "user"]),
     ("Look", &["status", "ls", "cat", "stat", "locate", "df", "bench"]),
     ("Move", &["cp", "mv", "rm", "mkdir"]),
-    ("Repair", &["doctor", "debug"]),
+    ("Repair", &["doctor", "debug", "store"]),
     ("Help", &["completions", "man"]),
 ];
 
@@ -77,6 +78,7 @@ impl Cli {
             Verb::Mkdir(args) => verb::mkdir::run(&args),
             Verb::Doctor(args) => verb::doctor::run(&args),
             Verb::Debug(args) => verb::debug::run(&args),
+            Verb::Store(args) => verb::store::run(&args),
             Verb::Completions(args) => verb::completions::run(&args),
             Verb::Man(args) => verb::man::run(&args),
         }

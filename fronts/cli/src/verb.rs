@@ -19,6 +19,7 @@ pub mod rm;
 pub mod serve;
 pub mod stat;
 pub mod status;
+pub mod store;
 pub mod umount;
 pub mod up;
 pub mod user;

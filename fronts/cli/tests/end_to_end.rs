@@ -337,6 +337,22 @@ fn hosts_are_started_and_ended_over_ssh() {
 }
 
 #[test]
+fn a_region_store_is_made_looked_at_and_not_overwritten() {
+    let ground = Ground::new("store");
+    let place = ground.directory.join("objects").display().to_string();
+    assert!(ground.weft_fails(2, &["store", "format", &place]).contains("--size"));
+    assert!(ground.weft_fails(2, &["store", "format", &place, "--size", "1MiB"]).contains("at least 16777216"));
+    assert!(!Path::new(&place).exists(), "nothing is left of what could not be made");
+    ground.weft(&["store", "format", &place, "--size", "64MiB", "--region", "1GiB"]);
+    assert!(ground.weft_fails(2, &["store", "format", &place]).contains("a region store is on it"));
+    let stat = ground.json(&["store", "stat", &place, "--json"]);
+    assert_eq!((stat["region_bytes"].as_u64(), stat["free"].as_u64()), (Some(1 << 30), stat["total"].as_u64()));
+    assert_eq!(ground.json(&["store", "check", &place, "--json"])["clean"], true);
+    fs::write(&place, vec![0; 64 << 20]).expect("it is overwritten");
+    assert!(ground.weft_fails(2, &["store", "check", &place]).contains("weft store format"));
+}
+
+#[test]
 fn a_benchmark_measures_and_leaves_nothing() {
     let ground = Ground::new("bench");
     ground.weft(&["up", "e2e", "--nodes", "1"]);

@@ -34,8 +34,8 @@ impl Findings {
 }
 
 impl Layer {
-    /// Looks through the mapping; `of_region` is told of each region whose first block is mapped, and says whether it is
-    /// whole. Nothing is written. Others should not write meanwhile: what is in use would not fit what is mapped.
+    /// Looks through the mapping; `of_region` is told of each region whose first block is mapped, and says whether it
+    /// is whole. Nothing is written. Others should not write meanwhile: what is in use would not fit what is mapped.
     pub fn check(&self, mut of_region: impl FnMut(&Self, u64) -> Result<bool>) -> Result<Findings> {
         let mut findings = Findings::default();
         let mut seen = Space::new(self.geometry.data_blocks());

@@ -1,0 +1,231 @@
+//! `weft store`: region stores on devices and in files, while no node has them.
+
+use crate::failure::{Ending, Failure, Outcome};
+use crate::output;
+use crate::quantity::{ByteSize, bytes_text};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weft_region::{Error, FileDevice, Format, Store};
+
+const FORMAT_HELP: &str = "\
+A file that is not there is made, with --size bytes, all of which its file
+system sets aside. Of a block device all is used. What carries a file system,
+or anything else, is refused unless --overwrite is given.
+
+Examples:
+  weft store format /dev/nvme1n1
+  weft store format /scratch/objects --size 100GiB";
+
+const STAT_HELP: &str = "\
+--json prints an object (sizes in bytes): place, total, free, region_bytes
+
+Examples:
+  weft store stat /dev/nvme1n1
+  weft store stat /scratch/objects --json";
+
+const CHECK_HELP: &str = "\
+Looks through the whole mapping, and at the super block of each object. Nothing
+is changed. Exit code 1: something is not in order.
+
+--json prints an object:
+  place, clean (true or false), pieces, mapped_blocks, lost_blocks,
+  shared_blocks, outside_blocks, objects, damaged_objects
+
+Examples:
+  weft store check /dev/nvme1n1
+  weft store check /scratch/objects --json";
+
+/// Make and look after region stores, on devices or in files (not used by nodes yet)
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum What {
+    Format(MakeNew),
+    #[command(after_long_help = STAT_HELP)]
+    Stat(Look),
+    #[command(after_long_help = CHECK_HELP)]
+    Check(Inspect),
+}
+
+/// Make an empty store on a device or in a file
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = FORMAT_HELP)]
+struct MakeNew {
+    /// Block device or file
+    place: PathBuf,
+    /// Bytes of a file that is to be made
+    #[arg(long)]
+    size: Option<ByteSize>,
+    /// Bytes of a region, the most that an object can have; a power of two
+    #[arg(long, default_value = "64GiB")]
+    region: ByteSize,
+    /// Whatever is there is lost
+    #[arg(long)]
+    overwrite: bool,
+}
+
+/// Show the space of a store
+#[derive(clap::Args, Debug)]
+struct Look {
+    /// Block device or file
+    place: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Look for what contradicts itself in a store
+#[derive(clap::Args, Debug)]
+struct Inspect {
+    /// Block device or file
+    place: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    match &args.what {
+        What::Format(args) => format(args),
+        What::Stat(args) => stat(args),
+        What::Check(args) => check(args),
+    }
+}
+
+/// Says on which store something failed, and what to do.
+fn failed(place: &Path) -> impl Fn(Error) -> Failure {
+    move |error| {
+        let failure = Failure::new(format!("{}: {error}", place.display()));
+        match error {
+            Error::NotEmpty(_) => failure.remedy("--overwrite, if nobody misses it"),
+            Error::NoStore(_) => failure.remedy("`weft store format` makes one"),
+            Error::InUse => failure.remedy("end the process that has it (`fuser` names it)"),
+            Error::TooSmall(..) => failure.remedy("a larger --size, or another device"),
+            _ => failure,
+        }
+    }
+}
+
+fn open(place: &Path) -> Outcome<Store> {
+    let device = FileDevice::open(place).map_err(failed(place))?;
+    Store::open(Arc::new(device)).map_err(failed(place))
+}
+
+#[derive(Serialize)]
+struct Space {
+    place: String,
+    total: u64,
+    free: u64,
+    region_bytes: u64,
+}
+
+impl Space {
+    fn of(place: &Path, store: &Store) -> Self {
+        let usage = store.usage();
+        let place = place.display().to_string();
+        Self { place, total: usage.total, free: usage.free, region_bytes: store.region_bytes() }
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "{}: {} for data, {} free; objects of up to {}\n",
+            self.place,
+            bytes_text(self.total),
+            bytes_text(self.free),
+            bytes_text(self.region_bytes)
+        )
+    }
+}
+
+fn format(args: &MakeNew) -> Outcome {
+    let place = &args.place;
+    if !args.region.0.is_power_of_two() {
+        return Err(Failure::new(format!("--region {}: not a power of two", bytes_text(args.region.0))));
+    }
+    let device = match (args.size, place.exists()) {
+        (Some(_), true) => {
+            let text = format!("{}: is there, and has its size", place.display());
+            return Err(Failure::new(text).remedy("leave --size out, or choose another name"));
+        }
+        (None, false) => {
+            let text = format!("{}: is not there", place.display());
+            return Err(Failure::new(text).remedy("--size BYTES makes a file"));
+        }
+        (Some(size), false) => FileDevice::create(place, size.0),
+        (None, true) => FileDevice::open(place),
+    };
+    let region_shift = u8::try_from(args.region.0.ilog2()).unwrap_or(u8::MAX);
+    let format = Format { region_shift, overwrite: args.overwrite };
+    let made = device.and_then(|device| Store::format(Arc::new(device), format)).map_err(failed(place));
+    if made.is_err() && args.size.is_some() {
+        // Nothing is left of a file that could not become a store.
+        let _ = std::fs::remove_file(place);
+    }
+    let store = made?;
+    store.close().map_err(failed(place))?;
+    output::print(&Space::of(place, &store).text())?;
+    Ok(Ending::Done)
+}
+
+fn stat(args: &Look) -> Outcome {
+    let space = Space::of(&args.place, &open(&args.place)?);
+    output::print_either(args.json, &space, || space.text())?;
+    Ok(Ending::Done)
+}
+
+#[derive(Serialize)]
+struct Report {
+    place: String,
+    clean: bool,
+    pieces: u64,
+    mapped_blocks: u64,
+    lost_blocks: u64,
+    shared_blocks: u64,
+    outside_blocks: u64,
+    objects: u64,
+    damaged_objects: u64,
+}
+
+fn check(args: &Inspect) -> Outcome {
+    let found = open(&args.place)?.check().map_err(failed(&args.place))?;
+    let report = Report {
+        place: args.place.display().to_string(),
+        clean: found.is_clean(),
+        pieces: found.pieces,
+        mapped_blocks: found.mapped_blocks,
+        lost_blocks: found.lost_blocks,
+        shared_blocks: found.shared_blocks,
+        outside_blocks: found.outside_blocks,
+        objects: found.objects,
+        damaged_objects: found.damaged_objects,
+    };
+    output::print_either(args.json, &report, || text(&report))?;
+    Ok(if report.clean { Ending::Done } else { Ending::No })
+}
+
+fn text(report: &Report) -> String {
+    let mut text = format!(
+        "{}: {}; {} objects, {} blocks in {} pieces\n",
+        report.place,
+        if report.clean { "in order" } else { "not in order" },
+        report.objects,
+        report.mapped_blocks,
+        report.pieces
+    );
+    for (count, what) in [
+        (report.lost_blocks, "blocks are in use and mapped nowhere"),
+        (report.shared_blocks, "blocks are mapped more than once"),
+        (report.outside_blocks, "blocks are mapped outside the device"),
+        (report.damaged_objects, "objects have a damaged super block"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!("  {count} {what}\n"));
+        }
+    }
+    text
+}
