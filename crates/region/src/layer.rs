@@ -33,7 +33,7 @@ use crate::space::Space;
 use crate::{BLOCK, BLOCK_BYTES};
 pub use check::Findings;
 use durable::Turns;
-use fresh::Bytes;
+use fresh::{Bytes, FRESH_MAX};
 use known::Known;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -253,7 +253,12 @@ impl Layer {
         self.with_room(|| self.write_parts(&[(address, from)], false))
     }
 
-    /// The same; safe when this returns, with no more than the device's own call where all is mapped.
+    /// Writes a block where nothing was ever mapped, as [`Layer::write`] does, without looking for what is there.
+    pub(crate) fn write_new(&self, address: u64, block: &[u8]) -> Result<()> {
+        self.with_room(|| self.write_parts(&[(address, block)], false))
+    }
+
+    /// As [`Layer::write`]; safe when this returns, with no more than the device's own call where all is mapped.
     pub fn write_durable(&self, address: u64, from: &[u8]) -> Result<()> {
         let blocks = blocks_of(address, from.len())?;
         if blocks.is_empty() || is_whole(address, from) && self.overwrite(&blocks, from, true)? {
@@ -350,10 +355,14 @@ impl Layer {
             }
             done => done?,
         }
-        if self.has_many_fresh() {
+        let (has_much_waiting, has_much_pending) = {
+            let state = read(&self.state);
+            (state.fresh.len() >= FRESH_MAX, state.pending.len() >= PENDING_MAX)
+        };
+        if has_much_waiting {
             self.place_fresh()?;
         }
-        if read(&self.state).pending.len() >= PENDING_MAX { self.sync() } else { Ok(()) }
+        if has_much_pending { self.sync() } else { Ok(()) }
     }
 
     /// Writes ranges of bytes. `anew`: to new blocks also where some are mapped, in one change.
@@ -480,6 +489,9 @@ impl Layer {
 
     /// What is mapped in a range, cut to it, in order.
     fn mapped(&self, state: &State, range: Range<u64>) -> Result<Vec<Piece>> {
+        if state.frozen.is_none() && state.active.within(range.clone()).next().is_none() {
+            return self.known.within(&self.base, &range);
+        }
         let mut unknown = vec![range];
         let mut found = Vec::new();
         let overlays = [Some(&state.active), state.frozen.as_deref()];

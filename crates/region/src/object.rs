@@ -38,13 +38,13 @@ impl Object {
         let address = id << layer.region_shift();
         let stat = match kind {
             Kind::Plain => {
-                layer.write(address, &vec![0; BLOCK_BYTES])?;
+                layer.write_new(address, &[0; BLOCK_BYTES])?;
                 None
             }
             Kind::Direct => {
                 let now = SystemTime::now();
                 let stat = ObjectStat { size: 0, modified: now, made: now };
-                layer.write(address, &encode(id, stat))?;
+                layer.write_new(address, &encode(id, stat))?;
                 Some(Mutex::new((stat, true)))
             }
         };

@@ -45,12 +45,11 @@ enum Verb {
 }
 
 /// The verbs as the short help shows them. Hidden ones (`serve`, `host`) have their own long help.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["up", "down", "mount", "umount", "user"]),
     ("Look", &["status", "ls", "cat", "stat", "locate", "df", "bench"]),
     ("Move", &["cp", "mv", "rm", "mkdir"]),
-    ("Repair", &["doctor", "debug", "store"]),
-    ("Help", &["completions", "man"]),
+    ("Tools", &["doctor", "debug", "store", "completions", "man"]),
 ];
 
 impl Cli {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Blocks that wait at most.
-const FRESH_MAX: usize = 1024;
+pub(super) const FRESH_MAX: usize = 1024;
 
 /// A block's bytes.
 pub(super) type Bytes = Arc<[u8]>;
@@ -48,11 +48,6 @@ impl Layer {
         };
         state.fresh.insert(block, whole);
         Ok(true)
-    }
-
-    /// Whether so many wait that they should be written.
-    pub(super) fn has_many_fresh(&self) -> bool {
-        read(&self.state).fresh.len() >= FRESH_MAX
     }
 
     /// Writes all that waits, and maps it.
