@@ -12,7 +12,8 @@ const CHECKED: usize = 512;
 const COPIES: [u64; 2] = [0, 1];
 /// Before this block nothing but super blocks.
 const LOG_START: u64 = 16;
-const LOG_BLOCKS: std::ops::RangeInclusive<u64> = 256..=16384;
+/// No more than can be replayed in a fraction of a second.
+const LOG_BLOCKS: std::ops::RangeInclusive<u64> = 256..=4096;
 /// A map of so many blocks is enough where each data block is mapped by itself: an entry is 20 bytes, a tree's pages
 /// are half full, and what changes is written beside what was there.
 const DATA_BLOCKS_PER_MAP_BLOCK: u64 = 48;
