@@ -20,6 +20,7 @@ mod check;
 mod durable;
 mod fresh;
 mod known;
+mod stripes;
 
 use crate::base::Base;
 use crate::buffer::AlignedBuffer;
@@ -38,10 +39,8 @@ use known::Known;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use stripes::Stripes;
 
-/// Virtual blocks of a stripe, as a power of two: what is written to one by parts of blocks goes one after the other.
-const STRIPE_SHIFT: u32 = 14;
-const STRIPES: usize = 64;
 /// Changes that wait for a sync: beyond that one is made, so that their memory is bounded.
 const PENDING_MAX: usize = 64 << 10;
 /// Blocks that one device call writes where some are new.
@@ -61,7 +60,7 @@ pub struct Layer {
     device: Arc<dyn Device>,
     geometry: Geometry,
     base: Base,
-    stripes: Vec<RwLock<()>>,
+    stripes: Stripes,
     gate: RwLock<()>,
     state: RwLock<State>,
     turns: Turns,
@@ -138,7 +137,7 @@ impl Layer {
             device,
             geometry,
             base,
-            stripes: (0..STRIPES).map(|_| RwLock::default()).collect(),
+            stripes: Stripes::new(),
             gate: RwLock::default(),
             state: RwLock::new(state),
             turns: Turns::new(Log::new(&geometry, applied)),
@@ -300,7 +299,7 @@ impl Layer {
     }
 
     fn unmap(&self, blocks: Range<u64>) -> Result<()> {
-        let _stripes = self.stripes(std::slice::from_ref(&blocks));
+        let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
         let mut state = write(&self.state);
         let waiting: Vec<u64> = state.fresh.range(blocks.clone()).map(|(block, _)| *block).collect();
         waiting.iter().for_each(|block| drop(state.fresh.remove(block)));
@@ -318,8 +317,7 @@ impl Layer {
 
     /// Writes over blocks that are all mapped. `false`: some are not, and nothing was done.
     fn overwrite(&self, blocks: &Range<u64>, from: &[u8], is_durable: bool) -> Result<bool> {
-        let indexes = stripe_indexes(std::slice::from_ref(blocks));
-        let _stripes: Vec<_> = indexes.iter().filter_map(|index| self.stripes.get(*index)).map(read).collect();
+        let _stripes = self.stripes.share(blocks);
         let _gate = read(&self.gate);
         let pieces = {
             let state = read(&self.state);
@@ -369,7 +367,7 @@ impl Layer {
     fn write_parts(&self, parts: &[(u64, &[u8])], anew: bool) -> Result<()> {
         let ranges: Vec<Range<u64>> =
             parts.iter().map(|(address, from)| blocks_of(*address, from.len())).collect::<Result<_>>()?;
-        let mut stripes = self.stripes(&ranges);
+        let mut stripes = self.stripes.take(&ranges);
         if let ([(address, from)], [blocks]) = (parts, ranges.as_slice())
             && !anew
             && blocks.end - blocks.start == 1
@@ -382,7 +380,7 @@ impl Layer {
         while ranges.iter().any(|blocks| self.has_fresh(blocks)) {
             drop(stripes);
             self.place_fresh()?;
-            stripes = self.stripes(&ranges);
+            stripes = self.stripes.take(&ranges);
         }
         let mut taken = Taken { layer: self, extents: Vec::new() };
         let mut entries = Vec::new();
@@ -524,10 +522,6 @@ impl Layer {
     fn place(&self, piece: Piece) -> u64 {
         (self.geometry.data_start + piece.block.unwrap_or(0)) * BLOCK
     }
-
-    fn stripes(&self, ranges: &[Range<u64>]) -> Vec<RwLockWriteGuard<'_, ()>> {
-        stripe_indexes(ranges).iter().filter_map(|index| self.stripes.get(*index)).map(write).collect()
-    }
 }
 
 /// Blocks that were taken for a write; what is left of them goes back when it fails.
@@ -612,21 +606,4 @@ fn length_of(blocks: u64) -> usize {
 fn split(bytes: &mut [u8], at: u64) -> (&mut [u8], &mut [u8]) {
     let at = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
     bytes.split_at_mut(at)
-}
-
-/// The stripes of ranges of blocks, ascending, each once.
-fn stripe_indexes(ranges: &[Range<u64>]) -> Vec<usize> {
-    let mut indexes = Vec::new();
-    for range in ranges.iter().filter(|range| range.start < range.end) {
-        let (first, last) = (range.start >> STRIPE_SHIFT, (range.end - 1) >> STRIPE_SHIFT);
-        if last - first >= STRIPES as u64 {
-            return (0..STRIPES).collect();
-        }
-        // Neighbours apart: regions begin at the same place of their stripe.
-        let index = |stripe: u64| (stripe.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % STRIPES;
-        indexes.extend((first..=last).map(index));
-    }
-    indexes.sort_unstable();
-    indexes.dedup();
-    indexes
 }
