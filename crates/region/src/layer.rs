@@ -44,7 +44,7 @@ use stripes::Stripes;
 /// Changes that wait for a sync: beyond that one is made, so that their memory is bounded.
 const PENDING_MAX: usize = 64 << 10;
 /// Blocks that one device call writes where some are new.
-const CHUNK_BLOCKS: u64 = 256;
+const CHUNK_BLOCKS: u64 = 4096;
 
 /// Space on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -135,15 +135,14 @@ impl Layer {
             return Ok(());
         }
         drop(write(&self.gate));
-        for &(block, count) in &freed {
-            let place = (self.geometry.data_start + block) * BLOCK;
-            self.device.discard(place, count * BLOCK).map_err(at("discard"))?;
-        }
+        let discard = |(block, count): &(u64, u64)| {
+            self.device.discard((self.geometry.data_start + block) * BLOCK, count * BLOCK).map_err(at("discard"))
+        };
+        let discarded = freed.iter().try_for_each(discard);
+        // Free they are in any case.
         let mut state = write(&self.state);
-        for (block, count) in freed {
-            state.space.give_back(block, count);
-        }
-        Ok(())
+        freed.into_iter().for_each(|(block, count)| state.space.give_back(block, count));
+        discarded
     }
 
     /// Brings all changes to the map, also those that no record has: then the log is free.

@@ -83,13 +83,18 @@ impl Layer {
             })
         };
         let mut places: Vec<Piece> = waiting.iter().map(place_of).collect::<Result<_>>()?;
-        let mut wanted: u64 = places.iter().map(|place| place.count).sum();
-        let mut new = places.iter_mut().filter(|place| place.count == 1);
-        while wanted > 0 {
-            // As many as wait are set aside.
-            let (first, count) = state.space.take(wanted).ok_or(Error::NoSpace)?;
-            (first..first + count).zip(new.by_ref()).for_each(|(block, place)| place.block = Some(block));
-            wanted -= count;
+        let new = places.iter_mut().filter(|place| place.count == 1);
+        let (mut first, mut left, mut wanted) = (0, 0, waiting.len() as u64);
+        for place in new {
+            if left == 0 {
+                // As many as wait are set aside, so there is one.
+                (first, left) = state.space.take(wanted).ok_or(Error::NoSpace)?;
+            }
+            place.block = Some(first);
+            (first, left, wanted) = (first + 1, left - 1, wanted - 1);
+        }
+        if left > 0 {
+            state.space.give_back(first, left);
         }
         Ok(places)
     }
@@ -116,22 +121,21 @@ impl Layer {
     /// Maps what was written, but for what was trimmed meanwhile. What was written again waits on.
     fn map_placed(&self, waiting: &[(u64, Bytes)], places: &[Piece], is_written: bool) -> Result<()> {
         let mut state = write(&self.state);
+        let mut result = Ok(());
         for ((block, bytes), place) in waiting.iter().zip(places) {
-            let (is_new, now) = (place.count == 1, state.fresh.get(block).cloned());
-            let at = place.block.unwrap_or(0);
-            if !is_written || now.is_none() {
-                if is_new {
-                    state.space.give_back(at, 1);
-                }
-                continue;
+            let (is_new, now, at) = (place.count == 1, state.fresh.get(block).cloned(), place.block.unwrap_or(0));
+            let mut is_mapped = !is_new;
+            if is_new && is_written && result.is_ok() && now.is_some() {
+                result = self.change(&mut state, vec![Entry::Map { first: *block, block: at, count: 1 }]);
+                is_mapped = result.is_ok();
             }
-            if now.is_some_and(|now| Arc::ptr_eq(&now, bytes)) {
+            if is_new && !is_mapped {
+                state.space.give_back(at, 1);
+            }
+            if is_mapped && is_written && now.is_some_and(|now| Arc::ptr_eq(&now, bytes)) {
                 state.fresh.remove(block);
             }
-            if is_new {
-                self.change(&mut state, vec![Entry::Map { first: *block, block: at, count: 1 }])?;
-            }
         }
-        Ok(())
+        result
     }
 }

@@ -324,21 +324,25 @@ fn what_was_never_written_is_zeros_also_in_blocks_that_others_had() {
 
 #[test]
 fn a_device_that_fails_loses_nothing_that_was_synced() {
-    for calls in 0..40 {
+    for calls in 0..200 {
         let device = Recorder::new(DEVICE_BYTES);
         let layer = format(&device);
         layer.write(4096, &[1; 8192]).unwrap();
         layer.sync().unwrap();
         device.fail_in(Some(calls));
-        let failed = (0..30u64).any(|number| {
-            let address = (number + 10) << 20;
-            layer.write(address, &[2; 5000]).and_then(|()| layer.sync()).is_err()
+        let failed = (0..60u64).any(|number| {
+            let address = (number % 20 + 10) << 20;
+            let done = layer.write(address, &[2; 5000]).and_then(|()| layer.write(address + 8192, &[2; 50]));
+            let done = done.and_then(|()| if number % 5 == 0 { layer.close() } else { layer.sync() });
+            done.and_then(|()| layer.trim(address..address + 4096)).is_err()
         });
         assert!(failed, "{calls}");
         device.fail_in(None);
-        // What was asked for can be done when it works again.
+        // What was asked for can be done when it works again, and no block was lost.
         layer.write(1 << 30, &[3; 4096]).unwrap();
         layer.sync().unwrap();
+        let findings = layer.check(|_, _| Ok(true)).unwrap();
+        assert!(findings.is_clean(), "{calls}: {findings:?}");
         drop(layer);
         let layer = Layer::open(device).unwrap();
         let mut found = [0; 8192];
