@@ -144,7 +144,8 @@ def main():
     if missing:
         raise SystemExit(f"skipped: {', '.join(missing)} are not here (Debian: xfsprogs, e2fsprogs)")
     options.out.mkdir(parents=True, exist_ok=True)
-    text = machine.heading(datetime.datetime.now(), options)
+    where = f"the device is {options.device}" if options.device else "the device is zram, in memory"
+    text = machine.heading(datetime.datetime.now(), options, where)
     with device_of(options) as device:
         bench = Bench(options, device)
         for _ in range(options.runs):
@@ -153,7 +154,7 @@ def main():
                     bench.everywhere(["create", "--threads", str(threads), "--count", str(options.count), *durable], raw=False)
             for request in REQUESTS:
                 bench.everywhere(["data", "--request", request, "--size", options.size], raw=True)
-    text += f"\nDevice: {options.device or 'zram, in memory'}.\n\n" + creations(bench) + "\n" + data(bench)
+    text += "\n" + creations(bench) + "\n" + data(bench)
     (options.out / "region.md").write_text(text)
     print(options.out / "region.md")
 

@@ -25,7 +25,7 @@ def load():
     return pathlib.Path("/proc/loadavg").read_text().split()[0]
 
 
-def heading(now, options):
+def heading(now, options, where="all data is on tmpfs"):
     gib = round(int(_first("/proc/meminfo", "MemTotal").split()[0]) / (1 << 20))
     kind = "quick" if options.quick else "full"
     return (
@@ -33,7 +33,7 @@ def heading(now, options):
         f"Machine: {os.cpu_count()} cores ({_first('/proc/cpuinfo', 'model name')}), {gib} GiB, "
         f"Linux {platform.release().split('-')[0]}. Commit {_commit()}. {kind} sizes, {options.rounds} rounds. "
         f"Load average before: {load()} (the run alone makes 2 to 3).\n"
-        "Clients, servers and whatever else runs share the cores; all data is on tmpfs. Figures are medians over rounds, "
+        f"Clients, servers and whatever else runs share the cores; {where}. Figures are medians over rounds, "
         "spread is lowest to highest; ratios are medians of ratios within a round. GB = 10^9 bytes.\n"
     )
 
