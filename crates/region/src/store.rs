@@ -24,7 +24,7 @@ pub struct Store {
     layer: Arc<Layer>,
     ids: Ids,
     /// Objects at hand: each of them is one for all who open it, and kept, since the device may not know its size.
-    open: Mutex<Open>,
+    open: [Mutex<Open>; SHARDS],
 }
 
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl Store {
 
     fn of(layer: Layer, range: u64) -> Result<Self> {
         let ids = Ids::open(&layer, range)?;
-        Ok(Self { layer: Arc::new(layer), ids, open: Mutex::default() })
+        Ok(Self { layer: Arc::new(layer), ids, open: Default::default() })
     }
 
     /// Makes an object. It is there for certain after a sync.
@@ -69,16 +69,22 @@ impl Store {
         if id == 0 || id >> (64 - u32::from(self.layer.region_shift())) != 0 {
             return Err(Error::NoObject);
         }
-        if let Some(shared) = lock(&self.open).objects.get(&id) {
+        if let Some(shared) = lock(self.open_of(id)).objects.get(&id) {
             return Ok(Object::of_shared(Arc::clone(shared)));
         }
         let object = Object::open(&self.layer, id, kind)?;
         self.keep(object)
     }
 
+    fn open_of(&self, id: u64) -> &Mutex<Open> {
+        let [first, ..] = &self.open;
+        // Threads work on ranges of identifiers.
+        self.open.get((id / RANGE) as usize % SHARDS).unwrap_or(first)
+    }
+
     /// Has it at hand, if nobody was faster: then that one counts.
     fn keep(&self, object: Object) -> Result<Object> {
-        let mut open = lock(&self.open);
+        let mut open = lock(self.open_of(object.id()));
         if let Some(shared) = open.objects.get(&object.id()) {
             return Ok(Object::of_shared(Arc::clone(shared)));
         }
@@ -107,7 +113,7 @@ impl Store {
         if !self.exists(id)? {
             return Ok(false);
         }
-        if let Some(shared) = lock(&self.open).objects.remove(&id) {
+        if let Some(shared) = lock(self.open_of(id)).objects.remove(&id) {
             shared.remove();
         }
         let (first, bytes) = (id << self.layer.region_shift(), 1u64 << self.layer.region_shift());
@@ -123,8 +129,8 @@ impl Store {
 
     /// Syncs everything, and leaves the store so that it is opened fast.
     pub fn close(&self) -> Result<()> {
-        for shared in lock(&self.open).objects.values() {
-            shared.write_stat()?;
+        for open in &self.open {
+            lock(open).objects.values().try_for_each(|shared| shared.write_stat())?;
         }
         self.layer.close()
     }
@@ -150,5 +156,7 @@ impl Store {
     }
 }
 
-/// Objects kept at hand. Beyond it those that nobody uses are let go.
-const OPEN_MAX: usize = 4096;
+/// Tables of objects at hand, so that threads seldom wait for each other.
+const SHARDS: usize = 16;
+/// Objects kept at hand in each. Beyond it those that nobody uses are let go.
+const OPEN_MAX: usize = 256;

@@ -26,26 +26,30 @@ impl Layer {
     }
 
     /// Writes a part of one block, if it waits, or nothing is mapped there. `false`: something is. The caller has the
-    /// block's stripe.
+    /// block's stripe: nobody else begins to wait there.
     pub(super) fn write_fresh(&self, block: u64, from_byte: usize, bytes: &[u8]) -> Result<bool> {
-        let mut state = write(&self.state);
-        let before = state.fresh.get(&block).cloned();
-        if before.is_none() {
-            if !self.mapped(&state, block..block + 1)?.is_empty() {
+        let is_waiting = {
+            let state = read(&self.state);
+            let is_waiting = state.fresh.contains_key(&block);
+            if !is_waiting && !self.mapped(&state, block..block + 1)?.is_empty() {
                 return Ok(false);
             }
-            if state.space.free() <= state.fresh.len() as u64 {
-                return Err(Error::NoSpace);
-            }
-        }
-        let whole: Bytes = if bytes.len() == BLOCK_BYTES {
-            bytes.into()
-        } else {
-            let mut whole = before.map_or_else(|| vec![0; BLOCK_BYTES], |before| before.to_vec());
-            let place = whole.get_mut(from_byte..from_byte + bytes.len()).ok_or(Error::Beyond)?;
-            place.copy_from_slice(bytes);
-            whole.into()
+            is_waiting
         };
+        if is_waiting {
+            let mut state = write(&self.state);
+            // It may have been placed meanwhile.
+            let Some(before) = state.fresh.get(&block) else { return Ok(false) };
+            let whole = with_part(before.to_vec(), from_byte, bytes)?;
+            state.fresh.insert(block, whole);
+            return Ok(true);
+        }
+        let whole =
+            if bytes.len() == BLOCK_BYTES { bytes.into() } else { with_part(vec![0; BLOCK_BYTES], from_byte, bytes)? };
+        let mut state = write(&self.state);
+        if state.space.free() <= state.fresh.len() as u64 {
+            return Err(Error::NoSpace);
+        }
         state.fresh.insert(block, whole);
         Ok(true)
     }
@@ -138,4 +142,10 @@ impl Layer {
         }
         result
     }
+}
+
+fn with_part(mut whole: Vec<u8>, from_byte: usize, bytes: &[u8]) -> Result<Bytes> {
+    let place = whole.get_mut(from_byte..from_byte + bytes.len()).ok_or(Error::Beyond)?;
+    place.copy_from_slice(bytes);
+    Ok(whole.into())
 }
