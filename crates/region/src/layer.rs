@@ -6,12 +6,14 @@
 //! | --- | --- | --- | --- |
 //! | read | | `k` | |
 //! | write over what is mapped, whole blocks | `k` | | |
-//! | first write | `k` | | |
+//! | first write of several blocks | `k` | | |
+//! | first write of a single block | with others, at the latest at the next sync | | |
 //! | first write or last block written in part | `k` | 1 for each block that was there | |
 //! | sync | 1 for each record of what was mapped since the last one | | 1, with a record 2 |
 //!
-//! Locks, in this order: `stripes` (who writes where somebody maps), `gate` (I/O on blocks that were looked up, so that
-//! none is given to somebody else meanwhile), `state`.
+//! Locks, in this order: the turn to sync, `placing` (who writes blocks that wait) or `stripes` (who writes where
+//! somebody maps), `gate` (I/O on blocks that were looked up, so that none is given to somebody else meanwhile),
+//! `state`, `known`.
 //!
 //! A block that is not mapped any more is free when the record that says so is durable, and nobody has the gate who
 //! came before that.
@@ -302,7 +304,6 @@ impl Layer {
         let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
         let mut state = write(&self.state);
         let waiting: Vec<u64> = state.fresh.range(blocks.clone()).map(|(block, _)| *block).collect();
-        waiting.iter().for_each(|block| drop(state.fresh.remove(block)));
         let old = self.mapped(&state, blocks)?;
         let entry = |piece: &Piece| {
             let count = u32::try_from(piece.count).map_err(|_| Error::TooManyPieces)?;
@@ -312,6 +313,7 @@ impl Layer {
         for some in entries.chunks(ENTRIES_MAX) {
             self.change(&mut state, some.to_vec())?;
         }
+        waiting.iter().for_each(|block| drop(state.fresh.remove(block)));
         Ok(())
     }
 
