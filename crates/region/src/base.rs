@@ -13,6 +13,7 @@ use crate::{BLOCK, BLOCK_BYTES, lock};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use std::io;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 /// Virtual block: block, and how many.
@@ -60,8 +61,7 @@ impl Base {
 
     fn of(area: Arc<Area>) -> Result<Self> {
         let backend = Backend(Arc::clone(&area));
-        let opened = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend);
-        let tree = opened.map_err(|error| Error::Damaged(format!("the map: {error}")))?;
+        let tree = guarded(|| Ok(Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?))?;
         Ok(Self { tree, area })
     }
 
@@ -72,13 +72,13 @@ impl Base {
             Ok(table.get(APPLIED)?.map(|found| found.value()))
         };
         let (sequence, position, chain) =
-            read().map_err(failed)?.ok_or_else(|| Error::Damaged("the map has no state".to_owned()))?;
+            guarded(read)?.ok_or_else(|| Error::Damaged("the map has no state".to_owned()))?;
         Ok(Applied { sequence, position, chain })
     }
 
     /// Brings the stored bits to the space.
     pub fn load_space(&self, space: &mut Space) -> Result<()> {
-        let mut read = || -> std::result::Result<_, redb::Error> {
+        let read = || -> std::result::Result<_, redb::Error> {
             let table = self.tree.begin_read()?.open_table(SPACE)?;
             for entry in table.iter()? {
                 let (group, bits) = entry?;
@@ -86,7 +86,7 @@ impl Base {
             }
             Ok(())
         };
-        read().map_err(failed)
+        guarded(read)
     }
 
     /// What is mapped in a range, cut to it, in order; and a range around it in which nothing more is.
@@ -95,7 +95,7 @@ impl Base {
             let table = self.tree.begin_read()?.open_table(EXTENTS)?;
             pieces_within(&table, range)
         };
-        read().map_err(failed)
+        guarded(read)
     }
 
     /// Where the first so many pieces from a block on end; the end of all where there are fewer.
@@ -105,7 +105,7 @@ impl Base {
             let entry = table.range(from..)?.nth(some).transpose()?;
             Ok(entry.map_or(u64::MAX, |(first, _)| first.value()))
         };
-        read().map_err(failed)
+        guarded(read)
     }
 
     /// Takes over changes, bits, and where the log goes on, all or nothing. Safe on the device when this returns.
@@ -133,8 +133,14 @@ impl Base {
             transaction.commit()?;
             Ok(())
         };
-        write().map_err(failed)
+        guarded(write)
     }
+}
+
+/// Uses the tree, which panics at some pages that are damaged.
+fn guarded<T>(work: impl FnOnce() -> std::result::Result<T, redb::Error>) -> Result<T> {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    done.unwrap_or_else(|_| Err(redb::Error::Corrupted("a page makes no sense".to_owned()))).map_err(failed)
 }
 
 fn failed(error: redb::Error) -> Error {

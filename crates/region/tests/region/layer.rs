@@ -380,3 +380,53 @@ fn what_is_no_store_is_refused_by_name() {
     let small = Recorder::new(1 << 20);
     assert!(matches!(Layer::format(small, Format::default()), Err(Error::TooSmall(..))));
 }
+
+/// Whatever stands on a device, opening it is an answer or an error, and so is reading it.
+#[test]
+fn damage_is_an_error_and_no_panic() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let layer = format(&device);
+    for number in 0..300u64 {
+        layer.write((number % 40) << 20, &bytes_of(number, number + 1)).unwrap();
+        layer.write((number << 30) + 8192, &[7; 9000]).unwrap();
+        if number % 50 == 0 {
+            layer.close().unwrap();
+        } else {
+            layer.sync().unwrap();
+        }
+    }
+    drop(layer);
+    let whole = device.image();
+    // Super blocks, log and map; what is behind them is data.
+    let mut used: Vec<u64> = whole.keys().copied().filter(|block| *block < 16 + 256 + 1024).collect();
+    used.sort_unstable();
+    let (mut opened, mut refused) = (0, 0);
+    for seed in 0..400 {
+        let (mut random, mut image) = (Random::new(seed), whole.clone());
+        for _ in 0..random.below(4) + 1 {
+            let block = used[usize::try_from(random.below(used.len() as u64)).unwrap()];
+            let bytes = image.get_mut(&block).unwrap();
+            let at = usize::try_from(random.below(BLOCK_BYTES as u64)).unwrap();
+            match random.below(4) {
+                0 => bytes.fill(0),
+                1 => bytes.iter_mut().skip(at).for_each(|byte| *byte = u8::try_from(random.next() & 0xff).unwrap()),
+                // Most of what is there stands at a block's begin.
+                2 => bytes[at % 64] ^= 1 << random.below(8),
+                _ => bytes[at] ^= 1 << random.below(8),
+            }
+        }
+        match Layer::open(Recorder::from(DEVICE_BYTES, image)) {
+            Ok(layer) => {
+                opened += 1;
+                let mut found = vec![0; 20_000];
+                for number in 0..300u64 {
+                    let _ = layer.read((number << 30) + 8192, &mut found);
+                }
+                let _ = layer.check(|_, _| Ok(true));
+                let _ = layer.write(5 << 40, &[1; 5000]).and_then(|()| layer.close());
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(opened > 50 && refused >= 5, "{opened} opened, {refused} refused");
+}
