@@ -160,7 +160,8 @@ fn create(args: &Args, threads: u64, count: u64, durable: bool, range: u64) -> O
 
 /// What reads and writes go to.
 enum Target {
-    Object(Store, Object),
+    /// With the store that it is of.
+    Object(Box<Store>, Object),
     File(OwnedFd),
 }
 
@@ -190,7 +191,7 @@ fn data(args: &Args, request: u64, size: u64) -> Outcome {
         On::Store => {
             let (device, store) = new_store(&args.place, 1024)?;
             let object = store.create(Kind::Plain).explain("create")?;
-            (Some(device), Target::Object(store, object))
+            (Some(device), Target::Object(Box::new(store), object))
         }
         On::Files => {
             let path = args.place.join("bench-region-data");
