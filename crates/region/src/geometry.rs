@@ -2,12 +2,15 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result, at};
+use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::{BLOCK, BLOCK_BYTES};
 
 const MAGIC: &[u8; 8] = b"WEFTREGS";
 const VERSION: u32 = 1;
 /// Bytes that the checksum is of.
 const CHECKED: usize = 512;
+/// Where that stands.
+const CHECKSUM_AT: usize = 12;
 /// Where its copies are, blocks.
 const COPIES: [u64; 2] = [0, 1];
 /// Before this block nothing but super blocks.
@@ -96,45 +99,37 @@ impl Geometry {
             block.extend_from_slice(&number.to_le_bytes());
         }
         block.push(self.region_shift);
+        block.resize(CHECKED, 0);
+        seal(&mut block, CHECKSUM_AT);
         block.resize(BLOCK_BYTES, 0);
-        let checksum = crc32c::crc32c(block.get(..CHECKED).unwrap_or_default());
-        if let Some(field) = block.get_mut(12..16) {
-            field.copy_from_slice(&checksum.to_le_bytes());
-        }
         block
     }
 
     fn decode(block: &[u8]) -> Result<Self> {
-        let mut block = block.get(..CHECKED).unwrap_or_default().to_vec();
+        let block = block.get(..CHECKED).unwrap_or_default();
         let no_store = |text: &str| Error::NoStore(text.to_owned());
         if block.get(..8) != Some(MAGIC) {
             return Err(no_store("the first blocks are of something else"));
         }
-        let number = |block: &[u8], at: usize| {
-            let bytes = block.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-            bytes.map(u64::from_le_bytes).ok_or_else(|| no_store("the super block is too short"))
-        };
-        let version_and_checksum = number(&block, 8)?;
-        let (version, checksum) = (version_and_checksum & 0xffff_ffff, version_and_checksum >> 32);
-        if version != u64::from(VERSION) {
+        let too_short = || no_store("the super block is too short");
+        let number = |at: usize| u64_at(block, at).ok_or_else(too_short);
+        let version = u32_at(block, 8).ok_or_else(too_short)?;
+        if version != VERSION {
             return Err(Error::NoStore(format!("it has version {version}, and this program knows {VERSION}")));
         }
-        if let Some(field) = block.get_mut(12..16) {
-            field.fill(0);
-        }
-        if u64::from(crc32c::crc32c(&block)) != checksum {
+        if seal_of(block, CHECKSUM_AT).is_none() {
             return Err(Error::Damaged("the checksum of a super block".to_owned()));
         }
         let identity = block.get(16..32).and_then(|bytes| bytes.try_into().ok());
         let geometry = Self {
-            identity: identity.ok_or_else(|| no_store("the super block is too short"))?,
-            generation: number(&block, 32)?,
-            blocks: number(&block, 40)?,
-            log_start: number(&block, 48)?,
-            log_blocks: number(&block, 56)?,
-            map_start: number(&block, 64)?,
-            map_blocks: number(&block, 72)?,
-            data_start: number(&block, 80)?,
+            identity: identity.ok_or_else(too_short)?,
+            generation: number(32)?,
+            blocks: number(40)?,
+            log_start: number(48)?,
+            log_blocks: number(56)?,
+            map_start: number(64)?,
+            map_blocks: number(72)?,
+            data_start: number(80)?,
             region_shift: block.get(88).copied().unwrap_or(0),
         };
         let ends = [

@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::layer::Layer;
+use crate::sealed::{seal, seal_of, u64_at};
 use crate::{BLOCK, BLOCK_BYTES, lock};
 use std::ops::Range;
 use std::sync::Mutex;
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MAGIC: &[u8; 8] = b"WEFTIDS\0";
 const BYTES: usize = 32;
+const CHECKSUM_AT: usize = 8;
 /// Identifiers of a range, unless it is said otherwise.
 pub(crate) const RANGE: u64 = 1024;
 /// Ranges in use at a time: no two of so many threads wait for each other.
@@ -85,20 +87,13 @@ impl Ids {
 
 fn encode(next: Next) -> Vec<u8> {
     let mut bytes = [&MAGIC[..], &[0; 8], &next.first.to_le_bytes(), &next.number.to_le_bytes()].concat();
-    let checksum = crc32c::crc32c(&bytes);
-    if let Some(field) = bytes.get_mut(8..12) {
-        field.copy_from_slice(&checksum.to_le_bytes());
-    }
+    seal(&mut bytes, CHECKSUM_AT);
     bytes.resize(BLOCK_BYTES, 0);
     bytes
 }
 
 fn decode(block: &[u8]) -> Option<Next> {
-    let mut bytes = *block.first_chunk::<BYTES>()?;
-    let checksum = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
-    bytes.get_mut(8..12)?.fill(0);
-    let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    let is_whole = bytes.starts_with(MAGIC) && crc32c::crc32c(&bytes) == checksum;
-    let next = Next { first: number(16)?, number: number(24)? };
-    is_whole.then_some(next)
+    let bytes = block.first_chunk::<BYTES>()?;
+    let next = Next { first: u64_at(bytes, 16)?, number: u64_at(bytes, 24)? };
+    (bytes.starts_with(MAGIC) && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(next)
 }

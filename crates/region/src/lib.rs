@@ -27,6 +27,7 @@ mod log;
 mod object;
 mod overlay;
 mod record;
+mod sealed;
 mod space;
 mod store;
 

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::layer::Layer;
+use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::store::Kind;
 use crate::{BLOCK, BLOCK_BYTES, lock};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -9,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const MAGIC: &[u8; 8] = b"WEFTOBJ\0";
 const BYTES: usize = 64;
+const CHECKSUM_AT: usize = 8;
 const DIRECT: u32 = 1;
 
 /// Size and times of an object that keeps them.
@@ -128,17 +130,15 @@ impl Object {
     /// Writes bytes that are safe when this returns, with a larger size if the object keeps one. Whole blocks that were
     /// written before cost the device's own call, and no more.
     pub fn write_durable(&self, offset: u64, from: &[u8]) -> Result<()> {
-        let there = self.0.there()?;
-        let end = offset + from.len() as u64;
-        let grows = self.stat().is_some_and(|stat| end > stat.size);
-        if !grows {
-            self.0.layer.write_durable(self.address(offset, from.len())?, from)?;
-            self.note_written(offset, from.len());
-            return Ok(());
+        let end = offset.saturating_add(from.len() as u64);
+        if self.stat().is_some_and(|stat| end > stat.size) {
+            self.write(offset, from)?;
+            return self.sync();
         }
-        drop(there);
-        self.write(offset, from)?;
-        self.sync()
+        let _there = self.0.there()?;
+        self.0.layer.write_durable(self.address(offset, from.len())?, from)?;
+        self.note_written(offset, from.len());
+        Ok(())
     }
 
     fn note_written(&self, offset: u64, bytes: usize) {
@@ -215,10 +215,7 @@ fn encode(id: u64, stat: ObjectStat) -> Vec<u8> {
         bytes.extend_from_slice(&since.subsec_nanos().to_le_bytes());
     }
     bytes.resize(BYTES, 0);
-    let checksum = crc32c::crc32c(&bytes);
-    if let Some(field) = bytes.get_mut(8..12) {
-        field.copy_from_slice(&checksum.to_le_bytes());
-    }
+    seal(&mut bytes, CHECKSUM_AT);
     bytes.resize(BLOCK_BYTES, 0);
     bytes
 }
@@ -231,16 +228,12 @@ pub(crate) fn is_whole(layer: &Layer, id: u64) -> Result<bool> {
 }
 
 fn decode(block: &[u8], id: u64) -> Option<ObjectStat> {
-    let mut bytes = *block.first_chunk::<BYTES>()?;
-    let word = |bytes: &[u8], at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let number = |bytes: &[u8], at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    let checksum = word(&bytes, 8)?;
-    bytes.get_mut(8..12)?.fill(0);
-    let is_ours = bytes.starts_with(MAGIC) && word(&bytes, 12)? == DIRECT && number(&bytes, 16)? == id;
+    let bytes = block.first_chunk::<BYTES>()?;
+    let is_ours = bytes.starts_with(MAGIC) && u32_at(bytes, 12)? == DIRECT && u64_at(bytes, 16)? == id;
     let time = |at: usize| {
-        let since = Duration::new(number(&bytes, at)?, word(&bytes, at + 8)?.min(999_999_999));
+        let since = Duration::new(u64_at(bytes, at)?, u32_at(bytes, at + 8)?.min(999_999_999));
         UNIX_EPOCH.checked_add(since)
     };
-    let stat = ObjectStat { size: number(&bytes, 24)?, modified: time(32)?, made: time(44)? };
-    (is_ours && crc32c::crc32c(&bytes) == checksum).then_some(stat)
+    let stat = ObjectStat { size: u64_at(bytes, 24)?, modified: time(32)?, made: time(44)? };
+    (is_ours && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(stat)
 }

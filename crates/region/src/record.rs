@@ -1,10 +1,15 @@
 //! Records of the log, as bytes.
 
 use crate::error::{Error, Result};
+use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::{BLOCK, BLOCK_BYTES};
 
 const MAGIC: &[u8; 4] = b"WLOG";
 const HEADER_BYTES: usize = 40;
+/// Where some of its fields stand.
+const CHECKSUM_AT: usize = 4;
+const LENGTH_AT: usize = 24;
+const CHAIN_AT: usize = 32;
 /// Of the larger entry.
 const ENTRY_BYTES_MAX: usize = 21;
 /// Blocks of a record at most: a quarter of the smallest log.
@@ -53,13 +58,10 @@ impl Record {
             bytes.extend_from_slice(&count.to_le_bytes());
         }
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        if let Some(field) = bytes.get_mut(24..28) {
+        if let Some(field) = bytes.get_mut(LENGTH_AT..LENGTH_AT + 4) {
             field.copy_from_slice(&length.to_le_bytes());
         }
-        let checksum = crc32c::crc32c(&bytes);
-        if let Some(field) = bytes.get_mut(4..8) {
-            field.copy_from_slice(&checksum.to_le_bytes());
-        }
+        let checksum = seal(&mut bytes, CHECKSUM_AT);
         bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
         (bytes, checksum)
     }
@@ -70,9 +72,9 @@ impl Record {
         let field = |at: usize, bytes: usize| first.get(at..at + bytes);
         let is_ours = field(0, 4) == Some(MAGIC)
             && field(8, 8) == Some(&salt)
-            && field(16, 8) == Some(&sequence.to_le_bytes())
-            && field(32, 4) == Some(&chain.to_le_bytes());
-        let length = u32::from_le_bytes(field(24, 4)?.try_into().ok()?);
+            && u64_at(first, 16) == Some(sequence)
+            && u32_at(first, CHAIN_AT) == Some(chain);
+        let length = u32_at(first, LENGTH_AT)?;
         let blocks = u64::from(length).div_ceil(BLOCK);
         (is_ours && length as usize >= HEADER_BYTES && blocks <= RECORD_BLOCKS_MAX).then_some(blocks)
     }
@@ -80,15 +82,11 @@ impl Record {
     /// The record in these blocks, as [`Record::blocks_of`] counted them, and its checksum. `None`: it is not whole. An
     /// error: it is, and makes no sense.
     pub fn decode(blocks: &[u8], sequence: u64) -> Result<Option<(Self, u32)>> {
-        let read = || -> Option<(usize, u32, u32)> {
-            let length = u32::from_le_bytes(blocks.get(24..28)?.try_into().ok()?) as usize;
-            let checksum = u32::from_le_bytes(blocks.get(4..8)?.try_into().ok()?);
-            let whole = [blocks.get(..4)?, &[0; 4], blocks.get(8..length)?].concat();
-            let chain = u32::from_le_bytes(blocks.get(32..36)?.try_into().ok()?);
-            (length >= HEADER_BYTES && crc32c::crc32c(&whole) == checksum).then_some((length, chain, checksum))
+        let whole = || {
+            let bytes = blocks.get(..u32_at(blocks, LENGTH_AT)? as usize)?;
+            Some((bytes.get(HEADER_BYTES..)?, u32_at(bytes, CHAIN_AT)?, seal_of(bytes, CHECKSUM_AT)?))
         };
-        let Some((length, chain, checksum)) = read() else { return Ok(None) };
-        let mut rest = blocks.get(HEADER_BYTES..length).unwrap_or_default();
+        let Some((mut rest, chain, checksum)) = whole() else { return Ok(None) };
         let mut entries = Vec::new();
         while !rest.is_empty() {
             let (entry, behind) =
