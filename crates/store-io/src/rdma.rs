@@ -182,7 +182,6 @@ impl ClientMemory {
         memory: BulkDescriptor,
         direction: Direction,
     ) -> Result<bool> {
-        self.mover.reserve_slots(SLOTS, self.piece_bytes)?;
         let mut address = memory.address;
         for (window, range) in parts {
             let first = self.mover.add_file_slots(SLOTS, window);
