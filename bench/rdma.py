@@ -22,7 +22,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "suite"))
 import machine  # noqa: E402  (the suite is no package)
-from table import ratio, table  # noqa: E402
+from table import ratio, size_text, table  # noqa: E402
 from weft import memory_bytes, ticks  # noqa: E402
 
 MIB = 1 << 20
@@ -81,10 +81,6 @@ class Bench:
 def label(row):
     words = [row["transport"], row["rpc"] or "", row["front"].replace("_", " ") if row["front"] != "native" else ""]
     return " ".join(word for word in words if word)
-
-
-def size_text(count):
-    return f"{count >> 20} MiB" if count >= MIB else f"{count >> 10} KiB"
 
 
 def by_cell(rows):

@@ -22,7 +22,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "suite"))
 import machine  # noqa: E402  (the suite is no package)
-from table import table  # noqa: E402
+from table import size_text, table  # noqa: E402
 
 MIB = 1 << 20
 ZRAM = pathlib.Path("/sys/class/zram-control")
@@ -127,9 +127,8 @@ def data(bench):
         for request in sorted({by for found, by in bench.rows if found == operation}):
             key = (operation, request)
             rates = [f"{bench.figure(key, name) / MIB:.0f}, {bench.figure(key, name, 'cpu'):.2f}" for name in names]
-            size = f"{request >> 20} MiB" if request >= MIB else f"{request >> 10} KiB"
             each = "/".join(f"{bench.figure(key, 'store', field):.2f}" for field in ("writes", "reads", "flushes"))
-            lines.append([operation, size, *rates, f"{bench.ratio(key, 'store', FILE_SYSTEMS):.2f}",
+            lines.append([operation, size_text(request), *rates, f"{bench.ratio(key, 'store', FILE_SYSTEMS):.2f}",
                           f"{bench.ratio(key, 'store', ('raw',)):.2f}", each])
     columns = ["operation", ">request", *(f">{name}" for name in names), ">of the best files", ">of raw", ">writes/reads/flushes each"]
     return ("## Reads and writes, MiB/s, and processor seconds per GiB\n\nEach write is safe before the next.\n\n"

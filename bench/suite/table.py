@@ -13,6 +13,10 @@ def gigabytes(value):
     return None if value is None else f"{value / 1e9:.2f}"
 
 
+def size_text(count):
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
+
+
 def thousands(value):
     return None if value is None else f"{value / 1e3:.1f}"
 

@@ -4,8 +4,8 @@
 //! and its pages are read when they are wanted, into a cache of [`CACHE_BYTES`].
 
 use crate::buffer::AlignedBuffer;
-use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::device::{Device, read_anywhere};
+use crate::error::{Error, Result, at};
 use crate::geometry::Geometry;
 use crate::overlay::{Overlay, Piece};
 use crate::space::Space;
@@ -93,7 +93,8 @@ impl Base {
     pub fn within(&self, range: &Range<u64>) -> Result<(Vec<Piece>, Range<u64>)> {
         let read = || -> std::result::Result<_, redb::Error> {
             let table = self.tree.begin_read()?.open_table(EXTENTS)?;
-            pieces_within(&table, range)
+            let (pieces, around) = touching(&table, range)?;
+            Ok((pieces.iter().filter_map(|piece| piece.within(range)).collect(), around))
         };
         guarded(read)
     }
@@ -153,13 +154,14 @@ fn failed(error: redb::Error) -> Error {
 
 type Found = std::result::Result<(Vec<Piece>, Range<u64>), redb::Error>;
 
-fn pieces_within(table: &impl ReadableTable<u64, (u64, u32)>, range: &Range<u64>) -> Found {
+/// The pieces that have a part in a range, whole and in order; and a range around it in which nothing more is.
+fn touching(table: &impl ReadableTable<u64, (u64, u32)>, range: &Range<u64>) -> Found {
     let (mut found, mut around) = (Vec::new(), 0..u64::MAX);
     if let Some(entry) = table.range(..range.start)?.next_back() {
         let (first, place) = entry?;
         let before = piece(first.value(), place.value());
         around.start = before.end().min(range.start);
-        found.extend(before.within(range));
+        found.extend(Some(before).filter(|before| before.end() > range.start));
     }
     for entry in table.range(range.start..)? {
         let (first, place) = entry?;
@@ -167,11 +169,10 @@ fn pieces_within(table: &impl ReadableTable<u64, (u64, u32)>, range: &Range<u64>
             around.end = first.value();
             break;
         }
-        let inside = piece(first.value(), place.value());
-        found.extend(inside.within(range));
+        found.push(piece(first.value(), place.value()));
     }
-    if let Some(last) = found.last().filter(|last| last.end() == range.end) {
-        around.end = last.end();
+    if found.last().is_some_and(|last| last.end() >= range.end) {
+        around.end = range.end;
     }
     Ok((found, around))
 }
@@ -183,20 +184,10 @@ fn piece(first: u64, (block, count): (u64, u32)) -> Piece {
 /// A range is so from now on, whatever the table has there.
 fn set(table: &mut redb::Table<'_, u64, (u64, u32)>, change: Piece) -> std::result::Result<(), redb::Error> {
     let range = change.first..change.end();
-    let whole = 0..u64::MAX;
-    let mut touched = Vec::new();
-    if let Some(entry) = table.range(..range.start)?.next_back() {
-        let (first, place) = entry?;
-        touched.push(piece(first.value(), place.value()));
-    }
-    for entry in table.range(range.clone())? {
-        let (first, place) = entry?;
-        touched.push(piece(first.value(), place.value()));
-    }
-    for old in touched.into_iter().filter(|old| old.within(&range).is_some()) {
+    let (touched, _) = touching(table, &range)?;
+    for old in touched {
         table.remove(old.first)?;
-        for rest in [old.within(&(whole.start..range.start)), old.within(&(range.end..whole.end))].into_iter().flatten()
-        {
+        for rest in old.without(&range) {
             insert(table, rest)?;
         }
     }
@@ -245,7 +236,7 @@ impl Area {
 
     fn read_length(device: &dyn Device, geometry: &Geometry) -> Result<u64> {
         let mut block = vec![0; BLOCK_BYTES];
-        device.read_at(geometry.map_start * BLOCK, &mut block).map_err(crate::error::at("read the map's length"))?;
+        device.read_at(geometry.map_start * BLOCK, &mut block).map_err(at("read the map's length"))?;
         let (length, rest) = block.split_first_chunk::<8>().ok_or(Error::Beyond)?;
         let checksum = rest.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes));
         if checksum != Some(crc32c::crc32c(length)) {
@@ -255,21 +246,20 @@ impl Area {
     }
 
     fn write_length(&self, length: u64) -> Result<()> {
-        let write = || self.device.write_at(self.length_block, &length_block(length));
-        write().map_err(crate::error::at("write the map's length"))
+        self.device.write_at(self.length_block, &length_block(length)).map_err(at("write the map's length"))
     }
 
-    /// Calls `change` with whole blocks that cover a range, and the place of the range in them.
-    fn with_blocks(&self, offset: u64, bytes: usize, change: impl FnOnce(&mut [u8]), writes: bool) -> io::Result<()> {
+    /// Writes a range that need not be whole blocks: what `change` makes of it.
+    fn write_with(&self, offset: u64, bytes: usize, change: impl FnOnce(&mut [u8])) -> io::Result<()> {
         let first = offset / BLOCK * BLOCK;
         let end = (offset + bytes as u64).next_multiple_of(BLOCK);
         let mut blocks = AlignedBuffer::new(usize::try_from(end - first).map_err(io::Error::other)?);
         let at = usize::try_from(offset - first).map_err(io::Error::other)?;
-        if !writes || at > 0 || !(offset + bytes as u64).is_multiple_of(BLOCK) {
+        if at > 0 || !(offset + bytes as u64).is_multiple_of(BLOCK) {
             self.device.read_at(self.start + first, &mut blocks)?;
         }
         change(blocks.get_mut(at..at + bytes).unwrap_or_default());
-        if writes { self.device.write_at(self.start + first, &blocks) } else { Ok(()) }
+        self.device.write_at(self.start + first, &blocks)
     }
 }
 
@@ -300,8 +290,7 @@ impl StorageBackend for Backend {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         drop(length);
-        let bytes = out.len();
-        self.0.with_blocks(offset, bytes, |found| out.copy_from_slice(found), false)
+        read_anywhere(&*self.0.device, self.0.start + offset, out)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -313,7 +302,7 @@ impl StorageBackend for Backend {
         let mut at = length.now.next_multiple_of(BLOCK);
         if length.now < at && len > length.now {
             let rest = usize::try_from(at - length.now).map_err(io::Error::other)?;
-            self.0.with_blocks(length.now, rest, |bytes| bytes.fill(0), true)?;
+            self.0.write_with(length.now, rest, |bytes| bytes.fill(0))?;
         }
         while at < len {
             let bytes = (len - at).next_multiple_of(BLOCK).min(zeros.len() as u64);
@@ -341,6 +330,6 @@ impl StorageBackend for Backend {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > length.now) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.0.with_blocks(offset, data.len(), |place| place.copy_from_slice(data), true)
+        self.0.write_with(offset, data.len(), |place| place.copy_from_slice(data))
     }
 }

@@ -2,10 +2,12 @@
 
 use crate::buffer::{AlignedBuffer, is_aligned};
 use crate::error::{Error, Result, at};
+use crate::{BLOCK, BLOCK_BYTES};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, fallocate, flock, fstat, open};
 use rustix::io::{Errno, ReadWriteFlags};
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +39,7 @@ pub trait Device: Send + Sync {
 /// A block device, or a file that has its blocks. Past the page cache where the file system lets it.
 #[derive(Debug)]
 pub struct FileDevice {
-    file: OwnedFd,
+    file: File,
     bytes: u64,
     discards: bool,
     done: Operations,
@@ -83,7 +85,7 @@ impl FileDevice {
             stat.st_size.cast_unsigned()
         };
         // A file keeps what was set aside for it.
-        Ok(Self { file, bytes, discards: is_block_device, done: Operations::default() })
+        Ok(Self { file: file.into(), bytes, discards: is_block_device, done: Operations::default() })
     }
 
     /// Makes a file of so many bytes, all of which the file system sets aside, and opens it.
@@ -124,10 +126,10 @@ impl Device for FileDevice {
     fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
         self.done.reads.fetch_add(1, Ordering::Relaxed);
         if is_aligned(into) {
-            return read_all(&self.file, place, into);
+            return self.file.read_exact_at(into, place);
         }
         let mut buffer = AlignedBuffer::new(into.len());
-        read_all(&self.file, place, &mut buffer)?;
+        self.file.read_exact_at(&mut buffer, place)?;
         into.copy_from_slice(&buffer);
         Ok(())
     }
@@ -159,22 +161,21 @@ impl Device for FileDevice {
     }
 }
 
-fn read_all(file: &OwnedFd, mut place: u64, mut into: &mut [u8]) -> io::Result<()> {
-    while !into.is_empty() {
-        match rustix::io::pread(file, &mut *into, place) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => {
-                place += count as u64;
-                into = into.get_mut(count..).unwrap_or_default();
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+/// Reads from any place, also what is no whole block.
+pub(crate) fn read_anywhere(device: &dyn Device, place: u64, into: &mut [u8]) -> io::Result<()> {
+    if place.is_multiple_of(BLOCK) && into.len().is_multiple_of(BLOCK_BYTES) {
+        return device.read_at(place, into);
     }
+    let first = place / BLOCK * BLOCK;
+    let end = (place + into.len() as u64).next_multiple_of(BLOCK);
+    let mut blocks = AlignedBuffer::new(usize::try_from(end - first).map_err(io::Error::other)?);
+    device.read_at(first, &mut blocks)?;
+    let from = usize::try_from(place - first).map_err(io::Error::other)?;
+    into.copy_from_slice(blocks.get(from..from + into.len()).unwrap_or_default());
     Ok(())
 }
 
-fn write_all(file: &OwnedFd, mut place: u64, mut from: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
+fn write_all(file: &File, mut place: u64, mut from: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
     while !from.is_empty() {
         match rustix::io::pwritev2(file, &[io::IoSlice::new(from)], place, flags) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -26,7 +26,7 @@ mod stripes;
 
 use crate::base::Base;
 use crate::buffer::AlignedBuffer;
-use crate::device::Device;
+use crate::device::{Device, read_anywhere};
 use crate::error::{Error, Result, at};
 use crate::geometry::{Format, Geometry, what_is_there};
 use crate::log::Log;
@@ -219,25 +219,10 @@ impl Layer {
             hole.fill(0);
             let (bytes, behind) = split(behind, stop - start);
             let place = self.place(*piece) + (start - piece.first * BLOCK);
-            self.read_bytes(place, bytes)?;
+            read_anywhere(&*self.device, place, bytes).map_err(at("read the device"))?;
             (done, rest) = (stop, behind);
         }
         rest.fill(0);
-        Ok(())
-    }
-
-    /// Reads from any place of the device.
-    fn read_bytes(&self, place: u64, into: &mut [u8]) -> Result<()> {
-        let is_whole = place.is_multiple_of(BLOCK) && into.len().is_multiple_of(BLOCK_BYTES);
-        if is_whole {
-            return self.device.read_at(place, into).map_err(at("read the device"));
-        }
-        let first = place / BLOCK * BLOCK;
-        let end = (place + into.len() as u64).next_multiple_of(BLOCK);
-        let mut blocks = AlignedBuffer::new(usize::try_from(end - first).unwrap_or(usize::MAX));
-        self.device.read_at(first, &mut blocks).map_err(at("read the device"))?;
-        let from = usize::try_from(place - first).unwrap_or(usize::MAX);
-        into.copy_from_slice(blocks.get(from..from + into.len()).unwrap_or_default());
         Ok(())
     }
 
@@ -251,12 +236,12 @@ impl Layer {
         if is_whole(address, from) && self.overwrite(&blocks, from, false)? {
             return Ok(());
         }
-        self.with_room(|| self.write_parts(&[(address, from)], false))
+        self.write_new(address, from)
     }
 
-    /// Writes a block where nothing was ever mapped, as [`Layer::write`] does, without looking for what is there.
-    pub(crate) fn write_new(&self, address: u64, block: &[u8]) -> Result<()> {
-        self.with_room(|| self.write_parts(&[(address, block)], false))
+    /// As [`Layer::write`], for bytes that are not all over what is mapped already.
+    pub(crate) fn write_new(&self, address: u64, from: &[u8]) -> Result<()> {
+        self.with_room(|| self.write_parts(&[(address, from)], false))
     }
 
     /// As [`Layer::write`]; safe when this returns, with no more than the device's own call where all is mapped.
@@ -265,7 +250,7 @@ impl Layer {
         if blocks.is_empty() || is_whole(address, from) && self.overwrite(&blocks, from, true)? {
             return Ok(());
         }
-        self.write(address, from)?;
+        self.write_new(address, from)?;
         self.sync()
     }
 

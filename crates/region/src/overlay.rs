@@ -16,6 +16,11 @@ impl Piece {
         self.first + self.count
     }
 
+    /// What of it lies before and behind a range.
+    pub fn without(&self, range: &Range<u64>) -> impl Iterator<Item = Self> + use<> {
+        [self.within(&(0..range.start)), self.within(&(range.end..u64::MAX))].into_iter().flatten()
+    }
+
     /// What of it lies in a range.
     pub fn within(&self, range: &Range<u64>) -> Option<Self> {
         let (first, end) = (self.first.max(range.start), self.end().min(range.end));
@@ -43,28 +48,23 @@ impl Overlay {
 
     /// The pieces that lie in a range, cut to it, in order.
     pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = Piece> + '_ {
+        self.touching(range.clone()).filter_map(move |piece| piece.within(&range))
+    }
+
+    /// The pieces that may have a part in a range, whole and in order.
+    fn touching(&self, range: Range<u64>) -> impl Iterator<Item = Piece> + '_ {
         let before = self.pieces.range(..range.start).next_back();
         let inside = self.pieces.range(range.start..range.end.max(range.start));
-        before
-            .into_iter()
-            .chain(inside)
-            .filter_map(move |(&first, &(count, block))| Piece { first, count, block }.within(&range))
+        before.into_iter().chain(inside).map(|(&first, &(count, block))| Piece { first, count, block })
     }
 
     /// This range is so from now on, whatever it was.
     pub fn set(&mut self, piece: Piece) {
         let range = piece.first..piece.end();
-        let touched: Vec<Piece> = {
-            let before = self.pieces.range(..range.start).next_back();
-            let inside = self.pieces.range(range.clone());
-            let all = before.into_iter().chain(inside);
-            all.map(|(&first, &(count, block))| Piece { first, count, block })
-                .filter(|old| old.within(&range).is_some())
-                .collect()
-        };
+        let touched: Vec<Piece> = self.touching(range.clone()).filter(|old| old.within(&range).is_some()).collect();
         for old in touched {
             self.pieces.remove(&old.first);
-            for rest in [old.within(&(0..range.start)), old.within(&(range.end..u64::MAX))].into_iter().flatten() {
+            for rest in old.without(&range) {
                 self.pieces.insert(rest.first, (rest.count, rest.block));
             }
         }

@@ -66,9 +66,7 @@ impl Store {
 
     /// An object that is there.
     pub fn object(&self, id: u64, kind: Kind) -> Result<Object> {
-        if id == 0 || id >> (64 - u32::from(self.layer.region_shift())) != 0 {
-            return Err(Error::NoObject);
-        }
+        self.address(id).ok_or(Error::NoObject)?;
         if let Some(shared) = lock(self.open_of(id)).objects.get(&id) {
             return Ok(Object::of_shared(Arc::clone(shared)));
         }
@@ -102,10 +100,13 @@ impl Store {
 
     /// Whether there is such an object.
     pub fn exists(&self, id: u64) -> Result<bool> {
-        if id == 0 || id >> (64 - u32::from(self.layer.region_shift())) != 0 {
-            return Ok(false);
-        }
-        self.layer.is_mapped(id << self.layer.region_shift())
+        self.address(id).map_or(Ok(false), |address| self.layer.is_mapped(address))
+    }
+
+    /// Where its region begins. `None`: no object can have this identifier.
+    fn address(&self, id: u64) -> Option<u64> {
+        let shift = u32::from(self.layer.region_shift());
+        (id != 0 && id >> (64 - shift) == 0).then(|| id << shift)
     }
 
     /// Removes an object; its space is free after the next sync. `false`: it was not there.
@@ -116,8 +117,8 @@ impl Store {
         if let Some(shared) = lock(self.open_of(id)).objects.remove(&id) {
             shared.remove();
         }
-        let (first, bytes) = (id << self.layer.region_shift(), 1u64 << self.layer.region_shift());
-        self.layer.trim(first..first.saturating_add(bytes))?;
+        let first = self.address(id).ok_or(Error::NoObject)?;
+        self.layer.trim(first..first.saturating_add(self.region_bytes()))?;
         Ok(true)
     }
 

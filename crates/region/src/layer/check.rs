@@ -1,6 +1,7 @@
 //! Looks through the whole mapping for what contradicts itself.
 
 use super::{Layer, read};
+use crate::BLOCK;
 use crate::error::Result;
 use crate::overlay::Piece;
 use crate::space::Space;
@@ -39,7 +40,7 @@ impl Layer {
     pub fn check(&self, mut of_region: impl FnMut(&Self, u64) -> Result<bool>) -> Result<Findings> {
         let mut findings = Findings::default();
         let mut seen = Space::new(self.geometry.data_blocks());
-        let blocks_of_region = 1u64 << (self.geometry.region_shift - 12);
+        let blocks_of_region = (1u64 << self.geometry.region_shift) / BLOCK;
         let mut from = 0;
         while from < u64::MAX {
             let end = self.base.end_of_some(from, SOME)?;

@@ -3,7 +3,7 @@
 //! Invariant: it is as the map, but for what the overlays have, which are looked at before it. Whoever reads the map
 //! and tells of it holds the layer's state, so no checkpoint ends meanwhile; a checkpoint tells what it has brought.
 
-use super::{read, write};
+use super::{read, with_holes, write};
 use crate::base::Base;
 use crate::error::Result;
 use crate::overlay::{Overlay, Piece};
@@ -33,17 +33,7 @@ impl Known {
         }
         // Also how far away the next ones are: new objects lie behind all others.
         let (pieces, around) = base.within(&around)?;
-        let mut next = around.start;
-        for piece in pieces {
-            if next < piece.first {
-                known.set(Piece { first: next, count: piece.first - next, block: None });
-            }
-            known.set(piece);
-            next = piece.end();
-        }
-        if next < around.end {
-            known.set(Piece { first: next, count: around.end - next, block: None });
-        }
+        with_holes(&pieces, &around).into_iter().for_each(|piece| known.set(piece));
         Ok(covering(&known, range).unwrap_or_default())
     }
 
