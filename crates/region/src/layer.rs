@@ -45,6 +45,8 @@ use stripes::Stripes;
 
 /// Changes that wait for a sync: beyond that one is made, so that their memory is bounded.
 const PENDING_MAX: usize = 64 << 10;
+/// Changes that are looked through, for whether they are on their way.
+const LOOKED_AT_MAX: usize = 64;
 /// Blocks that one device call writes where some are new.
 const CHUNK_BLOCKS: u64 = 4096;
 
@@ -78,16 +80,32 @@ struct State {
     active: Overlay,
     frozen: Option<Arc<Overlay>>,
     space: Space,
-    /// Changes that no record has, those that belong together in one.
+    /// Changes that no record has, those that belong together in one; and those whose records are being written.
     pending: Vec<Vec<Entry>>,
+    recording: Vec<Vec<Entry>>,
     /// Blocks that they free.
     freed: Vec<(u64, u64)>,
 }
 
 impl State {
+    /// Changes that wait are to be made durable. What they free is returned.
+    fn begin_recording(&mut self) -> Vec<(u64, u64)> {
+        self.recording = std::mem::take(&mut self.pending);
+        std::mem::take(&mut self.freed)
+    }
+
+    /// Whether a crash may undo the mapping of a part of these blocks. With many changes on their way nobody looks
+    /// closely.
+    fn is_unsafe(&self, blocks: &Range<u64>) -> bool {
+        let touches = |entry: &Entry| piece_of(*entry).within(blocks).is_some();
+        self.pending.len() + self.recording.len() > LOOKED_AT_MAX
+            || self.pending.iter().chain(&self.recording).flatten().any(touches)
+    }
+
     /// Changes that could not be made durable wait before those that came later.
-    fn take_back(&mut self, pending: Vec<Vec<Entry>>, freed: Vec<(u64, u64)>) {
-        let later = std::mem::replace(&mut self.pending, pending);
+    fn take_back(&mut self, freed: Vec<(u64, u64)>) {
+        let recording = std::mem::take(&mut self.recording);
+        let later = std::mem::replace(&mut self.pending, recording);
         self.pending.extend(later);
         let later = std::mem::replace(&mut self.freed, freed);
         self.freed.extend(later);
@@ -133,8 +151,15 @@ impl Layer {
         let applied = base.applied()?;
         let mut space = Space::new(geometry.data_blocks());
         base.load_space(&mut space)?;
-        let (active, frozen, pending, freed) = (Overlay::default(), None, Vec::new(), Vec::new());
-        let state = State { fresh: BTreeMap::new(), active, frozen, space, pending, freed };
+        let state = State {
+            fresh: BTreeMap::new(),
+            active: Overlay::default(),
+            frozen: None,
+            space,
+            pending: Vec::new(),
+            recording: Vec::new(),
+            freed: Vec::new(),
+        };
         let layer = Self {
             device,
             geometry,
@@ -302,13 +327,15 @@ impl Layer {
         Ok(())
     }
 
-    /// Writes over blocks that are all mapped. `false`: some are not, and nothing was done.
+    /// Writes over blocks that are all mapped, for certain if it is to be durable. `false`: some are not, and nothing was
+    /// done.
     fn overwrite(&self, blocks: &Range<u64>, from: &[u8], is_durable: bool) -> Result<bool> {
         let _stripes = self.stripes.share(blocks);
         let _gate = read(&self.gate);
         let pieces = {
             let state = read(&self.state);
-            if state.fresh.range(blocks.clone()).next().is_some() {
+            // Data that are safe where a crash unmaps them would be lost.
+            if state.fresh.range(blocks.clone()).next().is_some() || is_durable && state.is_unsafe(blocks) {
                 return Ok(false);
             }
             self.mapped(&state, blocks.clone())?

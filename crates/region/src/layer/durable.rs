@@ -105,19 +105,20 @@ impl Layer {
     fn sync_now(&self) -> Result<()> {
         self.place_fresh()?;
         let mut log = lock(&self.turns.log);
-        let (records, pending, freed) = {
+        let (records, freed) = {
             let mut state = write(&self.state);
             let records = grouped(&state.pending);
             if records.len() as u64 * RECORD_BLOCKS_MAX > log.room() {
                 drop(state);
                 return self.checkpoint(&mut log);
             }
-            (records, std::mem::take(&mut state.pending), std::mem::take(&mut state.freed))
+            (records, state.begin_recording())
         };
         if let Err(error) = self.record(&mut log, records) {
-            write(&self.state).take_back(pending, freed);
+            write(&self.state).take_back(freed);
             return Err(error);
         }
+        write(&self.state).recording.clear();
         self.give_back(freed)?;
         if log.is_half_full() { self.checkpoint(&mut log) } else { Ok(()) }
     }
@@ -147,12 +148,12 @@ impl Layer {
 
     /// Brings all changes to the map, also those that no record has: then the log is free.
     fn checkpoint(&self, log: &mut Log) -> Result<()> {
-        let (frozen, groups, pending, freed) = {
+        let (frozen, groups, freed) = {
             let mut state = write(&self.state);
             let frozen = Arc::new(std::mem::take(&mut state.active));
             state.frozen = Some(Arc::clone(&frozen));
-            let (pending, freed) = (std::mem::take(&mut state.pending), std::mem::take(&mut state.freed));
-            (frozen, state.space.take_changed(), pending, freed)
+            let freed = state.begin_recording();
+            (frozen, state.space.take_changed(), freed)
         };
         // What the map has is durable, so its data have to be.
         let flushed = self.device.flush().map_err(at("flush the device"));
@@ -162,10 +163,11 @@ impl Layer {
         if let Err(error) = done {
             let later = std::mem::replace(&mut state.active, (*frozen).clone());
             later.pieces().for_each(|piece| state.active.set(piece));
-            state.take_back(pending, freed);
+            state.take_back(freed);
             groups.iter().for_each(|(group, _)| state.space.note_group(*group));
             return Err(error);
         }
+        state.recording.clear();
         log.release();
         self.known.note(&frozen);
         drop(state);

@@ -430,3 +430,21 @@ fn damage_is_an_error_and_no_panic() {
     }
     assert!(opened > 50 && refused >= 5, "{opened} opened, {refused} refused");
 }
+
+/// What is safe by itself lies where the mapping is safe, too: also if that was made without a sync a moment ago.
+#[test]
+fn a_durable_write_over_what_was_just_mapped_is_there_after_a_power_failure() {
+    for seed in 0..20 {
+        let device = Recorder::new(DEVICE_BYTES);
+        let layer = format(&device);
+        layer.write(BASES[1], &[1; 2 * BLOCK_BYTES]).unwrap();
+        layer.write_durable(BASES[1], &[2; 2 * BLOCK_BYTES]).unwrap();
+        let calls = device.asked();
+        layer.write_durable(BASES[1], &[2; 2 * BLOCK_BYTES]).unwrap();
+        assert_eq!(device.asked() - calls, 2, "a write and a flush, once the mapping is safe");
+        let layer = Layer::open(Recorder::from(DEVICE_BYTES, device.crash(calls, &mut Random::new(seed)))).unwrap();
+        let mut found = [0; 2 * BLOCK_BYTES];
+        layer.read(BASES[1], &mut found).unwrap();
+        assert!(found == [2; 2 * BLOCK_BYTES], "seed {seed}");
+    }
+}
