@@ -29,6 +29,13 @@ pub trait Device: Send + Sync {
         self.flush()
     }
 
+    /// Writes parts one behind the other, each whole blocks, with one call where it can; safe when this returns if it is
+    /// to be `durable`.
+    fn write_parts_at(&self, place: u64, parts: &[&[u8]], durable: bool) -> io::Result<()> {
+        let whole = together(parts);
+        if durable { self.write_durable_at(place, &whole) } else { self.write_at(place, &whole) }
+    }
+
     /// All that was written before is safe when this returns.
     fn flush(&self) -> io::Result<()>;
 
@@ -107,14 +114,14 @@ impl FileDevice {
         }
     }
 
-    fn write(&self, place: u64, from: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
+    fn write(&self, place: u64, parts: &[&[u8]], durable: bool) -> io::Result<()> {
         self.done.writes.fetch_add(1, Ordering::Relaxed);
-        if is_aligned(from) {
-            return write_all(&self.file, place, from, flags);
+        self.done.flushes.fetch_add(u64::from(durable), Ordering::Relaxed);
+        let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+        if parts.iter().all(|part| is_aligned(part)) {
+            return write_all(&self.file, place, parts, flags);
         }
-        let mut buffer = AlignedBuffer::new(from.len());
-        buffer.copy_from_slice(from);
-        write_all(&self.file, place, &buffer, flags)
+        write_all(&self.file, place, &[&together(parts)], flags)
     }
 }
 
@@ -135,12 +142,15 @@ impl Device for FileDevice {
     }
 
     fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
-        self.write(place, from, ReadWriteFlags::empty())
+        self.write(place, &[from], false)
     }
 
     fn write_durable_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
-        self.done.flushes.fetch_add(1, Ordering::Relaxed);
-        self.write(place, from, ReadWriteFlags::DSYNC)
+        self.write(place, &[from], true)
+    }
+
+    fn write_parts_at(&self, place: u64, parts: &[&[u8]], durable: bool) -> io::Result<()> {
+        self.write(place, parts, durable)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -175,13 +185,28 @@ pub(crate) fn read_anywhere(device: &dyn Device, place: u64, into: &mut [u8]) ->
     Ok(())
 }
 
-fn write_all(file: &File, mut place: u64, mut from: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
-    while !from.is_empty() {
-        match rustix::io::pwritev2(file, &[io::IoSlice::new(from)], place, flags) {
+/// Parts in aligned memory.
+fn together(parts: &[&[u8]]) -> AlignedBuffer {
+    let mut buffer = AlignedBuffer::new(parts.iter().map(|part| part.len()).sum());
+    let mut rest = &mut buffer[..];
+    for part in parts {
+        let (place, behind) = std::mem::take(&mut rest).split_at_mut(part.len());
+        place.copy_from_slice(part);
+        rest = behind;
+    }
+    buffer
+}
+
+fn write_all(file: &File, mut place: u64, parts: &[&[u8]], flags: ReadWriteFlags) -> io::Result<()> {
+    let mut slices: Vec<io::IoSlice<'_>> = parts.iter().map(|part| io::IoSlice::new(part)).collect();
+    let mut rest = slices.as_mut_slice();
+    io::IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match rustix::io::pwritev2(file, rest, place, flags) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => {
                 place += count as u64;
-                from = from.get(count..).unwrap_or_default();
+                io::IoSlice::advance_slices(&mut rest, count);
             }
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),

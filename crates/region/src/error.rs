@@ -39,6 +39,12 @@ pub enum Error {
     /// Another process has the device.
     #[error("another process has it")]
     InUse,
+    /// An object's region is full of versions.
+    #[error("the region of object {0} is full of versions: clean some away, or format with larger regions")]
+    RingFull(u64),
+    /// No such version: it was never there, or was cleaned away.
+    #[error("no such version: it was never there, or was cleaned away")]
+    NoVersion,
     /// No such object.
     #[error("no such object")]
     NoObject,

@@ -55,7 +55,7 @@ impl Ids {
             }
         }
         let slots = (0..SLOTS).map(|_| Mutex::default()).collect();
-        let end = 1 << (64 - u32::from(layer.region_shift()));
+        let end = 1 << (63 - u32::from(layer.region_shift()));
         Ok(Self { slots, next: Mutex::new(newest), end, range })
     }
 

@@ -22,6 +22,7 @@ mod check;
 mod durable;
 mod fresh;
 mod known;
+mod over;
 mod stripes;
 
 use crate::base::Base;
@@ -38,6 +39,7 @@ pub use check::Findings;
 use durable::Turns;
 use fresh::{Bytes, FRESH_MAX};
 use known::Known;
+pub(crate) use over::take_front;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -258,7 +260,7 @@ impl Layer {
         if blocks.is_empty() {
             return Ok(());
         }
-        if is_whole(address, from) && self.overwrite(&blocks, from, false)? {
+        if is_whole(address, from) && self.overwrite(&blocks, &[from], false)? {
             return Ok(());
         }
         self.write_new(address, from)
@@ -272,7 +274,7 @@ impl Layer {
     /// As [`Layer::write`]; safe when this returns, with no more than the device's own call where all is mapped.
     pub fn write_durable(&self, address: u64, from: &[u8]) -> Result<()> {
         let blocks = blocks_of(address, from.len())?;
-        if blocks.is_empty() || is_whole(address, from) && self.overwrite(&blocks, from, true)? {
+        if blocks.is_empty() || is_whole(address, from) && self.overwrite(&blocks, &[from], true)? {
             return Ok(());
         }
         self.write_new(address, from)?;
@@ -325,37 +327,6 @@ impl Layer {
         }
         waiting.iter().for_each(|block| drop(state.fresh.remove(block)));
         Ok(())
-    }
-
-    /// Writes over blocks that are all mapped, for certain if it is to be durable. `false`: some are not, and nothing was
-    /// done.
-    fn overwrite(&self, blocks: &Range<u64>, from: &[u8], is_durable: bool) -> Result<bool> {
-        let _stripes = self.stripes.share(blocks);
-        let _gate = read(&self.gate);
-        let pieces = {
-            let state = read(&self.state);
-            // Data that are safe where a crash unmaps them would be lost.
-            if state.fresh.range(blocks.clone()).next().is_some() || is_durable && state.is_unsafe(blocks) {
-                return Ok(false);
-            }
-            self.mapped(&state, blocks.clone())?
-        };
-        if pieces.iter().map(|piece| piece.count).sum::<u64>() != blocks.end - blocks.start {
-            return Ok(false);
-        }
-        let mut rest = from;
-        for piece in pieces {
-            let (bytes, behind) = rest.split_at(length_of(piece.count).min(rest.len()));
-            let place = self.place(piece);
-            let written = if is_durable {
-                self.device.write_durable_at(place, bytes)
-            } else {
-                self.device.write_at(place, bytes)
-            };
-            written.map_err(at("write the device"))?;
-            rest = behind;
-        }
-        Ok(true)
     }
 
     /// Does it again after a sync, if space that was freed may be what it needs.

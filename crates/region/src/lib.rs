@@ -9,9 +9,11 @@
 //! * [`device`]: blocks are read, written, flushed, discarded;
 //! * `space`, `overlay`, `record`: which blocks are free, what was mapped since the last checkpoint, the log's bytes.
 //!   They do no I/O;
-//! * `base`: the map at the last checkpoint, a tree on the device; `log`: the ring of records;
+//! * `tree`: trees on a device; `base`: the map at the last checkpoint, one of them; `log`: the ring of records;
 //! * [`Layer`]: reads and writes of virtual addresses, updates of several extents at once, trims, recovery;
-//! * [`Store`]: objects, their sizes and times, identifiers.
+//! * [`Store`]: objects, their sizes and times, identifiers;
+//! * [`Versioned`]: objects that keep versions, each write a commit in a ring that the region is, and the index of all of
+//!   them.
 //!
 //! What a crash leaves: everything that a [`Layer::sync`] has confirmed; of what was written later any part, as on the
 //! device itself, but an update of several extents wholly or not at all. Never a block of another object.
@@ -30,6 +32,8 @@ mod record;
 mod sealed;
 mod space;
 mod store;
+mod tree;
+mod versions;
 
 pub use device::{Device, FileDevice};
 pub use error::{Error, Result};
@@ -37,6 +41,7 @@ pub use geometry::Format;
 pub use layer::{Findings, Layer, Usage};
 pub use object::{Object, ObjectStat};
 pub use store::{Kind, Store};
+pub use versions::{Version, VersionStat, Versioned};
 
 /// Bytes of a block: the unit of mapping, and of I/O on the device.
 pub const BLOCK_BYTES: usize = 4096;

@@ -224,7 +224,7 @@ fn encode(id: u64, stat: ObjectStat) -> Vec<u8> {
 pub(crate) fn is_whole(layer: &Layer, id: u64) -> Result<bool> {
     let mut block = vec![0; BLOCK_BYTES];
     layer.read(id << layer.region_shift(), &mut block)?;
-    Ok(!block.starts_with(MAGIC) || decode(&block, id).is_some())
+    Ok(!block.starts_with(MAGIC) || decode(&block, id).is_some() || crate::versions::is_super_block(&block, id))
 }
 
 fn decode(block: &[u8], id: u64) -> Option<ObjectStat> {

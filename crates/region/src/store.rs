@@ -7,6 +7,7 @@ use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
 use crate::lock;
 use crate::object::{Object, Shared, is_whole};
+use crate::versions::{Versioned, Versions};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -23,6 +24,7 @@ pub enum Kind {
 pub struct Store {
     layer: Arc<Layer>,
     ids: Ids,
+    versions: Versions,
     /// Objects at hand: each of them is one for all who open it, and kept, since the device may not know its size.
     open: [Mutex<Open>; SHARDS],
 }
@@ -55,7 +57,9 @@ impl Store {
 
     fn of(layer: Layer, range: u64) -> Result<Self> {
         let ids = Ids::open(&layer, range)?;
-        Ok(Self { layer: Arc::new(layer), ids, open: Default::default() })
+        let layer = Arc::new(layer);
+        let versions = Versions::open(&layer)?;
+        Ok(Self { layer, ids, versions, open: Default::default() })
     }
 
     /// Makes an object. It is there for certain after a sync.
@@ -72,6 +76,17 @@ impl Store {
         }
         let object = Object::open(&self.layer, id, kind)?;
         self.keep(object)
+    }
+
+    /// Makes an object that keeps versions. It is there for certain after a sync.
+    pub fn create_versioned(&self) -> Result<Versioned> {
+        self.versions.create(self.ids.take(&self.layer)?)
+    }
+
+    /// An object that keeps versions, and is there.
+    pub fn versioned(&self, id: u64) -> Result<Versioned> {
+        self.address(id).ok_or(Error::NoObject)?;
+        self.versions.object(id)
     }
 
     fn open_of(&self, id: u64) -> &Mutex<Open> {
@@ -106,7 +121,8 @@ impl Store {
     /// Where its region begins. `None`: no object can have this identifier.
     fn address(&self, id: u64) -> Option<u64> {
         let shift = u32::from(self.layer.region_shift());
-        (id != 0 && id >> (64 - shift) == 0).then(|| id << shift)
+        // The upper half of the addresses is the store's own.
+        (id != 0 && id >> (63 - shift) == 0).then(|| id << shift)
     }
 
     /// Removes an object; its space is free after the next sync. `false`: it was not there.
@@ -117,6 +133,7 @@ impl Store {
         if let Some(shared) = lock(self.open_of(id)).objects.remove(&id) {
             shared.remove();
         }
+        self.versions.remove(id);
         let first = self.address(id).ok_or(Error::NoObject)?;
         self.layer.trim(first..first.saturating_add(self.region_bytes()))?;
         Ok(true)
@@ -130,6 +147,7 @@ impl Store {
 
     /// Syncs everything, and leaves the store so that it is opened fast.
     pub fn close(&self) -> Result<()> {
+        self.versions.checkpoint()?;
         for open in &self.open {
             lock(open).objects.values().try_for_each(|shared| shared.write_stat())?;
         }

@@ -50,7 +50,8 @@ impl Layer {
                 let first = piece.first.next_multiple_of(blocks_of_region);
                 for region in (first..piece.end()).step_by(usize::try_from(blocks_of_region).unwrap_or(usize::MAX)) {
                     let region = region / blocks_of_region;
-                    if region > 0 {
+                    // The upper half of the addresses is the store's own.
+                    if region > 0 && region < 1 << (63 - self.geometry.region_shift) {
                         findings.objects += 1;
                         findings.damaged_objects += u64::from(!of_region(self, region)?);
                     }

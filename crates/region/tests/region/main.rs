@@ -5,3 +5,4 @@
 mod layer;
 mod recorder;
 mod store;
+mod versions;

@@ -11,7 +11,8 @@ const SECTOR: usize = 512;
 pub type Image = HashMap<u64, Box<[u8]>>;
 
 enum Asked {
-    Write(u64, Vec<u8>),
+    /// Where, what, and whether it is safe by itself.
+    Write(u64, Vec<u8>, bool),
     Flush,
 }
 
@@ -45,11 +46,12 @@ impl Recorder {
         self.inner.lock().unwrap().asked.len()
     }
 
-    /// Writes and flushes so far.
+    /// Writes and flushes so far; a write that is safe by itself is both.
     pub fn counts(&self) -> (usize, usize) {
         let inner = self.inner.lock().unwrap();
-        let writes = inner.asked.iter().filter(|asked| matches!(asked, Asked::Write(..))).count();
-        (writes, inner.asked.len() - writes)
+        let count = |of: fn(&&Asked) -> bool| inner.asked.iter().filter(of).count();
+        let writes = count(|asked| matches!(asked, Asked::Write(..)));
+        (writes, count(|asked| matches!(asked, Asked::Flush | Asked::Write(_, _, true))))
     }
 
     /// The call after so many more fails, and all after it.
@@ -69,8 +71,8 @@ impl Recorder {
         let flushed = inner.asked.iter().take(calls).rposition(|asked| matches!(asked, Asked::Flush)).unwrap_or(0);
         let mut image = inner.before.clone();
         for (number, asked) in inner.asked.iter().take(calls).enumerate() {
-            let Asked::Write(block, bytes) = asked else { continue };
-            let fate = if number < flushed { 0 } else { random.below(3) };
+            let Asked::Write(block, bytes, is_safe) = asked else { continue };
+            let fate = if number < flushed || *is_safe { 0 } else { random.below(3) };
             for (offset, new) in bytes.chunks(BLOCK_BYTES).enumerate() {
                 let place = image.entry(block + offset as u64).or_insert_with(|| vec![0; BLOCK_BYTES].into());
                 for (place, new) in place.chunks_mut(SECTOR).zip(new.chunks(SECTOR)) {
@@ -117,16 +119,12 @@ impl Device for Recorder {
     }
 
     fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
-        let mut inner = self.inner.lock().unwrap();
-        inner.count()?;
-        assert!(place.is_multiple_of(BLOCK_BYTES as u64) && from.len().is_multiple_of(BLOCK_BYTES));
-        assert!(place + from.len() as u64 <= self.bytes);
-        let first = place / BLOCK_BYTES as u64;
-        for (block, bytes) in (first..).zip(from.chunks(BLOCK_BYTES)) {
-            inner.now.insert(block, bytes.into());
-        }
-        inner.asked.push(Asked::Write(first, from.to_vec()));
-        Ok(())
+        self.write(place, from, false)
+    }
+
+    /// As devices do it: what was written before is no safer for it.
+    fn write_durable_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
+        self.write(place, from, true)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -140,6 +138,21 @@ impl Device for Recorder {
         // What is read there afterwards is anything: here something that nobody wrote.
         let junk = vec![0xdb; usize::try_from(bytes).unwrap()];
         self.write_at(place, &junk)
+    }
+}
+
+impl Recorder {
+    fn write(&self, place: u64, from: &[u8], is_safe: bool) -> io::Result<()> {
+        let mut inner = self.inner.lock().unwrap();
+        inner.count()?;
+        assert!(place.is_multiple_of(BLOCK_BYTES as u64) && from.len().is_multiple_of(BLOCK_BYTES));
+        assert!(place + from.len() as u64 <= self.bytes);
+        let first = place / BLOCK_BYTES as u64;
+        for (block, bytes) in (first..).zip(from.chunks(BLOCK_BYTES)) {
+            inner.now.insert(block, bytes.into());
+        }
+        inner.asked.push(Asked::Write(first, from.to_vec(), is_safe));
+        Ok(())
     }
 }
 

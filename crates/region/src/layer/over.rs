@@ -1,0 +1,81 @@
+//! Writes over blocks that are mapped already, and mapping ahead of such writes.
+
+use super::{CHUNK_BLOCKS, Layer, Taken, blocks_of, length_of, push_map, read, write};
+use crate::error::{Error, Result, at};
+use crate::record::{ENTRIES_MAX, Entry};
+use std::ops::Range;
+
+impl Layer {
+    /// Writes over blocks that are all mapped, for certain if it is to be durable. `false`: some are not, and nothing was
+    /// done.
+    pub(super) fn overwrite(&self, blocks: &Range<u64>, parts: &[&[u8]], is_durable: bool) -> Result<bool> {
+        let _stripes = self.stripes.share(blocks);
+        let _gate = read(&self.gate);
+        let pieces = {
+            let state = read(&self.state);
+            // Data that are safe where a crash unmaps them would be lost.
+            if state.fresh.range(blocks.clone()).next().is_some() || is_durable && state.is_unsafe(blocks) {
+                return Ok(false);
+            }
+            self.mapped(&state, blocks.clone())?
+        };
+        if pieces.iter().map(|piece| piece.count).sum::<u64>() != blocks.end - blocks.start {
+            return Ok(false);
+        }
+        if let [piece] = pieces.as_slice() {
+            self.device.write_parts_at(self.place(*piece), parts, is_durable).map_err(at("write the device"))?;
+            return Ok(true);
+        }
+        let mut rest = parts.to_vec();
+        for piece in pieces {
+            let some = take_front(&mut rest, length_of(piece.count));
+            self.device.write_parts_at(self.place(piece), &some, is_durable).map_err(at("write the device"))?;
+        }
+        Ok(true)
+    }
+
+    /// Writes parts, each whole blocks, one behind the other over blocks that are all mapped. `durable`: they are safe
+    /// when this returns.
+    pub(crate) fn write_over(&self, address: u64, parts: &[&[u8]], durable: bool) -> Result<()> {
+        let blocks = blocks_of(address, parts.iter().map(|part| part.len()).sum())?;
+        if self.overwrite(&blocks, parts, durable)? {
+            return Ok(());
+        }
+        // Not all of the mapping is safe.
+        if durable && self.overwrite(&blocks, parts, false)? { self.sync() } else { Err(Error::NoObject) }
+    }
+
+    /// Maps blocks where nothing is, with what was on the device before in them, in as few pieces as there are.
+    pub(crate) fn reserve(&self, blocks: Range<u64>) -> Result<()> {
+        self.with_room(|| {
+            let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
+            let mut taken = Taken { layer: self, extents: Vec::new() };
+            let (mut entries, mut first) = (Vec::new(), blocks.start);
+            while first < blocks.end {
+                let (block, count) = taken.take((blocks.end - first).min(CHUNK_BLOCKS))?;
+                let count32 = u32::try_from(count).unwrap_or(u32::MAX);
+                push_map(&mut entries, Entry::Map { first, block, count: count32 });
+                first += count;
+            }
+            if entries.len() > ENTRIES_MAX {
+                return Err(Error::TooManyPieces);
+            }
+            self.change(&mut write(&self.state), entries)?;
+            taken.extents.clear();
+            Ok(())
+        })
+    }
+}
+
+/// Takes so many bytes off the front of what lies one behind the other.
+pub(crate) fn take_front<'a>(parts: &mut Vec<&'a [u8]>, mut bytes: usize) -> Vec<&'a [u8]> {
+    let (mut front, mut rest) = (Vec::new(), Vec::new());
+    for part in parts.drain(..) {
+        let (some, behind) = part.split_at(bytes.min(part.len()));
+        bytes -= some.len();
+        front.extend(Some(some).filter(|some| !some.is_empty()));
+        rest.extend(Some(behind).filter(|behind| !behind.is_empty()));
+    }
+    *parts = rest;
+    front
+}

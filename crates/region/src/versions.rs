@@ -1,0 +1,313 @@
+//! Objects that keep versions.
+//!
+//! Each write is a commit: a block that says what it is, and the data, written with one call of the device behind the
+//! commit before. The region of the object is a ring of them. An index tells where the blocks of each version lie; it
+//! is brought up to date at checkpoints, for all objects at once, and what came after it is found by following the
+//! commits. docs/formats/region-store.md has every byte.
+//!
+//! Memory: what is new since the last checkpoint, [`RECENT_MAX`] entries or a little more, of about 100 bytes; twice
+//! that while a checkpoint is made; 64 MiB of the index's pages; and positions of blocks that were read lately, of
+//! [`LEAVES_MAX`] leaves of 8 KiB.
+
+mod commit;
+mod index;
+mod object;
+mod pieces;
+mod read;
+mod write;
+
+use crate::error::{Error, Result};
+use crate::layer::Layer;
+use crate::lock;
+use index::{Index, Row};
+use object::Inner;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Entries that the index does not have: with more, a checkpoint is made.
+const RECENT_MAX: usize = 64 << 10;
+/// Leaves in memory.
+const LEAVES_MAX: usize = 8 << 10;
+/// Objects at hand. Beyond it those that nobody uses are let go.
+const OPEN_MAX: usize = 4096;
+
+/// What one version of an object is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VersionStat {
+    /// Versions of an object ascend; not every number is one.
+    pub version: u64,
+    pub size: u64,
+    pub time: SystemTime,
+}
+
+/// An object that keeps versions. Clones are the same one.
+#[derive(Clone)]
+pub struct Versioned(Arc<Inner>);
+
+/// One version of an object. It is there as long as no cleaner takes it away.
+#[derive(Clone)]
+pub struct Version {
+    object: Arc<Inner>,
+    stat: VersionStat,
+}
+
+impl Versioned {
+    /// Its identifier, which is the number of its region.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// When it was made.
+    pub fn made(&self) -> SystemTime {
+        time_of(self.0.made)
+    }
+
+    /// The newest version. 0: nobody has written yet.
+    pub fn newest(&self) -> Result<VersionStat> {
+        Ok(self
+            .0
+            .listed_up_to(u64::MAX)?
+            .map_or(VersionStat { version: 0, size: 0, time: self.made() }, |(version, row)| stat_of(version, &row)))
+    }
+
+    /// Reads bytes of the newest version; zeros where none were written. Returns how many there are.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.0.read_now(offset, into)
+    }
+
+    /// Writes bytes: a new version, which is returned. Safe after [`Versioned::sync`].
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<u64> {
+        self.0.write(&[(offset, from)], false)
+    }
+
+    /// The same; it is safe when this returns, and so are those before it.
+    pub fn write_durable(&self, offset: u64, from: &[u8]) -> Result<u64> {
+        self.0.write(&[(offset, from)], true)
+    }
+
+    /// Writes several ranges, none of which share a block, as one version: after a crash all of them are there, or
+    /// none.
+    pub fn write_many(&self, parts: &[(u64, &[u8])]) -> Result<u64> {
+        self.0.write(parts, false)
+    }
+
+    /// A version of another size: what is new reads zeros.
+    pub fn truncate(&self, size: u64) -> Result<u64> {
+        self.0.clear(size..u64::MAX, |_| size)
+    }
+
+    /// A version in which a range of bytes is zeros, and takes no space where whole blocks are.
+    pub fn punch(&self, range: std::ops::Range<u64>) -> Result<u64> {
+        self.0.clear(range, |size| size)
+    }
+
+    /// All versions are safe when this returns.
+    pub fn sync(&self) -> Result<()> {
+        self.0.sync()
+    }
+
+    /// Up to `count` versions from `from` on, ascending.
+    pub fn versions(&self, from: u64, count: usize) -> Result<Vec<VersionStat>> {
+        Ok(self.0.listed(from, count)?.iter().map(|(version, row)| stat_of(*version, row)).collect())
+    }
+
+    /// A version.
+    pub fn at(&self, version: u64) -> Result<Version> {
+        let found = self.0.listed_up_to(version)?.filter(|(found, _)| *found == version);
+        self.version(found)
+    }
+
+    /// The version that was the newest at a time.
+    pub fn at_time(&self, time: SystemTime) -> Result<Version> {
+        self.version(self.0.listed_at(nanoseconds(time))?)
+    }
+
+    fn version(&self, found: Option<(u64, Row)>) -> Result<Version> {
+        let (version, row) = found.ok_or(Error::NoVersion)?;
+        Ok(Version { object: Arc::clone(&self.0), stat: stat_of(version, &row) })
+    }
+}
+
+impl Version {
+    /// Number, size and time.
+    pub fn stat(&self) -> VersionStat {
+        self.stat
+    }
+
+    /// Reads its bytes; zeros where none were written. Returns how many there are.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.object.read_version(self.stat.version, offset, into)
+    }
+}
+
+/// Whether a block is the super block of an object that keeps versions.
+pub(crate) fn is_super_block(block: &[u8], id: u64) -> bool {
+    commit::Super::decode(block, id).is_some()
+}
+
+fn stat_of(version: u64, row: &Row) -> VersionStat {
+    VersionStat { version, size: row.size, time: time_of(row.time) }
+}
+
+fn time_of(nanoseconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(nanoseconds)
+}
+
+fn nanoseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// All objects of a store that keep versions.
+pub(crate) struct Versions(Arc<Shared>);
+
+/// What they have in common.
+pub(crate) struct Shared {
+    layer: Arc<Layer>,
+    index: OnceLock<Index>,
+    /// Random, of this opening of the store.
+    opening: u64,
+    /// Objects at hand: what is new of them is in memory only.
+    open: Mutex<HashMap<u64, Arc<Inner>>>,
+    /// Objects that were removed, which the index may have still.
+    removed: Mutex<Vec<u64>>,
+    /// Entries that the index does not have.
+    recent: AtomicUsize,
+    leaves: AtomicUsize,
+    /// Held by whoever makes a checkpoint.
+    turn: Mutex<()>,
+}
+
+impl Versions {
+    pub fn open(layer: &Arc<Layer>) -> Result<Self> {
+        let mut opening = [0; 8];
+        getrandom::fill(&mut opening).map_err(|error| Error::Setting(format!("no random bytes: {error}")))?;
+        let index = Index::open(layer)?.map_or_else(OnceLock::new, OnceLock::from);
+        let (open, turn) = (Mutex::default(), Mutex::default());
+        Ok(Self(Arc::new(Shared {
+            layer: Arc::clone(layer),
+            index,
+            opening: u64::from_le_bytes(opening),
+            open,
+            removed: Mutex::default(),
+            recent: AtomicUsize::new(0),
+            leaves: AtomicUsize::new(0),
+            turn,
+        })))
+    }
+
+    /// Makes an object where none is.
+    pub fn create(&self, id: u64) -> Result<Versioned> {
+        let made = Arc::new(Inner::make(&self.0, id)?);
+        lock(&self.0.open).insert(id, Arc::clone(&made));
+        Ok(Versioned(made))
+    }
+
+    /// An object that is there.
+    pub fn object(&self, id: u64) -> Result<Versioned> {
+        if let Some(found) = lock(&self.0.open).get(&id) {
+            return Ok(Versioned(Arc::clone(found)));
+        }
+        if lock(&self.0.open).len() >= OPEN_MAX {
+            self.0.checkpoint()?;
+            lock(&self.0.open).retain(|_, object| Arc::strong_count(object) > 1 || object.has_recent());
+        }
+        // One for all: others wait until it is found.
+        let mut open = lock(&self.0.open);
+        if let Some(found) = open.get(&id) {
+            return Ok(Versioned(Arc::clone(found)));
+        }
+        let found = Arc::new(Inner::open(&self.0, id)?);
+        open.insert(id, Arc::clone(&found));
+        Ok(Versioned(found))
+    }
+
+    /// Nobody writes to an object any more.
+    pub fn remove(&self, id: u64) {
+        let removed = lock(&self.0.open).remove(&id);
+        if let Some(object) = removed {
+            object.remove();
+        }
+        lock(&self.0.removed).push(id);
+    }
+
+    /// Brings the index up to date.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.0.checkpoint()
+    }
+}
+
+impl Shared {
+    fn index(&self) -> Option<&Index> {
+        self.index.get()
+    }
+
+    fn note_recent(&self, count: usize) {
+        self.recent.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn has_room_for_leaf(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed) < LEAVES_MAX
+    }
+
+    fn note_leaves(&self, before: usize, now: usize) {
+        self.leaves.fetch_add(now, Ordering::Relaxed);
+        self.leaves.fetch_sub(before, Ordering::Relaxed);
+    }
+
+    /// A checkpoint, if much is new, and nobody makes one; with twice as much, after that.
+    fn checkpoint_if_much(&self) -> Result<()> {
+        let recent = || self.recent.load(Ordering::Relaxed);
+        if recent() < RECENT_MAX {
+            return Ok(());
+        }
+        match self.turn.try_lock() {
+            Ok(_turn) => self.checkpoint_now(),
+            Err(TryLockError::WouldBlock) if recent() < 2 * RECENT_MAX => Ok(()),
+            Err(_) => self.checkpoint(),
+        }
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        let _turn = lock(&self.turn);
+        self.checkpoint_now()
+    }
+
+    /// For whoever has the turn.
+    fn checkpoint_now(&self) -> Result<()> {
+        let open: Vec<Arc<Inner>> = lock(&self.open).values().cloned().collect();
+        let (objects, frozen): (Vec<_>, Vec<_>) =
+            open.iter().filter_map(|object| Some((object, object.freeze()?))).unzip();
+        let removed = std::mem::take(&mut *lock(&self.removed));
+        if frozen.is_empty() && (removed.is_empty() || self.index().is_none()) {
+            return Ok(());
+        }
+        let done = self.bring(&removed, &frozen);
+        for (object, (_, state, recent)) in objects.into_iter().zip(&frozen) {
+            object.thaw(done.is_ok());
+            if done.is_ok() {
+                object.note_safe(state.sequence);
+                self.recent.fetch_sub(recent.len(), Ordering::Relaxed);
+            }
+        }
+        if done.is_err() {
+            lock(&self.removed).extend(removed);
+        }
+        done
+    }
+
+    /// Brings what is new to the index, after it is safe: the index never tells of more than there is.
+    fn bring(&self, removed: &[u64], frozen: &[object::Frozen]) -> Result<()> {
+        self.layer.sync()?;
+        let index = match self.index.get() {
+            Some(index) => index,
+            None => {
+                let made = Index::create(&self.layer)?;
+                self.index.get_or_init(|| made)
+            }
+        };
+        index.checkpoint(removed, frozen)
+    }
+}

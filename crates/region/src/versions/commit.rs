@@ -1,0 +1,213 @@
+//! Bytes of commits, and of the super blocks of objects that keep versions: docs/formats/region-store.md.
+
+use crate::BLOCK_BYTES;
+use crate::sealed::{seal, seal_of, u32_at, u64_at};
+
+const SUPER_MAGIC: &[u8; 8] = b"WEFTOBJ\0";
+const SUPER_BYTES: usize = 64;
+const MODE_VERSIONS: u32 = 2;
+const MAGIC: &[u8; 8] = b"WEFTCMT\0";
+const CHECKSUM_AT: usize = 8;
+const ENTRIES_AT: usize = 96;
+const ENTRY_BYTES: usize = 32;
+/// Entries of a commit at most.
+pub(super) const ENTRIES_MAX: usize = (BLOCK_BYTES - ENTRIES_AT) / ENTRY_BYTES;
+
+/// What the super block says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Super {
+    pub id: u64,
+    pub nonce: u64,
+    /// Nanoseconds since 1970.
+    pub made: u64,
+}
+
+impl Super {
+    pub fn encode(&self) -> Vec<u8> {
+        let numbers = [self.id, self.nonce, self.made].map(u64::to_le_bytes).concat();
+        let mut bytes = [&SUPER_MAGIC[..], &[0; 4], &MODE_VERSIONS.to_le_bytes(), &numbers].concat();
+        bytes.resize(SUPER_BYTES, 0);
+        seal(&mut bytes, CHECKSUM_AT);
+        bytes.resize(BLOCK_BYTES, 0);
+        bytes
+    }
+
+    /// `None`: these are not the super block of this object, or it keeps no versions.
+    pub fn decode(block: &[u8], id: u64) -> Option<Self> {
+        let bytes = block.first_chunk::<SUPER_BYTES>()?;
+        let found = Self { id: u64_at(bytes, 16)?, nonce: u64_at(bytes, 24)?, made: u64_at(bytes, 32)? };
+        let is_ours = bytes.starts_with(SUPER_MAGIC) && u32_at(bytes, 12)? == MODE_VERSIONS && found.id == id;
+        (is_ours && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(found)
+    }
+}
+
+/// Why a commit is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Written = 1,
+    /// Data of older commits, brought here by the cleaner.
+    Moved = 2,
+}
+
+/// Blocks of the object that a commit has, in the order of its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Entry {
+    pub first: u64,
+    pub version: u64,
+    pub count: u64,
+    /// Otherwise they are a hole, and no data are there.
+    pub has_data: bool,
+}
+
+/// A commit's block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Commit {
+    pub kind: Kind,
+    pub nonce: u64,
+    pub opening: u64,
+    pub sequence: u64,
+    pub parent: u64,
+    pub chain: u32,
+    pub data_checksum: u32,
+    /// With the commit's own.
+    pub blocks: u32,
+    pub size: u64,
+    pub time: u64,
+    pub safe: u64,
+    pub entries: Vec<Entry>,
+}
+
+impl Commit {
+    /// The block, and its checksum.
+    pub fn encode(&self) -> (Vec<u8>, u32) {
+        let mut bytes = Vec::with_capacity(BLOCK_BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&(self.kind as u32).to_le_bytes());
+        for number in [self.nonce, self.opening, self.sequence, self.parent] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        let entries = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        for number in [self.chain, self.data_checksum, self.blocks, entries] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        for number in [self.size, self.time, self.safe, 0] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        for entry in &self.entries {
+            for number in [entry.first, entry.version, entry.count, u64::from(entry.has_data)] {
+                bytes.extend_from_slice(&number.to_le_bytes());
+            }
+        }
+        bytes.resize(BLOCK_BYTES, 0);
+        let checksum = seal(&mut bytes, CHECKSUM_AT);
+        (bytes, checksum)
+    }
+
+    /// The commit in a block, and its checksum. `None`: there is no whole one, or it contradicts itself.
+    pub fn decode(block: &[u8]) -> Option<(Self, u32)> {
+        if !block.starts_with(MAGIC) || block.len() != BLOCK_BYTES {
+            return None;
+        }
+        let checksum = seal_of(block, CHECKSUM_AT)?;
+        let kind = match u32_at(block, 12)? {
+            1 => Kind::Written,
+            2 => Kind::Moved,
+            _ => return None,
+        };
+        let count = usize::try_from(u32_at(block, 60)?).ok().filter(|count| *count <= ENTRIES_MAX)?;
+        let entry = |number: usize| {
+            let at = ENTRIES_AT + number * ENTRY_BYTES;
+            Some(Entry {
+                first: u64_at(block, at)?,
+                version: u64_at(block, at + 8)?,
+                count: u64_at(block, at + 16)?,
+                has_data: u64_at(block, at + 24)? == 1,
+            })
+        };
+        let commit = Self {
+            kind,
+            nonce: u64_at(block, 16)?,
+            opening: u64_at(block, 24)?,
+            sequence: u64_at(block, 32)?,
+            parent: u64_at(block, 40)?,
+            chain: u32_at(block, 48)?,
+            data_checksum: u32_at(block, 52)?,
+            blocks: u32_at(block, 56)?,
+            size: u64_at(block, 64)?,
+            time: u64_at(block, 72)?,
+            safe: u64_at(block, 80)?,
+            entries: (0..count).map(entry).collect::<Option<_>>()?,
+        };
+        let sum = |sum: u64, entry: &Entry| {
+            entry.first.checked_add(entry.count)?;
+            sum.checked_add(if entry.has_data { entry.count } else { 0 })
+        };
+        let data = commit.entries.iter().try_fold(0, sum)?;
+        (u64::from(commit.blocks) == data + 1).then_some((commit, checksum))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn commit(entries: Vec<(u64, u64, u64, bool)>, numbers: [u64; 8]) -> Commit {
+        let [nonce, opening, sequence, parent, chain, size, time, safe] = numbers;
+        let entries: Vec<Entry> = entries
+            .into_iter()
+            .map(|(first, version, count, has_data)| Entry { first, version, count, has_data })
+            .collect();
+        let data: u64 = entries.iter().filter(|entry| entry.has_data).map(|entry| entry.count).sum();
+        Commit {
+            kind: if sequence % 2 == 0 { Kind::Written } else { Kind::Moved },
+            nonce,
+            opening,
+            sequence,
+            parent,
+            chain: u32::try_from(chain & 0xffff_ffff).unwrap(),
+            data_checksum: u32::try_from(size & 0xffff_ffff).unwrap(),
+            blocks: u32::try_from(data).unwrap() + 1,
+            size,
+            time,
+            safe,
+            entries,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_commit_is_read_as_it_was_written_and_no_wrong_bit_is_taken(
+            entries in prop::collection::vec((0..1u64 << 52, any::<u64>(), 0..1u64 << 20, any::<bool>()), 0..=ENTRIES_MAX),
+            numbers in any::<[u64; 8]>(),
+            bit in 0..BLOCK_BYTES * 8,
+        ) {
+            let commit = commit(entries, numbers);
+            let (mut block, checksum) = commit.encode();
+            prop_assert_eq!(Commit::decode(&block), Some((commit, checksum)));
+            block[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Commit::decode(&block), None);
+        }
+
+        #[test]
+        fn any_bytes_are_no_commit_and_no_panic(mut block in prop::collection::vec(any::<u8>(), 0..200), fits in any::<bool>()) {
+            block.resize(BLOCK_BYTES, 0);
+            block[..8].copy_from_slice(MAGIC);
+            if fits {
+                seal(&mut block, CHECKSUM_AT);
+            }
+            let _ = Commit::decode(&block);
+        }
+    }
+
+    #[test]
+    fn a_super_block_is_of_one_object() {
+        let written = Super { id: 7, nonce: 8, made: 9 };
+        let mut block = written.encode();
+        assert_eq!(Super::decode(&block, 7), Some(written));
+        assert_eq!(Super::decode(&block, 8), None);
+        block[30] ^= 1;
+        assert_eq!(Super::decode(&block, 7), None);
+    }
+}

@@ -1,0 +1,376 @@
+//! The index of objects that keep versions, as it was at the last checkpoint: tables of a tree in the address space
+//! itself, behind all regions.
+
+use super::object::Frozen;
+use super::pieces::{Delta, HOLE, Key, Source};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::layer::Layer;
+use crate::tree::{Area, guarded, open_tree, write_tree};
+use crate::{BLOCK, BLOCK_BYTES};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Where the index begins in the address space: no region lies there.
+pub(crate) const INDEX_START: u64 = 1 << 63;
+const INDEX_BYTES: u64 = 1 << 56;
+const MAGIC: &[u8; 8] = b"WEFTIDX\0";
+/// Pages of the index in memory.
+const CACHE_BYTES: usize = 64 << 20;
+
+type StateRow = (u64, u64, u64, u64, u32, u64, u64, u64, u64, u64);
+type VersionRow = (u64, u64, u64, u64, bool, u64);
+type PieceKey = (u64, u8, u64, u64);
+/// The errors of the tree.
+pub(super) type TreeResult<T> = std::result::Result<T, redb::Error>;
+
+const OBJECTS: TableDefinition<'_, u64, StateRow> = TableDefinition::new("objects");
+pub(super) const VERSIONS: TableDefinition<'_, (u64, u64), VersionRow> = TableDefinition::new("versions");
+pub(super) const PIECES: TableDefinition<'_, PieceKey, u64> = TableDefinition::new("pieces");
+pub(super) const NAMES: TableDefinition<'_, (u64, &str), u64> = TableDefinition::new("names");
+pub(super) const TRIMS: TableDefinition<'_, (u64, u64), u64> = TableDefinition::new("trims");
+
+/// What an object is like after one of its commits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct State {
+    pub nonce: u64,
+    /// Behind that commit.
+    pub position: u64,
+    pub sequence: u64,
+    /// Where that commit is, and the checksum of its block.
+    pub parent: u64,
+    pub chain: u32,
+    pub size: u64,
+    pub time: u64,
+    /// Levels that pieces have, a bit each.
+    pub levels: u64,
+    /// The first position that is in use.
+    pub tail: u64,
+    /// Versions up to this one have been looked at by the cleaner for what they wrote over.
+    pub cleaned: u64,
+}
+
+impl State {
+    /// Of an object that nobody wrote to.
+    pub fn new(nonce: u64, made: u64) -> Self {
+        let (position, sequence, parent, chain, size, levels) = (0, 0, 0, 0, 0, 0);
+        Self { nonce, position, sequence, parent, chain, size, time: made, levels, tail: 0, cleaned: 0 }
+    }
+
+    fn row(&self) -> StateRow {
+        let Self { nonce, position, sequence, parent, chain, size, time, levels, tail, cleaned } = *self;
+        (nonce, position, sequence, parent, chain, size, time, levels, tail, cleaned)
+    }
+
+    fn of_row(row: StateRow) -> Self {
+        let (nonce, position, sequence, parent, chain, size, time, levels, tail, cleaned) = row;
+        Self { nonce, position, sequence, parent, chain, size, time, levels, tail, cleaned }
+    }
+}
+
+/// What is known of a commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Row {
+    pub position: u64,
+    /// With the commit's own.
+    pub blocks: u64,
+    pub size: u64,
+    pub time: u64,
+    /// It is a version that can be read.
+    pub is_listed: bool,
+    /// Blocks of its data that some version needs.
+    pub live: u64,
+}
+
+impl Row {
+    pub fn row(&self) -> VersionRow {
+        (self.position, self.blocks, self.size, self.time, self.is_listed, self.live)
+    }
+
+    pub fn of_row((position, blocks, size, time, is_listed, live): VersionRow) -> Self {
+        Self { position, blocks, size, time, is_listed, live }
+    }
+}
+
+/// Commits that the index does not have yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recent {
+    pub pieces: Delta,
+    /// By sequence, ascending.
+    pub commits: Vec<(u64, Row)>,
+}
+
+impl Recent {
+    pub fn len(&self) -> usize {
+        self.pieces.len() + self.commits.len()
+    }
+
+    /// Takes over older ones.
+    pub fn add_below(&mut self, older: Self) {
+        self.pieces.add_below(older.pieces);
+        let newer = std::mem::replace(&mut self.commits, older.commits);
+        self.commits.extend(newer);
+    }
+}
+
+/// See the module.
+pub(super) struct Index {
+    tree: Database,
+}
+
+impl Index {
+    /// The index of a store. `None`: it has none.
+    pub fn open(layer: &Arc<Layer>) -> Result<Option<Self>> {
+        if !layer.is_mapped(INDEX_START)? {
+            return Ok(None);
+        }
+        let mut block = vec![0; BLOCK_BYTES];
+        layer.read(INDEX_START, &mut block)?;
+        if !block.starts_with(MAGIC) {
+            return Err(Error::Damaged("the first block of the index".to_owned()));
+        }
+        let (window, place) = window(layer);
+        let area = Area::open(window, place, true)?;
+        Ok(Some(Self { tree: open_tree(&area, CACHE_BYTES)? }))
+    }
+
+    /// Makes an empty one. Its first block is written when all others are safe.
+    pub fn create(layer: &Arc<Layer>) -> Result<Self> {
+        layer.trim(INDEX_START..INDEX_START + INDEX_BYTES)?;
+        let (window, place) = window(layer);
+        let area = Area::create(window, place, true)?;
+        let tree = open_tree(&area, CACHE_BYTES)?;
+        write_tree(&tree, |transaction| {
+            transaction.open_table(OBJECTS)?;
+            transaction.open_table(VERSIONS)?;
+            transaction.open_table(PIECES)?;
+            transaction.open_table(NAMES)?;
+            transaction.open_table(TRIMS)?;
+            Ok(())
+        })?;
+        let mut block = MAGIC.to_vec();
+        block.resize(BLOCK_BYTES, 0);
+        layer.write(INDEX_START, &block)?;
+        layer.sync()?;
+        Ok(Self { tree })
+    }
+
+    /// What is known of an object.
+    pub fn state(&self, id: u64) -> Result<Option<State>> {
+        guarded(|| {
+            let table = self.tree.begin_read()?.open_table(OBJECTS)?;
+            Ok(table.get(id)?.map(|row| State::of_row(row.value())))
+        })
+    }
+
+    /// Forgets objects that were removed, and takes over what is new of some, all or nothing.
+    pub fn checkpoint(&self, removed: &[u64], objects: &[Frozen]) -> Result<()> {
+        self.write(|transaction| {
+            removed.iter().try_for_each(|id| forget(transaction, *id))?;
+            let mut states = transaction.open_table(OBJECTS)?;
+            let mut versions = transaction.open_table(VERSIONS)?;
+            let mut pieces = transaction.open_table(PIECES)?;
+            for (id, state, recent) in objects {
+                states.insert(id, state.row())?;
+                for (sequence, row) in &recent.commits {
+                    versions.insert((*id, *sequence), row.row())?;
+                }
+                for (key, position) in recent.pieces.iter() {
+                    pieces.insert((*id, key.level, key.slot, key.age), position)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes the tables, all or nothing. Safe when this returns.
+    pub fn write<T>(&self, work: impl FnOnce(&WriteTransaction) -> TreeResult<T>) -> Result<T> {
+        write_tree(&self.tree, work)
+    }
+
+    /// Forgets all of an object.
+    pub fn forget(&self, id: u64) -> Result<()> {
+        self.write(|transaction| forget(transaction, id))
+    }
+
+    /// The pieces of an object, as they are now.
+    pub fn pieces(&self, id: u64) -> Result<PiecesOf<ReadOnlyTable<PieceKey, u64>>> {
+        guarded(|| Ok(PiecesOf { id, table: self.tree.begin_read()?.open_table(PIECES)? }))
+    }
+
+    /// Up to so many commits of an object from a sequence on, those that can be read, ascending.
+    pub fn listed(&self, id: u64, from: u64, count: usize) -> Result<Vec<(u64, Row)>> {
+        self.with_versions(|table| {
+            let mut found = Vec::new();
+            for entry in table.range((id, from)..=(id, u64::MAX))? {
+                let (key, row) = entry?;
+                let row = Row::of_row(row.value());
+                if found.len() >= count {
+                    break;
+                }
+                if row.is_listed {
+                    found.push((key.value().1, row));
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// The newest commit of an object up to a sequence that can be read.
+    pub fn listed_up_to(&self, id: u64, sequence: u64) -> Result<Option<(u64, Row)>> {
+        self.with_versions(|table| listed_up_to(table, id, sequence))
+    }
+
+    /// The newest one up to a time, likewise: times ascend as sequences do.
+    pub fn listed_at(&self, id: u64, time: u64) -> Result<Option<(u64, Row)>> {
+        self.with_versions(|table| {
+            let (mut low, mut high) = (0, u64::MAX);
+            while low < high {
+                let middle = low + (high - low).div_ceil(2);
+                let next = table.range((id, middle)..=(id, high))?.next().transpose()?;
+                match next.map(|(key, row)| (key.value().1, Row::of_row(row.value()).time)) {
+                    Some((sequence, at)) if at <= time => low = sequence,
+                    _ => high = middle - 1,
+                }
+            }
+            listed_up_to(table, id, low)
+        })
+    }
+
+    /// The names of an object's versions.
+    pub fn names(&self, id: u64) -> Result<Vec<(String, u64)>> {
+        guarded(|| {
+            let table = self.tree.begin_read()?.open_table(NAMES)?;
+            let mut found = Vec::new();
+            for entry in table.range((id, "")..(id + 1, ""))? {
+                let (key, version) = entry?;
+                found.push((key.value().1.to_owned(), version.value()));
+            }
+            Ok(found)
+        })
+    }
+
+    fn with_versions<T>(
+        &self,
+        work: impl FnOnce(&ReadOnlyTable<(u64, u64), VersionRow>) -> TreeResult<T>,
+    ) -> Result<T> {
+        guarded(|| work(&self.tree.begin_read()?.open_table(VERSIONS)?))
+    }
+}
+
+fn forget(transaction: &WriteTransaction, id: u64) -> TreeResult<()> {
+    transaction.open_table(OBJECTS)?.remove(id)?;
+    transaction.open_table(VERSIONS)?.retain_in((id, 0)..=(id, u64::MAX), |_, _| false)?;
+    let all = (id, 0, 0, 0)..=(id, u8::MAX, u64::MAX, u64::MAX);
+    transaction.open_table(PIECES)?.retain_in(all, |_, _| false)?;
+    transaction.open_table(NAMES)?.retain_in((id, "")..(id + 1, ""), |_, _| false)?;
+    transaction.open_table(TRIMS)?.retain_in((id, 0)..=(id, u64::MAX), |_, _| false)?;
+    Ok(())
+}
+
+fn listed_up_to(
+    table: &impl ReadableTable<(u64, u64), VersionRow>,
+    id: u64,
+    sequence: u64,
+) -> TreeResult<Option<(u64, Row)>> {
+    for entry in table.range((id, 0)..=(id, sequence))?.rev() {
+        let (key, row) = entry?;
+        let row = Row::of_row(row.value());
+        if row.is_listed {
+            return Ok(Some((key.value().1, row)));
+        }
+    }
+    Ok(None)
+}
+
+/// An object as it is brought up to date in a transaction.
+pub(super) fn set_state(transaction: &WriteTransaction, id: u64, change: impl FnOnce(&mut State)) -> TreeResult<()> {
+    let mut table = transaction.open_table(OBJECTS)?;
+    let Some(mut state) = table.get(id)?.map(|row| State::of_row(row.value())) else { return Ok(()) };
+    change(&mut state);
+    table.insert(id, state.row())?;
+    Ok(())
+}
+
+/// The pieces of one object in a table.
+pub(super) struct PiecesOf<T> {
+    pub id: u64,
+    pub table: T,
+}
+
+/// Entries that are passed over one by one before the tree is searched again.
+const PASSED_OVER_MAX: usize = 8;
+
+impl<T: ReadableTable<PieceKey, u64>> Source for PiecesOf<T> {
+    fn newest(&self, level: u8, slots: Range<u64>, version: u64, tell: &mut dyn FnMut(u64, u64, u64)) -> Result<()> {
+        let end = (self.id, level, slots.end, 0);
+        let from = |slot: u64| (self.id, level, slot, !version);
+        guarded(|| {
+            let mut slot = slots.start;
+            let (mut entries, mut passed_over) = (self.table.range(from(slot)..end)?, 0);
+            while slot < slots.end {
+                let Some(entry) = entries.next() else { break };
+                let (key, position) = entry?;
+                let (_, _, found, age) = key.value();
+                if found >= slot && age >= !version {
+                    tell(found, !age, position.value());
+                    (slot, passed_over) = (found + 1, 0);
+                    continue;
+                }
+                slot = slot.max(found);
+                passed_over += 1;
+                if passed_over > PASSED_OVER_MAX {
+                    (entries, passed_over) = (self.table.range(from(slot)..end)?, 0);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The part of the address space that the index is in, as a device.
+struct Window {
+    layer: Arc<Layer>,
+}
+
+fn window(layer: &Arc<Layer>) -> (Arc<dyn Device>, Range<u64>) {
+    (Arc::new(Window { layer: Arc::clone(layer) }), BLOCK..INDEX_BYTES)
+}
+
+fn as_io(error: Error) -> io::Error {
+    match error {
+        Error::NoSpace => io::ErrorKind::StorageFull.into(),
+        Error::Device { source, .. } => source,
+        other => io::Error::other(other),
+    }
+}
+
+impl Device for Window {
+    fn bytes(&self) -> u64 {
+        INDEX_BYTES
+    }
+
+    fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
+        self.layer.read(INDEX_START + place, into).map_err(as_io)
+    }
+
+    fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
+        self.layer.write(INDEX_START + place, from).map_err(as_io)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.layer.sync().map_err(as_io)
+    }
+
+    fn discard(&self, place: u64, bytes: u64) -> io::Result<()> {
+        let first = INDEX_START + place;
+        self.layer.trim(first..first + bytes).map_err(as_io)
+    }
+}
+
+/// The blocks of a piece's data. None for a hole.
+pub(super) fn data_blocks(key: Key, position: u64) -> Option<Range<u64>> {
+    (position != HOLE).then(|| position..position + (1 << key.level))
+}

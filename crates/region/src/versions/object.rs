@@ -1,0 +1,330 @@
+//! An object that keeps versions: each write is a commit, in a ring that its region is.
+//!
+//! A commit is one write of the device, over blocks that were mapped ahead. Locks, in this order: `log` (who commits),
+//! `gate` (who reads data, so that the cleaner takes none away meanwhile), `state`.
+
+use super::commit::{Commit, Entry, Kind, Super};
+use super::index::{Recent, Row, State};
+use super::pieces::{HOLE, Key, LEAF_LEVEL, cut};
+use super::{Shared, nanoseconds};
+use crate::buffer::AlignedBuffer;
+use crate::error::{Error, Result};
+use crate::{BLOCK, BLOCK_BYTES, lock};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::SystemTime;
+
+/// Blocks before the ring: the super block, and one that is not used.
+pub(super) const RING_START: u64 = 2;
+/// Blocks that are mapped ahead of commits: at first, and at most.
+pub(super) const AHEAD: Range<u64> = 16..4096;
+/// Blocks of a leaf: positions are kept in memory by leaves.
+pub(super) const LEAF_BLOCKS: u64 = 1 << LEAF_LEVEL;
+
+/// An object at hand. See the module.
+pub(super) struct Inner {
+    pub shared: Arc<Shared>,
+    pub id: u64,
+    pub made: u64,
+    /// Blocks of the ring.
+    pub ring: u64,
+    pub log: Mutex<Log>,
+    pub gate: RwLock<()>,
+    pub state: RwLock<Now>,
+    /// The commits up to this one are on the device for certain.
+    pub safe: AtomicU64,
+    /// The region may be another object's.
+    is_removed: AtomicBool,
+}
+
+/// An object, what it was like after its last commit, and its commits that are to be brought to the index.
+pub(super) type Frozen = (u64, State, Arc<Recent>);
+
+/// For whoever commits.
+pub(super) struct Log {
+    /// Positions before this one are mapped.
+    pub mapped_to: u64,
+    /// Blocks to map ahead the next time.
+    pub ahead: u64,
+}
+
+/// What an object is like.
+pub(super) struct Now {
+    pub head: State,
+    /// What the index does not have, and what is being brought there.
+    pub active: Recent,
+    pub frozen: Option<Arc<Recent>>,
+    /// Where the newest version's blocks lie, by leaf.
+    pub leaves: HashMap<u64, Box<[u64]>>,
+}
+
+pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    /// Makes it: with its first block it is there.
+    pub fn make(shared: &Arc<Shared>, id: u64) -> Result<Self> {
+        let mut nonce = [0; 8];
+        getrandom::fill(&mut nonce).map_err(|error| Error::Setting(format!("no random bytes: {error}")))?;
+        let made = Super { id, nonce: u64::from_le_bytes(nonce), made: nanoseconds(SystemTime::now()) };
+        if let Some(index) = shared.index()
+            && index.state(id)?.is_some()
+        {
+            index.forget(id)?;
+        }
+        shared.layer.write_new(id << shared.layer.region_shift(), &made.encode())?;
+        Ok(Self::new(shared, made, State::new(made.nonce, made.made)))
+    }
+
+    /// One that is there.
+    pub fn open(shared: &Arc<Shared>, id: u64) -> Result<Self> {
+        let address = id << shared.layer.region_shift();
+        if !shared.layer.is_mapped(address)? {
+            return Err(Error::NoObject);
+        }
+        let mut block = vec![0; BLOCK_BYTES];
+        shared.layer.read(address, &mut block)?;
+        let found = Super::decode(&block, id)
+            .ok_or_else(|| Error::Damaged(format!("object {id} has no super block of one that keeps versions")))?;
+        let known = shared.index().map_or(Ok(None), |index| index.state(id))?;
+        let state = known.filter(|state| state.nonce == found.nonce);
+        let inner = Self::new(shared, found, state.unwrap_or_else(|| State::new(found.nonce, found.made)));
+        inner.recover()?;
+        Ok(inner)
+    }
+
+    fn new(shared: &Arc<Shared>, found: Super, head: State) -> Self {
+        let ring = (1u64 << shared.layer.region_shift()) / BLOCK - RING_START;
+        let (active, frozen, leaves) = (Recent::default(), None, HashMap::new());
+        Self {
+            shared: Arc::clone(shared),
+            id: found.id,
+            made: found.made,
+            ring,
+            log: Mutex::new(Log { mapped_to: head.position, ahead: AHEAD.start }),
+            gate: RwLock::default(),
+            state: RwLock::new(Now { head, active, frozen, leaves }),
+            safe: AtomicU64::new(head.sequence),
+            is_removed: AtomicBool::new(false),
+        }
+    }
+
+    /// The addresses of positions: two ranges where the ring ends between them.
+    pub fn addresses(&self, positions: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+        let start = (self.id << self.shared.layer.region_shift()) + RING_START * BLOCK;
+        let (first, count) = (positions.start % self.ring, positions.end - positions.start);
+        let before_end = count.min(self.ring - first);
+        let byte = move |block: u64| start + block * BLOCK;
+        [byte(first)..byte(first + before_end), byte(0)..byte(count - before_end)]
+            .into_iter()
+            .filter(|range| range.start < range.end)
+    }
+
+    /// Finds the commits that the index does not have.
+    fn recover(&self) -> Result<()> {
+        let mut log = lock(&self.log);
+        let head = read(&self.state).head;
+        log.mapped_to = self.mapped_from(head.position, head.tail + self.ring)?;
+        let mut found = self.follow(head, log.mapped_to)?;
+        let safe = found.last().map_or(head.sequence, |(_, commit, _)| commit.safe.max(head.sequence));
+        let mut whole = 0;
+        for (position, commit, _) in &found {
+            if commit.sequence > safe && !self.has_its_data(*position, commit)? {
+                break;
+            }
+            whole += 1;
+        }
+        found.truncate(whole);
+        if found.last().is_some_and(|(_, commit, _)| commit.sequence > safe) {
+            // It was read, but the device may have it in its cache only.
+            self.shared.layer.sync()?;
+        }
+        let mut now = write(&self.state);
+        for (position, commit, checksum) in found {
+            self.note(&mut now, position, &commit, checksum);
+        }
+        self.safe.store(now.head.sequence, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Up to where positions are mapped without a gap.
+    fn mapped_from(&self, from: u64, end: u64) -> Result<u64> {
+        let mut position = from;
+        for range in self.addresses(from..end) {
+            let bytes = range.end - range.start;
+            let mapped = match self.shared.layer.mapped_ranges(range.clone())?.first() {
+                Some(first) if first.start == range.start => first.end - first.start,
+                _ => 0,
+            };
+            position += mapped / BLOCK;
+            if mapped < bytes {
+                break;
+            }
+        }
+        Ok(position)
+    }
+
+    /// The commits behind a head that name each other, with their positions and checksums.
+    fn follow(&self, head: State, end: u64) -> Result<Vec<(u64, Commit, u32)>> {
+        let (mut found, mut head) = (Vec::new(), head);
+        let mut block = AlignedBuffer::new(BLOCK_BYTES);
+        while head.position < end {
+            self.read_positions(head.position, &mut block)?;
+            let Some((commit, checksum)) = Commit::decode(&block) else { break };
+            let is_next = commit.nonce == head.nonce
+                && commit.sequence == head.sequence + 1
+                && commit.parent == head.parent
+                && commit.chain == head.chain
+                && head.position + u64::from(commit.blocks) <= end;
+            if !is_next {
+                break;
+            }
+            let position = head.position;
+            head.parent = position;
+            head.position += u64::from(commit.blocks);
+            (head.sequence, head.chain) = (commit.sequence, checksum);
+            found.push((position, commit, checksum));
+        }
+        Ok(found)
+    }
+
+    /// Whether the data of a commit are those that it was written with.
+    pub fn has_its_data(&self, position: u64, commit: &Commit) -> Result<bool> {
+        let (mut checksum, mut at, end) = (0, position + 1, position + u64::from(commit.blocks));
+        let mut buffer = AlignedBuffer::new(BLOCK_BYTES * 256);
+        while at < end {
+            let count = (end - at).min(256);
+            let bytes = usize::try_from(count * BLOCK).ok().and_then(|bytes| buffer.get_mut(..bytes));
+            let bytes = bytes.unwrap_or_default();
+            self.read_positions(at, bytes)?;
+            checksum = crc32c::crc32c_append(checksum, bytes);
+            at += count;
+        }
+        Ok(checksum == commit.data_checksum)
+    }
+
+    /// Reads whole blocks from a position on.
+    pub fn read_positions(&self, position: u64, into: &mut [u8]) -> Result<()> {
+        let mut rest = into;
+        for range in self.addresses(position..position + rest.len() as u64 / BLOCK) {
+            let bytes = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(rest.len());
+            let (some, behind) = rest.split_at_mut(bytes);
+            self.shared.layer.read(range.start, some)?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Takes a commit as the newest one.
+    pub fn note(&self, now: &mut Now, position: u64, commit: &Commit, checksum: u32) {
+        let mut data = position + 1;
+        for entry in &commit.entries {
+            for (level, slot) in cut(entry.first..entry.first + entry.count, entry.has_data) {
+                let key = Key::new(level, slot, entry.version);
+                let at = if entry.has_data { data + (key.blocks().start - entry.first) } else { HOLE };
+                now.head.levels |= 1 << level;
+                now.active.pieces.insert(key, at);
+            }
+            if commit.kind == Kind::Written {
+                now.set_leaves(entry, data);
+            } else {
+                // What was moved need not be the newest of its blocks.
+                self.forget_leaves(now);
+            }
+            data += if entry.has_data { entry.count } else { 0 };
+        }
+        let blocks = u64::from(commit.blocks);
+        let is_listed = commit.kind == Kind::Written;
+        let row = Row { position, blocks, size: commit.size, time: commit.time, is_listed, live: blocks - 1 };
+        now.active.commits.push((commit.sequence, row));
+        now.head.parent = position;
+        now.head.position = position + blocks;
+        (now.head.sequence, now.head.chain) = (commit.sequence, checksum);
+        (now.head.size, now.head.time) = (commit.size, commit.time);
+    }
+
+    /// Lets nobody write or read any more.
+    pub fn remove(&self) {
+        let _log = lock(&self.log);
+        let _gate = write(&self.gate);
+        self.is_removed.store(true, Ordering::Relaxed);
+    }
+
+    /// For whoever holds `log` or `gate`: whether it is there still.
+    pub fn there(&self) -> Result<()> {
+        if self.is_removed.load(Ordering::Relaxed) { Err(Error::NoObject) } else { Ok(()) }
+    }
+
+    /// Has no positions in memory any more.
+    pub fn forget_leaves(&self, now: &mut Now) {
+        self.shared.note_leaves(now.leaves.len(), 0);
+        now.leaves.clear();
+    }
+
+    /// What is new since the last checkpoint, for the next one. `None`: nothing is.
+    pub fn freeze(&self) -> Option<Frozen> {
+        let mut now = write(&self.state);
+        if now.active.len() == 0 {
+            return None;
+        }
+        let recent = Arc::new(std::mem::take(&mut now.active));
+        now.frozen = Some(Arc::clone(&recent));
+        Some((self.id, now.head, recent))
+    }
+
+    /// The index has it, or it could not be brought there.
+    pub fn thaw(&self, is_done: bool) {
+        let mut now = write(&self.state);
+        if let Some(frozen) = now.frozen.take().filter(|_| !is_done) {
+            now.active.add_below((*frozen).clone());
+        }
+    }
+
+    /// Whether the index does not have all of it.
+    pub fn has_recent(&self) -> bool {
+        let now = read(&self.state);
+        now.active.len() > 0 || now.frozen.is_some()
+    }
+
+    /// Commits up to this one are safe.
+    pub fn note_safe(&self, sequence: u64) {
+        self.safe.fetch_max(sequence, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let now = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.shared.note_leaves(now.leaves.len(), 0);
+    }
+}
+
+impl Now {
+    /// The newest version of these blocks lies there.
+    fn set_leaves(&mut self, entry: &Entry, data: u64) {
+        if self.leaves.is_empty() {
+            return;
+        }
+        let end = entry.first + entry.count;
+        let mut first = entry.first;
+        while first < end {
+            let leaf = first / LEAF_BLOCKS;
+            let stop = end.min((leaf + 1) * LEAF_BLOCKS);
+            if let Some(leaf) = self.leaves.get_mut(&leaf) {
+                let at = usize::try_from(first % LEAF_BLOCKS).unwrap_or(usize::MAX);
+                let count = usize::try_from(stop - first).unwrap_or(0);
+                for (block, place) in (first..).zip(leaf.iter_mut().skip(at).take(count)) {
+                    *place = if entry.has_data { data + (block - entry.first) } else { HOLE };
+                }
+            }
+            first = stop;
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Reading: the newest version through positions kept in memory, older ones through the index.
+
+use super::index::Row;
+use super::object::{Inner, LEAF_BLOCKS, Now, read, write};
+use super::pieces::{HOLE, Look};
+use crate::BLOCK;
+use crate::error::{Error, Result};
+use std::ops::Range;
+
+/// Blocks of the object that lie side by side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run {
+    first: u64,
+    count: u64,
+    position: u64,
+}
+
+/// Puts blocks together to runs.
+#[derive(Default)]
+struct Runs(Vec<Run>);
+
+impl Runs {
+    fn push(&mut self, block: u64, position: u64) {
+        if let Some(last) = self.0.last_mut()
+            && last.first + last.count == block
+            && (last.position == HOLE && position == HOLE
+                || last.position != HOLE && last.position + last.count == position)
+        {
+            last.count += 1;
+        } else {
+            self.0.push(Run { first: block, count: 1, position });
+        }
+    }
+}
+
+impl Inner {
+    /// Fills `into` with the newest version's bytes, as far as there are any: how many.
+    pub fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let _gate = read(&self.gate);
+        self.there()?;
+        let (size, runs) = self.runs_now(offset, into.len())?;
+        let into = cut_to(size, offset, into);
+        self.read_runs(offset, into, &runs)?;
+        Ok(into.len())
+    }
+
+    fn runs_now(&self, offset: u64, bytes: usize) -> Result<(u64, Vec<Run>)> {
+        {
+            let now = read(&self.state);
+            let blocks = blocks_of(now.head.size, offset, bytes);
+            if let Some(runs) = now.runs(blocks) {
+                return Ok((now.head.size, runs));
+            }
+        }
+        let mut now = write(&self.state);
+        let blocks = blocks_of(now.head.size, offset, bytes);
+        let mut runs = Runs::default();
+        for (leaf, part) in by_leaf(&blocks) {
+            if !now.leaves.contains_key(&leaf) {
+                self.load(&mut now, leaf)?;
+            }
+            let positions = now.leaves.get(&leaf).map(|leaf| leaf.iter());
+            let at = usize::try_from(part.start % LEAF_BLOCKS).unwrap_or(usize::MAX);
+            part.zip(positions.into_iter().flatten().skip(at)).for_each(|(block, place)| runs.push(block, *place));
+        }
+        Ok((now.head.size, runs.0))
+    }
+
+    /// Brings a leaf to memory.
+    fn load(&self, now: &mut Now, leaf: u64) -> Result<()> {
+        if !self.shared.has_room_for_leaf() {
+            self.forget_leaves(now);
+        }
+        let found = self.look(now, leaf * LEAF_BLOCKS..(leaf + 1) * LEAF_BLOCKS, u64::MAX)?;
+        now.leaves.insert(leaf, found.into_iter().map(|(_, position)| position).collect());
+        self.shared.note_leaves(0, 1);
+        Ok(())
+    }
+
+    /// The version that wrote each of some blocks last, up to one, and where they lie.
+    pub fn look(&self, now: &Now, blocks: Range<u64>, version: u64) -> Result<Vec<(u64, u64)>> {
+        let mut look = Look::new(blocks);
+        let levels = now.head.levels;
+        if let Some(index) = self.shared.index() {
+            look.add(&index.pieces(self.id)?, levels, version)?;
+        }
+        for recent in now.frozen.as_deref().into_iter().chain([&now.active]) {
+            look.add(&recent.pieces, levels, version)?;
+        }
+        Ok(look.into_found())
+    }
+
+    /// Fills `into` with the bytes of a version that has this size, likewise.
+    pub fn read_version(&self, version: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let _gate = read(&self.gate);
+        self.there()?;
+        let (_, row) = self.listed_up_to(version)?.filter(|(found, _)| *found == version).ok_or(Error::NoVersion)?;
+        let mut runs = Runs::default();
+        {
+            let now = read(&self.state);
+            for (_, part) in by_leaf(&blocks_of(row.size, offset, into.len())) {
+                let found = self.look(&now, part.clone(), version)?;
+                part.zip(found).for_each(|(block, (_, position))| runs.push(block, position));
+            }
+        }
+        let into = cut_to(row.size, offset, into);
+        self.read_runs(offset, into, &runs.0)?;
+        Ok(into.len())
+    }
+
+    fn read_runs(&self, offset: u64, into: &mut [u8], runs: &[Run]) -> Result<()> {
+        let end = offset + into.len() as u64;
+        let mut rest = into;
+        for run in runs {
+            let start = (run.first * BLOCK).max(offset);
+            let stop = ((run.first + run.count) * BLOCK).min(end);
+            let bytes = usize::try_from(stop.saturating_sub(start)).unwrap_or(0).min(rest.len());
+            let (some, behind) = rest.split_at_mut(bytes);
+            rest = behind;
+            if run.position == HOLE {
+                some.fill(0);
+                continue;
+            }
+            let mut skipped = start - run.first * BLOCK;
+            let mut left = some;
+            for range in self.addresses(run.position..run.position + run.count) {
+                let length = range.end - range.start;
+                let from = skipped.min(length);
+                let bytes = usize::try_from(length - from).unwrap_or(usize::MAX).min(left.len());
+                let (part, behind) = left.split_at_mut(bytes);
+                if !part.is_empty() {
+                    self.shared.layer.read(range.start + from, part)?;
+                }
+                (left, skipped) = (behind, skipped - from);
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest commit up to a sequence that can be read.
+    pub fn listed_up_to(&self, sequence: u64) -> Result<Option<(u64, Row)>> {
+        let found = {
+            let now = read(&self.state);
+            now.recent_commits().rev().find(|(found, row)| *found <= sequence && row.is_listed)
+        };
+        match (found, self.shared.index()) {
+            (None, Some(index)) => index.listed_up_to(self.id, sequence),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// The newest one up to a time.
+    pub fn listed_at(&self, time: u64) -> Result<Option<(u64, Row)>> {
+        let found = {
+            let now = read(&self.state);
+            now.recent_commits().rev().find(|(_, row)| row.time <= time && row.is_listed)
+        };
+        match (found, self.shared.index()) {
+            (None, Some(index)) => index.listed_at(self.id, time),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Up to so many that can be read from a sequence on, ascending.
+    pub fn listed(&self, from: u64, count: usize) -> Result<Vec<(u64, Row)>> {
+        let now = read(&self.state);
+        let mut found = self.shared.index().map_or(Ok(Vec::new()), |index| index.listed(self.id, from, count))?;
+        let newest = found.last().map_or(0, |(sequence, _)| *sequence);
+        let recent = now.recent_commits().filter(|(sequence, row)| *sequence >= from.max(newest + 1) && row.is_listed);
+        let room = count - found.len();
+        found.extend(recent.take(room));
+        Ok(found)
+    }
+}
+
+impl Now {
+    /// What the index may not have, ascending.
+    fn recent_commits(&self) -> impl DoubleEndedIterator<Item = (u64, Row)> + '_ {
+        let frozen = self.frozen.as_deref().into_iter().flat_map(|frozen| frozen.commits.iter().copied());
+        frozen.chain(self.active.commits.iter().copied())
+    }
+
+    /// Where blocks of the newest version lie. `None`: not all of it is in memory.
+    fn runs(&self, blocks: Range<u64>) -> Option<Vec<Run>> {
+        let mut runs = Runs::default();
+        for (leaf, part) in by_leaf(&blocks) {
+            let leaf = self.leaves.get(&leaf)?;
+            let at = usize::try_from(part.start % LEAF_BLOCKS).unwrap_or(usize::MAX);
+            part.zip(leaf.iter().skip(at)).for_each(|(block, position)| runs.push(block, *position));
+        }
+        Some(runs.0)
+    }
+}
+
+/// The blocks of a range of bytes, cut to a size.
+fn blocks_of(size: u64, offset: u64, bytes: usize) -> Range<u64> {
+    let end = offset.saturating_add(bytes as u64).min(size);
+    if offset < end { offset / BLOCK..end.div_ceil(BLOCK) } else { 0..0 }
+}
+
+fn cut_to(size: u64, offset: u64, into: &mut [u8]) -> &mut [u8] {
+    let have = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
+    into.get_mut(..have).unwrap_or_default()
+}
+
+/// A range cut at the borders of leaves.
+fn by_leaf(blocks: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> + use<> {
+    let (mut next, end) = (blocks.start, blocks.end);
+    std::iter::from_fn(move || {
+        let leaf = next / LEAF_BLOCKS;
+        let part = next..end.min((leaf + 1) * LEAF_BLOCKS);
+        next = part.end;
+        (part.start < part.end).then_some((leaf, part))
+    })
+}

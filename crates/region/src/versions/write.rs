@@ -1,0 +1,223 @@
+//! Writing commits.
+
+use super::commit::{Commit, ENTRIES_MAX, Entry, Kind};
+use super::index::State;
+use super::nanoseconds;
+use super::object::{AHEAD, Inner, Log, read, write};
+use crate::buffer::AlignedBuffer;
+use crate::error::{Error, Result};
+use crate::layer::take_front;
+use crate::{BLOCK, BLOCK_BYTES, lock};
+use std::ops::Range;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+/// What a commit is to say.
+pub(super) struct Change<'a> {
+    pub kind: Kind,
+    /// Those of a write have no version yet.
+    pub entries: Vec<Entry>,
+    /// Whole blocks, those of all entries that have data.
+    pub data: Vec<&'a [u8]>,
+    pub size: u64,
+}
+
+impl Inner {
+    /// Bytes that an object can have: what is in its ring, and some for each commit, is less.
+    pub fn capacity(&self) -> u64 {
+        self.ring * BLOCK
+    }
+
+    /// The right to commit.
+    pub fn log(&self) -> Result<MutexGuard<'_, Log>> {
+        let log = lock(&self.log);
+        self.there()?;
+        Ok(log)
+    }
+
+    /// Writes ranges of bytes, none of which overlap, as one version.
+    pub fn write(&self, parts: &[(u64, &[u8])], durable: bool) -> Result<u64> {
+        let parts: Vec<(u64, &[u8])> = parts.iter().copied().filter(|(_, bytes)| !bytes.is_empty()).collect();
+        let mut log = self.log()?;
+        let head = read(&self.state).head;
+        let (mut entries, mut whole, mut size) = (Vec::new(), Vec::new(), head.size);
+        for (offset, bytes) in &parts {
+            let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= self.capacity());
+            let end = end.ok_or(Error::Beyond)?;
+            let blocks = offset / BLOCK..end.div_ceil(BLOCK);
+            whole.push(self.completed(*offset, bytes, &blocks)?);
+            let count = blocks.end - blocks.start;
+            entries.push(Entry { first: blocks.start, version: 0, count, has_data: true });
+            size = size.max(end);
+        }
+        let data = parts.iter().zip(&whole).map(|((_, bytes), whole)| whole.as_deref().unwrap_or(bytes)).collect();
+        let version = self.append(&mut log, Change { kind: Kind::Written, entries, data, size }, durable)?;
+        drop(log);
+        self.shared.checkpoint_if_much()?;
+        Ok(version)
+    }
+
+    /// Whole blocks of what a write has parts of: the rest is as it is now. `None`: they are whole.
+    fn completed(&self, offset: u64, bytes: &[u8], blocks: &Range<u64>) -> Result<Option<AlignedBuffer>> {
+        let (start, end) = (blocks.start * BLOCK, blocks.end * BLOCK);
+        if offset == start && offset + bytes.len() as u64 == end {
+            return Ok(None);
+        }
+        let mut buffer = AlignedBuffer::new(usize::try_from(end - start).map_err(|_| Error::Beyond)?);
+        let last = buffer.len() - BLOCK_BYTES;
+        self.read_now(start, buffer.get_mut(..BLOCK_BYTES).unwrap_or_default())?;
+        if last > 0 {
+            self.read_now(end - BLOCK, buffer.get_mut(last..).unwrap_or_default())?;
+        }
+        let at = usize::try_from(offset - start).map_err(|_| Error::Beyond)?;
+        let place = buffer.get_mut(at..at + bytes.len()).ok_or(Error::Beyond)?;
+        place.copy_from_slice(bytes);
+        Ok(Some(buffer))
+    }
+
+    /// A version in which a range is zeros, and the size is another.
+    pub fn clear(&self, range: Range<u64>, size_of: impl FnOnce(u64) -> u64) -> Result<u64> {
+        let mut log = self.log()?;
+        let head = read(&self.state).head;
+        let size = size_of(head.size);
+        if size > self.capacity() {
+            return Err(Error::Beyond);
+        }
+        let range = range.start.min(head.size)..range.end.min(head.size);
+        let inner = range.start.div_ceil(BLOCK)..range.end.max(range.start).div_ceil(BLOCK);
+        // What is behind the end reads zeros: the last block goes as a whole.
+        let inner_end = if range.end == head.size { inner.end } else { range.end / BLOCK };
+        let edges = [range.start..range.end.min(inner.start * BLOCK), (inner_end * BLOCK).max(range.start)..range.end];
+        let (mut entries, mut blocks) = (Vec::new(), Vec::new());
+        for edge in edges.into_iter().filter(|edge| edge.start < edge.end) {
+            let first = edge.start / BLOCK;
+            if entries.iter().any(|entry: &Entry| entry.first == first) {
+                continue;
+            }
+            let zeros = vec![0; usize::try_from(edge.end - edge.start).map_err(|_| Error::Beyond)?];
+            blocks.extend(self.completed(edge.start, &zeros, &(first..first + 1))?);
+            entries.push(Entry { first, version: 0, count: 1, has_data: true });
+        }
+        if inner.start < inner_end {
+            let count = inner_end - inner.start;
+            entries.push(Entry { first: inner.start, version: 0, count, has_data: false });
+        }
+        let data = blocks.iter().map(|block| &block[..]).collect();
+        let version = self.append(&mut log, Change { kind: Kind::Written, entries, data, size }, false)?;
+        drop(log);
+        self.shared.checkpoint_if_much()?;
+        Ok(version)
+    }
+
+    /// Writes a commit behind all others. Its sequence.
+    pub fn append(&self, log: &mut Log, change: Change<'_>, durable: bool) -> Result<u64> {
+        let head = read(&self.state).head;
+        let sequence = head.sequence + 1;
+        let mut entries = change.entries;
+        check_entries(&entries)?;
+        if change.kind == Kind::Written {
+            entries.iter_mut().for_each(|entry| entry.version = sequence);
+        }
+        let data_blocks: u64 = entries.iter().filter(|entry| entry.has_data).map(|entry| entry.count).sum();
+        let blocks = u32::try_from(data_blocks + 1).map_err(|_| Error::Beyond)?;
+        let end = head.position + u64::from(blocks);
+        self.map_ahead(log, end, &head)?;
+        let commit = Commit {
+            kind: change.kind,
+            nonce: head.nonce,
+            opening: self.shared.opening,
+            sequence,
+            parent: head.parent,
+            chain: head.chain,
+            data_checksum: change.data.iter().fold(0, |checksum, part| crc32c::crc32c_append(checksum, part)),
+            blocks,
+            size: change.size,
+            time: nanoseconds(SystemTime::now()).max(head.time),
+            safe: self.safe.load(Ordering::Relaxed),
+            entries,
+        };
+        let (block, checksum) = commit.encode();
+        let mut first = AlignedBuffer::new(BLOCK_BYTES);
+        first.copy_from_slice(&block);
+        let mut parts = vec![&first[..]];
+        parts.extend(change.data);
+        // It counts only if all before it do: the device's own durable write says nothing of those.
+        let is_alone = self.safe.load(Ordering::Relaxed) == head.sequence;
+        self.write_positions(head.position, parts, durable && is_alone)?;
+        if durable && !is_alone {
+            self.shared.layer.sync()?;
+        }
+        let before = {
+            let mut now = write(&self.state);
+            let before = now.active.len();
+            self.note(&mut now, head.position, &commit, checksum);
+            now.active.len() - before
+        };
+        self.shared.note_recent(before);
+        if durable {
+            self.note_safe(sequence);
+        }
+        Ok(sequence)
+    }
+
+    fn write_positions(&self, position: u64, mut parts: Vec<&[u8]>, durable: bool) -> Result<()> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        for range in self.addresses(position..position + bytes as u64 / BLOCK) {
+            let bytes = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+            let some = take_front(&mut parts, bytes);
+            self.shared.layer.write_over(range.start, &some, durable)?;
+        }
+        Ok(())
+    }
+
+    /// Maps positions up to `end`, and some more.
+    fn map_ahead(&self, log: &mut Log, end: u64, head: &State) -> Result<()> {
+        let limit = head.tail + self.ring;
+        if end > limit {
+            return Err(Error::RingFull(self.id));
+        }
+        if end <= log.mapped_to {
+            return Ok(());
+        }
+        let from = log.mapped_to;
+        let far = end.max(from + log.ahead).min(limit);
+        let mapped = match self.map(log, from..far) {
+            Err(Error::NoSpace | Error::TooManyPieces) if far > end => self.map(log, log.mapped_to..end),
+            mapped => mapped,
+        };
+        log.ahead = (log.ahead * 2).min(AHEAD.end);
+        mapped
+    }
+
+    fn map(&self, log: &mut Log, positions: Range<u64>) -> Result<()> {
+        for range in self.addresses(positions) {
+            self.shared.layer.reserve(range.start / BLOCK..range.end / BLOCK)?;
+            log.mapped_to += (range.end - range.start) / BLOCK;
+        }
+        Ok(())
+    }
+
+    /// All commits are safe when this returns.
+    pub fn sync(&self) -> Result<()> {
+        let sequence = {
+            let _log = self.log()?;
+            read(&self.state).head.sequence
+        };
+        self.shared.layer.sync()?;
+        self.note_safe(sequence);
+        Ok(())
+    }
+}
+
+fn check_entries(entries: &[Entry]) -> Result<()> {
+    if entries.len() > ENTRIES_MAX {
+        return Err(Error::TooManyPieces);
+    }
+    let mut ranges: Vec<Range<u64>> = entries.iter().map(|entry| entry.first..entry.first + entry.count).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    if ranges.windows(2).any(|pair| matches!(pair, [one, next] if next.start < one.end)) {
+        return Err(Error::Setting("two parts of one version in the same block".to_owned()));
+    }
+    Ok(())
+}
