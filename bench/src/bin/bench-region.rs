@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 use weft_bench::{Explain, Outcome, clock, conclude, quantity};
-use weft_region::{Device, FileDevice, Format, Kind, Object, Store};
+use weft_region::{Device, FileDevice, Format, Keep, Kind, Object, Store, Versioned};
 
 /// Measure a region store, files, or a device
 #[derive(Parser)]
@@ -49,12 +49,21 @@ enum Workload {
         #[arg(long, value_parser = quantity::bytes, default_value = "256MiB")]
         size: u64,
     },
+    /// Read an object that was written with so many commits, list its versions, read old ones, clean them away
+    Versions {
+        #[arg(long, default_value_t = 100_000)]
+        commits: u64,
+        #[arg(long, value_parser = quantity::bytes, default_value = "256MiB")]
+        size: u64,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum On {
     Store,
+    /// Objects that keep versions
+    Versions,
     Files,
     Raw,
 }
@@ -79,6 +88,7 @@ fn main() -> ExitCode {
     let outcome = match args.workload {
         Workload::Create { threads, count, durable, range } => create(&args, threads, count, durable, range),
         Workload::Data { request, size } => data(&args, request, size),
+        Workload::Versions { commits, size } => versions(&args, commits, size),
     };
     conclude("bench-region", outcome)
 }
@@ -131,10 +141,14 @@ fn create(args: &Args, threads: u64, count: u64, durable: bool, range: u64) -> O
     };
     let amount = (threads, each * threads, 1.0);
     match args.on {
-        On::Store => {
+        On::Store | On::Versions => {
             let (device, store) = new_store(&args.place, range)?;
             let make = |_, _| {
-                store.create(Kind::Direct).explain("create")?;
+                match args.on {
+                    On::Versions => store.create_versioned().map(drop),
+                    _ => store.create(Kind::Direct).map(drop),
+                }
+                .explain("create")?;
                 if durable { store.sync().explain("sync") } else { Ok(()) }
             };
             measured(args.on, operation, amount, Some(&device), || by_threads(&make))
@@ -160,15 +174,16 @@ fn create(args: &Args, threads: u64, count: u64, durable: bool, range: u64) -> O
 
 /// What reads and writes go to.
 enum Target {
-    /// With the store that it is of.
-    Object(Box<Store>, Object),
+    Object(Object),
+    Versions(Versioned),
     File(OwnedFd),
 }
 
 impl Target {
     fn write(&self, offset: u64, bytes: &[u8]) -> Outcome {
         match self {
-            Self::Object(store, object) => object.write(offset, bytes).and_then(|()| store.sync()).explain("write"),
+            Self::Object(object) => object.write_durable(offset, bytes).explain("write"),
+            Self::Versions(object) => object.write_durable(offset, bytes).map(drop).explain("write"),
             Self::File(file) => {
                 let count = rustix::io::pwrite(file, bytes, offset).explain("write")?;
                 (count == bytes.len()).then_some(()).ok_or_else(|| "a short write".to_owned())
@@ -178,7 +193,8 @@ impl Target {
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Outcome {
         let (count, wanted) = match self {
-            Self::Object(_, object) => (object.read(offset, into).explain("read")?, into.len()),
+            Self::Object(object) => (object.read(offset, into).explain("read")?, into.len()),
+            Self::Versions(object) => (object.read(offset, into).explain("read")?, into.len()),
             Self::File(file) => (rustix::io::pread(file, &mut *into, offset).explain("read")?, into.len()),
         };
         (count == wanted).then_some(()).ok_or_else(|| "a short read".to_owned())
@@ -191,7 +207,12 @@ fn data(args: &Args, request: u64, size: u64) -> Outcome {
         On::Store => {
             let (device, store) = new_store(&args.place, 1024)?;
             let object = store.create(Kind::Plain).explain("create")?;
-            (Some(device), Target::Object(Box::new(store), object))
+            (Some(device), Target::Object(object))
+        }
+        On::Versions => {
+            let (device, store) = new_store(&args.place, 1024)?;
+            let object = store.create_versioned().explain("create")?;
+            (Some(device), Target::Versions(object))
         }
         On::Files => {
             let path = args.place.join("bench-region-data");
@@ -201,25 +222,12 @@ fn data(args: &Args, request: u64, size: u64) -> Outcome {
         }
         On::Raw => (None, Target::File(open(&args.place, flags, Mode::empty()).explain("open the device")?)),
     };
-    let bytes = usize::try_from(request).explain("--request")?;
-    let mut memory = vec![0x5a; bytes + 4096];
-    let at = memory.as_ptr().align_offset(4096);
-    let buffer = memory.get_mut(at..at + bytes).ok_or("no memory")?;
-    // Not what compresses to nothing.
-    let mut random = 0x9e37_79b9_7f4a_7c15u64;
-    let mut next = || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random
-    };
-    buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&next().to_le_bytes()));
+    let mut random = Random::default();
+    let mut memory = Memory::new(request, &mut random)?;
+    let buffer = memory.bytes();
     let count = size / request;
     let in_order: Vec<u64> = (0..count).map(|number| number * request).collect();
-    let mut at_random = in_order.clone();
-    for index in (1..at_random.len()).rev() {
-        at_random.swap(index, usize::try_from(next() % (index as u64 + 1)).unwrap_or(0));
-    }
+    let at_random = random.shuffled(&in_order);
     let amount = (request, count, request as f64);
     let device = device.as_deref();
     for (operation, offsets, reads) in [
@@ -240,3 +248,103 @@ fn data(args: &Args, request: u64, size: u64) -> Outcome {
     }
     Ok(())
 }
+
+/// Memory that a device can use, with what compresses to nothing less.
+struct Memory {
+    memory: Vec<u8>,
+    bytes: usize,
+}
+
+impl Memory {
+    fn new(bytes: u64, random: &mut Random) -> Outcome<Self> {
+        let bytes = usize::try_from(bytes).explain("the size of a request")?;
+        let mut made = Self { memory: vec![0x5a; bytes + 4096], bytes };
+        made.bytes().chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
+        Ok(made)
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        let at = self.memory.as_ptr().align_offset(4096);
+        self.memory.get_mut(at..at + self.bytes).unwrap_or_default()
+    }
+}
+
+struct Random(u64);
+
+impl Default for Random {
+    fn default() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn shuffled(&mut self, numbers: &[u64]) -> Vec<u64> {
+        let mut shuffled = numbers.to_vec();
+        for index in (1..shuffled.len()).rev() {
+            shuffled.swap(index, usize::try_from(self.next() % (index as u64 + 1)).unwrap_or(0));
+        }
+        shuffled
+    }
+}
+
+fn versions(args: &Args, commits: u64, size: u64) -> Outcome {
+    let (device, store) = new_store(&args.place, 1024)?;
+    let mut random = Random::default();
+    let target = match args.on {
+        On::Store => Target::Object(store.create(Kind::Plain).explain("create")?),
+        On::Versions => Target::Versions(store.create_versioned().explain("create")?),
+        On::Files | On::Raw => return Err("only a store keeps versions".to_owned()),
+    };
+    // The first ones write all of it; more are single blocks of it.
+    let first = size.div_ceil(commits.min(size / MIB)).next_multiple_of(BLOCK);
+    let mut memory = Memory::new(first, &mut random)?;
+    for offset in (0..size).step_by(usize::try_from(first).explain("--size")?) {
+        let bytes = memory.bytes().get(..usize::try_from(first.min(size - offset)).unwrap_or(0));
+        target.write(offset, bytes.unwrap_or_default())?;
+    }
+    for _ in 0..commits.saturating_sub(size.div_ceil(first)) {
+        target.write(random.next() % (size / BLOCK) * BLOCK, memory.bytes().get(..4096).unwrap_or_default())?;
+    }
+    store.close().explain("close")?;
+    let pass = |operation, request: u64, at_random: bool| {
+        let (mut random, in_order) = (Random::default(), (0..size / request).map(|number| number * request));
+        let in_order: Vec<u64> = in_order.collect();
+        let offsets = if at_random { random.shuffled(&in_order) } else { in_order };
+        let mut memory = Memory::new(request, &mut random)?;
+        measured(args.on, operation, (commits, size / request, request as f64), Some(&device), || {
+            offsets.iter().try_for_each(|offset| target.read(*offset, memory.bytes()))
+        })
+    };
+    pass("read, 1 MiB", MIB, false)?;
+    pass("random read, 4 KiB", BLOCK, true)?;
+    pass("random read, 64 KiB", 16 * BLOCK, true)?;
+    let Target::Versions(object) = target else { return Ok(()) };
+    let mut listed = Vec::new();
+    measured(args.on, "list", (commits, commits, 1.0), Some(&device), || {
+        listed = object.versions(0, usize::MAX).explain("list")?;
+        Ok(())
+    })?;
+    let count = 20_000;
+    measured(args.on, "as of a version", (commits, count, 1.0), Some(&device), || {
+        let mut memory = Memory::new(BLOCK, &mut random)?;
+        (0..count).try_for_each(|_| {
+            let stat = usize::try_from(random.next()).ok().and_then(|any| listed.get(any % listed.len()));
+            let version = object.at_time(stat.ok_or("no version")?.time).explain("find")?;
+            let offset = random.next() % (version.stat().size / BLOCK).max(1) * BLOCK;
+            version.read(offset, memory.bytes()).map(drop).explain("read")
+        })
+    })?;
+    measured(args.on, "clean", (commits, commits, 1.0), Some(&device), || {
+        object.clean(&Keep::default()).map(drop).explain("clean")
+    })
+}
+
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;

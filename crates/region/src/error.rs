@@ -42,6 +42,9 @@ pub enum Error {
     /// An object's region is full of versions.
     #[error("the region of object {0} is full of versions: clean some away, or format with larger regions")]
     RingFull(u64),
+    /// One version with more data than there can be room to move.
+    #[error("one version can have {0} bytes of new data, a sixteenth of a region: write it in parts")]
+    TooLarge(u64),
     /// No such version: it was never there, or was cleaned away.
     #[error("no such version: it was never there, or was cleaned away")]
     NoVersion,

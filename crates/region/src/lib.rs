@@ -41,7 +41,7 @@ pub use geometry::Format;
 pub use layer::{Findings, Layer, Usage};
 pub use object::{Object, ObjectStat};
 pub use store::{Kind, Store};
-pub use versions::{Version, VersionStat, Versioned};
+pub use versions::{Cleaned, Keep, Version, VersionStat, Versioned};
 
 /// Bytes of a block: the unit of mapping, and of I/O on the device.
 pub const BLOCK_BYTES: usize = 4096;

@@ -7,7 +7,7 @@ use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
 use crate::lock;
 use crate::object::{Object, Shared, is_whole};
-use crate::versions::{Versioned, Versions};
+use crate::versions::{Cleaned, Keep, Versioned, Versions};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -87,6 +87,11 @@ impl Store {
     pub fn versioned(&self, id: u64) -> Result<Versioned> {
         self.address(id).ok_or(Error::NoObject)?;
         self.versions.object(id)
+    }
+
+    /// Takes away the versions of all objects that are not to be kept, and frees what only they have.
+    pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
+        self.versions.clean(keep)
     }
 
     fn open_of(&self, id: u64) -> &Mutex<Open> {

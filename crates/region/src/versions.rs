@@ -9,7 +9,9 @@
 //! that while a checkpoint is made; 64 MiB of the index's pages; and positions of blocks that were read lately, of
 //! [`LEAVES_MAX`] leaves of 8 KiB.
 
+mod clean;
 mod commit;
+mod compact;
 mod index;
 mod object;
 mod pieces;
@@ -19,6 +21,7 @@ mod write;
 use crate::error::{Error, Result};
 use crate::layer::Layer;
 use crate::lock;
+pub use clean::{Cleaned, Keep};
 use index::{Index, Row};
 use object::Inner;
 use std::collections::HashMap;
@@ -122,6 +125,26 @@ impl Versioned {
     /// The version that was the newest at a time.
     pub fn at_time(&self, time: SystemTime) -> Result<Version> {
         self.version(self.0.listed_at(nanoseconds(time))?)
+    }
+
+    /// Gives a version a name, with which it is kept. The name is taken from the version that had it.
+    pub fn set_name(&self, name: &str, version: u64) -> Result<()> {
+        self.0.set_name(name, version)
+    }
+
+    /// Takes a name away; a cleaner may take the version. `false`: there was none.
+    pub fn remove_name(&self, name: &str) -> Result<bool> {
+        self.0.remove_name(name)
+    }
+
+    /// Names and their versions.
+    pub fn names(&self) -> Result<Vec<(String, u64)>> {
+        self.0.shared.index().map_or(Ok(Vec::new()), |index| index.names(self.0.id))
+    }
+
+    /// Takes away the versions that are not to be kept, and frees what only they have; beside reads and writes.
+    pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
+        self.0.clean(keep)
     }
 
     fn version(&self, found: Option<(u64, Row)>) -> Result<Version> {
@@ -231,6 +254,28 @@ impl Versions {
             object.remove();
         }
         lock(&self.0.removed).push(id);
+    }
+
+    /// Cleans all objects.
+    pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
+        self.0.checkpoint()?;
+        let mut sum = Cleaned::default();
+        for id in self.0.index().map_or(Ok(Vec::new()), Index::ids)? {
+            // A crash between may have left what the index says of one that was removed.
+            if Inner::super_block(&self.0, id)?.is_none() {
+                lock(&self.0.removed).push(id);
+                continue;
+            }
+            let cleaned = match self.object(id).and_then(|object| object.clean(keep)) {
+                // Removed meanwhile.
+                Err(Error::NoObject) => continue,
+                cleaned => cleaned?,
+            };
+            sum.versions += cleaned.versions;
+            sum.freed_blocks += cleaned.freed_blocks;
+            sum.moved_blocks += cleaned.moved_blocks;
+        }
+        Ok(sum)
     }
 
     /// Brings the index up to date.

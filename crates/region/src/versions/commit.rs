@@ -78,9 +78,9 @@ pub(super) struct Commit {
 }
 
 impl Commit {
-    /// The block, and its checksum.
-    pub fn encode(&self) -> (Vec<u8>, u32) {
-        let mut bytes = Vec::with_capacity(BLOCK_BYTES);
+    /// Fills a block, and returns its checksum.
+    pub fn encode(&self, block: &mut [u8]) -> u32 {
+        let mut bytes = Vec::with_capacity(ENTRIES_AT + self.entries.len() * ENTRY_BYTES);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&(self.kind as u32).to_le_bytes());
@@ -99,9 +99,11 @@ impl Commit {
                 bytes.extend_from_slice(&number.to_le_bytes());
             }
         }
-        bytes.resize(BLOCK_BYTES, 0);
         let checksum = seal(&mut bytes, CHECKSUM_AT);
-        (bytes, checksum)
+        let (used, rest) = block.split_at_mut(bytes.len().min(block.len()));
+        used.copy_from_slice(bytes.get(..used.len()).unwrap_or_default());
+        rest.fill(0);
+        checksum
     }
 
     /// The commit in a block, and its checksum. `None`: there is no whole one, or it contradicts itself.
@@ -109,13 +111,13 @@ impl Commit {
         if !block.starts_with(MAGIC) || block.len() != BLOCK_BYTES {
             return None;
         }
-        let checksum = seal_of(block, CHECKSUM_AT)?;
+        let count = usize::try_from(u32_at(block, 60)?).ok().filter(|count| *count <= ENTRIES_MAX)?;
+        let checksum = seal_of(block.get(..ENTRIES_AT + count * ENTRY_BYTES)?, CHECKSUM_AT)?;
         let kind = match u32_at(block, 12)? {
             1 => Kind::Written,
             2 => Kind::Moved,
             _ => return None,
         };
-        let count = usize::try_from(u32_at(block, 60)?).ok().filter(|count| *count <= ENTRIES_MAX)?;
         let entry = |number: usize| {
             let at = ENTRIES_AT + number * ENTRY_BYTES;
             Some(Entry {
@@ -184,9 +186,11 @@ mod tests {
             bit in 0..BLOCK_BYTES * 8,
         ) {
             let commit = commit(entries, numbers);
-            let (mut block, checksum) = commit.encode();
+            let mut block = vec![7; BLOCK_BYTES];
+            let (checksum, used) = (commit.encode(&mut block), ENTRIES_AT + commit.entries.len() * ENTRY_BYTES);
+            prop_assert!(block[used..].iter().all(|byte| *byte == 0));
             prop_assert_eq!(Commit::decode(&block), Some((commit, checksum)));
-            block[bit / 8] ^= 1 << (bit % 8);
+            block[bit / 8 % used] ^= 1 << (bit % 8);
             prop_assert_eq!(Commit::decode(&block), None);
         }
 
@@ -195,7 +199,9 @@ mod tests {
             block.resize(BLOCK_BYTES, 0);
             block[..8].copy_from_slice(MAGIC);
             if fits {
-                seal(&mut block, CHECKSUM_AT);
+                let count = usize::try_from(u32_at(&block, 60).unwrap()).unwrap() % (ENTRIES_MAX + 1);
+                block[60..64].copy_from_slice(&u32::try_from(count).unwrap().to_le_bytes());
+                seal(&mut block[..ENTRIES_AT + count * ENTRY_BYTES], CHECKSUM_AT);
             }
             let _ = Commit::decode(&block);
         }

@@ -2,7 +2,7 @@
 //! itself, behind all regions.
 
 use super::object::Frozen;
-use super::pieces::{Delta, HOLE, Key, Source};
+use super::pieces::{Delta, Key, Slots, Source};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::layer::Layer;
@@ -21,8 +21,8 @@ const MAGIC: &[u8; 8] = b"WEFTIDX\0";
 const CACHE_BYTES: usize = 64 << 20;
 
 type StateRow = (u64, u64, u64, u64, u32, u64, u64, u64, u64, u64);
-type VersionRow = (u64, u64, u64, u64, bool, u64);
-type PieceKey = (u64, u8, u64, u64);
+pub(super) type VersionRow = (u64, u64, u64, u64, bool, u64);
+pub(super) type PieceKey = (u64, u64, u8, u64, u64);
 /// The errors of the tree.
 pub(super) type TreeResult<T> = std::result::Result<T, redb::Error>;
 
@@ -48,25 +48,25 @@ pub(super) struct State {
     pub levels: u64,
     /// The first position that is in use.
     pub tail: u64,
-    /// Versions up to this one have been looked at by the cleaner for what they wrote over.
-    pub cleaned: u64,
+    /// Commits before this sequence have nothing in the ring any more.
+    pub oldest: u64,
 }
 
 impl State {
     /// Of an object that nobody wrote to.
     pub fn new(nonce: u64, made: u64) -> Self {
         let (position, sequence, parent, chain, size, levels) = (0, 0, 0, 0, 0, 0);
-        Self { nonce, position, sequence, parent, chain, size, time: made, levels, tail: 0, cleaned: 0 }
+        Self { nonce, position, sequence, parent, chain, size, time: made, levels, tail: 0, oldest: 0 }
     }
 
     fn row(&self) -> StateRow {
-        let Self { nonce, position, sequence, parent, chain, size, time, levels, tail, cleaned } = *self;
-        (nonce, position, sequence, parent, chain, size, time, levels, tail, cleaned)
+        let Self { nonce, position, sequence, parent, chain, size, time, levels, tail, oldest } = *self;
+        (nonce, position, sequence, parent, chain, size, time, levels, tail, oldest)
     }
 
     fn of_row(row: StateRow) -> Self {
-        let (nonce, position, sequence, parent, chain, size, time, levels, tail, cleaned) = row;
-        Self { nonce, position, sequence, parent, chain, size, time, levels, tail, cleaned }
+        let (nonce, position, sequence, parent, chain, size, time, levels, tail, oldest) = row;
+        Self { nonce, position, sequence, parent, chain, size, time, levels, tail, oldest }
     }
 }
 
@@ -74,13 +74,13 @@ impl State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Row {
     pub position: u64,
-    /// With the commit's own.
+    /// With the commit's own. 0: nothing of it is in the ring any more.
     pub blocks: u64,
     pub size: u64,
     pub time: u64,
     /// It is a version that can be read.
     pub is_listed: bool,
-    /// Blocks of its data that some version needs.
+    /// Blocks of its data that pieces are in.
     pub live: u64,
 }
 
@@ -178,7 +178,7 @@ impl Index {
                     versions.insert((*id, *sequence), row.row())?;
                 }
                 for (key, position) in recent.pieces.iter() {
-                    pieces.insert((*id, key.level, key.slot, key.age), position)?;
+                    pieces.insert(piece_key(*id, key), position)?;
                 }
             }
             Ok(())
@@ -239,6 +239,62 @@ impl Index {
         })
     }
 
+    /// The oldest of so many of the newest that can be read.
+    pub fn listed_back(&self, id: u64, count: usize) -> Result<Option<u64>> {
+        self.with_versions(|table| {
+            let (mut found, mut left) = (None, count);
+            for entry in table.range((id, 0)..=(id, u64::MAX))?.rev() {
+                let (key, row) = entry?;
+                if left == 0 {
+                    break;
+                }
+                if Row::of_row(row.value()).is_listed {
+                    (found, left) = (Some(key.value().1), left - 1);
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// The first commit from a sequence on that has something in the ring.
+    pub fn first_in_ring(&self, id: u64, from: u64) -> Result<Option<(u64, Row)>> {
+        self.with_versions(|table| {
+            for entry in table.range((id, from)..=(id, u64::MAX))? {
+                let (key, row) = entry?;
+                let row = Row::of_row(row.value());
+                if row.blocks > 0 {
+                    return Ok(Some((key.value().1, row)));
+                }
+            }
+            Ok(None)
+        })
+    }
+
+    /// What is to be unmapped of an object: positions, and how many blocks.
+    pub fn trims(&self, id: u64) -> Result<Vec<(u64, u64)>> {
+        guarded(|| {
+            let table = self.tree.begin_read()?.open_table(TRIMS)?;
+            let mut found = Vec::new();
+            for entry in table.range((id, 0)..=(id, u64::MAX))? {
+                let (key, blocks) = entry?;
+                found.push((key.value().1, blocks.value()));
+            }
+            Ok(found)
+        })
+    }
+
+    /// All objects.
+    pub fn ids(&self) -> Result<Vec<u64>> {
+        guarded(|| {
+            let table = self.tree.begin_read()?.open_table(OBJECTS)?;
+            let mut found = Vec::new();
+            for entry in table.iter()? {
+                found.push(entry?.0.value());
+            }
+            Ok(found)
+        })
+    }
+
     /// The names of an object's versions.
     pub fn names(&self, id: u64) -> Result<Vec<(String, u64)>> {
         guarded(|| {
@@ -263,7 +319,7 @@ impl Index {
 fn forget(transaction: &WriteTransaction, id: u64) -> TreeResult<()> {
     transaction.open_table(OBJECTS)?.remove(id)?;
     transaction.open_table(VERSIONS)?.retain_in((id, 0)..=(id, u64::MAX), |_, _| false)?;
-    let all = (id, 0, 0, 0)..=(id, u8::MAX, u64::MAX, u64::MAX);
+    let all = (id, 0, 0, 0, 0)..=(id, u64::MAX, u8::MAX, u64::MAX, u64::MAX);
     transaction.open_table(PIECES)?.retain_in(all, |_, _| false)?;
     transaction.open_table(NAMES)?.retain_in((id, "")..(id + 1, ""), |_, _| false)?;
     transaction.open_table(TRIMS)?.retain_in((id, 0)..=(id, u64::MAX), |_, _| false)?;
@@ -304,22 +360,22 @@ pub(super) struct PiecesOf<T> {
 const PASSED_OVER_MAX: usize = 8;
 
 impl<T: ReadableTable<PieceKey, u64>> Source for PiecesOf<T> {
-    fn newest(&self, level: u8, slots: Range<u64>, version: u64, tell: &mut dyn FnMut(u64, u64, u64)) -> Result<()> {
-        let end = (self.id, level, slots.end, 0);
-        let from = |slot: u64| (self.id, level, slot, !version);
+    fn newest(&self, slots: Slots, version: u64, tell: &mut dyn FnMut(Key, u64)) -> Result<()> {
+        let end = piece_key(self.id, slots.end());
+        let from = |slot: u64| piece_key(self.id, slots.from(slot, version));
         guarded(|| {
-            let mut slot = slots.start;
+            let mut slot = slots.slots.start;
             let (mut entries, mut passed_over) = (self.table.range(from(slot)..end)?, 0);
-            while slot < slots.end {
+            while slot < slots.slots.end {
                 let Some(entry) = entries.next() else { break };
                 let (key, position) = entry?;
-                let (_, _, found, age) = key.value();
-                if found >= slot && age >= !version {
-                    tell(found, !age, position.value());
-                    (slot, passed_over) = (found + 1, 0);
+                let key = key_of(key.value());
+                if key.slot >= slot && key.version() <= version {
+                    tell(key, position.value());
+                    (slot, passed_over) = (key.slot + 1, 0);
                     continue;
                 }
-                slot = slot.max(found);
+                slot = slot.max(key.slot);
                 passed_over += 1;
                 if passed_over > PASSED_OVER_MAX {
                     (entries, passed_over) = (self.table.range(from(slot)..end)?, 0);
@@ -328,6 +384,15 @@ impl<T: ReadableTable<PieceKey, u64>> Source for PiecesOf<T> {
             Ok(())
         })
     }
+}
+
+/// A piece's key in the table.
+pub(super) fn piece_key(id: u64, key: Key) -> PieceKey {
+    (id, key.leaf, key.level, key.slot, key.age)
+}
+
+pub(super) fn key_of((_, leaf, level, slot, age): PieceKey) -> Key {
+    Key { leaf, level, slot, age }
 }
 
 /// The part of the address space that the index is in, as a device.
@@ -368,9 +433,4 @@ impl Device for Window {
         let first = INDEX_START + place;
         self.layer.trim(first..first + bytes).map_err(as_io)
     }
-}
-
-/// The blocks of a piece's data. None for a hole.
-pub(super) fn data_blocks(key: Key, position: u64) -> Option<Range<u64>> {
-    (position != HOLE).then(|| position..position + (1 << key.level))
 }

@@ -5,7 +5,7 @@
 
 use super::commit::{Commit, Entry, Kind, Super};
 use super::index::{Recent, Row, State};
-use super::pieces::{HOLE, Key, LEAF_LEVEL, cut};
+use super::pieces::{HOLE, LEAF_BLOCKS, by_leaf, cut};
 use super::{Shared, nanoseconds};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
@@ -20,8 +20,6 @@ use std::time::SystemTime;
 pub(super) const RING_START: u64 = 2;
 /// Blocks that are mapped ahead of commits: at first, and at most.
 pub(super) const AHEAD: Range<u64> = 16..4096;
-/// Blocks of a leaf: positions are kept in memory by leaves.
-pub(super) const LEAF_BLOCKS: u64 = 1 << LEAF_LEVEL;
 
 /// An object at hand. See the module.
 pub(super) struct Inner {
@@ -32,6 +30,8 @@ pub(super) struct Inner {
     pub ring: u64,
     pub log: Mutex<Log>,
     pub gate: RwLock<()>,
+    /// Held by whoever cleans, or names versions.
+    pub cleaning: Mutex<()>,
     pub state: RwLock<Now>,
     /// The commits up to this one are on the device for certain.
     pub safe: AtomicU64,
@@ -48,6 +48,8 @@ pub(super) struct Log {
     pub mapped_to: u64,
     /// Blocks to map ahead the next time.
     pub ahead: u64,
+    /// A commit's own block.
+    pub block: AlignedBuffer,
 }
 
 /// What an object is like.
@@ -85,13 +87,10 @@ impl Inner {
 
     /// One that is there.
     pub fn open(shared: &Arc<Shared>, id: u64) -> Result<Self> {
-        let address = id << shared.layer.region_shift();
-        if !shared.layer.is_mapped(address)? {
+        if !shared.layer.is_mapped(id << shared.layer.region_shift())? {
             return Err(Error::NoObject);
         }
-        let mut block = vec![0; BLOCK_BYTES];
-        shared.layer.read(address, &mut block)?;
-        let found = Super::decode(&block, id)
+        let found = Self::super_block(shared, id)?
             .ok_or_else(|| Error::Damaged(format!("object {id} has no super block of one that keeps versions")))?;
         let known = shared.index().map_or(Ok(None), |index| index.state(id))?;
         let state = known.filter(|state| state.nonce == found.nonce);
@@ -100,16 +99,25 @@ impl Inner {
         Ok(inner)
     }
 
+    /// The super block of an object. `None`: there is none that keeps versions.
+    pub fn super_block(shared: &Shared, id: u64) -> Result<Option<Super>> {
+        let mut block = vec![0; BLOCK_BYTES];
+        shared.layer.read(id << shared.layer.region_shift(), &mut block)?;
+        Ok(Super::decode(&block, id))
+    }
+
     fn new(shared: &Arc<Shared>, found: Super, head: State) -> Self {
         let ring = (1u64 << shared.layer.region_shift()) / BLOCK - RING_START;
+        let block = AlignedBuffer::new(BLOCK_BYTES);
         let (active, frozen, leaves) = (Recent::default(), None, HashMap::new());
         Self {
             shared: Arc::clone(shared),
             id: found.id,
             made: found.made,
             ring,
-            log: Mutex::new(Log { mapped_to: head.position, ahead: AHEAD.start }),
+            log: Mutex::new(Log { mapped_to: head.position, ahead: AHEAD.start, block }),
             gate: RwLock::default(),
+            cleaning: Mutex::default(),
             state: RwLock::new(Now { head, active, frozen, leaves }),
             safe: AtomicU64::new(head.sequence),
             is_removed: AtomicBool::new(false),
@@ -182,7 +190,8 @@ impl Inner {
                 && commit.sequence == head.sequence + 1
                 && commit.parent == head.parent
                 && commit.chain == head.chain
-                && head.position + u64::from(commit.blocks) <= end;
+                && head.position + u64::from(commit.blocks) <= end
+                && commit.entries.iter().all(|entry| entry.first + entry.count <= self.ring);
             if !is_next {
                 break;
             }
@@ -226,10 +235,9 @@ impl Inner {
     pub fn note(&self, now: &mut Now, position: u64, commit: &Commit, checksum: u32) {
         let mut data = position + 1;
         for entry in &commit.entries {
-            for (level, slot) in cut(entry.first..entry.first + entry.count, entry.has_data) {
-                let key = Key::new(level, slot, entry.version);
+            for key in cut(entry.first..entry.first + entry.count, entry.version) {
                 let at = if entry.has_data { data + (key.blocks().start - entry.first) } else { HOLE };
-                now.head.levels |= 1 << level;
+                now.head.levels |= 1 << key.level;
                 now.active.pieces.insert(key, at);
             }
             if commit.kind == Kind::Written {
@@ -242,7 +250,8 @@ impl Inner {
         }
         let blocks = u64::from(commit.blocks);
         let is_listed = commit.kind == Kind::Written;
-        let row = Row { position, blocks, size: commit.size, time: commit.time, is_listed, live: blocks - 1 };
+        let live = commit.entries.iter().filter(|entry| entry.has_data).map(|entry| entry.count).sum();
+        let row = Row { position, blocks, size: commit.size, time: commit.time, is_listed, live };
         now.active.commits.push((commit.sequence, row));
         now.head.parent = position;
         now.head.position = position + blocks;
@@ -312,19 +321,13 @@ impl Now {
         if self.leaves.is_empty() {
             return;
         }
-        let end = entry.first + entry.count;
-        let mut first = entry.first;
-        while first < end {
-            let leaf = first / LEAF_BLOCKS;
-            let stop = end.min((leaf + 1) * LEAF_BLOCKS);
+        for (leaf, part) in by_leaf(&(entry.first..entry.first + entry.count)) {
             if let Some(leaf) = self.leaves.get_mut(&leaf) {
-                let at = usize::try_from(first % LEAF_BLOCKS).unwrap_or(usize::MAX);
-                let count = usize::try_from(stop - first).unwrap_or(0);
-                for (block, place) in (first..).zip(leaf.iter_mut().skip(at).take(count)) {
+                let at = usize::try_from(part.start % LEAF_BLOCKS).unwrap_or(usize::MAX);
+                for (block, place) in part.zip(leaf.iter_mut().skip(at)) {
                     *place = if entry.has_data { data + (block - entry.first) } else { HOLE };
                 }
             }
-            first = stop;
         }
     }
 }

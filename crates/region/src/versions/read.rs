@@ -1,8 +1,8 @@
 //! Reading: the newest version through positions kept in memory, older ones through the index.
 
 use super::index::Row;
-use super::object::{Inner, LEAF_BLOCKS, Now, read, write};
-use super::pieces::{HOLE, Look};
+use super::object::{Inner, Now, read, write};
+use super::pieces::{HOLE, LEAF_BLOCKS, Look, by_leaf};
 use crate::BLOCK;
 use crate::error::{Error, Result};
 use std::ops::Range;
@@ -71,15 +71,15 @@ impl Inner {
         if !self.shared.has_room_for_leaf() {
             self.forget_leaves(now);
         }
-        let found = self.look(now, leaf * LEAF_BLOCKS..(leaf + 1) * LEAF_BLOCKS, u64::MAX)?;
+        let found = self.look(now, leaf, leaf * LEAF_BLOCKS..(leaf + 1) * LEAF_BLOCKS, u64::MAX)?;
         now.leaves.insert(leaf, found.into_iter().map(|(_, position)| position).collect());
         self.shared.note_leaves(0, 1);
         Ok(())
     }
 
-    /// The version that wrote each of some blocks last, up to one, and where they lie.
-    pub fn look(&self, now: &Now, blocks: Range<u64>, version: u64) -> Result<Vec<(u64, u64)>> {
-        let mut look = Look::new(blocks);
+    /// The version that wrote each of some blocks of a leaf last, up to one, and where they lie.
+    fn look(&self, now: &Now, leaf: u64, blocks: Range<u64>, version: u64) -> Result<Vec<(u64, u64)>> {
+        let mut look = Look::new(leaf, blocks);
         let levels = now.head.levels;
         if let Some(index) = self.shared.index() {
             look.add(&index.pieces(self.id)?, levels, version)?;
@@ -98,8 +98,8 @@ impl Inner {
         let mut runs = Runs::default();
         {
             let now = read(&self.state);
-            for (_, part) in by_leaf(&blocks_of(row.size, offset, into.len())) {
-                let found = self.look(&now, part.clone(), version)?;
+            for (leaf, part) in by_leaf(&blocks_of(row.size, offset, into.len())) {
+                let found = self.look(&now, leaf, part.clone(), version)?;
                 part.zip(found).for_each(|(block, (_, position))| runs.push(block, position));
             }
         }
@@ -201,15 +201,4 @@ fn blocks_of(size: u64, offset: u64, bytes: usize) -> Range<u64> {
 fn cut_to(size: u64, offset: u64, into: &mut [u8]) -> &mut [u8] {
     let have = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
     into.get_mut(..have).unwrap_or_default()
-}
-
-/// A range cut at the borders of leaves.
-fn by_leaf(blocks: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> + use<> {
-    let (mut next, end) = (blocks.start, blocks.end);
-    std::iter::from_fn(move || {
-        let leaf = next / LEAF_BLOCKS;
-        let part = next..end.min((leaf + 1) * LEAF_BLOCKS);
-        next = part.end;
-        (part.start < part.end).then_some((leaf, part))
-    })
 }

@@ -1,7 +1,6 @@
 //! Writing commits.
 
 use super::commit::{Commit, ENTRIES_MAX, Entry, Kind};
-use super::index::State;
 use super::nanoseconds;
 use super::object::{AHEAD, Inner, Log, read, write};
 use crate::buffer::AlignedBuffer;
@@ -27,6 +26,11 @@ impl Inner {
     /// Bytes that an object can have: what is in its ring, and some for each commit, is less.
     pub fn capacity(&self) -> u64 {
         self.ring * BLOCK
+    }
+
+    /// Blocks of data that one commit can have, so that there is room to move it.
+    pub fn commit_max(&self) -> u64 {
+        self.ring / 16
     }
 
     /// The right to commit.
@@ -115,14 +119,16 @@ impl Inner {
         let head = read(&self.state).head;
         let sequence = head.sequence + 1;
         let mut entries = change.entries;
-        check_entries(&entries)?;
         if change.kind == Kind::Written {
+            check_entries(&entries)?;
             entries.iter_mut().for_each(|entry| entry.version = sequence);
         }
         let data_blocks: u64 = entries.iter().filter(|entry| entry.has_data).map(|entry| entry.count).sum();
-        let blocks = u32::try_from(data_blocks + 1).map_err(|_| Error::Beyond)?;
-        let end = head.position + u64::from(blocks);
-        self.map_ahead(log, end, &head)?;
+        let blocks = u32::try_from(data_blocks + 1).ok().filter(|_| data_blocks <= self.commit_max());
+        let blocks = blocks.ok_or(Error::TooLarge(self.commit_max() * BLOCK))?;
+        // The rest is for the cleaner, which makes more of it.
+        let limit = head.tail + if change.kind == Kind::Written { self.ring / 8 * 7 } else { self.ring };
+        self.map_ahead(log, head.position + u64::from(blocks), limit)?;
         let commit = Commit {
             kind: change.kind,
             nonce: head.nonce,
@@ -137,10 +143,8 @@ impl Inner {
             safe: self.safe.load(Ordering::Relaxed),
             entries,
         };
-        let (block, checksum) = commit.encode();
-        let mut first = AlignedBuffer::new(BLOCK_BYTES);
-        first.copy_from_slice(&block);
-        let mut parts = vec![&first[..]];
+        let checksum = commit.encode(&mut log.block);
+        let mut parts = vec![&log.block[..]];
         parts.extend(change.data);
         // It counts only if all before it do: the device's own durable write says nothing of those.
         let is_alone = self.safe.load(Ordering::Relaxed) == head.sequence;
@@ -172,8 +176,7 @@ impl Inner {
     }
 
     /// Maps positions up to `end`, and some more.
-    fn map_ahead(&self, log: &mut Log, end: u64, head: &State) -> Result<()> {
-        let limit = head.tail + self.ring;
+    fn map_ahead(&self, log: &mut Log, end: u64, limit: u64) -> Result<()> {
         if end > limit {
             return Err(Error::RingFull(self.id));
         }

@@ -1,20 +1,25 @@
 //! Objects that keep versions against a plain model, also after power failures.
 
 use crate::recorder::{Image, Random, Recorder};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use weft_region::{BLOCK_BYTES, Error, Format, Kind, Store, Versioned};
+use std::time::Duration;
+use weft_region::{BLOCK_BYTES, Error, Format, Keep, Kind, Store, Versioned};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 const SPAN: u64 = 150_000;
 
-fn format(device: &Arc<Recorder>) -> Store {
-    Store::format(device.clone(), Format { region_shift: 30, ..Format::default() }).unwrap()
+fn format(device: &Arc<Recorder>, region_shift: u8) -> Store {
+    Store::format(device.clone(), Format { region_shift, ..Format::default() }).unwrap()
 }
 
-/// What an object read after each of its commits, by version: 0 first.
+/// What an object reads in each of its versions, ascending.
 #[derive(Clone, Default)]
 struct Model {
     versions: Vec<(u64, Vec<u8>)>,
+    names: BTreeMap<String, u64>,
+    /// A crash may leave these, or not.
+    gone: Vec<(u64, Vec<u8>)>,
 }
 
 impl Model {
@@ -28,6 +33,24 @@ impl Model {
         bytes.resize(bytes.len().max(start + from.len()), 0);
         bytes[start..start + from.len()].copy_from_slice(from);
         self.versions.push((version, bytes));
+    }
+}
+
+impl Model {
+    fn clean(&mut self, newest: u64) {
+        let from = self.versions.len().saturating_sub(usize::try_from(newest).unwrap());
+        let from = self.versions.get(from).map_or(0, |(version, _)| *version);
+        let is_kept = |version: &u64| *version >= from || self.names.values().any(|named| named == version);
+        let (kept, gone) = std::mem::take(&mut self.versions).into_iter().partition(|(version, _)| is_kept(version));
+        self.versions = kept;
+        self.gone.extend::<Vec<_>>(gone);
+    }
+
+    /// Those that are listed, which may be some that are gone.
+    fn become_listed(&mut self, listed: &[u64]) {
+        self.versions.append(&mut self.gone);
+        self.versions.sort();
+        self.versions.retain(|(version, _)| listed.contains(version));
     }
 }
 
@@ -79,6 +102,28 @@ fn step(object: &Versioned, model: &mut Model, random: &mut Random, tag: u64) ->
     Ok(())
 }
 
+fn clean(object: &Versioned, model: &mut Model, random: &mut Random) {
+    let newest = random.below(4) + 1;
+    let before = model.versions.len();
+    model.clean(newest);
+    let cleaned = object.clean(&Keep { newest, ..Keep::default() }).unwrap();
+    assert_eq!(cleaned.versions, (before - model.versions.len()) as u64);
+}
+
+/// Names a version, or takes a name away.
+fn name(object: &Versioned, model: &mut Model, random: &mut Random) {
+    let name = format!("name {}", random.below(3));
+    if random.below(2) == 0 || model.versions.is_empty() {
+        assert_eq!(object.remove_name(&name).unwrap(), model.names.remove(&name).is_some());
+    } else {
+        let (version, _) = model.versions[usize::try_from(random.below(model.versions.len() as u64)).unwrap()];
+        object.set_name(&name, version).unwrap();
+        model.names.insert(name, version);
+    }
+    let expected: Vec<(String, u64)> = model.names.clone().into_iter().collect();
+    assert_eq!(object.names().unwrap(), expected);
+}
+
 fn check(object: &Versioned, model: &Model, random: &mut Random, text: &str) {
     let mut found = vec![9; 400_000];
     let count = object.read(0, &mut found).unwrap();
@@ -106,16 +151,23 @@ fn check(object: &Versioned, model: &Model, random: &mut Random, text: &str) {
 fn versions_are_as_a_model_has_them() {
     for seed in 0..12 {
         let (device, mut random) = (Recorder::new(DEVICE_BYTES), Random::new(seed));
-        let mut store = format(&device);
+        let mut store = format(&device, if seed % 2 == 0 { 20 } else { 30 });
         let mut objects: Vec<(u64, Model)> =
             (0..2).map(|_| (store.create_versioned().unwrap().id(), Model::default())).collect();
-        for tag in 1..120 {
+        for tag in 1..200 {
             let (id, model) = &mut objects[usize::try_from(random.below(2)).unwrap()];
             let object = store.versioned(*id).unwrap();
-            match step(&object, model, &mut random, tag) {
-                Err(Error::NoSpace) => break,
-                done => done.unwrap(),
+            match random.below(12) {
+                0 => clean(&object, model, &mut random),
+                1 => name(&object, model, &mut random),
+                _ => match step(&object, model, &mut random, tag) {
+                    // Full of versions, of a small region or the device.
+                    Err(Error::NoSpace | Error::RingFull(_)) => clean(&object, model, &mut random),
+                    Err(Error::TooLarge(_)) if seed % 2 == 0 => {}
+                    done => done.unwrap(),
+                },
             }
+            model.gone.clear();
             check(&object, model, &mut random, &format!("seed {seed}, step {tag}"));
             if random.below(20) == 0 {
                 drop(object);
@@ -132,13 +184,14 @@ fn versions_are_as_a_model_has_them() {
     }
 }
 
-/// A power failure at any call leaves all versions that were safe, and of later ones those up to some one.
+/// A power failure at any call leaves all versions that were safe, and of later ones those up to some one; what a cleaner
+/// was taking away is there wholly, or not.
 #[test]
 fn a_power_failure_leaves_the_first_versions() {
-    for seed in 0..60 {
+    for seed in 0..80 {
         let mut random = Random::new(seed);
         let device = Recorder::new(DEVICE_BYTES);
-        let store = format(&device);
+        let store = format(&device, if seed % 2 == 0 { 20 } else { 30 });
         let id = store.create_versioned().unwrap().id();
         store.sync().unwrap();
         drop(store);
@@ -155,41 +208,53 @@ fn fail_once(image: Image, id: u64, mut model: Model, random: &mut Random, text:
     let store = Store::open(device.clone()).unwrap();
     let object = store.versioned(id).unwrap();
     check(&object, &model, random, text);
-    // After so many of the device's calls, so many versions are safe.
-    let mut safe = vec![(0, model.versions.len())];
+    // After so many of the device's calls, versions up to this one are safe.
+    let newest = |model: &Model| model.versions.last().map_or(0, |(version, _)| *version);
+    let mut safe = vec![(0, newest(&model))];
     for tag in 0..random.below(12) + 1 {
-        match random.below(8) {
+        match random.below(10) {
             0 => object.sync().unwrap(),
             1 => store.close().unwrap(),
             2 => {
                 let bytes = bytes_of(random.below(3) * 4096 + 4096, tag);
-                model.write(object.write_durable(tag * 4096, &bytes).unwrap(), tag * 4096, &bytes);
+                match object.write_durable(tag * 4096, &bytes) {
+                    Err(Error::RingFull(_)) => clean(&object, &mut model, random),
+                    done => model.write(done.unwrap(), tag * 4096, &bytes),
+                }
             }
+            3 => clean(&object, &mut model, random),
             _ => {
                 match step(&object, &mut model, random, tag) {
-                    Err(Error::NoSpace) => break,
+                    Err(Error::NoSpace | Error::RingFull(_)) => clean(&object, &mut model, random),
+                    Err(Error::TooLarge(_)) => {}
                     done => done.unwrap(),
                 }
                 continue;
             }
         }
-        safe.push((device.asked(), model.versions.len()));
+        safe.push((device.asked(), newest(&model)));
     }
     drop((object, store));
     let calls = usize::try_from(random.below(device.asked() as u64 + 1)).unwrap();
     let image = device.crash(calls, random);
-    let safe = safe.iter().rev().find(|(asked, _)| *asked <= calls).map_or(0, |(_, count)| *count);
+    let safe = safe.iter().rev().find(|(asked, _)| *asked <= calls).map_or(0, |(_, version)| *version);
     let store = Store::open(Recorder::from(DEVICE_BYTES, image.clone())).unwrap();
-    let found = store.versioned(id).unwrap().versions(0, usize::MAX).unwrap().len();
-    assert!(found >= safe && found <= model.versions.len(), "{text}: {found} versions, {safe} were safe");
-    model.versions.truncate(found);
+    let listed = store.versioned(id).unwrap().versions(0, usize::MAX).unwrap();
+    let listed: Vec<u64> = listed.iter().map(|stat| stat.version).collect();
+    let last = listed.last().copied().unwrap_or(0);
+    assert!(last >= safe, "{text}: version {last} is the last, {safe} was safe");
+    for (version, _) in model.versions.iter().filter(|(version, _)| *version <= last) {
+        assert!(listed.contains(version), "{text}: version {version} is lost");
+    }
+    model.become_listed(&listed);
+    assert_eq!(model.versions.len(), listed.len(), "{text}");
     (image, model)
 }
 
 #[test]
 fn an_object_of_one_kind_is_no_object_of_another() {
     let device = Recorder::new(DEVICE_BYTES);
-    let store = format(&device);
+    let store = format(&device, 30);
     let (versioned, direct) = (store.create_versioned().unwrap().id(), store.create(Kind::Direct).unwrap().id());
     store.close().unwrap();
     drop(store);
@@ -208,7 +273,7 @@ fn an_object_of_one_kind_is_no_object_of_another() {
 #[test]
 fn a_commit_is_one_write() {
     let device = Recorder::new(DEVICE_BYTES);
-    let store = format(&device);
+    let store = format(&device, 30);
     let object = store.create_versioned().unwrap();
     object.write_durable(0, &[1; BLOCK_BYTES]).unwrap();
     let before = device.counts();
@@ -218,4 +283,86 @@ fn a_commit_is_one_write() {
     let (writes, flushes) = (device.counts().0 - before.0, device.counts().1 - before.1);
     // 2000 blocks: mapped in 8 steps, each of which is a record and its flush.
     assert!((1000..1012).contains(&writes) && (1000..1020).contains(&flushes), "{writes}, {flushes}");
+}
+
+/// What is superseded goes, what versions have in common stays, and the ring goes around for as long as one likes.
+#[test]
+fn a_small_region_is_written_without_end() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = format(&device, 20);
+    let object = store.create_versioned().unwrap();
+    object.write(0, &[9; 40_000]).unwrap();
+    object.set_name("first", 1).unwrap();
+    let (mut moved, mut last) = (0, Vec::new());
+    for round in 0..400u64 {
+        last = bytes_of(4096 * (round % 7 + 1), round);
+        match object.write(round % 5 * 8192, &last) {
+            Err(Error::RingFull(_)) => {
+                let cleaned = object.clean(&Keep { newest: 3, ..Keep::default() }).unwrap();
+                assert!(cleaned.freed_blocks > 50, "{cleaned:?}");
+                moved += cleaned.moved_blocks;
+                object.write(round % 5 * 8192, &last).unwrap();
+            }
+            done => drop(done.unwrap()),
+        }
+    }
+    assert!(moved > 20, "{moved}");
+    object.clean(&Keep::default()).unwrap();
+    let mut found = vec![0; 50_000];
+    assert_eq!(object.at(1).unwrap().read(0, &mut found).unwrap(), 40_000);
+    assert!(found[..40_000] == [9; 40_000]);
+    object.read(399 % 5 * 8192, &mut found).unwrap();
+    assert!(found[..last.len()] == last[..]);
+    // The newest, at most 45 blocks, and what the first version has of its own; what is mapped ahead.
+    let usage = store.usage();
+    let in_use = (usage.total - usage.free) / BLOCK_BYTES as u64;
+    assert!(in_use < 400, "{in_use}");
+    assert!(store.check().unwrap().is_clean());
+}
+
+/// All that only versions have that are not kept is free again, to the block.
+#[test]
+fn what_is_not_kept_takes_no_space() {
+    let store = format(&Recorder::new(DEVICE_BYTES), 30);
+    let object = store.create_versioned().unwrap();
+    for number in 0..100u64 {
+        object.write(number % 10 * 4096, &[u8::try_from(number).unwrap(); 4096]).unwrap();
+    }
+    object.truncate(5 * 4096).unwrap();
+    object.set_name("short", 101).unwrap();
+    let last = object.write(0, &[7; 10 * 4096]).unwrap();
+    let cleaned = object.clean(&Keep::default()).unwrap();
+    // The named one has five blocks of five commits, and its own.
+    assert_eq!((cleaned.versions, cleaned.freed_blocks, cleaned.moved_blocks), (100, 2 * 95, 0));
+    assert!(object.remove_name("short").unwrap());
+    let cleaned = object.clean(&Keep::default()).unwrap();
+    assert_eq!((cleaned.versions, cleaned.freed_blocks), (1, 2 * 5 + 1));
+    assert_eq!(object.clean(&Keep::default()).unwrap(), Default::default());
+    assert_eq!(object.newest().unwrap().version, last);
+    assert!(matches!(object.at(101), Err(Error::NoVersion)));
+    assert!(matches!(object.clean(&Keep { share: 0.0, ..Keep::default() }), Err(Error::Setting(_))));
+}
+
+/// Versions that could be read some time ago are kept.
+#[test]
+fn versions_are_kept_by_their_age() {
+    let (hour, moment) = (Duration::from_secs(3600), Duration::from_millis(200));
+    let store = format(&Recorder::new(DEVICE_BYTES), 30);
+    loop {
+        let object = store.create_versioned().unwrap();
+        for number in 0..20u8 {
+            object.write(0, &[number; 10]).unwrap();
+        }
+        let keep = Keep { younger_than: Some(hour), ..Keep::default() };
+        assert_eq!(object.clean(&keep).unwrap().versions, 0);
+        std::thread::sleep(moment * 3 / 2);
+        object.write(0, &[99; 10]).unwrap();
+        let keep = Keep { younger_than: Some(moment), share: 0.5, ..Keep::default() };
+        let cleaned = object.clean(&keep).unwrap();
+        if object.newest().unwrap().time.elapsed().unwrap() < moment {
+            // The last before was the newest a moment ago.
+            assert_eq!((cleaned.versions, object.versions(0, 10).unwrap().len()), (19, 2));
+            break;
+        }
+    }
 }

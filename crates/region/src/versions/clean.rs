@@ -1,0 +1,383 @@
+//! The cleaner: takes away versions that nobody wants to keep, and what only they have.
+//!
+//! It works in steps, each of which is a transaction of the index, and after that the unmapping of what the index does
+//! not name any more. What is to be unmapped is in the index until it was, so that a crash between loses nothing. A
+//! version that goes away cannot be read from before anything of it goes.
+
+use super::index::{
+    Index, NAMES, PIECES, PieceKey, Row, TRIMS, TreeResult, VERSIONS, VersionRow, key_of, piece_key, set_state,
+};
+use super::object::{Inner, write};
+use super::pieces::{HOLE, Key, LEAF_BLOCKS, cut};
+use crate::error::{Error, Result};
+use crate::lock;
+use redb::{ReadableTable, Table, WriteTransaction};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Versions or pieces that one step looks at, about.
+const STEP: usize = 8192;
+
+/// Which versions are kept: those that one of the rules keeps. The newest always is, and so are those with names.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Keep {
+    /// So many of the newest.
+    pub newest: u64,
+    /// All that could be read at some time since then ago.
+    pub younger_than: Option<Duration>,
+    /// The part of the time that the cleaner works, above 0 and up to 1: what it uses of the device's bandwidth.
+    pub share: f64,
+}
+
+impl Default for Keep {
+    /// The newest only, with all of the bandwidth.
+    fn default() -> Self {
+        Self { newest: 1, younger_than: None, share: 1.0 }
+    }
+}
+
+/// What a cleaner has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cleaned {
+    /// Versions that cannot be read any more.
+    pub versions: u64,
+    /// Blocks that are free.
+    pub freed_blocks: u64,
+    /// Blocks that were written elsewhere.
+    pub moved_blocks: u64,
+}
+
+/// Works a part of the time.
+pub(super) struct Pace {
+    share: f64,
+    since: Instant,
+}
+
+impl Pace {
+    fn new(share: f64) -> Result<Self> {
+        if share > 0.0 && share <= 1.0 {
+            return Ok(Self { share, since: Instant::now() });
+        }
+        Err(Error::Setting(format!("a share of {share} of the bandwidth: above 0 and up to 1 is possible")))
+    }
+
+    /// Rests as long as what was done since the last rest asks for.
+    pub fn rest(&mut self) {
+        std::thread::sleep(self.since.elapsed().mul_f64(1.0 / self.share - 1.0));
+        self.since = Instant::now();
+    }
+}
+
+/// Which versions are needed.
+struct Kept {
+    /// All from this one on.
+    from: u64,
+    /// And these.
+    named: BTreeSet<u64>,
+}
+
+impl Kept {
+    fn has(&self, version: u64) -> bool {
+        version >= self.from || self.named.contains(&version)
+    }
+
+    /// Whether one of these needs what was written by the first, and was written over by the end.
+    fn any(&self, versions: Range<u64>) -> bool {
+        versions.end > self.from || self.named.range(versions).next().is_some()
+    }
+}
+
+impl Inner {
+    /// Takes away what is not to be kept, and makes room at the ring's end.
+    pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
+        let mut pace = Pace::new(keep.share)?;
+        let _cleaning = lock(&self.cleaning);
+        self.there()?;
+        self.shared.checkpoint()?;
+        let mut cleaned = Cleaned::default();
+        let Some(index) = self.shared.index() else { return Ok(cleaned) };
+        // What a crash, or an error, left.
+        self.unmap(index, &mut cleaned)?;
+        let kept = self.kept(index, keep)?;
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.step(index, |work| work.unlist(&kept, from), &mut cleaned)?;
+            pace.rest();
+        }
+        let mut next = Some(0);
+        while let Some(leaf) = next {
+            next = self.step(index, |work| work.sweep(&kept, leaf), &mut cleaned)?;
+            pace.rest();
+        }
+        self.move_tail(index)?;
+        self.compact(index, &mut pace, &mut cleaned)?;
+        Ok(cleaned)
+    }
+
+    fn kept(&self, index: &Index, keep: &Keep) -> Result<Kept> {
+        let newest = index.listed_back(self.id, usize::try_from(keep.newest.max(1)).unwrap_or(usize::MAX))?;
+        let mut from = newest.unwrap_or(0);
+        if let Some(time) = keep.younger_than.and_then(|age| SystemTime::now().checked_sub(age)) {
+            // What was the newest then could be read then.
+            from = from.min(index.listed_at(self.id, super::nanoseconds(time))?.map_or(0, |(version, _)| version));
+        }
+        let named = index.names(self.id)?.into_iter().map(|(_, version)| version).collect();
+        Ok(Kept { from, named })
+    }
+
+    /// A transaction, and then the unmapping of what it took away.
+    pub(super) fn step<T>(
+        &self,
+        index: &Index,
+        work: impl FnOnce(&mut Work<'_>) -> TreeResult<T>,
+        cleaned: &mut Cleaned,
+    ) -> Result<T> {
+        let turn = lock(&self.shared.turn);
+        let (done, versions) = index.write(|transaction| {
+            let mut step = Work::new(self.id, transaction)?;
+            let done = work(&mut step)?;
+            let (versions, levels) = step.finish()?;
+            set_state(transaction, self.id, |state| state.levels |= levels)?;
+            // Before anybody can see the pieces.
+            write(&self.state).head.levels |= levels;
+            Ok((done, versions))
+        })?;
+        drop(turn);
+        cleaned.versions += versions;
+        self.unmap(index, cleaned)?;
+        Ok(done)
+    }
+
+    /// Unmaps what the index says is to be.
+    fn unmap(&self, index: &Index, cleaned: &mut Cleaned) -> Result<()> {
+        let trims = index.trims(self.id)?;
+        if trims.is_empty() {
+            return Ok(());
+        }
+        // Whoever reads has found its place in what the index was before.
+        drop(write(&self.gate));
+        for (position, blocks) in &trims {
+            for range in self.addresses(*position..position + blocks) {
+                self.shared.layer.trim(range)?;
+            }
+            cleaned.freed_blocks += blocks;
+        }
+        self.shared.layer.sync()?;
+        index.write(|transaction| {
+            transaction.open_table(TRIMS)?.retain_in((self.id, 0)..=(self.id, u64::MAX), |_, _| false)?;
+            Ok(())
+        })
+    }
+
+    /// The ring may go on up to the first position that is in use, everything before which is unmapped.
+    pub(super) fn move_tail(&self, index: &Index) -> Result<()> {
+        let _turn = lock(&self.shared.turn);
+        let Some(state) = index.state(self.id)? else { return Ok(()) };
+        let first = index.first_in_ring(self.id, state.oldest)?;
+        let (oldest, tail) =
+            first.map_or((state.sequence + 1, state.position), |(sequence, row)| (sequence, row.position));
+        index.write(|transaction| {
+            set_state(transaction, self.id, |state| (state.oldest, state.tail) = (oldest, tail))
+        })?;
+        let mut now = write(&self.state);
+        (now.head.oldest, now.head.tail) = (oldest, tail);
+        Ok(())
+    }
+
+    /// Gives a version a name: it is kept as long as it has one.
+    pub fn set_name(&self, name: &str, version: u64) -> Result<()> {
+        let _cleaning = lock(&self.cleaning);
+        self.there()?;
+        self.listed_up_to(version)?.filter(|(found, _)| *found == version).ok_or(Error::NoVersion)?;
+        self.shared.checkpoint()?;
+        let index = self.shared.index().ok_or(Error::NoVersion)?;
+        index.write(|transaction| {
+            transaction.open_table(NAMES)?.insert((self.id, name), version)?;
+            Ok(())
+        })
+    }
+
+    /// Takes a name away. `false`: there was none.
+    pub fn remove_name(&self, name: &str) -> Result<bool> {
+        let _cleaning = lock(&self.cleaning);
+        let Some(index) = self.shared.index() else { return Ok(false) };
+        index.write(|transaction| Ok(transaction.open_table(NAMES)?.remove((self.id, name))?.is_some()))
+    }
+}
+
+/// A step in a transaction, on one object.
+pub(super) struct Work<'t> {
+    id: u64,
+    versions: Table<'t, (u64, u64), VersionRow>,
+    pieces: Table<'t, PieceKey, u64>,
+    trims: Table<'t, (u64, u64), u64>,
+    /// Blocks that pieces are not in any more, by the commit that they are in.
+    dead: BTreeMap<u64, u64>,
+    unlisted: u64,
+    /// Levels of new pieces, a bit each.
+    levels: u64,
+}
+
+impl<'t> Work<'t> {
+    fn new(id: u64, transaction: &'t WriteTransaction) -> TreeResult<Self> {
+        Ok(Self {
+            id,
+            versions: transaction.open_table(VERSIONS)?,
+            pieces: transaction.open_table(PIECES)?,
+            trims: transaction.open_table(TRIMS)?,
+            dead: BTreeMap::new(),
+            unlisted: 0,
+            levels: 0,
+        })
+    }
+
+    /// Has some versions not be read any more. Where to go on.
+    fn unlist(&mut self, kept: &Kept, from: u64) -> TreeResult<Option<u64>> {
+        let mut rows = Vec::new();
+        for entry in self.versions.range((self.id, from)..(self.id, kept.from))?.take(STEP) {
+            let (key, row) = entry?;
+            rows.push((key.value().1, Row::of_row(row.value())));
+        }
+        let next = rows.last().filter(|_| rows.len() == STEP).map(|(sequence, _)| sequence + 1);
+        for (sequence, row) in rows.into_iter().filter(|(sequence, row)| row.is_listed && !kept.has(*sequence)) {
+            self.unlisted += 1;
+            self.set(sequence, Row { is_listed: false, ..row })?;
+        }
+        Ok(next)
+    }
+
+    /// Writes what is known of a commit; nothing, when nothing is left of it.
+    fn set(&mut self, sequence: u64, row: Row) -> TreeResult<()> {
+        let key = (self.id, sequence);
+        if row.is_listed || row.live > 0 {
+            self.versions.insert(key, row.row())?;
+            return Ok(());
+        }
+        if row.blocks > 0 {
+            // Its own block; its data went one by one.
+            self.trims.insert((self.id, row.position), 1)?;
+        }
+        self.versions.remove(key)?;
+        Ok(())
+    }
+
+    /// Takes away what no version needs of some leaves. Where to go on.
+    fn sweep(&mut self, kept: &Kept, from: u64) -> TreeResult<Option<u64>> {
+        let (mut looked_at, mut leaf) = (0, from);
+        loop {
+            let first = self.pieces.range((self.id, leaf, 0, 0, 0)..(self.id + 1, 0, 0, 0, 0))?.next().transpose()?;
+            let Some(found) = first.map(|(key, _)| key_of(key.value()).leaf) else { return Ok(None) };
+            let mut pieces = Vec::new();
+            for entry in self.pieces.range((self.id, found, 0, 0, 0)..(self.id, found + 1, 0, 0, 0))? {
+                let (key, position) = entry?;
+                pieces.push((key_of(key.value()), position.value()));
+            }
+            looked_at += pieces.len();
+            self.sweep_leaf(kept, pieces)?;
+            leaf = found + 1;
+            if looked_at >= STEP {
+                return Ok(Some(leaf));
+            }
+        }
+    }
+
+    fn sweep_leaf(&mut self, kept: &Kept, mut pieces: Vec<(Key, u64)>) -> TreeResult<()> {
+        pieces.sort_unstable_by_key(|(key, _)| key.version());
+        let mut last: Vec<Option<usize>> = vec![None; usize::try_from(LEAF_BLOCKS).unwrap_or(0)];
+        // Blocks of each piece that nobody needs, in ranges.
+        let mut dead: BTreeMap<usize, Vec<Range<u64>>> = BTreeMap::new();
+        for (number, (key, _)) in pieces.iter().enumerate() {
+            for block in key.blocks() {
+                let Some(place) = usize::try_from(block % LEAF_BLOCKS).ok().and_then(|at| last.get_mut(at)) else {
+                    continue;
+                };
+                let before = place.replace(number);
+                let Some((old, _)) = before.and_then(|before| pieces.get(before)) else { continue };
+                if kept.any(old.version()..key.version()) {
+                    continue;
+                }
+                let ranges = dead.entry(before.unwrap_or(0)).or_default();
+                match ranges.last_mut().filter(|range| range.end == block) {
+                    Some(range) => range.end += 1,
+                    None => ranges.push(block..block + 1),
+                }
+            }
+        }
+        for (number, mut ranges) in dead {
+            ranges.sort_unstable_by_key(|range| range.start);
+            if let Some((key, position)) = pieces.get(number) {
+                self.take_away(*key, *position, &ranges)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes ranges of blocks out of a piece.
+    fn take_away(&mut self, key: Key, position: u64, ranges: &[Range<u64>]) -> TreeResult<()> {
+        self.pieces.remove(piece_key(self.id, key))?;
+        let blocks = key.blocks();
+        let at = |block: u64| if position == HOLE { HOLE } else { position + (block - blocks.start) };
+        let mut next = blocks.start;
+        let end = blocks.end..blocks.end;
+        for range in ranges.iter().chain([&end]) {
+            for rest in cut(next..range.start, key.version()) {
+                self.levels |= 1 << rest.level;
+                self.pieces.insert(piece_key(self.id, rest), at(rest.blocks().start))?;
+            }
+            next = range.end;
+        }
+        if position != HOLE {
+            for range in ranges {
+                self.free(key.version(), at(range.start), range.end - range.start)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks of a commit's data are needed by nobody.
+    fn free(&mut self, version: u64, position: u64, blocks: u64) -> TreeResult<()> {
+        self.trims.insert((self.id, position), blocks)?;
+        let commit = self.commit_of(version, position)?;
+        *self.dead.entry(commit).or_default() += blocks;
+        Ok(())
+    }
+
+    /// The commit that a position is in: the one that wrote the version, or one that data were moved to, the last that
+    /// begins before.
+    fn commit_of(&self, version: u64, position: u64) -> TreeResult<u64> {
+        let row = self.versions.get((self.id, version))?.map(|row| Row::of_row(row.value()));
+        if row.is_some_and(|row| (row.position..row.position + row.blocks).contains(&position)) {
+            return Ok(version);
+        }
+        let (mut low, mut high) = (version, u64::MAX);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            let next = self.versions.range((self.id, middle)..=(self.id, high))?.next().transpose()?;
+            match next.map(|(key, row)| (key.value().1, Row::of_row(row.value()))) {
+                // Where nothing is in the ring any more, the position is one of before.
+                Some((sequence, row)) if row.blocks == 0 || row.position <= position => low = sequence,
+                _ => high = middle - 1,
+            }
+        }
+        Ok(low)
+    }
+
+    /// A commit has nothing in the ring any more; its data are elsewhere.
+    pub(super) fn leave_ring(&mut self, sequence: u64, row: Row) -> TreeResult<()> {
+        self.trims.insert((self.id, row.position), row.blocks)?;
+        self.set(sequence, Row { blocks: 0, live: 0, ..row })
+    }
+
+    /// Takes over how many blocks are left of each commit. How many versions cannot be read any more, and the levels of
+    /// new pieces.
+    fn finish(mut self) -> TreeResult<(u64, u64)> {
+        for (sequence, blocks) in std::mem::take(&mut self.dead) {
+            let row = self.versions.get((self.id, sequence))?.map(|row| Row::of_row(row.value()));
+            if let Some(row) = row {
+                self.set(sequence, Row { live: row.live.saturating_sub(blocks), ..row })?;
+            }
+        }
+        Ok((self.unlisted, self.levels))
+    }
+}
