@@ -26,7 +26,8 @@ use index::{Index, Row};
 use object::Inner;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Entries that the index does not have: with more, a checkpoint is made.
@@ -201,6 +202,8 @@ pub(crate) struct Shared {
     leaves: AtomicUsize,
     /// Held by whoever makes a checkpoint.
     turn: Mutex<()>,
+    /// The thread that makes one.
+    background: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Versions {
@@ -208,16 +211,16 @@ impl Versions {
         let mut opening = [0; 8];
         getrandom::fill(&mut opening).map_err(|error| Error::Setting(format!("no random bytes: {error}")))?;
         let index = Index::open(layer)?.map_or_else(OnceLock::new, OnceLock::from);
-        let (open, turn) = (Mutex::default(), Mutex::default());
         Ok(Self(Arc::new(Shared {
             layer: Arc::clone(layer),
             index,
             opening: u64::from_le_bytes(opening),
-            open,
+            open: Mutex::default(),
             removed: Mutex::default(),
             recent: AtomicUsize::new(0),
             leaves: AtomicUsize::new(0),
-            turn,
+            turn: Mutex::default(),
+            background: Mutex::default(),
         })))
     }
 
@@ -284,6 +287,17 @@ impl Versions {
     }
 }
 
+impl Drop for Versions {
+    /// The device is in use as long as the thread is.
+    fn drop(&mut self) {
+        let background = lock(&self.0.background).take();
+        if let Some(thread) = background {
+            // What it has not done, the next opening does.
+            let _ = thread.join();
+        }
+    }
+}
+
 impl Shared {
     fn index(&self) -> Option<&Index> {
         self.index.get()
@@ -302,17 +316,27 @@ impl Shared {
         self.leaves.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// A checkpoint, if much is new, and nobody makes one; with twice as much, after that.
-    fn checkpoint_if_much(&self) -> Result<()> {
-        let recent = || self.recent.load(Ordering::Relaxed);
-        if recent() < RECENT_MAX {
+    /// A checkpoint, if much is new, by a thread of its own; with twice as much, one that the caller waits for.
+    fn checkpoint_if_much(self: &Arc<Self>) -> Result<()> {
+        let recent = self.recent.load(Ordering::Relaxed);
+        if recent < RECENT_MAX {
             return Ok(());
         }
-        match self.turn.try_lock() {
-            Ok(_turn) => self.checkpoint_now(),
-            Err(TryLockError::WouldBlock) if recent() < 2 * RECENT_MAX => Ok(()),
-            Err(_) => self.checkpoint(),
+        if recent >= 2 * RECENT_MAX {
+            return self.checkpoint();
         }
+        let Ok(mut background) = self.background.try_lock() else { return Ok(()) };
+        if background.as_ref().is_none_or(JoinHandle::is_finished) {
+            let shared = Arc::clone(self);
+            let work = move || {
+                // One that fails changes nothing: it is made again, in the end by somebody who is told.
+                let _ = shared.checkpoint();
+            };
+            let thread = std::thread::Builder::new().name("weft-index".to_owned()).spawn(work);
+            // Without a thread it is as if it were not finished.
+            *background = thread.ok();
+        }
+        Ok(())
     }
 
     fn checkpoint(&self) -> Result<()> {

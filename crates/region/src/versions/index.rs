@@ -226,7 +226,8 @@ impl Index {
     /// The newest one up to a time, likewise: times ascend as sequences do.
     pub fn listed_at(&self, id: u64, time: u64) -> Result<Option<(u64, Row)>> {
         self.with_versions(|table| {
-            let (mut low, mut high) = (0, u64::MAX);
+            let last = table.range((id, 0)..=(id, u64::MAX))?.next_back().transpose()?;
+            let (mut low, mut high) = (0, last.map_or(0, |(key, _)| key.value().1));
             while low < high {
                 let middle = low + (high - low).div_ceil(2);
                 let next = table.range((id, middle)..=(id, high))?.next().transpose()?;

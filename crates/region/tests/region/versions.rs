@@ -366,3 +366,32 @@ fn versions_are_kept_by_their_age() {
         }
     }
 }
+
+/// What is new is brought to the index in the background, and by whoever writes when that is too slow.
+#[test]
+fn much_that_is_new_does_not_stay_in_memory() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = format(&device, 36);
+    let object = store.create_versioned().unwrap();
+    let end = 40 << 30;
+    object.truncate(end).unwrap();
+    let writes = device.counts().0;
+    for number in 0..20u8 {
+        // Ten thousand pieces each.
+        object.punch(0..end).unwrap();
+        object.write_durable(u64::from(number) << 30, &[number + 1; 100]).unwrap();
+    }
+    assert!(device.counts().0 - writes > 200, "the index has not been written");
+    let id = object.id();
+    drop((object, store));
+    let store = Store::open(device).unwrap();
+    let object = store.versioned(id).unwrap();
+    let mut found = [0; 1];
+    object.read(19 << 30, &mut found).unwrap();
+    assert_eq!(found, [20]);
+    object.read(18 << 30, &mut found).unwrap();
+    assert_eq!(found, [0]);
+    // The 12th write, before the punch that followed.
+    assert_eq!(object.at(25).unwrap().read(11 << 30, &mut found).unwrap(), 1);
+    assert_eq!(found, [12]);
+}
