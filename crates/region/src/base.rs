@@ -44,18 +44,18 @@ pub(crate) struct Base {
 impl Base {
     /// An empty map.
     pub fn create(device: Arc<dyn Device>, geometry: &Geometry) -> Result<Self> {
-        let base = Self::of(Area::create(device, place_of(geometry), false)?)?;
+        let base = Self::of(Area::create(device, place_of(geometry), false)?, false)?;
         base.checkpoint(&Overlay::default(), &[], Applied::default())?;
         Ok(base)
     }
 
     /// The map as it was left.
-    pub fn open(device: Arc<dyn Device>, geometry: &Geometry) -> Result<Self> {
-        Self::of(Area::open(device, place_of(geometry), false)?)
+    pub fn open(device: Arc<dyn Device>, geometry: &Geometry, verified: bool) -> Result<Self> {
+        Self::of(Area::open(device, place_of(geometry), false)?, verified)
     }
 
-    fn of(area: Arc<Area>) -> Result<Self> {
-        Ok(Self { tree: open_tree(&area, CACHE_BYTES)?, area })
+    fn of(area: Arc<Area>, verified: bool) -> Result<Self> {
+        Ok(Self { tree: open_tree(&area, CACHE_BYTES, verified)?, area })
     }
 
     /// Where the log goes on.

@@ -12,7 +12,7 @@ const CHECKED: usize = 512;
 /// Where that stands.
 const CHECKSUM_AT: usize = 12;
 /// Where its copies are, blocks.
-const COPIES: [u64; 2] = [0, 1];
+pub(crate) const COPIES: [u64; 2] = [0, 1];
 /// Before this block nothing but super blocks.
 const LOG_START: u64 = 16;
 /// No more than can be replayed in a fraction of a second.
@@ -154,17 +154,30 @@ impl Geometry {
         Ok(())
     }
 
+    /// One of the copies.
+    pub fn read_copy(device: &dyn Device, copy: u64) -> Result<Self> {
+        let mut block = vec![0; BLOCK_BYTES];
+        device.read_at(copy * BLOCK, &mut block).map_err(at("read a super block"))?;
+        Self::decode(&block)
+    }
+
+    /// For people.
+    pub fn describe(&self) -> String {
+        let identity: String = self.identity.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (log_end, map_end) = (self.log_start + self.log_blocks, self.map_start + self.map_blocks);
+        format!(
+            "store {identity}, generation {}, {} blocks: log from {} to {log_end}, map from {} to {map_end}, data from {}; \
+             regions of 2^{} bytes",
+            self.generation, self.blocks, self.log_start, self.map_start, self.data_start, self.region_shift
+        )
+    }
+
     /// The copy that counts.
     pub fn read(device: &dyn Device) -> Result<Self> {
         if device.bytes() < BLOCKS_MIN * BLOCK {
             return Err(Error::NoStore(format!("{} bytes are too few for one", device.bytes())));
         }
-        let read = |copy: u64| {
-            let mut block = vec![0; BLOCK_BYTES];
-            device.read_at(copy * BLOCK, &mut block).map_err(at("read a super block"))?;
-            Self::decode(&block)
-        };
-        let [first, second] = COPIES.map(read);
+        let [first, second] = COPIES.map(|copy| Self::read_copy(device, copy));
         let geometry = match (first, second) {
             (Ok(first), Ok(second)) => Ok(if second.generation > first.generation { second } else { first }),
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),

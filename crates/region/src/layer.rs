@@ -144,8 +144,13 @@ impl Layer {
 
     /// Opens the store on a device: it is as the last sync left it, or later.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
+        Self::open_as(device, false)
+    }
+
+    /// `verified`: after all pages of the map were compared with their checksums.
+    pub(crate) fn open_as(device: Arc<dyn Device>, verified: bool) -> Result<Self> {
         let geometry = Geometry::read(&*device)?;
-        let base = Base::open(Arc::clone(&device), &geometry)?;
+        let base = Base::open(Arc::clone(&device), &geometry, verified)?;
         Self::with(device, geometry, base)
     }
 

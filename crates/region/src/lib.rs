@@ -21,6 +21,7 @@
 mod base;
 mod buffer;
 pub mod device;
+mod dump;
 mod error;
 mod geometry;
 mod ids;
@@ -29,17 +30,22 @@ mod log;
 mod object;
 mod overlay;
 mod record;
+mod scrub;
 mod sealed;
+mod shadow;
 mod space;
 mod store;
 mod tree;
 mod versions;
 
 pub use device::{Device, FileDevice};
+pub use dump::{DumpOptions, dump};
 pub use error::{Error, Result};
 pub use geometry::Format;
 pub use layer::{Findings, Layer, Usage};
 pub use object::{Object, ObjectStat};
+pub use scrub::Scrubbed;
+pub use shadow::Shadow;
 pub use store::{Kind, Store};
 pub use versions::{Cleaned, Keep, Version, VersionStat, Versioned};
 

@@ -227,6 +227,13 @@ pub(crate) fn is_whole(layer: &Layer, id: u64) -> Result<bool> {
     Ok(!block.starts_with(MAGIC) || decode(&block, id).is_some() || crate::versions::is_super_block(&block, id))
 }
 
+/// What a block says if it is the super block of an object that keeps its size.
+pub(crate) fn describe(block: &[u8]) -> Option<String> {
+    let id = u64_at(block, 16)?;
+    let stat = decode(block, id)?;
+    Some(format!("object {id}, {} bytes", stat.size))
+}
+
 fn decode(block: &[u8], id: u64) -> Option<ObjectStat> {
     let bytes = block.first_chunk::<BYTES>()?;
     let is_ours = bytes.starts_with(MAGIC) && u32_at(bytes, 12)? == DIRECT && u64_at(bytes, 16)? == id;

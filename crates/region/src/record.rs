@@ -79,6 +79,13 @@ impl Record {
         (is_ours && length as usize >= HEADER_BYTES && blocks <= RECORD_BLOCKS_MAX).then_some(blocks)
     }
 
+    /// The sequence and the blocks of a record of any store that seems to begin with this block.
+    pub fn begins(first: &[u8]) -> Option<(u64, u64)> {
+        let length = u64::from(u32_at(first, LENGTH_AT)?);
+        let fits = first.starts_with(MAGIC) && (HEADER_BYTES as u64..=RECORD_BLOCKS_MAX * BLOCK).contains(&length);
+        fits.then_some((u64_at(first, 16)?, length.div_ceil(BLOCK)))
+    }
+
     /// The record in these blocks, as [`Record::blocks_of`] counted them, and its checksum. `None`: it is not whole. An
     /// error: it is, and makes no sense.
     pub fn decode(blocks: &[u8], sequence: u64) -> Result<Option<(Self, u32)>> {

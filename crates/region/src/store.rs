@@ -39,12 +39,16 @@ struct Open {
 impl Store {
     /// Makes an empty store on a device.
     pub fn format(device: Arc<dyn Device>, format: Format) -> Result<Self> {
-        Self::of(Layer::format(device, format)?, RANGE)
+        Self::of(Layer::format(device, format)?, RANGE, false)
     }
 
     /// Opens the store on a device, as the last sync left it, or later.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
-        Self::of(Layer::open(device)?, RANGE)
+        Self::open_as(device, false)
+    }
+
+    pub(crate) fn open_as(device: Arc<dyn Device>, verified: bool) -> Result<Self> {
+        Self::of(Layer::open_as(device, verified)?, RANGE, verified)
     }
 
     /// The same, with ranges of so many identifiers: the store's own record is written once for each.
@@ -52,13 +56,13 @@ impl Store {
         if range == 0 {
             return Err(Error::Setting("a range of no identifiers".to_owned()));
         }
-        Self::of(Layer::open(device)?, range)
+        Self::of(Layer::open(device)?, range, false)
     }
 
-    fn of(layer: Layer, range: u64) -> Result<Self> {
+    fn of(layer: Layer, range: u64, verified: bool) -> Result<Self> {
         let ids = Ids::open(&layer, range)?;
         let layer = Arc::new(layer);
-        let versions = Versions::open(&layer)?;
+        let versions = Versions::open(&layer, verified)?;
         Ok(Self { layer, ids, versions, open: Default::default() })
     }
 
@@ -172,6 +176,18 @@ impl Store {
     /// Space on the device.
     pub fn usage(&self) -> Usage {
         self.layer.usage()
+    }
+
+    /// The objects that keep versions.
+    pub(crate) fn versions(&self) -> &Versions {
+        &self.versions
+    }
+
+    /// The object that a virtual block is of, and where in its region.
+    pub(crate) fn where_is(&self, block: u64) -> (u64, u64) {
+        let address = block * crate::BLOCK;
+        let object = address >> self.layer.region_shift();
+        (object, address - (object << self.layer.region_shift()))
     }
 
     /// The address space below.

@@ -12,10 +12,15 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-/// The tree in an area, with so many bytes of its pages in memory.
-pub(crate) fn open_tree(area: &Arc<Area>, cache_bytes: usize) -> Result<Database> {
+/// The tree in an area, with so many bytes of its pages in memory. `verified`: after all of them were compared with
+/// their checksums.
+pub(crate) fn open_tree(area: &Arc<Area>, cache_bytes: usize, verified: bool) -> Result<Database> {
     let backend = Backend(Arc::clone(area));
-    guarded(|| Ok(Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?))
+    let mut tree = guarded(|| Ok(Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?))?;
+    if verified && !guarded(|| Ok(tree.check_integrity()?))? {
+        return Err(Error::Damaged("a tree: checksums of its pages".to_owned()));
+    }
+    Ok(tree)
 }
 
 /// Changes a tree, all or nothing. Safe on the device when this returns.

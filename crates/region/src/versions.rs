@@ -16,6 +16,7 @@ mod index;
 mod object;
 mod pieces;
 mod read;
+mod scrub;
 mod write;
 
 use crate::error::{Error, Result};
@@ -171,6 +172,12 @@ pub(crate) fn is_super_block(block: &[u8], id: u64) -> bool {
     commit::Super::decode(block, id).is_some()
 }
 
+/// What a block says if it is of an object that keeps versions.
+pub(crate) fn describe(block: &[u8]) -> Option<String> {
+    let found = commit::Super::decode_any(block).map(|found| format!("object {}, which keeps versions", found.id));
+    found.or_else(|| commit::Commit::decode(block).map(|(commit, _)| commit.describe()))
+}
+
 fn stat_of(version: u64, row: &Row) -> VersionStat {
     VersionStat { version, size: row.size, time: time_of(row.time) }
 }
@@ -207,10 +214,11 @@ pub(crate) struct Shared {
 }
 
 impl Versions {
-    pub fn open(layer: &Arc<Layer>) -> Result<Self> {
+    /// `verified`: after all pages of the index were compared with their checksums.
+    pub fn open(layer: &Arc<Layer>, verified: bool) -> Result<Self> {
         let mut opening = [0; 8];
         getrandom::fill(&mut opening).map_err(|error| Error::Setting(format!("no random bytes: {error}")))?;
-        let index = Index::open(layer)?.map_or_else(OnceLock::new, OnceLock::from);
+        let index = Index::open(layer, verified)?.map_or_else(OnceLock::new, OnceLock::from);
         Ok(Self(Arc::new(Shared {
             layer: Arc::clone(layer),
             index,
@@ -259,11 +267,16 @@ impl Versions {
         lock(&self.0.removed).push(id);
     }
 
+    /// All objects that the index has.
+    pub fn ids(&self) -> Result<Vec<u64>> {
+        self.0.index().map_or(Ok(Vec::new()), Index::ids)
+    }
+
     /// Cleans all objects.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
         self.0.checkpoint()?;
         let mut sum = Cleaned::default();
-        for id in self.0.index().map_or(Ok(Vec::new()), Index::ids)? {
+        for id in self.ids()? {
             // A crash between may have left what the index says of one that was removed.
             if Inner::super_block(&self.0, id)?.is_none() {
                 lock(&self.0.removed).push(id);

@@ -2,7 +2,7 @@
 
 use super::{Layer, read};
 use crate::BLOCK;
-use crate::error::Result;
+use crate::error::{Result, at};
 use crate::overlay::Piece;
 use crate::space::Space;
 
@@ -30,7 +30,18 @@ pub struct Findings {
 impl Findings {
     /// Whether all is in order.
     pub fn is_clean(&self) -> bool {
-        self.lost_blocks == 0 && self.shared_blocks == 0 && self.outside_blocks == 0 && self.damaged_objects == 0
+        self.told().is_empty()
+    }
+
+    /// What is not in order, as sentences.
+    pub fn told(&self) -> Vec<String> {
+        let all = [
+            (self.lost_blocks, "blocks are in use and mapped nowhere"),
+            (self.shared_blocks, "blocks are mapped more than once"),
+            (self.outside_blocks, "blocks are mapped outside the device"),
+            (self.damaged_objects, "objects have a damaged super block"),
+        ];
+        all.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect()
     }
 }
 
@@ -41,28 +52,40 @@ impl Layer {
         let mut findings = Findings::default();
         let mut seen = Space::new(self.geometry.data_blocks());
         let blocks_of_region = (1u64 << self.geometry.region_shift) / BLOCK;
-        let mut from = 0;
-        while from < u64::MAX {
-            let end = self.base.end_of_some(from, SOME)?;
-            let pieces = self.mapped(&read(&self.state), from..end)?;
-            for piece in pieces {
-                Self::count(&mut findings, &mut seen, piece);
-                let first = piece.first.next_multiple_of(blocks_of_region);
-                for region in (first..piece.end()).step_by(usize::try_from(blocks_of_region).unwrap_or(usize::MAX)) {
-                    let region = region / blocks_of_region;
-                    // The upper half of the addresses is the store's own.
-                    if region > 0 && region < 1 << (63 - self.geometry.region_shift) {
-                        findings.objects += 1;
-                        findings.damaged_objects += u64::from(!of_region(self, region)?);
-                    }
+        self.each_piece(|piece| {
+            Self::count(&mut findings, &mut seen, piece);
+            let first = piece.first.next_multiple_of(blocks_of_region);
+            for region in (first..piece.end()).step_by(usize::try_from(blocks_of_region).unwrap_or(usize::MAX)) {
+                let region = region / blocks_of_region;
+                // The upper half of the addresses is the store's own.
+                if region > 0 && region < 1 << (63 - self.geometry.region_shift) {
+                    findings.objects += 1;
+                    findings.damaged_objects += u64::from(!of_region(self, region)?);
                 }
             }
-            from = end;
-        }
+            Ok(())
+        })?;
         let in_use = self.geometry.data_blocks() - read(&self.state).space.free();
         let mapped = self.geometry.data_blocks() - seen.free();
         findings.lost_blocks = in_use.saturating_sub(mapped);
         Ok(findings)
+    }
+
+    /// Tells of all that is mapped, in order.
+    pub(crate) fn each_piece(&self, mut tell: impl FnMut(Piece) -> Result<()>) -> Result<()> {
+        let mut from = 0;
+        while from < u64::MAX {
+            let end = self.base.end_of_some(from, SOME)?;
+            let pieces = self.mapped(&read(&self.state), from..end)?;
+            pieces.into_iter().try_for_each(&mut tell)?;
+            from = end;
+        }
+        Ok(())
+    }
+
+    /// Reads a mapped piece.
+    pub(crate) fn read_piece(&self, piece: Piece, into: &mut [u8]) -> Result<()> {
+        self.device.read_at(self.place(piece), into).map_err(at("read the device"))
     }
 
     fn count(findings: &mut Findings, seen: &mut Space, piece: Piece) {

@@ -34,9 +34,14 @@ impl Super {
 
     /// `None`: these are not the super block of this object, or it keeps no versions.
     pub fn decode(block: &[u8], id: u64) -> Option<Self> {
+        Self::decode_any(block).filter(|found| found.id == id)
+    }
+
+    /// The same, of any object.
+    pub fn decode_any(block: &[u8]) -> Option<Self> {
         let bytes = block.first_chunk::<SUPER_BYTES>()?;
         let found = Self { id: u64_at(bytes, 16)?, nonce: u64_at(bytes, 24)?, made: u64_at(bytes, 32)? };
-        let is_ours = bytes.starts_with(SUPER_MAGIC) && u32_at(bytes, 12)? == MODE_VERSIONS && found.id == id;
+        let is_ours = bytes.starts_with(SUPER_MAGIC) && u32_at(bytes, 12)? == MODE_VERSIONS;
         (is_ours && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(found)
     }
 }
@@ -104,6 +109,19 @@ impl Commit {
         used.copy_from_slice(bytes.get(..used.len()).unwrap_or_default());
         rest.fill(0);
         checksum
+    }
+
+    /// For people.
+    pub fn describe(&self) -> String {
+        let what = match self.kind {
+            Kind::Written => "version",
+            Kind::Moved => "data moved by commit",
+        };
+        let (data, entries) = (self.blocks - 1, self.entries.len());
+        format!(
+            "{what} {} of an object with nonce {:016x}: {data} blocks in {entries} pieces, size {}",
+            self.sequence, self.nonce, self.size
+        )
     }
 
     /// The commit in a block, and its checksum. `None`: there is no whole one, or it contradicts itself.

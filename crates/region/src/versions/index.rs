@@ -122,7 +122,7 @@ pub(super) struct Index {
 
 impl Index {
     /// The index of a store. `None`: it has none.
-    pub fn open(layer: &Arc<Layer>) -> Result<Option<Self>> {
+    pub fn open(layer: &Arc<Layer>, verified: bool) -> Result<Option<Self>> {
         if !layer.is_mapped(INDEX_START)? {
             return Ok(None);
         }
@@ -133,7 +133,7 @@ impl Index {
         }
         let (window, place) = window(layer);
         let area = Area::open(window, place, true)?;
-        Ok(Some(Self { tree: open_tree(&area, CACHE_BYTES)? }))
+        Ok(Some(Self { tree: open_tree(&area, CACHE_BYTES, verified)? }))
     }
 
     /// Makes an empty one. Its first block is written when all others are safe.
@@ -141,7 +141,7 @@ impl Index {
         layer.trim(INDEX_START..INDEX_START + INDEX_BYTES)?;
         let (window, place) = window(layer);
         let area = Area::create(window, place, true)?;
-        let tree = open_tree(&area, CACHE_BYTES)?;
+        let tree = open_tree(&area, CACHE_BYTES, false)?;
         write_tree(&tree, |transaction| {
             transaction.open_table(OBJECTS)?;
             transaction.open_table(VERSIONS)?;

@@ -4,5 +4,6 @@
 
 mod layer;
 mod recorder;
+mod scrub;
 mod store;
 mod versions;

@@ -1,6 +1,6 @@
 //! A device in memory that remembers what it was asked, and what a power failure would have left of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 use weft_region::{BLOCK_BYTES, Device};
@@ -28,6 +28,8 @@ struct Inner {
     asked: Vec<Asked>,
     /// Fails the call when it reaches 0.
     fails_in: Option<u64>,
+    /// Blocks that cannot be read.
+    bad: HashSet<u64>,
 }
 
 impl Recorder {
@@ -37,7 +39,7 @@ impl Recorder {
 
     /// A device that has this on it.
     pub fn from(bytes: u64, image: Image) -> Arc<Self> {
-        let inner = Inner { before: image.clone(), now: image, asked: Vec::new(), fails_in: None };
+        let inner = Inner { before: image.clone(), now: image, asked: Vec::new(), fails_in: None, bad: HashSet::new() };
         Arc::new(Self { bytes, inner: Mutex::new(inner) })
     }
 
@@ -57,6 +59,11 @@ impl Recorder {
     /// The call after so many more fails, and all after it.
     pub fn fail_in(&self, calls: Option<u64>) {
         self.inner.lock().unwrap().fails_in = calls;
+    }
+
+    /// A block that cannot be read any more.
+    pub fn lose(&self, block: u64) {
+        self.inner.lock().unwrap().bad.insert(block);
     }
 
     /// What is on it now.
@@ -110,6 +117,9 @@ impl Device for Recorder {
         assert!(place.is_multiple_of(BLOCK_BYTES as u64) && into.len().is_multiple_of(BLOCK_BYTES));
         assert!(place + into.len() as u64 <= self.bytes);
         for (block, into) in (place / BLOCK_BYTES as u64..).zip(into.chunks_mut(BLOCK_BYTES)) {
+            if inner.bad.contains(&block) {
+                return Err(io::Error::other("a medium error"));
+            }
             match inner.now.get(&block) {
                 Some(found) => into.copy_from_slice(found),
                 None => into.fill(0),

@@ -1,0 +1,161 @@
+//! Tells what is on a device, part by part, and goes on past what is damaged.
+
+use crate::base::Base;
+use crate::buffer::AlignedBuffer;
+use crate::device::Device;
+use crate::error::{Error, Result, at};
+use crate::geometry::{COPIES, Geometry};
+use crate::layer::Layer;
+use crate::record::{Entry, Record};
+use crate::sealed::u64_at;
+use crate::shadow::Shadow;
+use crate::{BLOCK, BLOCK_BYTES, object, versions};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a dump tells of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DumpOptions {
+    /// The changes in each record of the log.
+    pub entries: bool,
+    /// All data blocks are looked at for objects and commits, whatever the map says: for when it is lost.
+    pub scan: bool,
+}
+
+/// Tells what is on a device in lines. Nothing is written. An error: the device cannot be read at all.
+pub fn dump(device: &Arc<dyn Device>, options: DumpOptions, tell: &mut dyn FnMut(String)) -> Result<()> {
+    let mut geometry = None;
+    for copy in COPIES {
+        match Geometry::read_copy(&**device, copy) {
+            Ok(found) => {
+                tell(format!("super block {copy}: {}", found.describe()));
+                geometry = geometry.or(Some(found));
+            }
+            Err(error @ Error::Device { .. }) => return Err(error),
+            Err(error) => tell(format!("super block {copy}: {error}")),
+        }
+    }
+    let geometry = match geometry {
+        Some(geometry) => geometry,
+        None => {
+            let assumed = Geometry::of(device.bytes(), [0; 16], 36)?;
+            tell(format!("as if it were a store of this size: {}", assumed.describe()));
+            assumed
+        }
+    };
+    dump_log(&**device, &geometry, options.entries, tell);
+    let shadow: Arc<dyn Device> = Shadow::new(Arc::clone(device));
+    if let Err(error) = dump_map(&shadow, &geometry, tell) {
+        tell(format!("map: {error}"));
+    }
+    if let Err(error) = dump_objects(shadow, tell) {
+        tell(format!("objects: {error}"));
+    }
+    if options.scan {
+        scan(&**device, &geometry, tell);
+    }
+    Ok(())
+}
+
+/// Whole records, wherever they are in the ring.
+fn dump_log(device: &dyn Device, geometry: &Geometry, entries: bool, tell: &mut dyn FnMut(String)) {
+    let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
+    for block in 0..geometry.log_blocks {
+        if let Err(error) = device.read_at((geometry.log_start + block) * BLOCK, &mut buffer) {
+            tell(format!("log, block {block}: {error}"));
+            continue;
+        }
+        let Some((sequence, blocks)) = Record::begins(&buffer) else { continue };
+        let mut whole = AlignedBuffer::new(usize::try_from(blocks).unwrap_or(1) * BLOCK_BYTES);
+        let places = (block..block + blocks).map(|block| geometry.log_start + block % geometry.log_blocks);
+        let read =
+            whole.chunks_mut(BLOCK_BYTES).zip(places).try_for_each(|(into, at)| device.read_at(at * BLOCK, into));
+        match read.map_err(at("read the log")).and_then(|()| Record::decode(&whole, sequence)) {
+            Ok(Some((record, checksum))) => {
+                let count = record.entries.len();
+                let chain = record.chain;
+                tell(format!(
+                    "log, block {block}: record {sequence} of {count} changes, checksum {checksum:08x}, behind {chain:08x}"
+                ));
+                record.entries.iter().filter(|_| entries).for_each(|entry| tell(format!("  {}", describe(entry))));
+            }
+            Ok(None) => tell(format!("log, block {block}: record {sequence} is not whole")),
+            Err(error) => tell(format!("log, block {block}: record {sequence}: {error}")),
+        }
+    }
+}
+
+fn describe(entry: &Entry) -> String {
+    match entry {
+        Entry::Map { first, block, count } => {
+            format!("virtual blocks {first:#x} and {count} in all are at block {block}")
+        }
+        Entry::Unmap { first, count } => format!("virtual blocks {first:#x} and {count} in all are nowhere"),
+    }
+}
+
+fn dump_map(device: &Arc<dyn Device>, geometry: &Geometry, tell: &mut dyn FnMut(String)) -> Result<()> {
+    let base = Base::open(Arc::clone(device), geometry, false)?;
+    let applied = base.applied()?;
+    tell(format!("map: it has the records before {}, at position {}", applied.sequence, applied.position));
+    Ok(())
+}
+
+/// Objects as the map and the log have them.
+fn dump_objects(device: Arc<dyn Device>, tell: &mut dyn FnMut(String)) -> Result<()> {
+    let layer = Layer::open(device)?;
+    let shift = layer.region_shift();
+    let mut regions: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let walked = layer.each_piece(|piece| {
+        let mut next = piece.first;
+        while next < piece.end() {
+            let region = (next * BLOCK) >> shift;
+            let end = piece.end().min(((region + 1) << shift) / BLOCK);
+            let (blocks, pieces) = regions.entry(region).or_default();
+            (*blocks, *pieces) = (*blocks + (end - next), *pieces + 1);
+            next = end;
+        }
+        Ok(())
+    });
+    for (region, (blocks, pieces)) in regions.iter().filter(|(region, _)| **region < 1 << (63 - shift)) {
+        let mut block = vec![0; BLOCK_BYTES];
+        let text = match layer.read(region << shift, &mut block) {
+            _ if *region == 0 => "identifiers".to_owned(),
+            Ok(()) => describe_block(&block).unwrap_or_else(|| "an object without super block".to_owned()),
+            Err(error) => error.to_string(),
+        };
+        tell(format!("region {region}: {text}; {blocks} blocks in {pieces} pieces"));
+    }
+    walked
+}
+
+fn describe_block(block: &[u8]) -> Option<String> {
+    object::describe(block).or_else(|| versions::describe(block))
+}
+
+/// Everything that looks like an object's super block, or a commit.
+fn scan(device: &dyn Device, geometry: &Geometry, tell: &mut dyn FnMut(String)) {
+    let mut buffer = AlignedBuffer::new(BLOCK_BYTES * 256);
+    let mut block = geometry.data_start;
+    while block < geometry.blocks {
+        let count = (geometry.blocks - block).min(256);
+        let bytes = usize::try_from(count).unwrap_or(0) * BLOCK_BYTES;
+        let some = buffer.get_mut(..bytes).unwrap_or_default();
+        // Of what cannot be read together, what can be read alone.
+        let read = device.read_at(block * BLOCK, some);
+        for (offset, one) in (0..count).zip(some.chunks_mut(BLOCK_BYTES)) {
+            if read.is_err()
+                && let Err(error) = device.read_at((block + offset) * BLOCK, one)
+            {
+                tell(format!("block {}: {error}", block + offset));
+                continue;
+            }
+            if let Some(text) = describe_block(one) {
+                tell(format!("block {}: {text}", block + offset));
+            } else if u64_at(one, 0).is_some_and(|magic| magic.to_le_bytes().starts_with(b"WEFT")) {
+                tell(format!("block {}: a super block or commit that is not whole", block + offset));
+            }
+        }
+        block += count;
+    }
+}

@@ -1,0 +1,59 @@
+//! Compares commits with their checksums.
+
+use super::Versions;
+use super::commit::Commit;
+use super::index::Row;
+use super::object::Inner;
+use crate::BLOCK_BYTES;
+use crate::buffer::AlignedBuffer;
+use crate::error::{Error, Result};
+use crate::scrub::Scrubbed;
+
+impl Versions {
+    /// All commits that are in a ring.
+    pub fn scrub(&self, scrubbed: &mut Scrubbed) -> Result<()> {
+        self.checkpoint()?;
+        for id in self.ids()? {
+            match self.object(id) {
+                Ok(object) => object.0.scrub(scrubbed)?,
+                Err(Error::NoObject) => {}
+                Err(Error::Damaged(text)) => scrubbed.tell(text),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn scrub(&self, scrubbed: &mut Scrubbed) -> Result<()> {
+        let _cleaning = crate::lock(&self.cleaning);
+        let Some(index) = self.shared.index() else { return Ok(()) };
+        let mut from = 0;
+        while let Some((sequence, row)) = index.first_in_ring(self.id, from)? {
+            match self.scrub_commit(sequence, &row) {
+                Ok(true) => scrubbed.commits += 1,
+                Ok(false) => scrubbed.commits_in_part += 1,
+                Err(Error::Damaged(text)) => scrubbed.tell(text),
+                // A block that cannot be read was told of before.
+                Err(Error::Device { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            from = sequence + 1;
+        }
+        Ok(())
+    }
+
+    /// `false`: not all of its data are there any more.
+    fn scrub_commit(&self, sequence: u64, row: &Row) -> Result<bool> {
+        let damaged = |what: &str| Error::Damaged(format!("object {}, version {sequence}: {what}", self.id));
+        let mut block = AlignedBuffer::new(BLOCK_BYTES);
+        self.read_positions(row.position, &mut block)?;
+        let found = Commit::decode(&block).filter(|(found, _)| found.sequence == sequence);
+        let (commit, _) = found.ok_or_else(|| damaged("its commit"))?;
+        if row.live < row.blocks - 1 {
+            return Ok(false);
+        }
+        if self.has_its_data(row.position, &commit)? { Ok(true) } else { Err(damaged("its data")) }
+    }
+}
