@@ -348,7 +348,15 @@ fn a_region_store_is_made_looked_at_and_not_overwritten() {
     let stat = ground.json(&["store", "stat", &place, "--json"]);
     assert_eq!((stat["region_bytes"].as_u64(), stat["free"].as_u64()), (Some(1 << 30), stat["total"].as_u64()));
     assert_eq!(ground.json(&["store", "check", &place, "--json"])["clean"], true);
+    let scrubbed = ground.json(&["store", "scrub", &place, "--json"]);
+    assert_eq!((scrubbed["clean"].as_bool(), scrubbed["damaged"].as_u64()), (Some(true), Some(0)));
+    assert!(ground.weft_fails(2, &["store", "versions", &place, "7"]).contains("no such object"));
+    assert!(ground.weft_fails(2, &["store", "name", &place, "7"]).contains("<VERSION>"));
+    assert_eq!(ground.json(&["store", "clean", &place, "--keep-younger", "7d", "--json"])["versions"], 0);
+    assert!(ground.weft_fails(2, &["store", "clean", &place, "--share", "2"]).contains("share of 2"));
+    assert!(ground.weft(&["store", "dump", &place]).contains("regions of 2^30 bytes"));
     fs::write(&place, vec![0; 64 << 20]).expect("it is overwritten");
+    assert!(ground.weft(&["store", "dump", &place, "--scan"]).contains("super block 1: there is no region store"));
     assert!(ground.weft_fails(2, &["store", "check", &place]).contains("weft store format"));
 }
 

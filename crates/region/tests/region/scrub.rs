@@ -34,9 +34,9 @@ fn scrub(device: Arc<Recorder>) -> weft_region::Result<Scrubbed> {
     Ok(scrubbed)
 }
 
-fn dumped(device: Arc<dyn Device>, options: DumpOptions) -> Vec<String> {
+fn dumped(device: Arc<Recorder>, options: DumpOptions) -> Vec<String> {
     let mut lines = Vec::new();
-    dump(&device, options, &mut |line| lines.push(line)).unwrap();
+    dump(&(device as Arc<dyn Device>), options, &mut |line| lines.push(line)).unwrap();
     lines
 }
 

@@ -1,12 +1,15 @@
 //! `weft store`: region stores on devices and in files, while no node has them.
 
+mod look;
+mod versions;
+
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output;
 use crate::quantity::{ByteSize, bytes_text};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weft_region::{Error, FileDevice, Format, Store};
+use weft_region::{Error, FileDevice, Format, Shadow, Store};
 
 const FORMAT_HELP: &str = "\
 A file that is not there is made, with --size bytes, all of which its file
@@ -50,6 +53,11 @@ enum What {
     Stat(Look),
     #[command(after_long_help = CHECK_HELP)]
     Check(Inspect),
+    Scrub(look::Scrub),
+    Dump(look::Dump),
+    Versions(versions::Versions),
+    Name(versions::Name),
+    Clean(versions::Clean),
 }
 
 /// Make an empty store on a device or in a file
@@ -94,6 +102,11 @@ pub fn run(args: &Args) -> Outcome {
         What::Format(args) => format(args),
         What::Stat(args) => stat(args),
         What::Check(args) => check(args),
+        What::Scrub(args) => look::scrub(args),
+        What::Dump(args) => look::dump_all(args),
+        What::Versions(args) => versions::list(args),
+        What::Name(args) => versions::name(args),
+        What::Clean(args) => versions::clean(args),
     }
 }
 
@@ -105,6 +118,7 @@ fn failed(place: &Path) -> impl Fn(Error) -> Failure {
             Error::NotEmpty(_) => failure.remedy("--overwrite, if nobody misses it"),
             Error::NoStore(_) => failure.remedy("`weft store format` makes one"),
             Error::InUse => failure.remedy("end the process that has it (`fuser` names it)"),
+            Error::Damaged(_) => failure.remedy("`weft store dump` says what is there still"),
             Error::TooSmall(..) => failure.remedy("a larger --size, or another device"),
             _ => failure,
         }
@@ -114,6 +128,12 @@ fn failed(place: &Path) -> impl Fn(Error) -> Failure {
 fn open(place: &Path) -> Outcome<Store> {
     let device = FileDevice::open(place).map_err(failed(place))?;
     Store::open(Arc::new(device)).map_err(failed(place))
+}
+
+/// Opens a store to look at, and changes nothing of it.
+fn open_shadow(place: &Path) -> Outcome<Store> {
+    let device = FileDevice::open(place).map_err(failed(place))?;
+    Store::open(Shadow::new(Arc::new(device))).map_err(failed(place))
 }
 
 #[derive(Serialize)]
@@ -173,7 +193,7 @@ fn format(args: &MakeNew) -> Outcome {
 }
 
 fn stat(args: &Look) -> Outcome {
-    let space = Space::of(&args.place, &open(&args.place)?);
+    let space = Space::of(&args.place, &open_shadow(&args.place)?);
     output::print_either(args.json, &space, || space.text())?;
     Ok(Ending::Done)
 }
@@ -192,7 +212,7 @@ struct Report {
 }
 
 fn check(args: &Inspect) -> Outcome {
-    let found = open(&args.place)?.check().map_err(failed(&args.place))?;
+    let found = open_shadow(&args.place)?.check().map_err(failed(&args.place))?;
     let report = Report {
         place: args.place.display().to_string(),
         clean: found.is_clean(),
@@ -204,11 +224,11 @@ fn check(args: &Inspect) -> Outcome {
         objects: found.objects,
         damaged_objects: found.damaged_objects,
     };
-    output::print_either(args.json, &report, || text(&report))?;
+    output::print_either(args.json, &report, || text(&report, &found.told()))?;
     Ok(if report.clean { Ending::Done } else { Ending::No })
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &Report, told: &[String]) -> String {
     let mut text = format!(
         "{}: {}; {} objects, {} blocks in {} pieces\n",
         report.place,
@@ -217,15 +237,6 @@ fn text(report: &Report) -> String {
         report.mapped_blocks,
         report.pieces
     );
-    for (count, what) in [
-        (report.lost_blocks, "blocks are in use and mapped nowhere"),
-        (report.shared_blocks, "blocks are mapped more than once"),
-        (report.outside_blocks, "blocks are mapped outside the device"),
-        (report.damaged_objects, "objects have a damaged super block"),
-    ] {
-        if count > 0 {
-            text.push_str(&format!("  {count} {what}\n"));
-        }
-    }
+    told.iter().for_each(|told| text.push_str(&format!("  {told}\n")));
     text
 }
