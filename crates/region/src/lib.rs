@@ -31,11 +31,12 @@ mod sealed;
 mod space;
 mod store;
 
+pub use buffer::AlignedBuffer;
 pub use device::{Device, FileDevice};
 pub use error::{Error, Result};
 pub use geometry::Format;
 pub use layer::{Findings, Layer, Usage};
-pub use object::{Object, ObjectStat};
+pub use object::{Object, ObjectStat, Owner};
 pub use store::{Kind, Store};
 
 /// Bytes of a block: the unit of mapping, and of I/O on the device.
