@@ -132,9 +132,9 @@ impl Ids {
         let synced = layer.sync();
         let mut again = lock(&self.again);
         if synced.is_ok() {
-            again.free.extend(removed)
+            again.free.extend(removed);
         } else {
-            again.removed.extend(removed)
+            again.removed.extend(removed);
         }
         synced
     }

@@ -255,6 +255,7 @@ fn keeps_no_size() -> Error {
 }
 
 /// What an object keeps about itself.
+#[derive(Clone, Copy)]
 struct SuperBlock {
     identity: Identity,
     owner: Owner,

@@ -280,7 +280,9 @@ fn appends_follow_each_other() {
     std::thread::scope(|scope| {
         for thread in 1..=4u8 {
             let object = &object;
-            scope.spawn(move || (0..50).for_each(|_| assert!(object.append(&[thread; 777]).unwrap() % 777 == 0)));
+            scope.spawn(move || {
+                (0..50).for_each(|_| assert!(object.append(&[thread; 777]).unwrap().is_multiple_of(777)));
+            });
         }
     });
     let mut found = vec![0; 4 * 50 * 777];
