@@ -144,10 +144,20 @@ impl Object {
 
     /// Writes bytes. Safe after [`Object::sync`].
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
-        let _there = self.0.there()?;
-        self.0.layer.write(self.address(offset, from.len())?, from)?;
-        self.note_written(offset, from.len());
-        Ok(())
+        let address = self.address(offset, from.len())?;
+        self.write_by(offset, from.len(), |layer| layer.write(address, from))
+    }
+
+    /// Does a write of so many bytes, and takes note of it.
+    fn write_by(&self, offset: u64, bytes: usize, write: impl FnOnce(&Layer) -> Result<()>) -> Result<()> {
+        let end = offset + bytes as u64;
+        let there = self.0.there()?;
+        let written = write(&self.0.layer);
+        if written.is_ok() {
+            self.note_written(end);
+        }
+        drop(there);
+        written.inspect_err(|_| self.0.forget_behind_end(end, self.data_start()))
     }
 
     /// Writes bytes behind the last one of an object that keeps its size; returns where. Of several that append none
@@ -167,16 +177,14 @@ impl Object {
             self.write(offset, from)?;
             return self.sync();
         }
-        let _there = self.0.there()?;
-        self.0.layer.write_durable(self.address(offset, from.len())?, from)?;
-        self.note_written(offset, from.len());
-        Ok(())
+        let address = self.address(offset, from.len())?;
+        self.write_by(offset, from.len(), |layer| layer.write_durable(address, from))
     }
 
-    fn note_written(&self, offset: u64, bytes: usize) {
+    fn note_written(&self, end: u64) {
         if let Some(stat) = &self.0.stat {
             let mut stat = lock(stat);
-            stat.0.size = stat.0.size.max(offset + bytes as u64);
+            stat.0.size = stat.0.size.max(end);
             stat.0.modified = SystemTime::now();
             stat.1 = false;
         }
@@ -236,6 +244,18 @@ impl Shared {
     /// Nobody reads or writes it any more.
     pub fn remove(&self) {
         *self.is_there.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    /// Bytes of a write that failed may stand behind the end: they are not to be seen when the object becomes longer.
+    fn forget_behind_end(&self, end: u64, data_start: u64) {
+        // Alone: what others have written there counts when they have taken note of it.
+        let there = self.is_there.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(stat) = self.stat.as_ref().filter(|_| *there) else { return };
+        let (size, data) = (lock(stat).0.size, self.first() + data_start);
+        if size < end {
+            // It needs no space. A device that fails here, too, has been told of already.
+            let _ = self.layer.trim(data + size..data + end);
+        }
     }
 
     /// Has the device know size and times.

@@ -117,6 +117,95 @@ pub(crate) fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::executor::{Moved, Pipe};
+    use crate::store::{Segment, WritePlan};
+    use std::os::unix::net::UnixStream;
+    use weft_transport::Socket;
+
+    const BYTES: usize = 3 * PIECE_BYTES + 777;
+
+    /// An object in memory that has room for so many bytes, and cannot read behind them.
+    struct Small(Mutex<Vec<u8>>, usize);
+
+    impl Small {
+        fn is_for(&self, offset: u64, bytes: &[u8]) -> weft_protocol::Result<std::ops::Range<usize>> {
+            let start = usize::try_from(offset).unwrap();
+            let range = start..start + bytes.len();
+            if range.end > self.1 { Err(Error::NoSpace) } else { Ok(range) }
+        }
+    }
+
+    impl BlockObject for Small {
+        fn read_at(&self, offset: u64, into: &mut [u8]) -> weft_protocol::Result<()> {
+            assert!(offset.is_multiple_of(4096) && into.len().is_multiple_of(4096), "whole blocks");
+            assert_eq!(into.as_ptr().align_offset(BLOCK_BYTES), 0, "which the device takes as they are");
+            into.copy_from_slice(&lock(&self.0)[self.is_for(offset, into)?]);
+            Ok(())
+        }
+
+        fn write_at(&self, offset: u64, from: &[u8]) -> weft_protocol::Result<()> {
+            assert_eq!(from.as_ptr().align_offset(BLOCK_BYTES), (4096 - offset as usize % 4096) % 4096);
+            lock(&self.0)[self.is_for(offset, from)?].copy_from_slice(from);
+            Ok(())
+        }
+
+        fn append(&self, _: &[u8]) -> weft_protocol::Result<()> {
+            Err(Error::NoSpace)
+        }
+    }
+
+    fn sockets() -> (Socket, Socket) {
+        let (client, server) = UnixStream::pair().unwrap();
+        (Socket::from_unix(client), Socket::from_unix(server))
+    }
+
+    fn contents() -> Vec<u8> {
+        (0..BYTES).map(|at| u8::try_from(at * 31 % 251).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_the_connection_in_order() {
+        let bytes = contents();
+        let count = u32::try_from(BYTES).unwrap();
+        for (room, offset, is_done) in [(5 << 20, Some(4097), true), (PIECE_BYTES, Some(5), false), (0, None, false)] {
+            let object = Small(Mutex::new(vec![0; 5 << 20]), room);
+            let (client, server) = sockets();
+            std::thread::scope(|scope| {
+                scope.spawn(|| client.send_all_with(&bytes, b"next").unwrap());
+                let plan = WritePlan::Blocks { object: &object, offset };
+                let moved = Pipe::new().receive(&server, plan, count).unwrap();
+                assert!(if is_done {
+                    matches!(moved, Moved::Done)
+                } else {
+                    matches!(moved, Moved::Failed(Error::NoSpace))
+                });
+                let mut next = [0; 4];
+                server.receive_exact(&mut next).unwrap();
+                assert_eq!(&next, b"next");
+            });
+            assert!(!is_done || lock(&object.0)[4097..4097 + BYTES] == bytes);
+        }
+    }
+
+    #[test]
+    fn of_a_read_that_fails_at_first_nothing_is_sent_and_later_it_is_an_error() {
+        let object = Small(Mutex::new([contents(), vec![0; 1 << 20]].concat()), BYTES + (1 << 20));
+        let read = |object: &Small, offset, bytes: usize| {
+            let (client, server) = sockets();
+            let segment = Segment::Blocks { object, offset, bytes: bytes as u64 };
+            std::thread::scope(|scope| {
+                let sent = scope.spawn(move || Pipe::new().send(&server, b"header", segment));
+                let mut found = vec![0; bytes + 6];
+                let received = client.receive_exact(&mut found);
+                (sent.join().unwrap(), received.is_ok().then(|| found.split_off(6)))
+            })
+        };
+        let (sent, found) = read(&object, 4097, BYTES - 4097);
+        assert!(matches!(sent, Ok(Moved::Done)) && found.unwrap() == contents()[4097..]);
+        let object = Small(object.0, PIECE_BYTES);
+        assert!(matches!(read(&object, 2 * PIECE_BYTES as u64, 10), (Ok(Moved::Failed(Error::NoSpace)), None)));
+        assert!(matches!(read(&object, 0, BYTES), (Err(_), None)), "what was promised cannot come");
+    }
 
     #[test]
     fn pieces_cover_all_bytes_and_end_at_blocks() {

@@ -274,6 +274,23 @@ fn threads_remove_and_make_objects_side_by_side() {
 }
 
 #[test]
+fn what_a_write_left_that_failed_is_never_seen() {
+    let store = format(&Recorder::new(DEVICE_BYTES));
+    let [full, object] = [(); 2].map(|()| store.create(Kind::Direct).unwrap());
+    object.write(0, &[7; 100]).unwrap();
+    object.sync().unwrap();
+    let piece = vec![1; 1 << 20];
+    let fills = (0..32).take_while(|number| full.write(number << 20, &piece).is_ok()).count();
+    assert!((10..32).contains(&fills));
+    assert!(matches!(object.write(100, &vec![9; 4 << 20]), Err(Error::NoSpace)));
+    assert_eq!(object.stat().unwrap().size, 100);
+    object.truncate(8 << 20).unwrap();
+    let mut found = vec![5; 8 << 20];
+    assert_eq!(object.read(0, &mut found).unwrap(), 8 << 20);
+    assert!(found[..100] == [7; 100] && found[100..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
 fn appends_follow_each_other() {
     let store = format(&Recorder::new(DEVICE_BYTES));
     let object = store.create(Kind::Direct).unwrap();
