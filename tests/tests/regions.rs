@@ -3,10 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::Access;
 use weft_client::protocol::{Error, InodeNumber, Name};
 use weft_client::{Client, OpenOptions, Way};
+use weft_region::{FileDevice, Kind, Store};
 use weft_tests::{FileSystem, Stored, Wanted, open, pattern, status};
 
 const BOTH: OpenOptions = OpenOptions::of(Access::ReadWrite);
@@ -111,6 +113,27 @@ fn a_file_is_as_long_as_a_region_and_holes_take_no_space() {
         file.close().unwrap();
     }
     assert!(fs.client(Way::Auto).space().unwrap().free > 20 << 20);
+}
+
+#[test]
+fn what_was_synced_is_on_the_device() {
+    let fs = one_node(Some(32 << 20));
+    let client = fs.client(Way::Auto);
+    let file = open(&client, "file", OpenOptions::WRITE);
+    let bytes = pattern(3 * MIB + 5, 1);
+    file.write_at(&bytes, 0).unwrap();
+    file.sync().unwrap();
+    // As the device is now.
+    let copy = fs.instance.directory.join("copy");
+    std::fs::copy(fs.instance.directory.join("regions0"), &copy).unwrap();
+    let store = Store::open(Arc::new(FileDevice::open(&copy).unwrap())).unwrap();
+    let id = (1..2000).find(|id| store.exists(*id).unwrap()).unwrap();
+    let object = store.object(id, Kind::Direct).unwrap();
+    let mut found = vec![0; bytes.len() + 1];
+    assert_eq!(object.read(0, &mut found).unwrap(), bytes.len());
+    assert!(found[..bytes.len()] == bytes);
+    assert_eq!(object.owner()[..8], file.inode().raw().to_le_bytes());
+    file.close().unwrap();
 }
 
 #[test]

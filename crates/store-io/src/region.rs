@@ -78,8 +78,9 @@ impl RegionStore {
             return Err(explain(path, "holds objects of an earlier run", &remedy));
         }
         let file = std::fs::metadata(path)?;
-        // No device below has such a number: they are of 32 bits.
-        let device = if file.file_type().is_block_device() { file.rdev() } else { file.ino() | 1 << 63 };
+        let is_device = file.file_type().is_block_device();
+        // Of a file, one that no device has: those are of 32 bits.
+        let device = if is_device { file.rdev() } else { file.dev().rotate_left(32) ^ file.ino() | 1 << 63 };
         Ok(Self {
             place,
             device,

@@ -7,6 +7,7 @@ mod example;
 use crate::recorder::{Random, Recorder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use weft_region::{Error, Format, Kind, Object, Owner, Store};
 
 const DEVICE_BYTES: u64 = 32 << 20;
@@ -135,7 +136,10 @@ fn tag_of(object: &Object) -> u64 {
 /// Nothing of another object is in it: each writes its tag and nothing else.
 fn has_own_bytes_only(object: &Object, size: usize) -> bool {
     let mut found = vec![0; size];
-    let have = object.read(0, &mut found).unwrap();
+    let have = match object.read(0, &mut found) {
+        Err(Error::NoObject) => return !object.is_there(),
+        have => have.unwrap(),
+    };
     let byte = u8::try_from(tag_of(object) % 251 + 1).unwrap();
     found[..have].iter().all(|found| *found == 0 || *found == byte)
 }
@@ -239,20 +243,44 @@ fn a_store_that_has_given_out_all_identifiers_finds_the_free_ones() {
     assert!(store.is_empty().unwrap());
 }
 
-/// Threads that have none take those that others have at hand; nothing is lost by failures.
+/// A thread that ends, also by an assertion, is counted.
+struct Ended<'a>(&'a AtomicU64);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whoever has an object at hand sees its bytes, or that it was removed, whatever becomes of its region.
 #[test]
 fn threads_remove_and_make_objects_side_by_side() {
     let device = Recorder::new(DEVICE_BYTES);
     let store = Store::format(device.clone(), Format { region_shift: 48, ..Format::default() }).unwrap();
+    let working = AtomicU64::new(4);
     std::thread::scope(|scope| {
-        for thread in 0..4u64 {
-            let store = &store;
+        for start in 0..2u64 {
+            let (store, working) = (&store, &working);
             scope.spawn(move || {
+                let (mut random, mut at_hand) = (Random::new(start), Vec::new());
+                while working.load(Ordering::Relaxed) > 0 {
+                    let batch = random.below(4) * 128;
+                    at_hand.extend((1..40).filter_map(|id| store.object(batch + id, Kind::Direct).ok()));
+                    assert!(at_hand.iter().all(|object| has_own_bytes_only(object, 10_000)));
+                    at_hand.truncate(random.below(8).try_into().unwrap());
+                }
+            });
+        }
+        for thread in 0..4u64 {
+            let (store, working) = (&store, &working);
+            scope.spawn(move || {
+                let _ended = Ended(working);
                 let mut random = Random::new(thread);
                 let mut alive: Vec<Object> = Vec::new();
                 for step in 0..3000 {
                     if random.below(2) == 0 || alive.is_empty() {
                         let object = store.create_for(owner(thread * 100_000 + step)).unwrap();
+                        assert_eq!(tag_of(&object), thread * 100_000 + step);
                         object.write(random.below(9000), &[u8::try_from(tag_of(&object) % 251 + 1).unwrap()]).unwrap();
                         alive.push(object);
                     } else {
@@ -260,7 +288,7 @@ fn threads_remove_and_make_objects_side_by_side() {
                         assert!(has_own_bytes_only(&object, 10_000));
                         assert!(store.remove(object.id()).unwrap());
                     }
-                    if step % 50 == 0 {
+                    if step % 10 == 0 {
                         store.sync().unwrap();
                     }
                 }
