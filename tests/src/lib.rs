@@ -7,7 +7,8 @@ mod proxy;
 
 pub use files::{open, pattern, status};
 pub use proxy::{Held, Proxy};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
@@ -15,6 +16,8 @@ use weft_client::{Client, ClientOptions, Instance, Way};
 use weft_node::{NodeConfig, StoreConfig, StorePlace};
 use weft_protocol::message::node::NodeRequest;
 use weft_protocol::{ClusterMap, Credentials, MapEpoch, NodeId, NodeIdentity, NodeKey, NodeRecord};
+use weft_region::{FileDevice, Format, Store};
+use weft_store_io::region::REGION_SHIFT;
 
 /// A running file system. Dropping it stops the nodes and removes their files.
 pub struct FileSystem {
@@ -29,7 +32,8 @@ pub struct FileSystem {
 pub struct Wanted {
     pub nodes: u16,
     pub shards_per_node: u16,
-    /// Cap of each store, bytes.
+    pub stored: Stored,
+    /// Cap of each store, bytes; of regions, the size of the file.
     pub store_bytes: Option<u64>,
     /// All nodes on this machine's identity, or each on another.
     pub near: bool,
@@ -37,7 +41,49 @@ pub struct Wanted {
 
 impl Default for Wanted {
     fn default() -> Self {
-        Self { nodes: 2, shards_per_node: 2, store_bytes: None, near: true }
+        Self { nodes: 2, shards_per_node: 2, stored: Stored::Files, store_bytes: None, near: true }
+    }
+}
+
+/// What objects are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stored {
+    /// Files of a directory.
+    Files,
+    /// Regions of a region store in a file.
+    Regions,
+}
+
+impl Stored {
+    /// Bytes of a region store where a test says nothing. More than it fills.
+    const REGIONS_BYTES: u64 = 8 << 30;
+
+    /// Where [`with_each_store`] puts tests.
+    pub fn module(self) -> &'static str {
+        match self {
+            Self::Files => "in_files",
+            Self::Regions => "in_regions",
+        }
+    }
+
+    /// The store of one node.
+    fn config(self, directory: &Path, node: u16, bytes: Option<u64>) -> StoreConfig {
+        match self {
+            Self::Files => {
+                StoreConfig { place: StorePlace::Directory(directory.join(format!("store{node}"))), size: bytes }
+            }
+            Self::Regions => {
+                let path = directory.join(format!("regions{node}"));
+                // With holes: a node would set all of it aside.
+                let file = std::fs::File::create(&path).expect("the store's file");
+                file.set_len(bytes.unwrap_or(Self::REGIONS_BYTES)).expect("the store's size");
+                drop(file);
+                let device = FileDevice::open(&path).expect("a device");
+                let format = Format { region_shift: REGION_SHIFT, ..Format::default() };
+                Store::format(Arc::new(device), format).and_then(|store| store.close()).expect("a region store");
+                StoreConfig { place: StorePlace::File(path), size: None }
+            }
+        }
     }
 }
 
@@ -47,6 +93,19 @@ fn raise_descriptor_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // With a lower limit the tests with many connections say so themselves.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
+/// Runs test functions that take a [`Stored`] with each.
+#[macro_export]
+macro_rules! with_each_store {
+    ($($test:ident),* $(,)?) => {
+        mod in_files {
+            $(#[test] fn $test() { super::$test($crate::Stored::Files) })*
+        }
+        mod in_regions {
+            $(#[test] fn $test() { super::$test($crate::Stored::Regions) })*
+        }
+    };
 }
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -75,10 +134,7 @@ impl FileSystem {
                 node_key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
                 owner_uid: Self::me().uid,
                 owner_gid: Self::me().gid,
-                store: Some(StoreConfig {
-                    place: StorePlace::Directory(directory.join(format!("store{id}"))),
-                    size: wanted.store_bytes,
-                }),
+                store: Some(wanted.stored.config(&directory, id, wanted.store_bytes)),
                 runtime_directory: directory.clone(),
                 listen: "127.0.0.1:0".parse().expect("an address"),
             };

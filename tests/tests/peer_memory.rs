@@ -12,12 +12,18 @@ use weft_client::protocol::{
     Error, Generation, InodeNumber, MapEpoch, Name, NodeIdentity, ObjectId, Rights, SessionId, UserKey,
 };
 use weft_client::{Client, OpenOptions, Way};
-use weft_tests::{FileSystem, Wanted, open, pattern, status};
+use weft_tests::{FileSystem, Stored, Wanted, open, pattern, status};
 use weft_transport::{Peer, Socket, connect};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const APPEND: OpenOptions = OpenOptions { append: true, ..OpenOptions::of(Access::ReadWrite) };
 const LARGE: usize = (3 << 20) + 17;
+
+weft_tests::with_each_store!(
+    large_writes_are_taken_from_memory_and_small_ones_come_through_the_socket,
+    memory_that_is_not_lent_is_not_written_to_files,
+    a_client_that_asks_for_more_than_its_pipe_holds_loses_its_own_connection,
+);
 
 fn contents(client: &Client, bytes: usize) -> Vec<u8> {
     let mut all = vec![0; bytes + 1];
@@ -26,14 +32,13 @@ fn contents(client: &Client, bytes: usize) -> Vec<u8> {
     all
 }
 
-fn one_node(store_bytes: Option<u64>) -> FileSystem {
-    FileSystem::start(Wanted { nodes: 1, store_bytes, ..Wanted::default() })
+fn one_node(stored: Stored, store_bytes: Option<u64>) -> FileSystem {
+    FileSystem::start(Wanted { stored, nodes: 1, store_bytes, ..Wanted::default() })
 }
 
-#[test]
-fn large_writes_are_taken_from_memory_and_small_ones_come_through_the_socket() {
+fn large_writes_are_taken_from_memory_and_small_ones_come_through_the_socket(stored: Stored) {
     for (way, taken) in [(Way::Unix, true), (Way::Stream, false)] {
-        let fs = one_node(None);
+        let fs = one_node(stored, None);
         let client = fs.client(way);
         let (large, gathered, small) = (pattern(LARGE, 1), pattern(LARGE, 2), pattern(1000, 3));
         let file = open(&client, "file", OpenOptions::WRITE);
@@ -65,7 +70,7 @@ fn large_writes_are_taken_from_memory_and_small_ones_come_through_the_socket() {
 
 #[test]
 fn a_full_store_refuses_what_it_would_take_and_loses_nothing() {
-    let fs = one_node(Some(2 << 20));
+    let fs = one_node(Stored::Files, Some(2 << 20));
     let client = fs.client(Way::Unix);
     let file = open(&client, "file", OpenOptions::WRITE);
     file.write_at(&pattern(1 << 20, 1), 0).unwrap();
@@ -138,9 +143,8 @@ impl Raw {
     }
 }
 
-#[test]
-fn memory_that_is_not_lent_is_not_written_to_files() {
-    let fs = one_node(None);
+fn memory_that_is_not_lent_is_not_written_to_files(stored: Stored) {
+    let fs = one_node(stored, None);
     let client = fs.client(Way::Unix);
     let before = pattern(200_000, 1);
     let file = open(&client, "file", OpenOptions::WRITE);
@@ -175,9 +179,8 @@ fn memory_that_is_not_lent_is_not_written_to_files() {
     client.close().unwrap();
 }
 
-#[test]
-fn a_client_that_asks_for_more_than_its_pipe_holds_loses_its_own_connection() {
-    let fs = one_node(None);
+fn a_client_that_asks_for_more_than_its_pipe_holds_loses_its_own_connection(stored: Stored) {
+    let fs = one_node(stored, None);
     let client = fs.client(Way::Unix);
     let bytes = pattern(LARGE, 1);
     let file = open(&client, "file", OpenOptions::WRITE);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use weft_client::{Client, ClientOptions, File, OpenOptions, RdmaSettings, Registration, Rpc, Way};
 use weft_protocol::message::node::RdmaCounters;
 use weft_protocol::message::shard::Access;
-use weft_tests::{FileSystem, Wanted, open, pattern, status};
+use weft_tests::{FileSystem, Stored, Wanted, open, pattern, status};
 
 const DIRECT_READ: OpenOptions = OpenOptions { direct: true, ..OpenOptions::READ };
 const DIRECT_WRITE: OpenOptions = OpenOptions { direct: true, ..OpenOptions::WRITE };
@@ -24,6 +24,13 @@ const SIZES: &[usize] =
 /// Transports of UCX on one machine: its shared memory, and TCP.
 const TRANSPORTS: &[&[(&str, &str)]] =
     &[&[("WEFT_UCX_TLS", "posix,sysv,cma,self")], &[("WEFT_UCX_TLS", "tcp"), ("WEFT_UCX_NET_DEVICES", "lo")]];
+
+weft_tests::with_each_store!(
+    a_request_costs_what_was_sketched,
+    every_size_goes_both_ways_with_each_registration,
+    a_handle_chooses_whose_memory_is_registered,
+    mapped_pages_follow_what_becomes_of_the_file,
+);
 
 fn client(fs: &FileSystem, rdma: RdmaSettings) -> Client {
     Client::connect(&fs.instance, &ClientOptions { way: Way::Ucx, rdma, ..ClientOptions::default() }).unwrap()
@@ -52,6 +59,11 @@ fn is_one_of(test: &str) -> bool {
         assert!(command.status().unwrap().success(), "{settings:?}");
     }
     false
+}
+
+/// The same of a test that runs with each store.
+fn is_one_with(stored: Stored, test: &str) -> bool {
+    is_one_of(&format!("{}::{test}", stored.module()))
 }
 
 fn write_at(file: &File, bytes: &[u8], offset: u64) {
@@ -103,13 +115,12 @@ fn exchange(fs: &FileSystem, rdma: RdmaSettings, name: &str) {
     assert_eq!(moved(&writer).messages > messages, rdma.rpc == Rpc::Am, "requests went as they were to go");
 }
 
-#[test]
-fn every_size_goes_both_ways_with_each_registration() {
-    if !is_one_of("every_size_goes_both_ways_with_each_registration") {
+fn every_size_goes_both_ways_with_each_registration(stored: Stored) {
+    if !is_one_with(stored, "every_size_goes_both_ways_with_each_registration") {
         return;
     }
     for near in [true, false] {
-        let fs = FileSystem::start(Wanted { nodes: 1, near, ..Wanted::default() });
+        let fs = FileSystem::start(Wanted { stored, nodes: 1, near, ..Wanted::default() });
         for rpc in [Rpc::Socket, Rpc::Am] {
             for registration in [Registration::Static, Registration::Dynamic, Registration::Auto] {
                 let settings = RdmaSettings { rpc, ..with(registration) };
@@ -159,17 +170,17 @@ fn cost_of(client: &Client, request: impl FnOnce()) -> Cost {
 }
 
 /// docs/rdma.md has the table that these are the rows of.
-#[test]
-fn a_request_costs_what_was_sketched() {
-    if !is_one_of("a_request_costs_what_was_sketched") {
+fn a_request_costs_what_was_sketched(stored: Stored) {
+    if !is_one_with(stored, "a_request_costs_what_was_sketched") {
         return;
     }
     const BYTES: usize = 4 << 20;
     // Pieces of 256 KiB at the node, parts of 128 KiB through a connection's buffer: a piece each.
     let (pieces, parts) = (16, 32);
     let is_shared = std::env::var("WEFT_UCX_TLS").unwrap().contains("posix");
-    let is_memory = Path::new("/dev/shm").is_dir();
-    let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
+    // Regions have no pages: all of their bytes go through slots.
+    let is_memory = Path::new("/dev/shm").is_dir() && stored == Stored::Files;
+    let fs = FileSystem::start(Wanted { stored, nodes: 1, ..Wanted::default() });
     let bytes = pattern(BYTES, 1);
     for (registration, is_static, rpc) in [
         (Registration::Static, true, Rpc::Socket),
@@ -187,7 +198,7 @@ fn a_request_costs_what_was_sketched() {
         let requests = if is_static { parts } else { 1 };
         let copied_bytes = if is_static { BYTES as u64 } else { 0 };
         // A buffer that both share needs no transfer.
-        let in_place = is_static && is_shared;
+        let in_place = is_static && is_shared && stored == Stored::Files;
         let pieces = if is_static { parts } else { pieces };
         let (placed_bytes, pieces) = if in_place { (BYTES as u64, 0) } else { (0, pieces) };
         // The first write shows memory: the caller's, or a larger buffer, for which the smaller is hidden.
@@ -225,13 +236,12 @@ fn a_request_costs_what_was_sketched() {
 }
 
 /// Whose memory a handle registers is its own choice.
-#[test]
-fn a_handle_chooses_whose_memory_is_registered() {
-    if !is_one_of("a_handle_chooses_whose_memory_is_registered") {
+fn a_handle_chooses_whose_memory_is_registered(stored: Stored) {
+    if !is_one_with(stored, "a_handle_chooses_whose_memory_is_registered") {
         return;
     }
     const BYTES: usize = 2 << 20;
-    let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
+    let fs = FileSystem::start(Wanted { stored, nodes: 1, ..Wanted::default() });
     let bytes = pattern(BYTES, 1);
     for (told, chosen, copied_bytes) in [
         (Registration::Static, Some(Registration::Dynamic), 0),
@@ -255,13 +265,12 @@ fn a_handle_chooses_whose_memory_is_registered() {
 }
 
 /// What the nodes have mapped follows the file: its times, its cuts, and what it is made longer by.
-#[test]
-fn mapped_pages_follow_what_becomes_of_the_file() {
-    if !is_one_of("mapped_pages_follow_what_becomes_of_the_file") {
+fn mapped_pages_follow_what_becomes_of_the_file(stored: Stored) {
+    if !is_one_with(stored, "mapped_pages_follow_what_becomes_of_the_file") {
         return;
     }
     const BYTES: usize = 1 << 20;
-    let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
+    let fs = FileSystem::start(Wanted { stored, nodes: 1, ..Wanted::default() });
     let client = client(&fs, with(Registration::Dynamic));
     let (old, new) = (pattern(BYTES, 1), pattern(BYTES, 2));
     let file = open(&client, "file", OpenOptions { access: Access::ReadWrite, ..DIRECT_WRITE });

@@ -7,13 +7,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weft_client::{Client, File, OpenOptions, Way};
 use weft_protocol::message::node::Counters;
-use weft_tests::{FileSystem, Proxy, Wanted, open, pattern, status};
+use weft_tests::{FileSystem, Proxy, Stored, Wanted, open, pattern, status};
 
 const DIRECT: OpenOptions = OpenOptions { direct: true, ..OpenOptions::READ };
 const CHANGE: OpenOptions = OpenOptions { truncate: false, ..OpenOptions::WRITE };
 /// Bytes at both ends of the file, and of the hole between.
 const PART: usize = (2 << 20) + 1234;
 const HOLE: usize = (1 << 20) + 77;
+
+weft_tests::with_each_store!(
+    a_sequential_reader_gets_every_byte_by_every_way,
+    readers_may_jump_and_overtake_each_other,
+    what_was_asked_for_ahead_is_forgotten_when_another_changes_the_file,
+    what_is_at_hand_is_forgotten_when_this_client_changes_the_file,
+    a_reader_goes_on_when_its_connection_dies,
+    a_direct_reader_gets_the_same_and_nothing_is_asked_for_ahead,
+    a_writer_loses_nothing_when_its_connection_dies,
+);
 
 /// Two parts with a hole between, and one behind them, that the object does not have.
 fn make(client: &Client) -> Vec<u8> {
@@ -47,13 +57,12 @@ fn read_since(client: &Client, before: &Counters, all: usize) -> (u64, u64, u64)
     }
 }
 
-fn one_node() -> FileSystem {
-    FileSystem::start(Wanted { nodes: 1, ..Wanted::default() })
+fn one_node(stored: Stored) -> FileSystem {
+    FileSystem::start(Wanted { stored, nodes: 1, ..Wanted::default() })
 }
 
-#[test]
-fn a_sequential_reader_gets_every_byte_by_every_way() {
-    let fs = one_node();
+fn a_sequential_reader_gets_every_byte_by_every_way(stored: Stored) {
+    let fs = one_node(stored);
     let writer = fs.client(Way::Unix);
     let expected = make(&writer);
     for way in [Way::Tcp, Way::Stream, Way::Unix] {
@@ -85,9 +94,8 @@ fn a_sequential_reader_gets_every_byte_by_every_way() {
     writer.close().unwrap();
 }
 
-#[test]
-fn readers_may_jump_and_overtake_each_other() {
-    let fs = one_node();
+fn readers_may_jump_and_overtake_each_other(stored: Stored) {
+    let fs = one_node(stored);
     let writer = fs.client(Way::Unix);
     let expected = make(&writer);
     for way in [Way::Tcp, Way::Unix] {
@@ -132,9 +140,8 @@ fn readers_may_jump_and_overtake_each_other() {
     writer.close().unwrap();
 }
 
-#[test]
-fn what_was_asked_for_ahead_is_forgotten_when_another_changes_the_file() {
-    let fs = one_node();
+fn what_was_asked_for_ahead_is_forgotten_when_another_changes_the_file(stored: Stored) {
+    let fs = one_node(stored);
     let other = fs.client(Way::Tcp);
     let mut expected = make(&other);
     for way in [Way::Tcp, Way::Unix] {
@@ -162,9 +169,8 @@ fn what_was_asked_for_ahead_is_forgotten_when_another_changes_the_file() {
     other.close().unwrap();
 }
 
-#[test]
-fn what_is_at_hand_is_forgotten_when_this_client_changes_the_file() {
-    let fs = one_node();
+fn what_is_at_hand_is_forgotten_when_this_client_changes_the_file(stored: Stored) {
+    let fs = one_node(stored);
     for way in [Way::Auto, Way::Unix, Way::Tcp] {
         let client = fs.client(way);
         let mut expected = make(&client);
@@ -184,9 +190,8 @@ fn what_is_at_hand_is_forgotten_when_this_client_changes_the_file() {
     }
 }
 
-#[test]
-fn a_reader_goes_on_when_its_connection_dies() {
-    let fs = one_node();
+fn a_reader_goes_on_when_its_connection_dies(stored: Stored) {
+    let fs = one_node(stored);
     let expected = make(&fs.client(Way::Unix));
     let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
     let client = fs.client_behind(&proxy);
@@ -202,9 +207,8 @@ fn a_reader_goes_on_when_its_connection_dies() {
     client.close().unwrap();
 }
 
-#[test]
-fn a_direct_reader_gets_the_same_and_nothing_is_asked_for_ahead() {
-    let fs = one_node();
+fn a_direct_reader_gets_the_same_and_nothing_is_asked_for_ahead(stored: Stored) {
+    let fs = one_node(stored);
     let writer = fs.client(Way::Unix);
     let expected = make(&writer);
     let before = status(&writer).counters;
@@ -219,9 +223,8 @@ fn a_direct_reader_gets_the_same_and_nothing_is_asked_for_ahead() {
     writer.close().unwrap();
 }
 
-#[test]
-fn a_writer_loses_nothing_when_its_connection_dies() {
-    let fs = one_node();
+fn a_writer_loses_nothing_when_its_connection_dies(stored: Stored) {
+    let fs = one_node(stored);
     let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
     let client = fs.client_behind(&proxy);
     let file = open(&client, "file", OpenOptions::WRITE);

@@ -13,7 +13,7 @@ use crate::open_table::OpenTable;
 use crate::opens::Opens;
 use crate::recalls::{self, RecallThread};
 use crate::terms::Terms;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -166,6 +166,8 @@ pub(crate) struct Inner {
     pub home: Home,
     /// A home has refused to pass the descriptor of a new object.
     pub home_passes_none: AtomicBool,
+    /// Nodes here that pass no descriptors, for writing (`true`) or at all.
+    pub passes_none: Mutex<BTreeSet<(NodeId, bool)>>,
 }
 
 impl Client {
@@ -303,6 +305,7 @@ impl Inner {
             closed: AtomicBool::new(false),
             home,
             home_passes_none: AtomicBool::new(false),
+            passes_none: Mutex::default(),
         })
     }
 

@@ -408,14 +408,17 @@ impl State {
             _ => {}
         }
         let Some(held) = self.known.held() else { return Ok(None) };
-        if !inner.is_near(held.object.node()) {
+        let (node, for_writing) = (held.object.node(), self.known.writes());
+        if !inner.may_pass(node, for_writing) {
             self.descriptor = Descriptor::Refused;
             return Ok(None);
         }
-        let for_writing = self.known.writes();
         let operation = request(self.known.inode(), DataOperation::Descriptor, held, 0, usize::from(for_writing));
-        let asked = inner.data_call(held.object.node(), true, |connection| connection.descriptor(&operation));
+        let asked = inner.data_call(node, true, |connection| connection.descriptor(&operation));
         self.hold(inner)?;
+        if asked.as_ref().is_ok_and(|(reply, _)| reply.result().err() == Some(Error::NotSupported)) {
+            inner.note_passes_none(node, for_writing);
+        }
         let passed = asked.ok().filter(|(reply, _)| reply.status == 0);
         let Some((call_bytes, file)) = passed.and_then(|(reply, passed)| Some((reply.written_bytes, passed?))) else {
             self.descriptor = Descriptor::Refused;

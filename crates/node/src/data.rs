@@ -186,7 +186,7 @@ impl<'a> DataConnection<'a> {
         if Self::is_rdma(request) {
             return self.put(request, (segment, stat), object.windows());
         }
-        let (weft_store_io::Segment::File { bytes, .. } | weft_store_io::Segment::Hole { bytes }) = segment;
+        let bytes = segment.bytes();
         let bulk_bytes = u32::try_from(bytes).unwrap_or(request.bytes);
         let reply = DataReply { bulk_bytes, ..reply_with(request, stat) };
         let piped = request.operation == DataOperation::ReadPiped;
@@ -207,7 +207,7 @@ impl<'a> DataConnection<'a> {
                 AtomicCounters::add(counter, bytes);
                 Ok(())
             }
-            Moved::Failed(errno) => self.refuse(request, &Error::Device(errno.raw_os_error())),
+            Moved::Failed(error) => self.refuse(request, &error),
         }
     }
 
@@ -244,11 +244,8 @@ impl<'a> DataConnection<'a> {
                 AtomicCounters::add(counter, u64::from(request.bytes));
                 self.reply_stat(request, object.stat())
             }
-            Moved::Failed(errno) => {
-                // The bytes were taken already: only the answer is left.
-                let error = Error::from_data_status(u16::try_from(errno.raw_os_error()).unwrap_or(5));
-                self.answer(&DataReply::failed(request.id, &error))
-            }
+            // The bytes were taken already: only the answer is left.
+            Moved::Failed(error) => self.answer(&DataReply::failed(request.id, &error)),
         }
     }
 

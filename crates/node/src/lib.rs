@@ -41,13 +41,14 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 use weft_protocol::{NodeAddress, NodeId, NodeIdentity, NodeKey};
 use weft_storage::Collector;
-use weft_store_io::DirectoryStore;
+use weft_store_io::{DirectoryStore, ObjectStore, RegionStore};
 
 /// Where objects are kept, and how much.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StoreConfig {
     pub place: StorePlace,
-    /// Bytes the store may use; `None`: what the file system below has free, or half of the memory.
+    /// Bytes the store may use; `None`: what the file system below has free, or half of the memory. Of a file: those
+    /// that it is made with.
     pub size: Option<u64>,
 }
 
@@ -58,6 +59,10 @@ pub enum StorePlace {
     Directory(PathBuf),
     /// A file system of the node's own in memory, which goes with the node.
     Memory,
+    /// The region store on a block device, all of it.
+    Device(PathBuf),
+    /// The region store in a file, which is made when it is not there.
+    File(PathBuf),
 }
 
 /// All that a node is told at its start, as JSON on the standard input of `weft serve`.
@@ -120,6 +125,11 @@ pub fn run(config: &NodeConfig, ready: impl FnOnce(&NodeAddress)) -> io::Result<
     // Replies of the requests that asked for the end are on their way.
     std::thread::sleep(std::time::Duration::from_millis(20));
     tracing::info!("node {} ends", config.node);
+    if let Some(server) = &node.store
+        && let Err(error) = server.store.close()
+    {
+        tracing::warn!("{}: {error}; objects may be left in it", server.store.describe());
+    }
     // A connection wakes the thread that accepts, which then sees that the node stops.
     drop(std::os::unix::net::UnixStream::connect(&socket_path));
     match std::fs::remove_file(&socket_path) {
@@ -147,11 +157,7 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
     let (store, jobs) = match &config.store {
         None => (None, None),
         Some(store) => {
-            let objects = match &store.place {
-                StorePlace::Directory(directory) => DirectoryStore::open(directory, store.size)?,
-                StorePlace::Memory => DirectoryStore::in_memory(store.size)?,
-            };
-            let (server, jobs) = StorageServer::new(Arc::new(objects), Collector::new(config.node, 1));
+            let (server, jobs) = StorageServer::new(open_store(store)?, Collector::new(config.node, 1));
             (Some(server), Some(jobs))
         }
     };
@@ -180,6 +186,15 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
         stopping: Stop::default(),
     });
     Ok((node, jobs))
+}
+
+fn open_store(config: &StoreConfig) -> io::Result<Arc<dyn ObjectStore>> {
+    Ok(match &config.place {
+        StorePlace::Directory(directory) => Arc::new(DirectoryStore::open(directory, config.size)?),
+        StorePlace::Memory => Arc::new(DirectoryStore::in_memory(config.size)?),
+        StorePlace::Device(path) => Arc::new(RegionStore::on_device(path)?),
+        StorePlace::File(path) => Arc::new(RegionStore::in_file(path, config.size)?),
+    })
 }
 
 fn parse_key(text: &str) -> io::Result<[u8; 32]> {

@@ -54,8 +54,14 @@ impl StorageServer {
 
 /// The thread that cuts and removes.
 pub fn work(node: &Node, jobs: &Receiver<Job>) {
-    while let Ok(job) = jobs.recv() {
-        let Some(server) = &node.store else { return };
+    let Some(server) = &node.store else { return };
+    loop {
+        // When nothing waits, so that one sync is for many removals.
+        let job = jobs.try_recv().or_else(|_| {
+            server.store.settle();
+            jobs.recv()
+        });
+        let Ok(job) = job else { return };
         let (request, answer) = match job {
             Job::Request(request, answer) => (request, answer),
             Job::List(runs) => {

@@ -3,14 +3,15 @@
 use crate::BLOCK_BYTES;
 use std::ops::{Deref, DerefMut};
 
-/// Zeros at first.
-pub(crate) struct AlignedBuffer {
+/// Zeros at first. A device takes whole blocks of it as they are.
+pub struct AlignedBuffer {
     memory: Vec<u8>,
     start: usize,
     bytes: usize,
 }
 
 impl AlignedBuffer {
+    /// So many bytes.
     pub fn new(bytes: usize) -> Self {
         let memory = vec![0u8; bytes + BLOCK_BYTES];
         let start = memory.as_ptr().align_offset(BLOCK_BYTES);

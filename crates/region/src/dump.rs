@@ -9,7 +9,7 @@ use crate::layer::Layer;
 use crate::record::{Entry, Record};
 use crate::sealed::u64_at;
 use crate::shadow::Shadow;
-use crate::{BLOCK, BLOCK_BYTES, object, versions};
+use crate::{BLOCK, BLOCK_BYTES, OWN_START, object, versions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -117,7 +117,7 @@ fn dump_objects(device: Arc<dyn Device>, tell: &mut dyn FnMut(String)) -> Result
         }
         Ok(())
     });
-    for (region, (blocks, pieces)) in regions.iter().filter(|(region, _)| **region < 1 << (63 - shift)) {
+    for (region, (blocks, pieces)) in regions.iter().filter(|(region, _)| **region < OWN_START >> shift) {
         let mut block = vec![0; BLOCK_BYTES];
         let text = match layer.read(region << shift, &mut block) {
             _ if *region == 0 => "identifiers".to_owned(),

@@ -1,23 +1,35 @@
-//! Identifiers of objects: each once, also after a crash.
+//! Identifiers of objects: each of one object at a time, also after a crash.
 //!
-//! Threads take them from ranges of their own. How far ranges have been handed out stands in region 0, and is safe
-//! there before the first identifier of a range is given to anybody: one write and one sync for each range.
+//! Threads take them in batches of their own. How far fresh ones have been handed out stands in region 0, and is safe
+//! there before the first of a batch is given to anybody: one write and one sync for each batch.
+//!
+//! One whose object was removed is given again when the removal is durable: before that, a crash would bring the
+//! earlier object back under the later one's name. Each is given with a **generation**, higher than of any object that
+//! had the region before. What generations there may be is in region 0, too.
+//!
+//! Where free identifiers come from, in this order: those removed since the store was opened; fresh ones; those removed
+//! a moment ago, by a sync; those that an earlier run left free, which are found by looking at the mapping; what other
+//! threads have at hand.
 
 use crate::error::{Error, Result};
 use crate::layer::Layer;
 use crate::sealed::{seal, seal_of, u64_at};
-use crate::{BLOCK, BLOCK_BYTES, lock};
+use crate::{BLOCK, BLOCK_BYTES, OWN_START, lock};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MAGIC: &[u8; 8] = b"WEFTIDS\0";
-const BYTES: usize = 32;
+const BYTES: usize = 40;
 const CHECKSUM_AT: usize = 8;
-/// Identifiers of a range, unless it is said otherwise.
+/// Identifiers of a batch, unless it is said otherwise.
 pub(crate) const RANGE: u64 = 1024;
-/// Ranges in use at a time: no two of so many threads wait for each other.
+/// Batches in use at a time: no two of so many threads wait for each other.
 const SLOTS: usize = 128;
+/// Where there are few identifiers, all batches together have at most this part of them.
+const PART_IN_SLOTS: u64 = 4;
+/// Generations that one writing allows.
+const GENERATIONS: u64 = 4096;
 
 thread_local! {
     static SLOT: usize = {
@@ -26,27 +38,51 @@ thread_local! {
     };
 }
 
+/// What an object is made with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Identity {
+    pub id: u64,
+    /// 0: no object had the region before.
+    pub generation: u64,
+}
+
 /// See the module.
 pub(crate) struct Ids {
-    slots: Vec<Mutex<Range<u64>>>,
+    slots: Vec<Mutex<Vec<Identity>>>,
     next: Mutex<Next>,
+    again: Mutex<Again>,
     /// The first that no region has.
     end: u64,
     range: u64,
 }
 
+/// What region 0 has.
 #[derive(Clone, Copy, Debug)]
 struct Next {
-    /// The first identifier that was never in a range.
+    /// The first identifier that was never in a batch.
     first: u64,
     /// Of the last writing.
     number: u64,
+    /// The first generation that no object has.
+    generations: u64,
+}
+
+/// Identifiers that had an object.
+struct Again {
+    /// Removed; the removal may not be durable.
+    removed: Vec<u64>,
+    /// To be given.
+    free: Vec<u64>,
+    /// Given out before the store was opened, and not yet looked at. Those among them that are removed are found there.
+    unknown: Range<u64>,
+    /// Of the next batch.
+    generation: u64,
 }
 
 impl Ids {
     /// As the store was left; in a new one nothing is there.
     pub fn open(layer: &Layer, range: u64) -> Result<Self> {
-        let mut newest = Next { first: 1, number: 0 };
+        let mut newest = Next { first: 1, number: 0, generations: 1 };
         for block in 0..2 {
             let mut bytes = vec![0; BLOCK_BYTES];
             layer.read(block * BLOCK, &mut bytes)?;
@@ -55,38 +91,153 @@ impl Ids {
             }
         }
         let slots = (0..SLOTS).map(|_| Mutex::default()).collect();
-        let end = 1 << (63 - u32::from(layer.region_shift()));
-        Ok(Self { slots, next: Mutex::new(newest), end, range })
+        let end = OWN_START >> layer.region_shift();
+        let range = range.min(end / PART_IN_SLOTS / SLOTS as u64).max(1);
+        let unknown = 1..newest.first;
+        let again = Again { removed: Vec::new(), free: Vec::new(), unknown, generation: newest.generations };
+        Ok(Self { slots, next: Mutex::new(newest), again: Mutex::new(again), end, range })
     }
 
     /// The next one of this thread.
-    pub fn take(&self, layer: &Layer) -> Result<u64> {
+    pub fn take(&self, layer: &Layer) -> Result<Identity> {
         let slot = SLOT.with(|slot| self.slots.get(*slot)).ok_or(Error::Beyond)?;
-        let mut range = lock(slot);
-        if range.is_empty() {
-            *range = self.next_range(layer)?;
+        if let Some(identity) = lock(slot).pop() {
+            return Ok(identity);
         }
-        let id = range.start;
-        range.start += 1;
-        Ok(id)
+        // Without the slot: whoever finds nothing looks into all of them.
+        let mut batch = match self.batch(layer) {
+            Err(Error::NoSpace) => return self.slots.iter().find_map(|slot| lock(slot).pop()).ok_or(Error::NoSpace),
+            batch => batch?,
+        };
+        batch.reverse();
+        let first = batch.pop().ok_or(Error::NoSpace)?;
+        lock(slot).extend(batch);
+        Ok(first)
     }
 
-    fn next_range(&self, layer: &Layer) -> Result<Range<u64>> {
+    /// Asked before an object is removed. `true`: [`Ids::note_removed`] is to be told when it was. `false`: its
+    /// identifier is found in the mapping; at the next opening, if that is looked through at this very moment.
+    pub fn is_known(&self, id: u64) -> bool {
+        !lock(&self.again).unknown.contains(&id)
+    }
+
+    /// The mapping does not have it any more, or never had.
+    pub fn note_removed(&self, id: u64) {
+        lock(&self.again).removed.push(id);
+    }
+
+    /// Syncs, after which what was removed before can be given again.
+    pub fn sync(&self, layer: &Layer) -> Result<()> {
+        let removed = std::mem::take(&mut lock(&self.again).removed);
+        let synced = layer.sync();
+        let mut again = lock(&self.again);
+        if synced.is_ok() {
+            again.free.extend(removed);
+        } else {
+            again.removed.extend(removed);
+        }
+        synced
+    }
+
+    /// Some that are nobody's, in the order in which they are to be given.
+    fn batch(&self, layer: &Layer) -> Result<Vec<Identity>> {
+        if let Some(batch) = self.used_before(layer)? {
+            return Ok(batch);
+        }
+        match self.fresh(layer) {
+            Err(Error::NoSpace) => {}
+            batch => return batch,
+        }
+        self.sync(layer)?;
+        loop {
+            if let Some(batch) = self.used_before(layer)? {
+                return Ok(batch);
+            }
+            if !self.look_at_some(layer)? {
+                return Err(Error::NoSpace);
+            }
+        }
+    }
+
+    /// Fresh ones.
+    fn fresh(&self, layer: &Layer) -> Result<Vec<Identity>> {
         let mut next = lock(&self.next);
-        let after = Next { first: (next.first + self.range).min(self.end), number: next.number + 1 };
+        let first = (next.first + self.range).min(self.end);
         if next.first >= self.end {
             return Err(Error::NoSpace);
         }
+        let range = next.first..first;
+        let after = Next { first, ..*next };
+        next.advance(layer, after)?;
+        Ok(range.map(|id| Identity { id, generation: 0 }).collect())
+    }
+
+    /// Those that had an object, if there are any.
+    fn used_before(&self, layer: &Layer) -> Result<Option<Vec<Identity>>> {
+        let (ids, generation) = {
+            let mut again = lock(&self.again);
+            if again.free.is_empty() {
+                return Ok(None);
+            }
+            let kept = again.free.len().saturating_sub(usize::try_from(self.range).unwrap_or(usize::MAX));
+            let ids = again.free.split_off(kept);
+            again.generation += 1;
+            (ids, again.generation - 1)
+        };
+        let allowed = {
+            let mut next = lock(&self.next);
+            if generation < next.generations {
+                Ok(())
+            } else {
+                let after = Next { generations: generation + GENERATIONS, ..*next };
+                next.advance(layer, after)
+            }
+        };
+        if let Err(error) = allowed {
+            lock(&self.again).free.extend(ids);
+            return Err(error);
+        }
+        Ok(Some(ids.into_iter().map(|id| Identity { id, generation }).collect()))
+    }
+
+    /// Looks which of some that an earlier run has given out have no object. `false`: all were looked at.
+    fn look_at_some(&self, layer: &Layer) -> Result<bool> {
+        let (free, has_more) = {
+            // Held while it looks: removals that are noted from now on are of objects that it has seen.
+            let mut again = lock(&self.again);
+            let end = again.unknown.end.min(again.unknown.start.saturating_add(RANGE));
+            let mut free = Vec::new();
+            for id in again.unknown.start..end {
+                if !layer.is_mapped(id << layer.region_shift())? {
+                    free.push(id);
+                }
+            }
+            let has_more = !again.unknown.is_empty();
+            again.unknown.start = end;
+            (free, has_more)
+        };
+        if !free.is_empty() {
+            layer.sync()?;
+            lock(&self.again).free.extend(free);
+        }
+        Ok(has_more)
+    }
+}
+
+impl Next {
+    /// Has the device know it, and then takes it.
+    fn advance(&mut self, layer: &Layer, after: Self) -> Result<()> {
+        let after = Self { number: self.number + 1, ..after };
         layer.write((after.number % 2) * BLOCK, &encode(after))?;
         layer.sync()?;
-        let range = next.first..after.first;
-        *next = after;
-        Ok(range)
+        *self = after;
+        Ok(())
     }
 }
 
 fn encode(next: Next) -> Vec<u8> {
-    let mut bytes = [&MAGIC[..], &[0; 8], &next.first.to_le_bytes(), &next.number.to_le_bytes()].concat();
+    let numbers = [next.first, next.number, next.generations];
+    let mut bytes = [&MAGIC[..], &[0; 8], numbers.map(u64::to_le_bytes).as_flattened()].concat();
     seal(&mut bytes, CHECKSUM_AT);
     bytes.resize(BLOCK_BYTES, 0);
     bytes
@@ -94,6 +245,6 @@ fn encode(next: Next) -> Vec<u8> {
 
 fn decode(block: &[u8]) -> Option<Next> {
     let bytes = block.first_chunk::<BYTES>()?;
-    let next = Next { first: u64_at(bytes, 16)?, number: u64_at(bytes, 24)? };
+    let next = Next { first: u64_at(bytes, 16)?, number: u64_at(bytes, 24)?, generations: u64_at(bytes, 32)? };
     (bytes.starts_with(MAGIC) && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(next)
 }

@@ -38,12 +38,13 @@ mod store;
 mod tree;
 mod versions;
 
+pub use buffer::AlignedBuffer;
 pub use device::{Device, FileDevice};
 pub use dump::{DumpOptions, dump};
 pub use error::{Error, Result};
 pub use geometry::Format;
 pub use layer::{Findings, Layer, Usage};
-pub use object::{Object, ObjectStat};
+pub use object::{Object, ObjectStat, Owner};
 pub use scrub::Scrubbed;
 pub use shadow::Shadow;
 pub use store::{Kind, Store};
@@ -53,6 +54,9 @@ pub use versions::{Cleaned, Keep, Version, VersionStat, Versioned};
 pub const BLOCK_BYTES: usize = 4096;
 /// The same as a count of addresses.
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// From this address on no regions lie, but what the store keeps for itself.
+pub(crate) const OWN_START: u64 = 15 << 60;
 
 /// Takes a lock. What is guarded is changed in steps that each leave it whole, so a panic elsewhere does not matter.
 pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {

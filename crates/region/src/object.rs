@@ -1,6 +1,7 @@
 //! Objects: bytes of one region.
 
 use crate::error::{Error, Result};
+use crate::ids::Identity;
 use crate::layer::Layer;
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::store::Kind;
@@ -9,9 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const MAGIC: &[u8; 8] = b"WEFTOBJ\0";
-const BYTES: usize = 64;
+const BYTES: usize = 96;
 const CHECKSUM_AT: usize = 8;
 const DIRECT: u32 = 1;
+
+/// Whose an object is, as whoever uses the store sees it. Zeros: nobody said.
+pub type Owner = [u8; 16];
 
 /// Size and times of an object that keeps them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +32,10 @@ pub struct Object(Arc<Shared>);
 pub(crate) struct Shared {
     layer: Arc<Layer>,
     id: u64,
+    generation: u64,
+    owner: Owner,
+    /// Held by whoever appends.
+    appending: Mutex<()>,
     /// Of objects with a super block; whether it is as the device has it.
     stat: Option<Mutex<(ObjectStat, bool)>>,
     /// Not any more when it was removed: the region may be another object's then. Held to write.
@@ -36,21 +44,13 @@ pub(crate) struct Shared {
 
 impl Object {
     /// Makes it: with its first block it is there.
-    pub(crate) fn make(layer: &Arc<Layer>, id: u64, kind: Kind) -> Result<Self> {
-        let address = id << layer.region_shift();
-        let stat = match kind {
-            Kind::Plain => {
-                layer.write_new(address, &[0; BLOCK_BYTES])?;
-                None
-            }
-            Kind::Direct => {
-                let now = SystemTime::now();
-                let stat = ObjectStat { size: 0, modified: now, made: now };
-                layer.write_new(address, &encode(id, stat))?;
-                Some(Mutex::new((stat, true)))
-            }
-        };
-        Ok(Self(Arc::new(Shared { layer: Arc::clone(layer), id, stat, is_there: RwLock::new(true) })))
+    pub(crate) fn make(layer: &Arc<Layer>, identity: Identity, kind: Kind, owner: Owner) -> Result<Self> {
+        let now = SystemTime::now();
+        let stat = ObjectStat { size: 0, modified: now, made: now };
+        let shared = Shared::new(layer, SuperBlock { identity, owner, stat }, kind);
+        let first = if kind == Kind::Direct { shared.super_block(stat).encode() } else { vec![0; BLOCK_BYTES] };
+        layer.write_new(shared.first(), &first)?;
+        Ok(Self(Arc::new(shared)))
     }
 
     /// One that is there.
@@ -59,17 +59,16 @@ impl Object {
         if !layer.is_mapped(address)? {
             return Err(Error::NoObject);
         }
-        let stat = match kind {
-            Kind::Plain => None,
+        let found = match kind {
+            Kind::Plain => SuperBlock::of_nothing(id),
             Kind::Direct => {
                 let mut block = vec![0; BLOCK_BYTES];
                 layer.read(address, &mut block)?;
-                let stat =
-                    decode(&block, id).ok_or_else(|| Error::Damaged(format!("the super block of object {id}")))?;
-                Some(Mutex::new((stat, true)))
+                SuperBlock::decode(&block, id)
+                    .ok_or_else(|| Error::Damaged(format!("the super block of object {id}")))?
             }
         };
-        Ok(Self(Arc::new(Shared { layer: Arc::clone(layer), id, stat, is_there: RwLock::new(true) })))
+        Ok(Self(Arc::new(Shared::new(layer, found, kind))))
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -83,6 +82,22 @@ impl Object {
     /// Its identifier, which is the number of its region.
     pub fn id(&self) -> u64 {
         self.0.id
+    }
+
+    /// Higher than of any object that had this identifier before; 0 also of one that keeps nothing about itself and was
+    /// opened anew.
+    pub fn generation(&self) -> u64 {
+        self.0.generation
+    }
+
+    /// Whose it is.
+    pub fn owner(&self) -> Owner {
+        self.0.owner
+    }
+
+    /// Whether it was not removed.
+    pub fn is_there(&self) -> bool {
+        self.0.there().is_ok()
     }
 
     /// Size and times. `None`: whoever uses the store keeps them.
@@ -104,27 +119,54 @@ impl Object {
         if offset.checked_add(bytes as u64).is_none_or(|end| end > self.capacity()) {
             return Err(Error::Beyond);
         }
-        Ok((self.0.id << self.0.layer.region_shift()) + self.data_start() + offset)
+        Ok(self.0.first() + self.data_start() + offset)
     }
 
     /// Reads bytes; zeros where none were written. Returns how many the object has there, all of `into` where it does
-    /// not keep its size.
+    /// not keep its size. What of `into` is behind them is anything.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let _there = self.0.there()?;
         let have = match self.stat() {
             Some(stat) => usize::try_from(stat.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len()),
             None => into.len(),
         };
-        let into = into.get_mut(..have).unwrap_or_default();
-        self.0.layer.read(self.address(offset, have)?, into)?;
+        if have == 0 {
+            return Ok(0);
+        }
+        // The device gives whole blocks: one that is the object's last is not copied, if there is room for all of it.
+        let end = offset.saturating_add(have as u64);
+        let whole = end.checked_next_multiple_of(BLOCK).unwrap_or(end) - offset;
+        let whole = usize::try_from(whole).unwrap_or(usize::MAX).min(into.len());
+        let into = into.get_mut(..whole).unwrap_or_default();
+        self.0.layer.read(self.address(offset, into.len())?, into)?;
         Ok(have)
     }
 
     /// Writes bytes. Safe after [`Object::sync`].
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
-        let _there = self.0.there()?;
-        self.0.layer.write(self.address(offset, from.len())?, from)?;
-        self.note_written(offset, from.len());
-        Ok(())
+        let address = self.address(offset, from.len())?;
+        self.write_by(offset, from.len(), |layer| layer.write(address, from))
+    }
+
+    /// Does a write of so many bytes, and takes note of it.
+    fn write_by(&self, offset: u64, bytes: usize, write: impl FnOnce(&Layer) -> Result<()>) -> Result<()> {
+        let end = offset + bytes as u64;
+        let there = self.0.there()?;
+        let written = write(&self.0.layer);
+        if written.is_ok() {
+            self.note_written(end);
+        }
+        drop(there);
+        written.inspect_err(|_| self.0.forget_behind_end(end, self.data_start()))
+    }
+
+    /// Writes bytes behind the last one of an object that keeps its size; returns where. Of several that append none
+    /// comes between the bytes of another.
+    pub fn append(&self, from: &[u8]) -> Result<u64> {
+        let _alone = lock(&self.0.appending);
+        let offset = self.stat().ok_or_else(keeps_no_size)?.size;
+        self.write(offset, from)?;
+        Ok(offset)
     }
 
     /// Writes bytes that are safe when this returns, with a larger size if the object keeps one. Whole blocks that were
@@ -135,16 +177,14 @@ impl Object {
             self.write(offset, from)?;
             return self.sync();
         }
-        let _there = self.0.there()?;
-        self.0.layer.write_durable(self.address(offset, from.len())?, from)?;
-        self.note_written(offset, from.len());
-        Ok(())
+        let address = self.address(offset, from.len())?;
+        self.write_by(offset, from.len(), |layer| layer.write_durable(address, from))
     }
 
-    fn note_written(&self, offset: u64, bytes: usize) {
+    fn note_written(&self, end: u64) {
         if let Some(stat) = &self.0.stat {
             let mut stat = lock(stat);
-            stat.0.size = stat.0.size.max(offset + bytes as u64);
+            stat.0.size = stat.0.size.max(end);
             stat.0.modified = SystemTime::now();
             stat.1 = false;
         }
@@ -152,7 +192,7 @@ impl Object {
 
     /// Cuts an object that keeps its size, or makes it longer by zeros.
     pub fn truncate(&self, size: u64) -> Result<()> {
-        let Some(stat) = &self.0.stat else { return Err(Error::Setting("this object keeps no size".to_owned())) };
+        let stat = self.0.stat.as_ref().ok_or_else(keeps_no_size)?;
         if size > self.capacity() {
             return Err(Error::Beyond);
         }
@@ -179,15 +219,43 @@ impl Object {
 }
 
 impl Shared {
+    fn new(layer: &Arc<Layer>, found: SuperBlock, kind: Kind) -> Self {
+        let SuperBlock { identity: Identity { id, generation }, owner, stat } = found;
+        let stat = (kind == Kind::Direct).then(|| Mutex::new((stat, true)));
+        let (appending, is_there) = (Mutex::default(), RwLock::new(true));
+        Self { layer: Arc::clone(layer), id, generation, owner, appending, stat, is_there }
+    }
+
+    /// The address of its region.
+    fn first(&self) -> u64 {
+        self.id << self.layer.region_shift()
+    }
+
+    fn super_block(&self, stat: ObjectStat) -> SuperBlock {
+        SuperBlock { identity: Identity { id: self.id, generation: self.generation }, owner: self.owner, stat }
+    }
+
     /// An error: the object was removed.
     fn there(&self) -> Result<RwLockReadGuard<'_, bool>> {
         let there = self.is_there.read().unwrap_or_else(PoisonError::into_inner);
         if *there { Ok(there) } else { Err(Error::NoObject) }
     }
 
-    /// Nobody writes to it any more.
+    /// Nobody reads or writes it any more.
     pub fn remove(&self) {
         *self.is_there.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    /// Bytes of a write that failed may stand behind the end: they are not to be seen when the object becomes longer.
+    fn forget_behind_end(&self, end: u64, data_start: u64) {
+        // Alone: what others have written there counts when they have taken note of it.
+        let there = self.is_there.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(stat) = self.stat.as_ref().filter(|_| *there) else { return };
+        let (size, data) = (lock(stat).0.size, self.first() + data_start);
+        if size < end {
+            // It needs no space. A device that fails here, too, has been told of already.
+            let _ = self.layer.trim(data + size..data + end);
+        }
     }
 
     /// Has the device know size and times.
@@ -195,52 +263,78 @@ impl Shared {
         let Some(stat) = &self.stat else { return Ok(()) };
         let mut stat = lock(stat);
         if !stat.1 {
-            self.layer.write(self.id << self.layer.region_shift(), &encode(self.id, stat.0))?;
+            self.layer.write(self.first(), &self.super_block(stat.0).encode())?;
             stat.1 = true;
         }
         Ok(())
     }
 }
 
-fn encode(id: u64, stat: ObjectStat) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(BLOCK_BYTES);
-    bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&[0; 4]);
-    bytes.extend_from_slice(&DIRECT.to_le_bytes());
-    bytes.extend_from_slice(&id.to_le_bytes());
-    bytes.extend_from_slice(&stat.size.to_le_bytes());
-    for time in [stat.modified, stat.made] {
-        let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        bytes.extend_from_slice(&since.as_secs().to_le_bytes());
-        bytes.extend_from_slice(&since.subsec_nanos().to_le_bytes());
+fn keeps_no_size() -> Error {
+    Error::Setting("this object keeps no size".to_owned())
+}
+
+/// What an object keeps about itself.
+#[derive(Clone, Copy)]
+struct SuperBlock {
+    identity: Identity,
+    owner: Owner,
+    stat: ObjectStat,
+}
+
+impl SuperBlock {
+    /// In place of one that is not there.
+    fn of_nothing(id: u64) -> Self {
+        let stat = ObjectStat { size: 0, modified: UNIX_EPOCH, made: UNIX_EPOCH };
+        Self { identity: Identity { id, generation: 0 }, owner: Owner::default(), stat }
     }
-    bytes.resize(BYTES, 0);
-    seal(&mut bytes, CHECKSUM_AT);
-    bytes.resize(BLOCK_BYTES, 0);
-    bytes
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(BLOCK_BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&DIRECT.to_le_bytes());
+        bytes.extend_from_slice(&self.identity.id.to_le_bytes());
+        bytes.extend_from_slice(&self.stat.size.to_le_bytes());
+        for time in [self.stat.modified, self.stat.made] {
+            let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+            bytes.extend_from_slice(&since.as_secs().to_le_bytes());
+            bytes.extend_from_slice(&since.subsec_nanos().to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.identity.generation.to_le_bytes());
+        bytes.extend_from_slice(&self.owner);
+        bytes.resize(BYTES, 0);
+        seal(&mut bytes, CHECKSUM_AT);
+        bytes.resize(BLOCK_BYTES, 0);
+        bytes
+    }
+
+    /// `None`: it is damaged, or of another object.
+    fn decode(block: &[u8], id: u64) -> Option<Self> {
+        let bytes = block.first_chunk::<BYTES>()?;
+        let is_ours = bytes.starts_with(MAGIC) && u32_at(bytes, 12)? == DIRECT && u64_at(bytes, 16)? == id;
+        let time = |at: usize| {
+            let since = Duration::new(u64_at(bytes, at)?, u32_at(bytes, at + 8)?.min(999_999_999));
+            UNIX_EPOCH.checked_add(since)
+        };
+        let stat = ObjectStat { size: u64_at(bytes, 24)?, modified: time(32)?, made: time(44)? };
+        let identity = Identity { id, generation: u64_at(bytes, 56)? };
+        let owner = bytes.get(64..)?.first_chunk().copied()?;
+        (is_ours && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(Self { identity, owner, stat })
+    }
 }
 
 /// Whether the first block of an object is a whole super block, or none.
 pub(crate) fn is_whole(layer: &Layer, id: u64) -> Result<bool> {
     let mut block = vec![0; BLOCK_BYTES];
     layer.read(id << layer.region_shift(), &mut block)?;
-    Ok(!block.starts_with(MAGIC) || decode(&block, id).is_some() || crate::versions::is_super_block(&block, id))
+    let is_whole = SuperBlock::decode(&block, id).is_some() || crate::versions::is_super_block(&block, id);
+    Ok(!block.starts_with(MAGIC) || is_whole)
 }
 
 /// What a block says if it is the super block of an object that keeps its size.
 pub(crate) fn describe(block: &[u8]) -> Option<String> {
     let id = u64_at(block, 16)?;
-    let stat = decode(block, id)?;
-    Some(format!("object {id}, {} bytes", stat.size))
-}
-
-fn decode(block: &[u8], id: u64) -> Option<ObjectStat> {
-    let bytes = block.first_chunk::<BYTES>()?;
-    let is_ours = bytes.starts_with(MAGIC) && u32_at(bytes, 12)? == DIRECT && u64_at(bytes, 16)? == id;
-    let time = |at: usize| {
-        let since = Duration::new(u64_at(bytes, at)?, u32_at(bytes, at + 8)?.min(999_999_999));
-        UNIX_EPOCH.checked_add(since)
-    };
-    let stat = ObjectStat { size: u64_at(bytes, 24)?, modified: time(32)?, made: time(44)? };
-    (is_ours && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(stat)
+    let found = SuperBlock::decode(block, id)?;
+    Some(format!("object {id}, {} bytes", found.stat.size))
 }

@@ -5,9 +5,9 @@ use crate::error::{Error, Result};
 use crate::geometry::Format;
 use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
-use crate::lock;
-use crate::object::{Object, Shared, is_whole};
+use crate::object::{Object, Owner, Shared, is_whole};
 use crate::versions::{Cleaned, Keep, Versioned, Versions};
+use crate::{OWN_START, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -29,6 +29,7 @@ pub struct Store {
     open: [Mutex<Open>; SHARDS],
 }
 
+/// Held while an object is opened or removed: whoever has it at hand knows of its removal.
 #[derive(Default)]
 struct Open {
     objects: HashMap<u64, Arc<Shared>>,
@@ -68,23 +69,35 @@ impl Store {
 
     /// Makes an object. It is there for certain after a sync.
     pub fn create(&self, kind: Kind) -> Result<Object> {
-        let id = self.ids.take(&self.layer)?;
-        self.keep(Object::make(&self.layer, id, kind)?)
+        self.make(kind, Owner::default())
+    }
+
+    /// Makes one that keeps its size and times, and whose it is.
+    pub fn create_for(&self, owner: Owner) -> Result<Object> {
+        self.make(Kind::Direct, owner)
+    }
+
+    fn make(&self, kind: Kind, owner: Owner) -> Result<Object> {
+        let identity = self.ids.take(&self.layer)?;
+        let made = Object::make(&self.layer, identity, kind, owner).inspect_err(|_| self.ids.note_removed(identity.id));
+        let object = made?;
+        Self::keep(&mut lock(self.open_of(object.id())), object)
     }
 
     /// An object that is there.
     pub fn object(&self, id: u64, kind: Kind) -> Result<Object> {
         self.address(id).ok_or(Error::NoObject)?;
-        if let Some(shared) = lock(self.open_of(id)).objects.get(&id) {
+        let mut open = lock(self.open_of(id));
+        if let Some(shared) = open.objects.get(&id) {
             return Ok(Object::of_shared(Arc::clone(shared)));
         }
-        let object = Object::open(&self.layer, id, kind)?;
-        self.keep(object)
+        Self::keep(&mut open, Object::open(&self.layer, id, kind)?)
     }
 
     /// Makes an object that keeps versions. It is there for certain after a sync.
     pub fn create_versioned(&self) -> Result<Versioned> {
-        self.versions.create(self.ids.take(&self.layer)?)
+        let id = self.ids.take(&self.layer)?.id;
+        self.versions.create(id).inspect_err(|_| self.ids.note_removed(id))
     }
 
     /// An object that keeps versions, and is there.
@@ -100,13 +113,12 @@ impl Store {
 
     fn open_of(&self, id: u64) -> &Mutex<Open> {
         let [first, ..] = &self.open;
-        // Threads work on ranges of identifiers.
+        // Threads work on batches of identifiers.
         self.open.get((id / RANGE) as usize % SHARDS).unwrap_or(first)
     }
 
     /// Has it at hand, if nobody was faster: then that one counts.
-    fn keep(&self, object: Object) -> Result<Object> {
-        let mut open = lock(self.open_of(object.id()));
+    fn keep(open: &mut Open, object: Object) -> Result<Object> {
         if let Some(shared) = open.objects.get(&object.id()) {
             return Ok(Object::of_shared(Arc::clone(shared)));
         }
@@ -129,29 +141,41 @@ impl Store {
 
     /// Where its region begins. `None`: no object can have this identifier.
     fn address(&self, id: u64) -> Option<u64> {
-        let shift = u32::from(self.layer.region_shift());
-        // The upper half of the addresses is the store's own.
-        (id != 0 && id >> (63 - shift) == 0).then(|| id << shift)
+        let shift = self.layer.region_shift();
+        (id != 0 && id < OWN_START >> shift).then(|| id << shift)
     }
 
-    /// Removes an object; its space is free after the next sync. `false`: it was not there.
+    /// Removes an object; its space is free after the next sync, and its identifier may be another's then. `false`: it
+    /// was not there.
     pub fn remove(&self, id: u64) -> Result<bool> {
-        if !self.exists(id)? {
+        let Some(first) = self.address(id) else { return Ok(false) };
+        let mut open = lock(self.open_of(id));
+        if !self.layer.is_mapped(first)? {
             return Ok(false);
         }
-        if let Some(shared) = lock(self.open_of(id)).objects.remove(&id) {
+        if let Some(shared) = open.objects.remove(&id) {
             shared.remove();
         }
-        self.versions.remove(id);
-        let first = self.address(id).ok_or(Error::NoObject)?;
-        self.layer.trim(first..first.saturating_add(self.region_bytes()))?;
+        let is_known = self.ids.is_known(id);
+        self.versions.remove(id, || self.layer.trim(first..first.saturating_add(self.region_bytes())))?;
+        if is_known {
+            self.ids.note_removed(id);
+        }
         Ok(true)
+    }
+
+    /// Whether there is no object.
+    pub fn is_empty(&self) -> Result<bool> {
+        let mut own = self.layer.mapped_ranges(0..self.region_bytes())?;
+        own.extend(self.layer.mapped_ranges(OWN_START..u64::MAX)?);
+        let (own_bytes, usage) = (own.iter().map(|range| range.end - range.start).sum::<u64>(), self.usage());
+        Ok(usage.total - usage.free <= own_bytes)
     }
 
     /// All that was written, made and removed before is safe when this returns; sizes and times are when their object
     /// is synced.
     pub fn sync(&self) -> Result<()> {
-        self.layer.sync()
+        self.ids.sync(&self.layer)
     }
 
     /// Syncs everything, and leaves the store so that it is opened fast.

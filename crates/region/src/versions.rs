@@ -25,7 +25,7 @@ use crate::lock;
 pub use clean::{Cleaned, Keep};
 use index::{Index, Row};
 use object::Inner;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
@@ -201,7 +201,7 @@ pub(crate) struct Shared {
     /// Random, of this opening of the store.
     opening: u64,
     /// Objects at hand: what is new of them is in memory only.
-    open: Mutex<HashMap<u64, Arc<Inner>>>,
+    open: Mutex<Open>,
     /// Objects that were removed, which the index may have still.
     removed: Mutex<Vec<u64>>,
     /// Entries that the index does not have.
@@ -211,6 +211,13 @@ pub(crate) struct Shared {
     turn: Mutex<()>,
     /// The thread that makes one.
     background: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Open {
+    objects: HashMap<u64, Arc<Inner>>,
+    /// Objects that are being removed.
+    going: HashSet<u64>,
 }
 
 impl Versions {
@@ -235,36 +242,48 @@ impl Versions {
     /// Makes an object where none is.
     pub fn create(&self, id: u64) -> Result<Versioned> {
         let made = Arc::new(Inner::make(&self.0, id)?);
-        lock(&self.0.open).insert(id, Arc::clone(&made));
+        lock(&self.0.open).objects.insert(id, Arc::clone(&made));
         Ok(Versioned(made))
     }
 
     /// An object that is there.
     pub fn object(&self, id: u64) -> Result<Versioned> {
-        if let Some(found) = lock(&self.0.open).get(&id) {
+        if let Some(found) = lock(&self.0.open).objects.get(&id) {
             return Ok(Versioned(Arc::clone(found)));
         }
-        if lock(&self.0.open).len() >= OPEN_MAX {
+        if lock(&self.0.open).objects.len() >= OPEN_MAX {
             self.0.checkpoint()?;
-            lock(&self.0.open).retain(|_, object| Arc::strong_count(object) > 1 || object.has_recent());
+            lock(&self.0.open).objects.retain(|_, object| Arc::strong_count(object) > 1 || object.has_recent());
         }
         // One for all: others wait until it is found.
         let mut open = lock(&self.0.open);
-        if let Some(found) = open.get(&id) {
+        if let Some(found) = open.objects.get(&id) {
             return Ok(Versioned(Arc::clone(found)));
         }
+        if open.going.contains(&id) {
+            return Err(Error::NoObject);
+        }
         let found = Arc::new(Inner::open(&self.0, id)?);
-        open.insert(id, Arc::clone(&found));
+        open.objects.insert(id, Arc::clone(&found));
         Ok(Versioned(found))
     }
 
-    /// Nobody writes to an object any more.
-    pub fn remove(&self, id: u64) {
-        let removed = lock(&self.0.open).remove(&id);
-        if let Some(object) = removed {
+    /// Has an object go, if it is one of these: nobody has it at hand before `gone`, and nobody finds it after that.
+    pub fn remove(&self, id: u64, gone: impl FnOnce() -> Result<()>) -> Result<()> {
+        let at_hand = {
+            let mut open = lock(&self.0.open);
+            open.going.insert(id);
+            open.objects.remove(&id)
+        };
+        if let Some(object) = at_hand {
             object.remove();
         }
-        lock(&self.0.removed).push(id);
+        let done = gone();
+        lock(&self.0.open).going.remove(&id);
+        if self.0.index().is_some() {
+            lock(&self.0.removed).push(id);
+        }
+        done
     }
 
     /// All objects that the index has.
@@ -274,6 +293,7 @@ impl Versions {
 
     /// Cleans all objects.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
+        keep.check()?;
         self.0.checkpoint()?;
         let mut sum = Cleaned::default();
         for id in self.ids()? {
@@ -359,7 +379,7 @@ impl Shared {
 
     /// For whoever has the turn.
     fn checkpoint_now(&self) -> Result<()> {
-        let open: Vec<Arc<Inner>> = lock(&self.open).values().cloned().collect();
+        let open: Vec<Arc<Inner>> = lock(&self.open).objects.values().cloned().collect();
         let (objects, frozen): (Vec<_>, Vec<_>) =
             open.iter().filter_map(|object| Some((object, object.freeze()?))).unzip();
         let removed = std::mem::take(&mut *lock(&self.removed));

@@ -10,7 +10,9 @@
 //! On a crash: nothing is to be repaired; objects that no shard knows are collected as orphans.
 
 use crate::space::Account;
-use crate::store::{ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan, lock};
+use crate::store::{
+    FilePlan, ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan, device_error, is_listed, lock,
+};
 use crate::windows::Windows;
 use rustix::fs::{Dir, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
@@ -58,14 +60,6 @@ struct FileObject {
     end: Mutex<u64>,
     removed: AtomicBool,
     windows: Option<Windows>,
-}
-
-fn device_error(errno: Errno) -> Error {
-    match errno {
-        Errno::NOSPC | Errno::DQUOT => Error::NoSpace,
-        Errno::FBIG => Error::FileTooLarge,
-        other => Error::Device(other.raw_os_error()),
-    }
 }
 
 impl DirectoryStore {
@@ -221,11 +215,6 @@ impl ObjectStore for DirectoryStore {
     }
 
     fn list(&self, runs: &[(ObjectId, u32)]) -> Result<Vec<(InodeNumber, ObjectId)>> {
-        let listed = |object: ObjectId| {
-            let after = runs.partition_point(|(first, _)| *first <= object);
-            let run = after.checked_sub(1).and_then(|index| runs.get(index));
-            run.is_some_and(|(first, count)| object.raw() - first.raw() < u64::from(*count))
-        };
         let mut found = Vec::new();
         for directory in 0..FAN_OUT {
             let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
@@ -237,7 +226,7 @@ impl ObjectStore for DirectoryStore {
             for entry in Dir::new(directory).map_err(device_error)? {
                 let entry = entry.map_err(device_error)?;
                 let Some((inode, object)) = Self::parse_file_name(entry.file_name().to_bytes()) else { continue };
-                if listed(object) {
+                if is_listed(runs, object) {
                     found.push((inode, object));
                 }
             }
@@ -284,6 +273,10 @@ impl FileObject {
         }
     }
 
+    fn plan(&self, offset: Option<u64>) -> WritePlan<'_> {
+        WritePlan::File(FilePlan { file: self.file.as_fd(), offset, call_bytes: self.call_bytes })
+    }
+
     /// Charges what a write up to `end` adds.
     fn charge(&self, end: u64) -> Result<()> {
         let before = self.charged.fetch_max(end, Ordering::AcqRel);
@@ -311,13 +304,13 @@ impl ObjectHandle for FileObject {
     fn write_plan(&self, offset: u64, bytes: u32) -> Result<WritePlan<'_>> {
         self.check()?;
         self.charge(offset + u64::from(bytes))?;
-        Ok(WritePlan { file: self.file.as_fd(), offset: Some(offset), call_bytes: self.call_bytes })
+        Ok(self.plan(Some(offset)))
     }
 
     fn append_plan(&self, bytes: u32) -> Result<WritePlan<'_>> {
         self.check()?;
         if !self.account.is_capped() {
-            return Ok(WritePlan { file: self.file.as_fd(), offset: None, call_bytes: self.call_bytes });
+            return Ok(self.plan(None));
         }
         // The bytes are counted first. Nobody else can append: no descriptor for writing is passed under a cap.
         let mut end = lock(&self.end);
@@ -325,7 +318,7 @@ impl ObjectHandle for FileObject {
         let new_end = offset.checked_add(u64::from(bytes)).ok_or(Error::FileTooLarge)?;
         self.charge(new_end)?;
         *end = new_end;
-        Ok(WritePlan { file: self.file.as_fd(), offset: Some(offset), call_bytes: self.call_bytes })
+        Ok(self.plan(Some(offset)))
     }
 
     fn truncate(&self, size: u64) -> Result<ObjectStat> {

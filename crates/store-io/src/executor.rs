@@ -11,12 +11,17 @@
 //! | write, larger | `splice` socket to pipe, `splice` pipe to file | 1 |
 //! | append | `recv`, one `pwritev2` at the end | 2 |
 //! | write from the client's memory | `process_vm_readv`, `pwrite`, 128 KiB at a time | 2, the second from the cache |
+//!
+//! An object without a file ([`crate::blocks`]) reads whole blocks into memory, from where they are sent or put into
+//! the pipe, and writes what was received there, or read from the client. One copy; the device makes none.
 
-use crate::store::{Segment, WritePlan};
+use crate::blocks;
+use crate::store::{BlockObject, FilePlan, Segment, WritePlan, device_error};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use weft_protocol::Error;
 use weft_transport::{PeerMemory, Result, Socket, TransportError};
 
 /// Reads up to this many bytes are joined with their header in memory: one call and one packet.
@@ -40,8 +45,20 @@ pub struct Pipe {
 /// What became of a transfer. The connection is in order in both cases.
 pub enum Moved {
     Done,
-    /// The file refused, with this error. A write's bytes were taken off the connection; of a read nothing was sent.
-    Failed(Errno),
+    /// The store refused, with this error. A write's bytes were taken off the connection; of a read nothing was sent.
+    Failed(Error),
+}
+
+impl From<std::result::Result<(), Error>> for Moved {
+    fn from(done: std::result::Result<(), Error>) -> Self {
+        done.map_or_else(Moved::Failed, |()| Moved::Done)
+    }
+}
+
+impl From<std::result::Result<(), Errno>> for Moved {
+    fn from(done: std::result::Result<(), Errno>) -> Self {
+        done.map_err(device_error).into()
+    }
 }
 
 impl Default for Pipe {
@@ -78,9 +95,18 @@ impl Pipe {
                 let (head, data) = memory.split_at_mut(header.len());
                 head.copy_from_slice(header);
                 if let Err(errno) = read_all(file, data, offset) {
-                    return Ok(Moved::Failed(errno));
+                    return Ok(Err(errno).into());
                 }
                 socket.send_all(memory)?;
+            }
+            Segment::Blocks { bytes: 0, .. } => socket.send_all(header)?,
+            Segment::Blocks { object, offset, bytes } => {
+                let mut header = Some(header);
+                let sent = blocks::read(object, offset, bytes, |piece| match header.take() {
+                    Some(header) => socket.send_all_with(header, piece),
+                    None => socket.send_all(piece),
+                });
+                return Ok(sent?.into());
             }
             Segment::File { file, offset, bytes } => {
                 socket.send_all_more(header)?;
@@ -121,7 +147,7 @@ impl Pipe {
                         Ok(0) => break,
                         Ok(_) | Err(Errno::INTR) => {}
                         Err(errno) if !matches!(errno, Errno::AGAIN | Errno::PIPE) && position == offset => {
-                            return Ok(Moved::Failed(errno));
+                            return Ok(Err(errno).into());
                         }
                         // The client asked for more than has room, or is gone, or what was promised cannot come.
                         Err(errno) => return Err(errno.into()),
@@ -129,12 +155,14 @@ impl Pipe {
                 }
                 end - position
             }
+            Segment::Blocks { object, offset, bytes } => {
+                if let Err(error) = blocks::read(object, offset, bytes, |piece| put_all(pipe, piece))? {
+                    return Ok(Moved::Failed(error));
+                }
+                0
+            }
         };
-        self.put_zeros(zeros, |bytes| match rustix::io::write(pipe, bytes) {
-            Ok(count) => Ok(count),
-            Err(Errno::INTR) => Ok(0),
-            Err(errno) => Err(errno.into()),
-        })?;
+        self.put_zeros(zeros, |bytes| put_some(pipe, bytes))?;
         socket.send_all(header)?;
         Ok(Moved::Done)
     }
@@ -154,27 +182,43 @@ impl Pipe {
         Ok(())
     }
 
-    /// Takes `bytes` off the socket into the file. An error is one of the connection.
+    /// Takes `bytes` off the socket into the object. An error is one of the connection.
     pub fn receive(&mut self, socket: &Socket, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
-        match plan.offset {
-            Some(offset) if bytes as usize > COPIED_WRITE_BYTES => self.receive_spliced(socket, plan, offset, bytes),
-            Some(offset) => self.receive_copied(socket, plan, offset, bytes),
-            None => self.append(plan, bytes, |memory| socket.receive_exact(memory)),
+        let Some(offset) = plan.offset() else {
+            return self.append(plan, bytes, |memory| socket.receive_exact(memory));
+        };
+        match plan {
+            WritePlan::File(plan) if bytes as usize > COPIED_WRITE_BYTES => {
+                self.receive_spliced(socket, plan, offset, bytes)
+            }
+            WritePlan::File(plan) => self.receive_copied(socket, plan, offset, bytes),
+            WritePlan::Blocks { object, .. } => self.receive_blocks(socket, object, offset, bytes),
         }
     }
 
-    /// Takes `bytes` out of the client's memory into the file. An error: they are not lent any more, and the connection
-    /// is of no more use.
+    /// Takes `bytes` out of the client's memory into the object. An error: they are not lent any more, and the
+    /// connection is of no more use.
     pub fn take(&mut self, peer: &PeerMemory, mut address: u64, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
-        let Some(mut offset) = plan.offset else {
+        let Some(mut offset) = plan.offset() else {
             return self.append(plan, bytes, |memory| peer.read(address, memory));
+        };
+        let file_plan = match plan {
+            WritePlan::File(plan) => plan,
+            WritePlan::Blocks { object, .. } => {
+                let written = blocks::write(object, offset, bytes, |memory| {
+                    peer.read(address, memory)?;
+                    address = address.wrapping_add(memory.len() as u64);
+                    Ok(())
+                });
+                return Ok(written?.map_err(|(error, _)| error).into());
+            }
         };
         let mut left = bytes as usize;
         while left > 0 {
             let memory = self.memory(left.min(COPY_BYTES));
             peer.read(address, memory)?;
-            if let Err(errno) = write_all(plan, memory, offset) {
-                return Ok(Moved::Failed(errno));
+            if let Err(errno) = write_all(file_plan, memory, offset) {
+                return Ok(Err(errno).into());
             }
             left -= memory.len();
             offset += memory.len() as u64;
@@ -186,13 +230,26 @@ impl Pipe {
     fn append(&mut self, plan: WritePlan<'_>, bytes: u32, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Moved> {
         let memory = self.memory(bytes as usize);
         fill(memory)?;
-        let appended = append_all(plan.file, memory);
+        let appended = match plan {
+            WritePlan::File(plan) => append_all(plan.file, memory).map_err(device_error),
+            WritePlan::Blocks { object, .. } => object.append(memory),
+        };
         self.memory.truncate(MEMORY_KEPT_BYTES);
         self.memory.shrink_to(MEMORY_KEPT_BYTES);
-        Ok(appended.map_or_else(Moved::Failed, |()| Moved::Done))
+        Ok(appended.into())
     }
 
-    fn receive_copied(&mut self, socket: &Socket, plan: WritePlan<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
+    fn receive_blocks(&mut self, socket: &Socket, object: &dyn BlockObject, offset: u64, bytes: u32) -> Result<Moved> {
+        match blocks::write(object, offset, bytes, |memory| socket.receive_in_pieces(memory, COPY_BYTES))? {
+            Ok(()) => Ok(Moved::Done),
+            Err((error, left)) => {
+                self.discard(socket, left)?;
+                Ok(Moved::Failed(error))
+            }
+        }
+    }
+
+    fn receive_copied(&mut self, socket: &Socket, plan: FilePlan<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
         let mut left = bytes as usize;
         while left > 0 {
             let memory = self.memory(left.min(COPY_BYTES));
@@ -200,14 +257,14 @@ impl Pipe {
             left -= memory.len();
             if let Err(errno) = write_all(plan, memory, offset) {
                 self.discard(socket, left)?;
-                return Ok(Moved::Failed(errno));
+                return Ok(Err(errno).into());
             }
             offset += memory.len() as u64;
         }
         Ok(Moved::Done)
     }
 
-    fn receive_spliced(&mut self, socket: &Socket, plan: WritePlan<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
+    fn receive_spliced(&mut self, socket: &Socket, plan: FilePlan<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
         let (output, input) = self.pipe_ends()?;
         let mut left = bytes as usize;
         while left > 0 {
@@ -227,7 +284,7 @@ impl Pipe {
                         // What is in the pipe is lost with it; what is still in the socket has to be taken off.
                         drop((output, input));
                         self.discard(socket, left)?;
-                        return Ok(Moved::Failed(failed.err().unwrap_or(Errno::IO)));
+                        return Ok(Err(failed.err().unwrap_or(Errno::IO)).into());
                     }
                 }
             }
@@ -257,6 +314,22 @@ impl Pipe {
         let _ = fcntl_setpipe_size(&ends.1, PIPE_BYTES);
         Ok(ends)
     }
+}
+
+/// Writes some of the bytes to a pipe that has room for them.
+fn put_some(pipe: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
+    match rustix::io::write(pipe, bytes) {
+        Err(Errno::INTR) => Ok(0),
+        written => Ok(written?),
+    }
+}
+
+/// Writes all of them.
+fn put_all(pipe: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        bytes = bytes.get(put_some(pipe, bytes)?..).unwrap_or_default();
+    }
+    Ok(())
 }
 
 /// Fills `data` from the file, and with zeros where the file has become shorter meanwhile.
@@ -294,7 +367,7 @@ fn append_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> std::result::Result<(),
     Ok(())
 }
 
-pub(crate) fn write_all(plan: WritePlan<'_>, mut bytes: &[u8], mut offset: u64) -> std::result::Result<(), Errno> {
+pub(crate) fn write_all(plan: FilePlan<'_>, mut bytes: &[u8], mut offset: u64) -> std::result::Result<(), Errno> {
     while !bytes.is_empty() {
         let call = bytes.get(..plan.call_bytes).unwrap_or(bytes);
         match rustix::io::pwrite(plan.file, call, offset) {
@@ -380,7 +453,7 @@ mod tests {
             let file = file();
             let (client, server) = UnixStream::pair().unwrap();
             let (client, server) = (Socket::from_unix(client), Socket::from_unix(server));
-            let plan = WritePlan { file: file.as_fd(), offset: Some(7), call_bytes: 10_000 };
+            let plan = WritePlan::File(FilePlan { file: file.as_fd(), offset: Some(7), call_bytes: 10_000 });
             std::thread::scope(|scope| {
                 scope.spawn(|| client.send_all(&bytes).unwrap());
                 assert!(matches!(Pipe::new().receive(&server, plan, count), Ok(Moved::Done)));

@@ -9,20 +9,25 @@
 //! | write | `n` times a get into a slot and `pwrite` | 1 |
 //! | write over what a mapped file has | `n` times a get; one `futimens` | 0 |
 //!
+//! An object without a file reads into slots itself, and writes what is in them: a copy less than a file that is not
+//! mapped.
+//!
 //! Memory that is mapped here too (a buffer of the client's connection, on the same machine) needs no slot, put, get or
 //! flush: `pread` into it and `pwrite` out of it are the transfers, one copy each.
 //!
 //! There are [`SLOTS`] slots, so that while one piece is on its way the next is read, or the last one written.
 
 use crate::executor::{Moved, read_all, write_all};
-use crate::store::{Segment, WritePlan};
+use crate::store::{FilePlan, Segment, WritePlan, device_error};
 use crate::windows::{WindowPart, Windows};
 use rustix::fs::{Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
+use weft_protocol::Error;
 use weft_protocol::data::BulkDescriptor;
+use weft_region::BLOCK_BYTES;
 use weft_transport::{LOOK_BEFORE_SLEEP, Result, Socket, TransportError};
 use weft_ucx::{Liveness, Mover};
 
@@ -137,7 +142,7 @@ impl ClientMemory {
         windows: Option<&Windows>,
         memory: BulkDescriptor,
     ) -> Result<Moved> {
-        let (Segment::File { bytes, .. } | Segment::Hole { bytes }) = segment;
+        let bytes = segment.bytes();
         if let Some(moved) = self.put_in_place(segment, memory)? {
             return Ok(moved);
         }
@@ -152,15 +157,10 @@ impl ClientMemory {
         for (number, (at, count)) in pieces(bytes, self.piece_bytes).enumerate() {
             let slot = number % SLOTS;
             self.mover.wait(slot, socket.as_fd(), LOOK)?;
-            let place = slot_of(&mut self.mover, slot, count)?;
-            match segment {
-                Segment::Hole { .. } => place.fill(0),
-                Segment::File { file, offset, .. } => {
-                    if let Err(errno) = read_all(file, place, offset + at) {
-                        failed = Some(errno);
-                        break;
-                    }
-                }
+            let room = room_for(segment, count).min(self.piece_bytes);
+            if let Err(error) = read_piece(segment, at, slot_of(&mut self.mover, slot, room)?) {
+                failed = Some(error);
+                break;
             }
             self.mover.put(slot, 0..count, memory.key, memory.address + at)?;
             self.transfers.puts += 1;
@@ -224,12 +224,12 @@ impl ClientMemory {
             }
             Ok(_) => Ok(None),
             Err(Errno::FAULT) => Err(TransportError::Malformed),
-            Err(errno) => Ok(Some(Moved::Failed(errno))),
+            Err(errno) => Ok(Some(Err(errno).into())),
         }
     }
 
-    /// Gets `bytes` out of the client's memory into the file. When this returns the memory is used no more. `windows`:
-    /// of that file.
+    /// Gets `bytes` out of the client's memory into the object. When this returns the memory is used no more.
+    /// `windows`: of its file.
     pub fn get(
         &mut self,
         socket: &Socket,
@@ -238,26 +238,14 @@ impl ClientMemory {
         bytes: u32,
     ) -> Result<Moved> {
         // What is appended in two calls could have another's between them: it comes by the stream.
-        let offset = plan.offset.ok_or(TransportError::Malformed)?;
-        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
-        if let Some(place) = self.mover.place(memory.key, memory.address, length)? {
-            self.transfers.placed_bytes += u64::from(bytes);
-            return Ok(match place.write_to(plan.file, offset, plan.call_bytes) {
-                Ok(count) if count == length => Moved::Done,
-                Ok(_) => Moved::Failed(Errno::IO),
-                // The client took it away: an error of the connection.
-                Err(Errno::FAULT) => return Err(TransportError::Malformed),
-                Err(errno) => Moved::Failed(errno),
-            });
-        }
-        if let Some(parts) = windows.and_then(|windows| windows.at(plan.file, offset, u64::from(bytes)))
-            && self.move_mapped(socket, &parts, memory, Direction::Get)?
+        let offset = plan.offset().ok_or(TransportError::Malformed)?;
+        if let WritePlan::File(plan) = plan
+            && let Some(moved) = self.get_in_place(socket, memory, (plan, windows), offset, bytes)?
         {
-            // A file's times do not follow what is written through its pages.
-            return Ok(touch(plan.file).map_or_else(Moved::Failed, |()| Moved::Done));
+            return Ok(moved);
         }
         self.mover.reserve_slots(SLOTS, self.piece_bytes)?;
-        let mut failed: Option<Errno> = None;
+        let mut failed: Option<Error> = None;
         let mut ahead = pieces(u64::from(bytes), self.piece_bytes).enumerate();
         for (number, (at, count)) in pieces(u64::from(bytes), self.piece_bytes).enumerate() {
             let begun = if number == 0 { SLOTS } else { 1 };
@@ -269,10 +257,63 @@ impl ClientMemory {
             let slot = number % SLOTS;
             self.mover.wait(slot, socket.as_fd(), LOOK)?;
             if failed.is_none() {
-                failed = write_all(plan, slot_of(&mut self.mover, slot, count)?, offset + at).err();
+                failed = write_piece(plan, slot_of(&mut self.mover, slot, count)?, offset + at).err();
             }
         }
         Ok(failed.map_or(Moved::Done, Moved::Failed))
+    }
+
+    /// The same without slots, where the memory or the file's pages are mapped. `None`: neither is.
+    fn get_in_place(
+        &mut self,
+        socket: &Socket,
+        memory: BulkDescriptor,
+        (plan, windows): (FilePlan<'_>, Option<&Windows>),
+        offset: u64,
+        bytes: u32,
+    ) -> Result<Option<Moved>> {
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if let Some(place) = self.mover.place(memory.key, memory.address, length)? {
+            self.transfers.placed_bytes += u64::from(bytes);
+            return match place.write_to(plan.file, offset, plan.call_bytes) {
+                Ok(count) if count == length => Ok(Some(Moved::Done)),
+                Ok(_) => Ok(Some(Err(Errno::IO).into())),
+                // The client took it away: an error of the connection.
+                Err(Errno::FAULT) => Err(TransportError::Malformed),
+                Err(errno) => Ok(Some(Err(errno).into())),
+            };
+        }
+        if let Some(parts) = windows.and_then(|windows| windows.at(plan.file, offset, u64::from(bytes)))
+            && self.move_mapped(socket, &parts, memory, Direction::Get)?
+        {
+            // A file's times do not follow what is written through its pages.
+            return Ok(Some(touch(plan.file).into()));
+        }
+        Ok(None)
+    }
+}
+
+/// Bytes of a slot that a piece is read into: an object that reads itself reads whole blocks.
+fn room_for(segment: Segment<'_>, count: usize) -> usize {
+    if let Segment::Blocks { .. } = segment { count.next_multiple_of(BLOCK_BYTES) } else { count }
+}
+
+/// Reads bytes of a segment, from `at` on.
+fn read_piece(segment: Segment<'_>, at: u64, place: &mut [u8]) -> std::result::Result<(), Error> {
+    match segment {
+        Segment::Hole { .. } => {
+            place.fill(0);
+            Ok(())
+        }
+        Segment::File { file, offset, .. } => read_all(file, place, offset + at).map_err(device_error),
+        Segment::Blocks { object, offset, .. } => object.read_at(offset + at, place),
+    }
+}
+
+fn write_piece(plan: WritePlan<'_>, bytes: &[u8], offset: u64) -> std::result::Result<(), Error> {
+    match plan {
+        WritePlan::File(plan) => write_all(plan, bytes, offset).map_err(device_error),
+        WritePlan::Blocks { object, .. } => object.write_at(offset, bytes),
     }
 }
 

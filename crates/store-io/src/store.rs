@@ -1,10 +1,11 @@
 //! The object store trait.
 
 use crate::windows::Windows;
+use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_protocol::message::storage::Space;
-use weft_protocol::{InodeNumber, ObjectId, Result, Timestamp};
+use weft_protocol::{Error, InodeNumber, ObjectId, Result, Timestamp};
 
 /// Size and time of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -14,23 +15,66 @@ pub struct ObjectStat {
 }
 
 /// A piece of an object, in order, as the executor is to send it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub enum Segment<'a> {
-    /// Bytes of a file or device.
+    /// Bytes of a file.
     File { file: BorrowedFd<'a>, offset: u64, bytes: u64 },
+    /// Bytes that the object itself reads.
+    Blocks { object: &'a dyn BlockObject, offset: u64, bytes: u64 },
     /// Bytes that were never written: zeros.
     Hole { bytes: u64 },
 }
 
+impl Segment<'_> {
+    /// Bytes that it has.
+    pub fn bytes(&self) -> u64 {
+        match *self {
+            Segment::File { bytes, .. } | Segment::Blocks { bytes, .. } | Segment::Hole { bytes } => bytes,
+        }
+    }
+}
+
 /// Where a write goes.
+#[derive(Clone, Copy)]
+pub enum WritePlan<'a> {
+    /// Into a file.
+    File(FilePlan<'a>),
+    /// The object itself writes; `None`: at the end that it has then, all bytes in one call.
+    Blocks { object: &'a dyn BlockObject, offset: Option<u64> },
+}
+
+impl WritePlan<'_> {
+    /// Where its first byte goes. `None`: at the end.
+    pub fn offset(&self) -> Option<u64> {
+        match self {
+            WritePlan::File(plan) => plan.offset,
+            WritePlan::Blocks { offset, .. } => *offset,
+        }
+    }
+}
+
+/// Where in a file.
 #[derive(Clone, Copy, Debug)]
-pub struct WritePlan<'a> {
+pub struct FilePlan<'a> {
     pub file: BorrowedFd<'a>,
     /// `None`: at the end that the file has when the bytes are written, all of them in one call. Others may append to
     /// the same file past this store: a kernel that was passed its descriptor.
     pub offset: Option<u64>,
     /// Bytes that one call should write at most: see [`ObjectHandle::call_bytes`].
     pub call_bytes: usize,
+}
+
+/// An object without a file: its bytes go through memory. Of whole blocks, in memory that begins at a block's boundary,
+/// no copy is made. Used by several threads at once.
+pub trait BlockObject: Send + Sync {
+    /// Fills `into`; zeros where nothing was written, and behind the end.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
+
+    /// Writes all bytes.
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<()>;
+
+    /// Writes all bytes at the end, with none of another append between them.
+    fn append(&self, from: &[u8]) -> Result<()>;
 }
 
 /// Objects by identifier. Called from many threads.
@@ -47,6 +91,15 @@ pub trait ObjectStore: Send + Sync {
 
     /// Space and number of objects.
     fn space(&self) -> Result<Space>;
+
+    /// What was removed since it was called last is free now, where that needs anything. May take as long as a sync.
+    fn settle(&self) {}
+
+    /// The node ends, and with it whoever knows what the objects are of. A store that nobody else clears is empty
+    /// after this; what is asked of it later is refused.
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Where it is, for people.
     fn describe(&self) -> String;
@@ -79,10 +132,30 @@ pub trait ObjectHandle: Send + Sync {
     fn sync(&self) -> Result<()>;
 
     /// Bytes that one call should write to its file at most.
-    fn call_bytes(&self) -> usize;
+    fn call_bytes(&self) -> usize {
+        usize::MAX
+    }
 
     /// A descriptor for a process of the same node, where the store has one to give; `write`: for writing too.
-    fn descriptor(&self, write: bool) -> Option<Result<std::os::fd::OwnedFd>>;
+    fn descriptor(&self, _write: bool) -> Option<Result<std::os::fd::OwnedFd>> {
+        None
+    }
+}
+
+/// What a device or file system said.
+pub(crate) fn device_error(errno: Errno) -> Error {
+    match errno {
+        Errno::NOSPC | Errno::DQUOT => Error::NoSpace,
+        Errno::FBIG => Error::FileTooLarge,
+        other => Error::Device(other.raw_os_error()),
+    }
+}
+
+/// Whether an object is in one of these runs: see [`ObjectStore::list`].
+pub(crate) fn is_listed(runs: &[(ObjectId, u32)], object: ObjectId) -> bool {
+    let after = runs.partition_point(|(first, _)| *first <= object);
+    let run = after.checked_sub(1).and_then(|index| runs.get(index));
+    run.is_some_and(|(first, count)| object.raw() - first.raw() < u64::from(*count))
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,12 +4,13 @@
 //! # a node per line; a host may have several
 //! n1.cluster   site=tsukuba  store=/nvme/weft:700GiB  listen=ib0
 //! n2.cluster   site=tsukuba  store=/nvme/weft
+//! n3.cluster   store=device:/dev/nvme1n1
 //! localhost    listen=10.1.0.0/16
 //! ```
 
 use crate::listen::Listen;
 use crate::quantity::ByteSize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use weft_node::StorePlace;
 
@@ -26,11 +27,11 @@ pub struct HostEntry {
     pub listen: Option<Listen>,
 }
 
-/// `DIR[:SIZE]` or `memory[:SIZE]`: where a store is to be, and what it may use.
+/// `DIR[:SIZE]`, `memory[:SIZE]`, `device:PATH` or `file:DIR:SIZE`: where a store is to be, and what it may use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreChoice {
     pub place: StorePlace,
-    /// `None`: what the file system there has free, or half of the memory.
+    /// `None`: what the file system there has free, half of the memory, or all of a device.
     pub size: Option<ByteSize>,
 }
 
@@ -38,16 +39,38 @@ impl FromStr for StoreChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("device:") {
+            let path = not_empty(path, text, "device")?;
+            return Ok(Self { place: StorePlace::Device(path), size: None });
+        }
+        if let Some(file) = text.strip_prefix("file:") {
+            let (directory, size) = file.rsplit_once(':').ok_or_else(|| format!("\"{text}\" is not file:DIR:SIZE"))?;
+            let place = StorePlace::File(not_empty(directory, text, "directory")?);
+            return Ok(Self { place, size: Some(size.parse()?) });
+        }
         let (place, size) = match text.rsplit_once(':') {
             Some((place, size)) => (place, Some(size.parse()?)),
             None => (text, None),
         };
         let place = match place {
-            "" => return Err(format!("\"{text}\" names no directory")),
             "memory" => StorePlace::Memory,
-            directory => StorePlace::Directory(PathBuf::from(directory)),
+            directory => StorePlace::Directory(not_empty(directory, text, "directory")?),
         };
         Ok(Self { place, size })
+    }
+}
+
+fn not_empty(path: &str, text: &str, what: &str) -> Result<PathBuf, String> {
+    if path.is_empty() { Err(format!("\"{text}\" names no {what}")) } else { Ok(PathBuf::from(path)) }
+}
+
+impl StoreChoice {
+    /// The directory or device that it names.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.place {
+            StorePlace::Directory(path) | StorePlace::Device(path) | StorePlace::File(path) => Some(path),
+            StorePlace::Memory => None,
+        }
     }
 }
 
@@ -76,7 +99,7 @@ fn parse_entry<'a>(host: &str, words: impl Iterator<Item = &'a str>) -> Result<H
             Some(("site", site)) if !site.is_empty() => entry.site = site.to_owned(),
             Some(("store", store)) => entry.store = Some(parse_remote_store(store)?),
             Some(("listen", listen)) => entry.listen = Some(listen.parse()?),
-            _ => return Err(format!("\"{word}\" is none of site=NAME, store=DIR[:SIZE], listen=IFACE|CIDR|ADDR")),
+            _ => return Err(format!("\"{word}\" is none of site=NAME, store=STORE, listen=IFACE|CIDR|ADDR")),
         }
     }
     Ok(entry)
@@ -85,12 +108,10 @@ fn parse_entry<'a>(host: &str, words: impl Iterator<Item = &'a str>) -> Result<H
 /// Relative to what would be unclear on another host.
 fn parse_remote_store(text: &str) -> Result<StoreChoice, String> {
     let store: StoreChoice = text.parse()?;
-    match &store.place {
-        StorePlace::Directory(directory) if !directory.is_absolute() => {
-            Err(format!("store \"{text}\" is not an absolute path"))
-        }
-        _ => Ok(store),
+    if store.path().is_some_and(|path| !path.is_absolute()) {
+        return Err(format!("store \"{text}\" is not an absolute path"));
     }
+    Ok(store)
 }
 
 #[cfg(test)]
@@ -121,6 +142,19 @@ mod tests {
     }
 
     #[test]
+    fn a_store_is_a_directory_memory_a_device_or_a_file() {
+        let place = |text: &str| text.parse::<StoreChoice>().map(|store| (store.place, store.size.map(|size| size.0)));
+        assert_eq!(place("/s"), Ok((StorePlace::Directory("/s".into()), None)));
+        assert_eq!(place("memory:2MiB"), Ok((StorePlace::Memory, Some(2 << 20))));
+        assert_eq!(place("device:/dev/x"), Ok((StorePlace::Device("/dev/x".into()), None)));
+        assert_eq!(place("device:/dev/by-path/a:b"), Ok((StorePlace::Device("/dev/by-path/a:b".into()), None)));
+        assert_eq!(place("file:/s:1GiB"), Ok((StorePlace::File("/s".into()), Some(1 << 30))));
+        for wrong in ["", ":1GiB", "device:", "file:/s", "file::1GiB", "file:/s:much", "/s:much"] {
+            assert!(place(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn an_error_names_its_line() {
         let cases = [
             ("a\nb port=3", "line 2: \"port=3\" is none of"),
@@ -129,6 +163,7 @@ mod tests {
             ("a site=", "line 1: \"site=\""),
             ("a store=rel", "line 1: store \"rel\" is not an absolute path"),
             ("a store=/s:many", "line 1: \"many\" is not a size"),
+            ("a store=file:rel:1GiB", "line 1: store \"file:rel:1GiB\" is not an absolute path"),
             ("# nothing\n", "names no host"),
         ];
         for (text, expected) in cases {

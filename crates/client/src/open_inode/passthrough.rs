@@ -74,6 +74,19 @@ impl Inner {
     pub fn is_near(&self, node: NodeId) -> bool {
         self.way() == Way::Auto && self.map().node(node).is_some_and(|node| node.identity == self.identity.node)
     }
+
+    /// Whether a node may pass a descriptor.
+    pub fn may_pass(&self, node: NodeId, for_writing: bool) -> bool {
+        self.is_near(node) && !lock(&self.passes_none).contains(&(node, for_writing))
+    }
+
+    /// A node has no descriptor of an object. To the owner's key that is so for all objects: its store has none to
+    /// give, or counts what is written.
+    pub fn note_passes_none(&self, node: NodeId, for_writing: bool) {
+        if !self.identity.is_user() {
+            lock(&self.passes_none).insert((node, for_writing));
+        }
+    }
 }
 
 impl State {

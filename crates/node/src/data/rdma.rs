@@ -166,7 +166,7 @@ impl DataConnection<'_> {
         (segment, stat): (Segment<'_>, ObjectStat),
         windows: Option<&Windows>,
     ) -> Result<()> {
-        let (Segment::File { bytes, .. } | Segment::Hole { bytes }) = segment;
+        let bytes = segment.bytes();
         let socket = self.socket;
         let Some(memory) = self.named_memory(request)? else { return self.refuse(request, &Error::NotSupported) };
         let moved = if bytes == 0 { Moved::Done } else { memory.put(socket, segment, windows, request.memory)? };
@@ -177,7 +177,7 @@ impl DataConnection<'_> {
                 let bulk_bytes = u32::try_from(bytes).unwrap_or(request.bytes);
                 self.answer(&DataReply { bulk_bytes, ..reply_with(request, stat) })
             }
-            Moved::Failed(errno) => self.refuse(request, &Error::Device(errno.raw_os_error())),
+            Moved::Failed(error) => self.refuse(request, &error),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Looks through the whole mapping for what contradicts itself.
 
 use super::{Layer, read};
-use crate::BLOCK;
 use crate::error::{Result, at};
 use crate::overlay::Piece;
 use crate::space::Space;
+use crate::{BLOCK, OWN_START};
 
 /// Pieces looked at in one go.
 const SOME: usize = 32 << 10;
@@ -57,8 +57,7 @@ impl Layer {
             let first = piece.first.next_multiple_of(blocks_of_region);
             for region in (first..piece.end()).step_by(usize::try_from(blocks_of_region).unwrap_or(usize::MAX)) {
                 let region = region / blocks_of_region;
-                // The upper half of the addresses is the store's own.
-                if region > 0 && region < 1 << (63 - self.geometry.region_shift) {
+                if region > 0 && region < OWN_START >> self.geometry.region_shift {
                     findings.objects += 1;
                     findings.damaged_objects += u64::from(!of_region(self, region)?);
                 }

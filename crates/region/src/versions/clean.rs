@@ -37,6 +37,16 @@ impl Default for Keep {
     }
 }
 
+impl Keep {
+    /// An error: this cannot be.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.share > 0.0 && self.share <= 1.0 {
+            return Ok(());
+        }
+        Err(Error::Setting(format!("a share of {} of the bandwidth: above 0 and up to 1 is possible", self.share)))
+    }
+}
+
 /// What a cleaner has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cleaned {
@@ -55,11 +65,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    fn new(share: f64) -> Result<Self> {
-        if share > 0.0 && share <= 1.0 {
-            return Ok(Self { share, since: Instant::now() });
-        }
-        Err(Error::Setting(format!("a share of {share} of the bandwidth: above 0 and up to 1 is possible")))
+    fn new(share: f64) -> Self {
+        Self { share, since: Instant::now() }
     }
 
     /// Rests as long as what was done since the last rest asks for.
@@ -91,7 +98,8 @@ impl Kept {
 impl Inner {
     /// Takes away what is not to be kept, and makes room at the ring's end.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
-        let mut pace = Pace::new(keep.share)?;
+        keep.check()?;
+        let mut pace = Pace::new(keep.share);
         let _cleaning = lock(&self.cleaning);
         self.there()?;
         self.shared.checkpoint()?;

@@ -7,14 +7,14 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::layer::Layer;
 use crate::tree::{Area, guarded, open_tree, write_tree};
-use crate::{BLOCK, BLOCK_BYTES};
+use crate::{BLOCK, BLOCK_BYTES, OWN_START};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where the index begins in the address space: no region lies there.
-pub(crate) const INDEX_START: u64 = 1 << 63;
+/// Where the index begins in the address space.
+const INDEX_START: u64 = OWN_START;
 const INDEX_BYTES: u64 = 1 << 56;
 const MAGIC: &[u8; 8] = b"WEFTIDX\0";
 /// Pages of the index in memory.

@@ -7,7 +7,8 @@ mod example;
 use crate::recorder::{Random, Recorder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use weft_region::{Error, Format, Kind, Store};
+use std::sync::atomic::{AtomicU64, Ordering};
+use weft_region::{Error, Format, Kind, Object, Owner, Store};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 
@@ -120,6 +121,219 @@ fn a_power_failure_hands_out_no_identifier_twice() {
             }
         }
     }
+}
+
+fn owner(tag: u64) -> Owner {
+    let mut owner = Owner::default();
+    owner[..8].copy_from_slice(&tag.to_le_bytes());
+    owner
+}
+
+fn tag_of(object: &Object) -> u64 {
+    u64::from_le_bytes(*object.owner().first_chunk().unwrap())
+}
+
+/// Nothing of another object is in it: each writes its tag and nothing else.
+fn has_own_bytes_only(object: &Object, size: usize) -> bool {
+    let mut found = vec![0; size];
+    let have = match object.read(0, &mut found) {
+        Err(Error::NoObject) => return !object.is_there(),
+        have => have.unwrap(),
+    };
+    let byte = u8::try_from(tag_of(object) % 251 + 1).unwrap();
+    found[..have].iter().all(|found| *found == 0 || *found == byte)
+}
+
+/// What was told of an identifier: the newest object that had it, and its generation.
+type Told = BTreeMap<u64, (u64, u64)>;
+
+/// Makes, writes, removes and syncs objects, and tells after how many calls of the device each was told of.
+fn churn(store: &Store, device: &Recorder, random: &mut Random, tags: &mut u64) -> Vec<(usize, u64, (u64, u64))> {
+    let (mut history, mut alive): (Vec<_>, Vec<Object>) = (Vec::new(), Vec::new());
+    for _ in 0..random.below(60) + 20 {
+        match random.below(6) {
+            0 => store.sync().unwrap(),
+            1 | 2 if !alive.is_empty() => {
+                let object = alive.swap_remove(usize::try_from(random.below(alive.len() as u64)).unwrap());
+                assert!(store.remove(object.id()).unwrap() && !object.is_there());
+                assert!(matches!(object.read(0, &mut [0; 9]), Err(Error::NoObject)), "nor is it another's");
+            }
+            _ => {
+                *tags += 1;
+                let object = store.create_for(owner(*tags)).unwrap();
+                assert!(alive.iter().all(|other| other.id() != object.id()));
+                history.push((device.asked(), object.id(), (*tags, object.generation())));
+                let bytes = vec![u8::try_from(*tags % 251 + 1).unwrap(); 3000];
+                (0..2).for_each(|_| object.write(random.below(20_000), &bytes).unwrap());
+                if random.below(3) == 0 {
+                    object.sync().unwrap();
+                }
+                assert!(has_own_bytes_only(&object, 30_000));
+                alive.push(object);
+            }
+        }
+    }
+    history
+}
+
+/// An identifier is given again when no crash can bring the earlier object back, and its region shows nothing of that.
+#[test]
+fn a_power_failure_leaves_no_identifier_with_two_objects() {
+    let mut given_again = 0;
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let device = Recorder::new(DEVICE_BYTES);
+        drop(format(&device));
+        let (mut image, mut told, mut tags) = (device.image(), Told::new(), 0);
+        for failure in 0..6 {
+            let device = Recorder::from(DEVICE_BYTES, image);
+            let store = Store::open_with_range(device.clone(), 1 + random.below(4)).unwrap();
+            for (id, (tag, _)) in &told {
+                if let Ok(object) = store.object(*id, Kind::Direct) {
+                    let found = tag_of(&object);
+                    assert!(found >= *tag, "seed {seed}, failure {failure}: {found} is back, and {tag} had {id}");
+                    assert!(has_own_bytes_only(&object, 30_000), "seed {seed}, failure {failure}: object {id}");
+                    store.remove(*id).unwrap();
+                }
+            }
+            let history = churn(&store, &device, &mut random, &mut tags);
+            drop(store);
+            let calls = usize::try_from(random.below(device.asked() as u64 + 1)).unwrap();
+            image = device.crash(calls, &mut random);
+            for (_, id, (tag, generation)) in history.into_iter().filter(|(end, ..)| *end <= calls) {
+                let before = told.insert(id, (tag, generation));
+                given_again += u64::from(before.is_some());
+                assert!(before.is_none_or(|(_, before)| before < generation), "seed {seed}: the generation of {id}");
+            }
+        }
+    }
+    assert!(given_again > 500, "{given_again}");
+}
+
+/// The fewest identifiers that there can be are 65,535.
+#[test]
+fn a_store_that_has_given_out_all_identifiers_finds_the_free_ones() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = Store::format(device.clone(), Format { region_shift: 48, ..Format::default() }).unwrap();
+    let kept: BTreeSet<u64> = (0..10).map(|tag| store.create_for(owner(tag)).unwrap().id()).collect();
+    // Not synced by the store, so that none is given again.
+    for _ in 10..65_535 {
+        let id = store.create(Kind::Plain).unwrap().id();
+        assert!(store.remove(id).unwrap() && !kept.contains(&id));
+    }
+    let again = store.create(Kind::Direct).unwrap();
+    assert!(again.generation() > 0 && !kept.contains(&again.id()));
+    store.remove(again.id()).unwrap();
+    store.sync().unwrap();
+    drop(store);
+    for _ in 0..2 {
+        let store = Store::open(device.clone()).unwrap();
+        let mut made: BTreeSet<u64> = kept.clone();
+        for _ in 0..3000 {
+            let object = store.create(Kind::Direct).unwrap();
+            assert!(object.generation() > again.generation() && made.insert(object.id()), "{}", object.id());
+        }
+        made.difference(&kept).for_each(|id| assert!(store.remove(*id).unwrap()));
+        assert!(!store.is_empty().unwrap());
+        store.close().unwrap();
+    }
+    let store = Store::open(device).unwrap();
+    kept.iter().for_each(|id| assert!(store.remove(*id).unwrap()));
+    store.sync().unwrap();
+    assert!(store.is_empty().unwrap());
+}
+
+/// A thread that ends, also by an assertion, is counted.
+struct Ended<'a>(&'a AtomicU64);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whoever has an object at hand sees its bytes, or that it was removed, whatever becomes of its region.
+#[test]
+fn threads_remove_and_make_objects_side_by_side() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = Store::format(device.clone(), Format { region_shift: 48, ..Format::default() }).unwrap();
+    let working = AtomicU64::new(4);
+    std::thread::scope(|scope| {
+        for start in 0..2u64 {
+            let (store, working) = (&store, &working);
+            scope.spawn(move || {
+                let (mut random, mut at_hand) = (Random::new(start), Vec::new());
+                while working.load(Ordering::Relaxed) > 0 {
+                    let batch = random.below(4) * 128;
+                    at_hand.extend((1..40).filter_map(|id| store.object(batch + id, Kind::Direct).ok()));
+                    assert!(at_hand.iter().all(|object| has_own_bytes_only(object, 10_000)));
+                    at_hand.truncate(random.below(8).try_into().unwrap());
+                }
+            });
+        }
+        for thread in 0..4u64 {
+            let (store, working) = (&store, &working);
+            scope.spawn(move || {
+                let _ended = Ended(working);
+                let mut random = Random::new(thread);
+                let mut alive: Vec<Object> = Vec::new();
+                for step in 0..3000 {
+                    if random.below(2) == 0 || alive.is_empty() {
+                        let object = store.create_for(owner(thread * 100_000 + step)).unwrap();
+                        assert_eq!(tag_of(&object), thread * 100_000 + step);
+                        object.write(random.below(9000), &[u8::try_from(tag_of(&object) % 251 + 1).unwrap()]).unwrap();
+                        alive.push(object);
+                    } else {
+                        let object = alive.swap_remove(usize::try_from(random.below(alive.len() as u64)).unwrap());
+                        assert!(has_own_bytes_only(&object, 10_000));
+                        assert!(store.remove(object.id()).unwrap());
+                    }
+                    if step % 10 == 0 {
+                        store.sync().unwrap();
+                    }
+                }
+                alive.iter().for_each(|object| assert!(has_own_bytes_only(object, 10_000)));
+                alive.iter().for_each(|object| assert!(store.remove(object.id()).unwrap()));
+            });
+        }
+    });
+    store.sync().unwrap();
+    assert!(store.is_empty().unwrap() && store.check().unwrap().is_clean());
+}
+
+#[test]
+fn what_a_write_left_that_failed_is_never_seen() {
+    let store = format(&Recorder::new(DEVICE_BYTES));
+    let [full, object] = [(); 2].map(|()| store.create(Kind::Direct).unwrap());
+    object.write(0, &[7; 100]).unwrap();
+    object.sync().unwrap();
+    let piece = vec![1; 1 << 20];
+    let fills = (0..32).take_while(|number| full.write(number << 20, &piece).is_ok()).count();
+    assert!((10..32).contains(&fills));
+    assert!(matches!(object.write(100, &vec![9; 4 << 20]), Err(Error::NoSpace)));
+    assert_eq!(object.stat().unwrap().size, 100);
+    object.truncate(8 << 20).unwrap();
+    let mut found = vec![5; 8 << 20];
+    assert_eq!(object.read(0, &mut found).unwrap(), 8 << 20);
+    assert!(found[..100] == [7; 100] && found[100..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn appends_follow_each_other() {
+    let store = format(&Recorder::new(DEVICE_BYTES));
+    let object = store.create(Kind::Direct).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 1..=4u8 {
+            let object = &object;
+            scope.spawn(move || {
+                (0..50).for_each(|_| assert!(object.append(&[thread; 777]).unwrap().is_multiple_of(777)));
+            });
+        }
+    });
+    let mut found = vec![0; 4 * 50 * 777];
+    assert_eq!(object.read(0, &mut found).unwrap(), found.len());
+    assert!(found.chunks(777).all(|chunk| chunk.iter().all(|byte| *byte == chunk[0] && *byte > 0)));
+    assert!(store.create(Kind::Plain).unwrap().append(&[1]).is_err());
 }
 
 #[test]

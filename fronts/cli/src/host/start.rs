@@ -45,7 +45,7 @@ pub struct StartOrder {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeOrder {
     pub node: NodeId,
-    /// Memory, or the directory below which the node's own one is; `None`: the machine's default.
+    /// Memory, a device, or the directory below which the node's own one is; `None`: the machine's default.
     pub store: Option<StorePlace>,
     /// Bytes the store may use; `None`: what is free.
     pub store_size: Option<u64>,
@@ -68,7 +68,7 @@ pub struct StartedNode {
     pub process: Process,
     pub identity: NodeIdentity,
     pub address: NodeAddress,
-    /// Empty: in memory.
+    /// Empty: in memory, or on a device.
     pub store: PathBuf,
     /// The highest directory that was made for the store; `None`: it was there.
     pub store_made: Option<PathBuf>,
@@ -90,8 +90,9 @@ struct Starting {
     process: Option<Process>,
 }
 
-/// What a store's directory holds, beside nothing.
+/// What a store's directory holds, beside nothing: objects, or a file that they are in.
 pub const OBJECTS: &str = "objects";
+pub const REGIONS: &str = "regions";
 /// Directories between the one that `--store` names and a node's own: see [`stores_directory`].
 pub const DIRECTORIES_ABOVE: usize = 3;
 
@@ -219,11 +220,13 @@ fn configure(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<
     } else {
         identity
     };
-    let in_directory = |below| StorePlace::Directory(stores_directory(below, &order.name).join(node_name(node.node)));
+    let directory_below = |below| stores_directory(below, &order.name).join(node_name(node.node));
     let place = match &node.store {
         Some(StorePlace::Memory) => StorePlace::Memory,
-        Some(StorePlace::Directory(below)) => in_directory(Some(below)),
-        None => in_directory(None),
+        Some(StorePlace::Device(device)) => StorePlace::Device(device.clone()),
+        Some(StorePlace::Directory(below)) => StorePlace::Directory(directory_below(Some(below))),
+        Some(StorePlace::File(below)) => StorePlace::File(directory_below(Some(below)).join(REGIONS)),
+        None => StorePlace::Directory(directory_below(None)),
     };
     Ok(NodeConfig {
         name: order.name.clone(),
@@ -272,7 +275,7 @@ fn make_store(directory: &Path) -> Outcome<Option<PathBuf>> {
 /// A node's directory with something in it is of another run, or the user's.
 fn refuse_what_is_there(directory: &Path, entries: fs::ReadDir) -> Outcome<()> {
     let names: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
-    let foreign = names.iter().find(|name| *name != OBJECTS);
+    let foreign = names.iter().find(|name| *name != OBJECTS && *name != REGIONS);
     let there = directory.display();
     match (foreign, names.is_empty()) {
         (Some(foreign), _) => Err(Failure::new(format!("store {there}: is not empty: holds {}", foreign.display()))
@@ -287,7 +290,8 @@ fn refuse_what_is_there(directory: &Path, entries: fs::ReadDir) -> Outcome<()> {
 fn directory_of(config: &NodeConfig) -> Option<&Path> {
     match &config.store.as_ref()?.place {
         StorePlace::Directory(directory) => Some(directory),
-        StorePlace::Memory => None,
+        StorePlace::File(file) => file.parent(),
+        StorePlace::Memory | StorePlace::Device(_) => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Stopping nodes on this machine, and removing what they leave.
 
-use super::start::{DIRECTORIES_ABOVE, OBJECTS};
+use super::start::{DIRECTORIES_ABOVE, OBJECTS, REGIONS};
 use crate::failure::{Failure, Outcome};
 use crate::processes::{self, End, Process};
 use crate::session::node_name;
@@ -96,12 +96,14 @@ pub fn remove_stores(stores: &[Store]) -> Outcome<Vec<PathBuf>> {
 }
 
 fn remove_objects(store: &Path) -> Outcome<()> {
-    match fs::remove_dir_all(store.join(OBJECTS)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Failure::of_io(format_args!("remove store {}", store.display()), &error).failed())
+    for removed in [fs::remove_dir_all(store.join(OBJECTS)), fs::remove_file(store.join(REGIONS))] {
+        if let Err(error) = removed
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(Failure::of_io(format_args!("remove store {}", store.display()), &error).failed());
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// Removes a directory, if it is empty. True: it is not there any more.

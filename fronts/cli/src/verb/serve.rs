@@ -14,8 +14,8 @@ Standard input: the node's configuration as JSON, an object with the fields of
 NodeConfig:
   name, node (number), identity (number), node_key (64 hexadecimal digits),
     owner_uid, owner_gid,
-  store ({\"place\": {\"directory\": PATH} or \"memory\", \"size\": BYTES or
-    null} or null),
+  store ({\"place\": {\"directory\": PATH}, \"memory\", {\"device\": PATH} or
+    {\"file\": PATH}, \"size\": BYTES or null} or null),
     runtime_directory, listen (IP:PORT)
 Standard output: one line of JSON when the node listens:
   {\"pid\": N, \"start_time\": N, \"address\": {\"tcp\": \"IP:PORT\", \"unix\": \"PATH\"}}

@@ -39,7 +39,7 @@ Examples:
   weft store check /dev/nvme1n1
   weft store check /scratch/objects --json";
 
-/// Make and look after region stores, on devices or in files (not used by nodes yet)
+/// Make and look after region stores, on devices or in files, while no node has them
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -70,7 +70,7 @@ struct MakeNew {
     #[arg(long)]
     size: Option<ByteSize>,
     /// Bytes of a region, the most that an object can have; a power of two
-    #[arg(long, default_value = "64GiB")]
+    #[arg(long, default_value = "1TiB")]
     region: ByteSize,
     /// Whatever is there is lost
     #[arg(long)]

@@ -44,6 +44,11 @@ Stores: each node has the directory DIR/weft-UID/NAME/store/nNN of its own, so
 that DIR may hold other things; without --store, DIR is $TMPDIR (unset: /tmp).
 SIZE is what all nodes here may use together, in the file of hosts what that
 node may use. `weft down` removes the directories that were made.
+With `file:DIR:SIZE`, each node has a file of its share of SIZE in such a
+directory, set aside as a whole, and with `device:PATH` a block device of its
+own, for which `weft store format` has made an empty region store: data go past
+the page cache (docs/region.md). A device with objects of a node that did not
+end in order is refused; `weft down` leaves it empty, and formatted.
 With `memory`, each node has a file system of its own in memory, in huge pages
 where the kernel has them (Linux 6.14): up to several times faster than a
 directory on a tmpfs such as /dev/shm. It goes with the node, also when that is
@@ -57,6 +62,7 @@ Examples:
   weft up
   weft up job42 --nodes 8 --store /nvme/scratch:700GiB
   weft up fast --nodes 1 --store memory:16GiB
+  weft up disk --nodes 1 --store device:/dev/nvme1n1
   weft up lab --hosts hosts.txt --listen ib0";
 
 /// Start a file system: nodes on this machine, or on hosts reached by ssh
@@ -69,8 +75,8 @@ pub struct Args {
     /// Nodes on this machine [default: 4]
     #[arg(long, value_name = "N", conflicts_with = "hosts")]
     nodes: Option<u16>,
-    /// Directory for the nodes' stores, or memory, and bytes that they may use
-    #[arg(long, value_name = "DIR[:SIZE]|memory[:SIZE]")]
+    /// Directory for the nodes' stores, or memory, and bytes that they may use; or a device, or files
+    #[arg(long, value_name = "DIR[:SIZE]|memory[:SIZE]|device:PATH|file:DIR:SIZE")]
     store: Option<StoreChoice>,
     /// File with a host per line
     #[arg(long, value_name = "FILE")]
@@ -105,7 +111,7 @@ pub fn run(args: Args) -> Outcome {
     let plan = check(args)?;
     let begun = Instant::now();
     let instance = start_all(&plan)?;
-    output::print(&summary(&instance, begun.elapsed()))?;
+    output::print(&summary(&plan, &instance, begun.elapsed()))?;
     Ok(Ending::Done)
 }
 
@@ -117,7 +123,7 @@ fn check(args: Args) -> Outcome<Plan> {
     }
     let store = args.store.as_ref().map(absolute_store).transpose()?;
     let nodes = match &args.hosts {
-        None => local_nodes(args.nodes.unwrap_or(NODES_DEFAULT), store.as_ref(), args.listen.as_ref()),
+        None => local_nodes(args.nodes.unwrap_or(NODES_DEFAULT), store.as_ref(), args.listen.as_ref())?,
         Some(file) => host_nodes(file, store.as_ref(), args.listen.as_ref())?,
     };
     let shards_per_node = args.shards_per_node.unwrap_or(cluster::SHARDS_PER_NODE_DEFAULT);
@@ -133,20 +139,27 @@ fn check(args: Args) -> Outcome<Plan> {
 
 /// Nodes run with another working directory than this command.
 fn absolute_store(store: &StoreChoice) -> Outcome<StoreChoice> {
+    let absolute = |path: &PathBuf| std::path::absolute(path).explain(|| path.display());
     let place = match &store.place {
-        StorePlace::Directory(directory) => {
-            StorePlace::Directory(std::path::absolute(directory).explain(|| directory.display())?)
-        }
+        StorePlace::Directory(directory) => StorePlace::Directory(absolute(directory)?),
         StorePlace::Memory => StorePlace::Memory,
+        StorePlace::Device(device) => StorePlace::Device(absolute(device)?),
+        StorePlace::File(directory) => StorePlace::File(absolute(directory)?),
     };
     Ok(StoreChoice { place, size: store.size })
 }
 
-fn local_nodes(count: u16, store: Option<&StoreChoice>, listen: Option<&Listen>) -> Vec<NodePlan> {
+fn local_nodes(count: u16, store: Option<&StoreChoice>, listen: Option<&Listen>) -> Outcome<Vec<NodePlan>> {
+    if let Some(StorePlace::Device(device)) = store.map(|store| &store.place)
+        && count > 1
+    {
+        return Err(Failure::new(format!("{}: a device is the store of one node, not of {count}", device.display()))
+            .remedy("--nodes 1; or a device for each node, in a file of hosts: localhost store=device:PATH"));
+    }
     let size = store.and_then(|store| match (&store.place, store.size) {
         (_, Some(size)) => Some(size.0),
         (StorePlace::Memory, None) => Some(memory_bytes() / 2),
-        (StorePlace::Directory(_), None) => None,
+        (StorePlace::Directory(_) | StorePlace::Device(_) | StorePlace::File(_), None) => None,
     });
     let share = size.map(|size| size / u64::from(count.max(1)));
     let node = |id| NodePlan {
@@ -159,7 +172,7 @@ fn local_nodes(count: u16, store: Option<&StoreChoice>, listen: Option<&Listen>)
             listen: Some(listen.cloned().unwrap_or(Listen::LOOPBACK)),
         },
     };
-    (0..count).map(node).collect()
+    Ok((0..count).map(node).collect())
 }
 
 /// Of this machine.
@@ -366,20 +379,30 @@ fn take_back(instance: &Instance) {
     }
 }
 
+/// Where the stores are.
+fn places(plan: &Plan, instance: &Instance) -> String {
+    let more = if plan.nodes.len() > 1 { " ..." } else { "" };
+    let first = plan.nodes.first().and_then(|node| node.order.store.as_ref());
+    match (first, instance.processes.first()) {
+        (Some(StorePlace::Memory), _) => "memory".to_owned(),
+        (Some(StorePlace::Device(device)), _) => format!("{}{more}", device.display()),
+        (_, Some(process)) => format!("{}{more}", process.store.display()),
+        (_, None) => String::new(),
+    }
+}
+
 /// What runs now, and what can be done with it.
-fn summary(instance: &Instance, took: Duration) -> String {
+fn summary(plan: &Plan, instance: &Instance, took: Duration) -> String {
     let name = &instance.map.name;
     let (nodes, shards) = (instance.map.nodes.len(), instance.map.shards.len());
-    let directory = instance.processes.first().map(|process| process.store.display().to_string()).unwrap_or_default();
-    let store = if directory.is_empty() { "memory" } else { &directory };
-    let more = if nodes > 1 && !directory.is_empty() { " ..." } else { "" };
     format!(
-        "{name} is up: {nodes} nodes, {shards} shards, in {}; stores: {store}{more}\n\n  \
+        "{name} is up: {nodes} nodes, {shards} shards, in {}; stores: {}\n\n  \
          weft mount {name} MOUNTPOINT     work with it as a directory\n  \
          weft cp -r DIR {name}:/          copy something in\n  \
          weft status {name}               see how it is\n  \
          weft down {name}                 end it; what is in it goes\n",
-        span_text(took)
+        span_text(took),
+        places(plan, instance)
     )
 }
 
@@ -427,6 +450,17 @@ mod tests {
         let in_memory = |size| (Some(StorePlace::Memory), Some(size));
         assert_eq!(orders(&["j", "--nodes", "2", "--store", "memory:8GiB"]), [in_memory(4 << 30), in_memory(4 << 30)]);
         assert_eq!(orders(&["j", "--nodes", "1", "--store", "memory"]), [in_memory(memory_bytes() / 2)]);
+    }
+
+    #[test]
+    fn a_device_is_one_nodes_and_files_are_split() {
+        let nodes = plan(&["j", "--nodes", "2", "--store", "file:/s:8GiB"]).expect("plan").nodes;
+        let in_file = (Some(StorePlace::File("/s".into())), Some(4 << 30));
+        assert!(nodes.into_iter().all(|node| (node.order.store, node.order.store_size) == in_file));
+        let nodes = plan(&["j", "--nodes", "1", "--store", "device:/dev/x"]).expect("plan").nodes;
+        assert_eq!(nodes[0].order.store, Some(StorePlace::Device("/dev/x".into())));
+        let refused = plan(&["j", "--nodes", "2", "--store", "device:/dev/x"]);
+        assert!(refused.is_err_and(|failure| failure.text().contains("one node") && failure.remedy_text().is_some()));
     }
 
     #[test]

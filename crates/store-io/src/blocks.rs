@@ -1,0 +1,224 @@
+//! Moves bytes between objects that have no file and whoever sends or takes them, through memory of whole blocks.
+//!
+//! The memory begins at a block's boundary, and bytes lie in it as they do in their blocks, so that a device which
+//! reads and writes past the page cache needs no copy of its own. There is a pool of it: a connection has some for as
+//! long as a request takes.
+
+use crate::store::{BlockObject, lock};
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::Mutex;
+use weft_protocol::Error;
+use weft_region::{AlignedBuffer, BLOCK_BYTES};
+use weft_transport::{Result, TransportError};
+
+/// Bytes of the pool's buffers: what is read or written with one call.
+const PIECE_BYTES: usize = 512 << 10;
+/// Buffers that the pool keeps.
+const POOL_MAX: usize = 32;
+
+static POOL: Mutex<Vec<AlignedBuffer>> = Mutex::new(Vec::new());
+
+/// Memory of the pool.
+struct Lent(Option<AlignedBuffer>);
+
+impl Lent {
+    fn take() -> Self {
+        Self(Some(lock(&POOL).pop().unwrap_or_else(|| AlignedBuffer::new(PIECE_BYTES))))
+    }
+}
+
+impl Deref for Lent {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.0.as_deref_mut().unwrap_or_default()
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut pool = lock(&POOL);
+        if pool.len() < POOL_MAX {
+            pool.extend(self.0.take());
+        }
+    }
+}
+
+/// Where a piece of a transfer lies: its bytes before the block that it begins in, and how many it has.
+struct Piece {
+    offset: u64,
+    lead: usize,
+    count: usize,
+}
+
+/// Cuts bytes of an object into pieces that each fit the memory.
+fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = Piece> {
+    let (mut at, end) = (offset, offset.saturating_add(bytes));
+    std::iter::from_fn(move || {
+        let lead = usize::try_from(at % BLOCK_BYTES as u64).unwrap_or(0);
+        let count = usize::try_from(end - at).unwrap_or(usize::MAX).min(PIECE_BYTES - lead);
+        let piece = Piece { offset: at, lead, count };
+        at += count as u64;
+        (count > 0).then_some(piece)
+    })
+}
+
+/// Gives bytes of an object to `give`, piece by piece. What the object fails with before the first is the second
+/// value; later it is an error: what was begun cannot be ended.
+pub(crate) fn read(
+    object: &dyn BlockObject,
+    offset: u64,
+    bytes: u64,
+    mut give: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<std::result::Result<(), Error>> {
+    let mut memory = Lent::take();
+    for piece in pieces(offset, bytes) {
+        let (lead, end) = (piece.lead, piece.lead + piece.count);
+        let blocks = memory.get_mut(..end.next_multiple_of(BLOCK_BYTES)).unwrap_or_default();
+        if let Err(error) = object.read_at(piece.offset - lead as u64, blocks) {
+            if piece.offset == offset {
+                return Ok(Err(error));
+            }
+            return Err(TransportError::Io(io::Error::from_raw_os_error(error.to_errno())));
+        }
+        give(blocks.get(lead..end).unwrap_or_default())?;
+    }
+    Ok(Ok(()))
+}
+
+/// Writes bytes that `fill` brings to an object, piece by piece. Of a failure, the error and how many bytes were not
+/// asked for.
+pub(crate) fn write(
+    object: &dyn BlockObject,
+    offset: u64,
+    bytes: u32,
+    mut fill: impl FnMut(&mut [u8]) -> Result<()>,
+) -> Result<std::result::Result<(), (Error, usize)>> {
+    let mut memory = Lent::take();
+    let mut left = bytes as usize;
+    for piece in pieces(offset, u64::from(bytes)) {
+        let place = memory.get_mut(piece.lead..piece.lead + piece.count).unwrap_or_default();
+        fill(place)?;
+        left -= piece.count;
+        if let Err(error) = object.write_at(piece.offset, place) {
+            return Ok(Err((error, left)));
+        }
+    }
+    Ok(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::{Moved, Pipe};
+    use crate::store::{Segment, WritePlan};
+    use std::os::unix::net::UnixStream;
+    use weft_transport::Socket;
+
+    const BYTES: usize = 3 * PIECE_BYTES + 777;
+
+    /// An object in memory that has room for so many bytes, and cannot read behind them.
+    struct Small(Mutex<Vec<u8>>, usize);
+
+    impl Small {
+        fn is_for(&self, offset: u64, bytes: &[u8]) -> weft_protocol::Result<std::ops::Range<usize>> {
+            let start = usize::try_from(offset).unwrap();
+            let range = start..start + bytes.len();
+            if range.end > self.1 { Err(Error::NoSpace) } else { Ok(range) }
+        }
+    }
+
+    impl BlockObject for Small {
+        fn read_at(&self, offset: u64, into: &mut [u8]) -> weft_protocol::Result<()> {
+            assert!(offset.is_multiple_of(4096) && into.len().is_multiple_of(4096), "whole blocks");
+            assert_eq!(into.as_ptr().align_offset(BLOCK_BYTES), 0, "which the device takes as they are");
+            into.copy_from_slice(&lock(&self.0)[self.is_for(offset, into)?]);
+            Ok(())
+        }
+
+        fn write_at(&self, offset: u64, from: &[u8]) -> weft_protocol::Result<()> {
+            assert_eq!(from.as_ptr().align_offset(BLOCK_BYTES), (4096 - offset as usize % 4096) % 4096);
+            lock(&self.0)[self.is_for(offset, from)?].copy_from_slice(from);
+            Ok(())
+        }
+
+        fn append(&self, _: &[u8]) -> weft_protocol::Result<()> {
+            Err(Error::NoSpace)
+        }
+    }
+
+    fn sockets() -> (Socket, Socket) {
+        let (client, server) = UnixStream::pair().unwrap();
+        (Socket::from_unix(client), Socket::from_unix(server))
+    }
+
+    fn contents() -> Vec<u8> {
+        (0..BYTES).map(|at| u8::try_from(at * 31 % 251).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_the_connection_in_order() {
+        let bytes = contents();
+        let count = u32::try_from(BYTES).unwrap();
+        for (room, offset, is_done) in [(5 << 20, Some(4097), true), (PIECE_BYTES, Some(5), false), (0, None, false)] {
+            let object = Small(Mutex::new(vec![0; 5 << 20]), room);
+            let (client, server) = sockets();
+            std::thread::scope(|scope| {
+                scope.spawn(|| client.send_all_with(&bytes, b"next").unwrap());
+                let plan = WritePlan::Blocks { object: &object, offset };
+                let moved = Pipe::new().receive(&server, plan, count).unwrap();
+                assert!(if is_done {
+                    matches!(moved, Moved::Done)
+                } else {
+                    matches!(moved, Moved::Failed(Error::NoSpace))
+                });
+                let mut next = [0; 4];
+                server.receive_exact(&mut next).unwrap();
+                assert_eq!(&next, b"next");
+            });
+            assert!(!is_done || lock(&object.0)[4097..4097 + BYTES] == bytes);
+        }
+    }
+
+    #[test]
+    fn of_a_read_that_fails_at_first_nothing_is_sent_and_later_it_is_an_error() {
+        let object = Small(Mutex::new([contents(), vec![0; 1 << 20]].concat()), BYTES + (1 << 20));
+        let read = |object: &Small, offset, bytes: usize| {
+            let (client, server) = sockets();
+            let segment = Segment::Blocks { object, offset, bytes: bytes as u64 };
+            std::thread::scope(|scope| {
+                let sent = scope.spawn(move || Pipe::new().send(&server, b"header", segment));
+                let mut found = vec![0; bytes + 6];
+                let received = client.receive_exact(&mut found);
+                (sent.join().unwrap(), received.is_ok().then(|| found.split_off(6)))
+            })
+        };
+        let (sent, found) = read(&object, 4097, BYTES - 4097);
+        assert!(matches!(sent, Ok(Moved::Done)) && found.unwrap() == contents()[4097..]);
+        let object = Small(object.0, PIECE_BYTES);
+        assert!(matches!(read(&object, 2 * PIECE_BYTES as u64, 10), (Ok(Moved::Failed(Error::NoSpace)), None)));
+        assert!(matches!(read(&object, 0, BYTES), (Err(_), None)), "what was promised cannot come");
+    }
+
+    #[test]
+    fn pieces_cover_all_bytes_and_end_at_blocks() {
+        for (offset, bytes) in [(0, 0), (0, 1), (4095, 2), (5, 3 << 20), (4096, 1 << 20), ((1 << 40) + 77, 600_000)] {
+            let (mut at, mut last) = (offset, None);
+            for piece in pieces(offset, bytes) {
+                assert_eq!((piece.offset, piece.lead as u64), (at, at % 4096));
+                assert!(piece.count > 0 && piece.lead + piece.count <= PIECE_BYTES);
+                assert!(last.is_none_or(|last: u64| last.is_multiple_of(4096)), "only the first begins inside a block");
+                at += piece.count as u64;
+                last = Some(at);
+            }
+            assert_eq!(at, offset + bytes);
+        }
+    }
+}

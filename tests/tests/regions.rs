@@ -1,0 +1,156 @@
+//! What is peculiar to region stores behind nodes: space, and what is refused. The rest of what files do runs with both
+//! stores (`weft_tests::with_each_store`).
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weft_client::protocol::message::shard::Access;
+use weft_client::protocol::{Error, InodeNumber, Name};
+use weft_client::{Client, OpenOptions, Way};
+use weft_region::{FileDevice, Kind, Store};
+use weft_tests::{FileSystem, Stored, Wanted, open, pattern, status};
+
+const BOTH: OpenOptions = OpenOptions::of(Access::ReadWrite);
+const MIB: usize = 1 << 20;
+/// Bytes of the store's own record, which is there from the first object on.
+const RECORD: u64 = 8192;
+
+fn one_node(store_bytes: Option<u64>) -> FileSystem {
+    FileSystem::start(Wanted { stored: Stored::Regions, nodes: 1, store_bytes, ..Wanted::default() })
+}
+
+fn remove(client: &Client, text: &str) {
+    client.unlink(&FileSystem::me(), InodeNumber::ROOT, &Name::new(text.as_bytes()).unwrap()).unwrap();
+}
+
+/// Waits until so much is free: what was removed is, soon after it was.
+fn wait_for_free(client: &Client, bytes: u64) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while client.space().unwrap().free < bytes - RECORD {
+        assert!(Instant::now() < end, "{:?}", client.space());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_full_store_refuses_by_every_way_and_has_room_after_a_removal() {
+    let fs = one_node(Some(40 << 20));
+    for way in [Way::Auto, Way::Unix, Way::Stream, Way::Tcp] {
+        let client = fs.client(way);
+        let free = client.space().unwrap().free;
+        let kept = pattern(4 * MIB, 1);
+        let file = open(&client, "kept", OpenOptions::WRITE);
+        file.write_at(&kept, 0).unwrap();
+        file.close().unwrap();
+        for direct in [true, false] {
+            for options in [OpenOptions::WRITE, OpenOptions { append: true, ..BOTH }] {
+                let file = open(&client, "large", OpenOptions { direct, ..options });
+                let piece = pattern(3 * MIB + 5, 2);
+                let write = |number: usize| file.write_at(&piece, (number * piece.len()) as u64);
+                let refused = (0..20).find_map(|number| write(number).err()).or_else(|| file.flush().err());
+                assert_eq!(refused, Some(Error::NoSpace), "{way:?}, direct: {direct}");
+                drop(file);
+                remove(&client, "large");
+            }
+        }
+        let mut found = vec![0; kept.len()];
+        open(&client, "kept", OpenOptions::READ).read_at(&mut found, 0).unwrap();
+        assert!(found == kept, "{way:?}");
+        remove(&client, "kept");
+        // A client has files open for a while after they were closed.
+        client.close().unwrap();
+        wait_for_free(&fs.client(way), free);
+    }
+}
+
+#[test]
+fn space_is_that_of_all_nodes_and_comes_back() {
+    let wanted = Wanted { stored: Stored::Regions, nodes: 3, store_bytes: Some(32 << 20), ..Wanted::default() };
+    let fs = FileSystem::start(wanted);
+    let client = fs.client(Way::Auto);
+    let before = client.space().unwrap();
+    assert!(before.total > 3 * (24 << 20) && before.total <= 3 * (32 << 20), "{before:?}");
+    let file = open(&client, "file", OpenOptions::WRITE);
+    file.write_at(&pattern(8 * MIB, 1), 0).unwrap();
+    file.sync().unwrap();
+    let during = client.space().unwrap();
+    assert!((8 << 20..9 << 20).contains(&(before.free - during.free)), "{during:?}");
+    assert_eq!(during.files, 1);
+    file.truncate(MIB as u64).unwrap();
+    wait_for_free(&client, before.free - (2 << 20));
+    file.close().unwrap();
+    remove(&client, "file");
+    client.close().unwrap();
+    let client = fs.client(Way::Auto);
+    wait_for_free(&client, before.free);
+    assert_eq!(client.space().unwrap().files, 0);
+}
+
+#[test]
+fn a_file_is_as_long_as_a_region_and_holes_take_no_space() {
+    let fs = one_node(Some(32 << 20));
+    for way in [Way::Unix, Way::Tcp] {
+        let client = fs.client(way);
+        let file = open(&client, &format!("{way:?}"), OpenOptions { direct: true, ..BOTH });
+        // The last block of a region is its super block's.
+        let end = (1u64 << weft_store_io::region::REGION_SHIFT) - 4096;
+        file.write_at(&pattern(5000, 1), end - 5000).unwrap();
+        assert_eq!(file.write_at(&pattern(5000, 1), end - 4999), Err(Error::FileTooLarge));
+        assert_eq!(file.truncate(end + 1), Err(Error::FileTooLarge));
+        assert_eq!(file.size(), Ok(end));
+        let mut found = vec![9; 12_000];
+        assert_eq!(file.read_at(&mut found, end - 6000).unwrap(), 6000);
+        assert!(found[..6000] == [vec![0; 1000], pattern(5000, 1)].concat());
+        let before = status(&client).counters;
+        assert_eq!(file.read_at(&mut found, 1 << 30).unwrap(), 12_000);
+        assert!(found.iter().all(|byte| *byte == 0));
+        let after = status(&client).counters;
+        let (unix, tcp) =
+            (after.read_unix_bytes - before.read_unix_bytes, after.read_tcp_bytes - before.read_tcp_bytes);
+        assert_eq!((unix, tcp), if way == Way::Unix { (12_000, 0) } else { (0, 12_000) });
+        file.sync().unwrap();
+        file.close().unwrap();
+    }
+    assert!(fs.client(Way::Auto).space().unwrap().free > 20 << 20);
+}
+
+#[test]
+fn what_was_synced_is_on_the_device() {
+    let fs = one_node(Some(32 << 20));
+    let client = fs.client(Way::Auto);
+    let file = open(&client, "file", OpenOptions::WRITE);
+    let bytes = pattern(3 * MIB + 5, 1);
+    file.write_at(&bytes, 0).unwrap();
+    file.sync().unwrap();
+    // As the device is now.
+    let copy = fs.instance.directory.join("copy");
+    std::fs::copy(fs.instance.directory.join("regions0"), &copy).unwrap();
+    let store = Store::open(Arc::new(FileDevice::open(&copy).unwrap())).unwrap();
+    let id = (1..2000).find(|id| store.exists(*id).unwrap()).unwrap();
+    let object = store.object(id, Kind::Direct).unwrap();
+    let mut found = vec![0; bytes.len() + 1];
+    assert_eq!(object.read(0, &mut found).unwrap(), bytes.len());
+    assert!(found[..bytes.len()] == bytes);
+    assert_eq!(object.owner()[..8], file.inode().raw().to_le_bytes());
+    file.close().unwrap();
+}
+
+#[test]
+fn no_descriptor_is_asked_for_twice() {
+    let fs = one_node(None);
+    let client = fs.client(Way::Auto);
+    let requests = || client.counters().data_requests;
+    let mut costs = Vec::new();
+    for number in 0..3 {
+        let file = open(&client, &format!("{number}"), BOTH);
+        let before = requests();
+        file.write_at(&pattern(100, 1), 0).unwrap();
+        file.flush().unwrap();
+        assert!(file.lend().is_none());
+        file.close().unwrap();
+        costs.push(requests() - before);
+    }
+    assert_eq!((costs[1], costs[2]), (1, 1), "{costs:?}");
+    assert_eq!(status(&client).counters.descriptors_passed, 0);
+}
