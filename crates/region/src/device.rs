@@ -29,8 +29,8 @@ pub trait Device: Send + Sync {
         self.flush()
     }
 
-    /// Writes parts one behind the other, each whole blocks, with one call where it can; safe when this returns if it is
-    /// to be `durable`.
+    /// Writes parts one behind the other, each whole blocks, with one call where it can; safe when this returns if it
+    /// is to be `durable`.
     fn write_parts_at(&self, place: u64, parts: &[&[u8]], durable: bool) -> io::Result<()> {
         let whole = together(parts);
         if durable { self.write_durable_at(place, &whole) } else { self.write_at(place, &whole) }

@@ -166,8 +166,8 @@ impl Geometry {
         let identity: String = self.identity.iter().map(|byte| format!("{byte:02x}")).collect();
         let (log_end, map_end) = (self.log_start + self.log_blocks, self.map_start + self.map_blocks);
         format!(
-            "store {identity}, generation {}, {} blocks: log from {} to {log_end}, map from {} to {map_end}, data from {}; \
-             regions of 2^{} bytes",
+            "store {identity}, generation {}, {} blocks: log from {} to {log_end}, map from {} to {map_end}, \
+             data from {}; regions of 2^{} bytes",
             self.generation, self.blocks, self.log_start, self.map_start, self.data_start, self.region_shift
         )
     }

@@ -12,8 +12,8 @@
 //! * `tree`: trees on a device; `base`: the map at the last checkpoint, one of them; `log`: the ring of records;
 //! * [`Layer`]: reads and writes of virtual addresses, updates of several extents at once, trims, recovery;
 //! * [`Store`]: objects, their sizes and times, identifiers;
-//! * [`Versioned`]: objects that keep versions, each write a commit in a ring that the region is, and the index of all of
-//!   them.
+//! * [`Versioned`]: objects that keep versions, each write a commit in a ring that the region is, and the index of all
+//!   of them.
 //!
 //! What a crash leaves: everything that a [`Layer::sync`] has confirmed; of what was written later any part, as on the
 //! device itself, but an update of several extents wholly or not at all. Never a block of another object.

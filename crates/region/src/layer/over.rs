@@ -6,8 +6,8 @@ use crate::record::{ENTRIES_MAX, Entry};
 use std::ops::Range;
 
 impl Layer {
-    /// Writes over blocks that are all mapped, for certain if it is to be durable. `false`: some are not, and nothing was
-    /// done.
+    /// Writes over blocks that are all mapped, for certain if it is to be durable. `false`: some are not, and nothing
+    /// was done.
     pub(super) fn overwrite(&self, blocks: &Range<u64>, parts: &[&[u8]], is_durable: bool) -> Result<bool> {
         let _stripes = self.stripes.share(blocks);
         let _gate = read(&self.gate);

@@ -199,7 +199,9 @@ mod tests {
     proptest! {
         #[test]
         fn a_commit_is_read_as_it_was_written_and_no_wrong_bit_is_taken(
-            entries in prop::collection::vec((0..1u64 << 52, any::<u64>(), 0..1u64 << 20, any::<bool>()), 0..=ENTRIES_MAX),
+            entries in prop::collection::vec(
+                (0..1u64 << 52, any::<u64>(), 0..1u64 << 20, any::<bool>()), 0..=ENTRIES_MAX
+            ),
             numbers in any::<[u64; 8]>(),
             bit in 0..BLOCK_BYTES * 8,
         ) {
@@ -213,7 +215,10 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_no_commit_and_no_panic(mut block in prop::collection::vec(any::<u8>(), 0..200), fits in any::<bool>()) {
+        fn any_bytes_are_no_commit_and_no_panic(
+            mut block in prop::collection::vec(any::<u8>(), 0..200),
+            fits in any::<bool>(),
+        ) {
             block.resize(BLOCK_BYTES, 0);
             block[..8].copy_from_slice(MAGIC);
             if fits {

@@ -1,5 +1,5 @@
-//! Where blocks of each version lie: pieces of 2^level blocks at multiples of their size, so that the newest one up to a
-//! version that has a block is found with one search for each level.
+//! Where blocks of each version lie: pieces of 2^level blocks at multiples of their size, so that the newest one up to
+//! a version that has a block is found with one search for each level.
 
 use crate::error::Result;
 use std::collections::BTreeMap;

@@ -184,8 +184,8 @@ fn versions_are_as_a_model_has_them() {
     }
 }
 
-/// A power failure at any call leaves all versions that were safe, and of later ones those up to some one; what a cleaner
-/// was taking away is there wholly, or not.
+/// A power failure at any call leaves all versions that were safe, and of later ones those up to some one; what a
+/// cleaner was taking away is there wholly, or not.
 #[test]
 fn a_power_failure_leaves_the_first_versions() {
     for seed in 0..80 {
