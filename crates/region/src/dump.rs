@@ -88,9 +88,9 @@ fn dump_log(device: &dyn Device, geometry: &Geometry, entries: bool, tell: &mut 
 fn describe(entry: &Entry) -> String {
     match entry {
         Entry::Map { first, block, count } => {
-            format!("virtual blocks {first:#x} and {count} in all are at block {block}")
+            format!("{count} virtual blocks from {first:#x} on are at block {block}")
         }
-        Entry::Unmap { first, count } => format!("virtual blocks {first:#x} and {count} in all are nowhere"),
+        Entry::Unmap { first, count } => format!("{count} virtual blocks from {first:#x} on are nowhere"),
     }
 }
 

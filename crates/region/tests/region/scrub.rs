@@ -125,7 +125,7 @@ fn a_dump_says_what_is_there_and_goes_on_past_damage() {
     for text in [
         "super block 0: there is no region store",
         "as if it were a store of this size",
-        "virtual blocks 0x100000 and",
+        "virtual blocks from 0x100000 on are",
         ": object 2, 20000 bytes",
         ": object 3, which keeps versions",
         ": version 10 of an object with nonce",
