@@ -37,7 +37,7 @@ use crate::space::Space;
 use crate::{BLOCK, BLOCK_BYTES};
 pub use check::Findings;
 use durable::Turns;
-use fresh::{Bytes, FRESH_MAX};
+use fresh::{Bytes, FRESH_MAX, Placing, Waiting};
 use known::Known;
 pub(crate) use over::take_front;
 use std::collections::BTreeMap;
@@ -72,18 +72,20 @@ pub struct Layer {
     turns: Turns,
     known: Known,
     /// Held by whoever writes blocks that wait.
-    placing: Mutex<()>,
+    placing: Mutex<Placing>,
 }
 
 struct State {
     /// Blocks that wait to be written, by virtual block.
-    fresh: BTreeMap<u64, Bytes>,
+    fresh: BTreeMap<u64, Waiting>,
     /// Changes since the last checkpoint, and those that are being brought to the map.
     active: Overlay,
     frozen: Option<Arc<Overlay>>,
     space: Space,
     /// Changes that no record has, those that belong together in one; and those whose records are being written.
     pending: Vec<Vec<Entry>>,
+    /// How many they are in all.
+    pending_entries: usize,
     recording: Vec<Vec<Entry>>,
     /// Blocks that they free.
     freed: Vec<(u64, u64)>,
@@ -93,6 +95,7 @@ impl State {
     /// Changes that wait are to be made durable. What they free is returned.
     fn begin_recording(&mut self) -> Vec<(u64, u64)> {
         self.recording = std::mem::take(&mut self.pending);
+        self.pending_entries = 0;
         std::mem::take(&mut self.freed)
     }
 
@@ -100,13 +103,14 @@ impl State {
     /// closely.
     fn is_unsafe(&self, blocks: &Range<u64>) -> bool {
         let touches = |entry: &Entry| piece_of(*entry).within(blocks).is_some();
-        self.pending.len() + self.recording.len() > LOOKED_AT_MAX
+        self.pending_entries + self.recording.iter().map(Vec::len).sum::<usize>() > LOOKED_AT_MAX
             || self.pending.iter().chain(&self.recording).flatten().any(touches)
     }
 
     /// Changes that could not be made durable wait before those that came later.
     fn take_back(&mut self, freed: Vec<(u64, u64)>) {
         let recording = std::mem::take(&mut self.recording);
+        self.pending_entries += recording.iter().map(Vec::len).sum::<usize>();
         let later = std::mem::replace(&mut self.pending, recording);
         self.pending.extend(later);
         let later = std::mem::replace(&mut self.freed, freed);
@@ -164,6 +168,7 @@ impl Layer {
             frozen: None,
             space,
             pending: Vec::new(),
+            pending_entries: 0,
             recording: Vec::new(),
             freed: Vec::new(),
         };
@@ -226,7 +231,7 @@ impl Layer {
         let _gate = read(&self.gate);
         let (pieces, waiting) = {
             let state = read(&self.state);
-            let waiting = state.fresh.range(blocks.clone()).map(|(block, bytes)| (*block, Arc::clone(bytes)));
+            let waiting = state.fresh.range(blocks.clone()).map(|(block, one)| (*block, Arc::clone(&one.bytes)));
             let waiting: Vec<(u64, Bytes)> = waiting.collect();
             (self.mapped(&state, blocks)?, waiting)
         };
@@ -234,9 +239,11 @@ impl Layer {
         for (block, bytes) in waiting {
             let (start, end) = ((block * BLOCK).max(address), ((block + 1) * BLOCK).min(address + into.len() as u64));
             let of = |at: u64, first: u64| usize::try_from(at - first).unwrap_or(usize::MAX);
-            let from = bytes.get(of(start, block * BLOCK)..of(end, block * BLOCK)).unwrap_or_default();
+            let from = bytes.get(of(start, block * BLOCK)..of(end, block * BLOCK).min(bytes.len())).unwrap_or_default();
             let place = into.get_mut(of(start, address)..of(end, address)).unwrap_or_default();
-            place.copy_from_slice(from);
+            let (used, rest) = place.split_at_mut(from.len());
+            used.copy_from_slice(from);
+            rest.fill(0);
         }
         Ok(())
     }
@@ -272,7 +279,7 @@ impl Layer {
     }
 
     /// As [`Layer::write`], for bytes that are not all over what is mapped already.
-    pub(crate) fn write_new(&self, address: u64, from: &[u8]) -> Result<()> {
+    fn write_new(&self, address: u64, from: &[u8]) -> Result<()> {
         self.with_room(|| self.write_parts(&[(address, from)], false))
     }
 
@@ -345,7 +352,7 @@ impl Layer {
         }
         let (has_much_waiting, has_much_pending) = {
             let state = read(&self.state);
-            (state.fresh.len() >= FRESH_MAX, state.pending.len() >= PENDING_MAX)
+            (state.fresh.len() >= FRESH_MAX, state.pending_entries >= PENDING_MAX)
         };
         if has_much_waiting {
             self.place_fresh()?;
@@ -458,6 +465,18 @@ impl Layer {
             let new = piece_of(*entry);
             freed.extend(self.mapped(state, new.first..new.end())?);
         }
+        for old in freed {
+            if let Some(block) = old.block {
+                state.space.unsettle(block, old.count);
+                state.freed.push((block, old.count));
+            }
+        }
+        Self::map_new(state, entries);
+        Ok(())
+    }
+
+    /// The same, where the entries free nothing that is not noted.
+    fn map_new(state: &mut State, entries: Vec<Entry>) {
         for entry in &entries {
             let new = piece_of(*entry);
             if let Some(block) = new.block {
@@ -465,14 +484,8 @@ impl Layer {
             }
             state.active.set(new);
         }
-        for old in freed {
-            if let Some(block) = old.block {
-                state.space.unsettle(block, old.count);
-                state.freed.push((block, old.count));
-            }
-        }
+        state.pending_entries += entries.len();
         state.pending.push(entries);
-        Ok(())
     }
 
     /// What is mapped in a range, cut to it, in order.

@@ -48,8 +48,9 @@ impl Object {
         let now = SystemTime::now();
         let stat = ObjectStat { size: 0, modified: now, made: now };
         let shared = Shared::new(layer, SuperBlock { identity, owner, stat }, kind);
-        let first = if kind == Kind::Direct { shared.super_block(stat).encode() } else { vec![0; BLOCK_BYTES] };
-        layer.write_new(shared.first(), &first)?;
+        // Without a super block, a block of zeros.
+        let first = if kind == Kind::Direct { shared.super_block(stat).encode() } else { Vec::new() };
+        layer.write_first(shared.first(), &first)?;
         Ok(Self(Arc::new(shared)))
     }
 
@@ -263,7 +264,9 @@ impl Shared {
         let Some(stat) = &self.stat else { return Ok(()) };
         let mut stat = lock(stat);
         if !stat.1 {
-            self.layer.write(self.first(), &self.super_block(stat.0).encode())?;
+            let mut block = self.super_block(stat.0).encode();
+            block.resize(BLOCK_BYTES, 0);
+            self.layer.write(self.first(), &block)?;
             stat.1 = true;
         }
         Ok(())
@@ -289,8 +292,9 @@ impl SuperBlock {
         Self { identity: Identity { id, generation: 0 }, owner: Owner::default(), stat }
     }
 
+    /// The bytes that the block begins with; the rest is zeros.
     fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(BLOCK_BYTES);
+        let mut bytes = Vec::with_capacity(BYTES);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&DIRECT.to_le_bytes());
@@ -305,7 +309,6 @@ impl SuperBlock {
         bytes.extend_from_slice(&self.owner);
         bytes.resize(BYTES, 0);
         seal(&mut bytes, CHECKSUM_AT);
-        bytes.resize(BLOCK_BYTES, 0);
         bytes
     }
 

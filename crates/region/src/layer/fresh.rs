@@ -1,28 +1,60 @@
 //! Single blocks that were written where nothing was mapped: they wait in memory for a sync, which writes many of them
 //! side by side with one call.
 //!
-//! Invariant: a block that waits has a free block of the device set aside. What waits is newer than what is mapped.
+//! Invariant: a block that waits has a free block of the device set aside, or is mapped since it began to wait, and stays
+//! mapped there. What waits is newer than what is mapped.
 
-use super::{Layer, State, length_of, read, write};
-use crate::BLOCK_BYTES;
+use super::{Layer, State, length_of, push_map, read, write};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result, at};
-use crate::lock;
 use crate::overlay::Piece;
 use crate::record::Entry;
+use crate::{BLOCK, BLOCK_BYTES, lock};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Blocks that wait at most.
 pub(super) const FRESH_MAX: usize = 1024;
 
-/// A block's bytes.
+/// A block's bytes; where there are fewer, the rest is zeros.
 pub(super) type Bytes = Arc<[u8]>;
+
+/// A block that waits.
+#[derive(Clone)]
+pub(super) struct Waiting {
+    pub bytes: Bytes,
+    /// Where it is mapped, if it was written again while its first version was on its way.
+    place: Option<u64>,
+}
+
+/// Of whoever writes blocks that wait.
+pub(super) struct Placing {
+    buffer: AlignedBuffer,
+}
+
+impl Default for Placing {
+    fn default() -> Self {
+        Self { buffer: AlignedBuffer::new(0) }
+    }
+}
 
 impl Layer {
     /// Whether blocks of a range wait.
     pub(super) fn has_fresh(&self, range: &Range<u64>) -> bool {
         read(&self.state).fresh.range(range.clone()).next().is_some()
+    }
+
+    /// Writes the begin of a block where nothing was ever mapped, and nobody else writes; the rest of it is zeros.
+    pub(crate) fn write_first(&self, address: u64, bytes: &[u8]) -> Result<()> {
+        self.with_room(|| Self::begin_to_wait(&mut write(&self.state), address / BLOCK, bytes.into()))
+    }
+
+    fn begin_to_wait(state: &mut State, block: u64, bytes: Bytes) -> Result<()> {
+        if state.space.free() <= state.fresh.len() as u64 {
+            return Err(Error::NoSpace);
+        }
+        state.fresh.insert(block, Waiting { bytes, place: None });
+        Ok(())
     }
 
     /// Writes a part of one block, if it waits, or nothing is mapped there. `false`: something is. The caller has the
@@ -39,24 +71,18 @@ impl Layer {
         if is_waiting {
             let mut state = write(&self.state);
             // It may have been placed meanwhile.
-            let Some(before) = state.fresh.get(&block) else { return Ok(false) };
-            let whole = with_part(before.to_vec(), from_byte, bytes)?;
-            state.fresh.insert(block, whole);
+            let Some(before) = state.fresh.get_mut(&block) else { return Ok(false) };
+            before.bytes = with_part(before.bytes.to_vec(), from_byte, bytes)?;
             return Ok(true);
         }
-        let whole =
-            if bytes.len() == BLOCK_BYTES { bytes.into() } else { with_part(vec![0; BLOCK_BYTES], from_byte, bytes)? };
-        let mut state = write(&self.state);
-        if state.space.free() <= state.fresh.len() as u64 {
-            return Err(Error::NoSpace);
-        }
-        state.fresh.insert(block, whole);
+        let whole = if bytes.len() == BLOCK_BYTES { bytes.into() } else { with_part(Vec::new(), from_byte, bytes)? };
+        Self::begin_to_wait(&mut write(&self.state), block, whole)?;
         Ok(true)
     }
 
     /// Writes all that waits, and maps it.
     pub(super) fn place_fresh(&self) -> Result<()> {
-        let _placing = lock(&self.placing);
+        let mut placing = lock(&self.placing);
         // From the look-up on: a block that is mapped stays whose it is.
         let gate = read(&self.gate);
         let (waiting, places) = {
@@ -64,38 +90,33 @@ impl Layer {
             if state.fresh.is_empty() {
                 return Ok(());
             }
-            let waiting: Vec<(u64, Bytes)> =
-                state.fresh.iter().map(|(block, bytes)| (*block, Arc::clone(bytes))).collect();
-            let places = self.places_for(&mut state, &waiting)?;
+            let waiting: Vec<(u64, Waiting)> =
+                state.fresh.iter().map(|(block, waiting)| (*block, waiting.clone())).collect();
+            let places = Self::places_for(&mut state, &waiting)?;
             (waiting, places)
         };
-        let written = self.write_waiting(&waiting, &places);
+        let written = self.write_waiting(&waiting, &places, &mut placing.buffer);
         drop(gate);
-        self.map_placed(&waiting, &places, written.is_ok())?;
+        self.map_placed(&waiting, &places, written.is_ok());
         written
     }
 
-    /// Where blocks that wait go: new ones, which count 1, or what is mapped already (one was written again while its
-    /// first version was on its way), which counts 0.
-    fn places_for(&self, state: &mut State, waiting: &[(u64, Bytes)]) -> Result<Vec<Piece>> {
-        let place_of = |(block, _): &(u64, Bytes)| {
-            let mapped = self.mapped(state, *block..*block + 1)?;
-            Ok(Piece {
-                first: *block,
-                count: u64::from(mapped.is_empty()),
-                block: mapped.first().and_then(|piece| piece.block),
-            })
-        };
-        let mut places: Vec<Piece> = waiting.iter().map(place_of).collect::<Result<_>>()?;
-        let new = places.iter_mut().filter(|place| place.count == 1);
+    /// Where blocks that wait go: new ones, or what is mapped already.
+    fn places_for(state: &mut State, waiting: &[(u64, Waiting)]) -> Result<Vec<u64>> {
         let (mut first, mut left, mut wanted) = (0, 0, waiting.len() as u64);
-        for place in new {
+        let mut places = Vec::with_capacity(waiting.len());
+        for (_, waiting) in waiting {
+            wanted -= 1;
+            if let Some(place) = waiting.place {
+                places.push(place);
+                continue;
+            }
             if left == 0 {
                 // As many as wait are set aside, so there is one.
-                (first, left) = state.space.take(wanted).ok_or(Error::NoSpace)?;
+                (first, left) = state.space.take(wanted + 1).ok_or(Error::NoSpace)?;
             }
-            place.block = Some(first);
-            (first, left, wanted) = (first + 1, left - 1, wanted - 1);
+            places.push(first);
+            (first, left) = (first + 1, left - 1);
         }
         if left > 0 {
             state.space.give_back(first, left);
@@ -104,47 +125,56 @@ impl Layer {
     }
 
     /// Writes blocks, those that lie side by side with one call.
-    fn write_waiting(&self, waiting: &[(u64, Bytes)], places: &[Piece]) -> Result<()> {
+    fn write_waiting(&self, waiting: &[(u64, Waiting)], places: &[u64], buffer: &mut AlignedBuffer) -> Result<()> {
+        if buffer.len() < length_of(waiting.len() as u64) {
+            *buffer = AlignedBuffer::new(length_of(waiting.len() as u64));
+        }
         let mut at_index = 0;
-        while let Some(first) = places.get(at_index) {
-            let start = first.block.unwrap_or(0);
-            let follows = |(offset, piece): &(u64, &Piece)| piece.block == Some(start + offset);
+        while let Some(&start) = places.get(at_index) {
+            let follows = |(offset, place): &(u64, &u64)| **place == start + offset;
             let run = (0u64..).zip(places.iter().skip(at_index)).take_while(follows).count();
-            let mut buffer = AlignedBuffer::new(length_of(run as u64));
             let bytes = waiting.iter().skip(at_index).take(run);
-            for (place, (_, bytes)) in buffer.chunks_mut(BLOCK_BYTES).zip(bytes) {
-                place.copy_from_slice(bytes);
+            for (place, (_, waiting)) in buffer.chunks_mut(BLOCK_BYTES).zip(bytes) {
+                let (used, rest) = place.split_at_mut(waiting.bytes.len().min(BLOCK_BYTES));
+                used.copy_from_slice(&waiting.bytes);
+                rest.fill(0);
             }
             let piece = Piece { first: 0, count: run as u64, block: Some(start) };
-            self.device.write_at(self.place(piece), &buffer).map_err(at("write the device"))?;
+            let written = buffer.get(..length_of(run as u64)).unwrap_or_default();
+            self.device.write_at(self.place(piece), written).map_err(at("write the device"))?;
             at_index += run;
         }
         Ok(())
     }
 
     /// Maps what was written, but for what was trimmed meanwhile. What was written again waits on.
-    fn map_placed(&self, waiting: &[(u64, Bytes)], places: &[Piece], is_written: bool) -> Result<()> {
+    fn map_placed(&self, waiting: &[(u64, Waiting)], places: &[u64], is_written: bool) {
         let mut state = write(&self.state);
-        let mut result = Ok(());
-        for ((block, bytes), place) in waiting.iter().zip(places) {
-            let (is_new, now, at) = (place.count == 1, state.fresh.get(block).cloned(), place.block.unwrap_or(0));
-            let mut is_mapped = !is_new;
-            if is_new && is_written && result.is_ok() && now.is_some() {
-                result = self.change(&mut state, vec![Entry::Map { first: *block, block: at, count: 1 }]);
-                is_mapped = result.is_ok();
+        let mut entries = Vec::with_capacity(waiting.len());
+        for ((block, before), &place) in waiting.iter().zip(places) {
+            let (is_new, now) = (before.place.is_none(), state.fresh.get_mut(block));
+            let Some(now) = now.filter(|_| is_written) else {
+                if is_new {
+                    state.space.give_back(place, 1);
+                }
+                continue;
+            };
+            if is_new {
+                push_map(&mut entries, Entry::Map { first: *block, block: place, count: 1 });
             }
-            if is_new && !is_mapped {
-                state.space.give_back(at, 1);
-            }
-            if is_mapped && is_written && now.is_some_and(|now| Arc::ptr_eq(&now, bytes)) {
+            if Arc::ptr_eq(&now.bytes, &before.bytes) {
                 state.fresh.remove(block);
+            } else {
+                now.place = Some(place);
             }
         }
-        result
+        Self::map_new(&mut state, entries);
     }
 }
 
+/// A block with a part of it as it is now.
 fn with_part(mut whole: Vec<u8>, from_byte: usize, bytes: &[u8]) -> Result<Bytes> {
+    whole.resize(BLOCK_BYTES, 0);
     let place = whole.get_mut(from_byte..from_byte + bytes.len()).ok_or(Error::Beyond)?;
     place.copy_from_slice(bytes);
     Ok(whole.into())

@@ -81,7 +81,7 @@ impl Inner {
         {
             index.forget(id)?;
         }
-        shared.layer.write_new(id << shared.layer.region_shift(), &made.encode())?;
+        shared.layer.write_first(id << shared.layer.region_shift(), &made.encode())?;
         Ok(Self::new(shared, made, State::new(made.nonce, made.made)))
     }
 
