@@ -110,8 +110,15 @@ impl Base {
         }
         write_tree(&self.tree, |transaction| {
             let mut table = transaction.open_table(EXTENTS)?;
+            // Behind the last change, up to where nothing is.
+            let mut gap = 0..0;
             for change in changes.pieces() {
-                set(&mut table, change)?;
+                if gap.start <= change.first && change.end() <= gap.end {
+                    insert(&mut table, change)?;
+                } else {
+                    gap.end = set(&mut table, change)?;
+                }
+                gap.start = change.end();
             }
             let mut table = transaction.open_table(SPACE)?;
             for (group, bits) in groups {
@@ -157,17 +164,18 @@ fn piece(first: u64, (block, count): (u64, u32)) -> Piece {
     Piece { first, count: u64::from(count), block: Some(block) }
 }
 
-/// A range is so from now on, whatever the table has there.
-fn set(table: &mut redb::Table<'_, u64, (u64, u32)>, change: Piece) -> std::result::Result<(), redb::Error> {
+/// A range is so from now on, whatever the table has there. Where the next piece behind it begins.
+fn set(table: &mut redb::Table<'_, u64, (u64, u32)>, change: Piece) -> std::result::Result<u64, redb::Error> {
     let range = change.first..change.end();
-    let (touched, _) = touching(table, &range)?;
+    let (touched, around) = touching(table, &range)?;
     for old in touched {
         table.remove(old.first)?;
         for rest in old.without(&range) {
             insert(table, rest)?;
         }
     }
-    insert(table, change)
+    insert(table, change)?;
+    Ok(around.end)
 }
 
 fn insert(table: &mut redb::Table<'_, u64, (u64, u32)>, piece: Piece) -> std::result::Result<(), redb::Error> {

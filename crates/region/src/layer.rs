@@ -99,6 +99,11 @@ impl State {
         std::mem::take(&mut self.freed)
     }
 
+    /// Whether a sync makes room.
+    fn is_freeing(&self) -> bool {
+        !self.freed.is_empty() || !self.recording.is_empty()
+    }
+
     /// Whether a crash may undo the mapping of a part of these blocks. With many changes on their way nobody looks
     /// closely.
     fn is_unsafe(&self, blocks: &Range<u64>) -> bool {
@@ -344,18 +349,25 @@ impl Layer {
     /// Does it again after a sync, if space that was freed may be what it needs.
     fn with_room(&self, mut work: impl FnMut() -> Result<()>) -> Result<()> {
         match work() {
-            Err(Error::NoSpace) if !read(&self.state).freed.is_empty() => {
+            Err(Error::NoSpace) if read(&self.state).is_freeing() => {
                 self.sync()?;
                 work()?;
             }
             done => done?,
         }
-        let (has_much_waiting, has_much_pending) = {
+        self.keep_bounds()
+    }
+
+    /// Has blocks that wait written, and changes synced, if there are many.
+    fn keep_bounds(&self) -> Result<()> {
+        let (waiting, has_much_pending) = {
             let state = read(&self.state);
-            (state.fresh.len() >= FRESH_MAX, state.pending_entries >= PENDING_MAX)
+            (state.fresh.len(), state.pending_entries >= PENDING_MAX)
         };
-        if has_much_waiting {
+        if waiting >= 2 * FRESH_MAX {
             self.place_fresh()?;
+        } else if waiting >= FRESH_MAX {
+            self.place_fresh_if_free()?;
         }
         if has_much_pending { self.sync() } else { Ok(()) }
     }

@@ -13,7 +13,7 @@ use crate::{BLOCK, BLOCK_BYTES, lock};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Blocks that wait at most.
+/// With so many blocks that wait somebody writes them; with twice as many all wait for that.
 pub(super) const FRESH_MAX: usize = 1024;
 
 /// A block's bytes; where there are fewer, the rest is zeros.
@@ -46,15 +46,24 @@ impl Layer {
 
     /// Writes the begin of a block where nothing was ever mapped, and nobody else writes; the rest of it is zeros.
     pub(crate) fn write_first(&self, address: u64, bytes: &[u8]) -> Result<()> {
-        self.with_room(|| Self::begin_to_wait(&mut write(&self.state), address / BLOCK, bytes.into()))
+        let begin = || Self::begin_to_wait(&mut write(&self.state), address / BLOCK, bytes.into());
+        let begun = match begin() {
+            Err(Error::NoSpace) if read(&self.state).is_freeing() => {
+                self.sync()?;
+                begin()
+            }
+            begun => begun,
+        };
+        if begun? >= FRESH_MAX { self.keep_bounds() } else { Ok(()) }
     }
 
-    fn begin_to_wait(state: &mut State, block: u64, bytes: Bytes) -> Result<()> {
+    /// How many wait now.
+    fn begin_to_wait(state: &mut State, block: u64, bytes: Bytes) -> Result<usize> {
         if state.space.free() <= state.fresh.len() as u64 {
             return Err(Error::NoSpace);
         }
         state.fresh.insert(block, Waiting { bytes, place: None });
-        Ok(())
+        Ok(state.fresh.len())
     }
 
     /// Writes a part of one block, if it waits, or nothing is mapped there. `false`: something is. The caller has the
@@ -82,7 +91,18 @@ impl Layer {
 
     /// Writes all that waits, and maps it.
     pub(super) fn place_fresh(&self) -> Result<()> {
-        let mut placing = lock(&self.placing);
+        self.place_fresh_with(&mut lock(&self.placing).buffer)
+    }
+
+    /// The same, if nobody does it.
+    pub(super) fn place_fresh_if_free(&self) -> Result<()> {
+        match self.placing.try_lock() {
+            Ok(mut placing) => self.place_fresh_with(&mut placing.buffer),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn place_fresh_with(&self, buffer: &mut AlignedBuffer) -> Result<()> {
         // From the look-up on: a block that is mapped stays whose it is.
         let gate = read(&self.gate);
         let (waiting, places) = {
@@ -95,7 +115,7 @@ impl Layer {
             let places = Self::places_for(&mut state, &waiting)?;
             (waiting, places)
         };
-        let written = self.write_waiting(&waiting, &places, &mut placing.buffer);
+        let written = self.write_waiting(&waiting, &places, buffer);
         drop(gate);
         self.map_placed(&waiting, &places, written.is_ok());
         written
