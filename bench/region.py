@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """The region store beside the files of XFS and ext4, and the bare device: what "Implementation and evaluation of an object
-storage for non-volatile devices" (Takatsu, Hiraga and Tatebe, 2018) measured in its figures 5 to 7.
+storage for non-volatile devices" (Takatsu, Hiraga and Tatebe, 2018) measured in its figures 5 to 7: objects that are
+made, by threads, and writes and reads, by bytes of a request.
 
     bench/region.py --binaries target/release --out DIR
 
-writes DIR/region.md. It makes a device in memory for itself (zram), on which everything is lost, or takes the one that
---device names. Needs root, for that and for the file systems' mounts, and mkfs.xfs and mkfs.ext4.
+writes DIR/region.md, and pictures where Python has matplotlib (Debian: python3-matplotlib). It makes a device in memory
+for itself (zram), on which everything is lost, or takes the one that --device names. Needs root, for that and for the
+file systems' mounts, and mkfs.xfs and mkfs.ext4.
 """
 
 import argparse
@@ -29,7 +31,9 @@ ZRAM = pathlib.Path("/sys/class/zram-control")
 FILE_SYSTEMS = {"xfs": ["mkfs.xfs", "-q", "-f"], "ext4": ["mkfs.ext4", "-q", "-F"]}
 THREADS = (1, 2, 4, 8, 16)
 REQUESTS = ("4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB")
-OPERATIONS = ("first write", "write", "random write", "read", "random read")
+COMMITS = (1, 100, 100_000)
+WRITES, READS = ("first write", "write", "random write"), ("read", "random read")
+NAMES = ("store", "versions", "raw", *FILE_SYSTEMS)
 
 
 def arguments():
@@ -89,12 +93,11 @@ class Bench:
             row = json.loads(line)
             self.rows.setdefault((row["operation"], row["by"]), {}).setdefault(name, []).append(row)
 
-    def everywhere(self, words, raw):
+    def everywhere(self, words, data):
         """One workload on all, side by side in time."""
         print("bench-region", *words, file=sys.stderr, flush=True)
-        self.measure("store", "store", self.device, words)
-        if raw:
-            self.measure("raw", "raw", self.device, words)
+        for name in NAMES[:3] if data else NAMES[:1]:
+            self.measure(name, name, self.device, words)
         for kind in FILE_SYSTEMS:
             with mounted(kind, self.device) as directory:
                 self.measure(kind, "files", directory, words)
@@ -122,17 +125,67 @@ def creations(bench):
 
 
 def data(bench):
-    names, lines = ("store", "raw", *FILE_SYSTEMS), []
-    for operation in OPERATIONS:
+    lines = []
+    for operation in (*WRITES, *READS):
         for request in sorted({by for found, by in bench.rows if found == operation}):
             key = (operation, request)
-            rates = [f"{bench.figure(key, name) / MIB:.0f}, {bench.figure(key, name, 'cpu'):.2f}" for name in names]
+            rates = [f"{bench.figure(key, name) / MIB:.0f}, {bench.figure(key, name, 'cpu'):.2f}" for name in NAMES]
             each = "/".join(f"{bench.figure(key, 'store', field):.2f}" for field in ("writes", "reads", "flushes"))
             lines.append([operation, size_text(request), *rates, f"{bench.ratio(key, 'store', FILE_SYSTEMS):.2f}",
-                          f"{bench.ratio(key, 'store', ('raw',)):.2f}", each])
-    columns = ["operation", ">request", *(f">{name}" for name in names), ">of the best files", ">of raw", ">writes/reads/flushes each"]
-    return ("## Reads and writes, MiB/s, and processor seconds per GiB\n\nEach write is safe before the next.\n\n"
-            + table(columns, lines))
+                          f"{bench.ratio(key, 'store', ('raw',)):.2f}", f"{bench.ratio(key, 'versions', ('store',)):.2f}", each])
+    columns = ["operation", ">request", *(f">{name}" for name in NAMES), ">of the best files", ">of raw", ">versions of store",
+               ">writes/reads/flushes each"]
+    return ("## Reads and writes, MiB/s, and processor seconds per GiB\n\nEach write is safe before the next. `store`: objects in direct mode; "
+            "`versions`: objects that keep versions.\n\n" + table(columns, lines))
+
+
+def versions(bench):
+    lines = []
+    for operation in ("read, 1 MiB", "random read, 64 KiB", "random read, 4 KiB"):
+        for commits in COMMITS:
+            key = (operation, commits)
+            rates = [f"{bench.figure(key, name) / MIB:.0f}, {bench.figure(key, name, 'cpu'):.2f}" for name in NAMES[:2]]
+            each = f"{bench.figure(key, 'versions', 'reads'):.1f}"
+            lines.append([operation, commits, *rates, f"{bench.ratio(key, 'versions', ('store',)):.2f}", each])
+    text = ("## Objects that keep versions, by commits that wrote them, MiB/s, and processor seconds per GiB\n\n"
+            + table(["operation", ">commits", ">direct mode", ">versions", ">of direct mode", ">reads of the device each"], lines))
+    lines = [[operation, commits, f"{1e6 / bench.figure((operation, commits), 'versions'):.2f}"]
+             for operation in ("list", "as of a version", "clean") for commits in COMMITS]
+    return text + ("\n`list` and `clean`: for each version; `as of a version`: the version of a time is looked up, and 4 KiB of it are read. "
+                   "Microseconds.\n\n" + table(["operation", ">commits", ">each"], lines))
+
+
+def pictures(bench):
+    """Figures 5 to 7, with the axes of the paper. The text that shows them."""
+    try:
+        import matplotlib  # noqa: PLC0415  (not everybody has it)
+    except ImportError:
+        print("no pictures: matplotlib is not here (Debian: python3-matplotlib)", file=sys.stderr)
+        return ""
+    matplotlib.use("svg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    def draw(number, title, operations, by, value, names):
+        figure, axes = pyplot.subplots(1, len(operations), figsize=(5 * len(operations), 3.6), squeeze=False)
+        for operation, axis in zip(operations, axes[0], strict=True):
+            ticks = sorted(found for name, found in bench.rows if name == operation)
+            for name in names:
+                points = [bench.figure((operation, tick), name) / value[1] for tick in ticks]
+                axis.plot(range(len(ticks)), points, marker="o", markersize=4, label=name)
+            axis.set_xticks(range(len(ticks)), [by[1](tick) for tick in ticks])
+            axis.set(title=operation, xlabel=by[0], ylabel=value[0], ylim=(0, None))
+            axis.grid(alpha=0.3)
+            axis.legend(fontsize=8)
+        figure.tight_layout()
+        figure.savefig(bench.options.out / f"figure{number}.svg")
+        pyplot.close(figure)
+        return f"![{title}](figure{number}.svg)\n\n"
+
+    request, rate = ("bytes of a request", size_text), ("MiB/s", MIB)
+    made = draw(5, "Figure 5: objects and files made", ("create", "create, durable"), ("threads", str), ("thousands per second", 1e3),
+                ("store", *FILE_SYSTEMS))
+    written = draw(6, "Figure 6: writes", WRITES, request, rate, NAMES)
+    return "\n## The paper's figures\n\n" + made + written + draw(7, "Figure 7: reads", READS, request, rate, NAMES)
 
 
 def main():
@@ -149,11 +202,18 @@ def main():
         bench = Bench(options, device)
         for _ in range(options.runs):
             for threads in THREADS:
-                for durable in ([], ["--durable"]):
-                    bench.everywhere(["create", "--threads", str(threads), "--count", str(options.count), *durable], raw=False)
+                many = ["create", "--threads", str(threads), "--count"]
+                # What is not durable is many more, so that what is put off counts, too.
+                bench.everywhere([*many, str(8 * options.count)], data=False)
+                bench.everywhere([*many, str(options.count), "--durable"], data=False)
             for request in REQUESTS:
-                bench.everywhere(["data", "--request", request, "--size", options.size], raw=True)
-    text += "\n" + creations(bench) + "\n" + data(bench)
+                bench.everywhere(["data", "--request", request, "--size", options.size], data=True)
+            for commits in COMMITS:
+                words = ["versions", "--commits", str(commits), "--size", options.size]
+                print("bench-region", *words, file=sys.stderr, flush=True)
+                for name in NAMES[:2]:
+                    bench.measure(name, name, device, words)
+    text += "\n" + creations(bench) + "\n" + data(bench) + "\n" + versions(bench) + pictures(bench)
     (options.out / "region.md").write_text(text)
     print(options.out / "region.md")
 

@@ -60,6 +60,8 @@ pub(super) struct Now {
     pub frozen: Option<Arc<Recent>>,
     /// Where the newest version's blocks lie, by leaf.
     pub leaves: HashMap<u64, Box<[u64]>>,
+    /// Nothing was ever written in this leaf, and those behind it.
+    unwritten: u64,
 }
 
 pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
@@ -110,6 +112,7 @@ impl Inner {
         let ring = (1u64 << shared.layer.region_shift()) / BLOCK - RING_START;
         let block = AlignedBuffer::new(BLOCK_BYTES);
         let (active, frozen, leaves) = (Recent::default(), None, HashMap::new());
+        let unwritten = if head.sequence == 0 { 0 } else { u64::MAX };
         Self {
             shared: Arc::clone(shared),
             id: found.id,
@@ -118,7 +121,7 @@ impl Inner {
             log: Mutex::new(Log { mapped_to: head.position, ahead: AHEAD.start, block }),
             gate: RwLock::default(),
             cleaning: Mutex::default(),
-            state: RwLock::new(Now { head, active, frozen, leaves }),
+            state: RwLock::new(Now { head, active, frozen, leaves, unwritten }),
             safe: AtomicU64::new(head.sequence),
             is_removed: AtomicBool::new(false),
         }
@@ -241,7 +244,7 @@ impl Inner {
                 now.active.pieces.insert(key, at);
             }
             if commit.kind == Kind::Written {
-                now.set_leaves(entry, data);
+                self.set_leaves(now, entry, data);
             } else {
                 // What was moved need not be the newest of its blocks.
                 self.forget_leaves(now);
@@ -269,6 +272,25 @@ impl Inner {
     /// For whoever holds `log` or `gate`: whether it is there still.
     pub fn there(&self) -> Result<()> {
         if self.is_removed.load(Ordering::Relaxed) { Err(Error::NoObject) } else { Ok(()) }
+    }
+
+    /// The newest version of these blocks lies there.
+    fn set_leaves(&self, now: &mut Now, entry: &Entry, data: u64) {
+        for (leaf, part) in by_leaf(&(entry.first..entry.first + entry.count)) {
+            if leaf >= now.unwritten && entry.has_data {
+                now.unwritten = leaf + 1;
+                if self.shared.has_room_for_leaf() {
+                    now.leaves.insert(leaf, vec![HOLE; usize::try_from(LEAF_BLOCKS).unwrap_or(0)].into());
+                    self.shared.note_leaves(0, 1);
+                }
+            }
+            if let Some(leaf) = now.leaves.get_mut(&leaf) {
+                let at = usize::try_from(part.start % LEAF_BLOCKS).unwrap_or(usize::MAX);
+                for (block, place) in part.zip(leaf.iter_mut().skip(at)) {
+                    *place = if entry.has_data { data + (block - entry.first) } else { HOLE };
+                }
+            }
+        }
     }
 
     /// Has no positions in memory any more.
@@ -312,22 +334,5 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let now = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.shared.note_leaves(now.leaves.len(), 0);
-    }
-}
-
-impl Now {
-    /// The newest version of these blocks lies there.
-    fn set_leaves(&mut self, entry: &Entry, data: u64) {
-        if self.leaves.is_empty() {
-            return;
-        }
-        for (leaf, part) in by_leaf(&(entry.first..entry.first + entry.count)) {
-            if let Some(leaf) = self.leaves.get_mut(&leaf) {
-                let at = usize::try_from(part.start % LEAF_BLOCKS).unwrap_or(usize::MAX);
-                for (block, place) in part.zip(leaf.iter_mut().skip(at)) {
-                    *place = if entry.has_data { data + (block - entry.first) } else { HOLE };
-                }
-            }
-        }
     }
 }
