@@ -56,6 +56,7 @@ pub struct FileDevice {
 struct Operations {
     reads: AtomicU64,
     writes: AtomicU64,
+    written_bytes: AtomicU64,
     /// Those of durable writes, too.
     flushes: AtomicU64,
 }
@@ -65,6 +66,7 @@ struct Operations {
 pub struct OperationCounts {
     pub reads: u64,
     pub writes: u64,
+    pub written_bytes: u64,
     pub flushes: u64,
 }
 
@@ -110,12 +112,15 @@ impl FileDevice {
         OperationCounts {
             reads: count(&self.done.reads),
             writes: count(&self.done.writes),
+            written_bytes: count(&self.done.written_bytes),
             flushes: count(&self.done.flushes),
         }
     }
 
     fn write(&self, place: u64, parts: &[&[u8]], durable: bool) -> io::Result<()> {
         self.done.writes.fetch_add(1, Ordering::Relaxed);
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        self.done.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.done.flushes.fetch_add(u64::from(durable), Ordering::Relaxed);
         let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
         if parts.iter().all(|part| is_aligned(part)) {

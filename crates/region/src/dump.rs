@@ -137,8 +137,9 @@ fn describe_block(block: &[u8]) -> Option<String> {
 fn scan(device: &dyn Device, geometry: &Geometry, tell: &mut dyn FnMut(String)) {
     let mut buffer = AlignedBuffer::new(BLOCK_BYTES * 256);
     let mut block = geometry.data_start;
-    while block < geometry.blocks {
-        let count = (geometry.blocks - block).min(256);
+    let end = geometry.blocks.min(device.bytes() / BLOCK);
+    while block < end {
+        let count = (end - block).min(256);
         let bytes = usize::try_from(count).unwrap_or(0) * BLOCK_BYTES;
         let some = buffer.get_mut(..bytes).unwrap_or_default();
         // Of what cannot be read together, what can be read alone.

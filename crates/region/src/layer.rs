@@ -34,7 +34,7 @@ use crate::log::Log;
 use crate::overlay::{Overlay, Piece};
 use crate::record::{ENTRIES_MAX, Entry};
 use crate::space::Space;
-use crate::{BLOCK, BLOCK_BYTES};
+use crate::{BLOCK, BLOCK_BYTES, OWN_START};
 pub use check::Findings;
 use durable::Turns;
 use fresh::{Bytes, FRESH_MAX, Placing, Waiting};
@@ -42,6 +42,7 @@ use known::Known;
 pub(crate) use over::take_front;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use stripes::Stripes;
 
@@ -49,6 +50,9 @@ use stripes::Stripes;
 const PENDING_MAX: usize = 64 << 10;
 /// Changes that are looked through, for whether they are on their way.
 const LOOKED_AT_MAX: usize = 64;
+/// The part of the blocks that is kept free, where some are, and blocks at least, but of small devices.
+const KEPT_FREE_PART: u64 = 64;
+const KEPT_FREE_MIN: u64 = 2048;
 /// Blocks that one device call writes where some are new.
 const CHUNK_BLOCKS: u64 = 4096;
 
@@ -73,6 +77,8 @@ pub struct Layer {
     known: Known,
     /// Held by whoever writes blocks that wait.
     placing: Mutex<Placing>,
+    /// Free blocks that only the store's own addresses get: with them, what takes room can be taken away.
+    kept_free: AtomicU64,
 }
 
 struct State {
@@ -187,6 +193,7 @@ impl Layer {
             turns: Turns::new(Log::new(&geometry, applied)),
             known: Known::default(),
             placing: Mutex::default(),
+            kept_free: AtomicU64::new(0),
         };
         layer.replay()?;
         Ok(layer)
@@ -200,8 +207,27 @@ impl Layer {
     /// Space on the device.
     pub fn usage(&self) -> Usage {
         let state = read(&self.state);
-        let free = state.space.free().saturating_sub(state.fresh.len() as u64);
+        let free = state.space.free().saturating_sub(state.fresh.len() as u64 + self.kept_free_of(0));
         Usage { total: self.geometry.data_blocks() * BLOCK, free: free * BLOCK }
+    }
+
+    /// Keeps some blocks free for the store's own addresses from now on.
+    pub(crate) fn keep_some_free(&self) {
+        let blocks = self.geometry.data_blocks();
+        let kept = (blocks / KEPT_FREE_PART).max(KEPT_FREE_MIN).min(blocks / 8);
+        self.kept_free.store(kept, Ordering::Relaxed);
+    }
+
+    /// Free blocks that this virtual block cannot have.
+    fn kept_free_of(&self, block: u64) -> u64 {
+        if block >= OWN_START / BLOCK { 0 } else { self.kept_free.load(Ordering::Relaxed) }
+    }
+
+    /// Takes away what a crash may have left of an object that had the region before.
+    pub(crate) fn clear_region(&self, id: u64) -> Result<()> {
+        let shift = self.region_shift();
+        let region = id << shift..(id + 1) << shift;
+        if self.mapped_ranges(region.clone())?.is_empty() { Ok(()) } else { self.trim(region) }
     }
 
     /// Whether the block of this address is mapped.
@@ -426,7 +452,7 @@ impl Layer {
                 let (place, count) = match old.block.filter(|_| !anew) {
                     Some(block) => (block + (first - old.first), (old.end() - first).min(CHUNK_BLOCKS)),
                     None => {
-                        let (block, count) = taken.take((old.end() - first).min(CHUNK_BLOCKS))?;
+                        let (block, count) = taken.take(first, (old.end() - first).min(CHUNK_BLOCKS))?;
                         let count32 = u32::try_from(count).unwrap_or(u32::MAX);
                         push_map(entries, Entry::Map { first, block, count: count32 });
                         (block, count)
@@ -546,10 +572,12 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    fn take(&mut self, wanted: u64) -> Result<(u64, u64)> {
+    /// Up to so many blocks for virtual ones from `first` on.
+    fn take(&mut self, first: u64, wanted: u64) -> Result<(u64, u64)> {
+        let kept = self.layer.kept_free_of(first);
         let mut state = write(&self.layer.state);
         // Blocks that wait have theirs set aside.
-        let room = state.space.free().saturating_sub(state.fresh.len() as u64);
+        let room = state.space.free().saturating_sub(state.fresh.len() as u64 + kept);
         let taken = state.space.take(wanted.min(room)).ok_or(Error::NoSpace)?;
         self.extents.push(taken);
         Ok(taken)

@@ -50,6 +50,9 @@ impl Object {
         let shared = Shared::new(layer, SuperBlock { identity, owner, stat }, kind);
         // Without a super block, a block of zeros.
         let first = if kind == Kind::Direct { shared.super_block(stat).encode() } else { Vec::new() };
+        if identity.generation > 0 {
+            layer.clear_region(identity.id)?;
+        }
         layer.write_first(shared.first(), &first)?;
         Ok(Self(Arc::new(shared)))
     }

@@ -96,8 +96,9 @@ impl Store {
 
     /// Makes an object that keeps versions. It is there for certain after a sync.
     pub fn create_versioned(&self) -> Result<Versioned> {
-        let id = self.ids.take(&self.layer)?.id;
-        self.versions.create(id).inspect_err(|_| self.ids.note_removed(id))
+        let identity = self.ids.take(&self.layer)?;
+        let made = self.versions.create(identity.id, identity.generation > 0);
+        made.inspect_err(|_| self.ids.note_removed(identity.id))
     }
 
     /// An object that keeps versions, and is there.

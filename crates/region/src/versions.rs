@@ -115,17 +115,20 @@ impl Versioned {
 
     /// Up to `count` versions from `from` on, ascending.
     pub fn versions(&self, from: u64, count: usize) -> Result<Vec<VersionStat>> {
+        self.0.there()?;
         Ok(self.0.listed(from, count)?.iter().map(|(version, row)| stat_of(*version, row)).collect())
     }
 
     /// A version.
     pub fn at(&self, version: u64) -> Result<Version> {
-        let found = self.0.listed_up_to(version)?.filter(|(found, _)| *found == version);
-        self.version(found)
+        self.0.there()?;
+        let row = self.0.listed_at_version(version)?;
+        self.version(Some((version, row)))
     }
 
     /// The version that was the newest at a time.
     pub fn at_time(&self, time: SystemTime) -> Result<Version> {
+        self.0.there()?;
         self.version(self.0.listed_at(nanoseconds(time))?)
     }
 
@@ -141,6 +144,7 @@ impl Versioned {
 
     /// Names and their versions.
     pub fn names(&self) -> Result<Vec<(String, u64)>> {
+        self.0.there()?;
         self.0.shared.index().map_or(Ok(Vec::new()), |index| index.names(self.0.id))
     }
 
@@ -216,8 +220,10 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Open {
     objects: HashMap<u64, Arc<Inner>>,
-    /// Objects that are being removed.
+    /// Objects that are being made, or removed.
     going: HashSet<u64>,
+    /// With so many, those that nobody uses are let go.
+    sweep_at: usize,
 }
 
 impl Versions {
@@ -240,9 +246,15 @@ impl Versions {
     }
 
     /// Makes an object where none is.
-    pub fn create(&self, id: u64) -> Result<Versioned> {
-        let made = Arc::new(Inner::make(&self.0, id)?);
-        lock(&self.0.open).objects.insert(id, Arc::clone(&made));
+    pub fn create(&self, id: u64, again: bool) -> Result<Versioned> {
+        self.0.let_some_go()?;
+        // Nobody else finds it before it is whole.
+        lock(&self.0.open).going.insert(id);
+        let made = Inner::make(&self.0, id, again).map(Arc::new);
+        let mut open = lock(&self.0.open);
+        open.going.remove(&id);
+        let made = made?;
+        open.objects.insert(id, Arc::clone(&made));
         Ok(Versioned(made))
     }
 
@@ -251,10 +263,7 @@ impl Versions {
         if let Some(found) = lock(&self.0.open).objects.get(&id) {
             return Ok(Versioned(Arc::clone(found)));
         }
-        if lock(&self.0.open).objects.len() >= OPEN_MAX {
-            self.0.checkpoint()?;
-            lock(&self.0.open).objects.retain(|_, object| Arc::strong_count(object) > 1 || object.has_recent());
-        }
+        self.0.let_some_go()?;
         // One for all: others wait until it is found.
         let mut open = lock(&self.0.open);
         if let Some(found) = open.objects.get(&id) {
@@ -280,7 +289,7 @@ impl Versions {
         }
         let done = gone();
         lock(&self.0.open).going.remove(&id);
-        if self.0.index().is_some() {
+        if done.is_ok() && self.0.index().is_some() {
             lock(&self.0.removed).push(id);
         }
         done
@@ -295,23 +304,21 @@ impl Versions {
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
         keep.check()?;
         self.0.checkpoint()?;
-        let mut sum = Cleaned::default();
+        let (mut sum, mut failed) = (Cleaned::default(), None);
         for id in self.ids()? {
-            // A crash between may have left what the index says of one that was removed.
-            if Inner::super_block(&self.0, id)?.is_none() {
-                lock(&self.0.removed).push(id);
-                continue;
+            match self.object(id).and_then(|object| object.clean(keep)) {
+                Ok(cleaned) => {
+                    sum.versions += cleaned.versions;
+                    sum.freed_blocks += cleaned.freed_blocks;
+                    sum.moved_blocks += cleaned.moved_blocks;
+                }
+                // Removed meanwhile, or a crash has left what the index says of it.
+                Err(Error::NoObject) => {}
+                // The others can be cleaned.
+                Err(error) => failed = failed.or(Some(error)),
             }
-            let cleaned = match self.object(id).and_then(|object| object.clean(keep)) {
-                // Removed meanwhile.
-                Err(Error::NoObject) => continue,
-                cleaned => cleaned?,
-            };
-            sum.versions += cleaned.versions;
-            sum.freed_blocks += cleaned.freed_blocks;
-            sum.moved_blocks += cleaned.moved_blocks;
         }
-        Ok(sum)
+        failed.map_or(Ok(sum), Err)
     }
 
     /// Brings the index up to date.
@@ -328,6 +335,8 @@ impl Drop for Versions {
             // What it has not done, the next opening does.
             let _ = thread.join();
         }
+        // Each of them has what they have in common, too.
+        lock(&self.0.open).objects.clear();
     }
 }
 
@@ -338,6 +347,29 @@ impl Shared {
 
     fn note_recent(&self, count: usize) {
         self.recent.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Objects that nobody uses need not be at hand, when many are.
+    fn let_some_go(&self) -> Result<()> {
+        let is_full = |open: &Open| open.objects.len() >= open.sweep_at.max(OPEN_MAX);
+        if !is_full(&lock(&self.open)) {
+            return Ok(());
+        }
+        self.checkpoint()?;
+        let mut open = lock(&self.open);
+        open.objects.retain(|_, object| Arc::strong_count(object) > 1 || object.has_recent());
+        open.sweep_at = open.objects.len() * 2;
+        Ok(())
+    }
+
+    /// Has the index know nothing of an object that was.
+    fn forget(&self, id: u64) -> Result<()> {
+        // A checkpoint that began before may bring something of it.
+        let _turn = lock(&self.turn);
+        match self.index() {
+            Some(index) if index.state(id)?.is_some() => index.forget(id),
+            _ => Ok(()),
+        }
     }
 
     fn has_room_for_leaf(&self) -> bool {
@@ -387,13 +419,15 @@ impl Shared {
             return Ok(());
         }
         let done = self.bring(&removed, &frozen);
-        for (object, (_, state, recent)) in objects.into_iter().zip(&frozen) {
+        for (object, (_, state, _)) in objects.into_iter().zip(&frozen) {
             object.thaw(done.is_ok());
             if done.is_ok() {
                 object.note_safe(state.sequence);
-                self.recent.fetch_sub(recent.len(), Ordering::Relaxed);
             }
         }
+        // Those that were removed are not among them any more.
+        let recent = lock(&self.open).objects.values().map(|object| object.recent()).sum();
+        self.recent.store(recent, Ordering::Relaxed);
         if done.is_err() {
             lock(&self.removed).extend(removed);
         }

@@ -73,11 +73,13 @@ impl Layer {
     /// Does what the log's records say.
     pub(super) fn replay(&self) -> Result<()> {
         let (mut state, mut log) = (write(&self.state), lock(&self.turns.log));
+        let begin = log.head();
         while let Some(record) = log.next(&*self.device)? {
             for entry in record.entries {
                 let new = piece_of(entry);
                 let is_inside = new.block.is_none_or(|block| state.space.has(block, new.count));
-                if !is_inside || new.first.checked_add(new.count).is_none() {
+                let is_address = new.first.checked_add(new.count).is_some_and(|end| end <= u64::MAX / BLOCK);
+                if !is_inside || !is_address {
                     return Err(Error::Damaged(format!("record {} maps what is not there", record.sequence)));
                 }
                 for old in self.mapped(&state, new.first..new.end())? {
@@ -90,6 +92,10 @@ impl Layer {
                 }
                 state.active.set(new);
             }
+        }
+        if log.head() != begin {
+            // It was read, but the device may have it in its cache only.
+            self.device.flush().map_err(at("flush the device"))?;
         }
         Ok(())
     }

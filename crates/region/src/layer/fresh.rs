@@ -1,8 +1,8 @@
 //! Single blocks that were written where nothing was mapped: they wait in memory for a sync, which writes many of them
 //! side by side with one call.
 //!
-//! Invariant: a block that waits has a free block of the device set aside, or is mapped since it began to wait, and stays
-//! mapped there. What waits is newer than what is mapped.
+//! Invariant: a block that waits has a free block of the device set aside, or is mapped since it began to wait, and
+//! stays mapped there. What waits is newer than what is mapped.
 
 use super::{Layer, State, length_of, push_map, read, write};
 use crate::buffer::AlignedBuffer;
@@ -46,7 +46,7 @@ impl Layer {
 
     /// Writes the begin of a block where nothing was ever mapped, and nobody else writes; the rest of it is zeros.
     pub(crate) fn write_first(&self, address: u64, bytes: &[u8]) -> Result<()> {
-        let begin = || Self::begin_to_wait(&mut write(&self.state), address / BLOCK, bytes.into());
+        let begin = || self.begin_to_wait(&mut write(&self.state), address / BLOCK, bytes.into());
         let begun = match begin() {
             Err(Error::NoSpace) if read(&self.state).is_freeing() => {
                 self.sync()?;
@@ -58,8 +58,8 @@ impl Layer {
     }
 
     /// How many wait now.
-    fn begin_to_wait(state: &mut State, block: u64, bytes: Bytes) -> Result<usize> {
-        if state.space.free() <= state.fresh.len() as u64 {
+    fn begin_to_wait(&self, state: &mut State, block: u64, bytes: Bytes) -> Result<usize> {
+        if state.space.free() <= state.fresh.len() as u64 + self.kept_free_of(block) {
             return Err(Error::NoSpace);
         }
         state.fresh.insert(block, Waiting { bytes, place: None });
@@ -85,7 +85,7 @@ impl Layer {
             return Ok(true);
         }
         let whole = if bytes.len() == BLOCK_BYTES { bytes.into() } else { with_part(Vec::new(), from_byte, bytes)? };
-        Self::begin_to_wait(&mut write(&self.state), block, whole)?;
+        self.begin_to_wait(&mut write(&self.state), block, whole)?;
         Ok(true)
     }
 
@@ -184,7 +184,8 @@ impl Layer {
             }
             if Arc::ptr_eq(&now.bytes, &before.bytes) {
                 state.fresh.remove(block);
-            } else {
+            } else if is_new {
+                // One that was mapped before knows its place; if it does not, it was trimmed, and waits anew.
                 now.place = Some(place);
             }
         }

@@ -52,7 +52,7 @@ impl Layer {
             let mut taken = Taken { layer: self, extents: Vec::new() };
             let (mut entries, mut first) = (Vec::new(), blocks.start);
             while first < blocks.end {
-                let (block, count) = taken.take((blocks.end - first).min(CHUNK_BLOCKS))?;
+                let (block, count) = taken.take(first, (blocks.end - first).min(CHUNK_BLOCKS))?;
                 let count32 = u32::try_from(count).unwrap_or(u32::MAX);
                 push_map(&mut entries, Entry::Map { first, block, count: count32 });
                 first += count;

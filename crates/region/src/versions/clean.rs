@@ -2,20 +2,25 @@
 //!
 //! It works in steps, each of which is a transaction of the index, and after that the unmapping of what the index does
 //! not name any more. What is to be unmapped is in the index until it was, so that a crash between loses nothing. A
-//! version that goes away cannot be read from before anything of it goes.
+//! version that goes away cannot be read any more before anything of it goes.
+//!
+//! Locks, in this order: `cleaning`, the store's turn to write the index, `gate`, `state`.
 
 use super::index::{
     Index, NAMES, PIECES, PieceKey, Row, TRIMS, TreeResult, VERSIONS, VersionRow, key_of, piece_key, set_state,
 };
-use super::object::{Inner, write};
+use super::object::{Inner, read, write};
 use super::pieces::{HOLE, Key, LEAF_BLOCKS, cut};
 use crate::error::{Error, Result};
 use crate::lock;
 use redb::{ReadableTable, Table, WriteTransaction};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+/// With less, a cleaner would never be done.
+const SHARE_MIN: f64 = 0.001;
 /// Versions or pieces that one step looks at, about.
 const STEP: usize = 8192;
 
@@ -26,7 +31,7 @@ pub struct Keep {
     pub newest: u64,
     /// All that could be read at some time since then ago.
     pub younger_than: Option<Duration>,
-    /// The part of the time that the cleaner works, above 0 and up to 1: what it uses of the device's bandwidth.
+    /// The part of the time that the cleaner works, a thousandth to 1: what it uses of the device's bandwidth.
     pub share: f64,
 }
 
@@ -40,10 +45,10 @@ impl Default for Keep {
 impl Keep {
     /// An error: this cannot be.
     pub(super) fn check(&self) -> Result<()> {
-        if self.share > 0.0 && self.share <= 1.0 {
+        if (SHARE_MIN..=1.0).contains(&self.share) {
             return Ok(());
         }
-        Err(Error::Setting(format!("a share of {} of the bandwidth: above 0 and up to 1 is possible", self.share)))
+        Err(Error::Setting(format!("a share of {} of the bandwidth: {SHARE_MIN} to 1 is possible", self.share)))
     }
 }
 
@@ -85,6 +90,11 @@ struct Kept {
 }
 
 impl Kept {
+    /// Whether one of the oldest that can be read, one more than those with names, is not kept.
+    fn lets_go(&self, oldest: &[(u64, Row)]) -> bool {
+        oldest.iter().any(|(version, _)| !self.has(*version))
+    }
+
     fn has(&self, version: u64) -> bool {
         version >= self.from || self.named.contains(&version)
     }
@@ -108,18 +118,29 @@ impl Inner {
         // What a crash, or an error, left.
         self.unmap(index, &mut cleaned)?;
         let kept = self.kept(index, keep)?;
-        let mut next = Some(0);
-        while let Some(from) = next {
-            next = self.step(index, |work| work.unlist(&kept, from), &mut cleaned)?;
-            pace.rest();
+        if kept.lets_go(&index.listed(self.id, 0, kept.named.len() + 1)?) {
+            self.needs_sweep.store(true, Ordering::Relaxed);
+            let mut next = Some(0);
+            while let Some(from) = next {
+                next = self.step(index, |work| work.unlist(&kept, from), &mut cleaned)?;
+                pace.rest();
+            }
         }
-        let mut next = Some(0);
+        // Whoever has found one of them listed reads on while all of it is there.
+        drop(write(&self.gate));
+        let mut next = self.needs_sweep.load(Ordering::Relaxed).then_some(0);
         while let Some(leaf) = next {
             next = self.step(index, |work| work.sweep(&kept, leaf), &mut cleaned)?;
             pace.rest();
         }
+        self.needs_sweep.store(false, Ordering::Relaxed);
         self.move_tail(index)?;
-        self.compact(index, &mut pace, &mut cleaned)?;
+        match self.compact(index, &mut pace, &mut cleaned) {
+            // What is moved takes room before it gives any.
+            Err(Error::NoSpace) => {}
+            done => done?,
+        }
+        self.unmap_ahead()?;
         Ok(cleaned)
     }
 
@@ -142,6 +163,9 @@ impl Inner {
         cleaned: &mut Cleaned,
     ) -> Result<T> {
         let turn = lock(&self.shared.turn);
+        // Held: whoever removes the object waits, so these are not another's rows.
+        let gate = read(&self.gate);
+        self.there()?;
         let (done, versions) = index.write(|transaction| {
             let mut step = Work::new(self.id, transaction)?;
             let done = work(&mut step)?;
@@ -151,13 +175,13 @@ impl Inner {
             write(&self.state).head.levels |= levels;
             Ok((done, versions))
         })?;
-        drop(turn);
+        drop((turn, gate));
         cleaned.versions += versions;
         self.unmap(index, cleaned)?;
         Ok(done)
     }
 
-    /// Unmaps what the index says is to be.
+    /// Unmaps what the index says is to be. The next transaction has it say so no more.
     fn unmap(&self, index: &Index, cleaned: &mut Cleaned) -> Result<()> {
         let trims = index.trims(self.id)?;
         if trims.is_empty() {
@@ -165,27 +189,31 @@ impl Inner {
         }
         // Whoever reads has found its place in what the index was before.
         drop(write(&self.gate));
+        let _gate = read(&self.gate);
+        self.there()?;
         for (position, blocks) in &trims {
             for range in self.addresses(*position..position + blocks) {
                 self.shared.layer.trim(range)?;
             }
             cleaned.freed_blocks += blocks;
         }
-        self.shared.layer.sync()?;
-        index.write(|transaction| {
-            transaction.open_table(TRIMS)?.retain_in((self.id, 0)..=(self.id, u64::MAX), |_, _| false)?;
-            Ok(())
-        })
+        self.shared.layer.sync()
     }
 
     /// The ring may go on up to the first position that is in use, everything before which is unmapped.
     pub(super) fn move_tail(&self, index: &Index) -> Result<()> {
         let _turn = lock(&self.shared.turn);
+        let _gate = read(&self.gate);
+        self.there()?;
         let Some(state) = index.state(self.id)? else { return Ok(()) };
         let first = index.first_in_ring(self.id, state.oldest)?;
         let (oldest, tail) =
             first.map_or((state.sequence + 1, state.position), |(sequence, row)| (sequence, row.position));
+        if (oldest, tail) == (state.oldest, state.tail) && index.trims(self.id)?.is_empty() {
+            return Ok(());
+        }
         index.write(|transaction| {
+            forget_trims(&mut transaction.open_table(TRIMS)?, self.id)?;
             set_state(transaction, self.id, |state| (state.oldest, state.tail) = (oldest, tail))
         })?;
         let mut now = write(&self.state);
@@ -197,9 +225,13 @@ impl Inner {
     pub fn set_name(&self, name: &str, version: u64) -> Result<()> {
         let _cleaning = lock(&self.cleaning);
         self.there()?;
-        self.listed_up_to(version)?.filter(|(found, _)| *found == version).ok_or(Error::NoVersion)?;
+        self.listed_at_version(version)?;
         self.shared.checkpoint()?;
         let index = self.shared.index().ok_or(Error::NoVersion)?;
+        let _gate = read(&self.gate);
+        self.there()?;
+        // Another version may have had it.
+        self.needs_sweep.store(true, Ordering::Relaxed);
         index.write(|transaction| {
             transaction.open_table(NAMES)?.insert((self.id, name), version)?;
             Ok(())
@@ -210,8 +242,17 @@ impl Inner {
     pub fn remove_name(&self, name: &str) -> Result<bool> {
         let _cleaning = lock(&self.cleaning);
         let Some(index) = self.shared.index() else { return Ok(false) };
+        let _gate = read(&self.gate);
+        self.there()?;
+        self.needs_sweep.store(true, Ordering::Relaxed);
         index.write(|transaction| Ok(transaction.open_table(NAMES)?.remove((self.id, name))?.is_some()))
     }
+}
+
+/// All of an object has been unmapped.
+fn forget_trims(trims: &mut Table<'_, (u64, u64), u64>, id: u64) -> TreeResult<()> {
+    trims.retain_in((id, 0)..=(id, u64::MAX), |_, _| false)?;
+    Ok(())
 }
 
 /// A step in a transaction, on one object.
@@ -229,11 +270,13 @@ pub(super) struct Work<'t> {
 
 impl<'t> Work<'t> {
     fn new(id: u64, transaction: &'t WriteTransaction) -> TreeResult<Self> {
+        let mut trims = transaction.open_table(TRIMS)?;
+        forget_trims(&mut trims, id)?;
         Ok(Self {
             id,
             versions: transaction.open_table(VERSIONS)?,
             pieces: transaction.open_table(PIECES)?,
-            trims: transaction.open_table(TRIMS)?,
+            trims,
             dead: BTreeMap::new(),
             unlisted: 0,
             levels: 0,

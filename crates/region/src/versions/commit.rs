@@ -164,7 +164,7 @@ impl Commit {
             sum.checked_add(if entry.has_data { entry.count } else { 0 })
         };
         let data = commit.entries.iter().try_fold(0, sum)?;
-        (u64::from(commit.blocks) == data + 1).then_some((commit, checksum))
+        (Some(u64::from(commit.blocks)) == data.checked_add(1)).then_some((commit, checksum))
     }
 }
 

@@ -42,6 +42,10 @@ impl Inner {
         self.read_positions(row.position, &mut block)?;
         let damaged = || Error::Damaged(format!("commit {sequence} of object {}", self.id));
         let (commit, _) = Commit::decode(&block).filter(|(found, _)| found.sequence == sequence).ok_or_else(damaged)?;
+        // What is moved gets a new checksum.
+        if row.live == row.blocks - 1 && !self.has_its_data(row.position, &commit)? {
+            return Err(damaged());
+        }
         let mut moved = 0;
         let mut waiting: Vec<(Key, u64)> = Vec::new();
         for (key, position) in self.pieces_in(index, &commit, row)? {

@@ -187,7 +187,11 @@ impl Index {
 
     /// Changes the tables, all or nothing. Safe when this returns.
     pub fn write<T>(&self, work: impl FnOnce(&WriteTransaction) -> TreeResult<T>) -> Result<T> {
-        write_tree(&self.tree, work)
+        write_tree(&self.tree, work).map_err(|error| match error {
+            // It has no end but the device's.
+            Error::MapFull => Error::NoSpace,
+            other => other,
+        })
     }
 
     /// Forgets all of an object.

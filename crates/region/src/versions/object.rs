@@ -1,7 +1,7 @@
 //! An object that keeps versions: each write is a commit, in a ring that its region is.
 //!
 //! A commit is one write of the device, over blocks that were mapped ahead. Locks, in this order: `log` (who commits),
-//! `gate` (who reads data, so that the cleaner takes none away meanwhile), `state`.
+//! `gate` (who reads data, so that the cleaner takes none away meanwhile, and nobody removes the object), `state`.
 
 use super::commit::{Commit, Entry, Kind, Super};
 use super::index::{Recent, Row, State};
@@ -32,6 +32,8 @@ pub(super) struct Inner {
     pub gate: RwLock<()>,
     /// Held by whoever cleans, or names versions.
     pub cleaning: Mutex<()>,
+    /// There may be pieces that no version needs.
+    pub needs_sweep: AtomicBool,
     pub state: RwLock<Now>,
     /// The commits up to this one are on the device for certain.
     pub safe: AtomicU64,
@@ -73,15 +75,14 @@ pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 impl Inner {
-    /// Makes it: with its first block it is there.
-    pub fn make(shared: &Arc<Shared>, id: u64) -> Result<Self> {
+    /// Makes it: with its first block it is there. `again`: there was an object with this identifier before.
+    pub fn make(shared: &Arc<Shared>, id: u64, again: bool) -> Result<Self> {
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(|error| Error::Setting(format!("no random bytes: {error}")))?;
         let made = Super { id, nonce: u64::from_le_bytes(nonce), made: nanoseconds(SystemTime::now()) };
-        if let Some(index) = shared.index()
-            && index.state(id)?.is_some()
-        {
-            index.forget(id)?;
+        if again {
+            shared.forget(id)?;
+            shared.layer.clear_region(id)?;
         }
         shared.layer.write_first(id << shared.layer.region_shift(), &made.encode())?;
         Ok(Self::new(shared, made, State::new(made.nonce, made.made)))
@@ -95,6 +96,10 @@ impl Inner {
         let found = Self::super_block(shared, id)?
             .ok_or_else(|| Error::Damaged(format!("object {id} has no super block of one that keeps versions")))?;
         let known = shared.index().map_or(Ok(None), |index| index.state(id))?;
+        if known.is_some_and(|state| state.nonce != found.nonce) {
+            // A crash has left it, of an object that had the region before.
+            shared.forget(id)?;
+        }
         let state = known.filter(|state| state.nonce == found.nonce);
         let inner = Self::new(shared, found, state.unwrap_or_else(|| State::new(found.nonce, found.made)));
         inner.recover()?;
@@ -109,6 +114,7 @@ impl Inner {
     }
 
     fn new(shared: &Arc<Shared>, found: Super, head: State) -> Self {
+        shared.layer.keep_some_free();
         let ring = (1u64 << shared.layer.region_shift()) / BLOCK - RING_START;
         let block = AlignedBuffer::new(BLOCK_BYTES);
         let (active, frozen, leaves) = (Recent::default(), None, HashMap::new());
@@ -121,6 +127,7 @@ impl Inner {
             log: Mutex::new(Log { mapped_to: head.position, ahead: AHEAD.start, block }),
             gate: RwLock::default(),
             cleaning: Mutex::default(),
+            needs_sweep: AtomicBool::new(true),
             state: RwLock::new(Now { head, active, frozen, leaves, unwritten }),
             safe: AtomicU64::new(head.sequence),
             is_removed: AtomicBool::new(false),
@@ -161,6 +168,7 @@ impl Inner {
         for (position, commit, checksum) in found {
             self.note(&mut now, position, &commit, checksum);
         }
+        self.shared.note_recent(now.active.len());
         self.safe.store(now.head.sequence, Ordering::Relaxed);
         Ok(())
     }
@@ -316,6 +324,11 @@ impl Inner {
         if let Some(frozen) = now.frozen.take().filter(|_| !is_done) {
             now.active.add_below((*frozen).clone());
         }
+    }
+
+    /// How much the index does not have, but for what is being brought there.
+    pub fn recent(&self) -> usize {
+        read(&self.state).active.len()
     }
 
     /// Whether the index does not have all of it.

@@ -94,7 +94,7 @@ impl Inner {
     pub fn read_version(&self, version: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
         let _gate = read(&self.gate);
         self.there()?;
-        let (_, row) = self.listed_up_to(version)?.filter(|(found, _)| *found == version).ok_or(Error::NoVersion)?;
+        let row = self.listed_at_version(version)?;
         let mut runs = Runs::default();
         {
             let now = read(&self.state);
@@ -137,11 +137,20 @@ impl Inner {
         Ok(())
     }
 
+    /// A commit that can be read. An error: it is not one.
+    pub fn listed_at_version(&self, version: u64) -> Result<Row> {
+        let found = self.listed_up_to(version)?.filter(|(found, _)| *found == version);
+        found.map(|(_, row)| row).ok_or(Error::NoVersion)
+    }
+
     /// The newest commit up to a sequence that can be read.
     pub fn listed_up_to(&self, sequence: u64) -> Result<Option<(u64, Row)>> {
         let found = {
             let now = read(&self.state);
-            now.recent_commits().rev().find(|(found, row)| *found <= sequence && row.is_listed)
+            // Mostly what is asked for is older than all of these.
+            let is_older = now.recent_commits().next().is_none_or(|(first, _)| sequence < first);
+            let mut recent = now.recent_commits().rev();
+            if is_older { None } else { recent.find(|(found, row)| *found <= sequence && row.is_listed) }
         };
         match (found, self.shared.index()) {
             (None, Some(index)) => index.listed_up_to(self.id, sequence),

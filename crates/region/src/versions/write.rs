@@ -12,6 +12,9 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
+/// The part of the free blocks that one object maps ahead at most.
+const SPARE_PART: u64 = 64;
+
 /// What a commit is to say.
 pub(super) struct Change<'a> {
     pub kind: Kind,
@@ -42,6 +45,7 @@ impl Inner {
 
     /// Writes ranges of bytes, none of which overlap, as one version.
     pub fn write(&self, parts: &[(u64, &[u8])], durable: bool) -> Result<u64> {
+        self.shared.checkpoint_if_much()?;
         let parts: Vec<(u64, &[u8])> = parts.iter().copied().filter(|(_, bytes)| !bytes.is_empty()).collect();
         let mut log = self.log()?;
         let head = read(&self.state).head;
@@ -56,10 +60,7 @@ impl Inner {
             size = size.max(end);
         }
         let data = parts.iter().zip(&whole).map(|((_, bytes), whole)| whole.as_deref().unwrap_or(bytes)).collect();
-        let version = self.append(&mut log, Change { kind: Kind::Written, entries, data, size }, durable)?;
-        drop(log);
-        self.shared.checkpoint_if_much()?;
-        Ok(version)
+        self.append(&mut log, Change { kind: Kind::Written, entries, data, size }, durable)
     }
 
     /// Whole blocks of what a write has parts of: the rest is as it is now. `None`: they are whole.
@@ -82,6 +83,7 @@ impl Inner {
 
     /// A version in which a range is zeros, and the size is another.
     pub fn clear(&self, range: Range<u64>, size_of: impl FnOnce(u64) -> u64) -> Result<u64> {
+        self.shared.checkpoint_if_much()?;
         let mut log = self.log()?;
         let head = read(&self.state).head;
         let size = size_of(head.size);
@@ -108,10 +110,7 @@ impl Inner {
             entries.push(Entry { first: inner.start, version: 0, count, has_data: false });
         }
         let data = blocks.iter().map(|block| &block[..]).collect();
-        let version = self.append(&mut log, Change { kind: Kind::Written, entries, data, size }, false)?;
-        drop(log);
-        self.shared.checkpoint_if_much()?;
-        Ok(version)
+        self.append(&mut log, Change { kind: Kind::Written, entries, data, size }, false)
     }
 
     /// Writes a commit behind all others. Its sequence.
@@ -147,7 +146,8 @@ impl Inner {
         let mut parts = vec![&log.block[..]];
         parts.extend(change.data);
         // It counts only if all before it do: the device's own durable write says nothing of those.
-        let is_alone = self.safe.load(Ordering::Relaxed) == head.sequence;
+        // Before the first one the object itself may be in memory only.
+        let is_alone = head.sequence > 0 && self.safe.load(Ordering::Relaxed) == head.sequence;
         self.write_positions(head.position, parts, durable && is_alone)?;
         if durable && !is_alone {
             self.shared.layer.sync()?;
@@ -184,9 +184,15 @@ impl Inner {
             return Ok(());
         }
         let from = log.mapped_to;
-        let far = end.max(from + log.ahead).min(limit);
+        // Many objects may do so.
+        let spare = self.shared.layer.usage().free / BLOCK / SPARE_PART;
+        let far = end.max(from + log.ahead.min(spare)).min(limit);
         let mapped = match self.map(log, from..far) {
-            Err(Error::NoSpace | Error::TooManyPieces) if far > end => self.map(log, log.mapped_to..end),
+            Err(Error::NoSpace | Error::TooManyPieces) if far > end => {
+                // What lies before the ring's end may be mapped already.
+                let from = log.mapped_to;
+                self.map(log, from..end.max(from))
+            }
             mapped => mapped,
         };
         log.ahead = (log.ahead * 2).min(AHEAD.end);
@@ -199,6 +205,20 @@ impl Inner {
             log.mapped_to += (range.end - range.start) / BLOCK;
         }
         Ok(())
+    }
+
+    /// Takes back what is mapped ahead. It is free when this returns.
+    pub fn unmap_ahead(&self) -> Result<()> {
+        let mut log = self.log()?;
+        let head = read(&self.state).head.position;
+        let ahead = head..log.mapped_to.max(head);
+        // Also when not all of it can be unmapped: what is mapped anew may be mapped.
+        (log.mapped_to, log.ahead) = (head, AHEAD.start);
+        if ahead.is_empty() {
+            return Ok(());
+        }
+        self.addresses(ahead).try_for_each(|range| self.shared.layer.trim(range))?;
+        self.shared.layer.sync()
     }
 
     /// All commits are safe when this returns.

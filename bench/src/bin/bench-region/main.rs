@@ -2,6 +2,8 @@
 //!
 //! All three past the page cache, and each write safe before the next (but for creations that are not to be durable).
 
+mod churn;
+
 use clap::{Parser, Subcommand, ValueEnum};
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
@@ -9,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weft_bench::{Explain, Outcome, clock, conclude, quantity};
 use weft_region::{Device, FileDevice, Format, Keep, Kind, Object, Store, Versioned};
 
@@ -56,6 +58,14 @@ enum Workload {
         #[arg(long, value_parser = quantity::bytes, default_value = "256MiB")]
         size: u64,
     },
+    /// Write over, remove and make objects in a store that is nearly full, and check all of it
+    Churn {
+        /// Percent of the space that objects have
+        #[arg(long, default_value_t = 80)]
+        fill: u64,
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -89,6 +99,7 @@ fn main() -> ExitCode {
         Workload::Create { threads, count, durable, range } => create(&args, threads, count, durable, range),
         Workload::Data { request, size } => data(&args, request, size),
         Workload::Versions { commits, size } => versions(&args, commits, size),
+        Workload::Churn { fill, seconds } => churn::churn(&args.place, args.on, fill, Duration::from_secs(seconds)),
     };
     conclude("bench-region", outcome)
 }
