@@ -35,9 +35,15 @@ lint: ## Formatting, and clippy without a warning
 bench: ## Measure, beside other systems where they are installed; see docs/performance.md
 	bench/run.sh
 
-test-long: ## Simulation and fuzz for MINUTES (10) each
+test-long: ## Simulation, fuzz, and churn in region stores that are nearly full, for MINUTES (10) each
 	timeout --preserve-status $(MINUTES)m $(CARGO) run --release -p weft-sim -- endless
 	WEFT_FUZZ_SECONDS=$$(( $(MINUTES) * 60 )) $(CARGO) test --release -p weft-fuzz -- --nocapture
+	$(CARGO) build --release -p weft-bench
+	rm -f $(BINARIES)/churn.store && fallocate -l 1GiB $(BINARIES)/churn.store
+	for fill in 50 80 95; do for on in store versions; do \
+	    $(BINARIES)/release/bench-region churn --on $$on --fill $$fill --seconds $$(( $(MINUTES) * 10 )) \
+	        --place $(BINARIES)/churn.store || exit 1; done; done
+	rm $(BINARIES)/churn.store
 
 test-rdma: ## RDMA over two soft-RoCE devices, in a guest machine that this makes (root, for its packages)
 	$(CARGO) build -p weft

@@ -23,6 +23,7 @@ mod durable;
 mod fresh;
 mod known;
 mod over;
+mod room;
 mod stripes;
 
 use crate::base::Base;
@@ -34,15 +35,17 @@ use crate::log::Log;
 use crate::overlay::{Overlay, Piece};
 use crate::record::{ENTRIES_MAX, Entry};
 use crate::space::Space;
-use crate::{BLOCK, BLOCK_BYTES, OWN_START};
+use crate::{BLOCK, BLOCK_BYTES};
 pub use check::Findings;
 use durable::Turns;
 use fresh::{Bytes, FRESH_MAX, Placing, Waiting};
 use known::Known;
 pub(crate) use over::take_front;
+use room::Taken;
+pub use room::Usage;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use stripes::Stripes;
 
@@ -50,20 +53,8 @@ use stripes::Stripes;
 const PENDING_MAX: usize = 64 << 10;
 /// Changes that are looked through, for whether they are on their way.
 const LOOKED_AT_MAX: usize = 64;
-/// The part of the blocks that is kept free, where some are, and blocks at least, but of small devices.
-const KEPT_FREE_PART: u64 = 64;
-const KEPT_FREE_MIN: u64 = 2048;
 /// Blocks that one device call writes where some are new.
 const CHUNK_BLOCKS: u64 = 4096;
-
-/// Space on the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Usage {
-    /// Bytes for data.
-    pub total: u64,
-    /// Of them, not mapped.
-    pub free: u64,
-}
 
 /// See the module. Shared by threads.
 pub struct Layer {
@@ -202,25 +193,6 @@ impl Layer {
     /// Bytes of a region, as a power of two.
     pub(crate) fn region_shift(&self) -> u8 {
         self.geometry.region_shift
-    }
-
-    /// Space on the device.
-    pub fn usage(&self) -> Usage {
-        let state = read(&self.state);
-        let free = state.space.free().saturating_sub(state.fresh.len() as u64 + self.kept_free_of(0));
-        Usage { total: self.geometry.data_blocks() * BLOCK, free: free * BLOCK }
-    }
-
-    /// Keeps some blocks free for the store's own addresses from now on.
-    pub(crate) fn keep_some_free(&self) {
-        let blocks = self.geometry.data_blocks();
-        let kept = (blocks / KEPT_FREE_PART).max(KEPT_FREE_MIN).min(blocks / 8);
-        self.kept_free.store(kept, Ordering::Relaxed);
-    }
-
-    /// Free blocks that this virtual block cannot have.
-    fn kept_free_of(&self, block: u64) -> u64 {
-        if block >= OWN_START / BLOCK { 0 } else { self.kept_free.load(Ordering::Relaxed) }
     }
 
     /// Takes away what a crash may have left of an object that had the region before.
@@ -562,34 +534,6 @@ impl Layer {
     /// Where a mapped piece lies on the device.
     fn place(&self, piece: Piece) -> u64 {
         (self.geometry.data_start + piece.block.unwrap_or(0)) * BLOCK
-    }
-}
-
-/// Blocks that were taken for a write; what is left of them goes back when it fails.
-struct Taken<'a> {
-    layer: &'a Layer,
-    extents: Vec<(u64, u64)>,
-}
-
-impl Taken<'_> {
-    /// Up to so many blocks for virtual ones from `first` on.
-    fn take(&mut self, first: u64, wanted: u64) -> Result<(u64, u64)> {
-        let kept = self.layer.kept_free_of(first);
-        let mut state = write(&self.layer.state);
-        // Blocks that wait have theirs set aside.
-        let room = state.space.free().saturating_sub(state.fresh.len() as u64 + kept);
-        let taken = state.space.take(wanted.min(room)).ok_or(Error::NoSpace)?;
-        self.extents.push(taken);
-        Ok(taken)
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        if !self.extents.is_empty() {
-            let mut state = write(&self.layer.state);
-            self.extents.iter().for_each(|(block, count)| state.space.give_back(*block, *count));
-        }
     }
 }
 

@@ -15,13 +15,18 @@ use std::ops::Range;
 const MOVED_MAX: u64 = 1024;
 
 impl Inner {
-    /// Moves the oldest commits until half of the ring is free, as far as moving frees anything.
+    /// Moves the oldest commits until half of the ring is free, or not much more than what is needed is in use.
     pub(super) fn compact(&self, index: &Index, pace: &mut Pace, cleaned: &mut Cleaned) -> Result<()> {
+        let head = read(&self.state).head;
+        if head.position - head.tail <= self.ring / 2 {
+            return Ok(());
+        }
+        let enough = (self.ring / 2).max(index.live(self.id)? / 4 * 5);
         // Behind the last commit of now there is nothing but what was moved.
-        let end = read(&self.state).head.sequence;
+        let end = head.sequence;
         loop {
             let head = read(&self.state).head;
-            if head.position - head.tail <= self.ring / 2 {
+            if head.position - head.tail <= enough {
                 return Ok(());
             }
             let Some((sequence, row)) = index.first_in_ring(self.id, head.oldest)?.filter(|(first, _)| *first <= end)

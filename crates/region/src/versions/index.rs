@@ -275,6 +275,17 @@ impl Index {
         })
     }
 
+    /// Blocks of data that the pieces of an object are in.
+    pub fn live(&self, id: u64) -> Result<u64> {
+        self.with_versions(|table| {
+            let mut sum = 0u64;
+            for entry in table.range((id, 0)..=(id, u64::MAX))? {
+                sum = sum.saturating_add(Row::of_row(entry?.1.value()).live);
+            }
+            Ok(sum)
+        })
+    }
+
     /// What is to be unmapped of an object: positions, and how many blocks.
     pub fn trims(&self, id: u64) -> Result<Vec<(u64, u64)>> {
         guarded(|| {
