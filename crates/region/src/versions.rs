@@ -27,7 +27,7 @@ use index::{Index, Row};
 use object::Inner;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -224,6 +224,8 @@ struct Open {
     going: HashSet<u64>,
     /// With so many, those that nobody uses are let go.
     sweep_at: usize,
+    /// Objects that are in use while the store is not any more.
+    left: Vec<Weak<Inner>>,
 }
 
 impl Versions {
@@ -335,8 +337,9 @@ impl Drop for Versions {
             // What it has not done, the next opening does.
             let _ = thread.join();
         }
-        // Each of them has what they have in common, too.
-        lock(&self.0.open).objects.clear();
+        // Each of them has what they have in common, too. Those that somebody uses go with their users.
+        let mut open = lock(&self.0.open);
+        open.left = std::mem::take(&mut open.objects).values().map(Arc::downgrade).collect();
     }
 }
 
@@ -347,6 +350,12 @@ impl Shared {
 
     fn note_recent(&self, count: usize) {
         self.recent.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Objects whose commits may not be in the index.
+    fn at_hand(&self) -> Vec<Arc<Inner>> {
+        let open = lock(&self.open);
+        open.objects.values().cloned().chain(open.left.iter().filter_map(Weak::upgrade)).collect()
     }
 
     /// Objects that nobody uses need not be at hand, when many are.
@@ -411,7 +420,7 @@ impl Shared {
 
     /// For whoever has the turn.
     fn checkpoint_now(&self) -> Result<()> {
-        let open: Vec<Arc<Inner>> = lock(&self.open).objects.values().cloned().collect();
+        let open = self.at_hand();
         let (objects, frozen): (Vec<_>, Vec<_>) =
             open.iter().filter_map(|object| Some((object, object.freeze()?))).unzip();
         let removed = std::mem::take(&mut *lock(&self.removed));
@@ -426,7 +435,7 @@ impl Shared {
             }
         }
         // Those that were removed are not among them any more.
-        let recent = lock(&self.open).objects.values().map(|object| object.recent()).sum();
+        let recent = self.at_hand().iter().map(|object| object.recent()).sum();
         self.recent.store(recent, Ordering::Relaxed);
         if done.is_err() {
             lock(&self.removed).extend(removed);

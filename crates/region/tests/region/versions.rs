@@ -371,7 +371,7 @@ fn versions_are_kept_by_their_age() {
 /// What is new is brought to the index in the background, and by whoever writes when that is too slow.
 #[test]
 fn much_that_is_new_does_not_stay_in_memory() {
-    let device = Recorder::new(DEVICE_BYTES);
+    let device = Recorder::new(8 * DEVICE_BYTES);
     let store = format(&device, 36);
     let object = store.create_versioned().unwrap();
     let end = 40 << 30;
@@ -383,9 +383,16 @@ fn much_that_is_new_does_not_stay_in_memory() {
         object.write_durable(u64::from(number) << 30, &[number + 1; 100]).unwrap();
     }
     assert!(free - store.usage().free > 1 << 20, "the index has not been written");
-    let id = object.id();
-    drop((object, store));
+    // Also when the store itself is not used any more.
+    let (id, free) = (object.id(), store.usage().free);
+    drop(store);
+    for _ in 0..20 {
+        object.punch(0..end).unwrap();
+        object.write_durable(19 << 30, &[20; 100]).unwrap();
+    }
+    drop(object);
     let store = Store::open(device).unwrap();
+    assert!(free - store.usage().free > 1 << 20, "the index has not been written");
     let object = store.versioned(id).unwrap();
     let mut found = [0; 1];
     object.read(19 << 30, &mut found).unwrap();
