@@ -75,7 +75,8 @@ fn dump_log(device: &dyn Device, geometry: &Geometry, entries: bool, tell: &mut 
                 let count = record.entries.len();
                 let chain = record.chain;
                 tell(format!(
-                    "log, block {block}: record {sequence} of {count} changes, checksum {checksum:08x}, behind {chain:08x}"
+                    "log, block {block}: record {sequence} of {count} changes, checksum {checksum:08x}, \
+                     behind {chain:08x}"
                 ));
                 record.entries.iter().filter(|_| entries).for_each(|entry| tell(format!("  {}", describe(entry))));
             }
