@@ -51,6 +51,18 @@ pub enum Error {
     /// No such object.
     #[error("no such object")]
     NoObject,
+    /// An object of which a version has come in part.
+    #[error("a part of the next version of object {0} has come: receive the rest, then it can be written to")]
+    PartOfVersion(u64),
+    /// What is received is not of the object that is there, or does not go on from it.
+    #[error("{0}")]
+    OtherObject(String),
+    /// A stream of objects that is not whole, or contradicts itself.
+    #[error("frame {frame} of the stream: {what}")]
+    Stream { frame: u64, what: String },
+    /// What a stream goes to, or comes from, failed.
+    #[error("the stream: {0}")]
+    Pipe(#[source] io::Error),
 }
 
 /// Result of a call in this crate.

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::layer::Layer;
 use crate::sealed::{seal, seal_of, u64_at};
 use crate::{BLOCK, BLOCK_BYTES, OWN_START, lock};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,6 +78,8 @@ struct Again {
     unknown: Range<u64>,
     /// Of the next batch.
     generation: u64,
+    /// Those of objects that were made elsewhere, and are or were received: not to be given.
+    received: HashSet<u64>,
 }
 
 impl Ids {
@@ -94,7 +97,13 @@ impl Ids {
         let end = OWN_START >> layer.region_shift();
         let range = range.min(end / PART_IN_SLOTS / SLOTS as u64).max(1);
         let unknown = 1..newest.first;
-        let again = Again { removed: Vec::new(), free: Vec::new(), unknown, generation: newest.generations };
+        let again = Again {
+            removed: Vec::new(),
+            free: Vec::new(),
+            unknown,
+            generation: newest.generations,
+            received: HashSet::new(),
+        };
         Ok(Self { slots, next: Mutex::new(newest), again: Mutex::new(again), end, range })
     }
 
@@ -123,7 +132,31 @@ impl Ids {
 
     /// The mapping does not have it any more, or never had.
     pub fn note_removed(&self, id: u64) {
-        lock(&self.again).removed.push(id);
+        let mut again = lock(&self.again);
+        again.received.remove(&id);
+        again.removed.push(id);
+    }
+
+    /// Gives an identifier to nobody, and later generations than this one only, also after a crash. For objects that
+    /// were made elsewhere.
+    pub fn reserve(&self, layer: &Layer, id: u64, generation: u64) -> Result<()> {
+        let too_high = || Error::OtherObject(format!("object {id}: its generation is too high"));
+        let generations = generation.checked_add(1).filter(|next| *next < u64::MAX / 2).ok_or_else(too_high)?;
+        {
+            let mut again = lock(&self.again);
+            again.received.insert(id);
+            again.generation = again.generation.max(generations);
+        }
+        self.slots.iter().for_each(|slot| lock(slot).retain(|identity| identity.id != id));
+        let mut next = lock(&self.next);
+        // Fresh ones that are passed over are found free at the next opening.
+        let first = if id < next.first { next.first } else { id.saturating_add(self.range).min(self.end) };
+        let generations = if generations <= next.generations { next.generations } else { generations + GENERATIONS };
+        let after = Next { first, generations, ..*next };
+        if (after.first, after.generations) == (next.first, next.generations) {
+            return Ok(());
+        }
+        next.advance(layer, after)
     }
 
     /// Syncs, after which what was removed before can be given again.
@@ -180,7 +213,11 @@ impl Ids {
                 return Ok(None);
             }
             let kept = again.free.len().saturating_sub(usize::try_from(self.range).unwrap_or(usize::MAX));
-            let ids = again.free.split_off(kept);
+            let mut ids = again.free.split_off(kept);
+            ids.retain(|id| !again.received.contains(id));
+            if ids.is_empty() {
+                return Ok(None);
+            }
             again.generation += 1;
             (ids, again.generation - 1)
         };
@@ -208,7 +245,10 @@ impl Ids {
             let end = again.unknown.end.min(again.unknown.start.saturating_add(RANGE));
             let mut free = Vec::new();
             for id in again.unknown.start..end {
-                if !layer.is_mapped(id << layer.region_shift())? {
+                let first = id << layer.region_shift();
+                if !layer.is_mapped(first)? && !again.received.contains(&id) {
+                    // What is left of one that was not received wholly.
+                    layer.trim(first..first + (1 << layer.region_shift()))?;
                     free.push(id);
                 }
             }

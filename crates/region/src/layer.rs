@@ -190,6 +190,11 @@ impl Layer {
         Ok(layer)
     }
 
+    /// Random, made at format.
+    pub(crate) fn identity(&self) -> [u8; 16] {
+        self.geometry.identity
+    }
+
     /// Bytes of a region, as a power of two.
     pub(crate) fn region_shift(&self) -> u8 {
         self.geometry.region_shift

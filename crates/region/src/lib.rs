@@ -13,7 +13,8 @@
 //! * [`Layer`]: reads and writes of virtual addresses, updates of several extents at once, trims, recovery;
 //! * [`Store`]: objects, their sizes and times, identifiers;
 //! * [`Versioned`]: objects that keep versions, each write a commit in a ring that the region is, and the index of all
-//!   of them.
+//!   of them;
+//! * [`Store::send`], [`Store::receive`]: a stream of what one store has and another one has not.
 //!
 //! What a crash leaves: everything that a [`Layer::sync`] has confirmed; of what was written later any part, as on the
 //! device itself, but an update of several extents wholly or not at all. Never a block of another object.
@@ -23,6 +24,7 @@ mod buffer;
 pub mod device;
 mod dump;
 mod error;
+mod feed;
 mod geometry;
 mod ids;
 mod layer;
@@ -42,6 +44,7 @@ pub use buffer::AlignedBuffer;
 pub use device::{Device, FileDevice};
 pub use dump::{DumpOptions, dump};
 pub use error::{Error, Result};
+pub use feed::{Fed, Have, ReceiveOptions, SendOptions};
 pub use geometry::Format;
 pub use layer::{Findings, Layer, Usage};
 pub use object::{Object, ObjectStat, Owner};

@@ -280,6 +280,11 @@ fn keeps_no_size() -> Error {
     Error::Setting("this object keeps no size".to_owned())
 }
 
+/// The first block of an object that keeps its size and times.
+pub(crate) fn first_block(identity: Identity, owner: Owner, stat: ObjectStat) -> Vec<u8> {
+    SuperBlock { identity, owner, stat }.encode()
+}
+
 /// What an object keeps about itself.
 #[derive(Clone, Copy)]
 struct SuperBlock {
@@ -330,12 +335,30 @@ impl SuperBlock {
     }
 }
 
-/// Whether the first block of an object is a whole super block, or none.
-pub(crate) fn is_whole(layer: &Layer, id: u64) -> Result<bool> {
+/// What the first block of an object says of its kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Nature {
+    Versions,
+    Direct,
+    /// Nothing.
+    Plain,
+    /// It is a super block that is not whole.
+    Damaged,
+}
+
+/// Of what kind an object is that is there.
+pub(crate) fn nature(layer: &Layer, id: u64) -> Result<Nature> {
     let mut block = vec![0; BLOCK_BYTES];
     layer.read(id << layer.region_shift(), &mut block)?;
-    let is_whole = SuperBlock::decode(&block, id).is_some() || crate::versions::is_super_block(&block, id);
-    Ok(!block.starts_with(MAGIC) || is_whole)
+    Ok(if SuperBlock::decode(&block, id).is_some() {
+        Nature::Direct
+    } else if crate::versions::is_super_block(&block, id) {
+        Nature::Versions
+    } else if block.starts_with(MAGIC) {
+        Nature::Damaged
+    } else {
+        Nature::Plain
+    })
 }
 
 /// What a block says if it is the super block of an object that keeps its size.

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::geometry::Format;
 use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
-use crate::object::{Object, Owner, Shared, is_whole};
+use crate::object::{Nature, Object, Owner, Shared, nature};
 use crate::versions::{Cleaned, Keep, Versioned, Versions};
 use crate::{OWN_START, lock};
 use std::collections::HashMap;
@@ -190,7 +190,7 @@ impl Store {
 
     /// Looks through the whole store for what contradicts itself. Others should not write meanwhile.
     pub fn check(&self) -> Result<Findings> {
-        self.layer.check(is_whole)
+        self.layer.check(|layer, id| Ok(nature(layer, id)? != Nature::Damaged))
     }
 
     /// Bytes of a region.
@@ -201,6 +201,33 @@ impl Store {
     /// Space on the device.
     pub fn usage(&self) -> Usage {
         self.layer.usage()
+    }
+
+    /// All objects, ascending.
+    pub(crate) fn all_ids(&self) -> Result<Vec<u64>> {
+        self.sync()?;
+        let mut ids = Vec::new();
+        self.layer.each_piece(|piece| {
+            ids.extend(self.layer.regions_begun(piece));
+            Ok(())
+        })?;
+        Ok(ids)
+    }
+
+    /// Of what kind an object is. `None`: there is no such object.
+    pub(crate) fn nature(&self, id: u64) -> Result<Option<Nature>> {
+        if self.exists(id)? { nature(&self.layer, id).map(Some) } else { Ok(None) }
+    }
+
+    /// Has an identifier that was given elsewhere for an object, with a generation: nobody is given it here. Where its
+    /// region begins, in which nothing is any more. Nobody should make objects meanwhile.
+    pub(crate) fn reserve(&self, id: u64, generation: u64) -> Result<u64> {
+        let too_large =
+            || Error::OtherObject(format!("this store has no region for object {id}: its regions are too large"));
+        let address = self.address(id).ok_or_else(too_large)?;
+        self.ids.reserve(&self.layer, id, generation)?;
+        self.layer.trim(address..address.saturating_add(self.region_bytes()))?;
+        Ok(address)
     }
 
     /// The objects that keep versions.

@@ -12,6 +12,7 @@
 mod clean;
 mod commit;
 mod compact;
+pub(crate) mod feed;
 mod index;
 mod object;
 mod pieces;
@@ -23,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::layer::Layer;
 use crate::lock;
 pub use clean::{Cleaned, Keep};
+use commit::{sequence_of, version_of};
 use index::{Index, Row};
 use object::Inner;
 use std::collections::{HashMap, HashSet};
@@ -39,7 +41,7 @@ const LEAVES_MAX: usize = 8 << 10;
 const OPEN_MAX: usize = 4096;
 
 /// What one version of an object is like.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct VersionStat {
     /// Versions of an object ascend; not every number is one.
     pub version: u64,
@@ -55,6 +57,7 @@ pub struct Versioned(Arc<Inner>);
 #[derive(Clone)]
 pub struct Version {
     object: Arc<Inner>,
+    sequence: u64,
     stat: VersionStat,
 }
 
@@ -74,7 +77,7 @@ impl Versioned {
         Ok(self
             .0
             .listed_up_to(u64::MAX)?
-            .map_or(VersionStat { version: 0, size: 0, time: self.made() }, |(version, row)| stat_of(version, &row)))
+            .map_or(VersionStat { version: 0, size: 0, time: self.made() }, |(sequence, row)| stat_of(sequence, &row)))
     }
 
     /// Reads bytes of the newest version; zeros where none were written. Returns how many there are.
@@ -116,14 +119,16 @@ impl Versioned {
     /// Up to `count` versions from `from` on, ascending.
     pub fn versions(&self, from: u64, count: usize) -> Result<Vec<VersionStat>> {
         self.0.there()?;
-        Ok(self.0.listed(from, count)?.iter().map(|(version, row)| stat_of(*version, row)).collect())
+        let Ok(from) = sequence_of(from) else { return Ok(Vec::new()) };
+        Ok(self.0.listed(from, count)?.iter().map(|(sequence, row)| stat_of(*sequence, row)).collect())
     }
 
     /// A version.
     pub fn at(&self, version: u64) -> Result<Version> {
         self.0.there()?;
-        let row = self.0.listed_at_version(version)?;
-        self.version(Some((version, row)))
+        let sequence = sequence_of(version)?;
+        let row = self.0.listed_at_version(sequence)?;
+        self.version(Some((sequence, row)))
     }
 
     /// The version that was the newest at a time.
@@ -134,7 +139,7 @@ impl Versioned {
 
     /// Gives a version a name, with which it is kept. The name is taken from the version that had it.
     pub fn set_name(&self, name: &str, version: u64) -> Result<()> {
-        self.0.set_name(name, version)
+        self.0.set_name(name, sequence_of(version)?)
     }
 
     /// Takes a name away; a cleaner may take the version. `false`: there was none.
@@ -145,7 +150,8 @@ impl Versioned {
     /// Names and their versions.
     pub fn names(&self) -> Result<Vec<(String, u64)>> {
         self.0.there()?;
-        self.0.shared.index().map_or(Ok(Vec::new()), |index| index.names(self.0.id))
+        let names = self.0.shared.index().map_or(Ok(Vec::new()), |index| index.names(self.0.id))?;
+        Ok(names.into_iter().map(|(name, sequence)| (name, version_of(sequence))).collect())
     }
 
     /// Takes away the versions that are not to be kept, and frees what only they have; beside reads and writes.
@@ -154,8 +160,8 @@ impl Versioned {
     }
 
     fn version(&self, found: Option<(u64, Row)>) -> Result<Version> {
-        let (version, row) = found.ok_or(Error::NoVersion)?;
-        Ok(Version { object: Arc::clone(&self.0), stat: stat_of(version, &row) })
+        let (sequence, row) = found.ok_or(Error::NoVersion)?;
+        Ok(Version { object: Arc::clone(&self.0), sequence, stat: stat_of(sequence, &row) })
     }
 }
 
@@ -167,7 +173,7 @@ impl Version {
 
     /// Reads its bytes; zeros where none were written. Returns how many there are.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.object.read_version(self.stat.version, offset, into)
+        self.object.read_version(self.sequence, offset, into)
     }
 }
 
@@ -182,15 +188,15 @@ pub(crate) fn describe(block: &[u8]) -> Option<String> {
     found.or_else(|| commit::Commit::decode(block).map(|(commit, _)| commit.describe()))
 }
 
-fn stat_of(version: u64, row: &Row) -> VersionStat {
-    VersionStat { version, size: row.size, time: time_of(row.time) }
+fn stat_of(sequence: u64, row: &Row) -> VersionStat {
+    VersionStat { version: version_of(sequence), size: row.size, time: time_of(row.time) }
 }
 
-fn time_of(nanoseconds: u64) -> SystemTime {
+pub(crate) fn time_of(nanoseconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(nanoseconds)
 }
 
-fn nanoseconds(time: SystemTime) -> u64 {
+pub(crate) fn nanoseconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -248,11 +254,16 @@ impl Versions {
     }
 
     /// Makes an object where none is.
+    /// `again`: there was one with this identifier before.
     pub fn create(&self, id: u64, again: bool) -> Result<Versioned> {
+        self.make(id, again, None)
+    }
+
+    fn make(&self, id: u64, again: bool, origin: Option<(u64, u64)>) -> Result<Versioned> {
         self.0.let_some_go()?;
         // Nobody else finds it before it is whole.
         lock(&self.0.open).going.insert(id);
-        let made = Inner::make(&self.0, id, again).map(Arc::new);
+        let made = Inner::make(&self.0, id, again, origin).map(Arc::new);
         let mut open = lock(&self.0.open);
         open.going.remove(&id);
         let made = made?;

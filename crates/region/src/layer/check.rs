@@ -51,16 +51,11 @@ impl Layer {
     pub fn check(&self, mut of_region: impl FnMut(&Self, u64) -> Result<bool>) -> Result<Findings> {
         let mut findings = Findings::default();
         let mut seen = Space::new(self.geometry.data_blocks());
-        let blocks_of_region = (1u64 << self.geometry.region_shift) / BLOCK;
         self.each_piece(|piece| {
             Self::count(&mut findings, &mut seen, piece);
-            let first = piece.first.next_multiple_of(blocks_of_region);
-            for region in (first..piece.end()).step_by(usize::try_from(blocks_of_region).unwrap_or(usize::MAX)) {
-                let region = region / blocks_of_region;
-                if region > 0 && region < OWN_START >> self.geometry.region_shift {
-                    findings.objects += 1;
-                    findings.damaged_objects += u64::from(!of_region(self, region)?);
-                }
+            for region in self.regions_begun(piece) {
+                findings.objects += 1;
+                findings.damaged_objects += u64::from(!of_region(self, region)?);
             }
             Ok(())
         })?;
@@ -68,6 +63,14 @@ impl Layer {
         let mapped = self.geometry.data_blocks() - seen.free();
         findings.lost_blocks = in_use.saturating_sub(mapped);
         Ok(findings)
+    }
+
+    /// The regions whose first block a piece has.
+    pub(crate) fn regions_begun(&self, piece: Piece) -> impl Iterator<Item = u64> + use<> {
+        let shift = self.geometry.region_shift;
+        let blocks = (1u64 << shift) / BLOCK;
+        (piece.first.div_ceil(blocks)..piece.end().div_ceil(blocks))
+            .filter(move |id| *id > 0 && *id < OWN_START >> shift)
     }
 
     /// Tells of all that is mapped, in order.

@@ -401,7 +401,8 @@ impl<'t> Work<'t> {
         if row.is_some_and(|row| (row.position..row.position + row.blocks).contains(&position)) {
             return Ok(version);
         }
-        let (mut low, mut high) = (version, u64::MAX);
+        // Parts of a version that was received may have come before one of a lower sequence than its own.
+        let (mut low, mut high) = (0, u64::MAX);
         while low < high {
             let middle = low + (high - low).div_ceil(2);
             let next = self.versions.range((self.id, middle)..=(self.id, high))?.next().transpose()?;

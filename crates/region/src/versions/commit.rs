@@ -1,6 +1,7 @@
 //! Bytes of commits, and of the super blocks of objects that keep versions: docs/formats/region-store.md.
 
 use crate::BLOCK_BYTES;
+use crate::error::{Error, Result};
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
 
 const SUPER_MAGIC: &[u8; 8] = b"WEFTOBJ\0";
@@ -13,6 +14,19 @@ const ENTRY_BYTES: usize = 32;
 /// Entries of a commit at most.
 pub(super) const ENTRIES_MAX: usize = (BLOCK_BYTES - ENTRIES_AT) / ENTRY_BYTES;
 
+/// Low bits of a sequence, in which commits between two versions are numbered. What is above them is the version.
+const BETWEEN_BITS: u32 = 20;
+
+/// The version that a commit is, or that it follows.
+pub(super) fn version_of(sequence: u64) -> u64 {
+    sequence >> BETWEEN_BITS
+}
+
+/// The sequence of a version's commit. An error: no version can have this number.
+pub(super) fn sequence_of(version: u64) -> Result<u64> {
+    version.checked_mul(1 << BETWEEN_BITS).ok_or(Error::NoVersion)
+}
+
 /// What the super block says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Super {
@@ -20,11 +34,13 @@ pub(super) struct Super {
     pub nonce: u64,
     /// Nanoseconds since 1970.
     pub made: u64,
+    /// The same in all copies of an object: the nonce of the one that was made first.
+    pub lineage: u64,
 }
 
 impl Super {
     pub fn encode(&self) -> Vec<u8> {
-        let numbers = [self.id, self.nonce, self.made].map(u64::to_le_bytes).concat();
+        let numbers = [self.id, self.nonce, self.made, self.lineage].map(u64::to_le_bytes).concat();
         let mut bytes = [&SUPER_MAGIC[..], &[0; 4], &MODE_VERSIONS.to_le_bytes(), &numbers].concat();
         bytes.resize(SUPER_BYTES, 0);
         seal(&mut bytes, CHECKSUM_AT);
@@ -40,7 +56,9 @@ impl Super {
     /// The same, of any object.
     pub fn decode_any(block: &[u8]) -> Option<Self> {
         let bytes = block.first_chunk::<SUPER_BYTES>()?;
-        let found = Self { id: u64_at(bytes, 16)?, nonce: u64_at(bytes, 24)?, made: u64_at(bytes, 32)? };
+        let [id, nonce, made, lineage] =
+            [u64_at(bytes, 16)?, u64_at(bytes, 24)?, u64_at(bytes, 32)?, u64_at(bytes, 40)?];
+        let found = Self { id, nonce, made, lineage };
         let is_ours = bytes.starts_with(SUPER_MAGIC) && u32_at(bytes, 12)? == MODE_VERSIONS;
         (is_ours && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(found)
     }
@@ -52,6 +70,8 @@ pub(super) enum Kind {
     Written = 1,
     /// Data of older commits, brought here by the cleaner.
     Moved = 2,
+    /// A part of a version that was received: what it has can be read when that is there.
+    Part = 3,
 }
 
 /// Blocks of the object that a commit has, in the order of its data.
@@ -115,12 +135,15 @@ impl Commit {
     pub fn describe(&self) -> String {
         let what = match self.kind {
             Kind::Written => "version",
-            Kind::Moved => "data moved by commit",
+            Kind::Moved => "data moved behind version",
+            Kind::Part => "a part received behind version",
         };
         let (data, entries) = (self.blocks - 1, self.entries.len());
         format!(
             "{what} {} of an object with nonce {:016x}: {data} blocks in {entries} pieces, size {}",
-            self.sequence, self.nonce, self.size
+            version_of(self.sequence),
+            self.nonce,
+            self.size
         )
     }
 
@@ -134,6 +157,7 @@ impl Commit {
         let kind = match u32_at(block, 12)? {
             1 => Kind::Written,
             2 => Kind::Moved,
+            3 => Kind::Part,
             _ => return None,
         };
         let entry = |number: usize| {
@@ -181,7 +205,7 @@ mod tests {
             .collect();
         let data: u64 = entries.iter().filter(|entry| entry.has_data).map(|entry| entry.count).sum();
         Commit {
-            kind: if sequence % 2 == 0 { Kind::Written } else { Kind::Moved },
+            kind: [Kind::Written, Kind::Moved, Kind::Part][usize::try_from(sequence % 3).unwrap()],
             nonce,
             opening,
             sequence,
@@ -232,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_super_block_is_of_one_object() {
-        let written = Super { id: 7, nonce: 8, made: 9 };
+        let written = Super { id: 7, nonce: 8, made: 9, lineage: 10 };
         let mut block = written.encode();
         assert_eq!(Super::decode(&block, 7), Some(written));
         assert_eq!(Super::decode(&block, 8), None);

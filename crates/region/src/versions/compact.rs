@@ -1,11 +1,11 @@
 //! Makes room in the ring: what is at its old end, and still needed, is written anew behind all other commits.
 
 use super::clean::{Cleaned, Pace};
-use super::commit::{Commit, ENTRIES_MAX, Entry, Kind};
+use super::commit::{Commit, ENTRIES_MAX, Entry, version_of};
 use super::index::{Index, Row};
 use super::object::{Inner, read};
 use super::pieces::{HOLE, Key, LEAF_LEVEL, Slots, Source};
-use super::write::Change;
+use super::write::{Cause, Change};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
 use crate::{BLOCK, BLOCK_BYTES};
@@ -45,7 +45,7 @@ impl Inner {
     fn move_data(&self, index: &Index, sequence: u64, row: &Row) -> Result<u64> {
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         self.read_positions(row.position, &mut block)?;
-        let damaged = || Error::Damaged(format!("commit {sequence} of object {}", self.id));
+        let damaged = || Error::Damaged(format!("version {} of object {}", version_of(sequence), self.id));
         let (commit, _) = Commit::decode(&block).filter(|(found, _)| found.sequence == sequence).ok_or_else(damaged)?;
         // What is moved gets a new checksum.
         if row.live == row.blocks - 1 && !self.has_its_data(row.position, &commit)? {
@@ -102,7 +102,7 @@ impl Inner {
         let data = buffers.iter().map(|buffer| &buffer[..]).collect();
         let mut log = self.log()?;
         let size = read(&self.state).head.size;
-        self.append(&mut log, Change { kind: Kind::Moved, entries, data, size }, false)?;
+        self.append(&mut log, Change { cause: Cause::Move, entries, data, size }, false)?;
         Ok(moved)
     }
 }

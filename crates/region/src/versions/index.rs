@@ -9,6 +9,7 @@ use crate::layer::Layer;
 use crate::tree::{Area, guarded, open_tree, write_tree};
 use crate::{BLOCK, BLOCK_BYTES, OWN_START};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use std::collections::BinaryHeap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,9 +21,11 @@ const MAGIC: &[u8; 8] = b"WEFTIDX\0";
 /// Pages of the index in memory.
 const CACHE_BYTES: usize = 64 << 20;
 
-type StateRow = (u64, u64, u64, u64, u32, u64, u64, u64, u64, u64);
+type StateRow = (u64, u64, u64, u64, u32, u64, u64, u64, u64, u64, u64, u64);
 pub(super) type VersionRow = (u64, u64, u64, u64, bool, u64);
 pub(super) type PieceKey = (u64, u64, u8, u64, u64);
+/// Version, first block, how many, position.
+pub(super) type FoundPiece = (u64, u64, u64, u64);
 /// The errors of the tree.
 pub(super) type TreeResult<T> = std::result::Result<T, redb::Error>;
 
@@ -50,23 +53,27 @@ pub(super) struct State {
     pub tail: u64,
     /// Commits before this sequence have nothing in the ring any more.
     pub oldest: u64,
+    /// Version (as its sequence) and block that the parts go up to which came of a version that is not there yet. 0:
+    /// none did.
+    pub parts: (u64, u64),
 }
 
 impl State {
     /// Of an object that nobody wrote to.
     pub fn new(nonce: u64, made: u64) -> Self {
         let (position, sequence, parent, chain, size, levels) = (0, 0, 0, 0, 0, 0);
-        Self { nonce, position, sequence, parent, chain, size, time: made, levels, tail: 0, oldest: 0 }
+        Self { nonce, position, sequence, parent, chain, size, time: made, levels, tail: 0, oldest: 0, parts: (0, 0) }
     }
 
     fn row(&self) -> StateRow {
-        let Self { nonce, position, sequence, parent, chain, size, time, levels, tail, oldest } = *self;
-        (nonce, position, sequence, parent, chain, size, time, levels, tail, oldest)
+        let Self { nonce, position, sequence, parent, chain, size, time, levels, tail, oldest, parts } = *self;
+        (nonce, position, sequence, parent, chain, size, time, levels, tail, oldest, parts.0, parts.1)
     }
 
     fn of_row(row: StateRow) -> Self {
-        let (nonce, position, sequence, parent, chain, size, time, levels, tail, oldest) = row;
-        Self { nonce, position, sequence, parent, chain, size, time, levels, tail, oldest }
+        let (nonce, position, sequence, parent, chain, size, time, levels, tail, oldest, version, block) = row;
+        let parts = (version, block);
+        Self { nonce, position, sequence, parent, chain, size, time, levels, tail, oldest, parts }
     }
 }
 
@@ -202,6 +209,27 @@ impl Index {
     /// The pieces of an object, as they are now.
     pub fn pieces(&self, id: u64) -> Result<PiecesOf<ReadOnlyTable<PieceKey, u64>>> {
         guarded(|| Ok(PiecesOf { id, table: self.tree.begin_read()?.open_table(PIECES)? }))
+    }
+
+    /// The first pieces of an object that do not end before a place, up to a version, by version and block. All of its
+    /// pieces are looked at.
+    pub fn pieces_after(&self, id: u64, from: (u64, u64), newest: u64, count: usize) -> Result<Vec<FoundPiece>> {
+        guarded(|| {
+            let table = self.tree.begin_read()?.open_table(PIECES)?;
+            let mut found = BinaryHeap::new();
+            for entry in table.range((id, 0, 0, 0, 0)..(id + 1, 0, 0, 0, 0))? {
+                let (key, position) = entry?;
+                let (key, position) = (key_of(key.value()), position.value());
+                let Range { start, end } = key.blocks();
+                if (key.version(), end) > from && key.version() <= newest {
+                    found.push((key.version(), start, end - start, position));
+                }
+                if found.len() > count {
+                    found.pop();
+                }
+            }
+            Ok(found.into_sorted_vec())
+        })
     }
 
     /// Up to so many commits of an object from a sequence on, those that can be read, ascending.

@@ -26,6 +26,8 @@ pub(super) struct Inner {
     pub shared: Arc<Shared>,
     pub id: u64,
     pub made: u64,
+    /// See [`Super::lineage`].
+    pub lineage: u64,
     /// Blocks of the ring.
     pub ring: u64,
     pub log: Mutex<Log>,
@@ -57,6 +59,8 @@ pub(super) struct Log {
 /// What an object is like.
 pub(super) struct Now {
     pub head: State,
+    /// The sequence of the newest version that can be read: parts of the next one may be behind it.
+    pub newest: u64,
     /// What the index does not have, and what is being brought there.
     pub active: Recent,
     pub frozen: Option<Arc<Recent>>,
@@ -75,17 +79,20 @@ pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 impl Inner {
-    /// Makes it: with its first block it is there. `again`: there was an object with this identifier before.
-    pub fn make(shared: &Arc<Shared>, id: u64, again: bool) -> Result<Self> {
+    /// Makes it: with its first block it is there. `again`: there was an object with this identifier before. `origin`:
+    /// lineage and time of making of what it is a copy of.
+    pub fn make(shared: &Arc<Shared>, id: u64, again: bool, origin: Option<(u64, u64)>) -> Result<Self> {
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(|error| Error::Setting(format!("no random bytes: {error}")))?;
-        let made = Super { id, nonce: u64::from_le_bytes(nonce), made: nanoseconds(SystemTime::now()) };
+        let nonce = u64::from_le_bytes(nonce);
+        let (lineage, time) = origin.unwrap_or_else(|| (nonce, nanoseconds(SystemTime::now())));
+        let made = Super { id, nonce, made: time, lineage };
         if again {
             shared.forget(id)?;
             shared.layer.clear_region(id)?;
         }
         shared.layer.write_first(id << shared.layer.region_shift(), &made.encode())?;
-        Ok(Self::new(shared, made, State::new(made.nonce, made.made)))
+        Ok(Self::new(shared, made, State::new(made.nonce, made.made), 0))
     }
 
     /// One that is there.
@@ -101,7 +108,11 @@ impl Inner {
             shared.forget(id)?;
         }
         let state = known.filter(|state| state.nonce == found.nonce);
-        let inner = Self::new(shared, found, state.unwrap_or_else(|| State::new(found.nonce, found.made)));
+        let newest = match (state, shared.index()) {
+            (Some(_), Some(index)) => index.listed_up_to(id, u64::MAX)?.map_or(0, |(sequence, _)| sequence),
+            _ => 0,
+        };
+        let inner = Self::new(shared, found, state.unwrap_or_else(|| State::new(found.nonce, found.made)), newest);
         inner.recover()?;
         Ok(inner)
     }
@@ -113,7 +124,7 @@ impl Inner {
         Ok(Super::decode(&block, id))
     }
 
-    fn new(shared: &Arc<Shared>, found: Super, head: State) -> Self {
+    fn new(shared: &Arc<Shared>, found: Super, head: State, newest: u64) -> Self {
         shared.layer.keep_some_free();
         let ring = (1u64 << shared.layer.region_shift()) / BLOCK - RING_START;
         let block = AlignedBuffer::new(BLOCK_BYTES);
@@ -123,12 +134,13 @@ impl Inner {
             shared: Arc::clone(shared),
             id: found.id,
             made: found.made,
+            lineage: found.lineage,
             ring,
             log: Mutex::new(Log { mapped_to: head.position, ahead: AHEAD.start, block }),
             gate: RwLock::default(),
             cleaning: Mutex::default(),
             needs_sweep: AtomicBool::new(true),
-            state: RwLock::new(Now { head, active, frozen, leaves, unwritten }),
+            state: RwLock::new(Now { head, newest, active, frozen, leaves, unwritten }),
             safe: AtomicU64::new(head.sequence),
             is_removed: AtomicBool::new(false),
         }
@@ -198,7 +210,7 @@ impl Inner {
             self.read_positions(head.position, &mut block)?;
             let Some((commit, checksum)) = Commit::decode(&block) else { break };
             let is_next = commit.nonce == head.nonce
-                && commit.sequence == head.sequence + 1
+                && commit.sequence > head.sequence
                 && commit.parent == head.parent
                 && commit.chain == head.chain
                 && head.position + u64::from(commit.blocks) <= end
@@ -244,6 +256,15 @@ impl Inner {
 
     /// Takes a commit as the newest one.
     pub fn note(&self, now: &mut Now, position: u64, commit: &Commit, checksum: u32) {
+        let is_listed = commit.kind == Kind::Written;
+        let is_plain = is_listed && commit.entries.iter().all(|entry| entry.version == commit.sequence);
+        if commit.kind == Kind::Moved || is_listed && (now.head.parts.0 != 0 || !is_plain) {
+            // What was moved, or received, need not be the newest of its blocks.
+            self.forget_leaves(now);
+        }
+        if !is_plain {
+            now.unwritten = u64::MAX;
+        }
         let mut data = position + 1;
         for entry in &commit.entries {
             for key in cut(entry.first..entry.first + entry.count, entry.version) {
@@ -251,16 +272,12 @@ impl Inner {
                 now.head.levels |= 1 << key.level;
                 now.active.pieces.insert(key, at);
             }
-            if commit.kind == Kind::Written {
+            if is_listed {
                 self.set_leaves(now, entry, data);
-            } else {
-                // What was moved need not be the newest of its blocks.
-                self.forget_leaves(now);
             }
             data += if entry.has_data { entry.count } else { 0 };
         }
         let blocks = u64::from(commit.blocks);
-        let is_listed = commit.kind == Kind::Written;
         let live = commit.entries.iter().filter(|entry| entry.has_data).map(|entry| entry.count).sum();
         let row = Row { position, blocks, size: commit.size, time: commit.time, is_listed, live };
         now.active.commits.push((commit.sequence, row));
@@ -268,6 +285,11 @@ impl Inner {
         now.head.position = position + blocks;
         (now.head.sequence, now.head.chain) = (commit.sequence, checksum);
         (now.head.size, now.head.time) = (commit.size, commit.time);
+        match (commit.kind, commit.entries.last()) {
+            (Kind::Written, _) => (now.newest, now.head.parts) = (commit.sequence, (0, 0)),
+            (Kind::Part, Some(last)) => now.head.parts = (last.version, last.first + last.count),
+            _ => {}
+        }
     }
 
     /// Lets nobody write or read any more.

@@ -71,7 +71,7 @@ impl Inner {
         if !self.shared.has_room_for_leaf() {
             self.forget_leaves(now);
         }
-        let found = self.look(now, leaf, leaf * LEAF_BLOCKS..(leaf + 1) * LEAF_BLOCKS, u64::MAX)?;
+        let found = self.look(now, leaf, leaf * LEAF_BLOCKS..(leaf + 1) * LEAF_BLOCKS, now.newest)?;
         now.leaves.insert(leaf, found.into_iter().map(|(_, position)| position).collect());
         self.shared.note_leaves(0, 1);
         Ok(())

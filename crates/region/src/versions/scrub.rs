@@ -1,7 +1,7 @@
 //! Compares commits with their checksums.
 
 use super::Versions;
-use super::commit::Commit;
+use super::commit::{Commit, version_of};
 use super::index::Row;
 use super::object::Inner;
 use crate::BLOCK_BYTES;
@@ -46,7 +46,8 @@ impl Inner {
 
     /// `false`: not all of its data are there any more.
     fn scrub_commit(&self, sequence: u64, row: &Row) -> Result<bool> {
-        let damaged = |what: &str| Error::Damaged(format!("object {}, version {sequence}: {what}", self.id));
+        let damaged =
+            |what: &str| Error::Damaged(format!("object {}, version {}: {what}", self.id, version_of(sequence)));
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         self.read_positions(row.position, &mut block)?;
         let found = Commit::decode(&block).filter(|(found, _)| found.sequence == sequence);

@@ -1,6 +1,7 @@
 //! Writing commits.
 
-use super::commit::{Commit, ENTRIES_MAX, Entry, Kind};
+use super::commit::{Commit, ENTRIES_MAX, Entry, Kind, sequence_of, version_of};
+use super::index::State;
 use super::nanoseconds;
 use super::object::{AHEAD, Inner, Log, read, write};
 use crate::buffer::AlignedBuffer;
@@ -15,9 +16,22 @@ use std::time::SystemTime;
 /// The part of the free blocks that one object maps ahead at most.
 const SPARE_PART: u64 = 64;
 
+/// Why there is a commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// A write: the next version, of now.
+    Write,
+    /// The cleaner moves data.
+    Move,
+    /// A part of a version comes.
+    Part,
+    /// The rest of it comes: sequence and time.
+    Receive(u64, u64),
+}
+
 /// What a commit is to say.
 pub(super) struct Change<'a> {
-    pub kind: Kind,
+    pub cause: Cause,
     /// Those of a write have no version yet.
     pub entries: Vec<Entry>,
     /// Whole blocks, those of all entries that have data.
@@ -60,7 +74,7 @@ impl Inner {
             size = size.max(end);
         }
         let data = parts.iter().zip(&whole).map(|((_, bytes), whole)| whole.as_deref().unwrap_or(bytes)).collect();
-        self.append(&mut log, Change { kind: Kind::Written, entries, data, size }, durable)
+        self.append(&mut log, Change { cause: Cause::Write, entries, data, size }, durable).map(version_of)
     }
 
     /// Whole blocks of what a write has parts of: the rest is as it is now. `None`: they are whole.
@@ -110,15 +124,48 @@ impl Inner {
             entries.push(Entry { first: inner.start, version: 0, count, has_data: false });
         }
         let data = blocks.iter().map(|block| &block[..]).collect();
-        self.append(&mut log, Change { kind: Kind::Written, entries, data, size }, false)
+        self.append(&mut log, Change { cause: Cause::Write, entries, data, size }, false).map(version_of)
+    }
+
+    /// Kind, sequence and time of the next commit.
+    fn next(&self, head: &State, cause: Cause, entries: &[Entry]) -> Result<(Kind, u64, u64)> {
+        let between = head.sequence.checked_add(1).ok_or(Error::NoVersion)?;
+        let (kind, sequence, time) = match cause {
+            Cause::Write => {
+                let time = nanoseconds(SystemTime::now()).max(head.time);
+                (Kind::Written, sequence_of(version_of(head.sequence) + 1)?, time)
+            }
+            // Times ascend with sequences, also when versions come that were written elsewhere, and earlier.
+            Cause::Move => (Kind::Moved, between, head.time),
+            Cause::Part => (Kind::Part, between, head.time),
+            Cause::Receive(sequence, time) => (Kind::Written, sequence, time),
+        };
+        let newest = entries.iter().map(|entry| entry.version).max().unwrap_or(0);
+        match cause {
+            // Later versions would have what the parts have.
+            Cause::Write if head.parts.0 != 0 => Err(Error::PartOfVersion(self.id)),
+            // The version that it is a part of is to come behind it.
+            Cause::Part if sequence >= newest => Err(self.not_next(newest)),
+            Cause::Receive(..)
+                if sequence <= head.sequence || newest.max(head.parts.0) > sequence || time < head.time =>
+            {
+                Err(self.not_next(sequence))
+            }
+            _ => Ok((kind, sequence, time)),
+        }
+    }
+
+    fn not_next(&self, sequence: u64) -> Error {
+        let (id, version) = (self.id, version_of(sequence));
+        Error::OtherObject(format!("version {version} of object {id} does not go on from what is there"))
     }
 
     /// Writes a commit behind all others. Its sequence.
     pub fn append(&self, log: &mut Log, change: Change<'_>, durable: bool) -> Result<u64> {
         let head = read(&self.state).head;
-        let sequence = head.sequence + 1;
         let mut entries = change.entries;
-        if change.kind == Kind::Written {
+        let (kind, sequence, time) = self.next(&head, change.cause, &entries)?;
+        if change.cause == Cause::Write {
             check_entries(&entries)?;
             entries.iter_mut().for_each(|entry| entry.version = sequence);
         }
@@ -126,10 +173,10 @@ impl Inner {
         let blocks = u32::try_from(data_blocks + 1).ok().filter(|_| data_blocks <= self.commit_max());
         let blocks = blocks.ok_or(Error::TooLarge(self.commit_max() * BLOCK))?;
         // The rest is for the cleaner, which makes more of it.
-        let limit = head.tail + if change.kind == Kind::Written { self.ring / 8 * 7 } else { self.ring };
+        let limit = head.tail + if kind == Kind::Moved { self.ring } else { self.ring / 8 * 7 };
         self.map_ahead(log, head.position + u64::from(blocks), limit)?;
         let commit = Commit {
-            kind: change.kind,
+            kind,
             nonce: head.nonce,
             opening: self.shared.opening,
             sequence,
@@ -138,7 +185,7 @@ impl Inner {
             data_checksum: change.data.iter().fold(0, |checksum, part| crc32c::crc32c_append(checksum, part)),
             blocks,
             size: change.size,
-            time: nanoseconds(SystemTime::now()).max(head.time),
+            time,
             safe: self.safe.load(Ordering::Relaxed),
             entries,
         };

@@ -1,5 +1,6 @@
 //! `weft store`: region stores on devices and in files, while no node has them.
 
+mod feed;
 mod look;
 mod versions;
 
@@ -58,6 +59,9 @@ enum What {
     Versions(versions::Versions),
     Name(versions::Name),
     Clean(versions::Clean),
+    Send(feed::Send),
+    Receive(feed::Receive),
+    Have(feed::HaveArgs),
 }
 
 /// Make an empty store on a device or in a file
@@ -107,6 +111,9 @@ pub fn run(args: &Args) -> Outcome {
         What::Versions(args) => versions::list(args),
         What::Name(args) => versions::name(args),
         What::Clean(args) => versions::clean(args),
+        What::Send(args) => feed::send(args),
+        What::Receive(args) => feed::receive(args),
+        What::Have(args) => feed::have(args),
     }
 }
 
@@ -119,6 +126,8 @@ fn failed(place: &Path) -> impl Fn(Error) -> Failure {
             Error::NoStore(_) => failure.remedy("`weft store format` makes one"),
             Error::InUse => failure.remedy("end the process that has it (`fuser` names it)"),
             Error::Damaged(_) => failure.remedy("`weft store dump` says what is there still"),
+            Error::Stream { .. } => failure.remedy("`weft store have` says what came: send the rest with --have"),
+            Error::OtherObject(_) => failure.remedy("another store, or other objects, if both are needed"),
             Error::TooSmall(..) => failure.remedy("a larger --size, or another device"),
             _ => failure,
         }

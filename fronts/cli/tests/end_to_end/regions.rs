@@ -3,7 +3,9 @@
 use super::{Ground, make_tree, picture, wait_until};
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use weft_region::{FileDevice, Kind, Store};
 
 fn used(ground: &Ground) -> u64 {
     let space = ground.json(&["df", "e2e", "--json"]);
@@ -120,4 +122,65 @@ fn a_device_is_used_whole_and_what_is_on_it_stays() {
     assert_eq!((left["clean"].as_bool(), left["objects"].as_u64()), (Some(true), Some(1)), "{left}");
     ground.weft(&["store", "format", "--overwrite", "device"]);
     ground.weft(&up);
+}
+
+fn open(ground: &Ground, place: &str) -> Store {
+    Store::open(Arc::new(FileDevice::open(&ground.path(place)).expect("there"))).expect("a store")
+}
+
+/// Receives a stream.
+fn receive(ground: &Ground, place: &str, stream: &str) -> Output {
+    let stream = fs::File::open(ground.path(stream)).expect("sent");
+    ground.command(&["store", "receive", place]).stdin(stream).output().expect("weft")
+}
+
+/// Sends to a file.
+fn send(ground: &Ground, words: &[&str], stream: &str) {
+    let into = fs::File::create(ground.path(stream)).expect("made");
+    let sent = ground.command(&[&["store", "send"], words].concat()).stdout(into).status().expect("weft");
+    assert!(sent.success());
+}
+
+#[test]
+fn objects_are_sent_from_one_store_to_another() {
+    let ground = Ground::new("feed");
+    for place in ["a", "b"] {
+        ground.weft(&["store", "format", place, "--size", "64MiB", "--region", "1GiB"]);
+    }
+    let store = open(&ground, "a");
+    let (object, plain) = (store.create_versioned().expect("made"), store.create(Kind::Direct).expect("made"));
+    (1..=5).for_each(|tag| assert_eq!(object.write(tag * 5000, &[7; 9000]).expect("written"), tag));
+    plain.write(1 << 20, &[8; 300_000]).expect("written");
+    store.close().expect("closed");
+    drop((object, plain, store));
+
+    // Through a pipe.
+    let mut send_all = ground.command(&["store", "send", "a"]).stdout(Stdio::piped()).spawn().expect("weft");
+    let pipe = send_all.stdout.take().expect("piped");
+    let received = ground.command(&["store", "receive", "b"]).stdin(pipe).output().expect("weft");
+    assert!(received.status.success() && send_all.wait().expect("ended").success(), "{received:?}");
+    assert!(String::from_utf8_lossy(&received.stderr).contains("b: 2 objects, 5 new versions"), "{received:?}");
+    let versions = |place| ground.weft(&["store", "versions", place, "1", "--json"]);
+    assert_eq!(versions("a"), versions("b"));
+
+    // What is new, by what the copy has; a stream that breaks off says what to do.
+    let store = open(&ground, "a");
+    store.versioned(1).expect("there").write(0, &[9; 200_000]).expect("written");
+    store.close().expect("closed");
+    drop(store);
+    fs::write(ground.path("have"), ground.weft(&["store", "have", "b"])).expect("written");
+    send(&ground, &["a", "1", "--have", "have"], "news");
+    let news = fs::read(ground.path("news")).expect("sent");
+    assert!(news.len() < 210_000, "{} bytes", news.len());
+    fs::write(ground.path("part"), &news[..150_000]).expect("written");
+    let said = String::from_utf8_lossy(&receive(&ground, "b", "part").stderr).into_owned();
+    assert!(said.contains("breaks off") && said.contains("weft store have"), "{said}");
+    assert!(receive(&ground, "b", "news").status.success());
+    assert_eq!(versions("a"), versions("b"));
+    assert!(open(&ground, "b").object(2, Kind::Direct).expect("there").stat().expect("kept").size > 1 << 20);
+    assert_eq!(ground.json(&["store", "scrub", "b", "--json"])["clean"], true);
+
+    // A file that is none, and an object that is not there.
+    assert!(ground.weft_fails(2, &["store", "send", "a", "--have", "news"]).contains("weft store have"));
+    assert!(ground.weft_fails(2, &["store", "send", "a", "17"]).contains("no object 17"));
 }
