@@ -337,6 +337,8 @@ impl Drop for Versions {
             // What it has not done, the next opening does.
             let _ = thread.join();
         }
+        // Each of them has what they have in common: the device would never be let go.
+        let _ = std::mem::take(&mut *lock(&self.0.open));
     }
 }
 

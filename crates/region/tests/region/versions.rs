@@ -395,3 +395,13 @@ fn much_that_is_new_does_not_stay_in_memory() {
     assert_eq!(object.at(25).unwrap().read(11 << 30, &mut found).unwrap(), 1);
     assert_eq!(found, [12]);
 }
+
+#[test]
+fn a_store_lets_go_of_its_device() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = format(&device, 30);
+    store.create_versioned().unwrap().write(0, &[1; 10]).unwrap();
+    store.close().unwrap();
+    drop(store);
+    assert_eq!(Arc::strong_count(&device), 1);
+}
