@@ -522,3 +522,13 @@ fn a_store_that_is_full_of_versions_can_be_cleaned() {
     std::fs::remove_file(&path).unwrap();
     assert!(reopened.unwrap().check().unwrap().is_clean());
 }
+
+#[test]
+fn a_store_lets_go_of_its_device() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = format(&device, 30);
+    store.create_versioned().unwrap().write(0, &[1; 10]).unwrap();
+    store.close().unwrap();
+    drop(store);
+    assert_eq!(Arc::strong_count(&device), 1);
+}

@@ -11,6 +11,9 @@ use crate::versions::{VersionStat, Versioned, Versions, nanoseconds};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Blocks, of holes most of all, that one commit names: what is known of it is in memory until a checkpoint.
+const SPAN_MAX: u64 = 1 << 24;
+
 /// An object that is being received.
 pub(crate) struct Incoming {
     object: Arc<Inner>,
@@ -24,6 +27,8 @@ pub(crate) struct Incoming {
     blocks: u64,
     /// Blocks of data that one commit is to have.
     blocks_max: u64,
+    /// Blocks that the pieces at hand are of, also as holes.
+    span: u64,
     /// Names that the object has and which have not come yet. `None`: nobody has looked.
     names: Option<VecDeque<(String, u64)>>,
 }
@@ -53,7 +58,7 @@ impl Versions {
         let blocks_max = DATA_MAX.min(object.commit_max());
         let data = AlignedBuffer::new(bytes_of(blocks_max)?);
         let (entries, names, place) = (Vec::new(), None, origin.from);
-        let incoming = Incoming { object, cursor, place, entries, data, blocks: 0, blocks_max, names };
+        let incoming = Incoming { object, cursor, place, entries, data, blocks: 0, blocks_max, span: 0, names };
         incoming.compare(origin.base)?;
         Ok(incoming)
     }
@@ -93,10 +98,11 @@ impl Incoming {
         let version = sequence_of(extent.version)?;
         let mut first = extent.first;
         while first < extent.first + extent.count {
-            if self.entries.len() == ENTRIES_MAX || extent.has_data && self.blocks == self.blocks_max {
+            let is_full = extent.has_data && self.blocks == self.blocks_max || self.span == SPAN_MAX;
+            if is_full || self.entries.len() == ENTRIES_MAX {
                 self.commit(Cause::Part, None)?;
             }
-            let left = extent.first + extent.count - first;
+            let left = (extent.first + extent.count - first).min(SPAN_MAX - self.span);
             let count = if extent.has_data { left.min(self.blocks_max - self.blocks) } else { left };
             let entry = Entry { first, version, count, has_data: extent.has_data };
             if extent.has_data {
@@ -108,6 +114,7 @@ impl Incoming {
                 self.blocks += count;
             }
             self.entries.push(entry);
+            self.span += count;
             first += count;
         }
         self.cursor = extent.end();
@@ -122,7 +129,7 @@ impl Incoming {
         let size = size.unwrap_or_else(|| read(&self.object.state).head.size);
         self.object.append(&mut log, Change { cause, entries, data: vec![data], size }, false)?;
         drop(log);
-        self.blocks = 0;
+        (self.blocks, self.span) = (0, 0);
         self.object.shared.checkpoint_if_much()
     }
 
