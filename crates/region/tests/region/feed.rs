@@ -393,29 +393,50 @@ fn a_version_in_many_pieces_comes_in_parts() {
     let object = store.create_versioned().unwrap();
     let blocks = 2000;
     object.write(0, &vec![1; blocks * BLOCK_BYTES]).unwrap();
+    let copy = format(30);
+    receive(&copy, &send(&store, Vec::new(), 300)).unwrap();
     for block in (0..blocks).step_by(2) {
         object.write((block * BLOCK_BYTES) as u64, &[2; BLOCK_BYTES]).unwrap();
     }
     object.clean(&Keep::default()).unwrap();
-    let stream = send(&store, Vec::new(), 300);
-    let copy = format(30);
+    let stream = send(&store, copy.have().unwrap(), 300);
+    let mut found = vec![0; blocks * BLOCK_BYTES];
     for end in (0..stream.len()).step_by(1_500_000) {
         receive(&copy, &stream[..end]).unwrap_err();
-        let copied = copy.versioned(object.id());
-        if let Ok(copied) = copied {
-            assert_eq!(copied.newest().unwrap().version, 0, "nothing is to be seen yet");
-            assert_eq!(copied.read(0, &mut [0; 10]).unwrap(), 0);
-        }
+        let copied = copy.versioned(object.id()).unwrap();
+        assert_eq!(copied.newest().unwrap().version, 1);
+        copied.read(0, &mut found).unwrap();
+        assert!(found.iter().all(|byte| *byte == 1), "nothing of it is to be seen yet");
     }
     let refused = copy.versioned(object.id()).unwrap().write(0, &[5; 10]).unwrap_err();
     assert!(matches!(refused, Error::PartOfVersion(_)), "{refused}");
     let rest = send(&store, copy.have().unwrap(), 300);
-    assert!(rest.len() < stream.len() / 2, "{} of {}", rest.len(), stream.len());
+    assert!(rest.len() < stream.len() / 4 * 3, "{} of {}", rest.len(), stream.len());
     copy.receive(ReceiveOptions::default(), &mut Slow(&rest), &mut |_| {}).unwrap();
-    let (mut found, mut expected) = (vec![0; blocks * BLOCK_BYTES], vec![0; blocks * BLOCK_BYTES]);
+    let mut expected = found.clone();
     copy.versioned(object.id()).unwrap().read(0, &mut found).unwrap();
     object.read(0, &mut expected).unwrap();
     assert!(found == expected);
     let cleaned = copy.versioned(object.id()).unwrap().clean(&Keep::default()).unwrap();
-    assert_eq!(cleaned.versions, 0);
+    assert_eq!(cleaned.versions, 1);
+}
+
+/// What the copy's cleaner moves has neither numbers nor times that a later version has.
+#[test]
+fn a_copy_that_was_cleaned_takes_what_was_written_before() {
+    let (store, copy) = (format(30), format(20));
+    let object = store.create_versioned().unwrap();
+    object.write(0, &[1; 10 * BLOCK_BYTES]).unwrap();
+    (0..90).for_each(|tag| assert_eq!(object.write(0, &[tag; BLOCK_BYTES]).unwrap(), u64::from(tag) + 2));
+    let first = send(&store, Vec::new(), 1000);
+    let have = store.have().unwrap();
+    (0..5).for_each(|tag| assert_eq!(object.write(0, &[tag; 9]).unwrap(), u64::from(tag) + 92));
+    let second = send(&store, have, 1000);
+    receive(&copy, &first).unwrap();
+    let copied = copy.versioned(object.id()).unwrap();
+    assert!(copied.clean(&Keep::default()).unwrap().moved_blocks > 0);
+    assert_eq!(receive(&copy, &second).unwrap().versions, 5);
+    let gone = object.versions(0, 90).unwrap().into_iter().collect();
+    compare(&store, &copy, object.id(), &gone, "after both");
+    assert_eq!(copied.versions(0, usize::MAX).unwrap().len(), 6);
 }
