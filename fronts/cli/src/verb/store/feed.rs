@@ -20,7 +20,8 @@ is kept, and `weft store have` says what that is.
 Examples:
   weft store send A | weft store receive B
   weft store send A | ssh host weft store receive B
-  weft store have B >have; weft store send A --have have | weft store receive B
+  weft store have B >have
+  weft store send A --have have | weft store receive B
   weft store send /dev/nvme1n1 7 9 >two-objects";
 
 const RECEIVE_HELP: &str = "\
@@ -33,11 +34,12 @@ Examples:
   weft store receive /dev/nvme1n1 <two-objects";
 
 const HAVE_HELP: &str = "\
-Prints JSON, an array of objects, for `weft store send --have`: object, lineage,
-version (all before it are there), block (of the version, likewise).
+Prints JSON for `weft store send --have`, an array of objects:
+  object, lineage, version (all before it are there), block (likewise, of it)
 
 Examples:
-  weft store have B >have; weft store send A --have have | weft store receive B
+  weft store have B >have
+  weft store send A --have have | weft store receive B
   ssh host weft store have B | weft store send A --have /dev/stdin >news";
 
 /// Send the objects of a store to standard output
