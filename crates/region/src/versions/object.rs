@@ -103,9 +103,11 @@ impl Inner {
         let found = Self::super_block(shared, id)?
             .ok_or_else(|| Error::Damaged(format!("object {id} has no super block of one that keeps versions")))?;
         let known = shared.index().map_or(Ok(None), |index| index.state(id))?;
-        if known.is_some_and(|state| state.nonce != found.nonce) {
+        if let Some(index) = shared.index()
+            && known.is_some_and(|state| state.nonce != found.nonce)
+        {
             // A crash has left it, of an object that had the region before.
-            shared.forget(id)?;
+            index.forget(id)?;
         }
         let state = known.filter(|state| state.nonce == found.nonce);
         let newest = match (state, shared.index()) {
