@@ -48,7 +48,7 @@ test-long: ## Simulation, fuzz, and churn in region stores that are nearly full,
 test-rdma: ## RDMA over two soft-RoCE devices, in a guest machine that this makes (root, for its packages)
 	$(CARGO) build -p weft
 	$(CARGO) test -p weft-tests --test rdma --no-run
-	scripts/rdma-guest.sh --timeout 900 tests/rdma/in-guest.sh "$$(realpath $(BINARIES))/debug/weft" \
+	scripts/rdma-guest.sh --mem 7168 --timeout 900 tests/rdma/in-guest.sh "$$(realpath $(BINARIES))/debug/weft" \
 	    "$$(realpath "$$(ls -t $(BINARIES)/debug/deps/rdma-* | grep -v '\.d$$' | head -n 1)")"
 
 # Tests that mount need fusermount3 or root, those of RDMA libucp. What is missing is installed where that can be done, else
