@@ -35,10 +35,10 @@ use crate::log::Log;
 use crate::overlay::{Overlay, Piece};
 use crate::record::{ENTRIES_MAX, Entry};
 use crate::space::Space;
-use crate::{BLOCK, BLOCK_BYTES};
+use crate::{BLOCK, BLOCK_BYTES, random, read, write};
 pub use check::Findings;
 use durable::Turns;
-use fresh::{Bytes, FRESH_MAX, Placing, Waiting};
+use fresh::{Bytes, FRESH_MAX, Waiting};
 use known::Known;
 pub(crate) use over::take_front;
 use room::Taken;
@@ -46,7 +46,7 @@ pub use room::Usage;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, RwLock};
 use stripes::Stripes;
 
 /// Changes that wait for a sync: beyond that one is made, so that their memory is bounded.
@@ -66,8 +66,8 @@ pub struct Layer {
     state: RwLock<State>,
     turns: Turns,
     known: Known,
-    /// Held by whoever writes blocks that wait.
-    placing: Mutex<Placing>,
+    /// Held by whoever writes blocks that wait: where they are put together.
+    placing: Mutex<AlignedBuffer>,
     /// Free blocks that only the store's own addresses get: with them, what takes room can be taken away.
     kept_free: AtomicU64,
 }
@@ -120,14 +120,6 @@ impl State {
     }
 }
 
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Layer {
     /// Makes an empty store on a device.
     pub fn format(device: Arc<dyn Device>, format: Format) -> Result<Self> {
@@ -136,9 +128,7 @@ impl Layer {
         {
             return Err(Error::NotEmpty(found));
         }
-        let mut identity = [0; 16];
-        getrandom::fill(&mut identity).map_err(|error| Error::Setting(format!("no random bytes: {error}")))?;
-        let geometry = Geometry::of(device.bytes(), identity, format.region_shift)?;
+        let geometry = Geometry::of(device.bytes(), random()?, format.region_shift)?;
         // The super block last: before it there is no store.
         let zeros = AlignedBuffer::new(BLOCK_BYTES * 2);
         device.write_at(0, &zeros).map_err(at("clear the super blocks"))?;
@@ -183,7 +173,7 @@ impl Layer {
             state: RwLock::new(state),
             turns: Turns::new(Log::new(&geometry, applied)),
             known: Known::default(),
-            placing: Mutex::default(),
+            placing: Mutex::new(AlignedBuffer::new(0)),
             kept_free: AtomicU64::new(0),
         };
         layer.replay()?;

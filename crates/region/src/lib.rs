@@ -53,6 +53,8 @@ pub use shadow::Shadow;
 pub use store::{Kind, Store};
 pub use versions::{Cleaned, Keep, Version, VersionStat, Versioned};
 
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
 /// Bytes of a block: the unit of mapping, and of I/O on the device.
 pub const BLOCK_BYTES: usize = 4096;
 /// The same as a count of addresses.
@@ -63,5 +65,22 @@ pub(crate) const OWN_START: u64 = 15 << 60;
 
 /// Takes a lock. What is guarded is changed in steps that each leave it whole, so a panic elsewhere does not matter.
 pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same, to share what is guarded.
+pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same, to have it alone.
+pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random<const BYTES: usize>() -> Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Setting(format!("no random bytes: {error}")))?;
+    Ok(bytes)
 }

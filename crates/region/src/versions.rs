@@ -22,7 +22,7 @@ mod write;
 
 use crate::error::{Error, Result};
 use crate::layer::Layer;
-use crate::lock;
+use crate::{lock, random};
 pub use clean::{Cleaned, Keep};
 use commit::{sequence_of, version_of};
 use index::{Index, Row};
@@ -237,13 +237,12 @@ struct Open {
 impl Versions {
     /// `verified`: after all pages of the index were compared with their checksums.
     pub fn open(layer: &Arc<Layer>, verified: bool) -> Result<Self> {
-        let mut opening = [0; 8];
-        getrandom::fill(&mut opening).map_err(|error| Error::Setting(format!("no random bytes: {error}")))?;
+        let opening = u64::from_le_bytes(random()?);
         let index = Index::open(layer, verified)?.map_or_else(OnceLock::new, OnceLock::from);
         Ok(Self(Arc::new(Shared {
             layer: Arc::clone(layer),
             index,
-            opening: u64::from_le_bytes(opening),
+            opening,
             open: Mutex::default(),
             removed: Mutex::default(),
             recent: AtomicUsize::new(0),
@@ -426,11 +425,6 @@ impl Shared {
 
     fn checkpoint(&self) -> Result<()> {
         let _turn = lock(&self.turn);
-        self.checkpoint_now()
-    }
-
-    /// For whoever has the turn.
-    fn checkpoint_now(&self) -> Result<()> {
         let open = self.at_hand();
         let (objects, frozen): (Vec<_>, Vec<_>) =
             open.iter().filter_map(|object| Some((object, object.freeze()?))).unzip();

@@ -27,17 +27,6 @@ pub(super) struct Waiting {
     place: Option<u64>,
 }
 
-/// Of whoever writes blocks that wait.
-pub(super) struct Placing {
-    buffer: AlignedBuffer,
-}
-
-impl Default for Placing {
-    fn default() -> Self {
-        Self { buffer: AlignedBuffer::new(0) }
-    }
-}
-
 impl Layer {
     /// Whether blocks of a range wait.
     pub(super) fn has_fresh(&self, range: &Range<u64>) -> bool {
@@ -91,13 +80,13 @@ impl Layer {
 
     /// Writes all that waits, and maps it.
     pub(super) fn place_fresh(&self) -> Result<()> {
-        self.place_fresh_with(&mut lock(&self.placing).buffer)
+        self.place_fresh_with(&mut lock(&self.placing))
     }
 
     /// The same, if nobody does it.
     pub(super) fn place_fresh_if_free(&self) -> Result<()> {
         match self.placing.try_lock() {
-            Ok(mut placing) => self.place_fresh_with(&mut placing.buffer),
+            Ok(mut placing) => self.place_fresh_with(&mut placing),
             Err(_) => Ok(()),
         }
     }

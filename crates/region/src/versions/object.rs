@@ -9,11 +9,12 @@ use super::pieces::{HOLE, LEAF_BLOCKS, by_leaf, cut};
 use super::{Shared, nanoseconds};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
-use crate::{BLOCK, BLOCK_BYTES, lock};
+use crate::{BLOCK, BLOCK_BYTES, lock, random};
+pub(super) use crate::{read, write};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
 /// Blocks before the ring: the super block, and one that is not used.
@@ -70,21 +71,11 @@ pub(super) struct Now {
     unwritten: u64,
 }
 
-pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Inner {
     /// Makes it: with its first block it is there. `again`: there was an object with this identifier before. `origin`:
     /// lineage and time of making of what it is a copy of.
     pub fn make(shared: &Arc<Shared>, id: u64, again: bool, origin: Option<(u64, u64)>) -> Result<Self> {
-        let mut nonce = [0; 8];
-        getrandom::fill(&mut nonce).map_err(|error| Error::Setting(format!("no random bytes: {error}")))?;
-        let nonce = u64::from_le_bytes(nonce);
+        let nonce = u64::from_le_bytes(random()?);
         let (lineage, time) = origin.unwrap_or_else(|| (nonce, nanoseconds(SystemTime::now())));
         let made = Super { id, nonce, made: time, lineage };
         if again {
