@@ -23,12 +23,13 @@ mod durable;
 mod fresh;
 mod known;
 mod over;
+mod reading;
 mod room;
 mod stripes;
 
 use crate::base::Base;
 use crate::buffer::AlignedBuffer;
-use crate::device::{Device, read_anywhere};
+use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::geometry::{Format, Geometry, what_is_there};
 use crate::log::Log;
@@ -38,7 +39,7 @@ use crate::space::Space;
 use crate::{BLOCK, BLOCK_BYTES, random, read, write};
 pub use check::Findings;
 use durable::Turns;
-use fresh::{Bytes, FRESH_MAX, Waiting};
+use fresh::{FRESH_MAX, Waiting};
 use known::Known;
 pub(crate) use over::take_front;
 use room::Taken;
@@ -221,46 +222,6 @@ impl Layer {
             }
         }
         Ok(ranges)
-    }
-
-    /// Fills `into` with the bytes from an address on: zeros where nothing is mapped.
-    pub fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
-        let blocks = blocks_of(address, into.len())?;
-        let _gate = read(&self.gate);
-        let (pieces, waiting) = {
-            let state = read(&self.state);
-            let waiting = state.fresh.range(blocks.clone()).map(|(block, one)| (*block, Arc::clone(&one.bytes)));
-            let waiting: Vec<(u64, Bytes)> = waiting.collect();
-            (self.mapped(&state, blocks)?, waiting)
-        };
-        self.read_pieces(address, into, &pieces)?;
-        for (block, bytes) in waiting {
-            let (start, end) = ((block * BLOCK).max(address), ((block + 1) * BLOCK).min(address + into.len() as u64));
-            let of = |at: u64, first: u64| usize::try_from(at - first).unwrap_or(usize::MAX);
-            let from = bytes.get(of(start, block * BLOCK)..of(end, block * BLOCK).min(bytes.len())).unwrap_or_default();
-            let place = into.get_mut(of(start, address)..of(end, address)).unwrap_or_default();
-            let (used, rest) = place.split_at_mut(from.len());
-            used.copy_from_slice(from);
-            rest.fill(0);
-        }
-        Ok(())
-    }
-
-    fn read_pieces(&self, address: u64, into: &mut [u8], pieces: &[Piece]) -> Result<()> {
-        let mut done = address;
-        let end = address + into.len() as u64;
-        let mut rest = into;
-        for piece in pieces {
-            let (start, stop) = ((piece.first * BLOCK).max(done), (piece.end() * BLOCK).min(end));
-            let (hole, behind) = split(rest, start - done);
-            hole.fill(0);
-            let (bytes, behind) = split(behind, stop - start);
-            let place = self.place(*piece) + (start - piece.first * BLOCK);
-            read_anywhere(&*self.device, place, bytes).map_err(at("read the device"))?;
-            (done, rest) = (stop, behind);
-        }
-        rest.fill(0);
-        Ok(())
     }
 
     /// Writes bytes from an address on: over what is mapped, else to new blocks. What is not synced may be lost in a
@@ -583,9 +544,4 @@ fn is_whole(address: u64, from: &[u8]) -> bool {
 
 fn length_of(blocks: u64) -> usize {
     usize::try_from(blocks).unwrap_or(usize::MAX) * BLOCK_BYTES
-}
-
-fn split(bytes: &mut [u8], at: u64) -> (&mut [u8], &mut [u8]) {
-    let at = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
-    bytes.split_at_mut(at)
 }

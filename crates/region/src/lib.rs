@@ -32,6 +32,7 @@ mod log;
 mod object;
 mod overlay;
 mod record;
+mod rings;
 mod scrub;
 mod sealed;
 mod shadow;

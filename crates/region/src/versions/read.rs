@@ -110,7 +110,7 @@ impl Inner {
 
     fn read_runs(&self, offset: u64, into: &mut [u8], runs: &[Run]) -> Result<()> {
         let end = offset + into.len() as u64;
-        let mut rest = into;
+        let (mut rest, mut reads) = (into, Vec::with_capacity(runs.len()));
         for run in runs {
             let start = (run.first * BLOCK).max(offset);
             let stop = ((run.first + run.count) * BLOCK).min(end);
@@ -129,12 +129,12 @@ impl Inner {
                 let bytes = usize::try_from(length - from).unwrap_or(usize::MAX).min(left.len());
                 let (part, behind) = left.split_at_mut(bytes);
                 if !part.is_empty() {
-                    self.shared.layer.read(range.start + from, part)?;
+                    reads.push((range.start + from, part));
                 }
                 (left, skipped) = (behind, skipped - from);
             }
         }
-        Ok(())
+        self.shared.layer.read_all(&mut reads)
     }
 
     /// A commit that can be read. An error: it is not one.
