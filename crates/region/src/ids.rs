@@ -88,7 +88,11 @@ impl Ids {
         let mut newest = Next { first: 1, number: 0, generations: 1 };
         for block in 0..2 {
             let mut bytes = vec![0; BLOCK_BYTES];
-            layer.read(block * BLOCK, &mut bytes)?;
+            match layer.read(block * BLOCK, &mut bytes) {
+                // As one that is not whole.
+                Err(Error::Damaged(_)) => continue,
+                found => found?,
+            }
             if let Some(found) = decode(&bytes).filter(|found| found.number > newest.number) {
                 newest = found;
             }

@@ -11,6 +11,8 @@
 //! | first write or last block written in part | `k` | 1 for each block that was there | |
 //! | sync | 1 for each record of what was mapped since the last one | | 1, with a record 2 |
 //!
+//! Where data have checksums, a write over what is mapped is as a first write of several blocks.
+//!
 //! Locks, in this order: the turn to sync, `placing` (who writes blocks that wait) or `stripes` (who writes where
 //! somebody maps), `gate` (I/O on blocks that were looked up, so that none is given to somebody else meanwhile),
 //! `state`, `known`.
@@ -18,6 +20,7 @@
 //! A block that is not mapped any more is free when the record that says so is durable, and nobody has the gate who
 //! came before that.
 
+mod changes;
 mod check;
 mod durable;
 mod fresh;
@@ -26,6 +29,7 @@ mod over;
 mod reading;
 mod room;
 mod stripes;
+mod sums;
 
 use crate::base::Base;
 use crate::buffer::AlignedBuffer;
@@ -34,9 +38,11 @@ use crate::error::{Error, Result, at};
 use crate::geometry::{Format, Geometry, what_is_there};
 use crate::log::Log;
 use crate::overlay::{Overlay, Piece};
-use crate::record::{ENTRIES_MAX, Entry};
+use crate::record::{ENTRIES_BYTES_MAX, ENTRIES_MAX, Entry};
 use crate::space::Space;
+use crate::sums::sum_of;
 use crate::{BLOCK, BLOCK_BYTES, random, read, write};
+use changes::Changes;
 pub use check::Findings;
 use durable::Turns;
 use fresh::{FRESH_MAX, Waiting};
@@ -49,9 +55,10 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
 use stripes::Stripes;
+use sums::{KnownSums, RecentSums};
 
-/// Changes that wait for a sync: beyond that one is made, so that their memory is bounded.
-const PENDING_MAX: usize = 64 << 10;
+/// Bytes of changes that wait for a sync: beyond that one is made, so that their memory is bounded.
+const PENDING_BYTES_MAX: usize = 21 << 16;
 /// Changes that are looked through, for whether they are on their way.
 const LOOKED_AT_MAX: usize = 64;
 /// Blocks that one device call writes where some are new.
@@ -67,6 +74,7 @@ pub struct Layer {
     state: RwLock<State>,
     turns: Turns,
     known: Known,
+    known_sums: KnownSums,
     /// Held by whoever writes blocks that wait: where they are put together.
     placing: Mutex<AlignedBuffer>,
     /// Free blocks that only the store's own addresses get: with them, what takes room can be taken away.
@@ -79,11 +87,13 @@ struct State {
     /// Changes since the last checkpoint, and those that are being brought to the map.
     active: Overlay,
     frozen: Option<Arc<Overlay>>,
+    sums: RecentSums,
     space: Space,
     /// Changes that no record has, those that belong together in one; and those whose records are being written.
     pending: Vec<Vec<Entry>>,
-    /// How many they are in all.
+    /// How many they are in all, and how many bytes in records.
     pending_entries: usize,
+    pending_bytes: usize,
     recording: Vec<Vec<Entry>>,
     /// Blocks that they free.
     freed: Vec<(u64, u64)>,
@@ -93,7 +103,7 @@ impl State {
     /// Changes that wait are to be made durable. What they free is returned.
     fn begin_recording(&mut self) -> Vec<(u64, u64)> {
         self.recording = std::mem::take(&mut self.pending);
-        self.pending_entries = 0;
+        (self.pending_entries, self.pending_bytes) = (0, 0);
         std::mem::take(&mut self.freed)
     }
 
@@ -105,7 +115,7 @@ impl State {
     /// Whether a crash may undo the mapping of a part of these blocks. With many changes on their way nobody looks
     /// closely.
     fn is_unsafe(&self, blocks: &Range<u64>) -> bool {
-        let touches = |entry: &Entry| piece_of(*entry).within(blocks).is_some();
+        let touches = |entry: &Entry| piece_of(entry).is_some_and(|piece| piece.within(blocks).is_some());
         self.pending_entries + self.recording.iter().map(Vec::len).sum::<usize>() > LOOKED_AT_MAX
             || self.pending.iter().chain(&self.recording).flatten().any(touches)
     }
@@ -114,6 +124,7 @@ impl State {
     fn take_back(&mut self, freed: Vec<(u64, u64)>) {
         let recording = std::mem::take(&mut self.recording);
         self.pending_entries += recording.iter().map(Vec::len).sum::<usize>();
+        self.pending_bytes += recording.iter().map(|entries| Entry::bytes_of(entries)).sum::<usize>();
         let later = std::mem::replace(&mut self.pending, recording);
         self.pending.extend(later);
         let later = std::mem::replace(&mut self.freed, freed);
@@ -129,7 +140,7 @@ impl Layer {
         {
             return Err(Error::NotEmpty(found));
         }
-        let geometry = Geometry::of(device.bytes(), random()?, format.region_shift)?;
+        let geometry = Geometry::of(device.bytes(), random()?, format)?;
         // The super block last: before it there is no store.
         let zeros = AlignedBuffer::new(BLOCK_BYTES * 2);
         device.write_at(0, &zeros).map_err(at("clear the super blocks"))?;
@@ -159,9 +170,11 @@ impl Layer {
             fresh: BTreeMap::new(),
             active: Overlay::default(),
             frozen: None,
+            sums: RecentSums::default(),
             space,
             pending: Vec::new(),
             pending_entries: 0,
+            pending_bytes: 0,
             recording: Vec::new(),
             freed: Vec::new(),
         };
@@ -174,6 +187,7 @@ impl Layer {
             state: RwLock::new(state),
             turns: Turns::new(Log::new(&geometry, applied)),
             known: Known::default(),
+            known_sums: KnownSums::default(),
             placing: Mutex::new(AlignedBuffer::new(0)),
             kept_free: AtomicU64::new(0),
         };
@@ -231,21 +245,31 @@ impl Layer {
         if blocks.is_empty() {
             return Ok(());
         }
-        if is_whole(address, from) && self.overwrite(&blocks, &[from], false)? {
+        if self.goes_over(address, from) && self.overwrite(&blocks, &[from], false)? {
             return Ok(());
         }
         self.write_new(address, from)
     }
 
+    /// Whether these bytes may be written over what is there.
+    fn goes_over(&self, address: u64, from: &[u8]) -> bool {
+        is_whole(address, from) && address / BLOCK >= self.sums_end()
+    }
+
     /// As [`Layer::write`], for bytes that are not all over what is mapped already.
-    fn write_new(&self, address: u64, from: &[u8]) -> Result<()> {
-        self.with_room(|| self.write_parts(&[(address, from)], false))
+    fn write_new(&self, mut address: u64, mut from: &[u8]) -> Result<()> {
+        while !from.is_empty() {
+            let (some, rest) = from.split_at(self.write_max(address).min(from.len()));
+            self.with_room(|| self.write_parts(&[(address, some)], false))?;
+            (address, from) = (address + some.len() as u64, rest);
+        }
+        Ok(())
     }
 
     /// As [`Layer::write`]; safe when this returns, with no more than the device's own call where all is mapped.
     pub fn write_durable(&self, address: u64, from: &[u8]) -> Result<()> {
         let blocks = blocks_of(address, from.len())?;
-        if blocks.is_empty() || is_whole(address, from) && self.overwrite(&blocks, &[from], true)? {
+        if blocks.is_empty() || self.goes_over(address, from) && self.overwrite(&blocks, &[from], true)? {
             return Ok(());
         }
         self.write_new(address, from)?;
@@ -316,7 +340,7 @@ impl Layer {
     fn keep_bounds(&self) -> Result<()> {
         let (waiting, has_much_pending) = {
             let state = read(&self.state);
-            (state.fresh.len(), state.pending_entries >= PENDING_MAX)
+            (state.fresh.len(), state.pending_bytes >= PENDING_BYTES_MAX)
         };
         if waiting >= 2 * FRESH_MAX {
             self.place_fresh()?;
@@ -346,14 +370,18 @@ impl Layer {
             stripes = self.stripes.take(&ranges);
         }
         let mut taken = Taken { layer: self, extents: Vec::new() };
-        let mut entries = Vec::new();
+        let mut changes = Changes::default();
         {
             let _gate = read(&self.gate);
             for ((address, from), blocks) in parts.iter().zip(&ranges) {
-                self.write_range(*address, from, blocks, anew, &mut taken, &mut entries)?;
+                // What has checksums is not written over, whatever the caller wants.
+                let border = self.sums_end().clamp(blocks.start, blocks.end);
+                self.write_range((*address, from), &(blocks.start..border), true, &mut taken, &mut changes)?;
+                self.write_range((*address, from), &(border..blocks.end), anew, &mut taken, &mut changes)?;
             }
         }
-        if entries.len() > ENTRIES_MAX {
+        let entries = changes.into_entries();
+        if Entry::bytes_of(&entries) > ENTRIES_BYTES_MAX {
             return Err(Error::TooManyPieces);
         }
         if !entries.is_empty() {
@@ -366,13 +394,15 @@ impl Layer {
 
     fn write_range(
         &self,
-        address: u64,
-        from: &[u8],
+        part: (u64, &[u8]),
         blocks: &Range<u64>,
         anew: bool,
         taken: &mut Taken<'_>,
-        entries: &mut Vec<Entry>,
+        changes: &mut Changes,
     ) -> Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
         let mapped = self.mapped(&read(&self.state), blocks.clone())?;
         for old in with_holes(&mapped, blocks) {
             let mut first = old.first;
@@ -380,14 +410,14 @@ impl Layer {
                 let (place, count) = match old.block.filter(|_| !anew) {
                     Some(block) => (block + (first - old.first), (old.end() - first).min(CHUNK_BLOCKS)),
                     None => {
-                        let (block, count) = taken.take(first, (old.end() - first).min(CHUNK_BLOCKS))?;
-                        let count32 = u32::try_from(count).unwrap_or(u32::MAX);
-                        push_map(entries, Entry::Map { first, block, count: count32 });
+                        let kept = self.kept_free_of(first, old.block.is_some());
+                        let (block, count) = taken.take((old.end() - first).min(CHUNK_BLOCKS), kept)?;
+                        changes.map(first, block, count);
                         (block, count)
                     }
                 };
                 let before = old.block.map(|block| block + (first - old.first));
-                self.write_blocks(Piece { first, count, block: Some(place) }, before, (address, from))?;
+                self.write_blocks(Piece { first, count, block: Some(place) }, before, part, changes)?;
                 first += count;
             }
         }
@@ -396,13 +426,19 @@ impl Layer {
 
     /// Writes what some blocks have of a range of bytes; the rest of them is as it was `before` (where they lay), or
     /// zeros.
-    fn write_blocks(&self, piece: Piece, before: Option<u64>, (address, from): (u64, &[u8])) -> Result<()> {
+    fn write_blocks(
+        &self,
+        piece: Piece,
+        before: Option<u64>,
+        (address, from): (u64, &[u8]),
+        changes: &mut Changes,
+    ) -> Result<()> {
         let (start, end) = (piece.first * BLOCK, piece.end() * BLOCK);
         let (used_start, used_end) = (start.max(address), end.min(address + from.len() as u64));
         let of_from = |at: u64| usize::try_from(at - address).unwrap_or(usize::MAX);
         let bytes = from.get(of_from(used_start)..of_from(used_end)).unwrap_or_default();
         if (used_start, used_end) == (start, end) {
-            return self.device.write_at(self.place(piece), bytes).map_err(at("write the device"));
+            return self.write_whole(piece, bytes, changes);
         }
         let mut buffer = AlignedBuffer::new(length_of(piece.count));
         if let Some(block) = before {
@@ -414,21 +450,28 @@ impl Layer {
                 let old = Piece { first: piece.first + offset, count: 1, block: Some(block + offset) };
                 let at_byte = length_of(offset);
                 let place = buffer.get_mut(at_byte..at_byte + BLOCK_BYTES).unwrap_or_default();
-                self.device.read_at(self.place(old), place).map_err(at("read the device"))?;
+                self.read_piece(old, place)?;
             }
         }
         let at_byte = usize::try_from(used_start - start).unwrap_or(usize::MAX);
         if let Some(place) = buffer.get_mut(at_byte..at_byte + bytes.len()) {
             place.copy_from_slice(bytes);
         }
-        self.device.write_at(self.place(piece), &buffer).map_err(at("write the device"))
+        self.write_whole(piece, &buffer, changes)
+    }
+
+    /// Writes whole blocks, and takes note of the checksums of those that have some.
+    fn write_whole(&self, piece: Piece, bytes: &[u8], changes: &mut Changes) -> Result<()> {
+        if let Some(block) = piece.block.filter(|_| piece.first < self.sums_end()) {
+            changes.sums(block, bytes.chunks(BLOCK_BYTES).map(sum_of));
+        }
+        self.device.write_at(self.place(piece), bytes).map_err(at("write the device"))
     }
 
     /// Changes the mapping: takes note of what is to be logged, and of what is free after that.
     fn change(&self, state: &mut State, entries: Vec<Entry>) -> Result<()> {
         let mut freed = Vec::new();
-        for entry in &entries {
-            let new = piece_of(*entry);
+        for new in entries.iter().filter_map(piece_of) {
             freed.extend(self.mapped(state, new.first..new.end())?);
         }
         for old in freed {
@@ -437,21 +480,33 @@ impl Layer {
                 state.freed.push((block, old.count));
             }
         }
-        Self::map_new(state, entries);
+        self.map_new(state, entries);
         Ok(())
     }
 
     /// The same, where the entries free nothing that is not noted.
-    fn map_new(state: &mut State, entries: Vec<Entry>) {
+    fn map_new(&self, state: &mut State, entries: Vec<Entry>) {
         for entry in &entries {
-            let new = piece_of(*entry);
-            if let Some(block) = new.block {
-                state.space.settle(block, new.count);
+            if let Entry::Map { block, count, .. } = *entry {
+                state.space.settle(block, u64::from(count));
             }
-            state.active.set(new);
+            self.apply(state, entry);
         }
         state.pending_entries += entries.len();
+        state.pending_bytes += Entry::bytes_of(&entries);
         state.pending.push(entries);
+    }
+
+    /// The mapping is so from now on, and so are checksums.
+    fn apply(&self, state: &mut State, entry: &Entry) {
+        match entry {
+            Entry::Map { block, count, .. } if self.sums_end() > 0 => {
+                state.sums.active.clear(*block, u64::from(*count));
+            }
+            Entry::Sums { block, sums } => state.sums.active.set(*block, sums),
+            Entry::Map { .. } | Entry::Unmap { .. } => {}
+        }
+        piece_of(entry).into_iter().for_each(|new| state.active.set(new));
     }
 
     /// What is mapped in a range, cut to it, in order.
@@ -493,24 +548,12 @@ impl Layer {
     }
 }
 
-fn piece_of(entry: Entry) -> Piece {
-    match entry {
-        Entry::Map { first, block, count } => Piece { first, count: u64::from(count), block: Some(block) },
-        Entry::Unmap { first, count } => Piece { first, count: u64::from(count), block: None },
-    }
-}
-
-/// Adds an entry, as one with the last if it goes on from there.
-fn push_map(entries: &mut Vec<Entry>, new: Entry) {
-    if let (Some(Entry::Map { first, block, count }), Entry::Map { first: next, block: place, count: more }) =
-        (entries.last_mut(), new)
-        && *first + u64::from(*count) == next
-        && *block + u64::from(*count) == place
-        && let Some(sum) = count.checked_add(more)
-    {
-        *count = sum;
-    } else {
-        entries.push(new);
+/// The virtual blocks that an entry changes.
+fn piece_of(entry: &Entry) -> Option<Piece> {
+    match *entry {
+        Entry::Map { first, block, count } => Some(Piece { first, count: u64::from(count), block: Some(block) }),
+        Entry::Unmap { first, count } => Some(Piece { first, count: u64::from(count), block: None }),
+        Entry::Sums { .. } => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::geometry::Format;
+use crate::geometry::{Checksums, Format};
 use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
 use crate::object::{Nature, Object, Owner, Shared, nature};
@@ -198,6 +198,11 @@ impl Store {
         1 << self.layer.region_shift()
     }
 
+    /// What has checksums.
+    pub fn checksums(&self) -> Checksums {
+        self.layer.checksums()
+    }
+
     /// Space on the device.
     pub fn usage(&self) -> Usage {
         self.layer.usage()
@@ -233,13 +238,6 @@ impl Store {
     /// The objects that keep versions.
     pub(crate) fn versions(&self) -> &Versions {
         &self.versions
-    }
-
-    /// The object that a virtual block is of, and where in its region.
-    pub(crate) fn where_is(&self, block: u64) -> (u64, u64) {
-        let address = block * crate::BLOCK;
-        let object = address >> self.layer.region_shift();
-        (object, address - (object << self.layer.region_shift()))
     }
 
     /// The address space below.

@@ -430,7 +430,13 @@ mod tests {
         assert_eq!((left.read(0, &mut found).unwrap(), &found), (17, b"of an earlier run"));
         drop((left, store));
         let device = FileDevice::open(&ground.0).unwrap();
-        drop(Store::format(Arc::new(device), Format { region_shift: REGION_SHIFT, overwrite: true }).unwrap());
+        drop(
+            Store::format(
+                Arc::new(device),
+                Format { region_shift: REGION_SHIFT, overwrite: true, ..Format::default() },
+            )
+            .unwrap(),
+        );
 
         // One that ends in order leaves nothing, and refuses what comes late.
         let store = ground.store();

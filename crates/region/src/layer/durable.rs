@@ -2,10 +2,12 @@
 //!
 //! Threads that sync at the same time share records and flushes: one does it for all.
 
-use super::{Layer, piece_of, write};
+use super::{Layer, State, piece_of, write};
+use crate::base::Changed;
 use crate::error::{Error, Result, at};
 use crate::log::Log;
-use crate::record::{ENTRIES_MAX, Entry, RECORD_BLOCKS_MAX};
+use crate::overlay::Piece;
+use crate::record::{ENTRIES_BYTES_MAX, Entry, RECORD_BLOCKS_MAX, Record};
 use crate::{BLOCK, lock};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -75,14 +77,29 @@ impl Layer {
         let (mut state, mut log) = (write(&self.state), lock(&self.turns.log));
         let begin = log.head();
         while let Some(record) = log.next(&*self.device)? {
-            for entry in record.entries {
-                let new = piece_of(entry);
-                let is_inside = new.block.is_none_or(|block| state.space.has(block, new.count));
-                let is_address = new.first.checked_add(new.count).is_some_and(|end| end <= u64::MAX / BLOCK);
-                if !is_inside || !is_address {
-                    return Err(Error::Damaged(format!("record {} maps what is not there", record.sequence)));
-                }
-                for old in self.mapped(&state, new.first..new.end())? {
+            self.redo(&mut state, &record)?;
+        }
+        if log.head() != begin {
+            // It was read, but the device may have it in its cache only.
+            self.device.flush().map_err(at("flush the device"))?;
+        }
+        Ok(())
+    }
+
+    fn redo(&self, state: &mut State, record: &Record) -> Result<()> {
+        for entry in &record.entries {
+            let is_inside = match entry {
+                Entry::Map { block, count, .. } => state.space.has(*block, u64::from(*count)),
+                Entry::Sums { block, sums } => self.sums_end() > 0 && state.space.has(*block, sums.len() as u64),
+                Entry::Unmap { .. } => true,
+            };
+            let new = piece_of(entry);
+            let is_address = |new: Piece| new.first.checked_add(new.count).is_some_and(|end| end <= u64::MAX / BLOCK);
+            if !is_inside || !new.is_none_or(is_address) {
+                return Err(Error::Damaged(format!("record {} maps what is not there", record.sequence)));
+            }
+            if let Some(new) = new {
+                for old in self.mapped(state, new.first..new.end())? {
                     if let Some(block) = old.block {
                         state.space.restore(block, old.count, false);
                     }
@@ -90,12 +107,8 @@ impl Layer {
                 if let Some(block) = new.block {
                     state.space.restore(block, new.count, true);
                 }
-                state.active.set(new);
             }
-        }
-        if log.head() != begin {
-            // It was read, but the device may have it in its cache only.
-            self.device.flush().map_err(at("flush the device"))?;
+            self.apply(state, entry);
         }
         Ok(())
     }
@@ -154,18 +167,20 @@ impl Layer {
 
     /// Brings all changes to the map, also those that no record has: then the log is free.
     fn checkpoint(&self, log: &mut Log) -> Result<()> {
-        let (frozen, groups, freed) = {
+        let (frozen, sums, groups, freed) = {
             let mut state = write(&self.state);
             let frozen = Arc::new(std::mem::take(&mut state.active));
             state.frozen = Some(Arc::clone(&frozen));
             let freed = state.begin_recording();
-            (frozen, state.space.take_changed(), freed)
+            (frozen, state.sums.freeze(), state.space.take_changed(), freed)
         };
         // What the map has is durable, so its data have to be.
         let flushed = self.device.flush().map_err(at("flush the device"));
-        let done = flushed.and_then(|()| self.base.checkpoint(&frozen, &groups, log.head()));
+        let changed = Changed { extents: &frozen, sums: &sums, groups: &groups };
+        let done = flushed.and_then(|()| self.base.checkpoint(&changed, log.head()));
         let mut state = write(&self.state);
         state.frozen = None;
+        state.sums.thaw(done.is_ok());
         if let Err(error) = done {
             let later = std::mem::replace(&mut state.active, (*frozen).clone());
             later.pieces().for_each(|piece| state.active.set(piece));
@@ -176,6 +191,7 @@ impl Layer {
         state.recording.clear();
         log.release();
         self.known.note(&frozen);
+        self.known_sums.note(&sums);
         drop(state);
         self.give_back(freed)
     }
@@ -196,11 +212,18 @@ impl Layer {
 
 /// Changes put together to records, none of them over two.
 fn grouped(pending: &[Vec<Entry>]) -> Vec<Vec<Entry>> {
-    let mut records: Vec<Vec<Entry>> = Vec::new();
+    let (mut records, mut bytes): (Vec<Vec<Entry>>, usize) = (Vec::new(), 0);
     for entries in pending {
-        match records.last_mut().filter(|record| record.len() + entries.len() <= ENTRIES_MAX) {
-            Some(record) => record.extend(entries),
-            None => records.push(entries.clone()),
+        let more = Entry::bytes_of(entries);
+        match records.last_mut().filter(|_| bytes + more <= ENTRIES_BYTES_MAX) {
+            Some(record) => {
+                record.extend_from_slice(entries);
+                bytes += more;
+            }
+            None => {
+                records.push(entries.clone());
+                bytes = more;
+            }
         }
     }
     records

@@ -3,12 +3,14 @@
 //!
 //! Invariant: a block that waits has a free block of the device set aside, or is mapped since it began to wait, and
 //! stays mapped there. What waits is newer than what is mapped.
+//!
+//! One that has a checksum cannot be written over what is mapped: while it is on its way nobody writes it again.
 
-use super::{Layer, State, length_of, push_map, read, write};
+use super::{Changes, Layer, State, length_of, read, write};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result, at};
 use crate::overlay::Piece;
-use crate::record::Entry;
+use crate::sums::{NO_SUM, sum_of};
 use crate::{BLOCK, BLOCK_BYTES, lock};
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +27,8 @@ pub(super) struct Waiting {
     pub bytes: Bytes,
     /// Where it is mapped, if it was written again while its first version was on its way.
     place: Option<u64>,
+    /// Whether it is being written, and has a checksum.
+    is_fixed: bool,
 }
 
 impl Layer {
@@ -48,15 +52,15 @@ impl Layer {
 
     /// How many wait now.
     fn begin_to_wait(&self, state: &mut State, block: u64, bytes: Bytes) -> Result<usize> {
-        if state.space.free() <= state.fresh.len() as u64 + self.kept_free_of(block) {
+        if state.space.free() <= state.fresh.len() as u64 + self.kept_free_of(block, false) {
             return Err(Error::NoSpace);
         }
-        state.fresh.insert(block, Waiting { bytes, place: None });
+        state.fresh.insert(block, Waiting { bytes, place: None, is_fixed: false });
         Ok(state.fresh.len())
     }
 
-    /// Writes a part of one block, if it waits, or nothing is mapped there. `false`: something is. The caller has the
-    /// block's stripe: nobody else begins to wait there.
+    /// Writes a part of one block, if it waits, or nothing is mapped there. `false`: something is, or will be in a
+    /// moment. The caller has the block's stripe: nobody else begins to wait there.
     pub(super) fn write_fresh(&self, block: u64, from_byte: usize, bytes: &[u8]) -> Result<bool> {
         let is_waiting = {
             let state = read(&self.state);
@@ -69,7 +73,7 @@ impl Layer {
         if is_waiting {
             let mut state = write(&self.state);
             // It may have been placed meanwhile.
-            let Some(before) = state.fresh.get_mut(&block) else { return Ok(false) };
+            let Some(before) = state.fresh.get_mut(&block).filter(|before| !before.is_fixed) else { return Ok(false) };
             before.bytes = with_part(before.bytes.to_vec(), from_byte, bytes)?;
             return Ok(true);
         }
@@ -102,12 +106,14 @@ impl Layer {
             let waiting: Vec<(u64, Waiting)> =
                 state.fresh.iter().map(|(block, waiting)| (*block, waiting.clone())).collect();
             let places = Self::places_for(&mut state, &waiting)?;
+            let with_sum = state.fresh.range_mut(..self.sums_end());
+            with_sum.for_each(|(_, waiting)| waiting.is_fixed = true);
             (waiting, places)
         };
         let written = self.write_waiting(&waiting, &places, buffer);
         drop(gate);
-        self.map_placed(&waiting, &places, written.is_ok());
-        written
+        self.map_placed(&waiting, &places, written.as_deref().ok());
+        written.map(drop)
     }
 
     /// Where blocks that wait go: new ones, or what is mapped already.
@@ -133,52 +139,70 @@ impl Layer {
         Ok(places)
     }
 
-    /// Writes blocks, those that lie side by side with one call.
-    fn write_waiting(&self, waiting: &[(u64, Waiting)], places: &[u64], buffer: &mut AlignedBuffer) -> Result<()> {
+    /// Writes blocks, those that lie side by side with one call. Their checksums.
+    fn write_waiting(
+        &self,
+        waiting: &[(u64, Waiting)],
+        places: &[u64],
+        buffer: &mut AlignedBuffer,
+    ) -> Result<Vec<u32>> {
         if buffer.len() < length_of(waiting.len() as u64) {
             *buffer = AlignedBuffer::new(length_of(waiting.len() as u64));
         }
-        let mut at_index = 0;
+        let (mut at_index, mut sums) = (0, Vec::with_capacity(waiting.len()));
         while let Some(&start) = places.get(at_index) {
             let follows = |(offset, place): &(u64, &u64)| **place == start + offset;
             let run = (0u64..).zip(places.iter().skip(at_index)).take_while(follows).count();
             let bytes = waiting.iter().skip(at_index).take(run);
-            for (place, (_, waiting)) in buffer.chunks_mut(BLOCK_BYTES).zip(bytes) {
+            for (place, (block, waiting)) in buffer.chunks_mut(BLOCK_BYTES).zip(bytes) {
                 let (used, rest) = place.split_at_mut(waiting.bytes.len().min(BLOCK_BYTES));
                 used.copy_from_slice(&waiting.bytes);
                 rest.fill(0);
+                sums.push(if *block < self.sums_end() { sum_of(place) } else { NO_SUM });
             }
             let piece = Piece { first: 0, count: run as u64, block: Some(start) };
             let written = buffer.get(..length_of(run as u64)).unwrap_or_default();
             self.device.write_at(self.place(piece), written).map_err(at("write the device"))?;
             at_index += run;
         }
-        Ok(())
+        Ok(sums)
     }
 
-    /// Maps what was written, but for what was trimmed meanwhile. What was written again waits on.
-    fn map_placed(&self, waiting: &[(u64, Waiting)], places: &[u64], is_written: bool) {
+    /// Maps what was written, but for what was trimmed meanwhile. What was written again waits on. `sums`: what
+    /// [`Layer::write_waiting`] has told, if it did.
+    fn map_placed(&self, waiting: &[(u64, Waiting)], places: &[u64], sums: Option<&[u32]>) {
         let mut state = write(&self.state);
-        let mut entries = Vec::with_capacity(waiting.len());
-        for ((block, before), &place) in waiting.iter().zip(places) {
+        let mut changes = Changes::default();
+        for (index, ((block, before), &place)) in waiting.iter().zip(places).enumerate() {
             let (is_new, now) = (before.place.is_none(), state.fresh.get_mut(block));
-            let Some(now) = now.filter(|_| is_written) else {
+            let sum = sums.and_then(|sums| sums.get(index).copied());
+            let (Some(now), Some(sum)) = (now, sum) else {
+                state.fresh.get_mut(block).into_iter().for_each(|waiting| waiting.is_fixed = false);
                 if is_new {
                     state.space.give_back(place, 1);
                 }
                 continue;
             };
-            if is_new {
-                push_map(&mut entries, Entry::Map { first: *block, block: place, count: 1 });
+            let is_same = Arc::ptr_eq(&now.bytes, &before.bytes);
+            if sum != NO_SUM && !is_same {
+                // Trimmed, and written anew.
+                state.space.give_back(place, 1);
+                continue;
             }
-            if Arc::ptr_eq(&now.bytes, &before.bytes) {
+            if is_new {
+                changes.map(*block, place, 1);
+            }
+            if sum != NO_SUM {
+                changes.sums(place, std::iter::once(sum));
+            }
+            if is_same {
                 state.fresh.remove(block);
             } else if is_new {
                 // One that was mapped before knows its place; if it does not, it was trimmed, and waits anew.
                 now.place = Some(place);
             }
         }
-        Self::map_new(&mut state, entries);
+        self.map_new(&mut state, changes.into_entries());
     }
 }
 

@@ -9,9 +9,10 @@ use crate::overlay::Piece;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is known of some blocks: where they lie, and those that wait to be written.
+/// What is known of some blocks: where they lie, their checksums, and those that wait to be written.
 struct Found {
     pieces: Vec<Piece>,
+    sums: Vec<u32>,
     waiting: Vec<(u64, Bytes)>,
 }
 
@@ -21,7 +22,7 @@ impl Layer {
         let blocks = blocks_of(address, into.len())?;
         let _gate = read(&self.gate);
         let found = self.find(blocks.clone())?;
-        if let ([piece], true) = (found.pieces.as_slice(), found.waiting.is_empty())
+        if let ([piece], true) = (found.pieces.as_slice(), found.waiting.is_empty() && found.sums.is_empty())
             && (piece.first..piece.end()) == blocks
         {
             let place = self.place(*piece) + address % BLOCK;
@@ -41,19 +42,30 @@ impl Layer {
     fn find(&self, blocks: Range<u64>) -> Result<Found> {
         let state = read(&self.state);
         let waiting = state.fresh.range(blocks.clone()).map(|(block, one)| (*block, Arc::clone(&one.bytes))).collect();
-        Ok(Found { pieces: self.mapped(&state, blocks)?, waiting })
+        let pieces = self.mapped(&state, blocks)?;
+        Ok(Found { sums: self.sums_of(&state, &pieces)?, pieces, waiting })
     }
 
     fn read_found(&self, parts: &mut [Read<'_>], found: &[Found]) -> Result<()> {
         let mut reads = Vec::new();
-        for ((address, into), found) in parts.iter_mut().zip(found) {
+        for ((address, into), found) in parts.iter_mut().zip(found).filter(|(_, found)| found.sums.is_empty()) {
             self.plan(*address, into, &found.pieces, &mut reads);
         }
         self.device.read_all(&mut reads).map_err(at("read the device"))?;
         for ((address, into), found) in parts.iter_mut().zip(found) {
+            if !found.sums.is_empty() {
+                self.read_checked(*address, into, &found.pieces, &found.sums)?;
+            }
             found.waiting.iter().for_each(|(block, bytes)| put_waiting(*address, into, *block, bytes));
         }
         Ok(())
+    }
+
+    /// Fills `into` with what pieces have of the bytes from an address on. The caller has the gate.
+    pub(super) fn read_pieces(&self, address: u64, into: &mut [u8], pieces: &[Piece]) -> Result<()> {
+        let mut reads = Vec::new();
+        self.plan(address, into, pieces, &mut reads);
+        self.device.read_all(&mut reads).map_err(at("read the device"))
     }
 
     /// What the device has to be asked for. Holes are filled here.

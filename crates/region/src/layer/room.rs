@@ -22,20 +22,29 @@ impl Layer {
     /// Space on the device.
     pub fn usage(&self) -> Usage {
         let state = read(&self.state);
-        let free = state.space.free().saturating_sub(state.fresh.len() as u64 + self.kept_free_of(0));
-        Usage { total: self.geometry.data_blocks() * BLOCK, free: free * BLOCK }
+        let free = state.space.free().saturating_sub(state.fresh.len() as u64 + self.kept_free_of(0, false));
+        Usage { total: (self.geometry.data_blocks() - self.kept_for_rewrites()) * BLOCK, free: free * BLOCK }
     }
 
     /// Keeps some blocks free for the store's own addresses from now on.
     pub(crate) fn keep_some_free(&self) {
+        self.kept_free.store(self.some_blocks(), Ordering::Relaxed);
+    }
+
+    fn some_blocks(&self) -> u64 {
         let blocks = self.geometry.data_blocks();
-        let kept = (blocks / KEPT_FREE_PART).max(KEPT_FREE_MIN).min(blocks / 8);
-        self.kept_free.store(kept, Ordering::Relaxed);
+        (blocks / KEPT_FREE_PART).max(KEPT_FREE_MIN).min(blocks / 8)
+    }
+
+    /// Blocks that what is there goes to when it is written again, also where nothing else is free.
+    fn kept_for_rewrites(&self) -> u64 {
+        if self.sums_end() > 0 { self.some_blocks() } else { 0 }
     }
 
     /// Free blocks that this virtual block cannot have.
-    pub(super) fn kept_free_of(&self, block: u64) -> u64 {
-        if block >= OWN_START / BLOCK { 0 } else { self.kept_free.load(Ordering::Relaxed) }
+    pub(super) fn kept_free_of(&self, block: u64, is_mapped: bool) -> u64 {
+        let for_rewrites = if is_mapped { 0 } else { self.kept_for_rewrites() };
+        if block >= OWN_START / BLOCK { 0 } else { self.kept_free.load(Ordering::Relaxed) + for_rewrites }
     }
 }
 
@@ -46,9 +55,8 @@ pub(super) struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// Up to so many blocks for virtual ones from `first` on.
-    pub fn take(&mut self, first: u64, wanted: u64) -> Result<(u64, u64)> {
-        let kept = self.layer.kept_free_of(first);
+    /// Up to so many blocks, if more are free than are to be `kept`.
+    pub fn take(&mut self, wanted: u64, kept: u64) -> Result<(u64, u64)> {
         let mut state = write(&self.layer.state);
         // Blocks that wait have theirs set aside.
         let room = state.space.free().saturating_sub(state.fresh.len() as u64 + kept);

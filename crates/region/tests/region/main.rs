@@ -8,4 +8,5 @@ mod layer;
 mod recorder;
 mod scrub;
 mod store;
+mod sums;
 mod versions;

@@ -4,16 +4,25 @@
 #[expect(dead_code, reason = "its main is for people")]
 mod example;
 
-use crate::recorder::{Random, Recorder};
+use crate::recorder::{BOTH, Random, Recorder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weft_region::{Error, Format, Kind, Object, Owner, Store};
+use weft_region::{Checksums, Error, Format, Kind, Object, Owner, Store};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 
 fn format(device: &Arc<Recorder>) -> Store {
-    Store::format(device.clone(), Format { region_shift: 30, ..Format::default() }).unwrap()
+    format_with(device, Checksums::Metadata)
+}
+
+fn format_with(device: &Arc<Recorder>, checksums: Checksums) -> Store {
+    Store::format(device.clone(), Format { region_shift: 30, checksums, ..Format::default() }).unwrap()
+}
+
+/// One of them for every other seed.
+fn checksums_of(seed: u64) -> Checksums {
+    BOTH[usize::try_from(seed % 2).unwrap()]
 }
 
 #[test]
@@ -28,7 +37,7 @@ fn the_example_runs() {
 fn objects_are_as_a_model_has_them() {
     for seed in 0..20 {
         let (device, mut random) = (Recorder::new(DEVICE_BYTES), Random::new(seed));
-        let mut store = format(&device);
+        let mut store = format_with(&device, checksums_of(seed));
         let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for step in 0..150u64 {
             let some = usize::try_from(random.below(model.len().max(1) as u64)).unwrap();
@@ -88,7 +97,7 @@ fn a_power_failure_hands_out_no_identifier_twice() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
         let device = Recorder::new(DEVICE_BYTES);
-        drop(format(&device));
+        drop(format_with(&device, checksums_of(seed)));
         let (mut image, mut told, mut safe) = (device.image(), BTreeSet::new(), BTreeSet::new());
         for failure in 0..5 {
             let device = Recorder::from(DEVICE_BYTES, image);
@@ -183,7 +192,7 @@ fn a_power_failure_leaves_no_identifier_with_two_objects() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let device = Recorder::new(DEVICE_BYTES);
-        drop(format(&device));
+        drop(format_with(&device, checksums_of(seed)));
         let (mut image, mut told, mut tags) = (device.image(), Told::new(), 0);
         for failure in 0..6 {
             let device = Recorder::from(DEVICE_BYTES, image);
@@ -255,8 +264,13 @@ impl Drop for Ended<'_> {
 /// Whoever has an object at hand sees its bytes, or that it was removed, whatever becomes of its region.
 #[test]
 fn threads_remove_and_make_objects_side_by_side() {
+    BOTH.iter().for_each(|checksums| remove_and_make(*checksums));
+}
+
+fn remove_and_make(checksums: Checksums) {
     let device = Recorder::new(DEVICE_BYTES);
-    let store = Store::format(device.clone(), Format { region_shift: 48, ..Format::default() }).unwrap();
+    let format = Format { region_shift: 48, checksums, ..Format::default() };
+    let store = Store::format(device.clone(), format).unwrap();
     let working = AtomicU64::new(4);
     std::thread::scope(|scope| {
         for start in 0..2u64 {
@@ -303,7 +317,11 @@ fn threads_remove_and_make_objects_side_by_side() {
 
 #[test]
 fn what_a_write_left_that_failed_is_never_seen() {
-    let store = format(&Recorder::new(DEVICE_BYTES));
+    BOTH.iter().for_each(|checksums| write_too_much(*checksums));
+}
+
+fn write_too_much(checksums: Checksums) {
+    let store = format_with(&Recorder::new(DEVICE_BYTES), checksums);
     let [full, object] = [(); 2].map(|()| store.create(Kind::Direct).unwrap());
     object.write(0, &[7; 100]).unwrap();
     object.sync().unwrap();

@@ -10,19 +10,25 @@ use crate::quantity::{ByteSize, bytes_text};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weft_region::{Error, FileDevice, Format, Shadow, Store};
+use weft_region::{Checksums, Error, FileDevice, Format, Shadow, Store};
 
 const FORMAT_HELP: &str = "\
 A file that is not there is made, with --size bytes, all of which its file
 system sets aside. Of a block device all is used. What carries a file system,
 or anything else, is refused unless --overwrite is given.
 
+--checksums all: data of every object have checksums, which each read compares.
+A write over what is there goes to new blocks then, and costs what a first one
+does (docs/region.md has measurements). It cannot be changed later.
+
 Examples:
   weft store format /dev/nvme1n1
+  weft store format /dev/nvme1n1 --checksums all
   weft store format /scratch/objects --size 100GiB";
 
 const STAT_HELP: &str = "\
---json prints an object (sizes in bytes): place, total, free, region_bytes
+--json prints an object (sizes in bytes): place, total, free, region_bytes,
+checksums (metadata or all)
 
 Examples:
   weft store stat /dev/nvme1n1
@@ -76,9 +82,29 @@ struct MakeNew {
     /// Bytes of a region, the most that an object can have; a power of two
     #[arg(long, default_value = "1TiB")]
     region: ByteSize,
+    /// What has checksums
+    #[arg(long, value_enum, default_value_t = Summed::Metadata)]
+    checksums: Summed,
     /// Whatever is there is lost
     #[arg(long)]
     overwrite: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Summed {
+    /// What the store keeps itself, and objects that keep versions
+    Metadata,
+    /// Data of all objects, too
+    All,
+}
+
+impl From<Summed> for Checksums {
+    fn from(summed: Summed) -> Self {
+        match summed {
+            Summed::Metadata => Self::Metadata,
+            Summed::All => Self::All,
+        }
+    }
 }
 
 /// Show the space of a store
@@ -151,22 +177,25 @@ struct Space {
     total: u64,
     free: u64,
     region_bytes: u64,
+    checksums: String,
 }
 
 impl Space {
     fn of(place: &Path, store: &Store) -> Self {
         let usage = store.usage();
         let place = place.display().to_string();
-        Self { place, total: usage.total, free: usage.free, region_bytes: store.region_bytes() }
+        let checksums = store.checksums().to_string();
+        Self { place, total: usage.total, free: usage.free, region_bytes: store.region_bytes(), checksums }
     }
 
     fn text(&self) -> String {
         format!(
-            "{}: {} for data, {} free; objects of up to {}\n",
+            "{}: {} for data, {} free; objects of up to {}; checksums: {}\n",
             self.place,
             bytes_text(self.total),
             bytes_text(self.free),
-            bytes_text(self.region_bytes)
+            bytes_text(self.region_bytes),
+            self.checksums
         )
     }
 }
@@ -189,7 +218,7 @@ fn format(args: &MakeNew) -> Outcome {
         (None, true) => FileDevice::open(place),
     };
     let region_shift = u8::try_from(args.region.0.ilog2()).unwrap_or(u8::MAX);
-    let format = Format { region_shift, overwrite: args.overwrite };
+    let format = Format { region_shift, overwrite: args.overwrite, checksums: args.checksums.into() };
     let made = device.and_then(|device| Store::format(Arc::new(device), format)).map_err(failed(place));
     if made.is_err() && args.size.is_some() {
         // Nothing is left of a file that could not become a store.
