@@ -10,8 +10,8 @@ use crate::geometry::{Checksums, Geometry};
 use crate::overlay::{Overlay, Piece};
 use crate::space::Space;
 use crate::sums::{self, Group, Sums};
-use crate::tree::{Area, guarded, open_tree, write_tree};
-use redb::{AccessGuard, Database, ReadableDatabase, ReadableTable, TableDefinition};
+use crate::tree::{Area, Tree, guarded};
+use redb::{AccessGuard, ReadableTable, TableDefinition};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(crate) struct Applied {
 
 /// See the module.
 pub(crate) struct Base {
-    tree: Database,
+    tree: Tree,
     area: Arc<Area>,
     has_sums: bool,
     /// No piece lies behind.
@@ -73,7 +73,7 @@ impl Base {
 
     fn of(area: Arc<Area>, geometry: &Geometry, verified: bool) -> Result<Self> {
         let (has_sums, data_blocks) = (geometry.checksums == Checksums::All, geometry.data_blocks());
-        Ok(Self { tree: open_tree(&area, CACHE_BYTES, verified)?, area, has_sums, data_blocks })
+        Ok(Self { tree: Tree::open(&area, CACHE_BYTES, verified)?, area, has_sums, data_blocks })
     }
 
     /// Where the log goes on.
@@ -138,7 +138,7 @@ impl Base {
         if self.area.length() + growth > self.area.bytes_max() / 8 * FULL_EIGHTHS {
             return Err(Error::MapFull);
         }
-        write_tree(&self.tree, |transaction| {
+        self.tree.write(|transaction| {
             let mut table = transaction.open_table(EXTENTS)?;
             // Behind the last change, up to where nothing is.
             let mut gap = 0..0;

@@ -15,7 +15,7 @@
 //!
 //! Locks, in this order: the turn to sync, `placing` (who writes blocks that wait) or `stripes` (who writes where
 //! somebody maps), `gate` (I/O on blocks that were looked up, so that none is given to somebody else meanwhile),
-//! `state`, `known`.
+//! a place of `gathered`, `state`, `known`.
 //!
 //! A block that is not mapped any more is free when the record that says so is durable, and nobody has the gate who
 //! came before that.
@@ -24,12 +24,14 @@ mod changes;
 mod check;
 mod durable;
 mod fresh;
+mod gathered;
 mod known;
 mod over;
 mod reading;
 mod room;
 mod stripes;
 mod sums;
+mod waiting;
 
 use crate::base::Base;
 use crate::buffer::AlignedBuffer;
@@ -45,17 +47,18 @@ use crate::{BLOCK, BLOCK_BYTES, random, read, write};
 use changes::Changes;
 pub use check::Findings;
 use durable::Turns;
-use fresh::{FRESH_MAX, Waiting};
+use fresh::{Placing, placing};
+use gathered::Gathered;
 use known::Known;
 pub(crate) use over::take_front;
 use room::Taken;
 pub use room::Usage;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 use stripes::Stripes;
 use sums::{KnownSums, RecentSums};
+use waiting::AllWaiting;
 
 /// Bytes of changes that wait for a sync: beyond that one is made, so that their memory is bounded.
 const PENDING_BYTES_MAX: usize = 21 << 16;
@@ -75,15 +78,17 @@ pub struct Layer {
     turns: Turns,
     known: Known,
     known_sums: KnownSums,
-    /// Held by whoever writes blocks that wait: where they are put together.
-    placing: Mutex<AlignedBuffer>,
+    placing: Placing,
+    gathered: Gathered,
     /// Free blocks that only the store's own addresses get: with them, what takes room can be taken away.
     kept_free: AtomicU64,
 }
 
 struct State {
-    /// Blocks that wait to be written, by virtual block.
-    fresh: BTreeMap<u64, Waiting>,
+    /// Blocks that wait to be written.
+    fresh: AllWaiting,
+    /// Blocks that are set aside for what is gathered.
+    gathered: u64,
     /// Changes since the last checkpoint, and those that are being brought to the map.
     active: Overlay,
     frozen: Option<Arc<Overlay>>,
@@ -109,12 +114,16 @@ impl State {
 
     /// Whether a sync makes room.
     fn is_freeing(&self) -> bool {
-        !self.freed.is_empty() || !self.recording.is_empty()
+        !self.freed.is_empty() || !self.recording.is_empty() || self.gathered > 0
     }
 
     /// Whether a crash may undo the mapping of a part of these blocks. With many changes on their way nobody looks
     /// closely.
     fn is_unsafe(&self, blocks: &Range<u64>) -> bool {
+        let changes = |overlay: &Overlay| overlay.within(blocks.clone()).next().is_some();
+        if !changes(&self.active) && !self.frozen.as_deref().is_some_and(changes) {
+            return false;
+        }
         let touches = |entry: &Entry| piece_of(entry).is_some_and(|piece| piece.within(blocks).is_some());
         self.pending_entries + self.recording.iter().map(Vec::len).sum::<usize>() > LOOKED_AT_MAX
             || self.pending.iter().chain(&self.recording).flatten().any(touches)
@@ -167,7 +176,8 @@ impl Layer {
         let mut space = Space::new(geometry.data_blocks());
         base.load_space(&mut space)?;
         let state = State {
-            fresh: BTreeMap::new(),
+            fresh: AllWaiting::default(),
+            gathered: 0,
             active: Overlay::default(),
             frozen: None,
             sums: RecentSums::default(),
@@ -188,7 +198,8 @@ impl Layer {
             turns: Turns::new(Log::new(&geometry, applied)),
             known: Known::default(),
             known_sums: KnownSums::default(),
-            placing: Mutex::new(AlignedBuffer::new(0)),
+            placing: placing(),
+            gathered: Gathered::new(),
             kept_free: AtomicU64::new(0),
         };
         layer.replay()?;
@@ -214,17 +225,19 @@ impl Layer {
 
     /// Whether the block of this address is mapped.
     pub fn is_mapped(&self, address: u64) -> Result<bool> {
-        let (block, state) = (address / BLOCK, read(&self.state));
-        Ok(state.fresh.contains_key(&block) || !self.mapped(&state, block..block + 1)?.is_empty())
+        let block = address / BLOCK;
+        self.bring_gathered(&(block..block + 1));
+        let state = read(&self.state);
+        Ok(state.fresh.contains(block) || !self.mapped(&state, block..block + 1)?.is_empty())
     }
 
     /// The mapped parts of a range of bytes, cut to it, in order: what a copy of it needs.
     pub fn mapped_ranges(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let mut ranges: Vec<Range<u64>> = Vec::new();
+        self.bring_gathered(&blocks);
         let state = read(&self.state);
-        let waiting =
-            state.fresh.range(blocks.clone()).map(|(first, _)| Piece { first: *first, count: 1, block: None });
+        let waiting = state.fresh.range(blocks.clone()).map(|(first, _)| Piece { first, count: 1, block: None });
         let mut pieces = self.mapped(&state, blocks.clone())?;
         pieces.extend(waiting);
         pieces.sort_unstable_by_key(|piece| piece.first);
@@ -309,9 +322,9 @@ impl Layer {
 
     fn unmap(&self, blocks: Range<u64>) -> Result<()> {
         let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
+        self.bring_gathered(&blocks);
         let mut state = write(&self.state);
-        let waiting: Vec<u64> = state.fresh.range(blocks.clone()).map(|(block, _)| *block).collect();
-        let old = self.mapped(&state, blocks)?;
+        let old = self.mapped(&state, blocks.clone())?;
         let entry = |piece: &Piece| {
             let count = u32::try_from(piece.count).map_err(|_| Error::TooManyPieces)?;
             Ok(Entry::Unmap { first: piece.first, count })
@@ -320,7 +333,7 @@ impl Layer {
         for some in entries.chunks(ENTRIES_MAX) {
             self.change(&mut state, some.to_vec())?;
         }
-        waiting.iter().for_each(|block| drop(state.fresh.remove(block)));
+        state.fresh.remove(blocks);
         Ok(())
     }
 
@@ -338,16 +351,13 @@ impl Layer {
 
     /// Has blocks that wait written, and changes synced, if there are many.
     fn keep_bounds(&self) -> Result<()> {
-        let (waiting, has_much_pending) = {
-            let state = read(&self.state);
-            (state.fresh.len(), state.pending_bytes >= PENDING_BYTES_MAX)
-        };
-        if waiting >= 2 * FRESH_MAX {
-            self.place_fresh()?;
-        } else if waiting >= FRESH_MAX {
-            self.place_fresh_if_free()?;
+        self.keep_few_waiting()?;
+        let pending = read(&self.state).pending_bytes;
+        // Whoever finds that somebody does it goes on for a while.
+        if pending >= PENDING_BYTES_MAX && (pending >= 4 * PENDING_BYTES_MAX || !self.turns.is_taken()) {
+            return self.sync();
         }
-        if has_much_pending { self.sync() } else { Ok(()) }
+        Ok(())
     }
 
     /// Writes ranges of bytes. `anew`: to new blocks also where some are mapped, in one change.
@@ -486,12 +496,19 @@ impl Layer {
 
     /// The same, where the entries free nothing that is not noted.
     fn map_new(&self, state: &mut State, entries: Vec<Entry>) {
+        // What lies side by side on the device was mostly taken together.
+        let (mut first, mut end) = (0, 0);
         for entry in &entries {
             if let Entry::Map { block, count, .. } = *entry {
-                state.space.settle(block, u64::from(count));
+                if block != end {
+                    state.space.settle(first, end - first);
+                    first = block;
+                }
+                end = block + u64::from(count);
             }
             self.apply(state, entry);
         }
+        state.space.settle(first, end - first);
         state.pending_entries += entries.len();
         state.pending_bytes += Entry::bytes_of(&entries);
         state.pending.push(entries);

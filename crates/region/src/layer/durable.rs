@@ -53,6 +53,11 @@ impl Turns {
         }
     }
 
+    /// Whether somebody syncs.
+    pub fn is_taken(&self) -> bool {
+        lock(&self.turn).is_taken
+    }
+
     fn waiting_for(&self, round: u64) -> &Condvar {
         let [even, odd] = &self.waiting;
         if round.is_multiple_of(2) { even } else { odd }

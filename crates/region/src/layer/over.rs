@@ -11,10 +11,11 @@ impl Layer {
     pub(super) fn overwrite(&self, blocks: &Range<u64>, parts: &[&[u8]], is_durable: bool) -> Result<bool> {
         let _stripes = self.stripes.share(blocks);
         let _gate = read(&self.gate);
+        self.bring_gathered(blocks);
         let pieces = {
             let state = read(&self.state);
             // Data that are safe where a crash unmaps them would be lost.
-            if state.fresh.range(blocks.clone()).next().is_some() || is_durable && state.is_unsafe(blocks) {
+            if state.fresh.touches(blocks) || is_durable && state.is_unsafe(blocks) {
                 return Ok(false);
             }
             self.mapped(&state, blocks.clone())?

@@ -1,6 +1,6 @@
 //! Reading. What lies in several places goes to the device together.
 
-use super::fresh::Bytes;
+use super::waiting::Bytes;
 use super::{Layer, blocks_of, read};
 use crate::BLOCK;
 use crate::device::{Read, read_anywhere};
@@ -40,8 +40,9 @@ impl Layer {
     }
 
     fn find(&self, blocks: Range<u64>) -> Result<Found> {
+        self.bring_gathered(&blocks);
         let state = read(&self.state);
-        let waiting = state.fresh.range(blocks.clone()).map(|(block, one)| (*block, Arc::clone(&one.bytes))).collect();
+        let waiting = state.fresh.range(blocks.clone()).map(|(block, one)| (block, Arc::clone(&one.bytes))).collect();
         let pieces = self.mapped(&state, blocks)?;
         Ok(Found { sums: self.sums_of(&state, &pieces)?, pieces, waiting })
     }

@@ -22,7 +22,9 @@ impl Layer {
     /// Space on the device.
     pub fn usage(&self) -> Usage {
         let state = read(&self.state);
-        let free = state.space.free().saturating_sub(state.fresh.len() as u64 + self.kept_free_of(0, false));
+        // Also what is set aside for objects that may come.
+        let waiting = (state.fresh.len() + self.gathered.blocks()) as u64;
+        let free = state.space.free().saturating_sub(waiting + self.kept_free_of(0, false));
         Usage { total: (self.geometry.data_blocks() - self.kept_for_rewrites()) * BLOCK, free: free * BLOCK }
     }
 
@@ -59,7 +61,7 @@ impl Taken<'_> {
     pub fn take(&mut self, wanted: u64, kept: u64) -> Result<(u64, u64)> {
         let mut state = write(&self.layer.state);
         // Blocks that wait have theirs set aside.
-        let room = state.space.free().saturating_sub(state.fresh.len() as u64 + kept);
+        let room = state.unclaimed().saturating_sub(kept);
         let taken = state.space.take(wanted.min(room)).ok_or(Error::NoSpace)?;
         self.extents.push(taken);
         Ok(taken)

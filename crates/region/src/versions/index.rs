@@ -6,9 +6,9 @@ use super::pieces::{Delta, Key, Slots, Source};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::layer::Layer;
-use crate::tree::{Area, guarded, open_tree, write_tree};
+use crate::tree::{Area, Tree, guarded};
 use crate::{BLOCK, BLOCK_BYTES, OWN_START};
-use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadOnlyTable, ReadableTable, TableDefinition, WriteTransaction};
 use std::collections::BinaryHeap;
 use std::io;
 use std::ops::Range;
@@ -124,7 +124,7 @@ impl Recent {
 
 /// See the module.
 pub(super) struct Index {
-    tree: Database,
+    tree: Tree,
 }
 
 impl Index {
@@ -140,7 +140,7 @@ impl Index {
         }
         let (window, place) = window(layer);
         let area = Area::open(window, place, true)?;
-        Ok(Some(Self { tree: open_tree(&area, CACHE_BYTES, verified)? }))
+        Ok(Some(Self { tree: Tree::open(&area, CACHE_BYTES, verified)? }))
     }
 
     /// Makes an empty one. Its first block is written when all others are safe.
@@ -148,8 +148,8 @@ impl Index {
         layer.trim(INDEX_START..INDEX_START + INDEX_BYTES)?;
         let (window, place) = window(layer);
         let area = Area::create(window, place, true)?;
-        let tree = open_tree(&area, CACHE_BYTES, false)?;
-        write_tree(&tree, |transaction| {
+        let tree = Tree::open(&area, CACHE_BYTES, false)?;
+        tree.write(|transaction| {
             transaction.open_table(OBJECTS)?;
             transaction.open_table(VERSIONS)?;
             transaction.open_table(PIECES)?;
@@ -194,7 +194,7 @@ impl Index {
 
     /// Changes the tables, all or nothing. Safe when this returns.
     pub fn write<T>(&self, work: impl FnOnce(&WriteTransaction) -> TreeResult<T>) -> Result<T> {
-        write_tree(&self.tree, work).map_err(|error| match error {
+        self.tree.write(work).map_err(|error| match error {
             // It has no end but the device's.
             Error::MapFull => Error::NoSpace,
             other => other,
