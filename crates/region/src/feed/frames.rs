@@ -14,7 +14,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const MAGIC: &[u8; 8] = b"WEFTFEED";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const START_BYTES: usize = 32;
 const START_CHECKSUM_AT: usize = 12;
 /// Kind, length, checksum.
@@ -159,8 +159,8 @@ fn decode_whole(bytes: &[u8]) -> Option<Whole> {
         UNIX_EPOCH.checked_add(Duration::new(u64_at(bytes, at)?, nanoseconds))
     };
     let owner = *bytes.get(16..)?.first_chunk()?;
-    let stat = ObjectStat { size: u64_at(bytes, 32)?, modified: time(40)?, made: time(52)? };
-    (bytes.len() == 64).then_some(Whole { id, about: Some((u64_at(bytes, 8)?, owner, stat)) })
+    let stat = ObjectStat { size: u64_at(bytes, 40)?, modified: time(48)?, made: time(60)? };
+    (bytes.len() == 72).then_some(Whole { id, about: Some((u64_at(bytes, 8)?, owner, stat)) })
 }
 
 fn decode_pieces(bytes: &[u8]) -> Option<Frame> {

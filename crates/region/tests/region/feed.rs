@@ -185,7 +185,7 @@ fn frame_ends(stream: &[u8]) -> Vec<usize> {
 #[test]
 fn a_stream_that_breaks_off_is_gone_on_with() {
     let mut resumed = 0;
-    for seed in 100..130 {
+    for seed in 100..190 {
         let mut random = Random::new(seed);
         let (store, versioned, whole) = source(&mut random, 30);
         let copy = Store::open(Recorder::from(DEVICE_BYTES, receiver(if seed % 2 == 0 { 20 } else { 21 }))).unwrap();
