@@ -10,7 +10,7 @@ use crate::geometry::Geometry;
 use crate::overlay::{Overlay, Piece};
 use crate::space::Space;
 use crate::tree::{Area, guarded, open_tree, write_tree};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -108,7 +108,7 @@ impl Base {
         if self.area.length() + growth > self.area.bytes_max() / 8 * FULL_EIGHTHS {
             return Err(Error::MapFull);
         }
-        write_tree(&self.tree, |transaction| {
+        self.write(groups, applied, |transaction| {
             let mut table = transaction.open_table(EXTENTS)?;
             // Behind the last change, up to where nothing is.
             let mut gap = 0..0;
@@ -120,6 +120,29 @@ impl Base {
                 }
                 gap.start = change.end();
             }
+            Ok(())
+        })
+    }
+
+    /// Has these pieces from now on, and no others; likewise. Not refused: few are left.
+    pub fn replace(&self, pieces: &[Piece], groups: &[(u64, Vec<u8>)], applied: Applied) -> Result<()> {
+        self.write(groups, applied, |transaction| {
+            transaction.delete_table(EXTENTS)?;
+            transaction.delete_table(SPACE)?;
+            let mut table = transaction.open_table(EXTENTS)?;
+            pieces.iter().try_for_each(|piece| insert(&mut table, *piece))
+        })
+    }
+
+    /// Changes the extents, and then the rest.
+    fn write(
+        &self,
+        groups: &[(u64, Vec<u8>)],
+        applied: Applied,
+        change: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>,
+    ) -> Result<()> {
+        write_tree(&self.tree, |transaction| {
+            change(transaction)?;
             let mut table = transaction.open_table(SPACE)?;
             for (group, bits) in groups {
                 table.insert(*group, bits.as_slice())?;

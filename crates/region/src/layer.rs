@@ -25,6 +25,7 @@ mod known;
 mod over;
 mod room;
 mod stripes;
+mod sweep;
 
 use crate::base::Base;
 use crate::buffer::AlignedBuffer;

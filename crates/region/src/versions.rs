@@ -27,7 +27,7 @@ pub use clean::{Cleaned, Keep};
 use commit::{sequence_of, version_of};
 use index::{Index, Row};
 use object::Inner;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -310,6 +310,12 @@ impl Versions {
     /// All objects that the index has.
     pub fn ids(&self) -> Result<Vec<u64>> {
         self.0.index().map_or(Ok(Vec::new()), Index::ids)
+    }
+
+    /// All objects that the index has, or that are at hand.
+    pub fn known_ids(&self) -> Result<BTreeSet<u64>> {
+        let at_hand = self.0.at_hand();
+        Ok(self.ids()?.into_iter().chain(at_hand.iter().map(|object| object.id)).collect())
     }
 
     /// Cleans all objects.

@@ -165,9 +165,11 @@ impl ObjectStore for RegionStore {
 
     fn close(&self) -> Result<()> {
         self.regions.is_closed.store(true, Ordering::Release);
-        let objects = self.names.iter().flat_map(|names| std::mem::take(&mut *lock(names)));
-        objects.map(|(_, object)| object).try_for_each(|object| object.remove())?;
-        self.regions.store.close().map_err(refused)
+        for names in &self.names {
+            std::mem::take(&mut *lock(names)).values().for_each(|object| object.end());
+        }
+        let removed = self.regions.store.remove_all();
+        removed.and_then(|()| self.regions.store.close()).map_err(refused)
     }
 
     fn describe(&self) -> String {

@@ -91,7 +91,8 @@ impl Layer {
         }
     }
 
-    fn place_fresh_with(&self, buffer: &mut AlignedBuffer) -> Result<()> {
+    /// The same, for whoever has the buffer.
+    pub(super) fn place_fresh_with(&self, buffer: &mut AlignedBuffer) -> Result<()> {
         // From the look-up on: a block that is mapped stays whose it is.
         let gate = read(&self.gate);
         let (waiting, places) = {

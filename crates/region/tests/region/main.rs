@@ -7,4 +7,5 @@ mod layer;
 mod recorder;
 mod scrub;
 mod store;
+mod sweep;
 mod versions;

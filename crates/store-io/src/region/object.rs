@@ -81,6 +81,13 @@ impl RegionObject {
         done
     }
 
+    /// Waits for who makes a part. The store is closed: nobody does any more.
+    pub fn end(&self) {
+        if let Some(further) = self.further.get() {
+            further.have_alone().clear();
+        }
+    }
+
     /// Removes the parts from this one on.
     fn remove_from(&self, parts: &mut BTreeMap<u64, Object>, number: u64) -> Result<()> {
         while let Some(last) = parts.last_entry().filter(|last| *last.key() >= number) {
