@@ -79,6 +79,9 @@ impl Store {
 
     fn make(&self, kind: Kind, owner: Owner) -> Result<Object> {
         let identity = self.ids.take(&self.layer)?;
+        if identity.generation > 0 {
+            self.versions.forget_removed(identity.id).inspect_err(|_| self.ids.note_removed(identity.id))?;
+        }
         let made = Object::make(&self.layer, identity, kind, owner).inspect_err(|_| self.ids.note_removed(identity.id));
         let object = made?;
         Self::keep(&mut lock(self.open_of(object.id())), object)
@@ -240,6 +243,7 @@ impl Store {
         let address = self.address(id).ok_or_else(too_large)?;
         self.ids.reserve(&self.layer, id, generation)?;
         self.layer.trim(address..address.saturating_add(self.region_bytes()))?;
+        self.versions.forget_removed(id)?;
         Ok(address)
     }
 

@@ -307,6 +307,18 @@ impl Versions {
         done
     }
 
+    /// Takes away what the index has of an object that was removed, before its region is one's that keeps no versions:
+    /// after a crash that would be taken for a damaged one.
+    pub fn forget_removed(&self, id: u64) -> Result<()> {
+        let Some(index) = self.0.index() else { return Ok(()) };
+        if index.state(id)?.is_some() {
+            // It is not to come back without.
+            self.0.layer.sync()?;
+            index.forget(id)?;
+        }
+        Ok(())
+    }
+
     /// All objects that the index has.
     pub fn ids(&self) -> Result<Vec<u64>> {
         self.0.index().map_or(Ok(Vec::new()), Index::ids)
