@@ -18,7 +18,7 @@ impl Layer {
         self.in_turn(|log| {
             // Nothing is on its way to be mapped until this ends.
             let mut placing = lock(&self.placing);
-            let _stripes = self.stripes.take(&[0..u64::MAX]);
+            let _stripes = self.stripes.take(std::slice::from_ref(&(0..u64::MAX)));
             self.place_fresh_with(&mut placing)?;
             let kept = self.all_but(gone)?;
             let mut space = Space::new(self.geometry.data_blocks());

@@ -12,6 +12,7 @@
 use super::{Name, Regions, refused};
 use crate::store::{BlockObject, ObjectHandle, ObjectStat, Segment, WritePlan, lock};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -147,9 +148,9 @@ impl RegionObject {
         if self.regions.is_closed.load(Ordering::Acquire) {
             return Err(Error::NoObject);
         }
-        if !parts.contains_key(&number) {
+        if let Entry::Vacant(place) = parts.entry(number) {
             let owner = from_byte(self.first.owner(), number * self.capacity());
-            parts.insert(number, self.regions.store.create_for(owner).map_err(refused)?);
+            place.insert(self.regions.store.create_for(owner).map_err(refused)?);
         }
         Ok(())
     }
