@@ -53,7 +53,7 @@ impl Object {
         if identity.generation > 0 {
             layer.clear_region(identity.id)?;
         }
-        layer.write_first(shared.first(), &first)?;
+        layer.make_block(shared.first(), &first)?;
         Ok(Self(Arc::new(shared)))
     }
 

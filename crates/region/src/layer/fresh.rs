@@ -33,8 +33,9 @@ impl Layer {
         read(&self.state).fresh.range(range.clone()).next().is_some()
     }
 
-    /// Writes the begin of a block where nothing was ever mapped, and nobody else writes; the rest of it is zeros.
-    pub(crate) fn write_first(&self, address: u64, bytes: &[u8]) -> Result<()> {
+    /// Makes a block with which an object begins: nothing was ever mapped there, and nobody else writes. What the
+    /// bytes do not fill is zeros.
+    pub(crate) fn make_block(&self, address: u64, bytes: &[u8]) -> Result<()> {
         let begin = || self.begin_to_wait(&mut write(&self.state), address / BLOCK, bytes.into());
         let begun = match begin() {
             Err(Error::NoSpace) if read(&self.state).is_freeing() => {
