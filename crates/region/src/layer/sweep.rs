@@ -16,7 +16,8 @@ impl Layer {
     /// was written elsewhere before is safe. A block that somebody begins to write there meanwhile stays.
     pub(crate) fn sweep(&self, gone: &Range<u64>) -> Result<()> {
         self.in_turn(|log| {
-            // Nothing is on its way to be mapped until this ends.
+            // Nothing is on its way to be mapped until this ends. Whoever has stripes waits neither for the turn nor to
+            // place.
             let mut placing = lock(&self.placing);
             let _stripes = self.stripes.take(std::slice::from_ref(&(0..u64::MAX)));
             self.place_fresh_with(&mut placing)?;

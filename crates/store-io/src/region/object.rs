@@ -297,7 +297,8 @@ struct Piece {
 fn pieces(capacity: u64, offset: u64, bytes: usize) -> impl Iterator<Item = Piece> {
     let (mut at, mut left) = (offset, bytes);
     std::iter::from_fn(move || {
-        let (part, offset) = (at / capacity, at % capacity);
+        // Mostly there is one, and nothing to divide.
+        let (part, offset) = if at < capacity { (0, at) } else { (at / capacity, at % capacity) };
         let bytes = usize::try_from(capacity - offset).unwrap_or(usize::MAX).min(left);
         (at, left) = (at + bytes as u64, left - bytes);
         (bytes > 0).then_some(Piece { part, offset, bytes })

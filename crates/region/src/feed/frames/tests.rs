@@ -95,3 +95,13 @@ fn a_missing_frame_is_noticed() {
     assert!(is_wrong(&read(&without), Some(1)));
     assert_eq!(read(&both).unwrap(), [one, other]);
 }
+
+#[test]
+fn a_scope_that_nobody_knows_is_refused() {
+    let mut bytes = start([3; 16], true);
+    bytes[SCOPE_AT] = 2;
+    seal(&mut bytes, START_CHECKSUM_AT);
+    assert!(is_wrong(&read(&bytes), Some(0)));
+    let broken_off = read(&start([3; 16], true));
+    assert!(is_wrong(&broken_off, Some(1)), "{broken_off:?}");
+}
