@@ -11,7 +11,7 @@ use crate::overlay::{Overlay, Piece};
 use crate::space::Space;
 use crate::sums::{self, Group, Sums};
 use crate::tree::{Area, Tree, guarded};
-use redb::{AccessGuard, ReadableTable, TableDefinition};
+use redb::{AccessGuard, ReadableTable, TableDefinition, WriteTransaction};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -138,7 +138,7 @@ impl Base {
         if self.area.length() + growth > self.area.bytes_max() / 8 * FULL_EIGHTHS {
             return Err(Error::MapFull);
         }
-        self.tree.write(|transaction| {
+        self.write(changed, applied, |transaction| {
             let mut table = transaction.open_table(EXTENTS)?;
             // Behind the last change, up to where nothing is.
             let mut gap = 0..0;
@@ -150,6 +150,29 @@ impl Base {
                 }
                 gap.start = change.end();
             }
+            Ok(())
+        })
+    }
+
+    /// Has these pieces from now on, and no others; likewise. Not refused: few are left.
+    pub fn replace(&self, pieces: &[Piece], sums: &Sums, groups: &[(u64, Vec<u8>)], applied: Applied) -> Result<()> {
+        self.write(&Changed { extents: &Overlay::default(), sums, groups }, applied, |transaction| {
+            transaction.delete_table(EXTENTS)?;
+            transaction.delete_table(SPACE)?;
+            let mut table = transaction.open_table(EXTENTS)?;
+            pieces.iter().try_for_each(|piece| insert(&mut table, *piece))
+        })
+    }
+
+    /// Changes the extents, and then the rest.
+    fn write(
+        &self,
+        changed: &Changed<'_>,
+        applied: Applied,
+        change: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>,
+    ) -> Result<()> {
+        self.tree.write(|transaction| {
+            change(transaction)?;
             let mut table = transaction.open_table(SPACE)?;
             for (group, bits) in changed.groups {
                 table.insert(*group, bits.as_slice())?;

@@ -144,6 +144,17 @@ impl Ids {
         again.removed.push(id);
     }
 
+    /// No object is there any more, and none comes back. Which identifiers are free is found in the mapping.
+    pub fn forget_all(&self) {
+        self.slots.iter().for_each(|slot| lock(slot).clear());
+        let end = lock(&self.next).first;
+        let mut again = lock(&self.again);
+        again.removed.clear();
+        again.free.clear();
+        again.received.clear();
+        again.unknown = 1..end;
+    }
+
     /// Gives an identifier to nobody, and later generations than this one only, also after a crash. For objects that
     /// were made elsewhere.
     pub fn reserve(&self, layer: &Layer, id: u64, generation: u64) -> Result<()> {

@@ -13,9 +13,9 @@
 //!
 //! Where data have checksums, a write over what is mapped is as a first write of several blocks.
 //!
-//! Locks, in this order: the turn to sync, `placing` (who writes blocks that wait) or `stripes` (who writes where
-//! somebody maps), `gate` (I/O on blocks that were looked up, so that none is given to somebody else meanwhile),
-//! a place of `gathered`, `state`, `known`.
+//! Locks, in this order: the turn to sync, `placing` (who writes blocks that wait), `stripes` (who writes where somebody
+//! maps; to sync or to place, they are given back), a place of `gathered`, `gate` (I/O on blocks that were looked up, so
+//! that none is given to somebody else meanwhile), `state`, `known`.
 //!
 //! A block that is not mapped any more is free when the record that says so is durable, and nobody has the gate who
 //! came before that.
@@ -31,6 +31,7 @@ mod reading;
 mod room;
 mod stripes;
 mod sums;
+mod sweep;
 mod waiting;
 
 use crate::base::Base;

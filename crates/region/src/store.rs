@@ -7,7 +7,7 @@ use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
 use crate::object::{Nature, Object, Owner, Shared, nature};
 use crate::versions::{Cleaned, Keep, Versioned, Versions};
-use crate::{OWN_START, lock};
+use crate::{BLOCK, OWN_START, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -79,6 +79,9 @@ impl Store {
 
     fn make(&self, kind: Kind, owner: Owner) -> Result<Object> {
         let identity = self.ids.take(&self.layer)?;
+        if identity.generation > 0 {
+            self.versions.forget_removed(identity.id).inspect_err(|_| self.ids.note_removed(identity.id))?;
+        }
         let made = Object::make(&self.layer, identity, kind, owner).inspect_err(|_| self.ids.note_removed(identity.id));
         let object = made?;
         Self::keep(&mut lock(self.open_of(object.id())), object)
@@ -165,12 +168,25 @@ impl Store {
         Ok(true)
     }
 
+    /// Removes all objects, for certain when this returns. Those without versions go at once: after a power failure all
+    /// of them are there, or none. Nobody should make objects meanwhile.
+    pub fn remove_all(&self) -> Result<()> {
+        self.versions.checkpoint()?;
+        for id in self.versions.known_ids()? {
+            self.remove(id)?;
+        }
+        let mut all: Vec<_> = self.open.iter().map(lock).collect();
+        all.iter_mut().flat_map(|open| open.objects.drain()).for_each(|(_, shared)| shared.remove());
+        self.layer.sweep(&(self.region_bytes() / BLOCK..OWN_START / BLOCK))?;
+        self.ids.forget_all();
+        Ok(())
+    }
+
     /// Whether there is no object.
     pub fn is_empty(&self) -> Result<bool> {
         let mut own = self.layer.mapped_ranges(0..self.region_bytes())?;
         own.extend(self.layer.mapped_ranges(OWN_START..u64::MAX)?);
-        let (own_bytes, usage) = (own.iter().map(|range| range.end - range.start).sum::<u64>(), self.usage());
-        Ok(usage.total - usage.free <= own_bytes)
+        Ok(self.layer.in_use() <= own.iter().map(|range| range.end - range.start).sum())
     }
 
     /// All that was written, made and removed before is safe when this returns; sizes and times are when their object
@@ -232,6 +248,7 @@ impl Store {
         let address = self.address(id).ok_or_else(too_large)?;
         self.ids.reserve(&self.layer, id, generation)?;
         self.layer.trim(address..address.saturating_add(self.region_bytes()))?;
+        self.versions.forget_removed(id)?;
         Ok(address)
     }
 

@@ -160,14 +160,18 @@ impl Layer {
             return Ok(());
         }
         drop(write(&self.gate));
-        let discard = |(block, count): &(u64, u64)| {
-            self.device.discard((self.geometry.data_start + block) * BLOCK, count * BLOCK).map_err(at("discard"))
-        };
-        let discarded = freed.iter().try_for_each(discard);
+        let discarded = self.discard(&freed);
         // Free they are in any case.
         let mut state = write(&self.state);
         freed.into_iter().for_each(|(block, count)| state.space.give_back(block, count));
         discarded
+    }
+
+    /// Tells the device of blocks that have nothing any more.
+    pub(super) fn discard(&self, freed: &[(u64, u64)]) -> Result<()> {
+        freed.iter().try_for_each(|(block, count)| {
+            self.device.discard((self.geometry.data_start + block) * BLOCK, count * BLOCK).map_err(at("discard"))
+        })
     }
 
     /// Brings all changes to the map, also those that no record has: then the log is free.
@@ -203,13 +207,18 @@ impl Layer {
 
     /// Syncs, and brings the log to the map: opening is then as fast as it can be.
     pub fn close(&self) -> Result<()> {
+        self.in_turn(|log| self.place_fresh().and_then(|()| self.checkpoint(log)))
+    }
+
+    /// Has the turn for what makes everything durable that was written before.
+    pub(super) fn in_turn(&self, work: impl FnOnce(&mut Log) -> Result<()>) -> Result<()> {
         // A round that somebody else did was a sync only.
         let round = loop {
             if let Some(round) = self.turns.join() {
                 break round;
             }
         };
-        let result = self.place_fresh().and_then(|()| self.checkpoint(&mut lock(&self.turns.log)));
+        let result = work(&mut lock(&self.turns.log));
         self.turns.end(round, result.is_ok());
         result
     }

@@ -40,8 +40,9 @@ impl Layer {
         read(&self.state).fresh.touches(range)
     }
 
-    /// Writes the begin of a block where nothing was ever mapped, and nobody else writes; the rest of it is zeros.
-    pub(crate) fn write_first(&self, address: u64, bytes: &[u8]) -> Result<()> {
+    /// Makes a block with which an object begins: nothing was ever mapped there, and nobody else writes. What the
+    /// bytes do not fill is zeros.
+    pub(crate) fn make_block(&self, address: u64, bytes: &[u8]) -> Result<()> {
         let gather = || self.gather(address / BLOCK, bytes.into());
         let is_much = match gather() {
             Err(Error::NoSpace) if read(&self.state).is_freeing() => {
@@ -115,7 +116,7 @@ impl Layer {
     }
 
     /// Writes what is in no batch.
-    fn place_batch(&self, buffer: &mut AlignedBuffer) -> Result<()> {
+    pub(super) fn place_batch(&self, buffer: &mut AlignedBuffer) -> Result<()> {
         // From the look-up on: a block that is mapped stays whose it is.
         let gate = read(&self.gate);
         let (number, batch, places) = {

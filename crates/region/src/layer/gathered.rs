@@ -1,5 +1,5 @@
-//! First blocks of objects. Threads gather them in several places, and each writes what it has gathered side by side with
-//! one call, so that threads which make objects seldom want the same lock.
+//! First blocks of objects. Threads gather them in several places, and each writes what it has gathered side by side
+//! with one call, so that threads which make objects seldom want the same lock.
 //!
 //! Invariant: whoever looks at a block has what was gathered at its place brought to those that wait ([`super::fresh`])
 //! before. Space for what is gathered, and for some more of each place, is set aside.
@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::sums::NO_SUM;
 use crate::{BLOCK, lock};
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 /// Blocks that a place gathers; fewer where less than so many times as many are free.
 const GATHERED: u64 = 256;
@@ -30,7 +30,7 @@ pub(super) struct Gathered {
     count: AtomicUsize,
 }
 
-struct Place {
+pub(super) struct Place {
     blocks: Vec<(u64, Bytes)>,
     /// How many more have space set aside.
     room: u64,
@@ -137,6 +137,16 @@ impl Layer {
     /// The same of all blocks. Nothing stays set aside for more.
     pub(super) fn bring_all_gathered(&self) {
         self.bring(&self.gathered.places);
+    }
+
+    /// Brings all, and lets nobody gather more as long as what this returns is there.
+    pub(super) fn stop_gathering(&self) -> Vec<MutexGuard<'_, Place>> {
+        let stop = |place| {
+            let mut place = lock(place);
+            self.take_in(&mut write(&self.state), &mut place);
+            place
+        };
+        self.gathered.places.iter().map(stop).collect()
     }
 
     fn bring<'a>(&self, places: impl IntoIterator<Item = &'a Mutex<Place>>) {

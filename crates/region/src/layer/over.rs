@@ -10,8 +10,8 @@ impl Layer {
     /// was done.
     pub(super) fn overwrite(&self, blocks: &Range<u64>, parts: &[&[u8]], is_durable: bool) -> Result<bool> {
         let _stripes = self.stripes.share(blocks);
-        let _gate = read(&self.gate);
         self.bring_gathered(blocks);
+        let _gate = read(&self.gate);
         let pieces = {
             let state = read(&self.state);
             // Data that are safe where a crash unmaps them would be lost.

@@ -20,6 +20,7 @@ impl Layer {
     /// Fills `into` with the bytes from an address on: zeros where nothing is mapped.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
         let blocks = blocks_of(address, into.len())?;
+        self.bring_gathered(&blocks);
         let _gate = read(&self.gate);
         let found = self.find(blocks.clone())?;
         if let ([piece], true) = (found.pieces.as_slice(), found.waiting.is_empty() && found.sums.is_empty())
@@ -33,6 +34,9 @@ impl Layer {
 
     /// Fills several parts likewise.
     pub(crate) fn read_all(&self, parts: &mut [Read<'_>]) -> Result<()> {
+        for (address, into) in parts.iter() {
+            self.bring_gathered(&blocks_of(*address, into.len())?);
+        }
         let _gate = read(&self.gate);
         let found = parts.iter().map(|(address, into)| self.find(blocks_of(*address, into.len())?));
         let found = found.collect::<Result<Vec<_>>>()?;
@@ -40,7 +44,6 @@ impl Layer {
     }
 
     fn find(&self, blocks: Range<u64>) -> Result<Found> {
-        self.bring_gathered(&blocks);
         let state = read(&self.state);
         let waiting = state.fresh.range(blocks.clone()).map(|(block, one)| (block, Arc::clone(&one.bytes))).collect();
         let pieces = self.mapped(&state, blocks)?;

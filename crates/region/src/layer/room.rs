@@ -28,6 +28,12 @@ impl Layer {
         Usage { total: (self.geometry.data_blocks() - self.kept_for_rewrites()) * BLOCK, free: free * BLOCK }
     }
 
+    /// Bytes of blocks that are mapped, or wait to be, or are not free yet.
+    pub(crate) fn in_use(&self) -> u64 {
+        let state = read(&self.state);
+        (self.geometry.data_blocks() - state.space.free() + state.fresh.len() as u64) * BLOCK
+    }
+
     /// Keeps some blocks free for the store's own addresses from now on.
     pub(crate) fn keep_some_free(&self) {
         self.kept_free.store(self.some_blocks(), Ordering::Relaxed);

@@ -4,9 +4,11 @@
 
 mod device;
 mod feed;
+mod gone;
 mod layer;
 mod recorder;
 mod scrub;
 mod store;
 mod sums;
+mod sweep;
 mod versions;

@@ -140,6 +140,22 @@ fn a_dump_says_what_is_there_and_goes_on_past_damage() {
 }
 
 #[test]
+fn a_dump_says_whose_objects_are_and_from_which_byte_on() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = Store::format(device.clone(), Format { region_shift: 30, ..Format::default() }).unwrap();
+    for start in [0, 1 << 40] {
+        let numbers = [0x1_0000_0000_0005_u64, 0x2a, start].map(u64::to_le_bytes);
+        let owner = numbers.as_flattened().try_into().unwrap();
+        store.create_for(owner).unwrap().write(0, &[1; 7]).unwrap();
+    }
+    store.close().unwrap();
+    let lines = dumped(device, DumpOptions::default());
+    let has = |text: &str| assert!(lines.iter().any(|line| line.contains(text)), "{text}: {lines:#?}");
+    has("object 1, 7 bytes of 1000000000005/2a;");
+    has("object 2, 7 bytes of 1000000000005/2a from byte 1099511627776 on;");
+}
+
+#[test]
 fn no_damage_makes_a_scrub_or_a_dump_panic() {
     let whole = BOTH.map(image);
     for seed in 0..300 {

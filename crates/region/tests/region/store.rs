@@ -413,8 +413,8 @@ fn creations_share_writes() {
     }
     store.sync().unwrap();
     let after = device.counts();
-    // A durable write for each range; what was gathered, 256 objects at most and fewer on so small a device; what is left
-    // at the sync; the log.
+    // A durable write for each range; what was gathered, 256 objects at most and fewer on so small a device; what is
+    // left at the sync; the log.
     let (writes, flushes) = (after.0 - before.0, after.1 - before.1);
     assert!(writes <= OBJECTS as usize / 64 && flushes == 4, "{writes} writes, {flushes} flushes");
     for _ in 0..100 {

@@ -153,7 +153,9 @@ fn failed(place: &Path) -> impl Fn(Error) -> Failure {
             Error::InUse => failure.remedy("end the process that has it (`fuser` names it)"),
             Error::Damaged(_) => failure.remedy("`weft store dump` says what is there still"),
             Error::Stream { .. } => failure.remedy("`weft store have` says what came: send the rest with --have"),
-            Error::OtherObject(_) => failure.remedy("another store, or other objects, if both are needed"),
+            Error::OtherObject(_) => failure.remedy(
+                "another store, or other objects, if both are needed; if the source has removed it: receive --remove",
+            ),
             Error::TooSmall(..) => failure.remedy("a larger --size, or another device"),
             _ => failure,
         }
