@@ -2,7 +2,7 @@
 //!
 //! Threads that sync at the same time share records and flushes: one does it for all.
 
-use super::{Layer, State, piece_of, write};
+use super::{Freed, Layer, State, piece_of, write};
 use crate::base::Changed;
 use crate::error::{Error, Result, at};
 use crate::log::Log;
@@ -150,18 +150,19 @@ impl Layer {
     }
 
     /// Frees blocks whose record is durable, when nobody uses them any more.
-    fn give_back(&self, freed: Vec<(u64, u64)>) -> Result<()> {
+    fn give_back(&self, freed: Vec<Freed>) -> Result<()> {
         if freed.is_empty() {
             return Ok(());
         }
         drop(write(&self.gate));
-        let discard = |(block, count): &(u64, u64)| {
-            self.device.discard((self.geometry.data_start + block) * BLOCK, count * BLOCK).map_err(at("discard"))
+        let discard = |old: &Freed| {
+            let place = (self.geometry.data_start + old.block) * BLOCK;
+            self.device.discard(place, old.count * BLOCK).map_err(at("discard"))
         };
-        let discarded = freed.iter().try_for_each(discard);
+        let discarded = freed.iter().filter(|old| old.is_discarded).try_for_each(discard);
         // Free they are in any case.
         let mut state = write(&self.state);
-        freed.into_iter().for_each(|(block, count)| state.space.give_back(block, count));
+        freed.iter().for_each(|old| state.space.give_back(old.block, old.count));
         discarded
     }
 

@@ -354,3 +354,51 @@ fn the_map_has_room_for_a_checksum_of_each_block() {
     let (told, compared) = scrub(&Store::open(device).unwrap());
     assert_eq!((told, compared), (Vec::new(), blocks + 1));
 }
+
+/// Many changes of one sync: their checksums count in what a record holds.
+#[test]
+fn no_record_is_larger_than_it_can_be() {
+    const BLOCKS: u64 = 15_000;
+    let device = Recorder::new(128 << 20);
+    let store = format(&device);
+    let object = store.create(Kind::Plain).unwrap();
+    store.sync().unwrap();
+    // A checkpoint would take them without a record.
+    for block in 0..BLOCKS {
+        object.write(block * 2 * BLOCK, &[u8::try_from(block % 255 + 1).unwrap(); BLOCK_BYTES]).unwrap();
+    }
+    store.sync().unwrap();
+    drop((object, store));
+    let store = Store::open(device).unwrap();
+    assert_eq!(scrub(&store), (Vec::new(), BLOCKS + 1));
+}
+
+/// A device fails at any call, and works again: no checksum is lost, and none is of other bytes.
+#[test]
+fn a_device_that_fails_loses_no_checksum() {
+    for calls in 0..150 {
+        let device = Recorder::new(DEVICE_BYTES);
+        let store = format(&device);
+        let object = store.create(Kind::Plain).unwrap();
+        object.write(0, &[1; 20 * BLOCK_BYTES]).unwrap();
+        store.close().unwrap();
+        device.fail_in(Some(calls));
+        let failed = (0..60u64).any(|number| {
+            let byte = u8::try_from(number + 2).unwrap();
+            let done = object.write(number % 18 * BLOCK, &[byte; 2 * BLOCK_BYTES]);
+            let done = done.and_then(|()| object.write((30 + number) * 2 * BLOCK + 9, &[byte; 50]));
+            let done = done.and_then(|()| if number % 3 == 0 { store.layer().close() } else { store.sync() });
+            done.and_then(|()| object.write((30 + number) * 2 * BLOCK, &[byte; 70])).is_err()
+        });
+        assert!(failed, "{calls}");
+        device.fail_in(None);
+        object.write(0, &[3; 9]).unwrap();
+        store.sync().unwrap();
+        let mapped = |store: &Store| blocks_of(store, 1) + blocks_of(store, 0);
+        assert_eq!(scrub(&store), (Vec::new(), mapped(&store)), "{calls}");
+        drop((object, store));
+        let store = Store::open(device).unwrap();
+        assert_eq!(scrub(&store), (Vec::new(), mapped(&store)), "{calls}, opened again");
+        assert!(store.check().unwrap().is_clean(), "{calls}");
+    }
+}
