@@ -27,7 +27,7 @@ pub(super) struct Waiting {
     pub bytes: Bytes,
     /// Where it is mapped, if it was written again while its first version was on its way.
     place: Option<u64>,
-    /// Whether it is being written, and has a checksum.
+    /// Whether it is being written, or was in vain, and has a checksum.
     is_fixed: bool,
 }
 
@@ -177,7 +177,6 @@ impl Layer {
             let (is_new, now) = (before.place.is_none(), state.fresh.get_mut(block));
             let sum = sums.and_then(|sums| sums.get(index).copied());
             let (Some(now), Some(sum)) = (now, sum) else {
-                state.fresh.get_mut(block).into_iter().for_each(|waiting| waiting.is_fixed = false);
                 if is_new {
                     state.space.give_back(place, 1);
                 }

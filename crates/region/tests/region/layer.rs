@@ -91,7 +91,9 @@ fn step(layer: &Layer, random: &mut Random, tag: u64, closes: bool) -> weft_regi
             let range = range(random);
             let bytes: Vec<u8> = range.clone().flat_map(|sector| bytes_of(sector, tag)).collect();
             layer.write(range.start * SECTOR, &bytes)?;
-            Ok(What::Written(range.map(|sector| (sector, tag)).collect(), false))
+            // With checksums a write is one change, if it is not too long.
+            let is_atomic = layer.checksums() == Checksums::All;
+            Ok(What::Written(range.map(|sector| (sector, tag)).collect(), is_atomic))
         }
         5 => {
             // Several blocks, some of them of each range.

@@ -2,6 +2,7 @@
 
 use crate::recorder::{Image, Random, Recorder};
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weft_region::{BLOCK_BYTES, Checksums, Device, DumpOptions, Error, Format, Keep, Kind, SendOptions, Store, dump};
@@ -192,14 +193,44 @@ fn use_it(store: &Store, random: &mut Random) {
     }
 }
 
-/// Writers write over the same blocks, also such as wait for their first sync; whoever reads meanwhile, and a scrub,
-/// sees what one of them wrote.
+/// A device that is slow, so that others do much meanwhile.
+struct Slow(Arc<Recorder>);
+
+impl Device for Slow {
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
+        (0..30).for_each(|_| std::thread::yield_now());
+        self.0.read_at(place, into)
+    }
+
+    fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
+        (0..30).for_each(|_| std::thread::yield_now());
+        self.0.write_at(place, from)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, place: u64, bytes: u64) -> io::Result<()> {
+        self.0.discard(place, bytes)
+    }
+}
+
+/// Writers write over the same blocks, also such as wait for their first sync, and few others are free; whoever reads
+/// meanwhile, and a scrub, sees what one of them wrote.
 #[test]
 fn no_reader_meets_a_checksum_of_other_bytes() {
-    let device = Recorder::new(DEVICE_BYTES);
-    let store = format(&device);
-    let shared = store.create(Kind::Plain).unwrap();
+    let device = Recorder::new(16 << 20);
+    let format = Format { region_shift: 30, checksums: Checksums::All, ..Format::default() };
+    let store = Store::format(Arc::new(Slow(device)), format).unwrap();
+    let (shared, rest) = (store.create(Kind::Plain).unwrap(), store.create(Kind::Plain).unwrap());
     shared.write(0, &[1; 8 * BLOCK_BYTES]).unwrap();
+    let blocks = store.usage().free / BLOCK - 16;
+    (0..blocks).for_each(|block| rest.write(block * BLOCK, &[9; BLOCK_BYTES]).unwrap());
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (store, shared, is_over) = (&store, &shared, &is_over);
@@ -233,7 +264,7 @@ fn no_reader_meets_a_checksum_of_other_bytes() {
                         let mut found = [0; 3000];
                         object.read(0, &mut found).unwrap();
                         assert!(found == [byte; 3000]);
-                        if step % 3 == 0 {
+                        if step % 2 == 0 {
                             store.sync().unwrap();
                         }
                         store.remove(object.id()).unwrap();
@@ -400,5 +431,50 @@ fn a_device_that_fails_loses_no_checksum() {
         let store = Store::open(device).unwrap();
         assert_eq!(scrub(&store), (Vec::new(), mapped(&store)), "{calls}, opened again");
         assert!(store.check().unwrap().is_clean(), "{calls}");
+    }
+}
+
+/// A block is written again and again, or trimmed and written, while it is on its way to the device for the first time:
+/// a sync has what was there when it began, or later; and a power failure leaves no other bytes than those of the
+/// checksum.
+#[test]
+fn what_is_written_again_on_its_way_is_synced_all_the_same() {
+    for seed in 0..150 {
+        let (recorder, mut random) = (Recorder::new(16 << 20), Random::new(seed));
+        let format = Format { region_shift: 30, checksums: Checksums::All, ..Format::default() };
+        let store = Store::format(Arc::new(Slow(recorder.clone())), format).unwrap();
+        let object = store.create(Kind::Plain).unwrap();
+        let trims = seed % 2 == 0;
+        let is_over = AtomicBool::new(false);
+        object.write(0, &[1; BLOCK_BYTES]).unwrap();
+        let calls = std::thread::scope(|scope| {
+            let again = scope.spawn(|| {
+                let mut byte = 1;
+                while !is_over.load(Ordering::Relaxed) {
+                    byte = byte % 200 + 1;
+                    if trims {
+                        store.layer().trim(1 << 30..(1 << 30) + BLOCK).unwrap();
+                        object.write(0, &[byte; BLOCK_BYTES]).unwrap();
+                    } else {
+                        object.write(100, &[byte; 100]).unwrap();
+                    }
+                }
+            });
+            store.sync().unwrap();
+            let calls = recorder.asked();
+            (0..random.below(4)).for_each(|_| store.sync().unwrap());
+            is_over.store(true, Ordering::Relaxed);
+            again.join().unwrap();
+            calls
+        });
+        let calls = if trims { calls + usize::try_from(random.below(6)).unwrap() } else { calls };
+        let image = recorder.crash(calls, &mut random);
+        let store = Store::open(Recorder::from(16 << 20, image)).unwrap();
+        assert_eq!(scrub(&store).0, [""; 0], "seed {seed}");
+        let mut found = [0; BLOCK_BYTES];
+        if !trims {
+            store.object(object.id(), Kind::Plain).unwrap().read(0, &mut found).unwrap();
+            assert!(found[..100] == [1; 100] && found[200..] == [1; BLOCK_BYTES - 200], "seed {seed}");
+        }
     }
 }
