@@ -138,7 +138,7 @@ impl Layer {
             return Err(error);
         }
         write(&self.state).recording.clear();
-        self.give_back(freed)?;
+        self.give_back(&freed)?;
         if log.is_half_full() { self.checkpoint(&mut log) } else { Ok(()) }
     }
 
@@ -150,7 +150,7 @@ impl Layer {
     }
 
     /// Frees blocks whose record is durable, when nobody uses them any more.
-    fn give_back(&self, freed: Vec<Freed>) -> Result<()> {
+    fn give_back(&self, freed: &[Freed]) -> Result<()> {
         if freed.is_empty() {
             return Ok(());
         }
@@ -194,7 +194,7 @@ impl Layer {
         self.known.note(&frozen);
         self.known_sums.note(&sums);
         drop(state);
-        self.give_back(freed)
+        self.give_back(&freed)
     }
 
     /// Syncs, and brings the log to the map: opening is then as fast as it can be.
