@@ -245,7 +245,7 @@ fn no_reader_meets_a_checksum_of_other_bytes() {
     (0..blocks).for_each(|block| rest.write(block * BLOCK, &[9; BLOCK_BYTES]).unwrap());
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let (store, shared, is_over) = (&store, &shared, &is_over);
+        let (store, shared, rest, is_over) = (&store, &shared, &rest, &is_over);
         for thread in 0..2u64 {
             scope.spawn(move || {
                 let mut random = Random::new(thread);
@@ -264,13 +264,19 @@ fn no_reader_meets_a_checksum_of_other_bytes() {
             .map(|thread| {
                 scope.spawn(move || {
                     let mut random = Random::new(thread + 100);
-                    for step in 0..600u64 {
+                    for step in 0..300u64 {
                         let byte = u8::try_from(step % 200 + 1).unwrap();
                         let block = random.below(6);
                         shared.write(block * BLOCK + random.below(3) * 40, &[byte; BLOCK_BYTES]).unwrap();
                         shared.write(block * BLOCK, &[byte; 2 * BLOCK_BYTES]).unwrap();
+                        // So much that blocks that became free are soon used again.
+                        rest.write(random.below(blocks - 64) * BLOCK, &[9; 64 * BLOCK_BYTES]).unwrap();
                         // Single blocks that wait, and are written again while they are on their way.
-                        let object = store.create(Kind::Plain).unwrap();
+                        let object = match store.create(Kind::Plain) {
+                            // What is free is being written over.
+                            Err(Error::NoSpace) => continue,
+                            object => object.unwrap(),
+                        };
                         for part in 0..6 {
                             object.write(part * 500, &[byte; 500]).unwrap();
                         }
