@@ -257,7 +257,9 @@ fn set(
     let range = change.first..change.end();
     let (touched, around) = touching(table, &range, blocks)?;
     for old in touched {
-        table.remove(old.first)?;
+        if old.first != change.first || change.block.is_none() {
+            table.remove(old.first)?;
+        }
         for rest in old.without(&range) {
             insert(table, rest)?;
         }

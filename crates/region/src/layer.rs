@@ -102,12 +102,21 @@ struct State {
     pending_bytes: usize,
     recording: Vec<Vec<Entry>>,
     /// Blocks that they free.
-    freed: Vec<(u64, u64)>,
+    freed: Vec<Freed>,
+}
+
+/// Blocks that are free when a record is durable.
+#[derive(Clone, Copy)]
+struct Freed {
+    block: u64,
+    count: u64,
+    /// Whether the device is told.
+    is_discarded: bool,
 }
 
 impl State {
     /// Changes that wait are to be made durable. What they free is returned.
-    fn begin_recording(&mut self) -> Vec<(u64, u64)> {
+    fn begin_recording(&mut self) -> Vec<Freed> {
         self.recording = std::mem::take(&mut self.pending);
         (self.pending_entries, self.pending_bytes) = (0, 0);
         std::mem::take(&mut self.freed)
@@ -131,7 +140,7 @@ impl State {
     }
 
     /// Changes that could not be made durable wait before those that came later.
-    fn take_back(&mut self, freed: Vec<(u64, u64)>) {
+    fn take_back(&mut self, freed: Vec<Freed>) {
         let recording = std::mem::take(&mut self.recording);
         self.pending_entries += recording.iter().map(Vec::len).sum::<usize>();
         self.pending_bytes += recording.iter().map(|entries| Entry::bytes_of(entries)).sum::<usize>();
@@ -483,14 +492,14 @@ impl Layer {
     fn change(&self, state: &mut State, entries: Vec<Entry>) -> Result<()> {
         let mut freed = Vec::new();
         for new in entries.iter().filter_map(piece_of) {
-            freed.extend(self.mapped(state, new.first..new.end())?);
+            // The next write takes what a write over it has left: to tell the device would cost more than the write.
+            let is_discarded = new.block.is_none() || self.sums_end() == 0;
+            let old = self.mapped(state, new.first..new.end())?;
+            freed
+                .extend(old.iter().filter_map(|old| Some(Freed { block: old.block?, count: old.count, is_discarded })));
         }
-        for old in freed {
-            if let Some(block) = old.block {
-                state.space.unsettle(block, old.count);
-                state.freed.push((block, old.count));
-            }
-        }
+        freed.iter().for_each(|old| state.space.unsettle(old.block, old.count));
+        state.freed.extend(freed);
         self.map_new(state, entries);
         Ok(())
     }

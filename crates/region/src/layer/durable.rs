@@ -2,7 +2,7 @@
 //!
 //! Threads that sync at the same time share records and flushes: one does it for all.
 
-use super::{Layer, State, piece_of, write};
+use super::{Freed, Layer, State, piece_of, write};
 use crate::base::Changed;
 use crate::error::{Error, Result, at};
 use crate::log::Log;
@@ -143,7 +143,7 @@ impl Layer {
             return Err(error);
         }
         write(&self.state).recording.clear();
-        self.give_back(freed)?;
+        self.give_back(&freed)?;
         if log.is_half_full() { self.checkpoint(&mut log) } else { Ok(()) }
     }
 
@@ -155,15 +155,16 @@ impl Layer {
     }
 
     /// Frees blocks whose record is durable, when nobody uses them any more.
-    fn give_back(&self, freed: Vec<(u64, u64)>) -> Result<()> {
+    fn give_back(&self, freed: &[Freed]) -> Result<()> {
         if freed.is_empty() {
             return Ok(());
         }
         drop(write(&self.gate));
-        let discarded = self.discard(&freed);
+        let discarded = freed.iter().filter(|old| old.is_discarded).map(|old| (old.block, old.count));
+        let discarded = self.discard(&discarded.collect::<Vec<_>>());
         // Free they are in any case.
         let mut state = write(&self.state);
-        freed.into_iter().for_each(|(block, count)| state.space.give_back(block, count));
+        freed.iter().for_each(|old| state.space.give_back(old.block, old.count));
         discarded
     }
 
@@ -202,7 +203,7 @@ impl Layer {
         self.known.note(&frozen);
         self.known_sums.note(&sums);
         drop(state);
-        self.give_back(freed)
+        self.give_back(&freed)
     }
 
     /// Syncs, and brings the log to the map: opening is then as fast as it can be.

@@ -2,8 +2,9 @@
 
 use crate::recorder::{Image, Random, Recorder};
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weft_region::{BLOCK_BYTES, Checksums, Device, DumpOptions, Error, Format, Keep, Kind, SendOptions, Store, dump};
 
 const DEVICE_BYTES: u64 = 32 << 20;
@@ -192,27 +193,70 @@ fn use_it(store: &Store, random: &mut Random) {
     }
 }
 
-/// Writers write over the same blocks, also such as wait for their first sync; whoever reads meanwhile, and a scrub,
-/// sees what one of them wrote.
+/// A device that is slow, so that others do much meanwhile.
+struct Slow(Arc<Recorder>, AtomicU64);
+
+impl Slow {
+    fn new(device: Arc<Recorder>) -> Arc<Self> {
+        Arc::new(Self(device, AtomicU64::new(0)))
+    }
+
+    /// Some calls take long.
+    fn wait(&self) {
+        let is_long = self.1.fetch_add(1, Ordering::Relaxed).is_multiple_of(8);
+        (0..if is_long { 400 } else { 5 }).for_each(|_| std::thread::yield_now());
+    }
+}
+
+impl Device for Slow {
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
+        self.wait();
+        self.0.read_at(place, into)
+    }
+
+    fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
+        self.wait();
+        self.0.write_at(place, from)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, place: u64, bytes: u64) -> io::Result<()> {
+        self.0.discard(place, bytes)
+    }
+}
+
+/// Writers write over the same blocks, also such as wait for their first sync, and few others are free; whoever reads
+/// meanwhile, and a scrub, sees what one of them wrote.
 #[test]
 fn no_reader_meets_a_checksum_of_other_bytes() {
-    let device = Recorder::new(DEVICE_BYTES);
-    let store = format(&device);
-    let shared = store.create(Kind::Plain).unwrap();
+    let device = Recorder::new(16 << 20);
+    let format = Format { region_shift: 30, checksums: Checksums::All, ..Format::default() };
+    let store = Store::format(Slow::new(device), format).unwrap();
+    let (shared, rest) = (store.create(Kind::Plain).unwrap(), store.create(Kind::Plain).unwrap());
     shared.write(0, &[1; 8 * BLOCK_BYTES]).unwrap();
+    let blocks = store.usage().free / BLOCK - 16;
+    (0..blocks).for_each(|block| rest.write(block * BLOCK, &[9; BLOCK_BYTES]).unwrap());
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let (store, shared, is_over) = (&store, &shared, &is_over);
+        let (store, shared, rest, is_over) = (&store, &shared, &rest, &is_over);
         for thread in 0..2u64 {
             scope.spawn(move || {
                 let mut random = Random::new(thread);
                 while !is_over.load(Ordering::Relaxed) {
+                    if thread == 0 {
+                        assert_eq!(scrub(store).0, [""; 0]);
+                        continue;
+                    }
                     let mut found = vec![0; 8 * BLOCK_BYTES - 100];
                     shared.read(random.below(100), &mut found).unwrap();
                     assert!(found.iter().all(|byte| *byte != 0));
-                    if thread == 0 {
-                        assert_eq!(scrub(store).0, [""; 0]);
-                    }
                 }
             });
         }
@@ -220,20 +264,26 @@ fn no_reader_meets_a_checksum_of_other_bytes() {
             .map(|thread| {
                 scope.spawn(move || {
                     let mut random = Random::new(thread + 100);
-                    for step in 0..600u64 {
+                    for step in 0..300u64 {
                         let byte = u8::try_from(step % 200 + 1).unwrap();
                         let block = random.below(6);
                         shared.write(block * BLOCK + random.below(3) * 40, &[byte; BLOCK_BYTES]).unwrap();
                         shared.write(block * BLOCK, &[byte; 2 * BLOCK_BYTES]).unwrap();
+                        // So much that blocks that became free are soon used again.
+                        rest.write(random.below(blocks - 64) * BLOCK, &[9; 64 * BLOCK_BYTES]).unwrap();
                         // Single blocks that wait, and are written again while they are on their way.
-                        let object = store.create(Kind::Plain).unwrap();
+                        let object = match store.create(Kind::Plain) {
+                            // What is free is being written over.
+                            Err(Error::NoSpace) => continue,
+                            object => object.unwrap(),
+                        };
                         for part in 0..6 {
                             object.write(part * 500, &[byte; 500]).unwrap();
                         }
                         let mut found = [0; 3000];
                         object.read(0, &mut found).unwrap();
                         assert!(found == [byte; 3000]);
-                        if step % 3 == 0 {
+                        if step % 2 == 0 {
                             store.sync().unwrap();
                         }
                         store.remove(object.id()).unwrap();
@@ -241,7 +291,7 @@ fn no_reader_meets_a_checksum_of_other_bytes() {
                 })
             })
             .collect();
-        let done: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        let done: Vec<_> = writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         is_over.store(true, Ordering::Relaxed);
         done.into_iter().for_each(|done| done.unwrap());
     });
@@ -258,8 +308,8 @@ fn damaged() -> (Image, u64) {
     (1..=4u8).for_each(|byte| object.write(u64::from(byte - 1) * BLOCK, &[byte; BLOCK_BYTES]).unwrap());
     object.sync().unwrap();
     let mut image = device.image();
-    let data = |(block, bytes): (&u64, &Box<[u8]>)| (*block >= DATA_START && bytes[..] == [2; 4096]).then_some(*block);
-    let block = image.iter().find_map(data).unwrap();
+    let data = image.iter().find(|(block, bytes)| **block >= DATA_START && bytes[..] == [2; 4096]);
+    let block = data.map(|(block, _)| *block).unwrap();
     image.get_mut(&block).unwrap()[4000] ^= 8;
     (image, object.id())
 }
@@ -281,7 +331,7 @@ fn what_is_damaged_is_read_by_nobody_and_can_be_written_anew() {
     let mut stream = Vec::new();
     let sent = store.send(&SendOptions::default(), &mut stream, &mut |_| {});
     assert!(is_told(sent.map(|_| 0)));
-    assert_eq!(scrub(&store).0, [text.clone()]);
+    assert_eq!(scrub(&store).0, std::slice::from_ref(&text));
     object.write(4096, &[9; 4096]).unwrap();
     object.write(5000, &[8; 10]).unwrap();
     object.sync().unwrap();
@@ -354,4 +404,97 @@ fn the_map_has_room_for_a_checksum_of_each_block() {
     let (told, compared) = scrub(&Store::open(device).unwrap());
     // And the two that say which identifiers were given out.
     assert_eq!((told, compared), (Vec::new(), blocks + 2));
+}
+
+/// Many changes of one sync: their checksums count in what a record holds.
+#[test]
+fn no_record_is_larger_than_it_can_be() {
+    const BLOCKS: u64 = 15_000;
+    let device = Recorder::new(128 << 20);
+    let store = format(&device);
+    let object = store.create(Kind::Plain).unwrap();
+    store.sync().unwrap();
+    // A checkpoint would take them without a record.
+    for block in 0..BLOCKS {
+        object.write(block * 2 * BLOCK, &[u8::try_from(block % 255 + 1).unwrap(); BLOCK_BYTES]).unwrap();
+    }
+    store.sync().unwrap();
+    drop((object, store));
+    let store = Store::open(device).unwrap();
+    assert_eq!(scrub(&store), (Vec::new(), BLOCKS + 1));
+}
+
+/// A device fails at any call, and works again: no checksum is lost, and none is of other bytes.
+#[test]
+fn a_device_that_fails_loses_no_checksum() {
+    for calls in 0..150 {
+        let device = Recorder::new(DEVICE_BYTES);
+        let store = format(&device);
+        let object = store.create(Kind::Plain).unwrap();
+        object.write(0, &[1; 20 * BLOCK_BYTES]).unwrap();
+        store.close().unwrap();
+        device.fail_in(Some(calls));
+        let failed = (0..60u64).any(|number| {
+            let byte = u8::try_from(number + 2).unwrap();
+            let done = object.write(number % 18 * BLOCK, &[byte; 2 * BLOCK_BYTES]);
+            let done = done.and_then(|()| object.write((30 + number) * 2 * BLOCK + 9, &[byte; 50]));
+            let done = done.and_then(|()| if number % 3 == 0 { store.layer().close() } else { store.sync() });
+            done.and_then(|()| object.write((30 + number) * 2 * BLOCK, &[byte; 70])).is_err()
+        });
+        assert!(failed, "{calls}");
+        device.fail_in(None);
+        object.write(0, &[3; 9]).unwrap();
+        store.sync().unwrap();
+        let mapped = |store: &Store| blocks_of(store, 1) + blocks_of(store, 0);
+        assert_eq!(scrub(&store), (Vec::new(), mapped(&store)), "{calls}");
+        drop((object, store));
+        let store = Store::open(device).unwrap();
+        assert_eq!(scrub(&store), (Vec::new(), mapped(&store)), "{calls}, opened again");
+        assert!(store.check().unwrap().is_clean(), "{calls}");
+    }
+}
+
+/// A block is written again and again, or trimmed and written, while it is on its way to the device for the first time:
+/// a sync has what was there when it began, or later; and a power failure leaves no other bytes than those of the
+/// checksum.
+#[test]
+fn what_is_written_again_on_its_way_is_synced_all_the_same() {
+    for seed in 0..150 {
+        let (recorder, mut random) = (Recorder::new(16 << 20), Random::new(seed));
+        let format = Format { region_shift: 30, checksums: Checksums::All, ..Format::default() };
+        let store = Store::format(Slow::new(recorder.clone()), format).unwrap();
+        let object = store.create(Kind::Plain).unwrap();
+        let trims = seed % 2 == 0;
+        let is_over = AtomicBool::new(false);
+        object.write(0, &[1; BLOCK_BYTES]).unwrap();
+        let calls = std::thread::scope(|scope| {
+            let again = scope.spawn(|| {
+                let mut byte = 1;
+                while !is_over.load(Ordering::Relaxed) {
+                    byte = byte % 200 + 1;
+                    if trims {
+                        store.layer().trim(1 << 30..(1 << 30) + BLOCK).unwrap();
+                        object.write(0, &[byte; BLOCK_BYTES]).unwrap();
+                    } else {
+                        object.write(100, &[byte; 100]).unwrap();
+                    }
+                }
+            });
+            store.sync().unwrap();
+            let calls = recorder.asked();
+            (0..random.below(4)).for_each(|_| store.sync().unwrap());
+            is_over.store(true, Ordering::Relaxed);
+            again.join().unwrap();
+            calls
+        });
+        let calls = if trims { calls + usize::try_from(random.below(6)).unwrap() } else { calls };
+        let image = recorder.crash(calls, &mut random);
+        let store = Store::open(Recorder::from(16 << 20, image)).unwrap();
+        assert_eq!(scrub(&store).0, [""; 0], "seed {seed}");
+        let mut found = [0; BLOCK_BYTES];
+        if !trims {
+            store.object(object.id(), Kind::Plain).unwrap().read(0, &mut found).unwrap();
+            assert!(found[..100] == [1; 100] && found[200..] == [1; BLOCK_BYTES - 200], "seed {seed}");
+        }
+    }
 }
