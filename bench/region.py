@@ -3,7 +3,7 @@
 storage for non-volatile devices" (Takatsu, Hiraga and Tatebe, 2018) measured in its figures 5 to 7: objects that are
 made, by threads, and writes and reads, by bytes of a request.
 
-    bench/region.py --binaries target/release --out DIR
+    bench/region.py --binaries target/release [--out DIR]
 
 writes DIR/region.md, and pictures where Python has matplotlib (Debian: python3-matplotlib). It makes a device in memory
 for itself (zram), on which everything is lost, or takes the one that --device names. Needs root, for that and for the
@@ -39,11 +39,15 @@ NAMES = ("store", "versions", "raw", *FILE_SYSTEMS)
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--binaries", type=pathlib.Path, default=pathlib.Path("target/release"))
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="directory for the tables")
+    runs = pathlib.Path(__file__).resolve().parent / "runs"
+    parser.add_argument("--out", type=pathlib.Path, default=runs / (datetime.datetime.now().strftime("%Y-%m-%d-%H%M") + "-region"),
+                        help="directory for the tables (default bench/runs/DATE-region)")
     parser.add_argument("--device", type=pathlib.Path, help="block device, all of which is lost (default: one in memory)")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--size", default="256MiB", help="bytes that are written and read (default %(default)s)")
     parser.add_argument("--count", type=int, default=50_000, help="objects and files that are made (default %(default)s)")
+    parser.add_argument("--objects", type=int, default=10_000_000,
+                        help="objects of the store that is opened; 0: none is; a named device has to have 4 KiB for each (default %(default)s)")
     parser.set_defaults(quick=False)
     options = parser.parse_args()
     options.rounds = options.runs
@@ -51,16 +55,14 @@ def arguments():
 
 
 @contextlib.contextmanager
-def device_of(options):
+def device_of(options, size="6G"):
     """The device that was named, or one in memory that is taken away again."""
     if options.device:
         yield options.device
         return
-    if not (ZRAM / "hot_add").exists():
-        raise SystemExit("skipped: this kernel has no zram; name a device with --device")
     number = (ZRAM / "hot_add").read_text().strip()
     try:
-        pathlib.Path(f"/sys/block/zram{number}/disksize").write_text("6G")
+        pathlib.Path(f"/sys/block/zram{number}/disksize").write_text(size)
         yield pathlib.Path(f"/dev/zram{number}")
     finally:
         (ZRAM / "hot_remove").write_text(number)
@@ -122,6 +124,25 @@ def creations(bench):
                           f"{bench.figure(key, 'store', 'writes'):.3f}", f"{bench.figure(key, 'store', 'flushes'):.3f}"])
     columns = ["operation", ">threads", *(f">{name}" for name in ("store", *FILE_SYSTEMS)), ">of the best", ">writes each", ">flushes each"]
     return "## Creations, thousands per second, and processor microseconds for each\n\n" + table(columns, lines)
+
+
+def identifiers(bench):
+    lines = [[threads, *(f"{bench.figure(('create', threads), name) / 1e3:.1f}" for name in ("store", "one by one")),
+              *(f"{bench.figure(('create', threads), name, 'writes'):.4f}" for name in ("store", "one by one"))] for threads in THREADS]
+    columns = [">threads", ">1024, thousands/s", ">1, thousands/s", ">1024, writes each", ">1, writes each"]
+    return "## Creations that are not flushed, by identifiers that are taken at once\n\n" + table(columns, lines)
+
+
+def opening(options):
+    """A store of many objects, left as a killed process leaves it, is opened."""
+    with device_of(options, "64G") as device:
+        bench = Bench(options, device)
+        bench.measure("store", "store", device, ["create", "--threads", "2", "--count", str(options.objects)])
+        bench.measure("store", "store", device, ["open"])
+    lines = [[operation, f"{1e3 / row['per_second']:.0f}", f"{row['memory'] / MIB:.0f}", f"{row['reads']:.0f}"]
+             for (operation, _), rows in bench.rows.items() if "open" in operation for row in rows["store"]]
+    return (f"## A store with {options.objects} objects is opened\n\n"
+            + table(["", ">ms", ">memory of the process, MiB", ">reads of the device"], lines))
 
 
 def data(bench):
@@ -188,13 +209,21 @@ def pictures(bench):
     return "\n## The paper's figures\n\n" + made + written + draw(7, "Figure 7: reads", READS, request, rate, NAMES)
 
 
+def why_not(options):
+    if os.geteuid() != 0:
+        return "it needs root, for a device and for mounts"
+    if not options.device and not (ZRAM / "hot_add").exists():
+        return "this kernel has no zram; name a device with --device"
+    missing = [words[0] for words in FILE_SYSTEMS.values() if not shutil.which(words[0])]
+    return f"{', '.join(missing)} are not here (Debian: xfsprogs, e2fsprogs)" if missing else None
+
+
 def main():
     options = arguments()
-    if os.geteuid() != 0:
-        raise SystemExit("skipped: it needs root, for a device and for mounts")
-    missing = [words[0] for words in FILE_SYSTEMS.values() if not shutil.which(words[0])]
-    if missing:
-        raise SystemExit(f"skipped: {', '.join(missing)} are not here (Debian: xfsprogs, e2fsprogs)")
+    reason = why_not(options)
+    if reason:
+        print(f"region stores beside file systems: skipped: {reason}")
+        return
     options.out.mkdir(parents=True, exist_ok=True)
     where = f"the device is {options.device}" if options.device else "the device is zram, in memory"
     text = machine.heading(datetime.datetime.now(), options, where)
@@ -205,6 +234,7 @@ def main():
                 many = ["create", "--threads", str(threads), "--count"]
                 # What is not durable is many more, so that what is put off counts, too.
                 bench.everywhere([*many, str(8 * options.count)], data=False)
+                bench.measure("one by one", "store", device, [*many, str(options.count), "--range", "1"])
                 bench.everywhere([*many, str(options.count), "--durable"], data=False)
             for request in REQUESTS:
                 bench.everywhere(["data", "--request", request, "--size", options.size], data=True)
@@ -213,7 +243,10 @@ def main():
                 print("bench-region", *words, file=sys.stderr, flush=True)
                 for name in NAMES[:2]:
                     bench.measure(name, name, device, words)
-    text += "\n" + creations(bench) + "\n" + data(bench) + "\n" + versions(bench) + pictures(bench)
+    parts = [creations(bench), identifiers(bench), data(bench), versions(bench) + pictures(bench)]
+    if options.objects:
+        parts.append(opening(options))
+    text += "".join("\n" + part for part in parts)
     (options.out / "region.md").write_text(text)
     print(options.out / "region.md")
 

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_bench::{Explain, Outcome, clock, conclude, quantity};
-use weft_region::{Checksums, Device, FileDevice, Format, Keep, Kind, Object, Store, Versioned};
+use weft_region::{BLOCK_BYTES, Checksums, Device, FileDevice, Format, Keep, Kind, Object, Store, Versioned};
 
 /// Measure a region store, files, or a device
 #[derive(Parser)]
@@ -61,6 +61,8 @@ enum Workload {
         #[arg(long, value_parser = quantity::bytes, default_value = "256MiB")]
         size: u64,
     },
+    /// Open the store that is there: as it was left, and once it was closed in order
+    Open,
     /// Write over, remove and make objects in a store that is nearly full, and check all of it
     Churn {
         /// Percent of the space that objects have
@@ -94,6 +96,9 @@ struct Row {
     writes: f64,
     reads: f64,
     flushes: f64,
+    /// What the process has of the machine's memory afterwards, bytes, where that is looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<u64>,
 }
 
 fn main() -> ExitCode {
@@ -102,6 +107,7 @@ fn main() -> ExitCode {
         Workload::Create { threads, count, durable, range } => create(&args, threads, count, durable, range),
         Workload::Data { request, size } => data(&args, request, size),
         Workload::Versions { commits, size } => versions(&args, commits, size),
+        Workload::Open => open_store(&args),
         Workload::Churn { fill, seconds } => churn::churn(&args, fill, Duration::from_secs(seconds)),
     };
     conclude("bench-region", outcome)
@@ -115,6 +121,38 @@ fn new_store(args: &Args, range: u64) -> Outcome<(Arc<FileDevice>, Store)> {
     Store::format(Arc::clone(&device) as Arc<dyn Device>, format).and_then(|store| store.close()).explain("format")?;
     let store = Store::open_with_range(Arc::clone(&device) as Arc<dyn Device>, range).explain("open")?;
     Ok((device, store))
+}
+
+/// What this process has of the machine's memory.
+fn resident_bytes() -> Outcome<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").explain("/proc/self/statm")?;
+    let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    Ok(pages.ok_or("/proc/self/statm says nothing")? * rustix::param::page_size() as u64)
+}
+
+/// A line for each opening: openings per second, by blocks that are in use.
+fn open_store(args: &Args) -> Outcome {
+    for operation in ["open, not closed before", "open"] {
+        let (cpu, begun) = (clock::cpu(), Instant::now());
+        let device = Arc::new(FileDevice::open(&args.place).explain(args.place.display())?);
+        let store = Store::open(Arc::clone(&device) as Arc<dyn Device>).explain("open")?;
+        let (seconds, cpu) = (begun.elapsed().as_secs_f64(), clock::cpu() - cpu);
+        let (asked, memory) = (device.operations(), Some(resident_bytes()?));
+        let usage = store.usage();
+        print(&Row {
+            on: args.on,
+            operation,
+            by: (usage.total - usage.free) / BLOCK_BYTES as u64,
+            per_second: 1.0 / seconds,
+            cpu,
+            writes: asked.writes as f64,
+            reads: asked.reads as f64,
+            flushes: asked.flushes as f64,
+            memory,
+        })?;
+        store.close().explain("close")?;
+    }
+    Ok(())
 }
 
 /// Does something, and says what it took.
@@ -140,8 +178,13 @@ fn measured(
         writes: each(after.writes, before.writes),
         reads: each(after.reads, before.reads),
         flushes: each(after.flushes, before.flushes),
+        memory: None,
     };
-    println!("{}", serde_json::to_string(&row).explain("JSON")?);
+    print(&row)
+}
+
+fn print(row: &Row) -> Outcome {
+    println!("{}", serde_json::to_string(row).explain("JSON")?);
     Ok(())
 }
 
