@@ -11,7 +11,7 @@ use crate::overlay::{Overlay, Piece};
 use crate::space::Space;
 use crate::sums::{self, Group, Sums};
 use crate::tree::{Area, Tree, guarded};
-use redb::{AccessGuard, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{AccessGuard, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,11 +26,9 @@ const APPLIED: &str = "applied";
 
 /// Pages of the map in memory.
 const CACHE_BYTES: usize = 64 << 20;
-/// Transactions are refused when the tree has grown so near to the end of its part: eighths.
-const FULL_EIGHTHS: u64 = 7;
-/// What the tree grows by at most for a piece, and for a group of checksums.
-const PIECE_GROWTH: u64 = 64;
-const SUMS_GROWTH: u64 = 2 * sums::GROUP_BYTES as u64;
+/// Bytes of pages for a piece, and for a group of checksums: the pages of a tree are half full at least.
+const PIECE_BYTES: u64 = 2 * 20;
+const GROUP_BYTES: u64 = 2 * (8 + sums::GROUP_BYTES as u64);
 
 /// The first record of the log that the map does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -134,8 +132,8 @@ impl Base {
 
     /// Takes over changes, bits, and where the log goes on, all or nothing. Safe on the device when this returns.
     pub fn checkpoint(&self, changed: &Changed<'_>, applied: Applied) -> Result<()> {
-        let growth = changed.extents.len() as u64 * PIECE_GROWTH + changed.sums.len() as u64 * SUMS_GROWTH;
-        if self.area.length() + growth > self.area.bytes_max() / 8 * FULL_EIGHTHS {
+        // To fail in the middle would cost the tree.
+        if self.room_with(changed)? > self.area.bytes_max() {
             return Err(Error::MapFull);
         }
         self.write(changed, applied, |transaction| {
@@ -152,6 +150,24 @@ impl Base {
             }
             Ok(())
         })
+    }
+
+    /// Bytes that the tree may need for these changes. None of its pieces overlap, and each has a block at least.
+    fn room_with(&self, changed: &Changed<'_>) -> Result<u64> {
+        let or_none = |found: std::result::Result<u64, redb::Error>| match found {
+            Err(redb::Error::TableDoesNotExist(_)) => Ok(0),
+            found => found,
+        };
+        let now = || {
+            let transaction = self.tree.begin_read()?;
+            let pieces = || Ok(transaction.open_table(EXTENTS)?.len()?);
+            let groups = || Ok(transaction.open_table(SUMS)?.len()?);
+            Ok((or_none(pieces())?, or_none(groups())?))
+        };
+        let (pieces, groups) = guarded(now)?;
+        let pieces = (pieces + 2 * changed.extents.len() as u64).min(self.data_blocks);
+        let groups = (groups + changed.sums.len() as u64).min(self.data_blocks.div_ceil(sums::GROUP_BLOCKS));
+        Ok(room_for(pieces, groups))
     }
 
     /// Has these pieces from now on, and no others; likewise. Not refused: few are left.
@@ -211,6 +227,12 @@ fn set_sums(
 /// The map's part of the device, bytes.
 fn place_of(geometry: &Geometry) -> Range<u64> {
     geometry.map_start * BLOCK..(geometry.map_start + geometry.map_blocks) * BLOCK
+}
+
+/// Bytes of a file in which a tree of so many pieces and groups of checksums can be changed: all of it may be written
+/// beside what is there, and when the file is too short for that it becomes twice as long.
+fn room_for(pieces: u64, groups: u64) -> u64 {
+    pieces.saturating_mul(PIECE_BYTES).saturating_add(groups.saturating_mul(GROUP_BYTES)).saturating_mul(4)
 }
 
 type Found = std::result::Result<(Vec<Piece>, Range<u64>), redb::Error>;
@@ -279,4 +301,23 @@ fn insert(table: &mut redb::Table<'_, u64, (u64, u32)>, piece: Piece) -> std::re
         done += count;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::Format;
+
+    #[test]
+    fn no_map_is_full_that_has_each_block_alone() {
+        for checksums in [Checksums::Metadata, Checksums::All] {
+            for bytes in [16 << 20, 100 << 20, 1 << 30, (1 << 40) + 4096, 1 << 46] {
+                let geometry = Geometry::of(bytes, [7; 16], Format { checksums, ..Format::default() }).unwrap();
+                let pieces = geometry.data_blocks();
+                let groups = if checksums == Checksums::All { pieces.div_ceil(sums::GROUP_BLOCKS) } else { 0 };
+                let place = place_of(&geometry);
+                assert!(room_for(pieces, groups) <= place.end - place.start - BLOCK, "{bytes}, {checksums}");
+            }
+        }
+    }
 }

@@ -9,6 +9,7 @@
 //! | first write of several blocks | `k` | | |
 //! | first write of a single block | with others, at the latest at the next sync | | |
 //! | first write or last block written in part | `k` | 1 for each block that was there | |
+//! | update of several extents | 1 for what finds free blocks side by side | likewise | |
 //! | sync | 1 for each record of what was mapped since the last one | | 1, with a record 2 |
 //!
 //! Where data have checksums, a write over what is mapped is as a first write of several blocks.
@@ -20,6 +21,7 @@
 //! A block that is not mapped any more is free when the record that says so is durable, and nobody has the gate who
 //! came before that.
 
+mod atomic;
 mod changes;
 mod check;
 mod durable;
@@ -56,8 +58,8 @@ use room::Taken;
 pub use room::Usage;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, RwLock};
-use stripes::Stripes;
+use std::sync::{Arc, RwLock, RwLockWriteGuard};
+use stripes::{Held, Stripes};
 use sums::{KnownSums, RecentSums};
 use waiting::AllWaiting;
 
@@ -283,7 +285,7 @@ impl Layer {
     fn write_new(&self, mut address: u64, mut from: &[u8]) -> Result<()> {
         while !from.is_empty() {
             let (some, rest) = from.split_at(self.write_max(address).min(from.len()));
-            self.with_room(|| self.write_parts(&[(address, some)], false))?;
+            self.with_room(|| self.write_part(address, some))?;
             (address, from) = (address + some.len() as u64, rest);
         }
         Ok(())
@@ -297,16 +299,6 @@ impl Layer {
         }
         self.write_new(address, from)?;
         self.sync()
-    }
-
-    /// Writes several ranges, none of which overlap: after a crash all of them are there, or none.
-    pub fn write_atomic(&self, parts: &[(u64, &[u8])]) -> Result<()> {
-        let mut blocks: Vec<_> = parts.iter().map(|(at, from)| blocks_of(*at, from.len())).collect::<Result<_>>()?;
-        blocks.sort_unstable_by_key(|blocks| blocks.start);
-        if blocks.windows(2).any(|pair| matches!(pair, [one, next] if next.start < one.end)) {
-            return Err(Error::Setting("two parts of one update in the same block".to_owned()));
-        }
-        self.with_room(|| self.write_parts(parts, true))
     }
 
     /// Takes whole blocks away: they read zeros, and their space is free after the next sync. Bytes of blocks that the
@@ -370,36 +362,45 @@ impl Layer {
         Ok(())
     }
 
-    /// Writes ranges of bytes. `anew`: to new blocks also where some are mapped, in one change.
-    fn write_parts(&self, parts: &[(u64, &[u8])], anew: bool) -> Result<()> {
-        let ranges: Vec<Range<u64>> =
-            parts.iter().map(|(address, from)| blocks_of(*address, from.len())).collect::<Result<_>>()?;
-        let mut stripes = self.stripes.take(&ranges);
-        if let ([(address, from)], [blocks]) = (parts, ranges.as_slice())
-            && !anew
-            && blocks.end - blocks.start == 1
-        {
+    /// Writes a range of bytes.
+    fn write_part(&self, address: u64, from: &[u8]) -> Result<()> {
+        let blocks = blocks_of(address, from.len())?;
+        if blocks.end - blocks.start == 1 {
+            let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
             let from_byte = usize::try_from(address % BLOCK).unwrap_or(usize::MAX);
             if self.write_fresh(blocks.start, from_byte, from)? {
                 return Ok(());
             }
         }
-        while ranges.iter().any(|blocks| self.has_fresh(blocks)) {
-            drop(stripes);
-            self.place_fresh()?;
-            stripes = self.stripes.take(&ranges);
-        }
+        let stripes = self.have_alone(std::slice::from_ref(&blocks))?;
         let mut taken = Taken { layer: self, extents: Vec::new() };
         let mut changes = Changes::default();
         {
             let _gate = read(&self.gate);
-            for ((address, from), blocks) in parts.iter().zip(&ranges) {
-                // What has checksums is not written over, whatever the caller wants.
-                let border = self.sums_end().clamp(blocks.start, blocks.end);
-                self.write_range((*address, from), &(blocks.start..border), true, &mut taken, &mut changes)?;
-                self.write_range((*address, from), &(border..blocks.end), anew, &mut taken, &mut changes)?;
-            }
+            // What has checksums is not written over.
+            let border = self.sums_end().clamp(blocks.start, blocks.end);
+            self.write_range((address, from), &(blocks.start..border), true, &mut taken, &mut changes)?;
+            self.write_range((address, from), &(border..blocks.end), false, &mut taken, &mut changes)?;
         }
+        self.settle(changes, taken)?;
+        drop(stripes);
+        Ok(())
+    }
+
+    /// Has ranges alone; none of their blocks waits then.
+    fn have_alone(&self, ranges: &[Range<u64>]) -> Result<Held<RwLockWriteGuard<'_, ()>>> {
+        loop {
+            let stripes = self.stripes.take(ranges);
+            if !ranges.iter().any(|blocks| self.has_fresh(blocks)) {
+                return Ok(stripes);
+            }
+            drop(stripes);
+            self.place_fresh()?;
+        }
+    }
+
+    /// Makes changes whose blocks are written.
+    fn settle(&self, changes: Changes, mut taken: Taken<'_>) -> Result<()> {
         let entries = changes.into_entries();
         if Entry::bytes_of(&entries) > ENTRIES_BYTES_MAX {
             return Err(Error::TooManyPieces);
@@ -408,7 +409,6 @@ impl Layer {
             self.change(&mut write(&self.state), entries)?;
         }
         taken.extents.clear();
-        drop(stripes);
         Ok(())
     }
 

@@ -121,11 +121,6 @@ impl Area {
         Self { device, start, length_block: place.start, bytes_max, is_sparse, length }
     }
 
-    /// Bytes of the file.
-    pub fn length(&self) -> u64 {
-        lock(&self.length).now
-    }
-
     /// Bytes that it can have.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
@@ -163,7 +158,7 @@ impl std::fmt::Debug for Backend {
 
 impl StorageBackend for Backend {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.length())
+        Ok(lock(&self.0.length).now)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {

@@ -22,6 +22,12 @@ impl Layer {
         let blocks = blocks_of(address, into.len())?;
         self.bring_gathered(&blocks);
         let _gate = read(&self.gate);
+        self.read_in_gate(address, into)
+    }
+
+    /// The same, for whoever has the gate, and has had brought what was gathered.
+    pub(super) fn read_in_gate(&self, address: u64, into: &mut [u8]) -> Result<()> {
+        let blocks = blocks_of(address, into.len())?;
         let found = self.find(blocks.clone())?;
         if let ([piece], true) = (found.pieces.as_slice(), found.waiting.is_empty() && found.sums.is_empty())
             && (piece.first..piece.end()) == blocks

@@ -477,3 +477,35 @@ fn a_durable_write_over_what_was_just_mapped_is_there_after_a_power_failure() {
         assert!(found == [2; 2 * BLOCK_BYTES], "seed {seed}");
     }
 }
+
+/// What an update of several extents writes lies side by side where there is room, and is one write.
+#[test]
+fn an_update_of_several_extents_is_one_write() {
+    for checksums in BOTH {
+        let device = Recorder::new(DEVICE_BYTES);
+        let layer = format(&device, checksums);
+        let old = vec![1; 12 * BLOCK_BYTES];
+        layer.write(1 << 30, &old).unwrap();
+        layer.sync().unwrap();
+        let before = device.counts();
+        let new: Vec<Vec<u8>> = (0..700usize).map(|number| vec![2; (number % 3 + 1) * BLOCK_BYTES]).collect();
+        // More than one call takes, and one part that begins and ends inside a block.
+        let mut parts: Vec<(u64, &[u8])> =
+            (2u64..).zip(&new).map(|(number, bytes)| (number << 30, &bytes[..])).collect();
+        parts.push(((1 << 30) + 100, &[3; 2 * BLOCK_BYTES]));
+        layer.write_atomic(&parts).unwrap();
+        assert_eq!((device.counts().0 - before.0, device.counts().1), (2, before.1));
+        layer.sync().unwrap();
+        drop(layer);
+        let layer = Layer::open(device).unwrap();
+        for (address, bytes) in &parts {
+            let mut found = vec![0; bytes.len()];
+            layer.read(*address, &mut found).unwrap();
+            assert!(found[..] == **bytes, "{address:x}");
+        }
+        let mut found = vec![0; old.len()];
+        layer.read(1 << 30, &mut found).unwrap();
+        assert!(found[..100] == old[..100] && found[100 + 2 * BLOCK_BYTES..] == old[100 + 2 * BLOCK_BYTES..]);
+        assert!(layer.check(|_, _| Ok(true)).unwrap().is_clean());
+    }
+}
