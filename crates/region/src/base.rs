@@ -1,12 +1,12 @@
-//! The map as it was at the last checkpoint: a tree in its own part of the device.
+//! The map as it was at the last checkpoint: a tree in its own part of the device (parts, where that has grown).
 //!
 //! The tree is redb's: copy-on-write, with a transaction for each checkpoint. It is opened without being read through,
 //! and its pages are read when they are wanted, into a cache of [`CACHE_BYTES`].
 
-use crate::BLOCK;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
+use crate::joined::Joined;
 use crate::overlay::{Overlay, Piece};
 use crate::space::Space;
 use crate::tree::{Area, guarded, open_tree, write_tree};
@@ -44,14 +44,18 @@ pub(crate) struct Base {
 impl Base {
     /// An empty map.
     pub fn create(device: Arc<dyn Device>, geometry: &Geometry) -> Result<Self> {
-        let base = Self::of(Area::create(device, place_of(geometry), false)?, false)?;
+        let room = Joined::new(device, geometry.map_parts());
+        let place = 0..room.bytes();
+        let base = Self::of(Area::create(room, place, false)?, false)?;
         base.checkpoint(&Overlay::default(), &[], Applied::default())?;
         Ok(base)
     }
 
     /// The map as it was left.
     pub fn open(device: Arc<dyn Device>, geometry: &Geometry, verified: bool) -> Result<Self> {
-        Self::of(Area::open(device, place_of(geometry), false)?, verified)
+        let room = Joined::new(device, geometry.map_parts());
+        let place = 0..room.bytes();
+        Self::of(Area::open(room, place, false)?, verified)
     }
 
     fn of(area: Arc<Area>, verified: bool) -> Result<Self> {
@@ -128,11 +132,6 @@ impl Base {
             Ok(())
         })
     }
-}
-
-/// The map's part of the device, bytes.
-fn place_of(geometry: &Geometry) -> Range<u64> {
-    geometry.map_start * BLOCK..(geometry.map_start + geometry.map_blocks) * BLOCK
 }
 
 type Found = std::result::Result<(Vec<Piece>, Range<u64>), redb::Error>;

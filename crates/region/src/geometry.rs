@@ -4,9 +4,11 @@ use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::{BLOCK, BLOCK_BYTES};
+use std::ops::Range;
 
 const MAGIC: &[u8; 8] = b"WEFTREGS";
-const VERSION: u32 = 1;
+/// Of a store whose map is in one part, and of one with further parts.
+const VERSIONS: [u32; 2] = [1, 2];
 /// Bytes that the checksum is of.
 const CHECKED: usize = 512;
 /// Where that stands.
@@ -23,6 +25,9 @@ const DATA_BLOCKS_PER_MAP_BLOCK: u64 = 48;
 const MAP_BLOCKS_MIN: u64 = 1024;
 /// The least that makes sense.
 const BLOCKS_MIN: u64 = 4096;
+/// Where the further parts of the map stand in the super block, and how many there can be.
+const MAP_MORE_AT: usize = 96;
+const MAP_MORE_MAX: usize = 24;
 
 /// How a store is to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +57,15 @@ pub(crate) struct Geometry {
     pub map_blocks: u64,
     pub data_start: u64,
     pub region_shift: u8,
+    /// Further parts of the map, among the data blocks, ascending; behind the last one zeros.
+    map_more: [Part; MAP_MORE_MAX],
+}
+
+/// Blocks of the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Part {
+    start: u64,
+    blocks: u64,
 }
 
 impl Geometry {
@@ -67,7 +81,7 @@ impl Geometry {
         }
         let log_blocks = (blocks / 256).clamp(*LOG_BLOCKS.start(), *LOG_BLOCKS.end());
         let map_start = LOG_START + log_blocks;
-        let map_blocks = (blocks / DATA_BLOCKS_PER_MAP_BLOCK).max(MAP_BLOCKS_MIN);
+        let map_blocks = map_blocks_for(blocks);
         let data_start = map_start + map_blocks;
         let (generation, log_start) = (1, LOG_START);
         Ok(Self {
@@ -80,18 +94,56 @@ impl Geometry {
             map_blocks,
             data_start,
             region_shift,
+            map_more: Default::default(),
         })
     }
 
-    /// Blocks for data.
+    /// The same store with all of a device of so many bytes. `None`: it has all that is of use.
+    pub fn grown(&self, bytes: u64) -> Result<Option<Self>> {
+        let blocks = bytes / BLOCK;
+        let more = blocks.saturating_sub(self.blocks);
+        let map_now = self.map_parts().map(|part| part.end - part.start).sum::<u64>();
+        let needed = map_blocks_for(blocks).saturating_sub(map_now);
+        // Some ahead, so that a device that grows in small steps does not use up the parts.
+        let ahead = map_blocks_for(blocks + blocks / 4).saturating_sub(map_now);
+        let part = if needed == 0 { 0 } else { ahead.min(more / 8).max(needed) };
+        if more <= part {
+            return Ok(None);
+        }
+        let mut grown = Self { blocks, generation: self.generation + 1, ..*self };
+        if part > 0 {
+            let unused = grown.map_more.iter_mut().find(|part| part.blocks == 0);
+            *unused.ok_or(Error::MapInParts(MAP_MORE_MAX + 1))? = Part { start: self.blocks, blocks: part };
+        }
+        Ok(Some(grown))
+    }
+
+    /// Blocks behind the log and the map: for data, but for those that further parts of the map have.
     pub fn data_blocks(&self) -> u64 {
         self.blocks - self.data_start
+    }
+
+    /// Where the map lies, blocks of the device.
+    pub fn map_parts(&self) -> impl Iterator<Item = Range<u64>> {
+        std::iter::once(self.map_start..self.map_start + self.map_blocks).chain(self.map_more())
+    }
+
+    /// Of it, what lies among the data.
+    fn map_more(&self) -> impl Iterator<Item = Range<u64>> {
+        self.map_more.iter().filter(|part| part.blocks > 0).map(|part| part.start..part.start + part.blocks)
+    }
+
+    /// Data blocks that data cannot have: first ones, counted from the first data block, and how many.
+    pub fn not_for_data(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.map_more().map(|part| (part.start - self.data_start, part.end - part.start))
     }
 
     fn encode(&self) -> Vec<u8> {
         let mut block = Vec::with_capacity(BLOCK_BYTES);
         block.extend_from_slice(MAGIC);
-        block.extend_from_slice(&VERSION.to_le_bytes());
+        let [in_one_part, in_more] = VERSIONS;
+        let version = if self.map_more().next().is_none() { in_one_part } else { in_more };
+        block.extend_from_slice(&version.to_le_bytes());
         block.extend_from_slice(&[0; 4]);
         block.extend_from_slice(&self.identity);
         let places = [self.log_start, self.log_blocks, self.map_start, self.map_blocks, self.data_start];
@@ -99,6 +151,10 @@ impl Geometry {
             block.extend_from_slice(&number.to_le_bytes());
         }
         block.push(self.region_shift);
+        block.resize(MAP_MORE_AT, 0);
+        for number in self.map_more.iter().flat_map(|part| [part.start, part.blocks]) {
+            block.extend_from_slice(&number.to_le_bytes());
+        }
         block.resize(CHECKED, 0);
         seal(&mut block, CHECKSUM_AT);
         block.resize(BLOCK_BYTES, 0);
@@ -114,13 +170,17 @@ impl Geometry {
         let too_short = || no_store("the super block is too short");
         let number = |at: usize| u64_at(block, at).ok_or_else(too_short);
         let version = u32_at(block, 8).ok_or_else(too_short)?;
-        if version != VERSION {
-            return Err(Error::NoStore(format!("it has version {version}, and this program knows {VERSION}")));
+        if !VERSIONS.contains(&version) {
+            return Err(Error::NoStore(format!("it has version {version}, and this program knows 1 and 2")));
         }
         if seal_of(block, CHECKSUM_AT).is_none() {
             return Err(Error::Damaged("the checksum of a super block".to_owned()));
         }
         let identity = block.get(16..32).and_then(|bytes| bytes.try_into().ok());
+        let mut map_more = [Part::default(); MAP_MORE_MAX];
+        for (at, part) in (MAP_MORE_AT..).step_by(16).zip(&mut map_more) {
+            *part = Part { start: number(at)?, blocks: number(at + 8)? };
+        }
         let geometry = Self {
             identity: identity.ok_or_else(too_short)?,
             generation: number(32)?,
@@ -131,6 +191,7 @@ impl Geometry {
             map_blocks: number(72)?,
             data_start: number(80)?,
             region_shift: block.get(88).copied().unwrap_or(0),
+            map_more,
         };
         let ends = [
             (COPIES[1] + 1, geometry.log_start),
@@ -141,17 +202,34 @@ impl Geometry {
             (2, geometry.map_blocks),
         ];
         let fits = ends.iter().all(|(end, start)| end <= start) && (16..=48).contains(&geometry.region_shift);
-        if fits { Ok(geometry) } else { Err(Error::Damaged("the places in the super block".to_owned())) }
+        if fits && geometry.has_room_for_its_map() {
+            Ok(geometry)
+        } else {
+            Err(Error::Damaged("the places in the super block".to_owned()))
+        }
     }
 
-    /// Writes both copies, one after the other.
+    /// Whether the further parts of the map lie one behind the other among the data, with none left out.
+    fn has_room_for_its_map(&self) -> bool {
+        let (used, unused) = self.map_more.split_at(self.map_more().count());
+        let mut free_from = self.data_start;
+        let follow = used.iter().all(|part| {
+            let begins = std::mem::replace(&mut free_from, part.start.saturating_add(part.blocks));
+            part.blocks > 0 && begins <= part.start
+        });
+        follow && free_from <= self.blocks && unused.iter().all(|part| *part == Part::default())
+    }
+
+    /// Writes both copies, one after the other. A copy that is not whole is the first: the other one counts meanwhile.
     pub fn write(&self, device: &dyn Device) -> Result<()> {
-        let block = self.encode();
-        for copy in COPIES {
-            device.write_at(copy * BLOCK, &block).map_err(at("write a super block"))?;
-            device.flush().map_err(at("flush a super block"))?;
-        }
-        Ok(())
+        let [first, second] = COPIES;
+        let order = if Self::read_copy(device, first).is_ok() { [second, first] } else { COPIES };
+        order.into_iter().try_for_each(|copy| self.write_copy(device, copy))
+    }
+
+    fn write_copy(&self, device: &dyn Device, copy: u64) -> Result<()> {
+        device.write_at(copy * BLOCK, &self.encode()).map_err(at("write a super block"))?;
+        device.flush().map_err(at("flush a super block"))
     }
 
     /// One of the copies.
@@ -165,16 +243,25 @@ impl Geometry {
     pub fn describe(&self) -> String {
         let identity: String = self.identity.iter().map(|byte| format!("{byte:02x}")).collect();
         let (log_end, map_end) = (self.log_start + self.log_blocks, self.map_start + self.map_blocks);
+        let more: String = self.map_more().map(|part| format!(" and {} to {}", part.start, part.end)).collect();
         format!(
-            "store {identity}, generation {}, {} blocks: log from {} to {log_end}, map from {} to {map_end}, \
+            "store {identity}, generation {}, {} blocks: log from {} to {log_end}, map from {} to {map_end}{more}, \
              data from {}; regions of 2^{} bytes",
             self.generation, self.blocks, self.log_start, self.map_start, self.data_start, self.region_shift
         )
     }
 
-    /// The copy that counts.
-    pub fn read(device: &dyn Device) -> Result<Self> {
-        if device.bytes() < BLOCKS_MIN * BLOCK {
+    /// The copy that counts. The other one is made the same again, if what was to make it so was cut off.
+    pub fn open(device: &dyn Device) -> Result<Self> {
+        let geometry = Self::read(device)?;
+        let is_older =
+            |copy: &u64| Self::read_copy(device, *copy).is_ok_and(|found| found.generation < geometry.generation);
+        COPIES.into_iter().filter(is_older).try_for_each(|copy| geometry.write_copy(device, copy))?;
+        Ok(geometry)
+    }
+
+    fn read(device: &dyn Device) -> Result<Self> {
+        if device.bytes() < LOG_START * BLOCK {
             return Err(Error::NoStore(format!("{} bytes are too few for one", device.bytes())));
         }
         let [first, second] = COPIES.map(|copy| Self::read_copy(device, copy));
@@ -183,12 +270,14 @@ impl Geometry {
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
             (Err(error), Err(_)) => Err(error),
         }?;
-        if geometry.blocks * BLOCK > device.bytes() {
-            let text = format!("the device has {} bytes, and had {}", device.bytes(), geometry.blocks * BLOCK);
-            return Err(Error::Damaged(text));
-        }
-        Ok(geometry)
+        let bytes = geometry.blocks.saturating_mul(BLOCK);
+        if bytes > device.bytes() { Err(Error::Shrunk(device.bytes(), bytes)) } else { Ok(geometry) }
     }
+}
+
+/// Blocks that a map has for a device of so many.
+fn map_blocks_for(blocks: u64) -> u64 {
+    (blocks / DATA_BLOCKS_PER_MAP_BLOCK).max(MAP_BLOCKS_MIN)
 }
 
 /// What a device begins with, if it carries something that people would miss.
@@ -230,8 +319,36 @@ mod tests {
     }
 
     #[test]
+    fn a_map_grows_with_its_device() {
+        for step in [3 << 20, 1 << 30, 50 << 30, 3000 << 30] {
+            let mut geometry = Geometry::of(1 << 30, [7; 16], 36).unwrap();
+            let mut bytes: u64 = 1 << 30;
+            let refused = loop {
+                bytes += step;
+                let grown = match geometry.grown(bytes) {
+                    Ok(grown) => grown.unwrap(),
+                    Err(error) => break error,
+                };
+                assert!(grown.blocks == bytes / BLOCK && grown.generation == geometry.generation + 1);
+                let map: u64 = grown.map_parts().map(|part| part.end - part.start).sum();
+                assert!(map * DATA_BLOCKS_PER_MAP_BLOCK > grown.blocks - DATA_BLOCKS_PER_MAP_BLOCK, "{grown:?}");
+                let for_data = grown.data_blocks() - grown.not_for_data().map(|(_, count)| count).sum::<u64>();
+                assert!(
+                    for_data > geometry.data_blocks() - geometry.not_for_data().map(|(_, count)| count).sum::<u64>()
+                );
+                assert!(for_data * 100 > grown.blocks * 90, "{grown:?}");
+                assert_eq!(Geometry::decode(&grown.encode()).unwrap(), grown);
+                assert!(grown.grown(bytes).unwrap().is_none());
+                geometry = grown;
+            };
+            assert!(matches!(refused, Error::MapInParts(25)), "{refused}");
+            assert!(bytes / step >= 100, "{step}: {bytes}");
+        }
+    }
+
+    #[test]
     fn no_bit_of_a_super_block_can_be_wrong_unseen() {
-        let geometry = Geometry::of(1 << 30, [7; 16], 36).unwrap();
+        let geometry = Geometry::of(1 << 30, [7; 16], 36).unwrap().grown(2 << 30).unwrap().unwrap();
         let block = geometry.encode();
         for bit in 0..CHECKED * 8 {
             let mut wrong = block.clone();

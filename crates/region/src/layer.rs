@@ -145,15 +145,29 @@ impl Layer {
 
     /// `verified`: after all pages of the map were compared with their checksums.
     pub(crate) fn open_as(device: Arc<dyn Device>, verified: bool) -> Result<Self> {
-        let geometry = Geometry::read(&*device)?;
+        let geometry = Geometry::open(&*device)?;
         let base = Base::open(Arc::clone(&device), &geometry, verified)?;
         Self::with(device, geometry, base)
+    }
+
+    /// The same, after it has taken all of a device that has become larger into the store. A power failure meanwhile
+    /// leaves the store as it was, or as it is then.
+    pub fn grow(device: Arc<dyn Device>) -> Result<Self> {
+        // What cannot be opened is not changed.
+        let layer = Self::open(Arc::clone(&device))?;
+        match layer.geometry.grown(device.bytes())? {
+            Some(grown) => grown.write(&*device)?,
+            None => return Ok(layer),
+        }
+        drop(layer);
+        Self::open(device)
     }
 
     fn with(device: Arc<dyn Device>, geometry: Geometry, base: Base) -> Result<Self> {
         let applied = base.applied()?;
         let mut space = Space::new(geometry.data_blocks());
         base.load_space(&mut space)?;
+        geometry.not_for_data().for_each(|(first, count)| space.keep_away(first, count));
         let state = State {
             fresh: BTreeMap::new(),
             active: Overlay::default(),

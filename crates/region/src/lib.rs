@@ -27,6 +27,7 @@ mod error;
 mod feed;
 mod geometry;
 mod ids;
+mod joined;
 mod layer;
 mod log;
 mod object;
@@ -37,6 +38,7 @@ mod sealed;
 mod shadow;
 mod space;
 mod store;
+mod transfer;
 mod tree;
 mod versions;
 

@@ -37,6 +37,12 @@ impl Space {
         self.free
     }
 
+    /// These are nobody's, and stay so: they are taken, and mapped nowhere.
+    pub fn keep_away(&mut self, first: u64, count: u64) {
+        self.set(first, count, true);
+        self.on_their_way.insert(first, count);
+    }
+
     /// Takes up to `wanted` blocks that follow each other: the first ones free behind the last that were taken. `None`:
     /// none is free.
     pub fn take(&mut self, wanted: u64) -> Option<(u64, u64)> {

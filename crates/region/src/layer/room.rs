@@ -16,6 +16,8 @@ pub struct Usage {
     pub total: u64,
     /// Of them, not mapped.
     pub free: u64,
+    /// Bytes of a device that has become larger: [`Layer::grow`] takes them into the store.
+    pub unused: u64,
 }
 
 impl Layer {
@@ -23,7 +25,9 @@ impl Layer {
     pub fn usage(&self) -> Usage {
         let state = read(&self.state);
         let free = state.space.free().saturating_sub(state.fresh.len() as u64 + self.kept_free_of(0));
-        Usage { total: self.geometry.data_blocks() * BLOCK, free: free * BLOCK }
+        let total = self.geometry.data_blocks() - self.geometry.not_for_data().map(|(_, count)| count).sum::<u64>();
+        let unused = (self.device.bytes() / BLOCK).saturating_sub(self.geometry.blocks);
+        Usage { total: total * BLOCK, free: free * BLOCK, unused: unused * BLOCK }
     }
 
     /// Keeps some blocks free for the store's own addresses from now on.

@@ -182,7 +182,16 @@ fn reads_are_as_a_model_has_them() {
 #[test]
 fn what_was_synced_is_there_after_any_power_failure() {
     for seed in 0..60 {
-        survive(seed, 8, 60, true);
+        survive(seed, 8, 60, true, &|_| DEVICE_BYTES);
+    }
+}
+
+/// The same on a device that is larger each time, at calls of the growing, too. Before that the map has room for the
+/// last but two sizes.
+#[test]
+fn what_was_synced_is_there_after_any_power_failure_while_the_store_grows() {
+    for seed in 2000..2040 {
+        survive(seed, 8, 10, true, &|failure| (150 << 20) + failure * 8 * DEVICE_BYTES / 10 * 8 / 10);
     }
 }
 
@@ -190,7 +199,7 @@ fn what_was_synced_is_there_after_any_power_failure() {
 #[test]
 fn the_log_goes_around() {
     for seed in 1000..1003 {
-        survive(seed, 6, 2500, false);
+        survive(seed, 6, 2500, false, &|_| DEVICE_BYTES);
     }
 }
 
@@ -230,15 +239,16 @@ fn a_record_counts_only_behind_the_one_that_it_was_written_behind() {
     assert_eq!(mapped.map(|address| layer.is_mapped(address).unwrap()), [true, false, false, false]);
 }
 
-fn survive(seed: u64, failures: u64, steps: u64, closes: bool) {
+/// `bytes`: of the device, before the first failure and from each one on.
+fn survive(seed: u64, failures: u64, steps: u64, closes: bool, bytes: &dyn Fn(u64) -> u64) {
     let mut random = Random::new(seed);
     let mut model = Model::default();
-    let device = Recorder::new(DEVICE_BYTES);
+    let device = Recorder::new(bytes(0));
     drop(format(&device));
     let (mut image, mut tag) = (device.image(), 0);
     for failure in 0..failures {
-        let device = Recorder::from(DEVICE_BYTES, image);
-        let layer = Layer::open(device.clone()).unwrap();
+        let device = Recorder::from(bytes(failure), image);
+        let layer = Layer::grow(device.clone()).unwrap();
         check(&layer, &mut model, &format!("seed {seed}, failure {failure}"));
         let free = layer.usage().free;
         let mut history = Vec::new();
@@ -261,10 +271,11 @@ fn survive(seed: u64, failures: u64, steps: u64, closes: bool) {
                 apply(&mut model, &done.what, tag);
             }
         }
-        assert!(free <= Layer::open(Recorder::from(DEVICE_BYTES, image.clone())).unwrap().usage().total);
+        let left = Layer::open(Recorder::from(bytes(failure), image.clone())).unwrap().usage();
+        assert!(free <= left.total + left.unused);
     }
     // No block was lost on the way.
-    let layer = Layer::open(Recorder::from(DEVICE_BYTES, image)).unwrap();
+    let layer = Layer::open(Recorder::from(bytes(failures), image)).unwrap();
     let mapped: u64 = BASES
         .iter()
         .flat_map(|base| layer.mapped_ranges(*base..base + SPAN).unwrap())

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod feed;
+mod grow;
 mod layer;
 mod recorder;
 mod scrub;

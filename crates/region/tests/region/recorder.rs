@@ -48,6 +48,14 @@ impl Recorder {
         self.inner.lock().unwrap().asked.len()
     }
 
+    /// Where the call with this number writes.
+    pub fn writes_at(&self, call: usize) -> Option<u64> {
+        match self.inner.lock().unwrap().asked.get(call) {
+            Some(Asked::Write(block, ..)) => Some(*block),
+            _ => None,
+        }
+    }
+
     /// Writes and flushes so far; a write that is safe by itself is both.
     pub fn counts(&self) -> (usize, usize) {
         let inner = self.inner.lock().unwrap();
