@@ -4,6 +4,7 @@
 
 mod feed;
 mod grow;
+mod latent;
 mod layer;
 mod recorder;
 mod scrub;

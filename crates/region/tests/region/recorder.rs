@@ -74,6 +74,11 @@ impl Recorder {
         self.inner.lock().unwrap().bad.insert(block);
     }
 
+    /// All blocks can be read again.
+    pub fn find_again(&self) {
+        self.inner.lock().unwrap().bad.clear();
+    }
+
     /// What is on it now.
     pub fn image(&self) -> Image {
         self.inner.lock().unwrap().now.clone()
