@@ -338,6 +338,7 @@ mod tests {
                 );
                 assert!(for_data * 100 > grown.blocks * 90, "{grown:?}");
                 assert_eq!(Geometry::decode(&grown.encode()).unwrap(), grown);
+                assert_eq!(grown.encode()[8], 2, "earlier programs refuse it");
                 assert!(grown.grown(bytes).unwrap().is_none());
                 geometry = grown;
             };
