@@ -2,8 +2,8 @@
 //! that was acknowledged is lost, and all of it is there when the device works again.
 
 use crate::recorder::{Image, Recorder};
-use std::collections::BTreeMap;
-use weft_region::{Error, Format, Keep, Kind, Result, Store, Versioned};
+use std::collections::{BTreeMap, BTreeSet};
+use weft_region::{BLOCK_BYTES, Error, Format, Keep, Kind, Result, Store, Versioned};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 /// Where the parts of this store begin, blocks: see `Geometry::of`.
@@ -121,31 +121,47 @@ fn part_of(block: u64, bytes: &[u8]) -> &'static str {
     }
 }
 
-#[test]
-fn a_block_that_cannot_be_read_costs_an_error_and_nothing_else() {
+/// Each block that is in use, and those that the log, the map and new data take next, one at a time. How many errors
+/// there were, by part.
+fn without_each_block(lose: impl Fn(&Recorder, u64)) -> BTreeMap<&'static str, usize> {
     let (image, acknowledged) = image();
-    let mut missed: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut blocks: Vec<(u64, &'static str)> =
-        image.iter().map(|(block, bytes)| (*block, part_of(*block, bytes))).collect();
-    blocks.sort_unstable();
-    for (block, part) in blocks {
+    let mut errors_by_part: BTreeMap<&str, usize> = BTreeMap::new();
+    let empty: Box<[u8]> = vec![0; BLOCK_BYTES].into();
+    let next = image.keys().flat_map(|block| [block + 1, block + 2]);
+    let blocks: BTreeSet<u64> = image.keys().copied().chain(next).collect();
+    for block in blocks {
         let (device, mut expected) = (Recorder::from(DEVICE_BYTES, image.clone()), acknowledged.clone());
+        let part = part_of(block, image.get(&block).unwrap_or(&empty));
         let text = format!("without block {block} ({part})");
-        device.lose(block);
+        lose(&device, block);
         let errors = match Store::open(device.clone()) {
             Ok(store) => errors_of(&store, &expected, &text) + work(&store, &mut expected),
             Err(Error::Device { .. } | Error::Damaged(_)) => 1,
             Err(error) => panic!("{text}: {error}"),
         };
-        *missed.entry(part).or_default() += errors;
-        assert!(part != "super block" || errors == 0, "{text}: the other one says the same");
-        device.find_again();
+        *errors_by_part.entry(part).or_default() += errors;
+        device.repair();
         let store = Store::open(device).unwrap_or_else(|error| panic!("{text}, found again: {error}"));
         assert_eq!(errors_of(&store, &expected, &format!("{text}, found again")), 0);
         assert!(store.check().unwrap().is_clean(), "{text}");
     }
+    errors_by_part
+}
+
+#[test]
+fn a_block_that_cannot_be_read_costs_an_error_and_nothing_else() {
+    let errors = without_each_block(Recorder::lose);
     for part in ["log", "map", "super block of an object", "commit", "identifiers", "index", "data"] {
-        assert!(missed.get(part).is_some_and(|errors| *errors > 0), "{part}: {missed:?}");
+        assert!(errors.get(part).is_some_and(|errors| *errors > 0), "{part}: {errors:?}");
+    }
+    assert_eq!(errors.get("super block"), Some(&0), "the other one says the same");
+}
+
+#[test]
+fn a_block_that_cannot_be_written_costs_an_error_and_nothing_else() {
+    let errors = without_each_block(Recorder::stick);
+    for part in ["log", "map", "data"] {
+        assert!(errors.get(part).is_some_and(|errors| *errors > 0), "{part}: {errors:?}");
     }
 }
 
@@ -179,7 +195,7 @@ fn a_write_into_a_block_that_cannot_be_read_changes_nothing() {
     object.write(4096, &bytes_of(3)[4096..]).unwrap();
     assert!(object.read(0, &mut [0; 100]).is_err());
     store.sync().unwrap();
-    device.find_again();
+    device.repair();
     assert_eq!(errors_of(&store, &expected, "found again"), 0);
     assert_eq!(work(&store, &mut expected), 0);
 }

@@ -22,14 +22,16 @@ pub struct Recorder {
     inner: Mutex<Inner>,
 }
 
+#[derive(Default)]
 struct Inner {
     before: Image,
     now: Image,
     asked: Vec<Asked>,
     /// Fails the call when it reaches 0.
     fails_in: Option<u64>,
-    /// Blocks that cannot be read.
+    /// Blocks that cannot be read, and those that cannot be written.
     bad: HashSet<u64>,
+    stuck: HashSet<u64>,
 }
 
 impl Recorder {
@@ -39,7 +41,7 @@ impl Recorder {
 
     /// A device that has this on it.
     pub fn from(bytes: u64, image: Image) -> Arc<Self> {
-        let inner = Inner { before: image.clone(), now: image, asked: Vec::new(), fails_in: None, bad: HashSet::new() };
+        let inner = Inner { before: image.clone(), now: image, ..Inner::default() };
         Arc::new(Self { bytes, inner: Mutex::new(inner) })
     }
 
@@ -74,9 +76,16 @@ impl Recorder {
         self.inner.lock().unwrap().bad.insert(block);
     }
 
-    /// All blocks can be read again.
-    pub fn find_again(&self) {
-        self.inner.lock().unwrap().bad.clear();
+    /// A block that cannot be written any more: of a write, what lies before it is done.
+    pub fn stick(&self, block: u64) {
+        self.inner.lock().unwrap().stuck.insert(block);
+    }
+
+    /// All blocks can be read and written again.
+    pub fn repair(&self) {
+        let mut inner = self.inner.lock().unwrap();
+        inner.bad.clear();
+        inner.stuck.clear();
     }
 
     /// What is on it now.
@@ -171,11 +180,14 @@ impl Recorder {
         assert!(place.is_multiple_of(BLOCK_BYTES as u64) && from.len().is_multiple_of(BLOCK_BYTES));
         assert!(place + from.len() as u64 <= self.bytes);
         let first = place / BLOCK_BYTES as u64;
+        let whole = (first..).zip(from.chunks(BLOCK_BYTES)).take_while(|(block, _)| !inner.stuck.contains(block));
+        let (from, all) = (&from[..whole.count() * BLOCK_BYTES], from.len());
         for (block, bytes) in (first..).zip(from.chunks(BLOCK_BYTES)) {
             inner.now.insert(block, bytes.into());
         }
-        inner.asked.push(Asked::Write(first, from.to_vec(), is_safe));
-        Ok(())
+        let is_done = from.len() == all;
+        inner.asked.push(Asked::Write(first, from.to_vec(), is_safe && is_done));
+        if is_done { Ok(()) } else { Err(io::Error::other("a medium error")) }
     }
 }
 
