@@ -183,3 +183,37 @@ fn what_lies_behind_the_end_of_a_device_is_an_error_that_says_so() {
     assert_eq!(error.to_string(), text);
     assert_eq!(object.read(0, &mut found[..4096]).unwrap(), 4096);
 }
+
+#[test]
+fn a_full_store_has_room_after_it_has_grown() {
+    let device = Recorder::new(16 * MIB);
+    let store = Store::format(device.clone(), Format { region_shift: 30, ..Format::default() }).unwrap();
+    let (object, kept) = (store.create(Kind::Direct).unwrap(), store.create_versioned().unwrap());
+    let mut versions = Vec::new();
+    let full = loop {
+        let tag = u8::try_from(versions.len()).unwrap();
+        match kept.write(0, &vec![tag; 100_000]).and_then(|version| {
+            versions.push((version, tag));
+            object.write(u64::from(tag) << 20, &vec![tag; 100_000])
+        }) {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, Error::NoSpace) && versions.len() > 20, "{full}, {versions:?}");
+    let (id, kept_id) = (object.id(), kept.id());
+    object.sync().unwrap();
+    drop((object, kept, store));
+
+    let store = Store::grow(Recorder::from(24 * MIB, device.image())).unwrap();
+    let (object, kept) = (store.object(id, Kind::Direct).unwrap(), store.versioned(kept_id).unwrap());
+    object.write(200 << 20, &vec![1; 3 << 20]).unwrap();
+    versions.push((kept.write(0, &vec![200; 100_000]).unwrap(), 200));
+    store.close().unwrap();
+    for (version, tag) in versions {
+        let mut found = vec![0; 100_000];
+        assert_eq!(kept.at(version).unwrap().read(0, &mut found).unwrap(), 100_000);
+        assert!(found.iter().all(|byte| *byte == tag), "{version}");
+    }
+    assert!(store.check().unwrap().is_clean());
+}
