@@ -88,20 +88,30 @@ fn space_is_that_of_all_nodes_and_comes_back() {
 }
 
 #[test]
-fn a_file_is_as_long_as_a_region_and_holes_take_no_space() {
+fn a_file_goes_over_several_regions_and_holes_take_no_space() {
     let fs = one_node(Some(32 << 20));
+    let free = fs.client(Way::Auto).space().unwrap().free;
     for way in [Way::Unix, Way::Tcp] {
         let client = fs.client(way);
         let file = open(&client, &format!("{way:?}"), OpenOptions { direct: true, ..BOTH });
-        // The last block of a region is its super block's.
+        // One block of a region is its super block's.
         let end = (1u64 << weft_store_io::region::REGION_SHIFT) - 4096;
-        file.write_at(&pattern(5000, 1), end - 5000).unwrap();
-        assert_eq!(file.write_at(&pattern(5000, 1), end - 4999), Err(Error::FileTooLarge));
-        assert_eq!(file.truncate(end + 1), Err(Error::FileTooLarge));
-        assert_eq!(file.size(), Ok(end));
+        let bytes = pattern(3 * MIB + 5, 1);
+        file.write_at(&bytes, end - 5000).unwrap();
+        assert_eq!(file.size(), Ok(end - 5000 + bytes.len() as u64));
+        file.write_at(b"far away", 5 * end).unwrap();
+        assert_eq!(file.size(), Ok(5 * end + 8));
+        let mut found = vec![9; bytes.len() + 2000];
+        assert_eq!(file.read_at(&mut found, end - 6000).unwrap(), found.len());
+        assert!(found == [vec![0; 1000], bytes, vec![0; 1000]].concat(), "{way:?}");
+        file.truncate(end + 7).unwrap();
+        let appending = open(&client, &format!("{way:?}"), OpenOptions { direct: true, append: true, ..BOTH });
+        appending.write_at(b"behind", 0).unwrap();
+        appending.close().unwrap();
         let mut found = vec![9; 12_000];
-        assert_eq!(file.read_at(&mut found, end - 6000).unwrap(), 6000);
-        assert!(found[..6000] == [vec![0; 1000], pattern(5000, 1)].concat());
+        assert_eq!(file.read_at(&mut found, end).unwrap(), 13);
+        assert!(found[..7] == pattern(5007, 1)[5000..] && &found[7..13] == b"behind");
+        assert_eq!(file.write_at(b"12", (1 << 63) - 2), Err(Error::FileTooLarge));
         let before = status(&client).counters;
         assert_eq!(file.read_at(&mut found, 1 << 30).unwrap(), 12_000);
         assert!(found.iter().all(|byte| *byte == 0));
@@ -112,7 +122,11 @@ fn a_file_is_as_long_as_a_region_and_holes_take_no_space() {
         file.sync().unwrap();
         file.close().unwrap();
     }
-    assert!(fs.client(Way::Auto).space().unwrap().free > 20 << 20);
+    let client = fs.client(Way::Auto);
+    assert!(client.space().unwrap().free > 20 << 20);
+    [Way::Unix, Way::Tcp].iter().for_each(|way| remove(&client, &format!("{way:?}")));
+    client.close().unwrap();
+    wait_for_free(&fs.client(Way::Auto), free);
 }
 
 #[test]

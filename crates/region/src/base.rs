@@ -3,14 +3,16 @@
 //! The tree is redb's: copy-on-write, with a transaction for each checkpoint. It is opened without being read through,
 //! and its pages are read when they are wanted, into a cache of [`CACHE_BYTES`].
 
+use crate::BLOCK;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::geometry::Geometry;
+use crate::geometry::{Checksums, Geometry};
 use crate::joined::Joined;
 use crate::overlay::{Overlay, Piece};
 use crate::space::Space;
-use crate::tree::{Area, guarded, open_tree, write_tree};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use crate::sums::{self, Group, Sums};
+use crate::tree::{Area, Tree, guarded};
+use redb::{AccessGuard, ReadableTable, TableDefinition, WriteTransaction};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,6 +20,8 @@ use std::sync::Arc;
 const EXTENTS: TableDefinition<'_, u64, (u64, u32)> = TableDefinition::new("extents");
 /// Group of data blocks: a bit for each.
 const SPACE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("space");
+/// Group of data blocks: a checksum for each.
+const SUMS: TableDefinition<'_, u64, &[u8; sums::GROUP_BYTES]> = TableDefinition::new("sums");
 const STATE: TableDefinition<'_, &str, (u64, u64, u32)> = TableDefinition::new("state");
 const APPLIED: &str = "applied";
 
@@ -25,6 +29,9 @@ const APPLIED: &str = "applied";
 const CACHE_BYTES: usize = 64 << 20;
 /// Transactions are refused when the tree has grown so near to the end of its part: eighths.
 const FULL_EIGHTHS: u64 = 7;
+/// What the tree grows by at most for a piece, and for a group of checksums.
+const PIECE_GROWTH: u64 = 64;
+const SUMS_GROWTH: u64 = 2 * sums::GROUP_BYTES as u64;
 
 /// The first record of the log that the map does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,8 +44,18 @@ pub(crate) struct Applied {
 
 /// See the module.
 pub(crate) struct Base {
-    tree: Database,
+    tree: Tree,
     area: Arc<Area>,
+    has_sums: bool,
+    /// No piece lies behind.
+    data_blocks: u64,
+}
+
+/// What a checkpoint brings.
+pub(crate) struct Changed<'a> {
+    pub extents: &'a Overlay,
+    pub sums: &'a Sums,
+    pub groups: &'a [(u64, Vec<u8>)],
 }
 
 impl Base {
@@ -46,8 +63,9 @@ impl Base {
     pub fn create(device: Arc<dyn Device>, geometry: &Geometry) -> Result<Self> {
         let room = Joined::new(device, geometry.map_parts());
         let place = 0..room.bytes();
-        let base = Self::of(Area::create(room, place, false)?, false)?;
-        base.checkpoint(&Overlay::default(), &[], Applied::default())?;
+        let base = Self::of(Area::create(room, place, false)?, geometry, false)?;
+        let nothing = Changed { extents: &Overlay::default(), sums: &Sums::default(), groups: &[] };
+        base.checkpoint(&nothing, Applied::default())?;
         Ok(base)
     }
 
@@ -55,11 +73,12 @@ impl Base {
     pub fn open(device: Arc<dyn Device>, geometry: &Geometry, verified: bool) -> Result<Self> {
         let room = Joined::new(device, geometry.map_parts());
         let place = 0..room.bytes();
-        Self::of(Area::open(room, place, false)?, verified)
+        Self::of(Area::open(room, place, false)?, geometry, verified)
     }
 
-    fn of(area: Arc<Area>, verified: bool) -> Result<Self> {
-        Ok(Self { tree: open_tree(&area, CACHE_BYTES, verified)?, area })
+    fn of(area: Arc<Area>, geometry: &Geometry, verified: bool) -> Result<Self> {
+        let (has_sums, data_blocks) = (geometry.checksums == Checksums::All, geometry.data_blocks());
+        Ok(Self { tree: Tree::open(&area, CACHE_BYTES, verified)?, area, has_sums, data_blocks })
     }
 
     /// Where the log goes on.
@@ -90,7 +109,7 @@ impl Base {
     pub fn within(&self, range: &Range<u64>) -> Result<(Vec<Piece>, Range<u64>)> {
         let read = || -> std::result::Result<_, redb::Error> {
             let table = self.tree.begin_read()?.open_table(EXTENTS)?;
-            let (pieces, around) = touching(&table, range)?;
+            let (pieces, around) = touching(&table, range, self.data_blocks)?;
             Ok((pieces.iter().filter_map(|piece| piece.within(range)).collect(), around))
         };
         guarded(read)
@@ -106,27 +125,66 @@ impl Base {
         guarded(read)
     }
 
+    /// The checksums of some groups: of all blocks of those that are there, the others have none.
+    pub fn sums(&self, groups: Range<u64>) -> Result<Vec<(u64, Group)>> {
+        let read = || -> std::result::Result<_, redb::Error> {
+            let table = self.tree.begin_read()?.open_table(SUMS)?;
+            let entry = |found: std::result::Result<(AccessGuard<'_, u64>, AccessGuard<'_, _>), _>| {
+                found.map(|(number, group)| (number.value(), Group::decode(group.value())))
+            };
+            Ok(table.range(groups)?.map(entry).collect::<std::result::Result<_, redb::StorageError>>()?)
+        };
+        guarded(read)
+    }
+
     /// Takes over changes, bits, and where the log goes on, all or nothing. Safe on the device when this returns.
-    pub fn checkpoint(&self, changes: &Overlay, groups: &[(u64, Vec<u8>)], applied: Applied) -> Result<()> {
-        let growth = (changes.len() as u64).saturating_mul(64);
+    pub fn checkpoint(&self, changed: &Changed<'_>, applied: Applied) -> Result<()> {
+        let growth = changed.extents.len() as u64 * PIECE_GROWTH + changed.sums.len() as u64 * SUMS_GROWTH;
         if self.area.length() + growth > self.area.bytes_max() / 8 * FULL_EIGHTHS {
             return Err(Error::MapFull);
         }
-        write_tree(&self.tree, |transaction| {
+        self.write(changed, applied, |transaction| {
             let mut table = transaction.open_table(EXTENTS)?;
             // Behind the last change, up to where nothing is.
             let mut gap = 0..0;
-            for change in changes.pieces() {
+            for change in changed.extents.pieces() {
                 if gap.start <= change.first && change.end() <= gap.end {
                     insert(&mut table, change)?;
                 } else {
-                    gap.end = set(&mut table, change)?;
+                    gap.end = set(&mut table, change, self.data_blocks)?;
                 }
                 gap.start = change.end();
             }
+            Ok(())
+        })
+    }
+
+    /// Has these pieces from now on, and no others; likewise. Not refused: few are left.
+    pub fn replace(&self, pieces: &[Piece], sums: &Sums, groups: &[(u64, Vec<u8>)], applied: Applied) -> Result<()> {
+        self.write(&Changed { extents: &Overlay::default(), sums, groups }, applied, |transaction| {
+            transaction.delete_table(EXTENTS)?;
+            transaction.delete_table(SPACE)?;
+            let mut table = transaction.open_table(EXTENTS)?;
+            pieces.iter().try_for_each(|piece| insert(&mut table, *piece))
+        })
+    }
+
+    /// Changes the extents, and then the rest.
+    fn write(
+        &self,
+        changed: &Changed<'_>,
+        applied: Applied,
+        change: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>,
+    ) -> Result<()> {
+        self.tree.write(|transaction| {
+            change(transaction)?;
             let mut table = transaction.open_table(SPACE)?;
-            for (group, bits) in groups {
+            for (group, bits) in changed.groups {
                 table.insert(*group, bits.as_slice())?;
+            }
+            if self.has_sums {
+                let mut table = transaction.open_table(SUMS)?;
+                changed.sums.groups().try_for_each(|(number, group)| set_sums(&mut table, number, group))?;
             }
             transaction.open_table(STATE)?.insert(APPLIED, (applied.sequence, applied.position, applied.chain))?;
             Ok(())
@@ -134,14 +192,35 @@ impl Base {
     }
 }
 
+/// Adds what is known of a group of checksums to what the table has of it.
+fn set_sums(
+    table: &mut redb::Table<'_, u64, &[u8; sums::GROUP_BYTES]>,
+    number: u64,
+    group: &Group,
+) -> std::result::Result<(), redb::Error> {
+    let mut whole = Group::default();
+    if !group.is_whole()
+        && let Some(before) = table.get(number)?
+    {
+        whole = Group::decode(before.value());
+    }
+    whole.add(group);
+    if whole.is_empty() {
+        table.remove(number)?.map(drop)
+    } else {
+        table.insert(number, &whole.encode())?.map(drop)
+    };
+    Ok(())
+}
+
 type Found = std::result::Result<(Vec<Piece>, Range<u64>), redb::Error>;
 
 /// The pieces that have a part in a range, whole and in order; and a range around it in which nothing more is.
-fn touching(table: &impl ReadableTable<u64, (u64, u32)>, range: &Range<u64>) -> Found {
+fn touching(table: &impl ReadableTable<u64, (u64, u32)>, range: &Range<u64>, blocks: u64) -> Found {
     let (mut found, mut around) = (Vec::new(), 0..u64::MAX);
     if let Some(entry) = table.range(..range.start)?.next_back() {
         let (first, place) = entry?;
-        let before = piece(first.value(), place.value());
+        let before = piece(first.value(), place.value(), blocks)?;
         around.start = before.end().min(range.start);
         found.extend(Some(before).filter(|before| before.end() > range.start));
     }
@@ -151,7 +230,7 @@ fn touching(table: &impl ReadableTable<u64, (u64, u32)>, range: &Range<u64>) -> 
             around.end = first.value();
             break;
         }
-        found.push(piece(first.value(), place.value()));
+        found.push(piece(first.value(), place.value(), blocks)?);
     }
     if found.last().is_some_and(|last| last.end() >= range.end) {
         around.end = range.end;
@@ -159,16 +238,28 @@ fn touching(table: &impl ReadableTable<u64, (u64, u32)>, range: &Range<u64>) -> 
     Ok((found, around))
 }
 
-fn piece(first: u64, (block, count): (u64, u32)) -> Piece {
-    Piece { first, count: u64::from(count), block: Some(block) }
+/// A piece as the table has it, which lies in so many blocks.
+fn piece(first: u64, (block, count): (u64, u32), blocks: u64) -> std::result::Result<Piece, redb::Error> {
+    let count = u64::from(count);
+    let is_inside = block.checked_add(count).is_some_and(|end| end <= blocks);
+    if !is_inside || first.checked_add(count).is_none_or(|end| end > u64::MAX / BLOCK) {
+        return Err(redb::Error::Corrupted(format!("virtual block {first:#x} is mapped where nothing can be")));
+    }
+    Ok(Piece { first, count, block: Some(block) })
 }
 
 /// A range is so from now on, whatever the table has there. Where the next piece behind it begins.
-fn set(table: &mut redb::Table<'_, u64, (u64, u32)>, change: Piece) -> std::result::Result<u64, redb::Error> {
+fn set(
+    table: &mut redb::Table<'_, u64, (u64, u32)>,
+    change: Piece,
+    blocks: u64,
+) -> std::result::Result<u64, redb::Error> {
     let range = change.first..change.end();
-    let (touched, around) = touching(table, &range)?;
+    let (touched, around) = touching(table, &range, blocks)?;
     for old in touched {
-        table.remove(old.first)?;
+        if old.first != change.first || change.block.is_none() {
+            table.remove(old.first)?;
+        }
         for rest in old.without(&range) {
             insert(table, rest)?;
         }

@@ -2,7 +2,8 @@
 
 use crate::buffer::{AlignedBuffer, is_aligned};
 use crate::error::{Error, Result, at};
-use crate::transfer::{read_all, write_all};
+use crate::rings::Rings;
+use crate::transfer::{read_fully, write_fully};
 use crate::{BLOCK, BLOCK_BYTES};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, fallocate, flock, fstat, open};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -11,6 +12,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A place, and memory that is to be filled from there.
+pub type Read<'a> = (u64, &'a mut [u8]);
 
 /// Reads and writes whole blocks. What was written is there after a power failure once it was flushed; before that any
 /// part of it may be. Called from many threads.
@@ -21,7 +25,12 @@ pub trait Device: Send + Sync {
     /// Fills `into`. Both the place and the length are multiples of a block.
     fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `from`, likewise.
+    /// Fills all of them, any places and lengths; side by side where it can.
+    fn read_all(&self, reads: &mut [Read<'_>]) -> io::Result<()> {
+        reads.iter_mut().try_for_each(|(place, into)| read_anywhere(self, *place, into))
+    }
+
+    /// Writes all of `from`, as `read_at` reads.
     fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()>;
 
     /// The same; it is safe when this returns, whatever is with what was written before.
@@ -50,6 +59,7 @@ pub struct FileDevice {
     file: File,
     bytes: u64,
     discards: bool,
+    rings: Rings,
     done: Operations,
 }
 
@@ -90,7 +100,8 @@ impl FileDevice {
         let is_block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
         let bytes = length_of(&file).map_err(at("measure the device"))?;
         // A file keeps what was set aside for it.
-        Ok(Self { file: file.into(), bytes, discards: is_block_device, done: Operations::default() })
+        let rings = Rings::new(&file);
+        Ok(Self { file: file.into(), bytes, discards: is_block_device, rings, done: Operations::default() })
     }
 
     /// Makes a file of so many bytes, all of which the file system sets aside, and opens it.
@@ -121,16 +132,16 @@ impl FileDevice {
         let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
         let call = |slices: &[io::IoSlice<'_>], at| rustix::io::pwritev2(&self.file, slices, at, flags);
         let written = if parts.iter().all(|part| is_aligned(part)) {
-            write_all(place, parts, call)
+            write_fully(place, parts, call)
         } else {
-            write_all(place, &[&together(parts)], call)
+            write_fully(place, &[&together(parts)], call)
         };
         written.map_err(|error| self.beyond_end(place + bytes as u64, error))
     }
 
     fn read(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
         let end = place + into.len() as u64;
-        let read = read_all(place, into, |rest, at| rustix::io::pread(&self.file, rest, at));
+        let read = read_fully(place, into, |rest, at| rustix::io::pread(&self.file, rest, at));
         read.map_err(|error| self.beyond_end(end, error))
     }
 
@@ -167,6 +178,21 @@ impl Device for FileDevice {
         Ok(())
     }
 
+    fn read_all(&self, reads: &mut [Read<'_>]) -> io::Result<()> {
+        let is_whole = |(place, into): &Read<'_>| {
+            place.is_multiple_of(BLOCK) && into.len().is_multiple_of(BLOCK_BYTES) && is_aligned(into)
+        };
+        if reads.len() > 1
+            && reads.iter().all(is_whole)
+            && let Some(done) = self.rings.read_all(reads)
+        {
+            self.done.reads.fetch_add(reads.len() as u64, Ordering::Relaxed);
+            let end = reads.iter().map(|(place, into)| place + into.len() as u64).max();
+            return done.map_err(|error| self.beyond_end(end.unwrap_or(0), error));
+        }
+        reads.iter_mut().try_for_each(|(place, into)| read_anywhere(self, *place, into))
+    }
+
     fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
         self.write(place, &[from], false)
     }
@@ -198,7 +224,7 @@ impl Device for FileDevice {
 }
 
 /// Reads from any place, also what is no whole block.
-pub(crate) fn read_anywhere(device: &dyn Device, place: u64, into: &mut [u8]) -> io::Result<()> {
+pub(crate) fn read_anywhere<D: Device + ?Sized>(device: &D, place: u64, into: &mut [u8]) -> io::Result<()> {
     if place.is_multiple_of(BLOCK) && into.len().is_multiple_of(BLOCK_BYTES) {
         return device.read_at(place, into);
     }

@@ -4,7 +4,7 @@ use crate::base::Base;
 use crate::buffer::AlignedBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result, at};
-use crate::geometry::{COPIES, Geometry};
+use crate::geometry::{COPIES, Format, Geometry};
 use crate::layer::Layer;
 use crate::record::{Entry, Record};
 use crate::sealed::u64_at;
@@ -38,7 +38,7 @@ pub fn dump(device: &Arc<dyn Device>, options: DumpOptions, tell: &mut dyn FnMut
     let geometry = match geometry {
         Some(geometry) => geometry,
         None => {
-            let assumed = Geometry::of(device.bytes(), [0; 16], 36)?;
+            let assumed = Geometry::of(device.bytes(), [0; 16], Format::default())?;
             tell(format!("as if it were a store of this size: {}", assumed.describe()));
             assumed
         }
@@ -91,6 +91,7 @@ fn describe(entry: &Entry) -> String {
             format!("{count} virtual blocks from {first:#x} on are at block {block}")
         }
         Entry::Unmap { first, count } => format!("{count} virtual blocks from {first:#x} on are nowhere"),
+        Entry::Sums { block, sums } => format!("checksums of {} blocks from block {block} on", sums.len()),
     }
 }
 
@@ -105,26 +106,28 @@ fn dump_map(device: &Arc<dyn Device>, geometry: &Geometry, tell: &mut dyn FnMut(
 fn dump_objects(device: Arc<dyn Device>, tell: &mut dyn FnMut(String)) -> Result<()> {
     let layer = Layer::open(device)?;
     let shift = layer.region_shift();
-    let mut regions: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let mut regions: BTreeMap<u64, [u64; 3]> = BTreeMap::new();
     let walked = layer.each_piece(|piece| {
         let mut next = piece.first;
         while next < piece.end() {
             let region = (next * BLOCK) >> shift;
             let end = piece.end().min(((region + 1) << shift) / BLOCK);
-            let (blocks, pieces) = regions.entry(region).or_default();
-            (*blocks, *pieces) = (*blocks + (end - next), *pieces + 1);
+            let summed = layer.count_sums(next..end)?;
+            let [blocks, pieces, sums] = regions.entry(region).or_default();
+            (*blocks, *pieces, *sums) = (*blocks + (end - next), *pieces + 1, *sums + summed);
             next = end;
         }
         Ok(())
     });
-    for (region, (blocks, pieces)) in regions.iter().filter(|(region, _)| **region < OWN_START >> shift) {
+    for (region, [blocks, pieces, sums]) in regions.iter().filter(|(region, _)| **region < OWN_START >> shift) {
         let mut block = vec![0; BLOCK_BYTES];
         let text = match layer.read(region << shift, &mut block) {
             _ if *region == 0 => "identifiers".to_owned(),
             Ok(()) => describe_block(&block).unwrap_or_else(|| "an object without super block".to_owned()),
             Err(error) => error.to_string(),
         };
-        tell(format!("region {region}: {text}; {blocks} blocks in {pieces} pieces"));
+        let sums = if *sums > 0 { format!(", {sums} with checksums") } else { String::new() };
+        tell(format!("region {region}: {text}; {blocks} blocks in {pieces} pieces{sums}"));
     }
     walked
 }

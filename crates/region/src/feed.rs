@@ -8,6 +8,7 @@
 //! commit, and the first blocks of [`receive::UNSETTLED_MAX`] objects.
 
 mod frames;
+mod gone;
 mod receive;
 mod send;
 
@@ -46,8 +47,11 @@ impl Default for SendOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReceiveOptions {
     /// Objects without super block say nothing of themselves: one that is there under the same identifier is replaced
-    /// only with this.
+    /// only with this, or with the next.
     pub replace_plain: bool,
+    /// Objects that the sender has not are removed, when all that it has came; and where it has another object, that
+    /// takes the place of what is there. Only streams of whole stores tell.
+    pub remove: bool,
 }
 
 /// What went through a stream.
@@ -57,6 +61,9 @@ pub struct Fed {
     pub objects: u64,
     /// Versions that were sent, or that the receiver did not have.
     pub versions: u64,
+    /// Objects that the receiver has, or had until it removed them, and the sender has not. `None`: the stream has some
+    /// objects only; or it was sent.
+    pub gone: Option<u64>,
     /// Bytes of the stream.
     pub bytes: u64,
 }

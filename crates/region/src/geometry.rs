@@ -7,8 +7,11 @@ use crate::{BLOCK, BLOCK_BYTES};
 use std::ops::Range;
 
 const MAGIC: &[u8; 8] = b"WEFTREGS";
-/// Of a store whose map is in one part, and of one with further parts.
+/// Of a store whose map is in one part and whose data have no checksums; and of one with further parts, or features.
 const VERSIONS: [u32; 2] = [1, 2];
+/// Data have checksums.
+const SUMS_FEATURE: u32 = 1;
+const FEATURES_AT: usize = 92;
 /// Bytes that the checksum is of.
 const CHECKED: usize = 512;
 /// Where that stands.
@@ -22,12 +25,47 @@ const LOG_BLOCKS: std::ops::RangeInclusive<u64> = 256..=4096;
 /// A map of so many blocks is enough where each data block is mapped by itself: an entry is 20 bytes, a tree's pages
 /// are half full, and what changes is written beside what was there.
 const DATA_BLOCKS_PER_MAP_BLOCK: u64 = 48;
+/// The same where each has a checksum of 4 bytes, too.
+const DATA_BLOCKS_PER_MAP_BLOCK_WITH_SUMS: u64 = 40;
 const MAP_BLOCKS_MIN: u64 = 1024;
 /// The least that makes sense.
 const BLOCKS_MIN: u64 = 4096;
 /// Where the further parts of the map stand in the super block, and how many there can be.
 const MAP_MORE_AT: usize = 96;
 const MAP_MORE_MAX: usize = 24;
+const MAP_PART_BYTES: usize = 16;
+
+const _: () = assert!(FEATURES_AT + 4 <= MAP_MORE_AT && MAP_MORE_AT + MAP_MORE_MAX * MAP_PART_BYTES <= CHECKED);
+
+/// What has checksums in a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Checksums {
+    /// What the store keeps itself, and objects that keep versions. A write over other data is the device's own.
+    #[default]
+    Metadata,
+    /// All data, too: no write goes over what is there.
+    All,
+}
+
+impl Checksums {
+    /// Blocks that a map has for a device of so many.
+    fn map_blocks_for(self, blocks: u64) -> u64 {
+        let data_blocks_per_map_block = match self {
+            Self::Metadata => DATA_BLOCKS_PER_MAP_BLOCK,
+            Self::All => DATA_BLOCKS_PER_MAP_BLOCK_WITH_SUMS,
+        };
+        (blocks / data_blocks_per_map_block).max(MAP_BLOCKS_MIN)
+    }
+}
+
+impl std::fmt::Display for Checksums {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Metadata => "metadata",
+            Self::All => "all",
+        })
+    }
+}
 
 /// How a store is to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,12 +74,13 @@ pub struct Format {
     pub region_shift: u8,
     /// Whatever is on the device may be overwritten.
     pub overwrite: bool,
+    pub checksums: Checksums,
 }
 
 impl Default for Format {
-    /// Regions of 64 GiB; only on an empty device.
+    /// Regions of 64 GiB; only on an empty device; data in direct mode without checksums.
     fn default() -> Self {
-        Self { region_shift: 36, overwrite: false }
+        Self { region_shift: 36, overwrite: false, checksums: Checksums::Metadata }
     }
 }
 
@@ -57,6 +96,7 @@ pub(crate) struct Geometry {
     pub map_blocks: u64,
     pub data_start: u64,
     pub region_shift: u8,
+    pub checksums: Checksums,
     /// Further parts of the map, among the data blocks, ascending; behind the last one zeros.
     map_more: [Part; MAP_MORE_MAX],
 }
@@ -70,7 +110,8 @@ struct Part {
 
 impl Geometry {
     /// Cuts a device of so many bytes into parts.
-    pub fn of(bytes: u64, identity: [u8; 16], region_shift: u8) -> Result<Self> {
+    pub fn of(bytes: u64, identity: [u8; 16], format: Format) -> Result<Self> {
+        let Format { region_shift, checksums, .. } = format;
         if !(16..=48).contains(&region_shift) {
             let text = format!("regions of 2^{region_shift} bytes: 2^16 to 2^48 are possible");
             return Err(Error::Setting(text));
@@ -81,7 +122,7 @@ impl Geometry {
         }
         let log_blocks = (blocks / 256).clamp(*LOG_BLOCKS.start(), *LOG_BLOCKS.end());
         let map_start = LOG_START + log_blocks;
-        let map_blocks = map_blocks_for(blocks);
+        let map_blocks = checksums.map_blocks_for(blocks);
         let data_start = map_start + map_blocks;
         let (generation, log_start) = (1, LOG_START);
         Ok(Self {
@@ -94,6 +135,7 @@ impl Geometry {
             map_blocks,
             data_start,
             region_shift,
+            checksums,
             map_more: Default::default(),
         })
     }
@@ -103,9 +145,9 @@ impl Geometry {
         let blocks = bytes / BLOCK;
         let more = blocks.saturating_sub(self.blocks);
         let map_now = self.map_parts().map(|part| part.end - part.start).sum::<u64>();
-        let needed = map_blocks_for(blocks).saturating_sub(map_now);
+        let needed = self.checksums.map_blocks_for(blocks).saturating_sub(map_now);
         // Some ahead, so that a device that grows in small steps does not use up the parts.
-        let ahead = map_blocks_for(blocks + blocks / 4).saturating_sub(map_now);
+        let ahead = self.checksums.map_blocks_for(blocks + blocks / 4).saturating_sub(map_now);
         let part = if needed == 0 { 0 } else { ahead.min(more / 8).max(needed) };
         if more <= part {
             return Ok(None);
@@ -123,6 +165,11 @@ impl Geometry {
         self.blocks - self.data_start
     }
 
+    /// Of them, those that data can have.
+    pub fn blocks_for_data(&self) -> u64 {
+        self.data_blocks() - self.not_for_data().map(|(_, count)| count).sum::<u64>()
+    }
+
     /// Where the map lies, blocks of the device.
     pub fn map_parts(&self) -> impl Iterator<Item = Range<u64>> {
         std::iter::once(self.map_start..self.map_start + self.map_blocks).chain(self.map_more())
@@ -138,11 +185,21 @@ impl Geometry {
         self.map_more().map(|part| (part.start - self.data_start, part.end - part.start))
     }
 
+    /// The version, and the features.
+    fn told(&self) -> (u32, u32) {
+        let [plain, with_more] = VERSIONS;
+        let features = match self.checksums {
+            Checksums::Metadata => 0,
+            Checksums::All => SUMS_FEATURE,
+        };
+        let is_plain = features == 0 && self.map_more().next().is_none();
+        (if is_plain { plain } else { with_more }, features)
+    }
+
     fn encode(&self) -> Vec<u8> {
+        let (version, features) = self.told();
         let mut block = Vec::with_capacity(BLOCK_BYTES);
         block.extend_from_slice(MAGIC);
-        let [in_one_part, in_more] = VERSIONS;
-        let version = if self.map_more().next().is_none() { in_one_part } else { in_more };
         block.extend_from_slice(&version.to_le_bytes());
         block.extend_from_slice(&[0; 4]);
         block.extend_from_slice(&self.identity);
@@ -151,6 +208,8 @@ impl Geometry {
             block.extend_from_slice(&number.to_le_bytes());
         }
         block.push(self.region_shift);
+        block.resize(FEATURES_AT, 0);
+        block.extend_from_slice(&features.to_le_bytes());
         block.resize(MAP_MORE_AT, 0);
         for number in self.map_more.iter().flat_map(|part| [part.start, part.blocks]) {
             block.extend_from_slice(&number.to_le_bytes());
@@ -171,14 +230,15 @@ impl Geometry {
         let number = |at: usize| u64_at(block, at).ok_or_else(too_short);
         let version = u32_at(block, 8).ok_or_else(too_short)?;
         if !VERSIONS.contains(&version) {
-            return Err(Error::NoStore(format!("it has version {version}, and this program knows 1 and 2")));
+            return Err(Error::NoStore(format!("it has version {version}, and this program knows {VERSIONS:?}")));
         }
         if seal_of(block, CHECKSUM_AT).is_none() {
             return Err(Error::Damaged("the checksum of a super block".to_owned()));
         }
+        let features = u32_at(block, FEATURES_AT).ok_or_else(too_short)?;
         let identity = block.get(16..32).and_then(|bytes| bytes.try_into().ok());
         let mut map_more = [Part::default(); MAP_MORE_MAX];
-        for (at, part) in (MAP_MORE_AT..).step_by(16).zip(&mut map_more) {
+        for (at, part) in (MAP_MORE_AT..).step_by(MAP_PART_BYTES).zip(&mut map_more) {
             *part = Part { start: number(at)?, blocks: number(at + 8)? };
         }
         let geometry = Self {
@@ -191,8 +251,12 @@ impl Geometry {
             map_blocks: number(72)?,
             data_start: number(80)?,
             region_shift: block.get(88).copied().unwrap_or(0),
+            checksums: if features & SUMS_FEATURE == 0 { Checksums::Metadata } else { Checksums::All },
             map_more,
         };
+        if geometry.told() != (version, features) {
+            return Err(Error::NoStore(format!("version {version} with features {features:#x} is not known here")));
+        }
         let ends = [
             (COPIES[1] + 1, geometry.log_start),
             (geometry.log_start.saturating_add(geometry.log_blocks), geometry.map_start),
@@ -246,8 +310,14 @@ impl Geometry {
         let more: String = self.map_more().map(|part| format!(" and {} to {}", part.start, part.end)).collect();
         format!(
             "store {identity}, generation {}, {} blocks: log from {} to {log_end}, map from {} to {map_end}{more}, \
-             data from {}; regions of 2^{} bytes",
-            self.generation, self.blocks, self.log_start, self.map_start, self.data_start, self.region_shift
+             data from {}; regions of 2^{} bytes; checksums: {}",
+            self.generation,
+            self.blocks,
+            self.log_start,
+            self.map_start,
+            self.data_start,
+            self.region_shift,
+            self.checksums
         )
     }
 
@@ -273,11 +343,6 @@ impl Geometry {
         let bytes = geometry.blocks.saturating_mul(BLOCK);
         if bytes > device.bytes() { Err(Error::Shrunk(device.bytes(), bytes)) } else { Ok(geometry) }
     }
-}
-
-/// Blocks that a map has for a device of so many.
-fn map_blocks_for(blocks: u64) -> u64 {
-    (blocks / DATA_BLOCKS_PER_MAP_BLOCK).max(MAP_BLOCKS_MIN)
 }
 
 /// What a device begins with, if it carries something that people would miss.
@@ -307,21 +372,29 @@ pub(crate) fn what_is_there(device: &dyn Device) -> Result<Option<&'static str>>
 mod tests {
     use super::*;
 
+    const BOTH: [Checksums; 2] = [Checksums::Metadata, Checksums::All];
+
+    fn of(bytes: u64, checksums: Checksums) -> Geometry {
+        Geometry::of(bytes, [7; 16], Format { checksums, ..Format::default() }).unwrap()
+    }
+
     #[test]
     fn parts_follow_each_other_and_leave_most_to_data() {
-        for gib in [1u64, 100, 4000] {
-            let geometry = Geometry::of(gib << 30, [7; 16], 36).unwrap();
+        for (gib, checksums) in [1u64, 100, 4000].into_iter().flat_map(|gib| BOTH.map(|checksums| (gib, checksums))) {
+            let geometry = of(gib << 30, checksums);
             assert!(geometry.data_blocks() * 100 > geometry.blocks * 97, "{geometry:?}");
             assert_eq!(Geometry::decode(&geometry.encode()).unwrap(), geometry);
         }
-        assert!(matches!(Geometry::of(1 << 20, [7; 16], 36), Err(Error::TooSmall(..))));
-        assert!(matches!(Geometry::of(1 << 40, [7; 16], 49), Err(Error::Setting(_))));
+        assert!(matches!(Geometry::of(1 << 20, [7; 16], Format::default()), Err(Error::TooSmall(..))));
+        let format = Format { region_shift: 49, ..Format::default() };
+        assert!(matches!(Geometry::of(1 << 40, [7; 16], format), Err(Error::Setting(_))));
     }
 
     #[test]
     fn a_map_grows_with_its_device() {
-        for step in [3 << 20, 1 << 30, 50 << 30, 3000 << 30] {
-            let mut geometry = Geometry::of(1 << 30, [7; 16], 36).unwrap();
+        let steps = [3 << 20, 1 << 30, 50 << 30, 3000 << 30];
+        for (step, checksums) in steps.into_iter().flat_map(|step| BOTH.map(|checksums| (step, checksums))) {
+            let mut geometry = of(1 << 30, checksums);
             let mut bytes: u64 = 1 << 30;
             let refused = loop {
                 bytes += step;
@@ -331,31 +404,54 @@ mod tests {
                 };
                 assert!(grown.blocks == bytes / BLOCK && grown.generation == geometry.generation + 1);
                 let map: u64 = grown.map_parts().map(|part| part.end - part.start).sum();
-                assert!(map * DATA_BLOCKS_PER_MAP_BLOCK > grown.blocks - DATA_BLOCKS_PER_MAP_BLOCK, "{grown:?}");
-                let for_data = grown.data_blocks() - grown.not_for_data().map(|(_, count)| count).sum::<u64>();
-                assert!(
-                    for_data > geometry.data_blocks() - geometry.not_for_data().map(|(_, count)| count).sum::<u64>()
-                );
-                assert!(for_data * 100 > grown.blocks * 90, "{grown:?}");
+                assert!(map >= of(bytes, checksums).map_blocks, "as much as one that is made so large: {grown:?}");
+                assert!(grown.blocks_for_data() > geometry.blocks_for_data());
+                assert!(grown.blocks_for_data() * 100 > grown.blocks * 90, "{grown:?}");
                 assert_eq!(Geometry::decode(&grown.encode()).unwrap(), grown);
                 assert_eq!(grown.encode()[8], 2, "earlier programs refuse it");
                 assert!(grown.grown(bytes).unwrap().is_none());
                 geometry = grown;
             };
             assert!(matches!(refused, Error::MapInParts(25)), "{refused}");
-            assert!(bytes / step >= 100, "{step}: {bytes}");
+            assert!(bytes / step >= 95, "{step}, {checksums}: {bytes}");
         }
     }
 
     #[test]
     fn no_bit_of_a_super_block_can_be_wrong_unseen() {
-        let geometry = Geometry::of(1 << 30, [7; 16], 36).unwrap().grown(2 << 30).unwrap().unwrap();
-        let block = geometry.encode();
-        for bit in 0..CHECKED * 8 {
-            let mut wrong = block.clone();
-            wrong[bit / 8] ^= 1 << (bit % 8);
-            assert!(Geometry::decode(&wrong).is_err(), "bit {bit}");
+        for checksums in BOTH {
+            let plain = of(1 << 30, checksums);
+            for geometry in [plain, plain.grown(2 << 30).unwrap().unwrap()] {
+                let block = geometry.encode();
+                for bit in 0..CHECKED * 8 {
+                    let mut wrong = block.clone();
+                    wrong[bit / 8] ^= 1 << (bit % 8);
+                    assert!(Geometry::decode(&wrong).is_err(), "bit {bit}");
+                }
+            }
         }
         assert!(Geometry::decode(&[]).is_err());
+    }
+
+    /// A program that knows neither features nor further parts looks at the version only.
+    #[test]
+    fn what_is_not_known_is_refused() {
+        for before in BOTH.map(|checksums| of(1 << 30, checksums)) {
+            let grown = before.grown(2 << 30).unwrap().unwrap();
+            // Versions and features that each can have.
+            for (geometry, known) in [(before, [(1, 0), (2, SUMS_FEATURE)]), (grown, [(2, 0), (2, SUMS_FEATURE)])] {
+                for told in (0..4u32).flat_map(|version| (0..4u32).map(move |features| (version, features))) {
+                    let mut other = geometry.encode();
+                    other[8..12].copy_from_slice(&told.0.to_le_bytes());
+                    other[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&told.1.to_le_bytes());
+                    seal(&mut other[..CHECKED], CHECKSUM_AT);
+                    match Geometry::decode(&other) {
+                        Ok(found) => assert!(known.contains(&told) && found.told() == told, "{told:?} of {geometry:?}"),
+                        Err(Error::NoStore(_)) => assert!(!known.contains(&told), "{told:?} of {geometry:?}"),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+        }
     }
 }

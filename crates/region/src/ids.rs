@@ -1,7 +1,7 @@
 //! Identifiers of objects: each of one object at a time, also after a crash.
 //!
 //! Threads take them in batches of their own. How far fresh ones have been handed out stands in region 0, and is safe
-//! there before the first of a batch is given to anybody: one write and one sync for each batch.
+//! there before the first of a batch is given to anybody: one durable write for each batch.
 //!
 //! One whose object was removed is given again when the removal is durable: before that, a crash would bring the
 //! earlier object back under the later one's name. Each is given with a **generation**, higher than of any object that
@@ -88,10 +88,17 @@ impl Ids {
         let mut newest = Next { first: 1, number: 0, generations: 1 };
         for block in 0..2 {
             let mut bytes = vec![0; BLOCK_BYTES];
-            layer.read(block * BLOCK, &mut bytes)?;
+            match layer.read(block * BLOCK, &mut bytes) {
+                // As one that is not whole.
+                Err(Error::Damaged(_)) => continue,
+                found => found?,
+            }
             if let Some(found) = decode(&bytes).filter(|found| found.number > newest.number) {
                 newest = found;
             }
+        }
+        if newest.number == 0 {
+            newest.begin(layer)?;
         }
         let slots = (0..SLOTS).map(|_| Mutex::default()).collect();
         let end = OWN_START >> layer.region_shift();
@@ -135,6 +142,17 @@ impl Ids {
         let mut again = lock(&self.again);
         again.received.remove(&id);
         again.removed.push(id);
+    }
+
+    /// No object is there any more, and none comes back. Which identifiers are free is found in the mapping.
+    pub fn forget_all(&self) {
+        self.slots.iter().for_each(|slot| lock(slot).clear());
+        let end = lock(&self.next).first;
+        let mut again = lock(&self.again);
+        again.removed.clear();
+        again.free.clear();
+        again.received.clear();
+        again.unknown = 1..end;
     }
 
     /// Gives an identifier to nobody, and later generations than this one only, also after a crash. For objects that
@@ -265,11 +283,24 @@ impl Ids {
 }
 
 impl Next {
+    /// Has both blocks mapped for certain: from then on each writing is one call of the device, whatever else waits.
+    fn begin(&mut self, layer: &Layer) -> Result<()> {
+        for block in 0..2 {
+            // Given out identifiers are on the device before anybody has one.
+            if layer.is_mapped(block * BLOCK)? {
+                return Err(Error::Damaged("what says which identifiers were given out".to_owned()));
+            }
+        }
+        for _ in 0..2 {
+            self.advance(layer, *self)?;
+        }
+        layer.close()
+    }
+
     /// Has the device know it, and then takes it.
     fn advance(&mut self, layer: &Layer, after: Self) -> Result<()> {
         let after = Self { number: self.number + 1, ..after };
-        layer.write((after.number % 2) * BLOCK, &encode(after))?;
-        layer.sync()?;
+        layer.write_durable((after.number % 2) * BLOCK, &encode(after))?;
         *self = after;
         Ok(())
     }

@@ -72,10 +72,11 @@ impl Device for Joined {
 mod tests {
     use super::*;
     use crate::BLOCK_BYTES;
-    use crate::base::{Applied, Base};
-    use crate::geometry::Geometry;
+    use crate::base::{Applied, Base, Changed};
+    use crate::geometry::{Format, Geometry};
     use crate::overlay::{Overlay, Piece};
     use crate::shadow::Shadow;
+    use crate::sums::Sums;
 
     /// Nothing was ever written on it.
     struct Zeros(u64);
@@ -129,14 +130,16 @@ mod tests {
 
     #[test]
     fn a_map_that_has_filled_its_first_part_goes_on_in_the_next() {
-        let geometry = Geometry::of(16 << 20, [7; 16], 36).unwrap().grown(1 << 30).unwrap().unwrap();
+        let small = Geometry::of(16 << 20, [7; 16], Format::default()).unwrap();
+        let geometry = small.grown(1 << 30).unwrap().unwrap();
         let device: Arc<dyn Device> = Shadow::new(Arc::new(Zeros(1 << 30)));
         let mut changes = Overlay::default();
         // As many pieces as there can be.
         (0..geometry.data_blocks())
             .for_each(|block| changes.set(Piece { first: block * 2, count: 1, block: Some(block) }));
         let base = Base::create(Arc::clone(&device), &geometry).unwrap();
-        base.checkpoint(&changes, &[], Applied::default()).unwrap();
+        let changed = Changed { extents: &changes, sums: &Sums::default(), groups: &[] };
+        base.checkpoint(&changed, Applied::default()).unwrap();
         drop(base);
         let mut block = [0; BLOCK_BYTES];
         let (in_data, _) = geometry.not_for_data().next().unwrap();

@@ -11,46 +11,58 @@
 //! | first write or last block written in part | `k` | 1 for each block that was there | |
 //! | sync | 1 for each record of what was mapped since the last one | | 1, with a record 2 |
 //!
-//! Locks, in this order: the turn to sync, `placing` (who writes blocks that wait) or `stripes` (who writes where
-//! somebody maps), `gate` (I/O on blocks that were looked up, so that none is given to somebody else meanwhile),
-//! `state`, `known`.
+//! Where data have checksums, a write over what is mapped is as a first write of several blocks.
+//!
+//! Locks, in this order: the turn to sync, `placing` (who writes blocks that wait), `stripes` (who writes where
+//! somebody maps; to sync or to place, they are given back), a place of `gathered`, `gate` (I/O on blocks that were
+//! looked up, so that none is given to somebody else meanwhile), `state`, `known`.
 //!
 //! A block that is not mapped any more is free when the record that says so is durable, and nobody has the gate who
 //! came before that.
 
+mod changes;
 mod check;
 mod durable;
 mod fresh;
+mod gathered;
 mod known;
 mod over;
+mod reading;
 mod room;
 mod stripes;
+mod sums;
+mod sweep;
+mod waiting;
 
 use crate::base::Base;
 use crate::buffer::AlignedBuffer;
-use crate::device::{Device, read_anywhere};
+use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::geometry::{Format, Geometry, what_is_there};
 use crate::log::Log;
 use crate::overlay::{Overlay, Piece};
-use crate::record::{ENTRIES_MAX, Entry};
+use crate::record::{ENTRIES_BYTES_MAX, ENTRIES_MAX, Entry};
 use crate::space::Space;
+use crate::sums::sum_of;
 use crate::{BLOCK, BLOCK_BYTES, random, read, write};
+use changes::Changes;
 pub use check::Findings;
 use durable::Turns;
-use fresh::{Bytes, FRESH_MAX, Waiting};
+use fresh::{Placing, placing};
+use gathered::Gathered;
 use known::Known;
 pub(crate) use over::take_front;
 use room::Taken;
 pub use room::Usage;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 use stripes::Stripes;
+use sums::{KnownSums, RecentSums};
+use waiting::AllWaiting;
 
-/// Changes that wait for a sync: beyond that one is made, so that their memory is bounded.
-const PENDING_MAX: usize = 64 << 10;
+/// Bytes of changes that wait for a sync: beyond that one is made, so that their memory is bounded.
+const PENDING_BYTES_MAX: usize = 21 << 16;
 /// Changes that are looked through, for whether they are on their way.
 const LOOKED_AT_MAX: usize = 64;
 /// Blocks that one device call writes where some are new.
@@ -66,53 +78,72 @@ pub struct Layer {
     state: RwLock<State>,
     turns: Turns,
     known: Known,
-    /// Held by whoever writes blocks that wait: where they are put together.
-    placing: Mutex<AlignedBuffer>,
+    known_sums: KnownSums,
+    placing: Placing,
+    gathered: Gathered,
     /// Free blocks that only the store's own addresses get: with them, what takes room can be taken away.
     kept_free: AtomicU64,
 }
 
 struct State {
-    /// Blocks that wait to be written, by virtual block.
-    fresh: BTreeMap<u64, Waiting>,
+    /// Blocks that wait to be written.
+    fresh: AllWaiting,
+    /// Blocks that are set aside for what is gathered.
+    gathered: u64,
     /// Changes since the last checkpoint, and those that are being brought to the map.
     active: Overlay,
     frozen: Option<Arc<Overlay>>,
+    sums: RecentSums,
     space: Space,
     /// Changes that no record has, those that belong together in one; and those whose records are being written.
     pending: Vec<Vec<Entry>>,
-    /// How many they are in all.
+    /// How many they are in all, and how many bytes in records.
     pending_entries: usize,
+    pending_bytes: usize,
     recording: Vec<Vec<Entry>>,
     /// Blocks that they free.
-    freed: Vec<(u64, u64)>,
+    freed: Vec<Freed>,
+}
+
+/// Blocks that are free when a record is durable.
+#[derive(Clone, Copy)]
+struct Freed {
+    block: u64,
+    count: u64,
+    /// Whether the device is told.
+    is_discarded: bool,
 }
 
 impl State {
     /// Changes that wait are to be made durable. What they free is returned.
-    fn begin_recording(&mut self) -> Vec<(u64, u64)> {
+    fn begin_recording(&mut self) -> Vec<Freed> {
         self.recording = std::mem::take(&mut self.pending);
-        self.pending_entries = 0;
+        (self.pending_entries, self.pending_bytes) = (0, 0);
         std::mem::take(&mut self.freed)
     }
 
     /// Whether a sync makes room.
     fn is_freeing(&self) -> bool {
-        !self.freed.is_empty() || !self.recording.is_empty()
+        !self.freed.is_empty() || !self.recording.is_empty() || self.gathered > 0
     }
 
     /// Whether a crash may undo the mapping of a part of these blocks. With many changes on their way nobody looks
     /// closely.
     fn is_unsafe(&self, blocks: &Range<u64>) -> bool {
-        let touches = |entry: &Entry| piece_of(*entry).within(blocks).is_some();
+        let changes = |overlay: &Overlay| overlay.within(blocks.clone()).next().is_some();
+        if !changes(&self.active) && !self.frozen.as_deref().is_some_and(changes) {
+            return false;
+        }
+        let touches = |entry: &Entry| piece_of(entry).is_some_and(|piece| piece.within(blocks).is_some());
         self.pending_entries + self.recording.iter().map(Vec::len).sum::<usize>() > LOOKED_AT_MAX
             || self.pending.iter().chain(&self.recording).flatten().any(touches)
     }
 
     /// Changes that could not be made durable wait before those that came later.
-    fn take_back(&mut self, freed: Vec<(u64, u64)>) {
+    fn take_back(&mut self, freed: Vec<Freed>) {
         let recording = std::mem::take(&mut self.recording);
         self.pending_entries += recording.iter().map(Vec::len).sum::<usize>();
+        self.pending_bytes += recording.iter().map(|entries| Entry::bytes_of(entries)).sum::<usize>();
         let later = std::mem::replace(&mut self.pending, recording);
         self.pending.extend(later);
         let later = std::mem::replace(&mut self.freed, freed);
@@ -128,7 +159,7 @@ impl Layer {
         {
             return Err(Error::NotEmpty(found));
         }
-        let geometry = Geometry::of(device.bytes(), random()?, format.region_shift)?;
+        let geometry = Geometry::of(device.bytes(), random()?, format)?;
         // The super block last: before it there is no store.
         let zeros = AlignedBuffer::new(BLOCK_BYTES * 2);
         device.write_at(0, &zeros).map_err(at("clear the super blocks"))?;
@@ -167,14 +198,17 @@ impl Layer {
         let applied = base.applied()?;
         let mut space = Space::new(geometry.data_blocks());
         base.load_space(&mut space)?;
-        geometry.not_for_data().for_each(|(first, count)| space.keep_away(first, count));
+        space.keep_away(geometry.not_for_data());
         let state = State {
-            fresh: BTreeMap::new(),
+            fresh: AllWaiting::default(),
+            gathered: 0,
             active: Overlay::default(),
             frozen: None,
+            sums: RecentSums::default(),
             space,
             pending: Vec::new(),
             pending_entries: 0,
+            pending_bytes: 0,
             recording: Vec::new(),
             freed: Vec::new(),
         };
@@ -187,7 +221,9 @@ impl Layer {
             state: RwLock::new(state),
             turns: Turns::new(Log::new(&geometry, applied)),
             known: Known::default(),
-            placing: Mutex::new(AlignedBuffer::new(0)),
+            known_sums: KnownSums::default(),
+            placing: placing(),
+            gathered: Gathered::new(),
             kept_free: AtomicU64::new(0),
         };
         layer.replay()?;
@@ -213,17 +249,19 @@ impl Layer {
 
     /// Whether the block of this address is mapped.
     pub fn is_mapped(&self, address: u64) -> Result<bool> {
-        let (block, state) = (address / BLOCK, read(&self.state));
-        Ok(state.fresh.contains_key(&block) || !self.mapped(&state, block..block + 1)?.is_empty())
+        let block = address / BLOCK;
+        self.bring_gathered(&(block..block + 1));
+        let state = read(&self.state);
+        Ok(state.fresh.contains(block) || !self.mapped(&state, block..block + 1)?.is_empty())
     }
 
     /// The mapped parts of a range of bytes, cut to it, in order: what a copy of it needs.
     pub fn mapped_ranges(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let mut ranges: Vec<Range<u64>> = Vec::new();
+        self.bring_gathered(&blocks);
         let state = read(&self.state);
-        let waiting =
-            state.fresh.range(blocks.clone()).map(|(first, _)| Piece { first: *first, count: 1, block: None });
+        let waiting = state.fresh.range(blocks.clone()).map(|(first, _)| Piece { first, count: 1, block: None });
         let mut pieces = self.mapped(&state, blocks.clone())?;
         pieces.extend(waiting);
         pieces.sort_unstable_by_key(|piece| piece.first);
@@ -237,46 +275,6 @@ impl Layer {
         Ok(ranges)
     }
 
-    /// Fills `into` with the bytes from an address on: zeros where nothing is mapped.
-    pub fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
-        let blocks = blocks_of(address, into.len())?;
-        let _gate = read(&self.gate);
-        let (pieces, waiting) = {
-            let state = read(&self.state);
-            let waiting = state.fresh.range(blocks.clone()).map(|(block, one)| (*block, Arc::clone(&one.bytes)));
-            let waiting: Vec<(u64, Bytes)> = waiting.collect();
-            (self.mapped(&state, blocks)?, waiting)
-        };
-        self.read_pieces(address, into, &pieces)?;
-        for (block, bytes) in waiting {
-            let (start, end) = ((block * BLOCK).max(address), ((block + 1) * BLOCK).min(address + into.len() as u64));
-            let of = |at: u64, first: u64| usize::try_from(at - first).unwrap_or(usize::MAX);
-            let from = bytes.get(of(start, block * BLOCK)..of(end, block * BLOCK).min(bytes.len())).unwrap_or_default();
-            let place = into.get_mut(of(start, address)..of(end, address)).unwrap_or_default();
-            let (used, rest) = place.split_at_mut(from.len());
-            used.copy_from_slice(from);
-            rest.fill(0);
-        }
-        Ok(())
-    }
-
-    fn read_pieces(&self, address: u64, into: &mut [u8], pieces: &[Piece]) -> Result<()> {
-        let mut done = address;
-        let end = address + into.len() as u64;
-        let mut rest = into;
-        for piece in pieces {
-            let (start, stop) = ((piece.first * BLOCK).max(done), (piece.end() * BLOCK).min(end));
-            let (hole, behind) = split(rest, start - done);
-            hole.fill(0);
-            let (bytes, behind) = split(behind, stop - start);
-            let place = self.place(*piece) + (start - piece.first * BLOCK);
-            read_anywhere(&*self.device, place, bytes).map_err(at("read the device"))?;
-            (done, rest) = (stop, behind);
-        }
-        rest.fill(0);
-        Ok(())
-    }
-
     /// Writes bytes from an address on: over what is mapped, else to new blocks. What is not synced may be lost in a
     /// crash, in any part.
     pub fn write(&self, address: u64, from: &[u8]) -> Result<()> {
@@ -284,21 +282,31 @@ impl Layer {
         if blocks.is_empty() {
             return Ok(());
         }
-        if is_whole(address, from) && self.overwrite(&blocks, &[from], false)? {
+        if self.goes_over(address, from) && self.overwrite(&blocks, &[from], false)? {
             return Ok(());
         }
         self.write_new(address, from)
     }
 
+    /// Whether these bytes may be written over what is there.
+    fn goes_over(&self, address: u64, from: &[u8]) -> bool {
+        is_whole(address, from) && address / BLOCK >= self.sums_end()
+    }
+
     /// As [`Layer::write`], for bytes that are not all over what is mapped already.
-    fn write_new(&self, address: u64, from: &[u8]) -> Result<()> {
-        self.with_room(|| self.write_parts(&[(address, from)], false))
+    fn write_new(&self, mut address: u64, mut from: &[u8]) -> Result<()> {
+        while !from.is_empty() {
+            let (some, rest) = from.split_at(self.write_max(address).min(from.len()));
+            self.with_room(|| self.write_parts(&[(address, some)], false))?;
+            (address, from) = (address + some.len() as u64, rest);
+        }
+        Ok(())
     }
 
     /// As [`Layer::write`]; safe when this returns, with no more than the device's own call where all is mapped.
     pub fn write_durable(&self, address: u64, from: &[u8]) -> Result<()> {
         let blocks = blocks_of(address, from.len())?;
-        if blocks.is_empty() || is_whole(address, from) && self.overwrite(&blocks, &[from], true)? {
+        if blocks.is_empty() || self.goes_over(address, from) && self.overwrite(&blocks, &[from], true)? {
             return Ok(());
         }
         self.write_new(address, from)?;
@@ -338,9 +346,9 @@ impl Layer {
 
     fn unmap(&self, blocks: Range<u64>) -> Result<()> {
         let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
+        self.bring_gathered(&blocks);
         let mut state = write(&self.state);
-        let waiting: Vec<u64> = state.fresh.range(blocks.clone()).map(|(block, _)| *block).collect();
-        let old = self.mapped(&state, blocks)?;
+        let old = self.mapped(&state, blocks.clone())?;
         let entry = |piece: &Piece| {
             let count = u32::try_from(piece.count).map_err(|_| Error::TooManyPieces)?;
             Ok(Entry::Unmap { first: piece.first, count })
@@ -349,7 +357,7 @@ impl Layer {
         for some in entries.chunks(ENTRIES_MAX) {
             self.change(&mut state, some.to_vec())?;
         }
-        waiting.iter().for_each(|block| drop(state.fresh.remove(block)));
+        state.fresh.remove(blocks);
         Ok(())
     }
 
@@ -367,16 +375,13 @@ impl Layer {
 
     /// Has blocks that wait written, and changes synced, if there are many.
     fn keep_bounds(&self) -> Result<()> {
-        let (waiting, has_much_pending) = {
-            let state = read(&self.state);
-            (state.fresh.len(), state.pending_entries >= PENDING_MAX)
-        };
-        if waiting >= 2 * FRESH_MAX {
-            self.place_fresh()?;
-        } else if waiting >= FRESH_MAX {
-            self.place_fresh_if_free()?;
+        self.keep_few_waiting()?;
+        let pending = read(&self.state).pending_bytes;
+        // Whoever finds that somebody does it goes on for a while.
+        if pending >= PENDING_BYTES_MAX && (pending >= 4 * PENDING_BYTES_MAX || !self.turns.is_taken()) {
+            return self.sync();
         }
-        if has_much_pending { self.sync() } else { Ok(()) }
+        Ok(())
     }
 
     /// Writes ranges of bytes. `anew`: to new blocks also where some are mapped, in one change.
@@ -399,14 +404,18 @@ impl Layer {
             stripes = self.stripes.take(&ranges);
         }
         let mut taken = Taken { layer: self, extents: Vec::new() };
-        let mut entries = Vec::new();
+        let mut changes = Changes::default();
         {
             let _gate = read(&self.gate);
             for ((address, from), blocks) in parts.iter().zip(&ranges) {
-                self.write_range(*address, from, blocks, anew, &mut taken, &mut entries)?;
+                // What has checksums is not written over, whatever the caller wants.
+                let border = self.sums_end().clamp(blocks.start, blocks.end);
+                self.write_range((*address, from), &(blocks.start..border), true, &mut taken, &mut changes)?;
+                self.write_range((*address, from), &(border..blocks.end), anew, &mut taken, &mut changes)?;
             }
         }
-        if entries.len() > ENTRIES_MAX {
+        let entries = changes.into_entries();
+        if Entry::bytes_of(&entries) > ENTRIES_BYTES_MAX {
             return Err(Error::TooManyPieces);
         }
         if !entries.is_empty() {
@@ -419,13 +428,15 @@ impl Layer {
 
     fn write_range(
         &self,
-        address: u64,
-        from: &[u8],
+        part: (u64, &[u8]),
         blocks: &Range<u64>,
         anew: bool,
         taken: &mut Taken<'_>,
-        entries: &mut Vec<Entry>,
+        changes: &mut Changes,
     ) -> Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
         let mapped = self.mapped(&read(&self.state), blocks.clone())?;
         for old in with_holes(&mapped, blocks) {
             let mut first = old.first;
@@ -433,14 +444,14 @@ impl Layer {
                 let (place, count) = match old.block.filter(|_| !anew) {
                     Some(block) => (block + (first - old.first), (old.end() - first).min(CHUNK_BLOCKS)),
                     None => {
-                        let (block, count) = taken.take(first, (old.end() - first).min(CHUNK_BLOCKS))?;
-                        let count32 = u32::try_from(count).unwrap_or(u32::MAX);
-                        push_map(entries, Entry::Map { first, block, count: count32 });
+                        let kept = self.kept_free_of(first, old.block.is_some());
+                        let (block, count) = taken.take((old.end() - first).min(CHUNK_BLOCKS), kept)?;
+                        changes.map(first, block, count);
                         (block, count)
                     }
                 };
                 let before = old.block.map(|block| block + (first - old.first));
-                self.write_blocks(Piece { first, count, block: Some(place) }, before, (address, from))?;
+                self.write_blocks(Piece { first, count, block: Some(place) }, before, part, changes)?;
                 first += count;
             }
         }
@@ -449,13 +460,19 @@ impl Layer {
 
     /// Writes what some blocks have of a range of bytes; the rest of them is as it was `before` (where they lay), or
     /// zeros.
-    fn write_blocks(&self, piece: Piece, before: Option<u64>, (address, from): (u64, &[u8])) -> Result<()> {
+    fn write_blocks(
+        &self,
+        piece: Piece,
+        before: Option<u64>,
+        (address, from): (u64, &[u8]),
+        changes: &mut Changes,
+    ) -> Result<()> {
         let (start, end) = (piece.first * BLOCK, piece.end() * BLOCK);
         let (used_start, used_end) = (start.max(address), end.min(address + from.len() as u64));
         let of_from = |at: u64| usize::try_from(at - address).unwrap_or(usize::MAX);
         let bytes = from.get(of_from(used_start)..of_from(used_end)).unwrap_or_default();
         if (used_start, used_end) == (start, end) {
-            return self.device.write_at(self.place(piece), bytes).map_err(at("write the device"));
+            return self.write_whole(piece, bytes, changes);
         }
         let mut buffer = AlignedBuffer::new(length_of(piece.count));
         if let Some(block) = before {
@@ -467,44 +484,70 @@ impl Layer {
                 let old = Piece { first: piece.first + offset, count: 1, block: Some(block + offset) };
                 let at_byte = length_of(offset);
                 let place = buffer.get_mut(at_byte..at_byte + BLOCK_BYTES).unwrap_or_default();
-                self.device.read_at(self.place(old), place).map_err(at("read the device"))?;
+                self.read_piece(old, place)?;
             }
         }
         let at_byte = usize::try_from(used_start - start).unwrap_or(usize::MAX);
         if let Some(place) = buffer.get_mut(at_byte..at_byte + bytes.len()) {
             place.copy_from_slice(bytes);
         }
-        self.device.write_at(self.place(piece), &buffer).map_err(at("write the device"))
+        self.write_whole(piece, &buffer, changes)
+    }
+
+    /// Writes whole blocks, and takes note of the checksums of those that have some.
+    fn write_whole(&self, piece: Piece, bytes: &[u8], changes: &mut Changes) -> Result<()> {
+        if let Some(block) = piece.block.filter(|_| piece.first < self.sums_end()) {
+            changes.sums(block, bytes.chunks(BLOCK_BYTES).map(sum_of));
+        }
+        self.device.write_at(self.place(piece), bytes).map_err(at("write the device"))
     }
 
     /// Changes the mapping: takes note of what is to be logged, and of what is free after that.
     fn change(&self, state: &mut State, entries: Vec<Entry>) -> Result<()> {
         let mut freed = Vec::new();
-        for entry in &entries {
-            let new = piece_of(*entry);
-            freed.extend(self.mapped(state, new.first..new.end())?);
+        for new in entries.iter().filter_map(piece_of) {
+            // The next write takes what a write over it has left: to tell the device would cost more than the write.
+            let is_discarded = new.block.is_none() || self.sums_end() == 0;
+            let old = self.mapped(state, new.first..new.end())?;
+            freed
+                .extend(old.iter().filter_map(|old| Some(Freed { block: old.block?, count: old.count, is_discarded })));
         }
-        for old in freed {
-            if let Some(block) = old.block {
-                state.space.unsettle(block, old.count);
-                state.freed.push((block, old.count));
-            }
-        }
-        Self::map_new(state, entries);
+        freed.iter().for_each(|old| state.space.unsettle(old.block, old.count));
+        state.freed.extend(freed);
+        self.map_new(state, entries);
         Ok(())
     }
 
     /// The same, where the entries free nothing that is not noted.
-    fn map_new(state: &mut State, entries: Vec<Entry>) {
+    fn map_new(&self, state: &mut State, entries: Vec<Entry>) {
+        // What lies side by side on the device was mostly taken together.
+        let (mut first, mut end) = (0, 0);
         for entry in &entries {
-            let new = piece_of(*entry);
-            if let Some(block) = new.block {
-                state.space.settle(block, new.count);
+            if let Entry::Map { block, count, .. } = *entry {
+                if block != end {
+                    state.space.settle(first, end - first);
+                    first = block;
+                }
+                end = block + u64::from(count);
             }
-            state.active.set(new);
+            self.apply(state, entry);
         }
+        state.space.settle(first, end - first);
         state.pending_entries += entries.len();
+        state.pending_bytes += Entry::bytes_of(&entries);
         state.pending.push(entries);
+    }
+
+    /// The mapping is so from now on, and so are checksums.
+    fn apply(&self, state: &mut State, entry: &Entry) {
+        match entry {
+            Entry::Map { block, count, .. } if self.sums_end() > 0 => {
+                state.sums.active.clear(*block, u64::from(*count));
+            }
+            Entry::Sums { block, sums } => state.sums.active.set(*block, sums),
+            Entry::Map { .. } | Entry::Unmap { .. } => {}
+        }
+        piece_of(entry).into_iter().for_each(|new| state.active.set(new));
     }
 
     /// What is mapped in a range, cut to it, in order.
@@ -546,24 +589,12 @@ impl Layer {
     }
 }
 
-fn piece_of(entry: Entry) -> Piece {
-    match entry {
-        Entry::Map { first, block, count } => Piece { first, count: u64::from(count), block: Some(block) },
-        Entry::Unmap { first, count } => Piece { first, count: u64::from(count), block: None },
-    }
-}
-
-/// Adds an entry, as one with the last if it goes on from there.
-fn push_map(entries: &mut Vec<Entry>, new: Entry) {
-    if let (Some(Entry::Map { first, block, count }), Entry::Map { first: next, block: place, count: more }) =
-        (entries.last_mut(), new)
-        && *first + u64::from(*count) == next
-        && *block + u64::from(*count) == place
-        && let Some(sum) = count.checked_add(more)
-    {
-        *count = sum;
-    } else {
-        entries.push(new);
+/// The virtual blocks that an entry changes.
+fn piece_of(entry: &Entry) -> Option<Piece> {
+    match *entry {
+        Entry::Map { first, block, count } => Some(Piece { first, count: u64::from(count), block: Some(block) }),
+        Entry::Unmap { first, count } => Some(Piece { first, count: u64::from(count), block: None }),
+        Entry::Sums { .. } => None,
     }
 }
 
@@ -597,9 +628,4 @@ fn is_whole(address: u64, from: &[u8]) -> bool {
 
 fn length_of(blocks: u64) -> usize {
     usize::try_from(blocks).unwrap_or(usize::MAX) * BLOCK_BYTES
-}
-
-fn split(bytes: &mut [u8], at: u64) -> (&mut [u8], &mut [u8]) {
-    let at = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
-    bytes.split_at_mut(at)
 }

@@ -7,8 +7,8 @@
 //! Layers, each of which knows those before it only:
 //!
 //! * [`device`]: blocks are read, written, flushed, discarded;
-//! * `space`, `overlay`, `record`: which blocks are free, what was mapped since the last checkpoint, the log's bytes.
-//!   They do no I/O;
+//! * `space`, `overlay`, `sums`, `record`: which blocks are free, what was mapped since the last checkpoint, what
+//!   checksums blocks have, the log's bytes. They do no I/O;
 //! * `tree`: trees on a device; `base`: the map at the last checkpoint, one of them; `log`: the ring of records;
 //! * [`Layer`]: reads and writes of virtual addresses, updates of several extents at once, trims, recovery;
 //! * [`Store`]: objects, their sizes and times, identifiers;
@@ -33,11 +33,13 @@ mod log;
 mod object;
 mod overlay;
 mod record;
+mod rings;
 mod scrub;
 mod sealed;
 mod shadow;
 mod space;
 mod store;
+mod sums;
 mod transfer;
 mod tree;
 mod versions;
@@ -47,7 +49,7 @@ pub use device::{Device, FileDevice};
 pub use dump::{DumpOptions, dump};
 pub use error::{Error, Result};
 pub use feed::{Fed, Have, ReceiveOptions, SendOptions};
-pub use geometry::Format;
+pub use geometry::{Checksums, Format};
 pub use layer::{Findings, Layer, Usage};
 pub use object::{Object, ObjectStat, Owner};
 pub use scrub::Scrubbed;

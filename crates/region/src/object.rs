@@ -15,7 +15,7 @@ const CHECKSUM_AT: usize = 8;
 const DIRECT: u32 = 1;
 
 /// Whose an object is, as whoever uses the store sees it. Zeros: nobody said.
-pub type Owner = [u8; 16];
+pub type Owner = [u8; 24];
 
 /// Size and times of an object that keeps them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ impl Object {
         if identity.generation > 0 {
             layer.clear_region(identity.id)?;
         }
-        layer.write_first(shared.first(), &first)?;
+        layer.make_block(shared.first(), &first)?;
         Ok(Self(Arc::new(shared)))
     }
 
@@ -214,11 +214,14 @@ impl Object {
 
     /// Its bytes, size and times are safe when this returns.
     pub fn sync(&self) -> Result<()> {
-        {
-            let _there = self.0.there()?;
-            self.0.write_stat()?;
-        }
+        self.write_stat()?;
         self.0.layer.sync()
+    }
+
+    /// Its size and times are safe with the next sync, of whatever.
+    pub fn write_stat(&self) -> Result<()> {
+        let _there = self.0.there()?;
+        self.0.write_stat()
     }
 }
 
@@ -364,6 +367,16 @@ pub(crate) fn nature(layer: &Layer, id: u64) -> Result<Nature> {
 /// What a block says if it is the super block of an object that keeps its size.
 pub(crate) fn describe(block: &[u8]) -> Option<String> {
     let id = u64_at(block, 16)?;
-    let found = SuperBlock::decode(block, id)?;
-    Some(format!("object {id}, {} bytes", found.stat.size))
+    let SuperBlock { stat, owner, .. } = SuperBlock::decode(block, id)?;
+    Some(format!("object {id}, {} bytes{}", stat.size, describe_owner(owner)))
+}
+
+/// As nodes use the field: inode number, object identifier, and where in the file the object begins.
+fn describe_owner(owner: Owner) -> String {
+    let number = |at| u64_at(&owner, at).unwrap_or(0);
+    match (number(0), number(8), number(16)) {
+        (0, 0, 0) => String::new(),
+        (inode, object, 0) => format!(" of {inode:x}/{object:x}"),
+        (inode, object, start) => format!(" of {inode:x}/{object:x} from byte {start} on"),
+    }
 }

@@ -61,14 +61,23 @@ impl Overlay {
     /// This range is so from now on, whatever it was.
     pub fn set(&mut self, piece: Piece) {
         let range = piece.first..piece.end();
-        let touched: Vec<Piece> = self.touching(range.clone()).filter(|old| old.within(&range).is_some()).collect();
+        // Mostly nothing was there.
+        let is_new =
+            self.pieces.range(..range.end).next_back().is_none_or(|(first, (count, _))| first + count <= range.start);
+        if !is_new {
+            self.cut_out(&range);
+        }
+        self.join(piece);
+    }
+
+    fn cut_out(&mut self, range: &Range<u64>) {
+        let touched: Vec<Piece> = self.touching(range.clone()).filter(|old| old.within(range).is_some()).collect();
         for old in touched {
             self.pieces.remove(&old.first);
-            for rest in old.without(&range) {
+            for rest in old.without(range) {
                 self.pieces.insert(rest.first, (rest.count, rest.block));
             }
         }
-        self.join(piece);
     }
 
     /// Inserts a piece, as one with those it goes on from or into.

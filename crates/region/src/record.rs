@@ -10,18 +10,85 @@ const HEADER_BYTES: usize = 40;
 const CHECKSUM_AT: usize = 4;
 const LENGTH_AT: usize = 24;
 const CHAIN_AT: usize = 32;
-/// Of the larger entry.
+/// Of the larger entry without checksums.
 const ENTRY_BYTES_MAX: usize = 21;
 /// Blocks of a record at most: a quarter of the smallest log.
 pub(crate) const RECORD_BLOCKS_MAX: u64 = 64;
-/// Entries that fit in one record for certain.
-pub(crate) const ENTRIES_MAX: usize = (RECORD_BLOCKS_MAX as usize * BLOCK_BYTES - HEADER_BYTES) / ENTRY_BYTES_MAX;
+/// Bytes of entries that fit in one record.
+pub(crate) const ENTRIES_BYTES_MAX: usize = RECORD_BLOCKS_MAX as usize * BLOCK_BYTES - HEADER_BYTES;
+/// Entries without checksums that fit for certain.
+pub(crate) const ENTRIES_MAX: usize = ENTRIES_BYTES_MAX / ENTRY_BYTES_MAX;
 
-/// A change of the mapping. Virtual and physical blocks, and how many.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A change of the mapping. Virtual and physical blocks, and how many; or checksums of physical ones.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
     Map { first: u64, block: u64, count: u32 },
     Unmap { first: u64, count: u32 },
+    Sums { block: u64, sums: Vec<u32> },
+}
+
+impl Entry {
+    /// Bytes that it has in a record.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Map { .. } => ENTRY_BYTES_MAX,
+            Self::Unmap { .. } => 13,
+            Self::Sums { sums, .. } => 13 + 4 * sums.len(),
+        }
+    }
+
+    /// Bytes of several.
+    pub fn bytes_of(entries: &[Self]) -> usize {
+        entries.iter().map(Self::bytes).sum()
+    }
+
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        let (tag, first) = match *self {
+            Self::Map { first, .. } => (1, first),
+            Self::Unmap { first, .. } => (2, first),
+            Self::Sums { block, .. } => (3, block),
+        };
+        bytes.push(tag);
+        bytes.extend_from_slice(&first.to_le_bytes());
+        match self {
+            Self::Map { block, count, .. } => {
+                bytes.extend_from_slice(&block.to_le_bytes());
+                bytes.extend_from_slice(&count.to_le_bytes());
+            }
+            Self::Unmap { count, .. } => bytes.extend_from_slice(&count.to_le_bytes()),
+            Self::Sums { sums, .. } => {
+                bytes.extend_from_slice(&u32::try_from(sums.len()).unwrap_or(u32::MAX).to_le_bytes());
+                bytes.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
+            }
+        }
+    }
+
+    /// The entry that these bytes begin with, and those behind it.
+    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (tag, rest) = bytes.split_first()?;
+        let (first, mut rest) = number(rest)?;
+        let mut block = 0;
+        if *tag == 1 {
+            (block, rest) = number(rest)?;
+        }
+        let (count, rest) = rest.split_first_chunk::<4>()?;
+        let count = u32::from_le_bytes(*count);
+        match tag {
+            1 => Some((Self::Map { first, block, count }, rest)),
+            2 => Some((Self::Unmap { first, count }, rest)),
+            3 => {
+                let (sums, rest) = rest.split_at_checked((count as usize).checked_mul(4)?)?;
+                let sums = sums.chunks_exact(4).filter_map(|sum| u32_at(sum, 0)).collect();
+                Some((Self::Sums { block: first, sums }, rest))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk::<8>()?;
+    Some((u64::from_le_bytes(*number), rest))
 }
 
 /// Changes that count together.
@@ -36,7 +103,7 @@ pub(crate) struct Record {
 impl Record {
     /// The bytes of the record, whole blocks, and its checksum. `salt`: of the store.
     pub fn encode(&self, salt: [u8; 8]) -> (Vec<u8>, u32) {
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.entries.len() * ENTRY_BYTES_MAX);
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + Entry::bytes_of(&self.entries));
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&salt);
@@ -45,18 +112,7 @@ impl Record {
         bytes.extend_from_slice(&u32::try_from(self.entries.len()).unwrap_or(u32::MAX).to_le_bytes());
         bytes.extend_from_slice(&self.chain.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
-        for entry in &self.entries {
-            let (tag, first, block, count) = match *entry {
-                Entry::Map { first, block, count } => (1, first, Some(block), count),
-                Entry::Unmap { first, count } => (2, first, None, count),
-            };
-            bytes.push(tag);
-            bytes.extend_from_slice(&first.to_le_bytes());
-            if let Some(block) = block {
-                bytes.extend_from_slice(&block.to_le_bytes());
-            }
-            bytes.extend_from_slice(&count.to_le_bytes());
-        }
+        self.entries.iter().for_each(|entry| entry.encode(&mut bytes));
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         if let Some(field) = bytes.get_mut(LENGTH_AT..LENGTH_AT + 4) {
             field.copy_from_slice(&length.to_le_bytes());
@@ -97,30 +153,11 @@ impl Record {
         let mut entries = Vec::new();
         while !rest.is_empty() {
             let (entry, behind) =
-                entry_of(rest).ok_or_else(|| Error::Damaged(format!("an entry of log record {sequence}")))?;
+                Entry::decode(rest).ok_or_else(|| Error::Damaged(format!("an entry of log record {sequence}")))?;
             entries.push(entry);
             rest = behind;
         }
         Ok(Some((Self { sequence, chain, entries }, checksum)))
-    }
-}
-
-fn entry_of(bytes: &[u8]) -> Option<(Entry, &[u8])> {
-    let (tag, rest) = bytes.split_first()?;
-    let (first, rest) = rest.split_first_chunk::<8>()?;
-    let first = u64::from_le_bytes(*first);
-    match tag {
-        1 => {
-            let (block, rest) = rest.split_first_chunk::<8>()?;
-            let (count, rest) = rest.split_first_chunk::<4>()?;
-            let (block, count) = (u64::from_le_bytes(*block), u32::from_le_bytes(*count));
-            Some((Entry::Map { first, block, count }, rest))
-        }
-        2 => {
-            let (count, rest) = rest.split_first_chunk::<4>()?;
-            Some((Entry::Unmap { first, count: u32::from_le_bytes(*count) }, rest))
-        }
-        _ => None,
     }
 }
 
@@ -132,10 +169,10 @@ mod tests {
     fn record(count: u64) -> Record {
         let entry = |number: u64| {
             let count = u32::try_from(number % 7 + 1).unwrap();
-            if number.is_multiple_of(3) {
-                Entry::Unmap { first: number << 40, count }
-            } else {
-                Entry::Map { first: number * 1000, block: number, count }
+            match number % 4 {
+                0 => Entry::Unmap { first: number << 40, count },
+                1 => Entry::Sums { block: number, sums: (0..count % 3).collect() },
+                _ => Entry::Map { first: number * 1000, block: number, count },
             }
         };
         Record { sequence: 5, chain: 9, entries: (0..count).map(entry).collect() }
@@ -146,6 +183,8 @@ mod tests {
         for count in [0, 1, 300, ENTRIES_MAX as u64] {
             let record = record(count);
             let (bytes, checksum) = record.encode([3; 8]);
+            let entries_bytes = Entry::bytes_of(&record.entries);
+            assert_eq!(bytes.len(), (HEADER_BYTES + entries_bytes).next_multiple_of(BLOCK_BYTES));
             let blocks = Record::blocks_of(&bytes, [3; 8], 5, 9).unwrap();
             assert_eq!(bytes.len() as u64, blocks * BLOCK);
             assert_eq!(Record::decode(&bytes, 5).unwrap(), Some((record, checksum)));
@@ -161,7 +200,47 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_record_of_checksums_can_be_full() {
+        let sums: Vec<u32> = (0..65_522).collect();
+        let record = Record { sequence: 5, chain: 9, entries: vec![Entry::Sums { block: 3, sums }] };
+        let bytes = Entry::bytes_of(&record.entries);
+        assert!(bytes <= ENTRIES_BYTES_MAX && bytes + 4 > ENTRIES_BYTES_MAX);
+        let (bytes, checksum) = record.encode([3; 8]);
+        assert_eq!(Record::blocks_of(&bytes, [3; 8], 5, 9), Some(RECORD_BLOCKS_MAX));
+        assert_eq!(Record::decode(&bytes, 5).unwrap(), Some((record, checksum)));
+    }
+
     proptest! {
+        /// Entries with whatever numbers, in a record that is whole: they come back or are refused.
+        #[test]
+        fn any_entries_are_taken_without_a_panic(
+            entries in prop::collection::vec((0..5u8, any::<u64>(), any::<u64>(), 0..70u32, 0..70usize), 0..6),
+        ) {
+            let mut bytes = Record { sequence: 1, chain: 0, entries: Vec::new() }.encode([0; 8]).0;
+            bytes.truncate(HEADER_BYTES);
+            for (tag, first, block, count, have) in entries {
+                bytes.push(tag);
+                bytes.extend_from_slice(&first.to_le_bytes());
+                if tag == 1 {
+                    bytes.extend_from_slice(&block.to_le_bytes());
+                }
+                bytes.extend_from_slice(&count.to_le_bytes());
+                // Mostly as many as it says.
+                let have = if have % 4 == 0 { have } else { count as usize };
+                bytes.extend((0..have * usize::from(tag == 3) * 4).map(|at| u8::try_from(at % 256).unwrap()));
+            }
+            let length = u32::try_from(bytes.len()).unwrap();
+            bytes[LENGTH_AT..LENGTH_AT + 4].copy_from_slice(&length.to_le_bytes());
+            seal(&mut bytes, CHECKSUM_AT);
+            if let Ok(found) = Record::decode(&bytes, 1) {
+                let (record, _) = found.unwrap();
+                prop_assert_eq!(Entry::bytes_of(&record.entries), bytes.len() - HEADER_BYTES);
+                let again = record.encode([0; 8]).0;
+                prop_assert_eq!(&again[HEADER_BYTES..bytes.len()], &bytes[HEADER_BYTES..]);
+            }
+        }
+
         #[test]
         fn any_bytes_are_taken_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), seal: bool) {
             let mut bytes = bytes;

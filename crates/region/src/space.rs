@@ -38,9 +38,11 @@ impl Space {
     }
 
     /// These are nobody's, and stay so: they are taken, and mapped nowhere.
-    pub fn keep_away(&mut self, first: u64, count: u64) {
-        self.set(first, count, true);
-        self.on_their_way.insert(first, count);
+    pub fn keep_away(&mut self, extents: impl Iterator<Item = (u64, u64)>) {
+        for (first, count) in extents {
+            self.set(first, count, true);
+            self.on_their_way.insert(first, count);
+        }
     }
 
     /// Takes up to `wanted` blocks that follow each other: the first ones free behind the last that were taken. `None`:
@@ -82,6 +84,25 @@ impl Space {
     pub fn restore(&mut self, first: u64, count: u64, used: bool) {
         self.set(first, count, used);
         self.note(first, count);
+    }
+
+    /// The blocks that are in use here and not there: first ones and how many, as long as they go.
+    pub fn not_in(&self, other: &Self) -> Vec<(u64, u64)> {
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        for (word, (here, there)) in (0u64..).zip(self.words.iter().zip(&other.words)) {
+            let mut left = here & !there;
+            while left != 0 {
+                let start = left.trailing_zeros();
+                let count = (left >> start).trailing_ones();
+                left &= u64::MAX.checked_shl(start + count).unwrap_or(0);
+                let start = word * WORD + u64::from(start);
+                match found.last_mut().filter(|(last, so_many)| last + *so_many == start) {
+                    Some((_, so_many)) => *so_many += u64::from(count),
+                    None => found.push((start, u64::from(count))),
+                }
+            }
+        }
+        found
     }
 
     /// The groups that changed since they were asked for last, and their bits: those of blocks that are mapped.
@@ -204,6 +225,24 @@ mod tests {
         let free = space.free();
         let again: u64 = std::iter::from_fn(|| space.take(100)).map(|(_, count)| count).sum();
         assert_eq!(again, free);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_in_use_here_only_is_told_in_runs(
+            runs in prop::collection::vec((0..600u64, 1..150u64, 0..3u8), 0..30),
+        ) {
+            const BLOCKS: u64 = 800;
+            let (mut here, mut there) = (Space::new(BLOCKS), Space::new(BLOCKS));
+            for (first, count, whose) in runs {
+                here.set(first, count, whose != 1);
+                there.set(first, count, whose > 0);
+            }
+            let found = here.not_in(&there);
+            prop_assert!(found.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0));
+            let has = |block: u64| found.iter().any(|(first, count)| (*first..first + count).contains(&block));
+            prop_assert!((0..BLOCKS).all(|block| has(block) == (here.is_used(block) && !there.is_used(block))));
+        }
     }
 
     #[derive(Clone, Copy, PartialEq, Debug)]

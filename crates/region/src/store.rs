@@ -2,12 +2,12 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::geometry::Format;
+use crate::geometry::{Checksums, Format};
 use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
 use crate::object::{Nature, Object, Owner, Shared, nature};
 use crate::versions::{Cleaned, Keep, Versioned, Versions};
-use crate::{OWN_START, lock};
+use crate::{BLOCK, OWN_START, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -84,6 +84,9 @@ impl Store {
 
     fn make(&self, kind: Kind, owner: Owner) -> Result<Object> {
         let identity = self.ids.take(&self.layer)?;
+        if identity.generation > 0 {
+            self.versions.forget_removed(identity.id).inspect_err(|_| self.ids.note_removed(identity.id))?;
+        }
         let made = Object::make(&self.layer, identity, kind, owner).inspect_err(|_| self.ids.note_removed(identity.id));
         let object = made?;
         Self::keep(&mut lock(self.open_of(object.id())), object)
@@ -170,12 +173,25 @@ impl Store {
         Ok(true)
     }
 
+    /// Removes all objects, for certain when this returns. Those without versions go at once: after a power failure all
+    /// of them are there, or none. Nobody should make objects meanwhile.
+    pub fn remove_all(&self) -> Result<()> {
+        self.versions.checkpoint()?;
+        for id in self.versions.known_ids()? {
+            self.remove(id)?;
+        }
+        let mut all: Vec<_> = self.open.iter().map(lock).collect();
+        all.iter_mut().flat_map(|open| open.objects.drain()).for_each(|(_, shared)| shared.remove());
+        self.layer.sweep(&(self.region_bytes() / BLOCK..OWN_START / BLOCK))?;
+        self.ids.forget_all();
+        Ok(())
+    }
+
     /// Whether there is no object.
     pub fn is_empty(&self) -> Result<bool> {
         let mut own = self.layer.mapped_ranges(0..self.region_bytes())?;
         own.extend(self.layer.mapped_ranges(OWN_START..u64::MAX)?);
-        let (own_bytes, usage) = (own.iter().map(|range| range.end - range.start).sum::<u64>(), self.usage());
-        Ok(usage.total - usage.free <= own_bytes)
+        Ok(self.layer.in_use() <= own.iter().map(|range| range.end - range.start).sum())
     }
 
     /// All that was written, made and removed before is safe when this returns; sizes and times are when their object
@@ -201,6 +217,11 @@ impl Store {
     /// Bytes of a region.
     pub fn region_bytes(&self) -> u64 {
         1 << self.layer.region_shift()
+    }
+
+    /// What has checksums.
+    pub fn checksums(&self) -> Checksums {
+        self.layer.checksums()
     }
 
     /// Space on the device.
@@ -232,19 +253,13 @@ impl Store {
         let address = self.address(id).ok_or_else(too_large)?;
         self.ids.reserve(&self.layer, id, generation)?;
         self.layer.trim(address..address.saturating_add(self.region_bytes()))?;
+        self.versions.forget_removed(id)?;
         Ok(address)
     }
 
     /// The objects that keep versions.
     pub(crate) fn versions(&self) -> &Versions {
         &self.versions
-    }
-
-    /// The object that a virtual block is of, and where in its region.
-    pub(crate) fn where_is(&self, block: u64) -> (u64, u64) {
-        let address = block * crate::BLOCK;
-        let object = address >> self.layer.region_shift();
-        (object, address - (object << self.layer.region_shift()))
     }
 
     /// The address space below.

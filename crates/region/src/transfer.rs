@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::io;
 
 /// Writes parts one behind the other. `call` gets what is left, and where; it returns how many bytes it wrote.
-pub(crate) fn write_all(
+pub(crate) fn write_fully(
     mut place: u64,
     parts: &[&[u8]],
     mut call: impl FnMut(&[io::IoSlice<'_>], u64) -> Result<usize, Errno>,
@@ -30,7 +30,7 @@ pub(crate) fn write_all(
 }
 
 /// Fills `into`. `call` gets what is left of it, and from where; it returns how many bytes it read, 0 at the end.
-pub(crate) fn read_all(
+pub(crate) fn read_fully(
     mut place: u64,
     into: &mut [u8],
     mut call: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
@@ -115,12 +115,12 @@ mod tests {
             let mut rest = bytes.as_slice();
             let parts: Vec<&[u8]> = lengths.iter().map(|length| rest.split_off(..*length).unwrap()).collect();
             let mut file = Scripted::new(answers.clone());
-            write_all(place as u64, &parts, |slices, place| file.write(slices, place)).unwrap();
+            write_fully(place as u64, &parts, |slices, place| file.write(slices, place)).unwrap();
             prop_assert!(file.bytes[place..place + bytes.len()] == bytes[..]);
             prop_assert!(file.bytes[..place].iter().chain(&file.bytes[place + bytes.len()..]).all(|byte| *byte == 0));
             file.answers = answers.into_iter();
             let mut found = vec![0; bytes.len()];
-            read_all(place as u64, &mut found, |into, place| file.read(into, place)).unwrap();
+            read_fully(place as u64, &mut found, |into, place| file.read(into, place)).unwrap();
             prop_assert_eq!(found, bytes);
         }
     }
@@ -136,10 +136,10 @@ mod tests {
         for (answers, kind, calls) in cases {
             let (first, second) = (numbered(150), numbered(150));
             let mut file = Scripted::new(answers.clone());
-            let written = write_all(0, &[&first, &second], |slices, place| file.write(slices, place));
+            let written = write_fully(0, &[&first, &second], |slices, place| file.write(slices, place));
             assert_eq!((written.unwrap_err().kind(), file.calls), (kind, calls), "{answers:?}");
             let mut file = Scripted::new(answers.clone());
-            let read = read_all(0, &mut [0; 300], |into, place| file.read(into, place));
+            let read = read_fully(0, &mut [0; 300], |into, place| file.read(into, place));
             let kind = if kind == io::ErrorKind::WriteZero { io::ErrorKind::UnexpectedEof } else { kind };
             assert_eq!((read.unwrap_err().kind(), file.calls), (kind, calls), "{answers:?}");
         }
@@ -148,12 +148,12 @@ mod tests {
     #[test]
     fn a_file_that_ends_too_early_is_an_error_and_nothing_asked_is_no_call() {
         let mut file = Scripted::new(Vec::new());
-        let read = read_all(END as u64 - 10, &mut [0; 11], |into, place| file.read(into, place));
+        let read = read_fully(END as u64 - 10, &mut [0; 11], |into, place| file.read(into, place));
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         let mut file = Scripted::new(Vec::new());
-        read_all(0, &mut [], |into, place| file.read(into, place)).unwrap();
-        write_all(0, &[], |slices, place| file.write(slices, place)).unwrap();
-        write_all(0, &[&[], &[]], |slices, place| file.write(slices, place)).unwrap();
+        read_fully(0, &mut [], |into, place| file.read(into, place)).unwrap();
+        write_fully(0, &[], |slices, place| file.write(slices, place)).unwrap();
+        write_fully(0, &[&[], &[]], |slices, place| file.write(slices, place)).unwrap();
         assert_eq!(file.calls, 0);
     }
 }

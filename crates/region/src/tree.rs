@@ -6,37 +6,62 @@ use crate::buffer::AlignedBuffer;
 use crate::device::{Device, read_anywhere};
 use crate::error::{Error, Result, at};
 use crate::{BLOCK, BLOCK_BYTES, lock};
-use redb::{Database, Durability, StorageBackend, WriteTransaction};
+use redb::{Database, Durability, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
 use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-/// The tree in an area, with so many bytes of its pages in memory. `verified`: after all of them were compared with
-/// their checksums.
-pub(crate) fn open_tree(area: &Arc<Area>, cache_bytes: usize, verified: bool) -> Result<Database> {
-    let backend = Backend(Arc::clone(area));
-    let mut tree = guarded(|| Ok(Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?))?;
-    if verified && !guarded(|| Ok(tree.check_integrity()?))? {
-        return Err(Error::Damaged("a tree: checksums of its pages".to_owned()));
+/// A tree.
+pub(crate) struct Tree(
+    /// There until it is dropped.
+    Option<Database>,
+);
+
+impl Tree {
+    /// The tree in an area, with so many bytes of its pages in memory. `verified`: after all of them were compared with
+    /// their checksums.
+    pub fn open(area: &Arc<Area>, cache_bytes: usize, verified: bool) -> Result<Self> {
+        let backend = Backend(Arc::clone(area));
+        let made = guarded(|| Ok(Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?))?;
+        let mut tree = Self(Some(made));
+        if let (true, Some(database)) = (verified, tree.0.as_mut())
+            && !guarded(|| Ok(database.check_integrity()?))?
+        {
+            return Err(Error::Damaged("a tree: checksums of its pages".to_owned()));
+        }
+        Ok(tree)
     }
-    Ok(tree)
+
+    fn database(&self) -> std::result::Result<&Database, redb::Error> {
+        self.0.as_ref().ok_or_else(|| redb::Error::Corrupted("it is closed".to_owned()))
+    }
+
+    /// The tree as it is now. For use in [`guarded`].
+    pub fn begin_read(&self) -> std::result::Result<ReadTransaction, redb::Error> {
+        Ok(self.database()?.begin_read()?)
+    }
+
+    /// Changes it, all or nothing. Safe on the device when this returns.
+    pub fn write<T>(&self, work: impl FnOnce(&WriteTransaction) -> std::result::Result<T, redb::Error>) -> Result<T> {
+        guarded(|| {
+            let mut transaction = self.database()?.begin_write()?;
+            // So that it is opened after a crash without being read through.
+            transaction.set_quick_repair(true);
+            transaction.set_durability(Durability::Immediate)?;
+            let done = work(&transaction)?;
+            transaction.commit()?;
+            Ok(done)
+        })
+    }
 }
 
-/// Changes a tree, all or nothing. Safe on the device when this returns.
-pub(crate) fn write_tree<T>(
-    tree: &Database,
-    work: impl FnOnce(&WriteTransaction) -> std::result::Result<T, redb::Error>,
-) -> Result<T> {
-    guarded(|| {
-        let mut transaction = tree.begin_write()?;
-        // So that it is opened after a crash without being read through.
-        transaction.set_quick_repair(true);
-        transaction.set_durability(Durability::Immediate)?;
-        let done = work(&transaction)?;
-        transaction.commit()?;
-        Ok(done)
-    })
+impl Drop for Tree {
+    /// At damaged pages it panics here, too; there is nothing left to be done about it.
+    fn drop(&mut self) {
+        let database = self.0.take();
+        drop(catch_unwind(AssertUnwindSafe(|| drop(database))));
+    }
 }
 
 /// Uses a tree, which panics at some pages that are damaged.

@@ -27,7 +27,7 @@ pub use clean::{Cleaned, Keep};
 use commit::{sequence_of, version_of};
 use index::{Index, Row};
 use object::Inner;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -307,9 +307,27 @@ impl Versions {
         done
     }
 
+    /// Takes away what the index has of an object that was removed, before its region is one's that keeps no versions:
+    /// after a crash that would be taken for a damaged one.
+    pub fn forget_removed(&self, id: u64) -> Result<()> {
+        let Some(index) = self.0.index() else { return Ok(()) };
+        if index.state(id)?.is_some() {
+            // It is not to come back without.
+            self.0.layer.sync()?;
+            index.forget(id)?;
+        }
+        Ok(())
+    }
+
     /// All objects that the index has.
     pub fn ids(&self) -> Result<Vec<u64>> {
         self.0.index().map_or(Ok(Vec::new()), Index::ids)
+    }
+
+    /// All objects that the index has, or that are at hand.
+    pub fn known_ids(&self) -> Result<BTreeSet<u64>> {
+        let at_hand = self.0.at_hand();
+        Ok(self.ids()?.into_iter().chain(at_hand.iter().map(|object| object.id)).collect())
     }
 
     /// Cleans all objects.

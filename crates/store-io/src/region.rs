@@ -1,4 +1,5 @@
-//! The region store behind a node: an object is a region of a block device, or of a file that was set aside for it.
+//! The region store behind a node: an object is a region of a block device, or of a file that was set aside for it, or
+//! several regions (`object.rs`).
 //!
 //! Objects have names that others choose; which region has which is kept in memory, as all metadata is, and stands in
 //! the super block of each ([`weft_region::Owner`]). Bytes never go through the page cache: the object reads and writes
@@ -8,27 +9,29 @@
 //! that ends in order leaves its store empty.
 //! On a crash: the store is whole, with objects that nobody knows the files of.
 
-use crate::store::{BlockObject, ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan, is_listed, lock};
+mod object;
+
+use crate::store::{ObjectHandle, ObjectStore, is_listed, lock};
+use object::RegionObject;
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::UNIX_EPOCH;
 use weft_protocol::message::storage::Space;
-use weft_protocol::{Error, InodeNumber, ObjectId, Result, Timestamp};
-use weft_region::{FileDevice, Format, Object, Owner, Store};
+use weft_protocol::{Error, InodeNumber, ObjectId, Result};
+use weft_region::{FileDevice, Format, Store};
 
-/// Regions of stores that are made here are 2 to this bytes, 1 TiB: so long can a file be. There are 16 million of
-/// them, and so many objects. 64 GiB would be too short for files of large devices; 16 TiB leave a million objects,
-/// too few for small files.
+/// Regions of stores that are made here are 2 to this bytes, 1 TiB: longer files have several. There are 16 million of
+/// them, and so many objects. With 64 GiB files of large devices would have many; 16 TiB leave a million objects, too
+/// few for small files.
 pub const REGION_SHIFT: u8 = 40;
 /// Tables of names, so that threads seldom wait for each other.
 const SHARDS: usize = 16;
 
 type Name = (InodeNumber, ObjectId);
-type Names = HashMap<Name, Object>;
+type Names = HashMap<Name, Arc<RegionObject>>;
 
 /// Objects as regions.
 pub struct RegionStore {
@@ -36,13 +39,19 @@ pub struct RegionStore {
     place: String,
     /// Number of the device; one of its own for a file, which has its space set aside.
     device: u64,
-    store: Store,
+    regions: Arc<Regions>,
     /// Held while an object is made or removed. All are at hand, with their sizes: the device is told when one is
     /// synced, and not each time that one is let go.
     names: [Mutex<Names>; SHARDS],
     objects: AtomicU64,
+}
+
+/// Where objects get their regions.
+struct Regions {
+    store: Store,
     /// Space was given up since the last sync.
-    is_unsettled: Arc<AtomicBool>,
+    is_unsettled: AtomicBool,
+    /// No more are given.
     is_closed: AtomicBool,
 }
 
@@ -88,11 +97,13 @@ impl RegionStore {
         Ok(Self {
             place,
             device,
-            store,
+            regions: Arc::new(Regions {
+                store,
+                is_unsettled: AtomicBool::new(false),
+                is_closed: AtomicBool::new(false),
+            }),
             names: Default::default(),
             objects: AtomicU64::new(0),
-            is_unsettled: Arc::default(),
-            is_closed: AtomicBool::new(false),
         })
     }
 
@@ -100,36 +111,30 @@ impl RegionStore {
         let [first, ..] = &self.names;
         self.names.get(object.sequence() as usize % SHARDS).unwrap_or(first)
     }
-
-    fn object(&self, name: Name, create: bool) -> Result<Object> {
-        let mut names = lock(self.names_with(name.1));
-        if let Some(object) = names.get(&name) {
-            return Ok(object.clone());
-        }
-        if !create || self.is_closed.load(Ordering::Acquire) {
-            return Err(Error::NoObject);
-        }
-        let object = self.store.create_for(owner_of(name)).map_err(refused)?;
-        names.insert(name, object.clone());
-        self.objects.fetch_add(1, Ordering::Relaxed);
-        Ok(object)
-    }
 }
 
 impl ObjectStore for RegionStore {
     fn open(&self, inode: InodeNumber, object: ObjectId, create: bool) -> Result<Arc<dyn ObjectHandle>> {
-        let object = self.object((inode, object), create)?;
-        Ok(Arc::new(RegionObject { object, is_unsettled: Arc::clone(&self.is_unsettled) }))
+        let mut names = lock(self.names_with(object));
+        if let Some(found) = names.get(&(inode, object)) {
+            return Ok(Arc::<RegionObject>::clone(found));
+        }
+        if !create || self.regions.is_closed.load(Ordering::Acquire) {
+            return Err(Error::NoObject);
+        }
+        let made = Arc::new(RegionObject::create(&self.regions, (inode, object))?);
+        names.insert((inode, object), Arc::clone(&made));
+        self.objects.fetch_add(1, Ordering::Relaxed);
+        Ok(made)
     }
 
     fn remove(&self, inode: InodeNumber, object: ObjectId) -> Result<bool> {
         let mut names = lock(self.names_with(object));
         let Some(found) = names.get(&(inode, object)) else { return Ok(false) };
-        let was_there = self.store.remove(found.id()).map_err(refused)?;
+        found.remove()?;
         names.remove(&(inode, object));
         self.objects.fetch_sub(1, Ordering::Relaxed);
-        self.is_unsettled.store(true, Ordering::Release);
-        Ok(was_there)
+        Ok(true)
     }
 
     fn list(&self, runs: &[(ObjectId, u32)]) -> Result<Vec<(InodeNumber, ObjectId)>> {
@@ -140,7 +145,7 @@ impl ObjectStore for RegionStore {
     }
 
     fn space(&self) -> Result<Space> {
-        let usage = self.store.usage();
+        let usage = self.regions.store.usage();
         let objects = self.objects.load(Ordering::Relaxed);
         Ok(Space {
             total: usage.total,
@@ -153,103 +158,27 @@ impl ObjectStore for RegionStore {
     }
 
     fn settle(&self) {
-        if self.is_unsettled.swap(false, Ordering::AcqRel)
-            && let Err(error) = self.store.sync()
+        if self.regions.is_unsettled.swap(false, Ordering::AcqRel)
+            && let Err(error) = self.regions.store.sync()
         {
             // Whoever needs the space tries again, and is told.
             tracing::warn!(%error, "{}: what was removed is not free yet", self.place);
-            self.is_unsettled.store(true, Ordering::Release);
+            self.regions.is_unsettled.store(true, Ordering::Release);
         }
     }
 
     fn close(&self) -> Result<()> {
-        self.is_closed.store(true, Ordering::Release);
-        let mut objects: Vec<u64> =
-            self.names.iter().flat_map(|names| std::mem::take(&mut *lock(names))).map(|(_, one)| one.id()).collect();
-        // In the order in which the map has them.
-        objects.sort_unstable();
-        objects.into_iter().try_for_each(|id| self.store.remove(id).map(|_| ())).map_err(refused)?;
-        self.store.close().map_err(refused)
+        self.regions.is_closed.store(true, Ordering::Release);
+        for names in &self.names {
+            std::mem::take(&mut *lock(names)).values().for_each(|object| object.end());
+        }
+        let removed = self.regions.store.remove_all();
+        removed.and_then(|()| self.regions.store.close()).map_err(refused)
     }
 
     fn describe(&self) -> String {
         self.place.clone()
     }
-}
-
-/// An object at hand.
-struct RegionObject {
-    object: Object,
-    /// Of its store.
-    is_unsettled: Arc<AtomicBool>,
-}
-
-impl RegionObject {
-    fn there(&self) -> Result<&Object> {
-        if self.object.is_there() { Ok(&self.object) } else { Err(Error::NoObject) }
-    }
-}
-
-impl ObjectHandle for RegionObject {
-    fn stat(&self) -> Result<ObjectStat> {
-        let stat = self.there()?.stat().ok_or(Error::NoObject)?;
-        let since = stat.modified.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-        Ok(ObjectStat { size: stat.size, mtime: Timestamp::from_parts(seconds, since.subsec_nanos()) })
-    }
-
-    fn read_plan(&self, offset: u64, bytes: u32) -> Result<(Segment<'_>, ObjectStat)> {
-        let stat = self.stat()?;
-        let bytes = u64::from(bytes).min(stat.size.saturating_sub(offset));
-        Ok((Segment::Blocks { object: self, offset, bytes }, stat))
-    }
-
-    fn write_plan(&self, offset: u64, bytes: u32) -> Result<WritePlan<'_>> {
-        let end = offset.checked_add(u64::from(bytes)).ok_or(Error::FileTooLarge)?;
-        if end > self.there()?.capacity() {
-            return Err(Error::FileTooLarge);
-        }
-        Ok(WritePlan::Blocks { object: self, offset: Some(offset) })
-    }
-
-    fn append_plan(&self, _bytes: u32) -> Result<WritePlan<'_>> {
-        self.there()?;
-        Ok(WritePlan::Blocks { object: self, offset: None })
-    }
-
-    fn truncate(&self, size: u64) -> Result<ObjectStat> {
-        self.object.truncate(size).map_err(refused)?;
-        self.is_unsettled.store(true, Ordering::Release);
-        self.stat()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.object.sync().map_err(refused)
-    }
-}
-
-impl BlockObject for RegionObject {
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        let have = self.object.read(offset, into).map_err(refused)?;
-        into.get_mut(have..).unwrap_or_default().fill(0);
-        Ok(())
-    }
-
-    fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
-        self.object.write(offset, from).map_err(refused)
-    }
-
-    fn append(&self, from: &[u8]) -> Result<()> {
-        self.object.append(from).map(|_| ()).map_err(refused)
-    }
-}
-
-fn owner_of((inode, object): Name) -> Owner {
-    let mut owner = Owner::default();
-    let (first, second) = owner.split_at_mut(size_of::<u64>());
-    first.copy_from_slice(&inode.raw().to_le_bytes());
-    second.copy_from_slice(&object.raw().to_le_bytes());
-    owner
 }
 
 /// What a client is told.
@@ -288,22 +217,24 @@ fn explain_error(path: &Path, error: &weft_region::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{Segment, WritePlan};
     use std::path::PathBuf;
-    use weft_protocol::NodeId;
+    use weft_protocol::limits::FILE_BYTES_MAX;
+    use weft_protocol::{NodeId, Timestamp};
     use weft_region::Kind;
 
-    const BYTES: u64 = 32 << 20;
+    pub(super) const BYTES: u64 = 32 << 20;
 
-    struct Ground(PathBuf);
+    pub(super) struct Ground(pub PathBuf);
 
     impl Ground {
-        fn new(name: &str) -> Self {
+        pub fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("weft-store-{name}-{}", std::process::id()));
             let _ = std::fs::remove_file(&path);
             Self(path)
         }
 
-        fn store(&self) -> RegionStore {
+        pub fn store(&self) -> RegionStore {
             RegionStore::in_file(&self.0, Some(BYTES)).unwrap()
         }
 
@@ -318,18 +249,18 @@ mod tests {
         }
     }
 
-    fn object(sequence: u64) -> ObjectId {
+    pub(super) fn object(sequence: u64) -> ObjectId {
         ObjectId::new(NodeId(2), sequence)
     }
 
-    fn write(handle: &dyn ObjectHandle, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) fn write(handle: &dyn ObjectHandle, offset: u64, bytes: &[u8]) -> Result<()> {
         match handle.write_plan(offset, u32::try_from(bytes.len()).unwrap())? {
             WritePlan::Blocks { object, offset } => object.write_at(offset.unwrap(), bytes),
             WritePlan::File(_) => panic!("a file"),
         }
     }
 
-    fn read(handle: &dyn ObjectHandle, offset: u64, bytes: u32) -> Vec<u8> {
+    pub(super) fn read(handle: &dyn ObjectHandle, offset: u64, bytes: u32) -> Vec<u8> {
         let Segment::Blocks { object, offset, bytes } = handle.read_plan(offset, bytes).unwrap().0 else {
             panic!("no blocks")
         };
@@ -359,8 +290,8 @@ mod tests {
         let mut into = [9; 4000];
         object.read_at(offset, &mut into).unwrap();
         assert!(into == *[vec![7; 100], vec![0; 3900]].concat(), "cut since it was planned");
-        assert_eq!(write(&*again, (1 << REGION_SHIFT) - 4, &[1; 5000]), Err(Error::FileTooLarge));
-        assert_eq!(again.truncate(1 << REGION_SHIFT).err(), Some(Error::FileTooLarge));
+        assert_eq!(write(&*again, FILE_BYTES_MAX - 4, &[1; 5]), Err(Error::FileTooLarge));
+        assert_eq!(again.truncate(FILE_BYTES_MAX + 1).err(), Some(Error::FileTooLarge));
         assert!(again.descriptor(false).is_none() && again.windows().is_none());
         handle.sync().unwrap();
     }
@@ -388,7 +319,7 @@ mod tests {
         assert_eq!(write(&*handle, 0, b"late"), Err(Error::NoObject));
         store.settle();
         let now = store.space().unwrap();
-        assert_eq!((now.objects, empty.free - now.free), (0, 4096), "but for the store's own record");
+        assert_eq!((now.objects, now.free), (0, empty.free));
     }
 
     #[test]
@@ -443,11 +374,17 @@ mod tests {
         let store = Store::open(Arc::new(FileDevice::open(&ground.0).unwrap())).unwrap();
         let mut found = [0; 17];
         let left = store.object(1, Kind::Direct).unwrap();
-        assert_eq!(left.owner(), owner_of((InodeNumber::ROOT, object(1))));
+        assert_eq!(left.owner(), object::owner_of((InodeNumber::ROOT, object(1)), 0));
         assert_eq!((left.read(0, &mut found).unwrap(), &found), (17, b"of an earlier run"));
         drop((left, store));
         let device = FileDevice::open(&ground.0).unwrap();
-        drop(Store::format(Arc::new(device), Format { region_shift: REGION_SHIFT, overwrite: true }).unwrap());
+        drop(
+            Store::format(
+                Arc::new(device),
+                Format { region_shift: REGION_SHIFT, overwrite: true, ..Format::default() },
+            )
+            .unwrap(),
+        );
 
         // One that ends in order leaves nothing, and refuses what comes late.
         let store = ground.store();

@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "the place for it: each block says why it is sound")]
 
 pub mod mapped;
+pub mod ring;
 pub mod tmpfs;
 
 use std::io::{self, IoSliceMut};

@@ -14,7 +14,12 @@ const VARIABLES: &CStr = c"WEFT";
 
 /// What we set before the user's variables do. UCX 1.13 reads `UCX_TLS` before `WEFT_UCX_TLS`: a choice that was made
 /// for another library in this process is not ours.
-const SETTINGS: &[(&str, &str)] = &[("TLS", "all"), ("NET_DEVICES", "all"), ("SHM_DEVICES", "all")];
+///
+/// Memory that it makes is never of the heap (its methods `thp` and `heap`): for the address of such memory the
+/// registration cache of UCX 1.13 may still have a longer piece, which somebody registered and gave back to the heap
+/// since. UCX then takes that for its own memory, and at the end frees what was never allocated.
+const SETTINGS: &[(&str, &str)] =
+    &[("TLS", "all"), ("NET_DEVICES", "all"), ("SHM_DEVICES", "all"), ("ALLOC_PRIO", "md:sysv,md:posix,huge,mmap")];
 /// The same where there are adapters: queues for messages that we hardly use, for whose buffers UCX would take 40 MiB
 /// of locked memory, per connection (the default limit of Debian is 8 MiB); and that a link that is down is noticed: to
 /// soft-RoCE the usual count of 7 means to try for ever.

@@ -357,6 +357,7 @@ fn a_region_store_is_made_looked_at_and_not_overwritten() {
     assert_eq!(ground.json(&["store", "clean", &place, "--keep-younger", "7d", "--json"])["versions"], 0);
     assert!(ground.weft_fails(2, &["store", "clean", &place, "--share", "2"]).contains("share of 2"));
     assert!(ground.weft(&["store", "dump", &place]).contains("regions of 2^30 bytes"));
+    assert_eq!(stat["checksums"], "metadata");
     let resize =
         |bytes| fs::File::options().write(true).open(&place).and_then(|file| file.set_len(bytes)).expect("set");
     resize(32 << 20);
@@ -369,6 +370,9 @@ fn a_region_store_is_made_looked_at_and_not_overwritten() {
     let more = grown["total"].as_u64().zip(stat["total"].as_u64()).map(|(now, before)| now - before);
     assert_eq!((more, grown["unused"].as_u64()), (Some(32 << 20), Some(0)));
     assert_eq!(ground.json(&["store", "check", &place, "--json"])["clean"], true);
+    ground.weft(&["store", "format", &place, "--overwrite", "--checksums", "all"]);
+    assert_eq!(ground.json(&["store", "stat", &place, "--json"])["checksums"], "all");
+    assert_eq!(ground.json(&["store", "scrub", &place, "--json"])["blocks_compared"], 0);
     fs::write(&place, vec![0; 64 << 20]).expect("it is overwritten");
     assert!(ground.weft(&["store", "dump", &place, "--scan"]).contains("super block 1: there is no region store"));
     assert!(ground.weft_fails(2, &["store", "check", &place]).contains("weft store format"));

@@ -1,9 +1,8 @@
 //! Objects that are written over, removed and made anew for as long as one likes, in a store that is nearly full. What
 //! is read is checked, and in the end all of it, and the store.
 
-use crate::{BLOCK, Memory, On, Random, new_store};
+use crate::{Args, BLOCK, Memory, On, Random, new_store};
 use serde::Serialize;
-use std::path::Path;
 use std::time::{Duration, Instant};
 use weft_bench::{Explain, Outcome};
 use weft_region::{Error, FileDevice, Keep, Kind, Object, Store, Versioned};
@@ -59,11 +58,12 @@ struct Churn {
 }
 
 /// Runs for so long, and prints what it was like.
-pub fn churn(place: &Path, on: On, fill: u64, time: Duration) -> Outcome {
+pub fn churn(args: &Args, fill: u64, time: Duration) -> Outcome {
+    let on = args.on;
     if !matches!(on, On::Store | On::Versions) || !(1..=99).contains(&fill) {
         return Err("--on store or versions, --fill 1 to 99".to_owned());
     }
-    let (device, store) = new_store(place, 1024)?;
+    let (device, store) = new_store(args, 1024)?;
     let blocks_max = store.usage().total / BLOCK * fill / 100;
     let mut random = Random::default();
     let memory = Memory::new(OBJECT_MAX, &mut random)?;

@@ -8,12 +8,12 @@ use clap::{Parser, Subcommand, ValueEnum};
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_bench::{Explain, Outcome, clock, conclude, quantity};
-use weft_region::{Device, FileDevice, Format, Keep, Kind, Object, Store, Versioned};
+use weft_region::{Checksums, Device, FileDevice, Format, Keep, Kind, Object, Store, Versioned};
 
 /// Measure a region store, files, or a device
 #[derive(Parser)]
@@ -26,6 +26,9 @@ struct Args {
     /// The device; of `files` the directory. A store is made on it, and whatever was there is lost
     #[arg(long, global = true, default_value = "/dev/zram0")]
     place: PathBuf,
+    /// Of a store: data of all objects have checksums
+    #[arg(long, global = true)]
+    sums: bool,
 }
 
 #[derive(Subcommand)]
@@ -99,14 +102,16 @@ fn main() -> ExitCode {
         Workload::Create { threads, count, durable, range } => create(&args, threads, count, durable, range),
         Workload::Data { request, size } => data(&args, request, size),
         Workload::Versions { commits, size } => versions(&args, commits, size),
-        Workload::Churn { fill, seconds } => churn::churn(&args.place, args.on, fill, Duration::from_secs(seconds)),
+        Workload::Churn { fill, seconds } => churn::churn(&args, fill, Duration::from_secs(seconds)),
     };
     conclude("bench-region", outcome)
 }
 
-fn new_store(place: &Path, range: u64) -> Outcome<(Arc<FileDevice>, Store)> {
+fn new_store(args: &Args, range: u64) -> Outcome<(Arc<FileDevice>, Store)> {
+    let place = &args.place;
     let device = Arc::new(FileDevice::open(place).explain(place.display())?);
-    let format = Format { overwrite: true, ..Format::default() };
+    let checksums = if args.sums { Checksums::All } else { Checksums::Metadata };
+    let format = Format { overwrite: true, checksums, ..Format::default() };
     Store::format(Arc::clone(&device) as Arc<dyn Device>, format).and_then(|store| store.close()).explain("format")?;
     let store = Store::open_with_range(Arc::clone(&device) as Arc<dyn Device>, range).explain("open")?;
     Ok((device, store))
@@ -153,7 +158,7 @@ fn create(args: &Args, threads: u64, count: u64, durable: bool, range: u64) -> O
     let amount = (threads, each * threads, 1.0);
     match args.on {
         On::Store | On::Versions => {
-            let (device, store) = new_store(&args.place, range)?;
+            let (device, store) = new_store(args, range)?;
             let make = |_, _| {
                 match args.on {
                     On::Versions => store.create_versioned().map(drop),
@@ -216,12 +221,12 @@ fn data(args: &Args, request: u64, size: u64) -> Outcome {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::DIRECT | OFlags::DSYNC;
     let (device, target) = match args.on {
         On::Store => {
-            let (device, store) = new_store(&args.place, 1024)?;
+            let (device, store) = new_store(args, 1024)?;
             let object = store.create(Kind::Plain).explain("create")?;
             (Some(device), Target::Object(object))
         }
         On::Versions => {
-            let (device, store) = new_store(&args.place, 1024)?;
+            let (device, store) = new_store(args, 1024)?;
             let object = store.create_versioned().explain("create")?;
             (Some(device), Target::Versions(object))
         }
@@ -306,7 +311,7 @@ impl Random {
 }
 
 fn versions(args: &Args, commits: u64, size: u64) -> Outcome {
-    let (device, store) = new_store(&args.place, 1024)?;
+    let (device, store) = new_store(args, 1024)?;
     let mut random = Random::default();
     let target = match args.on {
         On::Store => Target::Object(store.create(Kind::Plain).explain("create")?),

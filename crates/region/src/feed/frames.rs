@@ -14,8 +14,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const MAGIC: &[u8; 8] = b"WEFTFEED";
-const VERSION: u32 = 1;
-const START_BYTES: usize = 32;
+const VERSION: u32 = 2;
+const START_BYTES: usize = 40;
+const SCOPE_AT: usize = 32;
 const START_CHECKSUM_AT: usize = 12;
 /// Kind, length, checksum.
 const HEADER_BYTES: usize = 12;
@@ -159,8 +160,8 @@ fn decode_whole(bytes: &[u8]) -> Option<Whole> {
         UNIX_EPOCH.checked_add(Duration::new(u64_at(bytes, at)?, nanoseconds))
     };
     let owner = *bytes.get(16..)?.first_chunk()?;
-    let stat = ObjectStat { size: u64_at(bytes, 32)?, modified: time(40)?, made: time(52)? };
-    (bytes.len() == 64).then_some(Whole { id, about: Some((u64_at(bytes, 8)?, owner, stat)) })
+    let stat = ObjectStat { size: u64_at(bytes, 40)?, modified: time(48)?, made: time(60)? };
+    (bytes.len() == 72).then_some(Whole { id, about: Some((u64_at(bytes, 8)?, owner, stat)) })
 }
 
 fn decode_pieces(bytes: &[u8]) -> Option<Frame> {
@@ -175,11 +176,11 @@ fn decode_pieces(bytes: &[u8]) -> Option<Frame> {
     (sum == data.len() as u64).then(|| Frame::Pieces(extents, data.to_vec()))
 }
 
-/// The beginning of a stream: magic, version, checksum, and whose it is.
-fn start(identity: [u8; 16]) -> [u8; START_BYTES] {
+/// The beginning of a stream: magic, version, checksum, whose it is, and whether it has all objects.
+fn start(identity: [u8; 16], is_whole: bool) -> [u8; START_BYTES] {
     let mut bytes = [0; START_BYTES];
-    let parts =
-        MAGIC.iter().chain(&VERSION.to_le_bytes()).chain(&[0; 4]).chain(&identity).copied().collect::<Vec<u8>>();
+    let scope = u32::from(is_whole).to_le_bytes();
+    let parts = [&MAGIC[..], &VERSION.to_le_bytes(), &[0; 4], &identity, &scope].concat();
     bytes.iter_mut().zip(parts).for_each(|(place, byte)| *place = byte);
     seal(&mut bytes, START_CHECKSUM_AT);
     bytes
@@ -194,9 +195,9 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins a stream of a store.
-    pub fn new(into: &'a mut dyn Write, identity: [u8; 16]) -> Result<Self> {
-        let start = start(identity);
+    /// Begins a stream of a store, of all its objects or of some.
+    pub fn new(into: &'a mut dyn Write, identity: [u8; 16], is_whole: bool) -> Result<Self> {
+        let start = start(identity, is_whole);
         into.write_all(&start).map_err(Error::Pipe)?;
         Ok(Self { into, count: 0, checksum: crc32c::crc32c(&start), bytes: START_BYTES as u64 })
     }
@@ -226,13 +227,15 @@ pub(super) struct Reader<'a> {
     /// Of the frame that comes next; the beginning is 0.
     number: u64,
     checksum: u32,
+    /// All objects of a store come, in order.
+    pub is_whole: bool,
     pub bytes: u64,
 }
 
 impl<'a> Reader<'a> {
     /// An error: this is no stream, or of a version that this program does not know.
     pub fn new(from: &'a mut dyn Read) -> Result<Self> {
-        let mut reader = Self { from, number: 0, checksum: 0, bytes: 0 };
+        let mut reader = Self { from, number: 0, checksum: 0, is_whole: false, bytes: 0 };
         let start = reader.take(START_BYTES)?;
         if !start.starts_with(MAGIC) {
             return Err(reader.wrong("these are no objects of a region store"));
@@ -246,6 +249,11 @@ impl<'a> Reader<'a> {
             }
         }
         reader.checksum = crc32c::crc32c(&start);
+        reader.is_whole = match u32_at(&start, SCOPE_AT) {
+            Some(0) => false,
+            Some(1) => true,
+            _ => return Err(reader.wrong("which objects it has")),
+        };
         Ok(reader)
     }
 

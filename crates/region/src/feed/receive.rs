@@ -4,6 +4,7 @@
 //! is for the first blocks of many.
 
 use super::frames::{Frame, Reader, Whole};
+use super::gone::Gone;
 use super::{Fed, ReceiveOptions};
 use crate::error::{Error, Result};
 use crate::ids::Identity;
@@ -21,11 +22,18 @@ impl Store {
     /// `progress` is told how many bytes came. All that came is safe when this returns, also with an error.
     ///
     /// An error: the stream is not whole; something else is there under an identifier; it does not go on from what is
-    /// there; or there is no room. What was received before is there, as whole versions and whole objects.
+    /// there; or there is no room. What was received before is there, as whole versions and whole objects, and of what
+    /// did not come nothing is removed.
     pub fn receive(&self, options: ReceiveOptions, from: &mut dyn Read, progress: &mut dyn FnMut(u64)) -> Result<Fed> {
         let reader = Reader::new(from)?;
+        if options.remove && !reader.is_whole {
+            return Err(Error::Setting(
+                "the stream has some objects of a store: it does not tell which are gone".into(),
+            ));
+        }
+        let gone = if reader.is_whole { Some(Gone::among(self.all_ids()?)) } else { None };
         let (fed, unsettled, now) = (Fed::default(), Vec::new(), Now::Nothing);
-        let mut receiver = Receiver { store: self, options, reader, fed, unsettled, now, progress };
+        let mut receiver = Receiver { store: self, options, reader, fed, gone, unsettled, now, progress };
         let received = receiver.all();
         let fed = Fed { bytes: receiver.reader.bytes, ..receiver.fed };
         let settled = receiver.settle().and_then(|()| self.sync());
@@ -39,6 +47,8 @@ struct Receiver<'a> {
     options: ReceiveOptions,
     reader: Reader<'a>,
     fed: Fed,
+    /// Of the stream of a whole store.
+    gone: Option<Gone>,
     /// First blocks, and where they are to be.
     unsettled: Vec<(u64, Vec<u8>)>,
     now: Now,
@@ -69,11 +79,37 @@ impl Receiver<'_> {
             (self.progress)(self.reader.bytes);
             if matches!(frame, Frame::End(_)) {
                 return match self.now {
-                    Now::Nothing => Ok(()),
+                    Now::Nothing => self.end(),
                     _ => Err(self.out_of_place()),
                 };
             }
             self.frame(frame)?;
+        }
+    }
+
+    /// All has come.
+    fn end(&mut self) -> Result<()> {
+        let Some((gone, count)) = self.gone.take().map(Gone::end) else { return Ok(()) };
+        self.fed.gone = Some(count);
+        if self.options.remove {
+            // What came is safe before anything goes.
+            self.settle()?;
+            self.store.sync()?;
+            gone.into_iter().try_for_each(|id| self.store.remove(id).map(|_| ()))?;
+        }
+        Ok(())
+    }
+
+    /// An object comes.
+    fn comes(&mut self, id: u64) -> Result<()> {
+        let is_in_order = self.gone.as_mut().is_none_or(|gone| gone.comes(id));
+        if is_in_order { Ok(()) } else { Err(self.out_of_place()) }
+    }
+
+    /// The sender has another object than the one that is there, which is gone.
+    fn note_replaced(&mut self) {
+        if let Some(gone) = &mut self.gone {
+            gone.note_replaced();
         }
     }
 
@@ -129,6 +165,7 @@ impl Receiver<'_> {
 
     fn begin(&mut self, whole: &Whole) -> Result<Coming> {
         let Whole { id, about } = *whole;
+        self.comes(id)?;
         let is_same = match (self.store.nature(id)?, about) {
             (None, _) => true,
             (Some(Nature::Direct), Some((generation, owner, stat))) => {
@@ -136,10 +173,12 @@ impl Receiver<'_> {
                 let made = found.stat().map(|stat| stat.made);
                 (found.generation(), found.owner(), made) == (generation, owner, Some(stat.made))
             }
-            (Some(Nature::Plain), None) => self.options.replace_plain,
+            (Some(Nature::Plain), None) => self.options.replace_plain || self.options.remove,
             _ => false,
         };
-        if !is_same {
+        if !is_same && self.options.remove {
+            self.note_replaced();
+        } else if !is_same {
             let which = if about.is_some() { "another one" } else { "nothing says whether it is the same one" };
             return Err(Error::OtherObject(format!("object {id} is there already: {which}")));
         }
@@ -154,18 +193,26 @@ impl Receiver<'_> {
     }
 
     fn begin_versions(&mut self, id: u64, origin: &Origin) -> Result<Incoming> {
-        match self.store.nature(id)? {
-            Some(Nature::Versions) => {}
+        self.comes(id)?;
+        let versions = self.store.versions();
+        let is_there = match self.store.nature(id)? {
+            None => false,
+            Some(Nature::Versions) if !self.options.remove || versions.lineage(id)? == origin.lineage => true,
+            Some(_) if self.options.remove && origin.is_from_the_first() => {
+                self.store.remove(id)?;
+                self.note_replaced();
+                false
+            }
             Some(_) => {
-                let text = format!("object {id} is there already, and keeps no versions as the one in the stream");
+                let text = format!("object {id} is there already: another one than the stream has the versions of");
                 return Err(Error::OtherObject(text));
             }
-            None => {
-                self.store.reserve(id, 0)?;
-                self.store.versions().create_copy(id, origin)?;
-            }
+        };
+        if !is_there {
+            self.store.reserve(id, 0)?;
+            versions.create_copy(id, origin)?;
         }
-        self.store.versions().receive(id, origin)
+        versions.receive(id, origin)
     }
 }
 

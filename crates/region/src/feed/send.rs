@@ -20,12 +20,13 @@ impl Store {
     pub fn send(&self, options: &SendOptions, into: &mut dyn Write, progress: &mut dyn FnMut(u64)) -> Result<Fed> {
         let have = options.have.iter().map(|have| (have.id, *have)).collect();
         let (pieces, fed) = (options.pieces, Fed::default());
-        let writer = Writer::new(into, self.layer().identity())?;
+        let is_whole = options.objects.is_empty();
+        let writer = Writer::new(into, self.layer().identity(), is_whole)?;
         let mut sender = Sender { store: self, writer, have, pieces, fed, progress };
-        let ids = if options.objects.is_empty() { self.all_ids()? } else { options.objects.clone() };
+        let ids = if is_whole { self.all_ids()? } else { options.objects.clone() };
         for id in ids {
             match self.nature(id)? {
-                None if options.objects.is_empty() => {}
+                None if is_whole => {}
                 None => return Err(Error::Setting(format!("there is no object {id}"))),
                 Some(nature) => sender.object(id, nature)?,
             }

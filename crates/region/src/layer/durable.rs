@@ -2,10 +2,12 @@
 //!
 //! Threads that sync at the same time share records and flushes: one does it for all.
 
-use super::{Layer, piece_of, write};
+use super::{Freed, Layer, State, piece_of, write};
+use crate::base::Changed;
 use crate::error::{Error, Result, at};
 use crate::log::Log;
-use crate::record::{ENTRIES_MAX, Entry, RECORD_BLOCKS_MAX};
+use crate::overlay::Piece;
+use crate::record::{ENTRIES_BYTES_MAX, Entry, RECORD_BLOCKS_MAX, Record};
 use crate::{BLOCK, lock};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -51,6 +53,11 @@ impl Turns {
         }
     }
 
+    /// Whether somebody syncs.
+    pub fn is_taken(&self) -> bool {
+        lock(&self.turn).is_taken
+    }
+
     fn waiting_for(&self, round: u64) -> &Condvar {
         let [even, odd] = &self.waiting;
         if round.is_multiple_of(2) { even } else { odd }
@@ -75,14 +82,29 @@ impl Layer {
         let (mut state, mut log) = (write(&self.state), lock(&self.turns.log));
         let begin = log.head();
         while let Some(record) = log.next(&*self.device)? {
-            for entry in record.entries {
-                let new = piece_of(entry);
-                let is_inside = new.block.is_none_or(|block| state.space.has(block, new.count));
-                let is_address = new.first.checked_add(new.count).is_some_and(|end| end <= u64::MAX / BLOCK);
-                if !is_inside || !is_address {
-                    return Err(Error::Damaged(format!("record {} maps what is not there", record.sequence)));
-                }
-                for old in self.mapped(&state, new.first..new.end())? {
+            self.redo(&mut state, &record)?;
+        }
+        if log.head() != begin {
+            // It was read, but the device may have it in its cache only.
+            self.device.flush().map_err(at("flush the device"))?;
+        }
+        Ok(())
+    }
+
+    fn redo(&self, state: &mut State, record: &Record) -> Result<()> {
+        for entry in &record.entries {
+            let is_inside = match entry {
+                Entry::Map { block, count, .. } => state.space.has(*block, u64::from(*count)),
+                Entry::Sums { block, sums } => self.sums_end() > 0 && state.space.has(*block, sums.len() as u64),
+                Entry::Unmap { .. } => true,
+            };
+            let new = piece_of(entry);
+            let is_address = |new: Piece| new.first.checked_add(new.count).is_some_and(|end| end <= u64::MAX / BLOCK);
+            if !is_inside || !new.is_none_or(is_address) {
+                return Err(Error::Damaged(format!("record {} maps what is not there", record.sequence)));
+            }
+            if let Some(new) = new {
+                for old in self.mapped(state, new.first..new.end())? {
                     if let Some(block) = old.block {
                         state.space.restore(block, old.count, false);
                     }
@@ -90,12 +112,8 @@ impl Layer {
                 if let Some(block) = new.block {
                     state.space.restore(block, new.count, true);
                 }
-                state.active.set(new);
             }
-        }
-        if log.head() != begin {
-            // It was read, but the device may have it in its cache only.
-            self.device.flush().map_err(at("flush the device"))?;
+            self.apply(state, entry);
         }
         Ok(())
     }
@@ -125,7 +143,7 @@ impl Layer {
             return Err(error);
         }
         write(&self.state).recording.clear();
-        self.give_back(freed)?;
+        self.give_back(&freed)?;
         if log.is_half_full() { self.checkpoint(&mut log) } else { Ok(()) }
     }
 
@@ -137,35 +155,42 @@ impl Layer {
     }
 
     /// Frees blocks whose record is durable, when nobody uses them any more.
-    fn give_back(&self, freed: Vec<(u64, u64)>) -> Result<()> {
+    fn give_back(&self, freed: &[Freed]) -> Result<()> {
         if freed.is_empty() {
             return Ok(());
         }
         drop(write(&self.gate));
-        let discard = |(block, count): &(u64, u64)| {
-            self.device.discard((self.geometry.data_start + block) * BLOCK, count * BLOCK).map_err(at("discard"))
-        };
-        let discarded = freed.iter().try_for_each(discard);
+        let discarded = freed.iter().filter(|old| old.is_discarded).map(|old| (old.block, old.count));
+        let discarded = self.discard(&discarded.collect::<Vec<_>>());
         // Free they are in any case.
         let mut state = write(&self.state);
-        freed.into_iter().for_each(|(block, count)| state.space.give_back(block, count));
+        freed.iter().for_each(|old| state.space.give_back(old.block, old.count));
         discarded
+    }
+
+    /// Tells the device of blocks that have nothing any more.
+    pub(super) fn discard(&self, freed: &[(u64, u64)]) -> Result<()> {
+        freed.iter().try_for_each(|(block, count)| {
+            self.device.discard((self.geometry.data_start + block) * BLOCK, count * BLOCK).map_err(at("discard"))
+        })
     }
 
     /// Brings all changes to the map, also those that no record has: then the log is free.
     fn checkpoint(&self, log: &mut Log) -> Result<()> {
-        let (frozen, groups, freed) = {
+        let (frozen, sums, groups, freed) = {
             let mut state = write(&self.state);
             let frozen = Arc::new(std::mem::take(&mut state.active));
             state.frozen = Some(Arc::clone(&frozen));
             let freed = state.begin_recording();
-            (frozen, state.space.take_changed(), freed)
+            (frozen, state.sums.freeze(), state.space.take_changed(), freed)
         };
         // What the map has is durable, so its data have to be.
         let flushed = self.device.flush().map_err(at("flush the device"));
-        let done = flushed.and_then(|()| self.base.checkpoint(&frozen, &groups, log.head()));
+        let changed = Changed { extents: &frozen, sums: &sums, groups: &groups };
+        let done = flushed.and_then(|()| self.base.checkpoint(&changed, log.head()));
         let mut state = write(&self.state);
         state.frozen = None;
+        state.sums.thaw(done.is_ok());
         if let Err(error) = done {
             let later = std::mem::replace(&mut state.active, (*frozen).clone());
             later.pieces().for_each(|piece| state.active.set(piece));
@@ -176,19 +201,25 @@ impl Layer {
         state.recording.clear();
         log.release();
         self.known.note(&frozen);
+        self.known_sums.note(&sums);
         drop(state);
-        self.give_back(freed)
+        self.give_back(&freed)
     }
 
     /// Syncs, and brings the log to the map: opening is then as fast as it can be.
     pub fn close(&self) -> Result<()> {
+        self.in_turn(|log| self.place_fresh().and_then(|()| self.checkpoint(log)))
+    }
+
+    /// Has the turn for what makes everything durable that was written before.
+    pub(super) fn in_turn(&self, work: impl FnOnce(&mut Log) -> Result<()>) -> Result<()> {
         // A round that somebody else did was a sync only.
         let round = loop {
             if let Some(round) = self.turns.join() {
                 break round;
             }
         };
-        let result = self.place_fresh().and_then(|()| self.checkpoint(&mut lock(&self.turns.log)));
+        let result = work(&mut lock(&self.turns.log));
         self.turns.end(round, result.is_ok());
         result
     }
@@ -196,11 +227,18 @@ impl Layer {
 
 /// Changes put together to records, none of them over two.
 fn grouped(pending: &[Vec<Entry>]) -> Vec<Vec<Entry>> {
-    let mut records: Vec<Vec<Entry>> = Vec::new();
+    let (mut records, mut bytes): (Vec<Vec<Entry>>, usize) = (Vec::new(), 0);
     for entries in pending {
-        match records.last_mut().filter(|record| record.len() + entries.len() <= ENTRIES_MAX) {
-            Some(record) => record.extend(entries),
-            None => records.push(entries.clone()),
+        let more = Entry::bytes_of(entries);
+        match records.last_mut().filter(|_| bytes + more <= ENTRIES_BYTES_MAX) {
+            Some(record) => {
+                record.extend_from_slice(entries);
+                bytes += more;
+            }
+            None => {
+                records.push(entries.clone());
+                bytes = more;
+            }
         }
     }
     records

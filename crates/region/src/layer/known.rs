@@ -37,6 +37,11 @@ impl Known {
         Ok(covering(&known, range).unwrap_or_default())
     }
 
+    /// The map is another one now.
+    pub fn forget(&self) {
+        *write(&self.0) = Overlay::default();
+    }
+
     /// The map has these changes now.
     pub fn note(&self, changes: &Overlay) {
         let mut known = write(&self.0);

@@ -1,8 +1,8 @@
 //! Writes over blocks that are mapped already, and mapping ahead of such writes.
 
-use super::{CHUNK_BLOCKS, Layer, Taken, blocks_of, length_of, push_map, read, write};
+use super::{CHUNK_BLOCKS, Changes, Layer, Taken, blocks_of, length_of, read, write};
 use crate::error::{Error, Result, at};
-use crate::record::{ENTRIES_MAX, Entry};
+use crate::record::{ENTRIES_BYTES_MAX, Entry};
 use std::ops::Range;
 
 impl Layer {
@@ -10,11 +10,12 @@ impl Layer {
     /// was done.
     pub(super) fn overwrite(&self, blocks: &Range<u64>, parts: &[&[u8]], is_durable: bool) -> Result<bool> {
         let _stripes = self.stripes.share(blocks);
+        self.bring_gathered(blocks);
         let _gate = read(&self.gate);
         let pieces = {
             let state = read(&self.state);
             // Data that are safe where a crash unmaps them would be lost.
-            if state.fresh.range(blocks.clone()).next().is_some() || is_durable && state.is_unsafe(blocks) {
+            if state.fresh.touches(blocks) || is_durable && state.is_unsafe(blocks) {
                 return Ok(false);
             }
             self.mapped(&state, blocks.clone())?
@@ -34,8 +35,8 @@ impl Layer {
         Ok(true)
     }
 
-    /// Writes parts, each whole blocks, one behind the other over blocks that are all mapped. `durable`: they are safe
-    /// when this returns.
+    /// Writes parts, each whole blocks, one behind the other over blocks that [`Layer::reserve`] has mapped. `durable`:
+    /// they are safe when this returns.
     pub(crate) fn write_over(&self, address: u64, parts: &[&[u8]], durable: bool) -> Result<()> {
         let blocks = blocks_of(address, parts.iter().map(|part| part.len()).sum())?;
         if self.overwrite(&blocks, parts, durable)? {
@@ -45,19 +46,21 @@ impl Layer {
         if durable && self.overwrite(&blocks, parts, false)? { self.sync() } else { Err(Error::NoObject) }
     }
 
-    /// Maps blocks where nothing is, with what was on the device before in them, in as few pieces as there are.
+    /// Maps blocks where nothing is, with what was on the device before in them and without checksums, in as few pieces
+    /// as there are.
     pub(crate) fn reserve(&self, blocks: Range<u64>) -> Result<()> {
         self.with_room(|| {
             let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
             let mut taken = Taken { layer: self, extents: Vec::new() };
-            let (mut entries, mut first) = (Vec::new(), blocks.start);
+            let (mut changes, mut first) = (Changes::default(), blocks.start);
             while first < blocks.end {
-                let (block, count) = taken.take(first, (blocks.end - first).min(CHUNK_BLOCKS))?;
-                let count32 = u32::try_from(count).unwrap_or(u32::MAX);
-                push_map(&mut entries, Entry::Map { first, block, count: count32 });
+                let kept = self.kept_free_of(first, false);
+                let (block, count) = taken.take((blocks.end - first).min(CHUNK_BLOCKS), kept)?;
+                changes.map(first, block, count);
                 first += count;
             }
-            if entries.len() > ENTRIES_MAX {
+            let entries = changes.into_entries();
+            if Entry::bytes_of(&entries) > ENTRIES_BYTES_MAX {
                 return Err(Error::TooManyPieces);
             }
             self.change(&mut write(&self.state), entries)?;

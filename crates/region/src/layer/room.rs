@@ -24,22 +24,39 @@ impl Layer {
     /// Space on the device.
     pub fn usage(&self) -> Usage {
         let state = read(&self.state);
-        let free = state.space.free().saturating_sub(state.fresh.len() as u64 + self.kept_free_of(0));
-        let total = self.geometry.data_blocks() - self.geometry.not_for_data().map(|(_, count)| count).sum::<u64>();
+        // Also what is set aside for objects that may come.
+        let waiting = (state.fresh.len() + self.gathered.blocks()) as u64;
+        let free = state.space.free().saturating_sub(waiting + self.kept_free_of(0, false));
+        let total = self.geometry.blocks_for_data() - self.kept_for_rewrites();
         let unused = (self.device.bytes() / BLOCK).saturating_sub(self.geometry.blocks);
         Usage { total: total * BLOCK, free: free * BLOCK, unused: unused * BLOCK }
     }
 
+    /// Bytes of blocks that are mapped, or wait to be, or are not free yet.
+    pub(crate) fn in_use(&self) -> u64 {
+        let state = read(&self.state);
+        (self.geometry.blocks_for_data() - state.space.free() + state.fresh.len() as u64) * BLOCK
+    }
+
     /// Keeps some blocks free for the store's own addresses from now on.
     pub(crate) fn keep_some_free(&self) {
-        let blocks = self.geometry.data_blocks();
-        let kept = (blocks / KEPT_FREE_PART).max(KEPT_FREE_MIN).min(blocks / 8);
-        self.kept_free.store(kept, Ordering::Relaxed);
+        self.kept_free.store(self.some_blocks(), Ordering::Relaxed);
+    }
+
+    fn some_blocks(&self) -> u64 {
+        let blocks = self.geometry.blocks_for_data();
+        (blocks / KEPT_FREE_PART).max(KEPT_FREE_MIN).min(blocks / 8)
+    }
+
+    /// Blocks that what is there goes to when it is written again, also where nothing else is free.
+    fn kept_for_rewrites(&self) -> u64 {
+        if self.sums_end() > 0 { self.some_blocks() } else { 0 }
     }
 
     /// Free blocks that this virtual block cannot have.
-    pub(super) fn kept_free_of(&self, block: u64) -> u64 {
-        if block >= OWN_START / BLOCK { 0 } else { self.kept_free.load(Ordering::Relaxed) }
+    pub(super) fn kept_free_of(&self, block: u64, is_mapped: bool) -> u64 {
+        let for_rewrites = if is_mapped { 0 } else { self.kept_for_rewrites() };
+        if block >= OWN_START / BLOCK { 0 } else { self.kept_free.load(Ordering::Relaxed) + for_rewrites }
     }
 }
 
@@ -50,12 +67,11 @@ pub(super) struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// Up to so many blocks for virtual ones from `first` on.
-    pub fn take(&mut self, first: u64, wanted: u64) -> Result<(u64, u64)> {
-        let kept = self.layer.kept_free_of(first);
+    /// Up to so many blocks, if more are free than are to be `kept`.
+    pub fn take(&mut self, wanted: u64, kept: u64) -> Result<(u64, u64)> {
         let mut state = write(&self.layer.state);
         // Blocks that wait have theirs set aside.
-        let room = state.space.free().saturating_sub(state.fresh.len() as u64 + kept);
+        let room = state.unclaimed().saturating_sub(kept);
         let taken = state.space.take(wanted.min(room)).ok_or(Error::NoSpace)?;
         self.extents.push(taken);
         Ok(taken)

@@ -39,6 +39,13 @@ pub(crate) struct Origin {
     pub base: VersionStat,
 }
 
+impl Origin {
+    /// Whether nothing has to be there already.
+    pub fn is_from_the_first(&self) -> bool {
+        self.from <= (1, 0)
+    }
+}
+
 /// Blocks that a version wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {

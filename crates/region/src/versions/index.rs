@@ -6,9 +6,9 @@ use super::pieces::{Delta, Key, Slots, Source};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::layer::Layer;
-use crate::tree::{Area, guarded, open_tree, write_tree};
+use crate::tree::{Area, Tree, guarded};
 use crate::{BLOCK, BLOCK_BYTES, OWN_START};
-use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadOnlyTable, ReadableTable, TableDefinition, WriteTransaction};
 use std::collections::BinaryHeap;
 use std::io;
 use std::ops::Range;
@@ -28,6 +28,7 @@ pub(super) type PieceKey = (u64, u64, u8, u64, u64);
 pub(super) type FoundPiece = (u64, u64, u64, u64);
 /// The errors of the tree.
 pub(super) type TreeResult<T> = std::result::Result<T, redb::Error>;
+type VersionTable = ReadOnlyTable<(u64, u64), VersionRow>;
 
 const OBJECTS: TableDefinition<'_, u64, StateRow> = TableDefinition::new("objects");
 pub(super) const VERSIONS: TableDefinition<'_, (u64, u64), VersionRow> = TableDefinition::new("versions");
@@ -124,7 +125,7 @@ impl Recent {
 
 /// See the module.
 pub(super) struct Index {
-    tree: Database,
+    tree: Tree,
 }
 
 impl Index {
@@ -140,7 +141,7 @@ impl Index {
         }
         let (window, place) = window(layer);
         let area = Area::open(window, place, true)?;
-        Ok(Some(Self { tree: open_tree(&area, CACHE_BYTES, verified)? }))
+        Ok(Some(Self { tree: Tree::open(&area, CACHE_BYTES, verified)? }))
     }
 
     /// Makes an empty one. Its first block is written when all others are safe.
@@ -148,8 +149,8 @@ impl Index {
         layer.trim(INDEX_START..INDEX_START + INDEX_BYTES)?;
         let (window, place) = window(layer);
         let area = Area::create(window, place, true)?;
-        let tree = open_tree(&area, CACHE_BYTES, false)?;
-        write_tree(&tree, |transaction| {
+        let tree = Tree::open(&area, CACHE_BYTES, false)?;
+        tree.write(|transaction| {
             transaction.open_table(OBJECTS)?;
             transaction.open_table(VERSIONS)?;
             transaction.open_table(PIECES)?;
@@ -194,7 +195,7 @@ impl Index {
 
     /// Changes the tables, all or nothing. Safe when this returns.
     pub fn write<T>(&self, work: impl FnOnce(&WriteTransaction) -> TreeResult<T>) -> Result<T> {
-        write_tree(&self.tree, work).map_err(|error| match error {
+        self.tree.write(work).map_err(|error| match error {
             // It has no end but the device's.
             Error::MapFull => Error::NoSpace,
             other => other,
@@ -234,20 +235,7 @@ impl Index {
 
     /// Up to so many commits of an object from a sequence on, those that can be read, ascending.
     pub fn listed(&self, id: u64, from: u64, count: usize) -> Result<Vec<(u64, Row)>> {
-        self.with_versions(|table| {
-            let mut found = Vec::new();
-            for entry in table.range((id, from)..=(id, u64::MAX))? {
-                let (key, row) = entry?;
-                let row = Row::of_row(row.value());
-                if found.len() >= count {
-                    break;
-                }
-                if row.is_listed {
-                    found.push((key.value().1, row));
-                }
-            }
-            Ok(found)
-        })
+        self.with_versions(|table| commits(table, id, from, u64::MAX)?.filter(is_listed).take(count).collect())
     }
 
     /// The newest commit of an object up to a sequence that can be read.
@@ -258,13 +246,12 @@ impl Index {
     /// The newest one up to a time, likewise: times ascend as sequences do.
     pub fn listed_at(&self, id: u64, time: u64) -> Result<Option<(u64, Row)>> {
         self.with_versions(|table| {
-            let last = table.range((id, 0)..=(id, u64::MAX))?.next_back().transpose()?;
-            let (mut low, mut high) = (0, last.map_or(0, |(key, _)| key.value().1));
+            let last = commits(table, id, 0, u64::MAX)?.next_back().transpose()?;
+            let (mut low, mut high) = (0, last.map_or(0, |(sequence, _)| sequence));
             while low < high {
                 let middle = low + (high - low).div_ceil(2);
-                let next = table.range((id, middle)..=(id, high))?.next().transpose()?;
-                match next.map(|(key, row)| (key.value().1, Row::of_row(row.value()).time)) {
-                    Some((sequence, at)) if at <= time => low = sequence,
+                match commits(table, id, middle, high)?.next().transpose()? {
+                    Some((sequence, row)) if row.time <= time => low = sequence,
                     _ => high = middle - 1,
                 }
             }
@@ -275,42 +262,22 @@ impl Index {
     /// The oldest of so many of the newest that can be read.
     pub fn listed_back(&self, id: u64, count: usize) -> Result<Option<u64>> {
         self.with_versions(|table| {
-            let (mut found, mut left) = (None, count);
-            for entry in table.range((id, 0)..=(id, u64::MAX))?.rev() {
-                let (key, row) = entry?;
-                if left == 0 {
-                    break;
-                }
-                if Row::of_row(row.value()).is_listed {
-                    (found, left) = (Some(key.value().1), left - 1);
-                }
-            }
-            Ok(found)
+            let mut newest = commits(table, id, 0, u64::MAX)?.rev().filter(is_listed).take(count);
+            newest.try_fold(None, |_, commit| Ok(Some(commit?.0)))
         })
     }
 
     /// The first commit from a sequence on that has something in the ring.
     pub fn first_in_ring(&self, id: u64, from: u64) -> Result<Option<(u64, Row)>> {
-        self.with_versions(|table| {
-            for entry in table.range((id, from)..=(id, u64::MAX))? {
-                let (key, row) = entry?;
-                let row = Row::of_row(row.value());
-                if row.blocks > 0 {
-                    return Ok(Some((key.value().1, row)));
-                }
-            }
-            Ok(None)
-        })
+        let has_some = |commit: &TreeResult<(u64, Row)>| commit.as_ref().map_or(true, |(_, row)| row.blocks > 0);
+        self.with_versions(|table| commits(table, id, from, u64::MAX)?.find(has_some).transpose())
     }
 
     /// Blocks of data that the pieces of an object are in.
     pub fn live(&self, id: u64) -> Result<u64> {
         self.with_versions(|table| {
-            let mut sum = 0u64;
-            for entry in table.range((id, 0)..=(id, u64::MAX))? {
-                sum = sum.saturating_add(Row::of_row(entry?.1.value()).live);
-            }
-            Ok(sum)
+            let mut all = commits(table, id, 0, u64::MAX)?;
+            all.try_fold(0u64, |sum, commit| Ok(sum.saturating_add(commit?.1.live)))
         })
     }
 
@@ -352,10 +319,7 @@ impl Index {
         })
     }
 
-    fn with_versions<T>(
-        &self,
-        work: impl FnOnce(&ReadOnlyTable<(u64, u64), VersionRow>) -> TreeResult<T>,
-    ) -> Result<T> {
+    fn with_versions<T>(&self, work: impl FnOnce(&VersionTable) -> TreeResult<T>) -> Result<T> {
         guarded(|| work(&self.tree.begin_read()?.open_table(VERSIONS)?))
     }
 }
@@ -370,19 +334,27 @@ fn forget(transaction: &WriteTransaction, id: u64) -> TreeResult<()> {
     Ok(())
 }
 
-fn listed_up_to(
-    table: &impl ReadableTable<(u64, u64), VersionRow>,
+/// The commits of an object from a sequence on up to another, ascending.
+fn commits(
+    table: &VersionTable,
     id: u64,
-    sequence: u64,
-) -> TreeResult<Option<(u64, Row)>> {
-    for entry in table.range((id, 0)..=(id, sequence))?.rev() {
+    from: u64,
+    to: u64,
+) -> TreeResult<impl DoubleEndedIterator<Item = TreeResult<(u64, Row)>>> {
+    let entries = table.range((id, from)..=(id, to))?;
+    Ok(entries.map(|entry| {
         let (key, row) = entry?;
-        let row = Row::of_row(row.value());
-        if row.is_listed {
-            return Ok(Some((key.value().1, row)));
-        }
-    }
-    Ok(None)
+        Ok((key.value().1, Row::of_row(row.value())))
+    }))
+}
+
+/// Whether it can be read. An error is not passed over.
+fn is_listed(commit: &TreeResult<(u64, Row)>) -> bool {
+    commit.as_ref().map_or(true, |(_, row)| row.is_listed)
+}
+
+fn listed_up_to(table: &VersionTable, id: u64, sequence: u64) -> TreeResult<Option<(u64, Row)>> {
+    commits(table, id, 0, sequence)?.rev().find(is_listed).transpose()
 }
 
 /// An object as it is brought up to date in a transaction.

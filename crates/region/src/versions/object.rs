@@ -82,7 +82,7 @@ impl Inner {
             shared.forget(id)?;
             shared.layer.clear_region(id)?;
         }
-        shared.layer.write_first(id << shared.layer.region_shift(), &made.encode())?;
+        shared.layer.make_block(id << shared.layer.region_shift(), &made.encode())?;
         Ok(Self::new(shared, made, State::new(made.nonce, made.made), 0))
     }
 

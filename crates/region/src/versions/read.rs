@@ -1,6 +1,6 @@
 //! Reading: the newest version through positions kept in memory, older ones through the index.
 
-use super::index::Row;
+use super::index::{Index, Row};
 use super::object::{Inner, Now, read, write};
 use super::pieces::{HOLE, LEAF_BLOCKS, Look, by_leaf};
 use crate::BLOCK;
@@ -110,7 +110,7 @@ impl Inner {
 
     fn read_runs(&self, offset: u64, into: &mut [u8], runs: &[Run]) -> Result<()> {
         let end = offset + into.len() as u64;
-        let mut rest = into;
+        let (mut rest, mut reads) = (into, Vec::with_capacity(runs.len()));
         for run in runs {
             let start = (run.first * BLOCK).max(offset);
             let stop = ((run.first + run.count) * BLOCK).min(end);
@@ -129,12 +129,12 @@ impl Inner {
                 let bytes = usize::try_from(length - from).unwrap_or(usize::MAX).min(left.len());
                 let (part, behind) = left.split_at_mut(bytes);
                 if !part.is_empty() {
-                    self.shared.layer.read(range.start + from, part)?;
+                    reads.push((range.start + from, part));
                 }
                 (left, skipped) = (behind, skipped - from);
             }
         }
-        Ok(())
+        self.shared.layer.read_all(&mut reads)
     }
 
     /// A commit that can be read. An error: it is not one.
@@ -145,27 +145,29 @@ impl Inner {
 
     /// The newest commit up to a sequence that can be read.
     pub fn listed_up_to(&self, sequence: u64) -> Result<Option<(u64, Row)>> {
-        let found = {
-            let now = read(&self.state);
-            // Mostly what is asked for is older than all of these.
-            let is_older = now.recent_commits().next().is_none_or(|(first, _)| sequence < first);
-            let mut recent = now.recent_commits().rev();
-            if is_older { None } else { recent.find(|(found, row)| *found <= sequence && row.is_listed) }
-        };
-        match (found, self.shared.index()) {
-            (None, Some(index)) => index.listed_up_to(self.id, sequence),
-            (found, _) => Ok(found),
-        }
+        self.newest_listed(|(found, _)| *found <= sequence, |index| index.listed_up_to(self.id, sequence))
     }
 
     /// The newest one up to a time.
     pub fn listed_at(&self, time: u64) -> Result<Option<(u64, Row)>> {
+        self.newest_listed(|(_, row)| row.time <= time, |index| index.listed_at(self.id, time))
+    }
+
+    /// The newest commit that can be read, of those up to somewhere; `older`: what the index says.
+    fn newest_listed(
+        &self,
+        is_up_to: impl Fn(&(u64, Row)) -> bool,
+        older: impl FnOnce(&Index) -> Result<Option<(u64, Row)>>,
+    ) -> Result<Option<(u64, Row)>> {
         let found = {
             let now = read(&self.state);
-            now.recent_commits().rev().find(|(_, row)| row.time <= time && row.is_listed)
+            // Mostly what is asked for is older than all of these.
+            let has_some = now.recent_commits().next().is_some_and(|oldest| is_up_to(&oldest));
+            let mut recent = now.recent_commits().rev();
+            if has_some { recent.find(|commit| is_up_to(commit) && commit.1.is_listed) } else { None }
         };
         match (found, self.shared.index()) {
-            (None, Some(index)) => index.listed_at(self.id, time),
+            (None, Some(index)) => older(index),
             (found, _) => Ok(found),
         }
     }

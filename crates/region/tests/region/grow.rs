@@ -1,18 +1,19 @@
 //! Devices that become larger, or smaller. (Power failures in the midst of that, with a model: see `layer`.)
 
-use crate::recorder::{Image, Random, Recorder};
+use crate::recorder::{BOTH, Image, Random, Recorder};
 use std::sync::Arc;
-use weft_region::{BLOCK_BYTES, Error, FileDevice, Format, Kind, Layer, Store};
+use weft_region::{BLOCK_BYTES, Checksums, Error, FileDevice, Format, Kind, Layer, Store};
 
 const MIB: u64 = 1 << 20;
+const BLOCK: u64 = BLOCK_BYTES as u64;
 /// So large a device has a map that fits it, with no room to spare.
 const BEFORE: u64 = 256 * MIB;
 const AFTER: u64 = 300 * MIB;
 
 /// A store with something in it, some of it in the log only.
-fn image() -> Image {
+fn image(checksums: Checksums) -> Image {
     let device = Recorder::new(BEFORE);
-    let layer = Layer::format(device.clone(), Format::default()).unwrap();
+    let layer = Layer::format(device.clone(), Format { checksums, ..Format::default() }).unwrap();
     (0..50u64).for_each(|number| layer.write(number << 30, &[1; 5000]).unwrap());
     layer.close().unwrap();
     (50..60u64).for_each(|number| layer.write(number << 30, &[1; 5000]).unwrap());
@@ -33,7 +34,11 @@ fn check(layer: &Layer, text: &str) {
 
 #[test]
 fn a_larger_device_is_used_as_before_until_the_store_grows() {
-    let device = Recorder::from(AFTER, image());
+    BOTH.iter().for_each(|checksums| use_and_grow(*checksums));
+}
+
+fn use_and_grow(checksums: Checksums) {
+    let device = Recorder::from(AFTER, image(checksums));
     let layer = Layer::open(device.clone()).unwrap();
     let before = layer.usage();
     assert_eq!(before.unused, AFTER - BEFORE);
@@ -61,13 +66,19 @@ fn a_larger_device_is_used_as_before_until_the_store_grows() {
     let layer = Layer::open(device).unwrap();
     assert_eq!((layer.usage().free, layer.usage().total), (0, after.total));
     layer.write(0, &[1; 5000]).unwrap();
+    // Where data have checksums, that went to new blocks: the old ones are free after it.
+    layer.sync().unwrap();
     check(&layer, "full");
 }
 
 /// At each call of the growing, with any sectors of what was not flushed.
 #[test]
 fn a_power_failure_leaves_the_old_size_or_the_new_one() {
-    let image = image();
+    BOTH.iter().for_each(|checksums| fail_while_growing(*checksums));
+}
+
+fn fail_while_growing(checksums: Checksums) {
+    let image = image(checksums);
     let device = Recorder::from(AFTER, image.clone());
     let before = Layer::open(device.clone()).unwrap().usage().total;
     let after = Layer::grow(device.clone()).unwrap().usage().total;
@@ -100,7 +111,7 @@ fn a_power_failure_leaves_the_old_size_or_the_new_one() {
 #[test]
 fn a_store_with_one_super_block_grows_safely() {
     for copy in [0, 1] {
-        let mut image = image();
+        let mut image = image(Checksums::Metadata);
         image.insert(copy, vec![0; BLOCK_BYTES].into());
         let device = Recorder::from(AFTER, image);
         drop(Layer::grow(device.clone()).unwrap());
@@ -118,7 +129,7 @@ fn a_store_with_one_super_block_grows_safely() {
 #[test]
 fn a_smaller_device_is_refused_with_both_sizes() {
     for bytes in [BEFORE - 4096, MIB] {
-        let device = Recorder::from(bytes, image());
+        let device = Recorder::from(bytes, image(Checksums::Metadata));
         for opened in [Layer::open(device.clone()), Layer::grow(device.clone())] {
             let Err(error) = opened else { panic!("{bytes} bytes were enough") };
             let text =
@@ -132,10 +143,14 @@ fn a_smaller_device_is_refused_with_both_sizes() {
 /// The map has room for each block by itself, however the device came to its size.
 #[test]
 fn a_map_of_several_parts_carries_what_its_device_can_hold() {
+    BOTH.iter().for_each(|checksums| fill_twice(*checksums));
+}
+
+fn fill_twice(checksums: Checksums) {
     let path = std::env::temp_dir().join(format!("weft-grow-{}", std::process::id()));
     let mut bytes = 16 * MIB;
     let device = FileDevice::create(&path, bytes).unwrap();
-    let store = Store::format(Arc::new(device), Format { region_shift: 40, ..Format::default() }).unwrap();
+    let store = Store::format(Arc::new(device), Format { region_shift: 40, checksums, ..Format::default() }).unwrap();
     let id = store.create(Kind::Plain).unwrap().id();
     store.close().unwrap();
     drop(store);
@@ -186,8 +201,12 @@ fn what_lies_behind_the_end_of_a_device_is_an_error_that_says_so() {
 
 #[test]
 fn a_full_store_has_room_after_it_has_grown() {
+    BOTH.iter().for_each(|checksums| fill_and_grow(*checksums));
+}
+
+fn fill_and_grow(checksums: Checksums) {
     let device = Recorder::new(16 * MIB);
-    let store = Store::format(device.clone(), Format { region_shift: 30, ..Format::default() }).unwrap();
+    let store = Store::format(device.clone(), Format { region_shift: 30, checksums, ..Format::default() }).unwrap();
     let (object, kept) = (store.create(Kind::Direct).unwrap(), store.create_versioned().unwrap());
     let mut versions = Vec::new();
     let full = loop {
@@ -216,4 +235,54 @@ fn a_full_store_has_room_after_it_has_grown() {
         assert!(found.iter().all(|byte| *byte == tag), "{version}");
     }
     assert!(store.check().unwrap().is_clean());
+}
+
+/// A power failure at any call of the removal; then others have all of the space, and nothing of the map.
+#[test]
+fn all_objects_of_a_store_that_has_grown_are_removed_at_once() {
+    BOTH.iter().for_each(|checksums| grow_and_remove_all(*checksums));
+}
+
+fn grow_and_remove_all(checksums: Checksums) {
+    let before = Recorder::new(BEFORE);
+    drop(Store::format(before.clone(), Format { region_shift: 30, checksums, ..Format::default() }).unwrap());
+    let device = Recorder::from(AFTER, before.image());
+    let store = Store::grow(device.clone()).unwrap();
+    let empty = store.usage();
+    assert!(store.is_empty().unwrap());
+    let make = |store: &Store| {
+        let object = store.create(Kind::Plain).unwrap();
+        object.write(0, &[7; 10 * BLOCK_BYTES]).unwrap();
+        object.id()
+    };
+    let ids = [(); 30].map(|()| make(&store));
+    store.sync().unwrap();
+    let begin = device.asked();
+    store.remove_all().unwrap();
+    assert!(store.is_empty().unwrap() && store.usage() == empty, "{:?} {empty:?}", store.usage());
+    let mut seen = [0, 0];
+    for calls in begin..=device.asked() {
+        let text = format!("{checksums}, {calls} calls");
+        let left = device.crash(calls, &mut Random::new(calls as u64));
+        let store = Store::open(Recorder::from(AFTER, left)).unwrap();
+        let there = ids.iter().filter(|id| store.exists(**id).unwrap()).count();
+        assert!(there == 0 || there == ids.len(), "{text}: {there}");
+        seen[usize::from(there == 0)] += 1;
+        assert_eq!(store.is_empty().unwrap(), there == 0, "{text}");
+        assert_eq!(store.check().unwrap().told(), [""; 0], "{text}");
+    }
+    assert!(seen.iter().all(|times| *times > 0), "{seen:?}");
+
+    let object = store.create(Kind::Plain).unwrap();
+    // Its first block is there already.
+    let blocks = store.usage().free / BLOCK + 1;
+    (0..blocks).for_each(|block| object.write(block * BLOCK, &[9; BLOCK_BYTES]).unwrap());
+    assert!(matches!(object.write(blocks * BLOCK, &[9]), Err(Error::NoSpace)));
+    store.close().unwrap();
+    drop((object, store));
+    let store = Store::open_verified(device).unwrap();
+    assert_eq!(store.check().unwrap().told(), [""; 0]);
+    assert_eq!(store.scrub(&mut |_, _| {}).unwrap().told, [""; 0]);
+    store.remove_all().unwrap();
+    assert!(store.is_empty().unwrap() && store.usage() == empty);
 }

@@ -1,9 +1,9 @@
 //! The virtual storage layer against a plain model, also after power failures.
 
-use crate::recorder::{Random, Recorder};
+use crate::recorder::{BOTH, Random, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weft_region::{BLOCK_BYTES, Error, Format, Layer};
+use weft_region::{BLOCK_BYTES, Checksums, Error, Format, Layer};
 
 const DEVICE_BYTES: u64 = 16 << 20;
 const SECTOR: u64 = 512;
@@ -11,8 +11,8 @@ const SECTOR: u64 = 512;
 const BASES: [u64; 3] = [0, 1 << 36, (7 << 40) + (1 << 20)];
 const SPAN: u64 = 96 * BLOCK_BYTES as u64;
 
-fn format(device: &Arc<Recorder>) -> Layer {
-    Layer::format(device.clone(), Format::default()).unwrap()
+fn format(device: &Arc<Recorder>, checksums: Checksums) -> Layer {
+    Layer::format(device.clone(), Format { checksums, ..Format::default() }).unwrap()
 }
 
 /// One sector: all that it may read after a power failure, the last one what it reads without.
@@ -91,7 +91,9 @@ fn step(layer: &Layer, random: &mut Random, tag: u64, closes: bool) -> weft_regi
             let range = range(random);
             let bytes: Vec<u8> = range.clone().flat_map(|sector| bytes_of(sector, tag)).collect();
             layer.write(range.start * SECTOR, &bytes)?;
-            Ok(What::Written(range.map(|sector| (sector, tag)).collect(), false))
+            // With checksums a write is one change, if it is not too long.
+            let is_atomic = layer.checksums() == Checksums::All;
+            Ok(What::Written(range.map(|sector| (sector, tag)).collect(), is_atomic))
         }
         5 => {
             // Several blocks, some of them of each range.
@@ -153,9 +155,9 @@ fn check(layer: &Layer, model: &mut Model, text: &str) {
 
 #[test]
 fn reads_are_as_a_model_has_them() {
-    for seed in 0..20 {
+    for (seed, checksums) in (0..20).flat_map(|seed| BOTH.map(|checksums| (seed, checksums))) {
         let (device, mut random, mut model) = (Recorder::new(DEVICE_BYTES), Random::new(seed), Model::default());
-        let mut layer = format(&device);
+        let mut layer = format(&device, checksums);
         for tag in 1..400 {
             let what = step(&layer, &mut random, tag, true).unwrap();
             apply(&mut model, &what, tag);
@@ -182,16 +184,17 @@ fn reads_are_as_a_model_has_them() {
 #[test]
 fn what_was_synced_is_there_after_any_power_failure() {
     for seed in 0..60 {
-        survive(seed, 8, 60, true, &|_| DEVICE_BYTES);
+        BOTH.iter().for_each(|checksums| survive(seed, *checksums, 8, 60, true, &|_| DEVICE_BYTES));
     }
 }
 
 /// The same on a device that is larger each time, at calls of the growing, too. The map has room for the first five
-/// sizes, and gets further parts for the others.
+/// sizes (where data have checksums, for two), and gets further parts for the others.
 #[test]
 fn what_was_synced_is_there_after_any_power_failure_while_the_store_grows() {
+    let bytes = |failure| (150 + failure * 10) << 20;
     for seed in 2000..2040 {
-        survive(seed, 8, 10, true, &|failure| (150 + failure * 10) << 20);
+        BOTH.iter().for_each(|checksums| survive(seed, *checksums, 8, 10, true, &bytes));
     }
 }
 
@@ -199,7 +202,7 @@ fn what_was_synced_is_there_after_any_power_failure_while_the_store_grows() {
 #[test]
 fn the_log_goes_around() {
     for seed in 1000..1003 {
-        survive(seed, 6, 2500, false, &|_| DEVICE_BYTES);
+        BOTH.iter().for_each(|checksums| survive(seed, *checksums, 6, 2500, false, &|_| DEVICE_BYTES));
     }
 }
 
@@ -211,7 +214,7 @@ fn a_record_counts_only_behind_the_one_that_it_was_written_behind() {
     const LOG_START: u64 = 16;
     const RECORD_BLOCKS: u64 = 64;
     let device = Recorder::new(BYTES);
-    let layer = format(&device);
+    let layer = format(&device, Checksums::Metadata);
     let place = |time: u64, number: u64| (time << 40) + number * 8192;
     let change = |layer: &Layer, time: u64| {
         // Each is an entry of its own.
@@ -240,11 +243,11 @@ fn a_record_counts_only_behind_the_one_that_it_was_written_behind() {
 }
 
 /// `bytes`: of the device, before the first failure and from each one on.
-fn survive(seed: u64, failures: u64, steps: u64, closes: bool, bytes: &dyn Fn(u64) -> u64) {
+fn survive(seed: u64, checksums: Checksums, failures: u64, steps: u64, closes: bool, bytes: &dyn Fn(u64) -> u64) {
     let mut random = Random::new(seed);
     let mut model = Model::default();
     let device = Recorder::new(bytes(0));
-    drop(format(&device));
+    drop(format(&device, checksums));
     let (mut image, mut tag) = (device.image(), 0);
     for failure in 0..failures {
         let device = Recorder::from(bytes(failure), image);
@@ -289,8 +292,12 @@ fn survive(seed: u64, failures: u64, steps: u64, closes: bool, bytes: &dyn Fn(u6
 
 #[test]
 fn a_full_device_says_so_and_goes_on() {
+    BOTH.iter().for_each(|checksums| fill(*checksums));
+}
+
+fn fill(checksums: Checksums) {
     let device = Recorder::new(DEVICE_BYTES);
-    let layer = format(&device);
+    let layer = format(&device, checksums);
     let total = layer.usage().total;
     let mut written = 0;
     let block = vec![7; 64 << 10];
@@ -306,6 +313,14 @@ fn a_full_device_says_so_and_goes_on() {
     let parts: Vec<(u64, &[u8])> = vec![(1 << 40, &block[..4096]), (2 << 40, &block)];
     assert!(matches!(layer.write_atomic(&parts), Err(Error::NoSpace)));
     assert_eq!((layer.usage().free, layer.is_mapped(1 << 40).unwrap()), (free, false), "nothing of it is there");
+    // What is there can be written again, in parts and as a whole, as often as one likes.
+    for byte in 1..40 {
+        layer.write(1 << 20, &vec![byte; 256 << 10]).unwrap();
+        layer.write((2 << 20) + 5, &[byte; 9000]).unwrap();
+        if checksums == Checksums::All {
+            layer.write_atomic(&[(3 << 20, &[byte; 4096]), (4 << 20, &[byte; 4096])]).unwrap();
+        }
+    }
     layer.trim(0..1 << 20).unwrap();
     // It needs no sync of the caller's to have the space again.
     layer.write_atomic(&parts).unwrap();
@@ -319,8 +334,12 @@ fn a_full_device_says_so_and_goes_on() {
 
 #[test]
 fn what_was_never_written_is_zeros_also_in_blocks_that_others_had() {
+    BOTH.iter().for_each(|checksums| write_a_part_of_a_used_block(*checksums));
+}
+
+fn write_a_part_of_a_used_block(checksums: Checksums) {
     let device = Recorder::new(DEVICE_BYTES);
-    let layer = format(&device);
+    let layer = format(&device, checksums);
     let total = usize::try_from(layer.usage().total).unwrap();
     layer.write(0, &vec![9; total]).unwrap();
     layer.trim(0..total as u64).unwrap();
@@ -335,9 +354,9 @@ fn what_was_never_written_is_zeros_also_in_blocks_that_others_had() {
 
 #[test]
 fn a_device_that_fails_loses_nothing_that_was_synced() {
-    for calls in 0..200 {
+    for (calls, checksums) in (0..200).flat_map(|calls| BOTH.map(|checksums| (calls, checksums))) {
         let device = Recorder::new(DEVICE_BYTES);
-        let layer = format(&device);
+        let layer = format(&device, checksums);
         layer.write(4096, &[1; 8192]).unwrap();
         layer.sync().unwrap();
         device.fail_in(Some(calls));
@@ -366,8 +385,15 @@ fn a_device_that_fails_loses_nothing_that_was_synced() {
 
 #[test]
 fn writes_over_what_is_mapped_are_the_devices_own() {
+    // With checksums they go to new blocks: then the sync has a record.
+    for (checksums, calls) in BOTH.into_iter().zip([(16, 1), (17, 2)]) {
+        assert_eq!(calls_of_writes_over(checksums), calls);
+    }
+}
+
+fn calls_of_writes_over(checksums: Checksums) -> (usize, usize) {
     let device = Recorder::new(DEVICE_BYTES);
-    let layer = format(&device);
+    let layer = format(&device, checksums);
     layer.write(1 << 36, &vec![1; 1 << 20]).unwrap();
     layer.sync().unwrap();
     let before = device.counts();
@@ -376,7 +402,7 @@ fn writes_over_what_is_mapped_are_the_devices_own() {
     }
     layer.sync().unwrap();
     let after = device.counts();
-    assert_eq!((after.0 - before.0, after.1 - before.1), (16, 1));
+    (after.0 - before.0, after.1 - before.1)
 }
 
 #[test]
@@ -384,7 +410,7 @@ fn what_is_no_store_is_refused_by_name() {
     let device = Recorder::new(DEVICE_BYTES);
     let Err(error) = Layer::open(device.clone()) else { panic!("an empty device was opened") };
     assert!(matches!(error, Error::NoStore(_)), "{error}");
-    drop(format(&device));
+    drop(format(&device, Checksums::Metadata));
     let Err(error) = Layer::format(device.clone(), Format::default()) else { panic!("a store was overwritten") };
     assert!(matches!(error, Error::NotEmpty("a region store")), "{error}");
     Layer::format(device, Format { overwrite: true, ..Format::default() }).unwrap();
@@ -395,8 +421,12 @@ fn what_is_no_store_is_refused_by_name() {
 /// Whatever stands on a device, opening it is an answer or an error, and so is reading it.
 #[test]
 fn damage_is_an_error_and_no_panic() {
+    BOTH.iter().for_each(|checksums| damage(*checksums));
+}
+
+fn damage(checksums: Checksums) {
     let device = Recorder::new(DEVICE_BYTES);
-    let layer = format(&device);
+    let layer = format(&device, checksums);
     for number in 0..300u64 {
         layer.write((number % 40) << 20, &bytes_of(number, number + 1)).unwrap();
         layer.write((number << 30) + 8192, &[7; 9000]).unwrap();
@@ -447,7 +477,7 @@ fn damage_is_an_error_and_no_panic() {
 fn a_durable_write_over_what_was_just_mapped_is_there_after_a_power_failure() {
     for seed in 0..20 {
         let device = Recorder::new(DEVICE_BYTES);
-        let layer = format(&device);
+        let layer = format(&device, Checksums::Metadata);
         layer.write(BASES[1], &[1; 2 * BLOCK_BYTES]).unwrap();
         layer.write_durable(BASES[1], &[2; 2 * BLOCK_BYTES]).unwrap();
         let calls = device.asked();

@@ -2,11 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod device;
 mod feed;
+mod gone;
 mod grow;
 mod latent;
 mod layer;
 mod recorder;
 mod scrub;
 mod store;
+mod sums;
+mod sweep;
 mod versions;

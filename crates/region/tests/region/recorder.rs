@@ -3,7 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
-use weft_region::{BLOCK_BYTES, Device};
+use weft_region::{BLOCK_BYTES, Checksums, Device};
+
+/// What stores may have checksums of.
+pub const BOTH: [Checksums; 2] = [Checksums::Metadata, Checksums::All];
 
 const SECTOR: usize = 512;
 

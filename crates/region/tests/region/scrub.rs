@@ -1,8 +1,8 @@
 //! What is said of stores, whole and damaged ones.
 
-use crate::recorder::{Image, Random, Recorder};
+use crate::recorder::{BOTH, Image, Random, Recorder};
 use std::sync::Arc;
-use weft_region::{BLOCK_BYTES, Device, DumpOptions, Error, Format, Kind, Scrubbed, Shadow, Store, dump};
+use weft_region::{BLOCK_BYTES, Checksums, Device, DumpOptions, Error, Format, Kind, Scrubbed, Shadow, Store, dump};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 /// Where this store's map and data begin, blocks: see `Geometry::of`.
@@ -10,9 +10,10 @@ const MAP_START: u64 = 16 + 256;
 const DATA_START: u64 = MAP_START + 1024;
 
 /// A store with two objects in direct mode and one that keeps versions, left without being closed.
-fn image() -> Image {
+fn image(checksums: Checksums) -> Image {
     let device = Recorder::new(DEVICE_BYTES);
-    let store = Store::format(device.clone(), Format { region_shift: 30, ..Format::default() }).unwrap();
+    let format = Format { region_shift: 30, checksums, ..Format::default() };
+    let store = Store::format(device.clone(), format).unwrap();
     for tag in [1, 2] {
         store.create(Kind::Direct).unwrap().write(0, &[tag; 20_000]).unwrap();
     }
@@ -28,7 +29,9 @@ fn image() -> Image {
 
 fn scrub(device: Arc<Recorder>) -> weft_region::Result<Scrubbed> {
     let mut told = Vec::new();
-    let scrubbed = Store::open_verified(Shadow::new(device))?.scrub(&mut |done, of| told.push((done, of)))?;
+    let store = Store::open_verified(Shadow::new(device))?;
+    let mut scrubbed = store.scrub(&mut |done, of| told.push((done, of)))?;
+    store.check()?.told().into_iter().for_each(|text| scrubbed.tell(text));
     assert!(told.windows(2).all(|pair| pair[0].0 < pair[1].0), "it goes on");
     assert_eq!(told.last().map(|(done, _)| *done), Some(scrubbed.blocks));
     Ok(scrubbed)
@@ -48,17 +51,19 @@ fn block_of(image: &Image, byte: u8) -> u64 {
 
 #[test]
 fn a_whole_store_is_in_order_and_is_not_changed() {
-    let device = Recorder::from(DEVICE_BYTES, image());
-    let asked = device.asked();
-    let scrubbed = scrub(device.clone()).unwrap();
-    assert_eq!((scrubbed.commits, scrubbed.commits_in_part, scrubbed.damaged), (10, 0, 0));
-    dumped(device.clone(), DumpOptions { entries: true, scan: true });
-    assert_eq!(device.asked(), asked, "nothing was written");
+    for checksums in BOTH {
+        let device = Recorder::from(DEVICE_BYTES, image(checksums));
+        let asked = device.asked();
+        let scrubbed = scrub(device.clone()).unwrap();
+        assert_eq!((scrubbed.commits, scrubbed.commits_in_part, scrubbed.damaged), (10, 0, 0));
+        dumped(device.clone(), DumpOptions { entries: true, scan: true });
+        assert_eq!(device.asked(), asked, "nothing was written");
+    }
 }
 
 #[test]
 fn wrong_bytes_of_a_version_are_found() {
-    let mut image = image();
+    let mut image = image(Checksums::Metadata);
     let block = block_of(&image, 80);
     image.get_mut(&block).unwrap()[77] ^= 1;
     let scrubbed = scrub(Recorder::from(DEVICE_BYTES, image)).unwrap();
@@ -67,7 +72,7 @@ fn wrong_bytes_of_a_version_are_found() {
 
 #[test]
 fn blocks_that_cannot_be_read_are_named_and_passed() {
-    let image = image();
+    let image = image(Checksums::All);
     let block = block_of(&image, 2);
     let device = Recorder::from(DEVICE_BYTES, image);
     device.lose(block);
@@ -83,7 +88,7 @@ fn blocks_that_cannot_be_read_are_named_and_passed() {
 
 #[test]
 fn pages_of_the_map_are_compared_with_their_checksums() {
-    let whole = image();
+    let whole = image(Checksums::All);
     let mut found = 0;
     let mut map: Vec<u64> = whole.keys().copied().filter(|block| (MAP_START + 1..DATA_START).contains(block)).collect();
     map.sort_unstable();
@@ -106,7 +111,7 @@ fn pages_of_the_map_are_compared_with_their_checksums() {
 
 #[test]
 fn a_dump_says_what_is_there_and_goes_on_past_damage() {
-    let mut image = image();
+    let mut image = image(Checksums::Metadata);
     let whole = dumped(Recorder::from(DEVICE_BYTES, image.clone()), DumpOptions::default());
     let has = |lines: &[String], text: &str| lines.iter().any(|line| line.contains(text));
     for text in [
@@ -135,12 +140,28 @@ fn a_dump_says_what_is_there_and_goes_on_past_damage() {
 }
 
 #[test]
+fn a_dump_says_whose_objects_are_and_from_which_byte_on() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = Store::format(device.clone(), Format { region_shift: 30, ..Format::default() }).unwrap();
+    for start in [0, 1 << 40] {
+        let numbers = [0x1_0000_0000_0005_u64, 0x2a, start].map(u64::to_le_bytes);
+        let owner = numbers.as_flattened().try_into().unwrap();
+        store.create_for(owner).unwrap().write(0, &[1; 7]).unwrap();
+    }
+    store.close().unwrap();
+    let lines = dumped(device, DumpOptions::default());
+    let has = |text: &str| assert!(lines.iter().any(|line| line.contains(text)), "{text}: {lines:#?}");
+    has("object 1, 7 bytes of 1000000000005/2a;");
+    has("object 2, 7 bytes of 1000000000005/2a from byte 1099511627776 on;");
+}
+
+#[test]
 fn no_damage_makes_a_scrub_or_a_dump_panic() {
-    let whole = image();
-    let mut used: Vec<u64> = whole.keys().copied().collect();
-    used.sort_unstable();
-    for seed in 0..150 {
-        let (mut random, mut image) = (Random::new(seed), whole.clone());
+    let whole = BOTH.map(image);
+    for seed in 0..300 {
+        let (mut random, mut image) = (Random::new(seed), whole[usize::try_from(seed % 2).unwrap()].clone());
+        let mut used: Vec<u64> = image.keys().copied().collect();
+        used.sort_unstable();
         for _ in 0..random.below(6) + 1 {
             let block = used[usize::try_from(random.below(used.len() as u64)).unwrap()];
             let bytes = image.get_mut(&block).unwrap();
@@ -156,7 +177,7 @@ fn no_damage_makes_a_scrub_or_a_dump_panic() {
             device.lose(used[usize::try_from(random.below(used.len() as u64)).unwrap()]);
         }
         let store = Store::open_verified(Shadow::new(device.clone()));
-        let _ = store.and_then(|store| store.scrub(&mut |_, _| {}));
+        let _ = store.and_then(|store| store.scrub(&mut |_, _| {}).and_then(|_| store.check()));
         let _ = dump(&(device as Arc<dyn Device>), DumpOptions { entries: true, scan: true }, &mut |_| {});
     }
 }

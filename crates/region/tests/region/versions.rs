@@ -1,17 +1,26 @@
 //! Objects that keep versions against a plain model, also after power failures.
 
-use crate::recorder::{Image, Random, Recorder};
+use crate::recorder::{BOTH, Image, Random, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weft_region::{BLOCK_BYTES, Error, FileDevice, Format, Keep, Kind, Store, Versioned};
+use weft_region::{BLOCK_BYTES, Checksums, Error, FileDevice, Format, Keep, Kind, Store, Versioned};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 const SPAN: u64 = 150_000;
 
 fn format(device: &Arc<Recorder>, region_shift: u8) -> Store {
-    Store::format(device.clone(), Format { region_shift, ..Format::default() }).unwrap()
+    format_with(device, region_shift, Checksums::Metadata)
+}
+
+fn format_with(device: &Arc<Recorder>, region_shift: u8, checksums: Checksums) -> Store {
+    Store::format(device.clone(), Format { region_shift, checksums, ..Format::default() }).unwrap()
+}
+
+/// One of them for two seeds each.
+fn checksums_of(seed: u64) -> Checksums {
+    BOTH[usize::try_from(seed / 2 % 2).unwrap()]
 }
 
 /// What an object reads in each of its versions, ascending.
@@ -152,7 +161,7 @@ fn check(object: &Versioned, model: &Model, random: &mut Random, text: &str) {
 fn versions_are_as_a_model_has_them() {
     for seed in 0..12 {
         let (device, mut random) = (Recorder::new(DEVICE_BYTES), Random::new(seed));
-        let mut store = format(&device, if seed % 2 == 0 { 20 } else { 30 });
+        let mut store = format_with(&device, if seed % 2 == 0 { 20 } else { 30 }, checksums_of(seed));
         let mut objects: Vec<(u64, Model)> =
             (0..2).map(|_| (store.create_versioned().unwrap().id(), Model::default())).collect();
         for tag in 1..200 {
@@ -192,7 +201,7 @@ fn a_power_failure_leaves_the_first_versions() {
     for seed in 0..80 {
         let mut random = Random::new(seed);
         let device = Recorder::new(DEVICE_BYTES);
-        let store = format(&device, if seed % 2 == 0 { 20 } else { 30 });
+        let store = format_with(&device, if seed % 2 == 0 { 20 } else { 30 }, checksums_of(seed));
         let id = store.create_versioned().unwrap().id();
         store.sync().unwrap();
         drop(store);
@@ -494,9 +503,14 @@ fn objects_come_and_go_beside_a_cleaner() {
 /// A store that is full of versions can be cleaned, and one that is dropped lets its device go.
 #[test]
 fn a_store_that_is_full_of_versions_can_be_cleaned() {
+    BOTH.iter().for_each(|checksums| fill_and_clean(*checksums));
+}
+
+fn fill_and_clean(checksums: Checksums) {
     let path = std::env::temp_dir().join(format!("weft-region-full-{}", std::process::id()));
     let device = Arc::new(FileDevice::create(&path, DEVICE_BYTES).unwrap());
-    let store = Store::format(device, Format { region_shift: 30, ..Format::default() }).unwrap();
+    let format = Format { region_shift: 30, checksums, ..Format::default() };
+    let store = Store::format(device, format).unwrap();
     let object = store.create_versioned().unwrap();
     let mut random = Random::new(7);
     for round in 0..5 {

@@ -10,20 +10,26 @@ use crate::quantity::{ByteSize, bytes_text};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weft_region::{Error, FileDevice, Format, Shadow, Store};
+use weft_region::{Checksums, Error, FileDevice, Format, Shadow, Store};
 
 const FORMAT_HELP: &str = "\
 A file that is not there is made, with --size bytes, all of which its file
 system sets aside. Of a block device all is used. What carries a file system,
 or anything else, is refused unless --overwrite is given.
 
+--checksums all: data of every object have checksums, which each read compares.
+A write over what is there goes to new blocks then, and costs what a first one
+does (docs/region.md has measurements). It cannot be changed later.
+
 Examples:
   weft store format /dev/nvme1n1
+  weft store format /dev/nvme1n1 --checksums all
   weft store format /scratch/objects --size 100GiB";
 
 const STAT_HELP: &str = "\
 --json prints an object (sizes in bytes): place, total, free, region_bytes,
-unused (of a device that has become larger: `weft store grow` takes them)
+checksums (metadata or all), unused (of a device that has become larger:
+`weft store grow` takes them)
 
 Examples:
   weft store stat /dev/nvme1n1
@@ -89,9 +95,29 @@ struct MakeNew {
     /// Bytes of a region, the most that an object can have; a power of two
     #[arg(long, default_value = "1TiB")]
     region: ByteSize,
+    /// What has checksums
+    #[arg(long, value_enum, default_value_t = Summed::Metadata)]
+    checksums: Summed,
     /// Whatever is there is lost
     #[arg(long)]
     overwrite: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Summed {
+    /// What the store keeps itself, and objects that keep versions
+    Metadata,
+    /// Data of all objects, too
+    All,
+}
+
+impl From<Summed> for Checksums {
+    fn from(summed: Summed) -> Self {
+        match summed {
+            Summed::Metadata => Self::Metadata,
+            Summed::All => Self::All,
+        }
+    }
 }
 
 /// Show the space of a store
@@ -152,7 +178,9 @@ fn failed(place: &Path) -> impl Fn(Error) -> Failure {
             Error::InUse => failure.remedy("end the process that has it (`fuser` names it)"),
             Error::Damaged(_) => failure.remedy("`weft store dump` says what is there still"),
             Error::Stream { .. } => failure.remedy("`weft store have` says what came: send the rest with --have"),
-            Error::OtherObject(_) => failure.remedy("another store, or other objects, if both are needed"),
+            Error::OtherObject(_) => failure.remedy(
+                "another store, or other objects, if both are needed; if the source has removed it: receive --remove",
+            ),
             Error::Shrunk(_, bytes) => failure.remedy(format!(
                 "make it as large as it was ({bytes} bytes); if that cannot be, `weft store format --overwrite` makes \
                  an empty store"
@@ -181,6 +209,7 @@ struct Space {
     total: u64,
     free: u64,
     region_bytes: u64,
+    checksums: String,
     unused: u64,
 }
 
@@ -188,17 +217,18 @@ impl Space {
     fn of(place: &Path, store: &Store) -> Self {
         let usage = store.usage();
         let place = place.display().to_string();
-        let region_bytes = store.region_bytes();
-        Self { place, total: usage.total, free: usage.free, region_bytes, unused: usage.unused }
+        let (region_bytes, checksums) = (store.region_bytes(), store.checksums().to_string());
+        Self { place, total: usage.total, free: usage.free, region_bytes, checksums, unused: usage.unused }
     }
 
     fn text(&self) -> String {
         let mut text = format!(
-            "{}: {} for data, {} free; objects of up to {}\n",
+            "{}: {} for data, {} free; objects of up to {}; checksums: {}\n",
             self.place,
             bytes_text(self.total),
             bytes_text(self.free),
-            bytes_text(self.region_bytes)
+            bytes_text(self.region_bytes),
+            self.checksums
         );
         if self.unused > 0 {
             let unused = bytes_text(self.unused);
@@ -226,7 +256,7 @@ fn format(args: &MakeNew) -> Outcome {
         (None, true) => FileDevice::open(place),
     };
     let region_shift = u8::try_from(args.region.0.ilog2()).unwrap_or(u8::MAX);
-    let format = Format { region_shift, overwrite: args.overwrite };
+    let format = Format { region_shift, overwrite: args.overwrite, checksums: args.checksums.into() };
     let made = device.and_then(|device| Store::format(Arc::new(device), format)).map_err(failed(place));
     if made.is_err() && args.size.is_some() {
         // Nothing is left of a file that could not become a store.

@@ -129,9 +129,9 @@ fn open(ground: &Ground, place: &str) -> Store {
 }
 
 /// Receives a stream.
-fn receive(ground: &Ground, place: &str, stream: &str) -> Output {
+fn receive(ground: &Ground, words: &[&str], stream: &str) -> Output {
     let stream = fs::File::open(ground.path(stream)).expect("sent");
-    ground.command(&["store", "receive", place]).stdin(stream).output().expect("weft")
+    ground.command(&[&["store", "receive"], words].concat()).stdin(stream).output().expect("weft")
 }
 
 /// Sends to a file.
@@ -173,12 +173,26 @@ fn objects_are_sent_from_one_store_to_another() {
     let news = fs::read(ground.path("news")).expect("sent");
     assert!(news.len() < 210_000, "{} bytes", news.len());
     fs::write(ground.path("part"), &news[..150_000]).expect("written");
-    let said = String::from_utf8_lossy(&receive(&ground, "b", "part").stderr).into_owned();
+    let said = String::from_utf8_lossy(&receive(&ground, &["b"], "part").stderr).into_owned();
     assert!(said.contains("breaks off") && said.contains("weft store have"), "{said}");
-    assert!(receive(&ground, "b", "news").status.success());
+    assert!(receive(&ground, &["b"], "news").status.success());
     assert_eq!(versions("a"), versions("b"));
     assert!(open(&ground, "b").object(2, Kind::Direct).expect("there").stat().expect("kept").size > 1 << 20);
     assert_eq!(ground.json(&["store", "scrub", "b", "--json"])["clean"], true);
+
+    // What was removed is kept, or goes when that is asked for.
+    let store = open(&ground, "a");
+    assert!(store.remove(2).expect("removed"));
+    store.close().expect("closed");
+    drop(store);
+    send(&ground, &["a"], "all");
+    for (words, said) in [(&["b"][..], "1 that the source has not (--remove"), (&["b", "--remove"], "; 1 removed")] {
+        assert!(open(&ground, "b").exists(2).expect("read"), "{words:?}");
+        let received = receive(&ground, words, "all");
+        assert!(String::from_utf8_lossy(&received.stderr).contains(said), "{received:?}");
+    }
+    assert!(!open(&ground, "b").exists(2).expect("read"));
+    assert_eq!(receive(&ground, &["b", "--remove"], "news").status.code(), Some(2), "of some objects");
 
     // A file that is none, and an object that is not there.
     assert!(ground.weft_fails(2, &["store", "send", "a", "--have", "news"]).contains("weft store have"));

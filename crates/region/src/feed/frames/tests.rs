@@ -31,7 +31,7 @@ fn frames() -> impl Strategy<Value = Frame> {
 
 fn written(frames: &[Frame]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut writer = Writer::new(&mut bytes, [3; 16]).unwrap();
+    let mut writer = Writer::new(&mut bytes, [3; 16], frames.len() % 2 == 1).unwrap();
     frames.iter().for_each(|frame| writer.write(frame).unwrap());
     writer.write(&Frame::End(writer.count())).unwrap();
     assert_eq!(writer.bytes, bytes.len() as u64);
@@ -44,7 +44,10 @@ fn read(mut bytes: &[u8]) -> Result<Vec<Frame>> {
     let mut frames = Vec::new();
     loop {
         match reader.read()? {
-            Frame::End(_) => return Ok(frames),
+            Frame::End(_) => {
+                assert_eq!(reader.is_whole, frames.len() % 2 == 1);
+                return Ok(frames);
+            }
             frame => frames.push(frame),
         }
     }
@@ -79,7 +82,7 @@ proptest! {
 
     #[test]
     fn what_is_promised_costs_no_memory(kind in any::<u32>(), length in any::<u32>(), rest in any::<[u8; 9]>()) {
-        let bytes = [&start([3; 16])[..], &kind.to_le_bytes(), &length.to_le_bytes(), &rest].concat();
+        let bytes = [&start([3; 16], false)[..], &kind.to_le_bytes(), &length.to_le_bytes(), &rest].concat();
         prop_assert!(is_wrong(&read(&bytes), Some(1)));
     }
 }
@@ -91,4 +94,14 @@ fn a_missing_frame_is_noticed() {
     let without = [&both[..START_BYTES], &both[START_BYTES + HEADER_BYTES..]].concat();
     assert!(is_wrong(&read(&without), Some(1)));
     assert_eq!(read(&both).unwrap(), [one, other]);
+}
+
+#[test]
+fn a_scope_that_nobody_knows_is_refused() {
+    let mut bytes = start([3; 16], true);
+    bytes[SCOPE_AT] = 2;
+    seal(&mut bytes, START_CHECKSUM_AT);
+    assert!(is_wrong(&read(&bytes), Some(0)));
+    let broken_off = read(&start([3; 16], true));
+    assert!(is_wrong(&broken_off, Some(1)), "{broken_off:?}");
 }

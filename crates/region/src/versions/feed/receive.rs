@@ -39,6 +39,11 @@ impl Versions {
         self.make(id, true, Some((origin.lineage, nanoseconds(origin.made)))).map(drop)
     }
 
+    /// The same in all copies of an object.
+    pub fn lineage(&self, id: u64) -> Result<u64> {
+        Ok(self.object(id)?.0.lineage)
+    }
+
     /// Goes on with a copy. An error: it is none of this object, or something is missing between.
     pub fn receive(&self, id: u64, origin: &Origin) -> Result<Incoming> {
         let object = self.object(id)?.0;

@@ -29,8 +29,13 @@ What is there under an identifier is gone on with if it is a copy of the object
 that comes, and refused if it is another one. Copies are not to be written to:
 then they take no more.
 
+Objects that were removed from the source are counted, and kept. With --remove
+they go when all has come; and where the source has made another object under
+the same identifier, that takes the place of the one that is there.
+
 Examples:
   weft store send A | weft store receive B
+  weft store send A --have have | weft store receive --remove B
   weft store receive /dev/nvme1n1 <two-objects";
 
 const HAVE_HELP: &str = "\
@@ -65,6 +70,9 @@ pub struct Receive {
     /// Replace objects of which nothing says whether they are the same
     #[arg(long)]
     replace_plain: bool,
+    /// Remove objects that the source has not any more
+    #[arg(long)]
+    remove: bool,
 }
 
 /// Print how far the versions of a store's objects go
@@ -167,13 +175,18 @@ pub fn receive(args: &Receive) -> Outcome {
     let store = open(&args.place)?;
     let progress = Progress::new();
     let mut pipe = BufReader::with_capacity(PIPE_BYTES, io::stdin().lock());
-    let options = ReceiveOptions { replace_plain: args.replace_plain };
+    let options = ReceiveOptions { replace_plain: args.replace_plain, remove: args.remove };
     let received = store.receive(options, &mut pipe, &mut |bytes| progress.at(bytes));
     drop(progress);
     // What came is kept, whatever happened then.
     let closed = store.close();
-    let Fed { objects, versions, .. } = received.map_err(failed(&args.place))?;
+    let Fed { objects, versions, gone, .. } = received.map_err(failed(&args.place))?;
     closed.map_err(failed(&args.place))?;
-    output::note(format_args!("{}: {objects} objects, {versions} new versions", args.place.display()));
+    let gone = match gone.unwrap_or(0) {
+        0 => String::new(),
+        gone if args.remove => format!("; {gone} removed"),
+        gone => format!("; {gone} that the source has not (--remove takes them away)"),
+    };
+    output::note(format_args!("{}: {objects} objects, {versions} new versions{gone}", args.place.display()));
     Ok(Ending::Done)
 }

@@ -11,11 +11,13 @@ use weft_region::{Device, DumpOptions, FileDevice, Scrubbed, Shadow, Store, dump
 
 const SCRUB_HELP: &str = "\
 Reads every block that is in use, and compares what has checksums: pages of the
-map and the index, super blocks, commits with their data. Nothing is changed.
-Exit code 1: something is damaged.
+map and the index, super blocks, commits with their data, and all other data in
+a store that was made with `--checksums all`. Nothing is changed. Exit code 1:
+something is damaged.
 
 --json prints an object:
-  place, clean (true or false), blocks, commits, commits_in_part (a cleaner has
+  place, clean (true or false), blocks, blocks_compared (with a checksum of their
+  own), commits, commits_in_part (a cleaner has
   taken some of their data), damaged (how much is), told (what, the first 100)
 
 Examples:
@@ -60,6 +62,7 @@ struct Report {
     place: String,
     clean: bool,
     blocks: u64,
+    blocks_compared: u64,
     commits: u64,
     commits_in_part: u64,
     damaged: u64,
@@ -82,21 +85,28 @@ pub fn scrub(args: &Scrub) -> Outcome {
             bar.set_position(done);
         }
     };
-    let scrubbed = Store::open_verified(device).and_then(|store| store.scrub(&mut progress));
+    let scrubbed = Store::open_verified(device).and_then(|store| {
+        let mut scrubbed = store.scrub(&mut progress)?;
+        store.check()?.told().into_iter().for_each(|text| scrubbed.tell(text));
+        Ok(scrubbed)
+    });
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let Scrubbed { blocks, commits, commits_in_part, damaged, told } = scrubbed.map_err(failed(place))?;
+    let Scrubbed { blocks, compared: blocks_compared, commits, commits_in_part, damaged, told } =
+        scrubbed.map_err(failed(place))?;
     let (place, clean) = (place.display().to_string(), damaged == 0);
-    let report = Report { place, clean, blocks, commits, commits_in_part, damaged, told };
+    let report = Report { place, clean, blocks, blocks_compared, commits, commits_in_part, damaged, told };
     output::print_either(args.json, &report, || text(&report))?;
     Ok(if clean { Ending::Done } else { Ending::No })
 }
 
 fn text(report: &Report) -> String {
     let state = if report.clean { "in order" } else { "damaged" };
-    let mut text =
-        format!("{}: {state}; {} blocks read, {} commits compared\n", report.place, report.blocks, report.commits);
+    let mut text = format!(
+        "{}: {state}; {} blocks read, {} of them and {} commits compared\n",
+        report.place, report.blocks, report.blocks_compared, report.commits
+    );
     report.told.iter().for_each(|told| text.push_str(&format!("  {told}\n")));
     let more = report.damaged - report.told.len() as u64;
     if more > 0 {
