@@ -1,4 +1,4 @@
-//! The map as it was at the last checkpoint: a tree in its own part of the device.
+//! The map as it was at the last checkpoint: a tree in its own part of the device (parts, where that has grown).
 //!
 //! The tree is redb's: copy-on-write, with a transaction for each checkpoint. It is opened without being read through,
 //! and its pages are read when they are wanted, into a cache of [`CACHE_BYTES`].
@@ -7,6 +7,7 @@ use crate::BLOCK;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::geometry::{Checksums, Geometry};
+use crate::joined::Joined;
 use crate::overlay::{Overlay, Piece};
 use crate::space::Space;
 use crate::sums::{self, Group, Sums};
@@ -58,7 +59,9 @@ pub(crate) struct Changed<'a> {
 impl Base {
     /// An empty map.
     pub fn create(device: Arc<dyn Device>, geometry: &Geometry) -> Result<Self> {
-        let base = Self::of(Area::create(device, place_of(geometry), false)?, geometry, false)?;
+        let room = Joined::new(device, geometry.map_parts());
+        let place = 0..room.bytes();
+        let base = Self::of(Area::create(room, place, false)?, geometry, false)?;
         let nothing = Changed { extents: &Overlay::default(), sums: &Sums::default(), groups: &[] };
         base.checkpoint(&nothing, Applied::default())?;
         Ok(base)
@@ -66,7 +69,9 @@ impl Base {
 
     /// The map as it was left.
     pub fn open(device: Arc<dyn Device>, geometry: &Geometry, verified: bool) -> Result<Self> {
-        Self::of(Area::open(device, place_of(geometry), false)?, geometry, verified)
+        let room = Joined::new(device, geometry.map_parts());
+        let place = 0..room.bytes();
+        Self::of(Area::open(room, place, false)?, geometry, verified)
     }
 
     fn of(area: Arc<Area>, geometry: &Geometry, verified: bool) -> Result<Self> {
@@ -224,11 +229,6 @@ fn set_sums(
     Ok(())
 }
 
-/// The map's part of the device, bytes.
-fn place_of(geometry: &Geometry) -> Range<u64> {
-    geometry.map_start * BLOCK..(geometry.map_start + geometry.map_blocks) * BLOCK
-}
-
 /// Bytes of a file in which a tree of so many pieces and groups of checksums can be changed: all of it may be written
 /// beside what is there, and when the file is too short for that it becomes twice as long.
 fn room_for(pieces: u64, groups: u64) -> u64 {
@@ -306,6 +306,7 @@ fn insert(table: &mut redb::Table<'_, u64, (u64, u32)>, piece: Piece) -> std::re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BLOCK;
     use crate::geometry::Format;
 
     #[test]
@@ -315,8 +316,8 @@ mod tests {
                 let geometry = Geometry::of(bytes, [7; 16], Format { checksums, ..Format::default() }).unwrap();
                 let pieces = geometry.data_blocks();
                 let groups = if checksums == Checksums::All { pieces.div_ceil(sums::GROUP_BLOCKS) } else { 0 };
-                let place = place_of(&geometry);
-                assert!(room_for(pieces, groups) <= place.end - place.start - BLOCK, "{bytes}, {checksums}");
+                let room: u64 = geometry.map_parts().map(|part| (part.end - part.start) * BLOCK).sum();
+                assert!(room_for(pieces, groups) <= room - BLOCK, "{bytes}, {checksums}");
             }
         }
     }

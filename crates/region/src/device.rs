@@ -3,12 +3,13 @@
 use crate::buffer::{AlignedBuffer, is_aligned};
 use crate::error::{Error, Result, at};
 use crate::rings::Rings;
+use crate::transfer::{read_fully, write_fully};
 use crate::{BLOCK, BLOCK_BYTES};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, fallocate, flock, fstat, open};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -97,12 +98,7 @@ impl FileDevice {
         }
         let stat = fstat(&file).map_err(|errno| at("look at the device")(errno.into()))?;
         let is_block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
-        let bytes = if is_block_device {
-            rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))
-                .map_err(|errno| at("measure the device")(errno.into()))?
-        } else {
-            stat.st_size.cast_unsigned()
-        };
+        let bytes = length_of(&file).map_err(at("measure the device"))?;
         // A file keeps what was set aside for it.
         let rings = Rings::new(&file);
         Ok(Self { file: file.into(), bytes, discards: is_block_device, rings, done: Operations::default() })
@@ -134,11 +130,36 @@ impl FileDevice {
         self.done.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.done.flushes.fetch_add(u64::from(durable), Ordering::Relaxed);
         let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
-        if parts.iter().all(|part| is_aligned(part)) {
-            return write_all(&self.file, place, parts, flags);
-        }
-        write_all(&self.file, place, &[&together(parts)], flags)
+        let call = |slices: &[io::IoSlice<'_>], at| rustix::io::pwritev2(&self.file, slices, at, flags);
+        let written = if parts.iter().all(|part| is_aligned(part)) {
+            write_fully(place, parts, call)
+        } else {
+            write_fully(place, &[&together(parts)], call)
+        };
+        written.map_err(|error| self.beyond_end(place + bytes as u64, error))
     }
+
+    fn read(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
+        let end = place + into.len() as u64;
+        let read = read_fully(place, into, |rest, at| rustix::io::pread(&self.file, rest, at));
+        read.map_err(|error| self.beyond_end(end, error))
+    }
+
+    /// Says of what failed where the device has no bytes any more why: a block device calls that "no space left".
+    fn beyond_end(&self, end: u64, error: io::Error) -> io::Error {
+        match length_of(&self.file) {
+            Ok(bytes) if bytes < end.min(self.bytes) => {
+                let text = format!("the device had {} bytes, and has {bytes}: it has become smaller", self.bytes);
+                io::Error::new(io::ErrorKind::UnexpectedEof, text)
+            }
+            _ => error,
+        }
+    }
+}
+
+/// Bytes of a file, or a block device.
+fn length_of(file: &impl AsFd) -> io::Result<u64> {
+    Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?)
 }
 
 impl Device for FileDevice {
@@ -149,10 +170,10 @@ impl Device for FileDevice {
     fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
         self.done.reads.fetch_add(1, Ordering::Relaxed);
         if is_aligned(into) {
-            return self.file.read_exact_at(into, place);
+            return self.read(place, into);
         }
         let mut buffer = AlignedBuffer::new(into.len());
-        self.file.read_exact_at(&mut buffer, place)?;
+        self.read(place, &mut buffer)?;
         into.copy_from_slice(&buffer);
         Ok(())
     }
@@ -166,7 +187,8 @@ impl Device for FileDevice {
             && let Some(done) = self.rings.read_all(reads)
         {
             self.done.reads.fetch_add(reads.len() as u64, Ordering::Relaxed);
-            return done;
+            let end = reads.iter().map(|(place, into)| place + into.len() as u64).max();
+            return done.map_err(|error| self.beyond_end(end.unwrap_or(0), error));
         }
         reads.iter_mut().try_for_each(|(place, into)| read_anywhere(self, *place, into))
     }
@@ -225,22 +247,4 @@ fn together(parts: &[&[u8]]) -> AlignedBuffer {
         rest = behind;
     }
     buffer
-}
-
-fn write_all(file: &File, mut place: u64, parts: &[&[u8]], flags: ReadWriteFlags) -> io::Result<()> {
-    let mut slices: Vec<io::IoSlice<'_>> = parts.iter().map(|part| io::IoSlice::new(part)).collect();
-    let mut rest = slices.as_mut_slice();
-    io::IoSlice::advance_slices(&mut rest, 0);
-    while !rest.is_empty() {
-        match rustix::io::pwritev2(file, rest, place, flags) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => {
-                place += count as u64;
-                io::IoSlice::advance_slices(&mut rest, count);
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
 }

@@ -18,6 +18,12 @@ pub enum Error {
     /// The device is too small for a store.
     #[error("{0} bytes are too few for a store: at least {1} are needed")]
     TooSmall(u64, u64),
+    /// The device has become smaller than the store on it.
+    #[error("it has {0} bytes, and the store on it has {1}: what lay in the rest is not there")]
+    Shrunk(u64, u64),
+    /// The device has grown too often for one map.
+    #[error("the map is in {0} parts, and cannot have more: it has grown too often")]
+    MapInParts(usize),
     /// A region size, or another setting, that cannot be.
     #[error("{0}")]
     Setting(String),

@@ -4,9 +4,10 @@ use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::{BLOCK, BLOCK_BYTES};
+use std::ops::Range;
 
 const MAGIC: &[u8; 8] = b"WEFTREGS";
-/// Without features, and with some.
+/// Of a store whose map is in one part and whose data have no checksums; and of one with further parts, or features.
 const VERSIONS: [u32; 2] = [1, 2];
 /// Data have checksums.
 const SUMS_FEATURE: u32 = 1;
@@ -29,6 +30,12 @@ const DATA_BLOCKS_PER_MAP_BLOCK_WITH_SUMS: u64 = 20;
 const MAP_BLOCKS_MIN: u64 = 1024;
 /// The least that makes sense.
 const BLOCKS_MIN: u64 = 4096;
+/// Where the further parts of the map stand in the super block, and how many there can be.
+const MAP_MORE_AT: usize = 96;
+const MAP_MORE_MAX: usize = 24;
+const MAP_PART_BYTES: usize = 16;
+
+const _: () = assert!(FEATURES_AT + 4 <= MAP_MORE_AT && MAP_MORE_AT + MAP_MORE_MAX * MAP_PART_BYTES <= CHECKED);
 
 /// What has checksums in a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,6 +45,17 @@ pub enum Checksums {
     Metadata,
     /// All data, too: no write goes over what is there.
     All,
+}
+
+impl Checksums {
+    /// Blocks that a map has for a device of so many.
+    fn map_blocks_for(self, blocks: u64) -> u64 {
+        let data_blocks_per_map_block = match self {
+            Self::Metadata => DATA_BLOCKS_PER_MAP_BLOCK,
+            Self::All => DATA_BLOCKS_PER_MAP_BLOCK_WITH_SUMS,
+        };
+        (blocks / data_blocks_per_map_block).max(MAP_BLOCKS_MIN)
+    }
 }
 
 impl std::fmt::Display for Checksums {
@@ -79,6 +97,15 @@ pub(crate) struct Geometry {
     pub data_start: u64,
     pub region_shift: u8,
     pub checksums: Checksums,
+    /// Further parts of the map, among the data blocks, ascending; behind the last one zeros.
+    map_more: [Part; MAP_MORE_MAX],
+}
+
+/// Blocks of the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Part {
+    start: u64,
+    blocks: u64,
 }
 
 impl Geometry {
@@ -95,11 +122,7 @@ impl Geometry {
         }
         let log_blocks = (blocks / 256).clamp(*LOG_BLOCKS.start(), *LOG_BLOCKS.end());
         let map_start = LOG_START + log_blocks;
-        let data_blocks_per_map_block = match checksums {
-            Checksums::Metadata => DATA_BLOCKS_PER_MAP_BLOCK,
-            Checksums::All => DATA_BLOCKS_PER_MAP_BLOCK_WITH_SUMS,
-        };
-        let map_blocks = (blocks / data_blocks_per_map_block).max(MAP_BLOCKS_MIN);
+        let map_blocks = checksums.map_blocks_for(blocks);
         let data_start = map_start + map_blocks;
         let (generation, log_start) = (1, LOG_START);
         Ok(Self {
@@ -113,21 +136,64 @@ impl Geometry {
             data_start,
             region_shift,
             checksums,
+            map_more: Default::default(),
         })
     }
 
-    /// Blocks for data.
+    /// The same store with all of a device of so many bytes. `None`: it has all that is of use.
+    pub fn grown(&self, bytes: u64) -> Result<Option<Self>> {
+        let blocks = bytes / BLOCK;
+        let more = blocks.saturating_sub(self.blocks);
+        let map_now = self.map_parts().map(|part| part.end - part.start).sum::<u64>();
+        let needed = self.checksums.map_blocks_for(blocks).saturating_sub(map_now);
+        // Some ahead, so that a device that grows in small steps does not use up the parts.
+        let ahead = self.checksums.map_blocks_for(blocks + blocks / 4).saturating_sub(map_now);
+        let part = if needed == 0 { 0 } else { ahead.min(more / 4).max(needed) };
+        if more <= part {
+            return Ok(None);
+        }
+        let mut grown = Self { blocks, generation: self.generation + 1, ..*self };
+        if part > 0 {
+            let unused = grown.map_more.iter_mut().find(|part| part.blocks == 0);
+            *unused.ok_or(Error::MapInParts(MAP_MORE_MAX + 1))? = Part { start: self.blocks, blocks: part };
+        }
+        Ok(Some(grown))
+    }
+
+    /// Blocks behind the log and the map: for data, but for those that further parts of the map have.
     pub fn data_blocks(&self) -> u64 {
         self.blocks - self.data_start
     }
 
+    /// Of them, those that data can have.
+    pub fn blocks_for_data(&self) -> u64 {
+        self.data_blocks() - self.not_for_data().map(|(_, count)| count).sum::<u64>()
+    }
+
+    /// Where the map lies, blocks of the device.
+    pub fn map_parts(&self) -> impl Iterator<Item = Range<u64>> {
+        std::iter::once(self.map_start..self.map_start + self.map_blocks).chain(self.map_more())
+    }
+
+    /// Of it, what lies among the data.
+    fn map_more(&self) -> impl Iterator<Item = Range<u64>> {
+        self.map_more.iter().filter(|part| part.blocks > 0).map(|part| part.start..part.start + part.blocks)
+    }
+
+    /// Data blocks that data cannot have: first ones, counted from the first data block, and how many.
+    pub fn not_for_data(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.map_more().map(|part| (part.start - self.data_start, part.end - part.start))
+    }
+
     /// The version, and the features.
     fn told(&self) -> (u32, u32) {
-        let [plain, with_features] = VERSIONS;
-        match self.checksums {
-            Checksums::Metadata => (plain, 0),
-            Checksums::All => (with_features, SUMS_FEATURE),
-        }
+        let [plain, with_more] = VERSIONS;
+        let features = match self.checksums {
+            Checksums::Metadata => 0,
+            Checksums::All => SUMS_FEATURE,
+        };
+        let is_plain = features == 0 && self.map_more().next().is_none();
+        (if is_plain { plain } else { with_more }, features)
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -144,6 +210,10 @@ impl Geometry {
         block.push(self.region_shift);
         block.resize(FEATURES_AT, 0);
         block.extend_from_slice(&features.to_le_bytes());
+        block.resize(MAP_MORE_AT, 0);
+        for number in self.map_more.iter().flat_map(|part| [part.start, part.blocks]) {
+            block.extend_from_slice(&number.to_le_bytes());
+        }
         block.resize(CHECKED, 0);
         seal(&mut block, CHECKSUM_AT);
         block.resize(BLOCK_BYTES, 0);
@@ -167,6 +237,10 @@ impl Geometry {
         }
         let features = u32_at(block, FEATURES_AT).ok_or_else(too_short)?;
         let identity = block.get(16..32).and_then(|bytes| bytes.try_into().ok());
+        let mut map_more = [Part::default(); MAP_MORE_MAX];
+        for (at, part) in (MAP_MORE_AT..).step_by(MAP_PART_BYTES).zip(&mut map_more) {
+            *part = Part { start: number(at)?, blocks: number(at + 8)? };
+        }
         let geometry = Self {
             identity: identity.ok_or_else(too_short)?,
             generation: number(32)?,
@@ -178,6 +252,7 @@ impl Geometry {
             data_start: number(80)?,
             region_shift: block.get(88).copied().unwrap_or(0),
             checksums: if features & SUMS_FEATURE == 0 { Checksums::Metadata } else { Checksums::All },
+            map_more,
         };
         if geometry.told() != (version, features) {
             return Err(Error::NoStore(format!("version {version} with features {features:#x} is not known here")));
@@ -191,17 +266,34 @@ impl Geometry {
             (2, geometry.map_blocks),
         ];
         let fits = ends.iter().all(|(end, start)| end <= start) && (16..=48).contains(&geometry.region_shift);
-        if fits { Ok(geometry) } else { Err(Error::Damaged("the places in the super block".to_owned())) }
+        if fits && geometry.has_room_for_its_map() {
+            Ok(geometry)
+        } else {
+            Err(Error::Damaged("the places in the super block".to_owned()))
+        }
     }
 
-    /// Writes both copies, one after the other.
+    /// Whether the further parts of the map lie one behind the other among the data, with none left out.
+    fn has_room_for_its_map(&self) -> bool {
+        let (used, unused) = self.map_more.split_at(self.map_more().count());
+        let mut free_from = self.data_start;
+        let follow = used.iter().all(|part| {
+            let begins = std::mem::replace(&mut free_from, part.start.saturating_add(part.blocks));
+            part.blocks > 0 && begins <= part.start
+        });
+        follow && free_from <= self.blocks && unused.iter().all(|part| *part == Part::default())
+    }
+
+    /// Writes both copies, one after the other. A copy that is not whole is the first: the other one counts meanwhile.
     pub fn write(&self, device: &dyn Device) -> Result<()> {
-        let block = self.encode();
-        for copy in COPIES {
-            device.write_at(copy * BLOCK, &block).map_err(at("write a super block"))?;
-            device.flush().map_err(at("flush a super block"))?;
-        }
-        Ok(())
+        let [first, second] = COPIES;
+        let order = if Self::read_copy(device, first).is_ok() { [second, first] } else { COPIES };
+        order.into_iter().try_for_each(|copy| self.write_copy(device, copy))
+    }
+
+    fn write_copy(&self, device: &dyn Device, copy: u64) -> Result<()> {
+        device.write_at(copy * BLOCK, &self.encode()).map_err(at("write a super block"))?;
+        device.flush().map_err(at("flush a super block"))
     }
 
     /// One of the copies.
@@ -215,8 +307,9 @@ impl Geometry {
     pub fn describe(&self) -> String {
         let identity: String = self.identity.iter().map(|byte| format!("{byte:02x}")).collect();
         let (log_end, map_end) = (self.log_start + self.log_blocks, self.map_start + self.map_blocks);
+        let more: String = self.map_more().map(|part| format!(" and {} to {}", part.start, part.end)).collect();
         format!(
-            "store {identity}, generation {}, {} blocks: log from {} to {log_end}, map from {} to {map_end}, \
+            "store {identity}, generation {}, {} blocks: log from {} to {log_end}, map from {} to {map_end}{more}, \
              data from {}; regions of 2^{} bytes; checksums: {}",
             self.generation,
             self.blocks,
@@ -228,9 +321,17 @@ impl Geometry {
         )
     }
 
-    /// The copy that counts.
-    pub fn read(device: &dyn Device) -> Result<Self> {
-        if device.bytes() < BLOCKS_MIN * BLOCK {
+    /// The copy that counts. The other one is made the same again, if what was to make it so was cut off.
+    pub fn open(device: &dyn Device) -> Result<Self> {
+        let geometry = Self::read(device)?;
+        let is_older =
+            |copy: &u64| Self::read_copy(device, *copy).is_ok_and(|found| found.generation < geometry.generation);
+        COPIES.into_iter().filter(is_older).try_for_each(|copy| geometry.write_copy(device, copy))?;
+        Ok(geometry)
+    }
+
+    fn read(device: &dyn Device) -> Result<Self> {
+        if device.bytes() < LOG_START * BLOCK {
             return Err(Error::NoStore(format!("{} bytes are too few for one", device.bytes())));
         }
         let [first, second] = COPIES.map(|copy| Self::read_copy(device, copy));
@@ -239,11 +340,8 @@ impl Geometry {
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
             (Err(error), Err(_)) => Err(error),
         }?;
-        if geometry.blocks * BLOCK > device.bytes() {
-            let text = format!("the device has {} bytes, and had {}", device.bytes(), geometry.blocks * BLOCK);
-            return Err(Error::Damaged(text));
-        }
-        Ok(geometry)
+        let bytes = geometry.blocks.saturating_mul(BLOCK);
+        if bytes > device.bytes() { Err(Error::Shrunk(device.bytes(), bytes)) } else { Ok(geometry) }
     }
 }
 
@@ -293,28 +391,67 @@ mod tests {
     }
 
     #[test]
+    fn a_map_grows_with_its_device() {
+        let steps = [3 << 20, 1 << 30, 50 << 30, 3000 << 30];
+        for (step, checksums) in steps.into_iter().flat_map(|step| BOTH.map(|checksums| (step, checksums))) {
+            let mut geometry = of(1 << 30, checksums);
+            let mut bytes: u64 = 1 << 30;
+            let refused = loop {
+                bytes += step;
+                let grown = match geometry.grown(bytes) {
+                    Ok(grown) => grown.unwrap(),
+                    Err(error) => break error,
+                };
+                assert!(grown.blocks == bytes / BLOCK && grown.generation == geometry.generation + 1);
+                let map: u64 = grown.map_parts().map(|part| part.end - part.start).sum();
+                assert!(map >= of(bytes, checksums).map_blocks, "as much as one that is made so large: {grown:?}");
+                assert!(grown.blocks_for_data() > geometry.blocks_for_data());
+                assert!(grown.blocks_for_data() * 100 > grown.blocks * 90, "{grown:?}");
+                assert_eq!(Geometry::decode(&grown.encode()).unwrap(), grown);
+                assert_eq!(grown.encode()[8], 2, "earlier programs refuse it");
+                assert!(grown.grown(bytes).unwrap().is_none());
+                geometry = grown;
+            };
+            assert!(matches!(refused, Error::MapInParts(25)), "{refused}");
+            assert!(bytes / step >= 95, "{step}, {checksums}: {bytes}");
+        }
+    }
+
+    #[test]
     fn no_bit_of_a_super_block_can_be_wrong_unseen() {
         for checksums in BOTH {
-            let block = of(1 << 30, checksums).encode();
-            for bit in 0..CHECKED * 8 {
-                let mut wrong = block.clone();
-                wrong[bit / 8] ^= 1 << (bit % 8);
-                assert!(Geometry::decode(&wrong).is_err(), "bit {bit}");
+            let plain = of(1 << 30, checksums);
+            for geometry in [plain, plain.grown(2 << 30).unwrap().unwrap()] {
+                let block = geometry.encode();
+                for bit in 0..CHECKED * 8 {
+                    let mut wrong = block.clone();
+                    wrong[bit / 8] ^= 1 << (bit % 8);
+                    assert!(Geometry::decode(&wrong).is_err(), "bit {bit}");
+                }
             }
         }
         assert!(Geometry::decode(&[]).is_err());
     }
 
-    /// A program that knows no features looks at the version only.
+    /// A program that knows neither features nor further parts looks at the version only.
     #[test]
     fn what_is_not_known_is_refused() {
-        let with_sums = of(1 << 30, Checksums::All).encode();
-        assert_ne!(u32_at(&with_sums, 8), u32_at(&of(1 << 30, Checksums::Metadata).encode(), 8));
-        for (at, value) in [(8, 1u32), (8, 3), (FEATURES_AT, 0), (FEATURES_AT, 2), (FEATURES_AT, 3)] {
-            let mut other = with_sums.clone();
-            other[at..at + 4].copy_from_slice(&value.to_le_bytes());
-            seal(&mut other[..CHECKED], CHECKSUM_AT);
-            assert!(matches!(Geometry::decode(&other), Err(Error::NoStore(_))), "{value} at {at}");
+        for before in BOTH.map(|checksums| of(1 << 30, checksums)) {
+            let grown = before.grown(2 << 30).unwrap().unwrap();
+            // Versions and features that each can have.
+            for (geometry, known) in [(before, [(1, 0), (2, SUMS_FEATURE)]), (grown, [(2, 0), (2, SUMS_FEATURE)])] {
+                for told in (0..4u32).flat_map(|version| (0..4u32).map(move |features| (version, features))) {
+                    let mut other = geometry.encode();
+                    other[8..12].copy_from_slice(&told.0.to_le_bytes());
+                    other[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&told.1.to_le_bytes());
+                    seal(&mut other[..CHECKED], CHECKSUM_AT);
+                    match Geometry::decode(&other) {
+                        Ok(found) => assert!(known.contains(&told) && found.told() == told, "{told:?} of {geometry:?}"),
+                        Err(Error::NoStore(_)) => assert!(!known.contains(&told), "{told:?} of {geometry:?}"),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
         }
     }
 }

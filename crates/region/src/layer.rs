@@ -14,9 +14,9 @@
 //!
 //! Where data have checksums, a write over what is mapped is as a first write of several blocks.
 //!
-//! Locks, in this order: the turn to sync, `placing` (who writes blocks that wait), `stripes` (who writes where somebody
-//! maps; to sync or to place, they are given back), a place of `gathered`, `gate` (I/O on blocks that were looked up, so
-//! that none is given to somebody else meanwhile), `state`, `known`.
+//! Locks, in this order: the turn to sync, `placing` (who writes blocks that wait), `stripes` (who writes where
+//! somebody maps; to sync or to place, they are given back), a place of `gathered`, `gate` (I/O on blocks that were
+//! looked up, so that none is given to somebody else meanwhile), `state`, `known`.
 //!
 //! A block that is not mapped any more is free when the record that says so is durable, and nobody has the gate who
 //! came before that.
@@ -178,15 +178,29 @@ impl Layer {
 
     /// `verified`: after all pages of the map were compared with their checksums.
     pub(crate) fn open_as(device: Arc<dyn Device>, verified: bool) -> Result<Self> {
-        let geometry = Geometry::read(&*device)?;
+        let geometry = Geometry::open(&*device)?;
         let base = Base::open(Arc::clone(&device), &geometry, verified)?;
         Self::with(device, geometry, base)
+    }
+
+    /// The same, after it has taken all of a device that has become larger into the store. A power failure meanwhile
+    /// leaves the store as it was, or as it is then.
+    pub fn grow(device: Arc<dyn Device>) -> Result<Self> {
+        // What cannot be opened is not changed.
+        let layer = Self::open(Arc::clone(&device))?;
+        match layer.geometry.grown(device.bytes())? {
+            Some(grown) => grown.write(&*device)?,
+            None => return Ok(layer),
+        }
+        drop(layer);
+        Self::open(device)
     }
 
     fn with(device: Arc<dyn Device>, geometry: Geometry, base: Base) -> Result<Self> {
         let applied = base.applied()?;
         let mut space = Space::new(geometry.data_blocks());
         base.load_space(&mut space)?;
+        space.keep_away(geometry.not_for_data());
         let state = State {
             fresh: AllWaiting::default(),
             gathered: 0,

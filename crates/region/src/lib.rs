@@ -27,6 +27,7 @@ mod error;
 mod feed;
 mod geometry;
 mod ids;
+mod joined;
 mod layer;
 mod log;
 mod object;
@@ -39,6 +40,7 @@ mod shadow;
 mod space;
 mod store;
 mod sums;
+mod transfer;
 mod tree;
 mod versions;
 

@@ -37,6 +37,14 @@ impl Space {
         self.free
     }
 
+    /// These are nobody's, and stay so: they are taken, and mapped nowhere.
+    pub fn keep_away(&mut self, extents: impl Iterator<Item = (u64, u64)>) {
+        for (first, count) in extents {
+            self.set(first, count, true);
+            self.on_their_way.insert(first, count);
+        }
+    }
+
     /// Takes up to `wanted` blocks that follow each other: the first ones free behind the last that were taken. `None`:
     /// none is free.
     pub fn take(&mut self, wanted: u64) -> Option<(u64, u64)> {

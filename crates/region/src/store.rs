@@ -48,6 +48,11 @@ impl Store {
         Self::open_as(device, false)
     }
 
+    /// The same, after the store has taken over what its device has become larger by: see [`Layer::grow`].
+    pub fn grow(device: Arc<dyn Device>) -> Result<Self> {
+        Self::of(Layer::grow(device)?, RANGE, false)
+    }
+
     pub(crate) fn open_as(device: Arc<dyn Device>, verified: bool) -> Result<Self> {
         Self::of(Layer::open_as(device, verified)?, RANGE, verified)
     }

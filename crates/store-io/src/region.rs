@@ -86,6 +86,10 @@ impl RegionStore {
             let remedy = format!("when nobody misses them: weft store format --overwrite {}", path.display());
             return Err(explain(path, "holds objects of an earlier run", &remedy));
         }
+        let unused = store.usage().unused;
+        if unused > 0 {
+            tracing::info!("{place} is {unused} bytes larger than its store: `weft store grow` takes them in");
+        }
         let file = std::fs::metadata(path)?;
         let is_device = file.file_type().is_block_device();
         // Of a file, one that no device has: those are of 32 bits.
@@ -204,6 +208,7 @@ fn explain_error(path: &Path, error: &weft_region::Error) -> io::Error {
         Region::InUse => format!("a store is one node's: end the process that has it (`fuser {there}` names it)"),
         Region::TooSmall(..) | Region::NoSpace => "give another size, or another place".to_owned(),
         Region::Damaged(_) => format!("`weft store check {there}` says more"),
+        Region::Shrunk(_, bytes) => format!("make it as large as it was, {bytes} bytes"),
         _ => "give a device or file that you may read and write".to_owned(),
     };
     explain(path, &error.to_string(), &remedy)
@@ -344,6 +349,18 @@ mod tests {
         std::fs::remove_file(&ground.0).unwrap();
         let none = RegionStore::in_file(&ground.0, None).err().unwrap().to_string();
         assert!(none.contains("no size") && none.contains("remedy: "), "{none}");
+        let store = ground.store();
+        drop(store);
+        let resize = |bytes| std::fs::File::options().write(true).open(&ground.0)?.set_len(bytes);
+        resize(BYTES / 2).unwrap();
+        assert!(
+            ground.refused().contains(&format!("make it as large as it was, {BYTES} bytes")),
+            "{}",
+            ground.refused()
+        );
+        resize(BYTES * 2).unwrap();
+        drop(ground.store());
+        std::fs::remove_file(&ground.0).unwrap();
         let small = RegionStore::in_file(&ground.0, Some(1 << 20)).err().unwrap().to_string();
         assert!(small.contains("too few") && !ground.0.exists(), "{small}");
 

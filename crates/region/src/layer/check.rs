@@ -51,6 +51,7 @@ impl Layer {
     pub fn check(&self, mut of_region: impl FnMut(&Self, u64) -> Result<bool>) -> Result<Findings> {
         let mut findings = Findings::default();
         let mut seen = Space::new(self.geometry.data_blocks());
+        seen.keep_away(self.geometry.not_for_data());
         self.each_piece(|piece| {
             Self::count(&mut findings, &mut seen, piece);
             for region in self.regions_begun(piece) {

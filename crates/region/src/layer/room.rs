@@ -16,6 +16,8 @@ pub struct Usage {
     pub total: u64,
     /// Of them, not mapped.
     pub free: u64,
+    /// Bytes of a device that has become larger: [`Layer::grow`] takes them into the store.
+    pub unused: u64,
 }
 
 impl Layer {
@@ -25,13 +27,15 @@ impl Layer {
         // Also what is set aside for objects that may come.
         let waiting = (state.fresh.len() + self.gathered.blocks()) as u64;
         let free = state.space.free().saturating_sub(waiting + self.kept_free_of(0, false));
-        Usage { total: (self.geometry.data_blocks() - self.kept_for_rewrites()) * BLOCK, free: free * BLOCK }
+        let total = self.geometry.blocks_for_data() - self.kept_for_rewrites();
+        let unused = (self.device.bytes() / BLOCK).saturating_sub(self.geometry.blocks);
+        Usage { total: total * BLOCK, free: free * BLOCK, unused: unused * BLOCK }
     }
 
     /// Bytes of blocks that are mapped, or wait to be, or are not free yet.
     pub(crate) fn in_use(&self) -> u64 {
         let state = read(&self.state);
-        (self.geometry.data_blocks() - state.space.free() + state.fresh.len() as u64) * BLOCK
+        (self.geometry.blocks_for_data() - state.space.free() + state.fresh.len() as u64) * BLOCK
     }
 
     /// Keeps some blocks free for the store's own addresses from now on.
@@ -40,7 +44,7 @@ impl Layer {
     }
 
     fn some_blocks(&self) -> u64 {
-        let blocks = self.geometry.data_blocks();
+        let blocks = self.geometry.blocks_for_data();
         (blocks / KEPT_FREE_PART).max(KEPT_FREE_MIN).min(blocks / 8)
     }
 

@@ -24,6 +24,7 @@ impl Layer {
             placing.first_mut().map_or(Ok(()), |buffer| self.place_batch(buffer))?;
             let kept = self.all_but(gone)?;
             let mut space = Space::new(self.geometry.data_blocks());
+            space.keep_away(self.geometry.not_for_data());
             kept.iter().for_each(|piece| space.restore(piece.block.unwrap_or(0), piece.count, true));
             self.device.flush().map_err(at("flush the device"))?;
             let sums = write(&self.state).sums.freeze();

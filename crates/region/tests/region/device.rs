@@ -60,3 +60,21 @@ fn a_device_that_was_closed_can_be_opened_at_once() {
     }
     std::fs::remove_file(&path).unwrap();
 }
+
+/// Whether a ring of the kernel reads it or not.
+#[test]
+fn what_lies_behind_the_end_of_a_device_that_shrank_is_said_of_many_places_too() {
+    for directory in [&std::env::temp_dir(), Path::new("/dev/shm")] {
+        let path = directory.join(format!("weft-region-shrunk-{}", std::process::id()));
+        let device = FileDevice::create(&path, 4 << 20).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(2 << 20)).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mut memory = AlignedBuffer::new(2 * BLOCK_BYTES);
+        for (behind, is_there) in [(1 << 20, true), (2 << 20, false), (3 << 20, false), (5 << 20, false)] {
+            let (one, two) = memory.split_at_mut(BLOCK_BYTES);
+            let said = device.read_all(&mut [(0, one), (behind, two)]).map_err(|error| error.to_string());
+            let text = "the device had 4194304 bytes, and has 2097152: it has become smaller";
+            assert_eq!(said, if is_there { Ok(()) } else { Err(text.to_owned()) }, "{behind}");
+        }
+    }
+}

@@ -184,7 +184,17 @@ fn reads_are_as_a_model_has_them() {
 #[test]
 fn what_was_synced_is_there_after_any_power_failure() {
     for seed in 0..60 {
-        BOTH.iter().for_each(|checksums| survive(seed, *checksums, 8, 60, true));
+        BOTH.iter().for_each(|checksums| survive(seed, *checksums, 8, 60, true, &|_| DEVICE_BYTES));
+    }
+}
+
+/// The same on a device that is larger each time, at calls of the growing, too. The map has room for the first five
+/// sizes (where data have checksums, for two), and gets further parts for the others.
+#[test]
+fn what_was_synced_is_there_after_any_power_failure_while_the_store_grows() {
+    let bytes = |failure| (150 + failure * 10) << 20;
+    for seed in 2000..2040 {
+        BOTH.iter().for_each(|checksums| survive(seed, *checksums, 8, 10, true, &bytes));
     }
 }
 
@@ -192,7 +202,7 @@ fn what_was_synced_is_there_after_any_power_failure() {
 #[test]
 fn the_log_goes_around() {
     for seed in 1000..1003 {
-        BOTH.iter().for_each(|checksums| survive(seed, *checksums, 6, 2500, false));
+        BOTH.iter().for_each(|checksums| survive(seed, *checksums, 6, 2500, false, &|_| DEVICE_BYTES));
     }
 }
 
@@ -232,15 +242,16 @@ fn a_record_counts_only_behind_the_one_that_it_was_written_behind() {
     assert_eq!(mapped.map(|address| layer.is_mapped(address).unwrap()), [true, false, false, false]);
 }
 
-fn survive(seed: u64, checksums: Checksums, failures: u64, steps: u64, closes: bool) {
+/// `bytes`: of the device, before the first failure and from each one on.
+fn survive(seed: u64, checksums: Checksums, failures: u64, steps: u64, closes: bool, bytes: &dyn Fn(u64) -> u64) {
     let mut random = Random::new(seed);
     let mut model = Model::default();
-    let device = Recorder::new(DEVICE_BYTES);
+    let device = Recorder::new(bytes(0));
     drop(format(&device, checksums));
     let (mut image, mut tag) = (device.image(), 0);
     for failure in 0..failures {
-        let device = Recorder::from(DEVICE_BYTES, image);
-        let layer = Layer::open(device.clone()).unwrap();
+        let device = Recorder::from(bytes(failure), image);
+        let layer = Layer::grow(device.clone()).unwrap();
         check(&layer, &mut model, &format!("seed {seed}, failure {failure}"));
         let free = layer.usage().free;
         let mut history = Vec::new();
@@ -263,10 +274,11 @@ fn survive(seed: u64, checksums: Checksums, failures: u64, steps: u64, closes: b
                 apply(&mut model, &done.what, tag);
             }
         }
-        assert!(free <= Layer::open(Recorder::from(DEVICE_BYTES, image.clone())).unwrap().usage().total);
+        let left = Layer::open(Recorder::from(bytes(failure), image.clone())).unwrap().usage();
+        assert!(free <= left.total + left.unused);
     }
     // No block was lost on the way.
-    let layer = Layer::open(Recorder::from(DEVICE_BYTES, image)).unwrap();
+    let layer = Layer::open(Recorder::from(bytes(failures), image)).unwrap();
     let mapped: u64 = BASES
         .iter()
         .flat_map(|base| layer.mapped_ranges(*base..base + SPAN).unwrap())

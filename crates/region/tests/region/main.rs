@@ -5,6 +5,8 @@
 mod device;
 mod feed;
 mod gone;
+mod grow;
+mod latent;
 mod layer;
 mod recorder;
 mod scrub;

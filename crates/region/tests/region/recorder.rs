@@ -25,14 +25,16 @@ pub struct Recorder {
     inner: Mutex<Inner>,
 }
 
+#[derive(Default)]
 struct Inner {
     before: Image,
     now: Image,
     asked: Vec<Asked>,
     /// Fails the call when it reaches 0.
     fails_in: Option<u64>,
-    /// Blocks that cannot be read.
+    /// Blocks that cannot be read, and those that cannot be written.
     bad: HashSet<u64>,
+    stuck: HashSet<u64>,
 }
 
 impl Recorder {
@@ -42,13 +44,21 @@ impl Recorder {
 
     /// A device that has this on it.
     pub fn from(bytes: u64, image: Image) -> Arc<Self> {
-        let inner = Inner { before: image.clone(), now: image, asked: Vec::new(), fails_in: None, bad: HashSet::new() };
+        let inner = Inner { before: image.clone(), now: image, ..Inner::default() };
         Arc::new(Self { bytes, inner: Mutex::new(inner) })
     }
 
     /// What it was asked for so far.
     pub fn asked(&self) -> usize {
         self.inner.lock().unwrap().asked.len()
+    }
+
+    /// Where the call with this number writes.
+    pub fn writes_at(&self, call: usize) -> Option<u64> {
+        match self.inner.lock().unwrap().asked.get(call) {
+            Some(Asked::Write(block, ..)) => Some(*block),
+            _ => None,
+        }
     }
 
     /// Writes and flushes so far; a write that is safe by itself is both.
@@ -67,6 +77,18 @@ impl Recorder {
     /// A block that cannot be read any more.
     pub fn lose(&self, block: u64) {
         self.inner.lock().unwrap().bad.insert(block);
+    }
+
+    /// A block that cannot be written any more: of a write, what lies before it is done.
+    pub fn stick(&self, block: u64) {
+        self.inner.lock().unwrap().stuck.insert(block);
+    }
+
+    /// All blocks can be read and written again.
+    pub fn repair(&self) {
+        let mut inner = self.inner.lock().unwrap();
+        inner.bad.clear();
+        inner.stuck.clear();
     }
 
     /// What is on it now.
@@ -161,11 +183,14 @@ impl Recorder {
         assert!(place.is_multiple_of(BLOCK_BYTES as u64) && from.len().is_multiple_of(BLOCK_BYTES));
         assert!(place + from.len() as u64 <= self.bytes);
         let first = place / BLOCK_BYTES as u64;
+        let whole = (first..).zip(from.chunks(BLOCK_BYTES)).take_while(|(block, _)| !inner.stuck.contains(block));
+        let (from, all) = (&from[..whole.count() * BLOCK_BYTES], from.len());
         for (block, bytes) in (first..).zip(from.chunks(BLOCK_BYTES)) {
             inner.now.insert(block, bytes.into());
         }
-        inner.asked.push(Asked::Write(first, from.to_vec(), is_safe));
-        Ok(())
+        let is_done = from.len() == all;
+        inner.asked.push(Asked::Write(first, from.to_vec(), is_safe && is_done));
+        if is_done { Ok(()) } else { Err(io::Error::other("a medium error")) }
     }
 }
 

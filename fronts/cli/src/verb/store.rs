@@ -28,11 +28,23 @@ Examples:
 
 const STAT_HELP: &str = "\
 --json prints an object (sizes in bytes): place, total, free, region_bytes,
-checksums (metadata or all)
+checksums (metadata or all), unused (of a device that has become larger:
+`weft store grow` takes them)
 
 Examples:
   weft store stat /dev/nvme1n1
   weft store stat /scratch/objects --json";
+
+const GROW_HELP: &str = "\
+First make the device larger, or the file (fallocate --length 200G FILE). All of
+it is then taken into the store. A power failure meanwhile leaves the store as
+it was or as it is to be. Nothing is moved; a store cannot become smaller.
+
+--json prints what `weft store stat` prints
+
+Examples:
+  weft store grow /dev/vg0/objects
+  weft store grow /scratch/objects --json";
 
 const CHECK_HELP: &str = "\
 Looks through the whole mapping, and at the super block of each object. Nothing
@@ -58,6 +70,7 @@ enum What {
     Format(MakeNew),
     #[command(after_long_help = STAT_HELP)]
     Stat(Look),
+    Grow(Grow),
     #[command(after_long_help = CHECK_HELP)]
     Check(Inspect),
     Scrub(look::Scrub),
@@ -117,6 +130,17 @@ struct Look {
     json: bool,
 }
 
+/// Take into a store what its device has become larger by
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = GROW_HELP)]
+struct Grow {
+    /// Block device or file
+    place: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// Look for what contradicts itself in a store
 #[derive(clap::Args, Debug)]
 struct Inspect {
@@ -131,6 +155,7 @@ pub fn run(args: &Args) -> Outcome {
     match &args.what {
         What::Format(args) => format(args),
         What::Stat(args) => stat(args),
+        What::Grow(args) => grow(args),
         What::Check(args) => check(args),
         What::Scrub(args) => look::scrub(args),
         What::Dump(args) => look::dump_all(args),
@@ -156,6 +181,11 @@ fn failed(place: &Path) -> impl Fn(Error) -> Failure {
             Error::OtherObject(_) => failure.remedy(
                 "another store, or other objects, if both are needed; if the source has removed it: receive --remove",
             ),
+            Error::Shrunk(_, bytes) => failure.remedy(format!(
+                "make it as large as it was ({bytes} bytes); if that cannot be, `weft store format --overwrite` makes \
+                 an empty store"
+            )),
+            Error::MapInParts(_) => failure.remedy("`weft store send` brings the objects to a new store"),
             Error::TooSmall(..) => failure.remedy("a larger --size, or another device"),
             _ => failure,
         }
@@ -180,25 +210,31 @@ struct Space {
     free: u64,
     region_bytes: u64,
     checksums: String,
+    unused: u64,
 }
 
 impl Space {
     fn of(place: &Path, store: &Store) -> Self {
         let usage = store.usage();
         let place = place.display().to_string();
-        let checksums = store.checksums().to_string();
-        Self { place, total: usage.total, free: usage.free, region_bytes: store.region_bytes(), checksums }
+        let (region_bytes, checksums) = (store.region_bytes(), store.checksums().to_string());
+        Self { place, total: usage.total, free: usage.free, region_bytes, checksums, unused: usage.unused }
     }
 
     fn text(&self) -> String {
-        format!(
+        let mut text = format!(
             "{}: {} for data, {} free; objects of up to {}; checksums: {}\n",
             self.place,
             bytes_text(self.total),
             bytes_text(self.free),
             bytes_text(self.region_bytes),
             self.checksums
-        )
+        );
+        if self.unused > 0 {
+            let unused = bytes_text(self.unused);
+            text.push_str(&format!("  the device is {unused} larger: `weft store grow` takes them into the store\n"));
+        }
+        text
     }
 }
 
@@ -234,6 +270,16 @@ fn format(args: &MakeNew) -> Outcome {
 
 fn stat(args: &Look) -> Outcome {
     let space = Space::of(&args.place, &open_shadow(&args.place)?);
+    output::print_either(args.json, &space, || space.text())?;
+    Ok(Ending::Done)
+}
+
+fn grow(args: &Grow) -> Outcome {
+    let place = &args.place;
+    let grown = FileDevice::open(place).and_then(|device| Store::grow(Arc::new(device)));
+    let store = grown.map_err(failed(place))?;
+    store.close().map_err(failed(place))?;
+    let space = Space::of(place, &store);
     output::print_either(args.json, &space, || space.text())?;
     Ok(Ending::Done)
 }
