@@ -10,6 +10,8 @@ use weft_region::{Error, FileDevice, Keep, Kind, Object, Store, Versioned};
 /// Bytes of objects, and of a write, at most.
 const OBJECT_MAX: u64 = 4 << 20;
 const WRITE_MAX: u64 = 256 << 10;
+/// Objects that are removed for one that is to be written.
+const OBJECTS_GIVEN_UP: u32 = 20;
 /// Of this many operations one is followed by a sync.
 const SYNC_EVERY: u64 = 64;
 
@@ -17,8 +19,9 @@ const SYNC_EVERY: u64 = 64;
 struct Report {
     on: On,
     operation: &'static str,
-    /// Of the space, how much is in use, percent.
+    /// Of the space, how much data have, percent: as it was wished, and in the end.
     fill: u64,
+    kept_fill: u64,
     written_bytes: u64,
     /// In the first and the last tenth of the time.
     first_mib_per_second: f64,
@@ -41,6 +44,15 @@ enum One {
 struct Slot {
     one: One,
     blocks: Vec<u64>,
+}
+
+impl Slot {
+    fn id(&self) -> u64 {
+        match &self.one {
+            One::Direct(object) => object.id(),
+            One::Versions(object) => object.id(),
+        }
+    }
 }
 
 struct Churn {
@@ -118,6 +130,7 @@ impl Churn {
             on: self.on,
             operation: "churn",
             fill,
+            kept_fill: self.blocks * BLOCK * 100 / usage.total.max(1),
             written_bytes: written,
             first_mib_per_second: first.unwrap_or_default() / f64::from(1 << 20),
             last_mib_per_second: (self.written - then) as f64 / since.elapsed().as_secs_f64() / f64::from(1 << 20),
@@ -143,11 +156,7 @@ impl Churn {
             0 | 1 => {
                 let slot = self.slots.swap_remove(number);
                 self.blocks -= slot.blocks.len() as u64;
-                let id = match &slot.one {
-                    One::Direct(object) => object.id(),
-                    One::Versions(object) => object.id(),
-                };
-                self.store.remove(id).explain("remove")?;
+                self.store.remove(slot.id()).explain("remove")?;
                 while self.make()? {}
                 Ok(())
             }
@@ -163,12 +172,12 @@ impl Churn {
 
     /// Makes an object, if there is to be one more, and writes all of it.
     fn make(&mut self) -> Outcome<bool> {
-        let room = self.blocks_max - self.blocks;
+        let room = self.blocks_max.saturating_sub(self.blocks);
         if room < 16 {
             return Ok(false);
         }
         let blocks = (16 + self.below(OBJECT_MAX / BLOCK - 16)).min(room);
-        let one = self.with_room(|store, on| match on {
+        let one = self.with_room(None, |store, on| match on {
             On::Versions => store.create_versioned().map(One::Versions),
             _ => store.create(Kind::Direct).map(One::Direct),
         })?;
@@ -192,13 +201,15 @@ impl Churn {
             One::Versions(object) => One::Versions(object.clone()),
         });
         let one = one.ok_or("a slot")?;
-        self.with_room(|_, _| match &one {
+        let id = self.slots.get(number).map(Slot::id);
+        self.with_room(id, |_, _| match &one {
             One::Direct(object) => object.write(first * BLOCK, from),
             One::Versions(object) => object.write(first * BLOCK, from).map(drop),
         })?;
         self.memory = memory;
         self.written += count * BLOCK;
-        let places = self.slots.get_mut(number).map(|slot| slot.blocks.iter_mut());
+        // Others may have gone meanwhile.
+        let places = self.slots.iter_mut().find(|slot| Some(slot.id()) == id).map(|slot| slot.blocks.iter_mut());
         let at = usize::try_from(first).explain("a block")?;
         places
             .into_iter()
@@ -209,16 +220,35 @@ impl Churn {
         Ok(())
     }
 
-    /// Again after cleaning, where there is no room.
-    fn with_room<T>(&mut self, mut work: impl FnMut(&Store, On) -> weft_region::Result<T>) -> Outcome<T> {
-        match work(&self.store, self.on) {
-            Err(Error::NoSpace | Error::RingFull(_)) => {
-                self.cleanings += 1;
-                self.store.clean(&Keep::default()).and_then(|_| self.store.sync()).explain("clean")?;
-                work(&self.store, self.on).explain("write, after cleaning")
+    /// Again after cleaning, where there is no room. What versions have beside their data may leave none even then:
+    /// other objects go, and there are fewer from then on.
+    fn with_room<T>(
+        &mut self,
+        keep: Option<u64>,
+        mut work: impl FnMut(&Store, On) -> weft_region::Result<T>,
+    ) -> Outcome<T> {
+        let mut done = work(&self.store, self.on);
+        let mut gone = 0;
+        while matches!(done, Err(Error::NoSpace | Error::RingFull(_))) && gone <= OBJECTS_GIVEN_UP {
+            if gone > 0 {
+                self.give_one_up(keep)?;
             }
-            done => done.explain("write"),
+            gone += 1;
+            self.cleanings += 1;
+            self.store.clean(&Keep::default()).and_then(|_| self.store.sync()).explain("clean")?;
+            done = work(&self.store, self.on);
         }
+        done.explain("write")
+    }
+
+    /// Removes an object, but not the one that is named.
+    fn give_one_up(&mut self, keep: Option<u64>) -> Outcome {
+        let others = self.slots.iter().position(|slot| Some(slot.id()) != keep).ok_or("there is no other object")?;
+        let slot = self.slots.swap_remove(others);
+        self.store.remove(slot.id()).explain("remove")?;
+        self.blocks -= slot.blocks.len() as u64;
+        self.blocks_max = self.blocks;
+        Ok(())
     }
 
     /// Reads an object, and compares it.
