@@ -36,9 +36,9 @@ Examples:
   weft store stat /scratch/objects --json";
 
 const GROW_HELP: &str = "\
-First make the device larger, or the file (fallocate --length 200G FILE). All of
-it is then taken into the store. A power failure meanwhile leaves the store as
-it was or as it is to be. Nothing is moved; a store cannot become smaller.
+First make the device larger, or the file (fallocate --length 200G FILE). All
+of it is then taken into the store. A power failure meanwhile leaves the store
+as it was or as it is to be. Nothing is moved; a store cannot become smaller.
 
 --json prints what `weft store stat` prints
 
