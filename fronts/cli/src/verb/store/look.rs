@@ -16,9 +16,9 @@ a store that was made with `--checksums all`. Nothing is changed. Exit code 1:
 something is damaged.
 
 --json prints an object:
-  place, clean (true or false), blocks, blocks_compared (with a checksum of their
-  own), commits, commits_in_part (a cleaner has
-  taken some of their data), damaged (how much is), told (what, the first 100)
+  place, clean (true or false), blocks, blocks_compared (with a checksum of
+  their own), commits, commits_in_part (a cleaner has taken some of their
+  data), damaged (how much is), told (what, the first 100)
 
 Examples:
   weft store scrub /dev/nvme1n1
