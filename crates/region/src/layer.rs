@@ -476,11 +476,7 @@ impl Layer {
         }
         let mut buffer = AlignedBuffer::new(length_of(piece.count));
         if let Some(block) = before {
-            // Only the blocks at the ends are there in part.
-            let last = piece.count - 1;
-            let is_part = [used_start > start, used_end < end];
-            for offset in [(is_part[0], 0), (is_part[1], last)].into_iter().filter(|(part, _)| *part).map(|(_, at)| at)
-            {
+            for offset in edges([used_start > start, used_end < end], piece.count) {
                 let old = Piece { first: piece.first + offset, count: 1, block: Some(block + offset) };
                 let at_byte = length_of(offset);
                 let place = buffer.get_mut(at_byte..at_byte + BLOCK_BYTES).unwrap_or_default();
@@ -619,6 +615,14 @@ fn blocks_of(address: u64, bytes: usize) -> Result<Range<u64>> {
     let end = address.checked_add(bytes as u64).ok_or(Error::Beyond)?;
     let range = address / BLOCK..end.div_ceil(BLOCK);
     Ok(if bytes == 0 { 0..0 } else { range })
+}
+
+/// Of so many blocks those that are there in part, if the begin of the first, and the end of the last, are so.
+fn edges(is_part: [bool; 2], count: u64) -> impl Iterator<Item = u64> {
+    let [first, last] = is_part;
+    let first = first.then_some(0);
+    let last = last.then_some(count.saturating_sub(1)).filter(|last| first != Some(*last));
+    first.into_iter().chain(last)
 }
 
 /// Whether the bytes fill whole blocks.

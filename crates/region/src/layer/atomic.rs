@@ -3,12 +3,11 @@
 //! All of an update goes to new blocks, side by side as far as such are free, with one call for what lies so; then one
 //! record maps all of it.
 
-use super::{Changes, Layer, Piece, Taken, blocks_of, is_whole, length_of, read};
+use super::{Changes, Layer, Piece, Taken, blocks_of, edges, is_whole, length_of, read};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result, at};
 use crate::sums::sum_of;
 use crate::{BLOCK, BLOCK_BYTES};
-use std::borrow::Cow;
 use std::ops::Range;
 
 /// Ranges of memory that one call takes.
@@ -37,7 +36,8 @@ impl Layer {
             let _gate = read(&self.gate);
             let whole = parts.iter().zip(ranges).map(|(part, blocks)| self.in_whole_blocks(*part, blocks));
             let whole = whole.collect::<Result<Vec<_>>>()?;
-            let runs = whole.iter().zip(ranges).map(|(bytes, blocks)| (blocks.start, &**bytes));
+            let bytes = whole.iter().zip(parts).map(|(whole, (_, from))| whole.as_deref().unwrap_or(from));
+            let runs = ranges.iter().map(|blocks| blocks.start).zip(bytes);
             self.write_runs(runs.collect(), self.kept_free_of_all(ranges)?, &mut taken, &mut changes)?;
         }
         self.settle(changes, taken)?;
@@ -45,22 +45,22 @@ impl Layer {
         Ok(())
     }
 
-    /// The blocks that bytes lie in, with what is there before and behind the bytes.
-    fn in_whole_blocks<'a>(&self, (address, from): (u64, &'a [u8]), blocks: &Range<u64>) -> Result<Cow<'a, [u8]>> {
+    /// The blocks that bytes lie in, with what is there before and behind the bytes. `None`: they fill them.
+    fn in_whole_blocks(&self, (address, from): (u64, &[u8]), blocks: &Range<u64>) -> Result<Option<AlignedBuffer>> {
         if is_whole(address, from) || blocks.is_empty() {
-            return Ok(Cow::Borrowed(from));
+            return Ok(None);
         }
-        let mut whole = AlignedBuffer::new(length_of(blocks.end - blocks.start));
-        let end = address + from.len() as u64;
-        let edges = [(!address.is_multiple_of(BLOCK), blocks.start), (!end.is_multiple_of(BLOCK), blocks.end - 1)];
-        for edge in edges.into_iter().filter(|(is_part, _)| *is_part).map(|(_, block)| block) {
-            let place = length_of(edge - blocks.start);
-            let into = whole.get_mut(place..place + BLOCK_BYTES).unwrap_or_default();
-            self.read_in_gate(edge * BLOCK, into)?;
+        let count = blocks.end - blocks.start;
+        let mut whole = AlignedBuffer::new(length_of(count));
+        let is_part = [address, address + from.len() as u64].map(|edge| !edge.is_multiple_of(BLOCK));
+        for offset in edges(is_part, count) {
+            let at_byte = length_of(offset);
+            let into = whole.get_mut(at_byte..at_byte + BLOCK_BYTES).unwrap_or_default();
+            self.read_in_gate((blocks.start + offset) * BLOCK, into)?;
         }
         let skipped = usize::try_from(address % BLOCK).unwrap_or(usize::MAX);
         whole.get_mut(skipped..skipped + from.len()).unwrap_or_default().copy_from_slice(from);
-        Ok(Cow::Owned(whole.to_vec()))
+        Ok(Some(whole))
     }
 
     /// Free blocks that none of these ranges can have.

@@ -1,8 +1,7 @@
 //! Writes over blocks that are mapped already, and mapping ahead of such writes.
 
-use super::{CHUNK_BLOCKS, Changes, Layer, Taken, blocks_of, length_of, read, write};
+use super::{CHUNK_BLOCKS, Changes, Layer, Taken, blocks_of, length_of, read};
 use crate::error::{Error, Result, at};
-use crate::record::{ENTRIES_BYTES_MAX, Entry};
 use std::ops::Range;
 
 impl Layer {
@@ -59,13 +58,7 @@ impl Layer {
                 changes.map(first, block, count);
                 first += count;
             }
-            let entries = changes.into_entries();
-            if Entry::bytes_of(&entries) > ENTRIES_BYTES_MAX {
-                return Err(Error::TooManyPieces);
-            }
-            self.change(&mut write(&self.state), entries)?;
-            taken.extents.clear();
-            Ok(())
+            self.settle(changes, taken)
         })
     }
 }
