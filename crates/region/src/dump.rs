@@ -91,6 +91,7 @@ fn describe(entry: &Entry) -> String {
             format!("{count} virtual blocks from {first:#x} on are at block {block}")
         }
         Entry::Unmap { first, count } => format!("{count} virtual blocks from {first:#x} on are nowhere"),
+        Entry::Ready { block, count, .. } => format!("objects may begin in {count} blocks from block {block} on"),
         Entry::Sums { block, sums } => format!("checksums of {} blocks from block {block} on", sums.len()),
     }
 }

@@ -7,10 +7,12 @@ use crate::{BLOCK, BLOCK_BYTES};
 use std::ops::Range;
 
 const MAGIC: &[u8; 8] = b"WEFTREGS";
-/// Of a store whose map is in one part and whose data have no checksums; and of one with further parts, or features.
+/// Of a store whose map is in one part and that has no features; and of one with further parts, or features.
 const VERSIONS: [u32; 2] = [1, 2];
 /// Data have checksums.
 const SUMS_FEATURE: u32 = 1;
+/// Objects may begin in blocks that no record maps.
+const RUNS_FEATURE: u32 = 2;
 const FEATURES_AT: usize = 92;
 /// Bytes that the checksum is of.
 const CHECKED: usize = 512;
@@ -97,6 +99,8 @@ pub(crate) struct Geometry {
     pub data_start: u64,
     pub region_shift: u8,
     pub checksums: Checksums,
+    /// Whether the log may have runs of blocks in which objects begin.
+    pub has_runs: bool,
     /// Further parts of the map, among the data blocks, ascending; behind the last one zeros.
     map_more: [Part; MAP_MORE_MAX],
 }
@@ -136,6 +140,7 @@ impl Geometry {
             data_start,
             region_shift,
             checksums,
+            has_runs: true,
             map_more: Default::default(),
         })
     }
@@ -188,10 +193,11 @@ impl Geometry {
     /// The version, and the features.
     fn told(&self) -> (u32, u32) {
         let [plain, with_more] = VERSIONS;
-        let features = match self.checksums {
+        let of_sums = match self.checksums {
             Checksums::Metadata => 0,
             Checksums::All => SUMS_FEATURE,
         };
+        let features = of_sums | if self.has_runs { RUNS_FEATURE } else { 0 };
         let is_plain = features == 0 && self.map_more().next().is_none();
         (if is_plain { plain } else { with_more }, features)
     }
@@ -252,6 +258,7 @@ impl Geometry {
             data_start: number(80)?,
             region_shift: block.get(88).copied().unwrap_or(0),
             checksums: if features & SUMS_FEATURE == 0 { Checksums::Metadata } else { Checksums::All },
+            has_runs: features & RUNS_FEATURE != 0,
             map_more,
         };
         if geometry.told() != (version, features) {
@@ -439,8 +446,9 @@ mod tests {
         for before in BOTH.map(|checksums| of(1 << 30, checksums)) {
             let grown = before.grown(2 << 30).unwrap().unwrap();
             // Versions and features that each can have.
-            for (geometry, known) in [(before, [(1, 0), (2, SUMS_FEATURE)]), (grown, [(2, 0), (2, SUMS_FEATURE)])] {
-                for told in (0..4u32).flat_map(|version| (0..4u32).map(move |features| (version, features))) {
+            for (geometry, without) in [(before, (1, 0)), (grown, (2, 0))] {
+                let known = [without, (2, SUMS_FEATURE), (2, RUNS_FEATURE), (2, SUMS_FEATURE | RUNS_FEATURE)];
+                for told in (0..4u32).flat_map(|version| (0..8u32).map(move |features| (version, features))) {
                     let mut other = geometry.encode();
                     other[8..12].copy_from_slice(&told.0.to_le_bytes());
                     other[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&told.1.to_le_bytes());

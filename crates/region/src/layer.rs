@@ -10,13 +10,15 @@
 //! | first write of a single block | with others, at the latest at the next sync | | |
 //! | first write or last block written in part | `k` | 1 for each block that was there | |
 //! | update of several extents | 1 for what finds free blocks side by side | likewise | |
+//! | first block of an object, durable | 1, and a record for 1024 | | 1 |
 //! | sync | 1 for each record of what was mapped since the last one | | 1, with a record 2 |
 //!
 //! Where data have checksums, a write over what is mapped is as a first write of several blocks.
 //!
-//! Locks, in this order: the turn to sync, `placing` (who writes blocks that wait), `stripes` (who writes where
-//! somebody maps; to sync or to place, they are given back), a place of `gathered`, `gate` (I/O on blocks that were
-//! looked up, so that none is given to somebody else meanwhile), `state`, `known`.
+//! Locks, in this order: who opens a run of blocks ([`ready`]), the turn to sync, `placing` (who writes blocks that
+//! wait), `stripes` (who writes where somebody maps; to sync or to place, they are given back), a place of `gathered`,
+//! `gate` (I/O on blocks that were looked up, so that none is given to somebody else meanwhile), `state`, `ready`,
+//! `known`.
 //!
 //! A block that is not mapped any more is free when the record that says so is durable, and nobody has the gate who
 //! came before that.
@@ -30,6 +32,7 @@ mod gathered;
 mod known;
 mod over;
 mod reading;
+mod ready;
 mod room;
 mod stripes;
 mod sums;
@@ -54,11 +57,12 @@ use fresh::{Placing, placing};
 use gathered::Gathered;
 use known::Known;
 pub(crate) use over::take_front;
+use ready::Ready;
 use room::Taken;
 pub use room::Usage;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard};
 use stripes::{Held, Stripes};
 use sums::{KnownSums, RecentSums};
 use waiting::AllWaiting;
@@ -83,6 +87,8 @@ pub struct Layer {
     known_sums: KnownSums,
     placing: Placing,
     gathered: Gathered,
+    opening_run: Mutex<()>,
+    ready: Mutex<Ready>,
     /// Free blocks that only the store's own addresses get: with them, what takes room can be taken away.
     kept_free: AtomicU64,
 }
@@ -226,6 +232,8 @@ impl Layer {
             known_sums: KnownSums::default(),
             placing: placing(),
             gathered: Gathered::new(),
+            opening_run: Mutex::default(),
+            ready: Mutex::default(),
             kept_free: AtomicU64::new(0),
         };
         layer.replay()?;
@@ -356,10 +364,7 @@ impl Layer {
     /// Does it again after a sync, if space that was freed may be what it needs.
     fn with_room(&self, mut work: impl FnMut() -> Result<()>) -> Result<()> {
         match work() {
-            Err(Error::NoSpace) if read(&self.state).is_freeing() => {
-                self.sync()?;
-                work()?;
-            }
+            Err(Error::NoSpace) if self.free_some()? => work()?,
             done => done?,
         }
         self.keep_bounds()
@@ -541,7 +546,7 @@ impl Layer {
                 state.sums.active.clear(*block, u64::from(*count));
             }
             Entry::Sums { block, sums } => state.sums.active.set(*block, sums),
-            Entry::Map { .. } | Entry::Unmap { .. } => {}
+            Entry::Map { .. } | Entry::Unmap { .. } | Entry::Ready { .. } => {}
         }
         piece_of(entry).into_iter().for_each(|new| state.active.set(new));
     }
@@ -590,7 +595,7 @@ fn piece_of(entry: &Entry) -> Option<Piece> {
     match *entry {
         Entry::Map { first, block, count } => Some(Piece { first, count: u64::from(count), block: Some(block) }),
         Entry::Unmap { first, count } => Some(Piece { first, count: u64::from(count), block: None }),
-        Entry::Sums { .. } => None,
+        Entry::Sums { .. } | Entry::Ready { .. } => None,
     }
 }
 

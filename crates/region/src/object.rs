@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const MAGIC: &[u8; 8] = b"WEFTOBJ\0";
 const BYTES: usize = 96;
 const CHECKSUM_AT: usize = 8;
+const MARK_AT: usize = 88;
 const DIRECT: u32 = 1;
 
 /// Whose an object is, as whoever uses the store sees it. Zeros: nobody said.
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     id: u64,
     generation: u64,
     owner: Owner,
+    mark: u64,
     /// Held by whoever appends.
     appending: Mutex<()>,
     /// Of objects with a super block; whether it is as the device has it.
@@ -43,18 +45,24 @@ pub(crate) struct Shared {
 }
 
 impl Object {
-    /// Makes it: with its first block it is there.
-    pub(crate) fn make(layer: &Arc<Layer>, identity: Identity, kind: Kind, owner: Owner) -> Result<Self> {
+    /// Makes it: with its first block it is there. `is_durable`: for certain when this returns, if it keeps its size.
+    pub(crate) fn make(layer: &Arc<Layer>, new: Identity, kind: Kind, owner: Owner, is_durable: bool) -> Result<Self> {
         let now = SystemTime::now();
         let stat = ObjectStat { size: 0, modified: now, made: now };
-        let shared = Shared::new(layer, SuperBlock { identity, owner, stat }, kind);
-        // Without a super block, a block of zeros.
-        let first = if kind == Kind::Direct { shared.super_block(stat).encode() } else { Vec::new() };
-        if identity.generation > 0 {
-            layer.clear_region(identity.id)?;
+        let mut first = SuperBlock { identity: new, owner, stat, mark: 0 };
+        let address = new.id << layer.region_shift();
+        if new.generation > 0 {
+            layer.clear_region(new.id)?;
         }
-        layer.make_block(shared.first(), &first)?;
-        Ok(Self(Arc::new(shared)))
+        match kind {
+            Kind::Direct if is_durable => {
+                first.mark = layer.make_marked_block(address, |mark| SuperBlock { mark, ..first }.encode())?;
+            }
+            Kind::Direct => layer.make_block(address, &first.encode())?,
+            // A block of zeros.
+            Kind::Plain => layer.make_block(address, &[])?,
+        }
+        Ok(Self(Arc::new(Shared::new(layer, first, kind))))
     }
 
     /// One that is there.
@@ -227,10 +235,10 @@ impl Object {
 
 impl Shared {
     fn new(layer: &Arc<Layer>, found: SuperBlock, kind: Kind) -> Self {
-        let SuperBlock { identity: Identity { id, generation }, owner, stat } = found;
+        let SuperBlock { identity: Identity { id, generation }, owner, stat, mark } = found;
         let stat = (kind == Kind::Direct).then(|| Mutex::new((stat, true)));
         let (appending, is_there) = (Mutex::default(), RwLock::new(true));
-        Self { layer: Arc::clone(layer), id, generation, owner, appending, stat, is_there }
+        Self { layer: Arc::clone(layer), id, generation, owner, mark, appending, stat, is_there }
     }
 
     /// The address of its region.
@@ -239,7 +247,8 @@ impl Shared {
     }
 
     fn super_block(&self, stat: ObjectStat) -> SuperBlock {
-        SuperBlock { identity: Identity { id: self.id, generation: self.generation }, owner: self.owner, stat }
+        let identity = Identity { id: self.id, generation: self.generation };
+        SuperBlock { identity, owner: self.owner, stat, mark: self.mark }
     }
 
     /// An error: the object was removed.
@@ -285,7 +294,7 @@ fn keeps_no_size() -> Error {
 
 /// The first block of an object that keeps its size and times.
 pub(crate) fn first_block(identity: Identity, owner: Owner, stat: ObjectStat) -> Vec<u8> {
-    SuperBlock { identity, owner, stat }.encode()
+    SuperBlock { identity, owner, stat, mark: 0 }.encode()
 }
 
 /// What an object keeps about itself.
@@ -294,13 +303,15 @@ struct SuperBlock {
     identity: Identity,
     owner: Owner,
     stat: ObjectStat,
+    /// Of a block that was written before the log said what it is ([`crate::layer`]); else 0.
+    mark: u64,
 }
 
 impl SuperBlock {
     /// In place of one that is not there.
     fn of_nothing(id: u64) -> Self {
         let stat = ObjectStat { size: 0, modified: UNIX_EPOCH, made: UNIX_EPOCH };
-        Self { identity: Identity { id, generation: 0 }, owner: Owner::default(), stat }
+        Self { identity: Identity { id, generation: 0 }, owner: Owner::default(), stat, mark: 0 }
     }
 
     /// The bytes that the block begins with; the rest is zeros.
@@ -318,7 +329,7 @@ impl SuperBlock {
         }
         bytes.extend_from_slice(&self.identity.generation.to_le_bytes());
         bytes.extend_from_slice(&self.owner);
-        bytes.resize(BYTES, 0);
+        bytes.extend_from_slice(&self.mark.to_le_bytes());
         seal(&mut bytes, CHECKSUM_AT);
         bytes
     }
@@ -333,9 +344,16 @@ impl SuperBlock {
         };
         let stat = ObjectStat { size: u64_at(bytes, 24)?, modified: time(32)?, made: time(44)? };
         let identity = Identity { id, generation: u64_at(bytes, 56)? };
-        let owner = bytes.get(64..)?.first_chunk().copied()?;
-        (is_ours && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(Self { identity, owner, stat })
+        let (owner, mark) = (bytes.get(64..)?.first_chunk().copied()?, u64_at(bytes, MARK_AT)?);
+        (is_ours && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(Self { identity, owner, stat, mark })
     }
+}
+
+/// The identifier of the object that begins with this block, if it has this mark.
+pub(crate) fn marked(block: &[u8], mark: u64) -> Option<u64> {
+    // Most blocks are something else.
+    let id = u64_at(block, 16).filter(|_| u64_at(block, MARK_AT) == Some(mark))?;
+    SuperBlock::decode(block, id).map(|found| found.identity.id)
 }
 
 /// What the first block of an object says of its kind.

@@ -19,19 +19,21 @@ pub(crate) const ENTRIES_BYTES_MAX: usize = RECORD_BLOCKS_MAX as usize * BLOCK_B
 /// Entries without checksums that fit for certain.
 pub(crate) const ENTRIES_MAX: usize = ENTRIES_BYTES_MAX / ENTRY_BYTES_MAX;
 
-/// A change of the mapping. Virtual and physical blocks, and how many; or checksums of physical ones.
+/// A change of the mapping. Virtual and physical blocks, and how many; or checksums of physical ones; or physical ones
+/// in which objects may begin from now on, and the number that they are marked with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
     Map { first: u64, block: u64, count: u32 },
     Unmap { first: u64, count: u32 },
     Sums { block: u64, sums: Vec<u32> },
+    Ready { block: u64, count: u32, number: u64 },
 }
 
 impl Entry {
     /// Bytes that it has in a record.
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Map { .. } => ENTRY_BYTES_MAX,
+            Self::Map { .. } | Self::Ready { .. } => ENTRY_BYTES_MAX,
             Self::Unmap { .. } => 13,
             Self::Sums { sums, .. } => 13 + 4 * sums.len(),
         }
@@ -47,11 +49,12 @@ impl Entry {
             Self::Map { first, .. } => (1, first),
             Self::Unmap { first, .. } => (2, first),
             Self::Sums { block, .. } => (3, block),
+            Self::Ready { number, .. } => (4, number),
         };
         bytes.push(tag);
         bytes.extend_from_slice(&first.to_le_bytes());
         match self {
-            Self::Map { block, count, .. } => {
+            Self::Map { block, count, .. } | Self::Ready { block, count, .. } => {
                 bytes.extend_from_slice(&block.to_le_bytes());
                 bytes.extend_from_slice(&count.to_le_bytes());
             }
@@ -68,7 +71,7 @@ impl Entry {
         let (tag, rest) = bytes.split_first()?;
         let (first, mut rest) = number(rest)?;
         let mut block = 0;
-        if *tag == 1 {
+        if matches!(tag, 1 | 4) {
             (block, rest) = number(rest)?;
         }
         let (count, rest) = rest.split_first_chunk::<4>()?;
@@ -81,6 +84,7 @@ impl Entry {
                 let sums = sums.chunks_exact(4).filter_map(|sum| u32_at(sum, 0)).collect();
                 Some((Self::Sums { block: first, sums }, rest))
             }
+            4 => Some((Self::Ready { block, count, number: first }, rest)),
             _ => None,
         }
     }
@@ -169,9 +173,10 @@ mod tests {
     fn record(count: u64) -> Record {
         let entry = |number: u64| {
             let count = u32::try_from(number % 7 + 1).unwrap();
-            match number % 4 {
+            match number % 5 {
                 0 => Entry::Unmap { first: number << 40, count },
                 1 => Entry::Sums { block: number, sums: (0..count % 3).collect() },
+                2 => Entry::Ready { block: number, count, number: number << 50 },
                 _ => Entry::Map { first: number * 1000, block: number, count },
             }
         };
@@ -215,14 +220,14 @@ mod tests {
         /// Entries with whatever numbers, in a record that is whole: they come back or are refused.
         #[test]
         fn any_entries_are_taken_without_a_panic(
-            entries in prop::collection::vec((0..5u8, any::<u64>(), any::<u64>(), 0..70u32, 0..70usize), 0..6),
+            entries in prop::collection::vec((0..6u8, any::<u64>(), any::<u64>(), 0..70u32, 0..70usize), 0..6),
         ) {
             let mut bytes = Record { sequence: 1, chain: 0, entries: Vec::new() }.encode([0; 8]).0;
             bytes.truncate(HEADER_BYTES);
             for (tag, first, block, count, have) in entries {
                 bytes.push(tag);
                 bytes.extend_from_slice(&first.to_le_bytes());
-                if tag == 1 {
+                if tag == 1 || tag == 4 {
                     bytes.extend_from_slice(&block.to_le_bytes());
                 }
                 bytes.extend_from_slice(&count.to_le_bytes());

@@ -74,21 +74,27 @@ impl Store {
 
     /// Makes an object. It is there for certain after a sync.
     pub fn create(&self, kind: Kind) -> Result<Object> {
-        self.make(kind, Owner::default())
+        self.make(kind, Owner::default(), false)
     }
 
     /// Makes one that keeps its size and times, and whose it is.
     pub fn create_for(&self, owner: Owner) -> Result<Object> {
-        self.make(Kind::Direct, owner)
+        self.make(Kind::Direct, owner, false)
     }
 
-    fn make(&self, kind: Kind, owner: Owner) -> Result<Object> {
+    /// The same; it is there for certain when this returns. That costs one durable write, and no waiting for others who
+    /// sync.
+    pub fn create_durable(&self, owner: Owner) -> Result<Object> {
+        self.make(Kind::Direct, owner, true)
+    }
+
+    fn make(&self, kind: Kind, owner: Owner, is_durable: bool) -> Result<Object> {
         let identity = self.ids.take(&self.layer)?;
         if identity.generation > 0 {
             self.versions.forget_removed(identity.id).inspect_err(|_| self.ids.note_removed(identity.id))?;
         }
-        let made = Object::make(&self.layer, identity, kind, owner).inspect_err(|_| self.ids.note_removed(identity.id));
-        let object = made?;
+        let made = Object::make(&self.layer, identity, kind, owner, is_durable);
+        let object = made.inspect_err(|_| self.ids.note_removed(identity.id))?;
         Self::keep(&mut lock(self.open_of(object.id())), object)
     }
 

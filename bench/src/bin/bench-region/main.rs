@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_bench::{Explain, Outcome, clock, conclude, quantity};
-use weft_region::{BLOCK_BYTES, Checksums, Device, FileDevice, Format, Keep, Kind, Object, Store, Versioned};
+use weft_region::{BLOCK_BYTES, Checksums, Device, FileDevice, Format, Keep, Kind, Object, Owner, Store, Versioned};
 
 /// Measure a region store, files, or a device
 #[derive(Parser)]
@@ -203,12 +203,13 @@ fn create(args: &Args, threads: u64, count: u64, durable: bool, range: u64) -> O
         On::Store | On::Versions => {
             let (device, store) = new_store(args, range)?;
             let make = |_, _| {
-                match args.on {
-                    On::Versions => store.create_versioned().map(drop),
-                    _ => store.create(Kind::Direct).map(drop),
-                }
-                .explain("create")?;
-                if durable { store.sync().explain("sync") } else { Ok(()) }
+                let made = match (args.on, durable) {
+                    (On::Versions, false) => store.create_versioned().map(drop),
+                    (On::Versions, true) => store.create_versioned().and_then(|_| store.sync()),
+                    (_, false) => store.create(Kind::Direct).map(drop),
+                    (_, true) => store.create_durable(Owner::default()).map(drop),
+                };
+                made.explain("create")
             };
             measured(args.on, operation, amount, Some(&device), || by_threads(&make))
         }

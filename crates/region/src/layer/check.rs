@@ -4,7 +4,7 @@ use super::{Layer, read};
 use crate::error::{Error, Result};
 use crate::overlay::Piece;
 use crate::space::Space;
-use crate::{BLOCK, OWN_START};
+use crate::{BLOCK, OWN_START, lock};
 
 /// Pieces looked at in one go.
 const SOME: usize = 32 << 10;
@@ -49,6 +49,7 @@ impl Layer {
     /// Looks through the mapping; `of_region` is told of each region whose first block is mapped, and says whether it
     /// is whole. Nothing is written. Others should not write meanwhile: what is in use would not fit what is mapped.
     pub fn check(&self, mut of_region: impl FnMut(&Self, u64) -> Result<bool>) -> Result<Findings> {
+        self.bring_all_gathered();
         let mut findings = Findings::default();
         let mut seen = Space::new(self.geometry.data_blocks());
         seen.keep_away(self.geometry.not_for_data());
@@ -64,7 +65,10 @@ impl Layer {
             }
             Ok(())
         })?;
-        let in_use = self.geometry.data_blocks() - read(&self.state).space.free();
+        let in_use = {
+            let state = read(&self.state);
+            self.geometry.data_blocks() - state.space.free() - lock(&self.ready).blocks()
+        };
         let mapped = self.geometry.data_blocks() - seen.free();
         findings.lost_blocks = in_use.saturating_sub(mapped);
         Ok(findings)

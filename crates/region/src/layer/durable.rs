@@ -2,6 +2,7 @@
 //!
 //! Threads that sync at the same time share records and flushes: one does it for all.
 
+use super::ready::Unmapped;
 use super::{Freed, Layer, State, piece_of, write};
 use crate::base::Changed;
 use crate::error::{Error, Result, at};
@@ -80,10 +81,11 @@ impl Layer {
     /// Does what the log's records say.
     pub(super) fn replay(&self) -> Result<()> {
         let (mut state, mut log) = (write(&self.state), lock(&self.turns.log));
-        let begin = log.head();
+        let (begin, mut unmapped) = (log.head(), Unmapped::default());
         while let Some(record) = log.next(&*self.device)? {
-            self.redo(&mut state, &record)?;
+            self.redo(&mut state, &mut unmapped, &record)?;
         }
+        self.map_marked(&mut state, &unmapped)?;
         if log.head() != begin {
             // It was read, but the device may have it in its cache only.
             self.device.flush().map_err(at("flush the device"))?;
@@ -91,10 +93,12 @@ impl Layer {
         Ok(())
     }
 
-    fn redo(&self, state: &mut State, record: &Record) -> Result<()> {
+    fn redo(&self, state: &mut State, unmapped: &mut Unmapped, record: &Record) -> Result<()> {
         for entry in &record.entries {
             let is_inside = match entry {
-                Entry::Map { block, count, .. } => state.space.has(*block, u64::from(*count)),
+                Entry::Map { block, count, .. } | Entry::Ready { block, count, .. } => {
+                    state.space.has(*block, u64::from(*count))
+                }
                 Entry::Sums { block, sums } => self.sums_end() > 0 && state.space.has(*block, sums.len() as u64),
                 Entry::Unmap { .. } => true,
             };
@@ -112,6 +116,11 @@ impl Layer {
                 if let Some(block) = new.block {
                     state.space.restore(block, new.count, true);
                 }
+            }
+            match *entry {
+                Entry::Map { block, count, .. } => unmapped.remove(block, count),
+                Entry::Ready { block, count, number } => unmapped.add(block, count, number)?,
+                Entry::Unmap { .. } | Entry::Sums { .. } => {}
             }
             self.apply(state, entry);
         }
@@ -177,8 +186,12 @@ impl Layer {
 
     /// Brings all changes to the map, also those that no record has: then the log is free.
     fn checkpoint(&self, log: &mut Log) -> Result<()> {
+        // First, so that who has a block of a run maps it before the others are brought to the map, or syncs.
+        write(&self.state).end_runs(&self.ready);
+        self.bring_all_gathered();
         let (frozen, sums, groups, freed) = {
             let mut state = write(&self.state);
+            state.end_runs(&self.ready);
             let frozen = Arc::new(std::mem::take(&mut state.active));
             state.frozen = Some(Arc::clone(&frozen));
             let freed = state.begin_recording();

@@ -45,10 +45,7 @@ impl Layer {
     pub(crate) fn make_block(&self, address: u64, bytes: &[u8]) -> Result<()> {
         let gather = || self.gather(address / BLOCK, bytes.into());
         let is_much = match gather() {
-            Err(Error::NoSpace) if read(&self.state).is_freeing() => {
-                self.sync()?;
-                gather()
-            }
+            Err(Error::NoSpace) if self.free_some()? => gather(),
             gathered => gathered,
         };
         let kept = if is_much? { self.keep_bounds() } else { Ok(()) };

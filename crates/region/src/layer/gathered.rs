@@ -1,8 +1,11 @@
 //! First blocks of objects. Threads gather them in several places, and each writes what it has gathered side by side
 //! with one call, so that threads which make objects seldom want the same lock.
 //!
+//! First blocks that are safe already, where no record maps them ([`super::ready`]), are gathered, too: they are left
+//! to be mapped.
+//!
 //! Invariant: whoever looks at a block has what was gathered at its place brought to those that wait ([`super::fresh`])
-//! before. Space for what is gathered, and for some more of each place, is set aside.
+//! before, or mapped. Space for what is gathered, and for some more of each place, is set aside.
 
 use super::waiting::Bytes;
 use super::{Changes, Layer, State, write};
@@ -26,12 +29,21 @@ const REGIONS_SHIFT: u8 = 10;
 /// See the module.
 pub(super) struct Gathered {
     places: Vec<Mutex<Place>>,
-    /// Blocks in all places.
+    /// Blocks in all places: those to be written, and those to be mapped.
     count: AtomicUsize,
+    written: AtomicUsize,
+}
+
+/// A first block that is on the device.
+pub(super) struct Written {
+    pub block: u64,
+    pub place: u64,
+    pub sum: u32,
 }
 
 pub(super) struct Place {
     blocks: Vec<(u64, Bytes)>,
+    written: Vec<Written>,
     /// How many more have space set aside.
     room: u64,
     /// Where they are put together.
@@ -40,11 +52,12 @@ pub(super) struct Place {
 
 impl Gathered {
     pub fn new() -> Self {
-        let empty = || Mutex::new(Place { blocks: Vec::new(), room: 0, buffer: AlignedBuffer::new(0) });
-        Self { places: (0..PLACES).map(|_| empty()).collect(), count: AtomicUsize::new(0) }
+        let empty = || Place { blocks: Vec::new(), written: Vec::new(), room: 0, buffer: AlignedBuffer::new(0) };
+        let places = (0..PLACES).map(|_| Mutex::new(empty())).collect();
+        Self { places, count: AtomicUsize::new(0), written: AtomicUsize::new(0) }
     }
 
-    /// How many blocks were gathered.
+    /// How many blocks were gathered, and are not written.
     pub fn blocks(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -85,6 +98,31 @@ impl Layer {
         Ok(is_full)
     }
 
+    /// Takes note of a block where nothing was ever mapped. `true`: of others, too, and they are mapped now.
+    pub(super) fn gather_written(&self, written: Written) -> Result<bool> {
+        let Some(place) = self.gathered.places.get(self.place_of(written.block)) else { return Err(Error::Beyond) };
+        let mut place = lock(place);
+        place.written.push(written);
+        self.gathered.written.fetch_add(1, Ordering::Relaxed);
+        let is_full = place.written.len() as u64 >= GATHERED;
+        if is_full {
+            self.map_written(&mut write(&self.state), &mut place);
+        }
+        Ok(is_full)
+    }
+
+    fn map_written(&self, state: &mut State, place: &mut Place) {
+        let mut changes = Changes::default();
+        self.gathered.written.fetch_sub(place.written.len(), Ordering::Relaxed);
+        for Written { block, place, sum } in place.written.drain(..) {
+            changes.map(block, place, 1);
+            if sum != NO_SUM {
+                changes.sums(place, std::iter::once(sum));
+            }
+        }
+        self.map_new(state, changes.into_entries());
+    }
+
     /// Writes and maps what a place has gathered. Nobody else knows of these blocks, so nobody trims them meanwhile.
     fn write_gathered(&self, place: &mut Place) -> Result<()> {
         let places = Self::take_set_aside(&mut write(&self.state), place.blocks.len() as u64)?;
@@ -117,13 +155,14 @@ impl Layer {
         self.gathered.count.fetch_sub(place.blocks.len(), Ordering::Relaxed);
         state.gathered -= place.blocks.len() as u64 + place.room;
         place.room = 0;
+        self.map_written(state, place);
         place.blocks.drain(..).for_each(|(block, bytes)| state.fresh.insert(block, bytes));
     }
 
     /// Has what was gathered of a range of blocks wait with the others.
     pub(super) fn bring_gathered(&self, blocks: &Range<u64>) {
         // Who knows of a block that was gathered sees that it was counted.
-        if self.gathered.blocks() == 0 || blocks.is_empty() {
+        if self.gathered.blocks() + self.gathered.written.load(Ordering::Relaxed) == 0 || blocks.is_empty() {
             return;
         }
         let (first, last) = (self.group_of(blocks.start), self.group_of(blocks.end - 1));
@@ -152,7 +191,7 @@ impl Layer {
     fn bring<'a>(&self, places: impl IntoIterator<Item = &'a Mutex<Place>>) {
         for place in places {
             let mut place = lock(place);
-            if !place.blocks.is_empty() || place.room > 0 {
+            if !place.blocks.is_empty() || !place.written.is_empty() || place.room > 0 {
                 self.take_in(&mut write(&self.state), &mut place);
             }
         }

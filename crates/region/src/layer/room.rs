@@ -2,7 +2,7 @@
 
 use super::{Layer, read, write};
 use crate::error::{Error, Result};
-use crate::{BLOCK, OWN_START};
+use crate::{BLOCK, OWN_START, lock};
 use std::sync::atomic::Ordering;
 
 /// The part of the blocks that is kept free, where some are, and blocks at least, but of small devices.
@@ -26,7 +26,8 @@ impl Layer {
         let state = read(&self.state);
         // Also what is set aside for objects that may come.
         let waiting = (state.fresh.len() + self.gathered.blocks()) as u64;
-        let free = state.space.free().saturating_sub(waiting + self.kept_free_of(0, false));
+        let free =
+            (state.space.free() + lock(&self.ready).blocks()).saturating_sub(waiting + self.kept_free_of(0, false));
         let total = self.geometry.blocks_for_data() - self.kept_for_rewrites();
         let unused = (self.device.bytes() / BLOCK).saturating_sub(self.geometry.blocks);
         Usage { total: total * BLOCK, free: free * BLOCK, unused: unused * BLOCK }
@@ -35,7 +36,8 @@ impl Layer {
     /// Bytes of blocks that are mapped, or wait to be, or are not free yet.
     pub(crate) fn in_use(&self) -> u64 {
         let state = read(&self.state);
-        (self.geometry.blocks_for_data() - state.space.free() + state.fresh.len() as u64) * BLOCK
+        (self.geometry.blocks_for_data() - state.space.free() - lock(&self.ready).blocks() + state.fresh.len() as u64)
+            * BLOCK
     }
 
     /// Keeps some blocks free for the store's own addresses from now on.

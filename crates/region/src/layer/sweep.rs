@@ -21,6 +21,7 @@ impl Layer {
             let mut placing: Vec<_> = self.placing.iter().map(lock).collect();
             let _stripes = self.stripes.take(std::slice::from_ref(&(0..u64::MAX)));
             let _gathered = self.stop_gathering();
+            write(&self.state).end_runs(&self.ready);
             placing.first_mut().map_or(Ok(()), |buffer| self.place_batch(buffer))?;
             let kept = self.all_but(gone)?;
             let mut space = Space::new(self.geometry.data_blocks());

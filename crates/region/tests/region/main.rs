@@ -8,6 +8,7 @@ mod gone;
 mod grow;
 mod latent;
 mod layer;
+mod ready;
 mod recorder;
 mod scrub;
 mod store;

@@ -32,6 +32,8 @@ struct Inner {
     asked: Vec<Asked>,
     /// Fails the call when it reaches 0.
     fails_in: Option<u64>,
+    /// Does the write when it reaches 0, and says that it has failed.
+    lies_in: Option<u64>,
     /// Blocks that cannot be read, and those that cannot be written.
     bad: HashSet<u64>,
     stuck: HashSet<u64>,
@@ -72,6 +74,11 @@ impl Recorder {
     /// The call after so many more fails, and all after it.
     pub fn fail_in(&self, calls: Option<u64>) {
         self.inner.lock().unwrap().fails_in = calls;
+    }
+
+    /// The write after so many more is said to have failed, and is there all the same.
+    pub fn lie_in(&self, writes: Option<u64>) {
+        self.inner.lock().unwrap().lies_in = writes;
     }
 
     /// A block that cannot be read any more.
@@ -188,7 +195,9 @@ impl Recorder {
         for (block, bytes) in (first..).zip(from.chunks(BLOCK_BYTES)) {
             inner.now.insert(block, bytes.into());
         }
-        let is_done = from.len() == all;
+        let is_lie = inner.lies_in == Some(0);
+        inner.lies_in = inner.lies_in.and_then(|left| left.checked_sub(1));
+        let is_done = from.len() == all && !is_lie;
         inner.asked.push(Asked::Write(first, from.to_vec(), is_safe && is_done));
         if is_done { Ok(()) } else { Err(io::Error::other("a medium error")) }
     }
