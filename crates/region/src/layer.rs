@@ -33,6 +33,7 @@ mod known;
 mod over;
 mod reading;
 mod ready;
+mod recent;
 mod room;
 mod stripes;
 mod sums;
@@ -58,6 +59,7 @@ use gathered::Gathered;
 use known::Known;
 pub(crate) use over::take_front;
 use ready::Ready;
+use recent::Epochs;
 use room::Taken;
 pub use room::Usage;
 use std::ops::Range;
@@ -84,6 +86,7 @@ pub struct Layer {
     state: RwLock<State>,
     turns: Turns,
     known: Known,
+    epochs: Epochs,
     known_sums: KnownSums,
     placing: Placing,
     gathered: Gathered,
@@ -229,6 +232,7 @@ impl Layer {
             state: RwLock::new(state),
             turns: Turns::new(Log::new(&geometry, applied)),
             known: Known::default(),
+            epochs: Epochs::new(),
             known_sums: KnownSums::default(),
             placing: placing(),
             gathered: Gathered::new(),
@@ -510,6 +514,9 @@ impl Layer {
             // The next write takes what a write over it has left: to tell the device would cost more than the write.
             let is_discarded = new.block.is_none() || self.sums_end() == 0;
             let old = self.mapped(state, new.first..new.end())?;
+            if !old.is_empty() {
+                self.epochs.change(&(new.first..new.end()));
+            }
             freed
                 .extend(old.iter().filter_map(|old| Some(Freed { block: old.block?, count: old.count, is_discarded })));
         }

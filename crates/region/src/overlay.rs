@@ -51,6 +51,21 @@ impl Overlay {
         self.touching(range.clone()).filter_map(move |piece| piece.within(&range))
     }
 
+    /// The piece that has a block, cut to a range around it; or else what of the range lies between the pieces before
+    /// and behind it.
+    pub fn at(&self, block: u64, around: &Range<u64>) -> Result<Piece, Range<u64>> {
+        let before = self.pieces.range(..=block).next_back();
+        let before = before.map(|(&first, &(count, block))| Piece { first, count, block });
+        match before {
+            Some(piece) if block < piece.end() => piece.within(around).ok_or(block..block),
+            before => {
+                let start = before.map_or(0, |piece| piece.end()).max(around.start);
+                let behind = self.pieces.range(block..).next().map_or(u64::MAX, |(first, _)| *first);
+                Err(start..behind.min(around.end))
+            }
+        }
+    }
+
     /// The pieces that may have a part in a range, whole and in order.
     fn touching(&self, range: Range<u64>) -> impl Iterator<Item = Piece> + '_ {
         let before = self.pieces.range(..range.start).next_back();
@@ -153,6 +168,23 @@ mod tests {
             for (number, expected) in model.iter().enumerate() {
                 let inside = (start..end).contains(&(number as u64));
                 prop_assert_eq!(within[number], if inside { *expected } else { None });
+            }
+            for block in start..end {
+                match overlay.at(block, &(start..end)) {
+                    Ok(piece) => {
+                        prop_assert!((start..=block).contains(&piece.first));
+                        prop_assert!((block..end).contains(&(piece.end() - 1)));
+                        let places = (0..piece.count).map(|offset| piece.block.map(|block| block + offset));
+                        let expected = &model[at(piece.first)..at(piece.end())];
+                        prop_assert!(places.map(Some).eq(expected.iter().copied()));
+                    }
+                    Err(gap) => {
+                        prop_assert!(gap.contains(&block));
+                        prop_assert!(model[at(gap.start)..at(gap.end)].iter().all(Option::is_none));
+                        prop_assert!(gap.start == start || model[at(gap.start - 1)].is_some());
+                        prop_assert!(gap.end == end || model[at(gap.end)].is_some());
+                    }
+                }
             }
         }
     }

@@ -37,6 +37,11 @@ impl Known {
         Ok(covering(&known, range).unwrap_or_default())
     }
 
+    /// The piece that has a block, if it is known.
+    pub fn piece_at(&self, block: u64) -> Option<Piece> {
+        read(&self.0).at(block, &(0..u64::MAX)).ok()
+    }
+
     /// The map is another one now.
     pub fn forget(&self) {
         *write(&self.0) = Overlay::default();

@@ -2,6 +2,7 @@
 
 use super::{CHUNK_BLOCKS, Changes, Layer, Taken, blocks_of, length_of, read};
 use crate::error::{Error, Result, at};
+use crate::overlay::Piece;
 use std::ops::Range;
 
 impl Layer {
@@ -9,10 +10,22 @@ impl Layer {
     /// was done.
     pub(super) fn overwrite(&self, blocks: &Range<u64>, parts: &[&[u8]], is_durable: bool) -> Result<bool> {
         let _stripes = self.stripes.share(blocks);
+        let write = |piece: Piece, parts: &[&[u8]]| {
+            self.device.write_parts_at(self.place(piece), parts, is_durable).map_err(at("write the device"))
+        };
+        let gate = read(&self.gate);
+        if let Some(piece) = self.epochs.recent(blocks, is_durable) {
+            return write(piece, parts).map(|()| true);
+        }
+        drop(gate);
         self.bring_gathered(blocks);
         let _gate = read(&self.gate);
         let pieces = {
             let state = read(&self.state);
+            if let Some(piece) = self.look_up(&state, blocks, is_durable) {
+                drop(state);
+                return write(piece, parts).map(|()| true);
+            }
             // Data that are safe where a crash unmaps them would be lost.
             if state.fresh.touches(blocks) || is_durable && state.is_unsafe(blocks) {
                 return Ok(false);
@@ -22,14 +35,9 @@ impl Layer {
         if pieces.iter().map(|piece| piece.count).sum::<u64>() != blocks.end - blocks.start {
             return Ok(false);
         }
-        if let [piece] = pieces.as_slice() {
-            self.device.write_parts_at(self.place(*piece), parts, is_durable).map_err(at("write the device"))?;
-            return Ok(true);
-        }
         let mut rest = parts.to_vec();
         for piece in pieces {
-            let some = take_front(&mut rest, length_of(piece.count));
-            self.device.write_parts_at(self.place(piece), &some, is_durable).map_err(at("write the device"))?;
+            write(piece, &take_front(&mut rest, length_of(piece.count)))?;
         }
         Ok(true)
     }

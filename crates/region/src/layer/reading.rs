@@ -20,21 +20,29 @@ impl Layer {
     /// Fills `into` with the bytes from an address on: zeros where nothing is mapped.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
         let blocks = blocks_of(address, into.len())?;
+        let gate = read(&self.gate);
+        if let Some(piece) = self.epochs.recent(&blocks, false) {
+            return self.read_one(address, into, piece);
+        }
+        drop(gate);
         self.bring_gathered(&blocks);
         let _gate = read(&self.gate);
         self.read_in_gate(address, into)
     }
 
+    /// The same, where all is in one piece that begins with the first block.
+    fn read_one(&self, address: u64, into: &mut [u8], piece: Piece) -> Result<()> {
+        read_anywhere(&*self.device, self.place(piece) + address % BLOCK, into).map_err(at("read the device"))
+    }
+
     /// The same, for whoever has the gate, and has had brought what was gathered.
     pub(super) fn read_in_gate(&self, address: u64, into: &mut [u8]) -> Result<()> {
         let blocks = blocks_of(address, into.len())?;
-        let found = self.find(blocks.clone())?;
-        if let ([piece], true) = (found.pieces.as_slice(), found.waiting.is_empty() && found.sums.is_empty())
-            && (piece.first..piece.end()) == blocks
-        {
-            let place = self.place(*piece) + address % BLOCK;
-            return read_anywhere(&*self.device, place, into).map_err(at("read the device"));
+        let one = self.look_up(&read(&self.state), &blocks, false);
+        if let Some(piece) = one {
+            return self.read_one(address, into, piece);
         }
+        let found = self.find(blocks)?;
         self.read_found(&mut [(address, into)], &[found])
     }
 

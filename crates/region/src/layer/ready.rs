@@ -89,27 +89,38 @@ impl Layer {
     /// one durable write. `bytes`: what is in it with a mark, which nobody else is to know, and which stays in it as
     /// long as the object is there.
     pub(crate) fn make_marked_block(&self, address: u64, bytes: impl Fn(u64) -> Vec<u8>) -> Result<u64> {
-        let block = address / BLOCK;
-        while self.geometry.has_runs {
-            {
-                // Nothing of the address space is taken away as a whole meanwhile.
-                let stripes = self.stripes.share(&(block..block + 1));
-                let place = lock(&self.ready).take();
-                if let Some(place) = place {
-                    let is_much = self.write_marked(block, &place, &bytes(place.mark))?;
-                    drop(stripes);
-                    if lock(&self.ready).ended != place.ended {
-                        self.sync()?;
-                    }
-                    return if is_much { self.keep_bounds() } else { Ok(()) }.map(|()| place.mark);
-                }
-            }
-            if !self.open_run(block)? {
-                break;
-            }
+        if self.geometry.has_runs
+            && let Some(mark) = self.make_in_run(address / BLOCK, &bytes)?
+        {
+            return Ok(mark);
         }
         self.make_block(address, &bytes(0))?;
         self.sync().map(|()| 0)
+    }
+
+    /// The same, in a run: the mark. `None`: there is no run to be had.
+    fn make_in_run(&self, block: u64, bytes: impl Fn(u64) -> Vec<u8>) -> Result<Option<u64>> {
+        loop {
+            // Nothing of the address space is taken away as a whole meanwhile.
+            let stripes = self.stripes.share(&(block..block + 1));
+            let place = lock(&self.ready).take();
+            let Some(place) = place else {
+                drop(stripes);
+                if self.open_run(block)? {
+                    continue;
+                }
+                return Ok(None);
+            };
+            let is_much = self.write_marked(block, &place, &bytes(place.mark))?;
+            drop(stripes);
+            if lock(&self.ready).ended != place.ended {
+                self.sync()?;
+            }
+            if is_much {
+                self.keep_bounds()?;
+            }
+            return Ok(Some(place.mark));
+        }
     }
 
     /// Whether others were mapped with it.

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Virtual blocks of a stripe, as a power of two.
-const SHIFT: u32 = 14;
-const STRIPES: usize = 64;
+pub(super) const SHIFT: u32 = 14;
+pub(super) const STRIPES: usize = 64;
 
 /// See the module. Whoever maps blocks, or writes a part of one, has their stripes alone; whoever writes over whole
 /// blocks that are mapped shares them.
@@ -45,7 +45,7 @@ impl Stripes {
 }
 
 /// Neighbours lie apart: regions begin at the same place of their stripe.
-fn index_of(stripe: u64) -> usize {
+pub(super) fn index_of(stripe: u64) -> usize {
     (stripe.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % STRIPES
 }
 

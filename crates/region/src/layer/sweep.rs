@@ -59,6 +59,7 @@ impl Layer {
         state.begin_recording();
         state.recording.clear();
         self.known.forget();
+        self.epochs.change_all();
         state.space.not_in(space)
     }
 }

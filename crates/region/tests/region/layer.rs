@@ -3,6 +3,7 @@
 use crate::recorder::{BOTH, Random, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weft_region::{BLOCK_BYTES, Checksums, Error, Format, Layer};
 
 const DEVICE_BYTES: u64 = 16 << 20;
@@ -520,4 +521,42 @@ fn an_update_of_several_extents_is_one_write() {
         assert!(found[..100] == old[..100] && found[100 + 2 * BLOCK_BYTES..] == old[100 + 2 * BLOCK_BYTES..]);
         assert!(layer.check(|_, _| Ok(true)).unwrap().is_clean());
     }
+}
+
+/// Blocks go from one address to another and back, and readers look them up each for itself.
+#[test]
+fn no_reader_sees_a_block_that_is_anothers_by_now() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let layer = format(&device, Checksums::Metadata);
+    const BYTES: usize = 16 * BLOCK_BYTES;
+    let [_, first, second] = BASES;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let read = |address: u64, byte: u8| {
+            let (layer, is_over) = (&layer, &is_over);
+            move || {
+                let mut found = vec![0; BYTES];
+                while !is_over.load(Ordering::Relaxed) {
+                    layer.read(address, &mut found).unwrap();
+                    let wrong = found.iter().find(|found| **found != 0 && **found != byte);
+                    assert_eq!(wrong, None, "at {address:#x}");
+                }
+            }
+        };
+        let readers = [scope.spawn(read(first, 1)), scope.spawn(read(second, 2))];
+        for _ in 0..400 {
+            for (address, byte) in [(first, 1), (second, 2)] {
+                layer.write(address, &[byte; BYTES]).unwrap();
+                // Over what is mapped, for certain.
+                layer.write_durable(address, &[byte; BYTES]).unwrap();
+                layer.trim(address..address + BYTES as u64).unwrap();
+                layer.sync().unwrap();
+                assert!(layer.mapped_ranges(address..address + 1).unwrap().is_empty());
+            }
+            if readers.iter().any(|reader| reader.is_finished()) {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }

@@ -1,0 +1,119 @@
+//! Where single pieces lie, as each thread has looked them up lately. Most requests lie in the piece of one before;
+//! these are found without a lock of the state.
+//!
+//! A piece is remembered with the *epoch* of its stripe of the address space, which changes whenever something that is
+//! mapped there changes. Whoever holds the gate and finds the same epoch can use the piece: blocks that are not mapped
+//! any more are given to nobody else before the gate was free once.
+
+use super::stripes::{SHIFT, STRIPES, index_of};
+use super::{Layer, State};
+use crate::overlay::Piece;
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Clone, Copy)]
+struct Recent {
+    layer: u64,
+    epoch: u64,
+    first: u64,
+    end: u64,
+    block: u64,
+    /// Whether no crash can undo the mapping.
+    is_safe: bool,
+}
+
+const NOTHING: Recent = Recent { layer: 0, epoch: 0, first: 0, end: 0, block: 0, is_safe: false };
+
+thread_local! {
+    /// By stripe.
+    static RECENT: [Cell<Recent>; STRIPES] = const { [const { Cell::new(NOTHING) }; STRIPES] };
+}
+
+/// Which layer it is, and how often what was mapped in each stripe has changed.
+pub(super) struct Epochs {
+    layer: u64,
+    of_stripes: [AtomicU64; STRIPES],
+}
+
+impl Epochs {
+    pub fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { layer: NEXT.fetch_add(1, Ordering::Relaxed), of_stripes: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// What was mapped there is so no more. The caller has the state alone.
+    pub fn change(&self, blocks: &Range<u64>) {
+        let stripes = (blocks.start >> SHIFT)..=(blocks.end.saturating_sub(1) >> SHIFT);
+        for stripe in stripes.take(STRIPES) {
+            if let Some(epoch) = self.of(stripe) {
+                epoch.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// As [`Epochs::change`], of all the address space.
+    pub fn change_all(&self) {
+        for epoch in &self.of_stripes {
+            epoch.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn of(&self, stripe: u64) -> Option<&AtomicU64> {
+        self.of_stripes.get(index_of(stripe))
+    }
+
+    /// Where these blocks lie, if a piece that has all of them was remembered, and still counts. The caller has the
+    /// gate.
+    pub fn recent(&self, blocks: &Range<u64>, is_to_be_safe: bool) -> Option<Piece> {
+        let stripe = blocks.start >> SHIFT;
+        let recent = RECENT.with(|all| all.get(index_of(stripe)).map(Cell::get))?;
+        let is_there = recent.layer == self.layer && recent.first <= blocks.start && blocks.end <= recent.end;
+        let counts = || self.of(stripe).is_some_and(|epoch| epoch.load(Ordering::Acquire) == recent.epoch);
+        (is_there && recent.is_safe >= is_to_be_safe && counts()).then(|| {
+            let block = recent.block + (blocks.start - recent.first);
+            Piece { first: blocks.start, count: blocks.end - blocks.start, block: Some(block) }
+        })
+    }
+
+    /// Remembers a mapped piece. The caller has the state since it was looked up.
+    fn remember(&self, piece: Piece, is_safe: bool) {
+        let stripe = piece.first >> SHIFT;
+        let (Some(block), Some(epoch)) = (piece.block, self.of(stripe)) else { return };
+        let (layer, epoch) = (self.layer, epoch.load(Ordering::Acquire));
+        let recent = Recent { layer, epoch, first: piece.first, end: piece.end(), block, is_safe };
+        RECENT.with(|all| all.get(index_of(stripe)).into_iter().for_each(|cell| cell.set(recent)));
+    }
+}
+
+impl Layer {
+    /// Where blocks lie that are mapped in one piece, and in it no block waits to be written or has a checksum, nor, if
+    /// it is to be safe, can be unmapped by a crash. It is remembered. `None`: they may be so all the same.
+    pub(super) fn look_up(&self, state: &State, blocks: &Range<u64>, is_to_be_safe: bool) -> Option<Piece> {
+        let stripe = blocks.start >> SHIFT;
+        // Of one stripe, and on one side of the border of what has checksums.
+        let around = (stripe << SHIFT).max(self.sums_end())..(stripe + 1) << SHIFT;
+        if blocks.start < around.start || blocks.end > around.end || state.fresh.touches(&around) {
+            return None;
+        }
+        let piece = self.piece_at(state, blocks.start, around)?;
+        let found = piece.within(blocks).filter(|found| found.count == blocks.end - blocks.start)?;
+        if is_to_be_safe && state.is_unsafe(&(piece.first..piece.end())) {
+            return None;
+        }
+        self.epochs.remember(piece, is_to_be_safe);
+        Some(found)
+    }
+
+    /// The mapped piece that has a block, as far as it is known, cut to what is around it.
+    fn piece_at(&self, state: &State, block: u64, mut around: Range<u64>) -> Option<Piece> {
+        for overlay in [Some(&state.active), state.frozen.as_deref()].into_iter().flatten() {
+            match overlay.at(block, &around) {
+                Ok(piece) => return Some(piece).filter(|piece| piece.block.is_some()),
+                Err(gap) => around = gap,
+            }
+        }
+        let whole = self.known.piece_at(block)?;
+        whole.within(&around).filter(|piece| piece.block.is_some())
+    }
+}
