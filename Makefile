@@ -2,8 +2,9 @@
 
 SHELL := /bin/bash
 CARGO ?= cargo
-# How long `make test-long` runs, minutes.
+# How long each part of `make test-long` runs, minutes; and all of its churn.
 MINUTES ?= 10
+CHURN_MINUTES ?= 60
 BINARIES = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
@@ -35,13 +36,13 @@ lint: ## Formatting, and clippy without a warning
 bench: ## Measure, beside other systems where they are installed; see docs/performance.md
 	bench/run.sh
 
-test-long: ## Simulation, fuzz, and churn in region stores that are nearly full, for MINUTES (10) each
+test-long: ## Simulation and fuzz, for MINUTES (10) each; an hour of churn in region stores that are nearly full
 	timeout --preserve-status $(MINUTES)m $(CARGO) run --release -p weft-sim -- endless
 	WEFT_FUZZ_SECONDS=$$(( $(MINUTES) * 60 )) $(CARGO) test --release -p weft-fuzz -- --nocapture
 	$(CARGO) build --release -p weft-bench
 	rm -f $(BINARIES)/churn.store && fallocate -l 1GiB $(BINARIES)/churn.store
 	for fill in 50 80 95; do for on in store versions; do \
-	    $(BINARIES)/release/bench-region churn --on $$on --fill $$fill --seconds $$(( $(MINUTES) * 10 )) \
+	    $(BINARIES)/release/bench-region churn --on $$on --fill $$fill --seconds $$(( $(CHURN_MINUTES) * 10 )) \
 	        --place $(BINARIES)/churn.store || exit 1; done; done
 	rm $(BINARIES)/churn.store
 
