@@ -12,16 +12,19 @@
 //! Invariant: a bit is in the file when what the object begins with is safe; it is taken away for certain before its
 //! region is punched; and an identifier is free when that is safe.
 //! On a crash: what a sync has confirmed is there. Of what was written later any part is there, and of a range that was
-//! trimmed. A region without a bit may have bytes: nobody reads them, and they are punched before it is given again.
+//! trimmed. A region without a bit may have bytes: nobody reads them, and the next opening punches them
+//! (`leftover.rs`).
 //! Not here: updates of several extents that are there wholly or not at all, and checksums of data. Both need blocks
 //! that move.
 //!
 //! Locks, in this order: `stripes` (who writes a part of a block has it alone), the turn to sync, `adding` (who has a
-//! group's block written for the first time), and that of the bits, which is not held across I/O.
+//! group's block written for the first time, or what says that the store was closed), and that of the bits, which is
+//! not held across I/O.
 
 mod dump;
 mod existence;
 mod header;
+mod leftover;
 
 use crate::address_space::{AddressSpace, OwnPlaces};
 use crate::buffer::AlignedBuffer;
@@ -36,7 +39,7 @@ use existence::Existence;
 pub(crate) use header::MAGIC;
 use header::{GROUP, Header};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Bytes that are written with one call where some blocks are written in part.
@@ -51,6 +54,8 @@ pub(crate) struct Sparse {
     existence: Existence,
     stripes: Stripes,
     adding: Mutex<()>,
+    /// The file says so.
+    is_closed: AtomicBool,
     /// Syncs that were begun, and the last that ended well.
     begun: AtomicU64,
     done: Mutex<u64>,
@@ -84,15 +89,22 @@ impl Sparse {
 
     /// The one that is there, as the last sync left it, or later.
     pub fn open(file: Arc<dyn Device>) -> Result<Self> {
+        let sparse = Self::load(file)?;
+        sparse.punch_leftovers()?;
+        Ok(sparse)
+    }
+
+    /// The same, with what a crash has left.
+    fn load(file: Arc<dyn Device>) -> Result<Self> {
         let header = Header::read(&*file)?;
         let sparse = Self::with(file, header);
-        let mut buffer = AlignedBuffer::new(length_of(GROUPS_READ));
+        let (zeros, mut buffer) = ([0; BLOCK_BYTES], AlignedBuffer::new(length_of(GROUPS_READ)));
         for first in (0..header.groups()).step_by(GROUPS_READ as usize) {
             let count = (header.groups() - first).min(GROUPS_READ);
             let some = buffer.get_mut(..length_of(count)).unwrap_or_default();
             sparse.file.read_at(header.group_place(first), some).map_err(at("read which objects there are"))?;
             for (group, block) in (first..).zip(some.chunks(BLOCK_BYTES)) {
-                if block.iter().any(|byte| *byte != 0) {
+                if block != zeros {
                     sparse.existence.load(group, block);
                 }
             }
@@ -109,6 +121,7 @@ impl Sparse {
             existence: Existence::default(),
             stripes: Stripes::new(),
             adding: Mutex::default(),
+            is_closed: AtomicBool::new(false),
             begun: AtomicU64::new(0),
             done: Mutex::default(),
         }
@@ -145,9 +158,10 @@ impl Sparse {
         }
     }
 
-    /// Has the file have a block for the bit of the object that begins at an address: when the host is full, objects
-    /// can be removed still.
-    fn add_group(&self, address: u64) -> Result<()> {
+    /// Before a write: has the file have a block for the bit of the object that begins at the address. When the host is
+    /// full, objects can be removed still.
+    fn begin_write(&self, address: u64) -> Result<()> {
+        self.begin_changes()?;
         let Some(group) = self.begins_at(address).map(|id| id / GROUP) else { return Ok(()) };
         if self.existence.has_group(group) {
             return Ok(());
@@ -165,7 +179,7 @@ impl Sparse {
     fn write_whole(&self, address: u64, parts: &[&[u8]], durable: bool) -> Result<()> {
         let blocks = blocks_of(address, parts.iter().map(|part| part.len()).sum())?;
         self.check_end(&blocks)?;
-        self.add_group(address)?;
+        self.begin_write(address)?;
         let at_once = durable && self.is_found_again(address);
         {
             let _stripes = self.stripes.share(&blocks);
@@ -179,7 +193,7 @@ impl Sparse {
     fn write_part(&self, address: u64, from: &[u8]) -> Result<()> {
         let blocks = blocks_of(address, from.len())?;
         self.check_end(&blocks)?;
-        self.add_group(address)?;
+        self.begin_write(address)?;
         {
             let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
             let count = blocks.end - blocks.start;
@@ -211,6 +225,7 @@ impl Sparse {
 
     /// Takes whole blocks away, of one region at most.
     fn punch(&self, range: Range<u64>) -> Result<()> {
+        self.begin_changes()?;
         if let Some(id) = self.begins_at(range.start) {
             if self.existence.clear(id, range.clone()) {
                 // Punched by the next sync, when nothing says any more that it is there.
@@ -286,7 +301,7 @@ impl AddressSpace for Sparse {
         }
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         self.read(address / BLOCK * BLOCK, &mut block)?;
-        Ok(block.iter().any(|byte| *byte != 0))
+        Ok(block[..] != [0; BLOCK_BYTES])
     }
 
     /// Anywhere.
@@ -358,7 +373,7 @@ impl AddressSpace for Sparse {
     fn make_block(&self, address: u64, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             // It reads zeros as it is.
-            self.add_group(address)?;
+            self.begin_write(address)?;
             self.note_written(address);
             return Ok(());
         }
@@ -389,6 +404,7 @@ impl AddressSpace for Sparse {
 
     /// After a crash in the middle any of them are there.
     fn sweep(&self) -> Result<()> {
+        self.begin_changes()?;
         self.existence.clear_all(self.region(1).start..self.header.regions_end);
         self.sync()
     }
@@ -407,7 +423,8 @@ impl AddressSpace for Sparse {
     }
 
     fn close(&self) -> Result<()> {
-        self.sync()
+        self.sync()?;
+        self.note_closed()
     }
 
     /// The host's space is not the store's alone.

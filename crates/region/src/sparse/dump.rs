@@ -19,7 +19,7 @@ pub(crate) fn dump(file: Arc<dyn Device>, scan: bool, tell: &mut dyn FnMut(Strin
             Err(error) => tell(format!("header {copy}: {error}")),
         }
     }
-    let sparse = match Sparse::open(file) {
+    let sparse = match Sparse::load(file) {
         Ok(sparse) => sparse,
         Err(error) => {
             tell(format!("objects: {error}"));
@@ -33,11 +33,8 @@ pub(crate) fn dump(file: Arc<dyn Device>, scan: bool, tell: &mut dyn FnMut(Strin
     if !scan {
         return Ok(());
     }
-    let (mut next, end) = (1, sparse.header.regions());
-    while next < end {
-        let range = sparse.region(next).start..sparse.header.regions_end;
-        let found = sparse.file.data_within(range).map_err(crate::error::at("look for holes"))?;
-        let Some(id) = found.and_then(|data| sparse.region_of(data.start)) else { return Ok(()) };
+    let mut next = 1;
+    while let Some(id) = sparse.region_with_data(next)? {
         if !sparse.existence.has(id) {
             tell(format!("not there: {}", describe(&sparse, id, "bytes without super block")?));
         }

@@ -47,8 +47,8 @@ impl Header {
         let bytes = bytes / BLOCK * BLOCK;
         let regions = ((bytes - bytes / OWN_PART) >> region_shift).min(REGIONS_MAX);
         if regions < REGIONS_MIN {
-            let needed = (u128::from(REGIONS_MIN) << region_shift) * u128::from(OWN_PART) / u128::from(OWN_PART - 1);
-            return Err(Error::HostLimit { bytes, needed: u64::try_from(needed).unwrap_or(u64::MAX) });
+            let needed = (REGIONS_MIN << region_shift).div_ceil(OWN_PART - 1).saturating_mul(OWN_PART);
+            return Err(Error::HostLimit { bytes, needed: needed.next_multiple_of(BLOCK) });
         }
         Ok(Self { identity, bytes, regions_end: regions << region_shift, region_shift })
     }
@@ -190,7 +190,7 @@ mod tests {
     fn a_host_with_a_limit_that_is_too_small_is_refused() {
         let Err(Error::HostLimit { bytes, needed }) = of(EXT4, 40) else { panic!("16 regions") };
         assert_eq!(bytes, EXT4);
-        of(needed + BLOCK, 40).unwrap();
+        of(needed, 40).unwrap();
         assert!(matches!(of(needed - (1 << 40), 40), Err(Error::HostLimit { .. })));
         assert!(matches!(of(XFS, 49), Err(Error::Setting(_))));
         let format = Format { checksums: Checksums::All, ..Format::default() };

@@ -10,6 +10,7 @@ mod latent;
 mod layer;
 mod recorder;
 mod scrub;
+mod sparse;
 mod store;
 mod sums;
 mod sweep;
