@@ -235,6 +235,8 @@ impl Sparse {
                 self.sync()?;
             }
         }
+        // Who writes a part of a block has read it before.
+        let _stripes = self.stripes.take(&[range.start / BLOCK..range.end / BLOCK]);
         self.file.punch(range.start, range.end - range.start).map_err(at("punch the file"))
     }
 

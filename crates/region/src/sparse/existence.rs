@@ -193,3 +193,43 @@ fn change(bits: &mut Bits, id: u64, is_there: bool) {
         *word = *word & !(1 << shift) | u64::from(is_there) << shift;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bits_of(round: &Round) -> Vec<(u64, Vec<u64>)> {
+        let ids = |block: &[u8]| (0..GROUP).filter(|id| block[(id / 8) as usize] >> (id % 8) & 1 == 1).collect();
+        round.groups().map(|(group, block)| (group, ids(&block))).collect()
+    }
+
+    #[test]
+    fn a_round_has_what_there_was_when_it_began_and_the_next_one_the_rest() {
+        let existence = Existence::default();
+        [0, 1].iter().for_each(|group| existence.load(*group, &[0; BLOCK_BYTES]));
+        existence.set(7);
+        existence.set(GROUP + 3);
+        let first = existence.begin();
+        existence.set(8);
+        assert!(existence.clear(7, 700..800) && !existence.clear(9, 900..1000) && !existence.has(7));
+        assert_eq!(bits_of(&first), [(0, vec![7]), (1, vec![3])]);
+        assert!(first.gone().is_empty() && !existence.is_safe(GROUP + 3));
+        existence.end(first);
+        assert!(existence.is_safe(GROUP + 3) && !existence.is_safe(7) && !existence.is_safe(8));
+        assert!(existence.is_gone(700) && existence.is_gone(799) && !existence.is_gone(800));
+
+        // One that failed: nothing is known of what the file has.
+        assert_eq!(bits_of(&existence.begin()), [(0, vec![8])]);
+        assert!(existence.clear(8, 800..900));
+        let second = existence.begin();
+        assert_eq!((bits_of(&second), second.gone()), (vec![(0, vec![])], &[700..900][..]));
+        existence.end(second);
+        assert!(!existence.is_gone(700) && existence.begin().groups().len() == 0);
+        assert_eq!((existence.some_from(0), existence.some_from(GROUP + 4)), (vec![GROUP + 3], vec![]));
+
+        existence.clear_all(100..10_000);
+        assert!(existence.is_gone(5000) && existence.some_from(0).is_empty());
+        let third = existence.begin();
+        assert_eq!((bits_of(&third), third.gone()), (vec![(1, vec![])], &[100..10_000][..]));
+    }
+}
