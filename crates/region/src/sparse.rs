@@ -236,7 +236,8 @@ impl Sparse {
             }
         }
         // Who writes a part of a block has read it before.
-        let _stripes = self.stripes.take(&[range.start / BLOCK..range.end / BLOCK]);
+        let blocks = range.start / BLOCK..range.end / BLOCK;
+        let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
         self.file.punch(range.start, range.end - range.start).map_err(at("punch the file"))
     }
 

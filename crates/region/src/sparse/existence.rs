@@ -222,7 +222,8 @@ mod tests {
         assert_eq!(bits_of(&existence.begin()), [(0, vec![8])]);
         assert!(existence.clear(8, 800..900));
         let second = existence.begin();
-        assert_eq!((bits_of(&second), second.gone()), (vec![(0, vec![])], &[700..900][..]));
+        assert_eq!(bits_of(&second), [(0, vec![])]);
+        assert!(second.gone().iter().eq([&(700..900)]));
         existence.end(second);
         assert!(!existence.is_gone(700) && existence.begin().groups().len() == 0);
         assert_eq!((existence.some_from(0), existence.some_from(GROUP + 4)), (vec![GROUP + 3], vec![]));
@@ -230,6 +231,7 @@ mod tests {
         existence.clear_all(100..10_000);
         assert!(existence.is_gone(5000) && existence.some_from(0).is_empty());
         let third = existence.begin();
-        assert_eq!((bits_of(&third), third.gone()), (vec![(1, vec![])], &[100..10_000][..]));
+        assert_eq!(bits_of(&third), [(1, vec![])]);
+        assert!(third.gone().iter().eq([&(100..10_000)]));
     }
 }

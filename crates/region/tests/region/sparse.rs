@@ -177,6 +177,16 @@ fn make(store: &Store, tag: u64) -> weft_region::Result<Life> {
     Ok(Life { id: object.id(), is_whole: written.is_ok(), confirmed: None, removed: None })
 }
 
+/// Makes one, and writes a part of it again durably: that makes a new object safe, with all that it has.
+fn make_one(store: &Store, file: &Recorder, tag: u64, durable: bool) -> weft_region::Result<Life> {
+    let mut life = make(store, tag)?;
+    if durable {
+        let written = store.object(life.id, Kind::Direct)?.write_durable(0, &bytes_of(tag)[..BLOCK_BYTES]);
+        life.confirmed = written.is_ok().then(|| file.asked());
+    }
+    Ok(life)
+}
+
 /// Makes, removes and syncs objects on a host that fails now and then.
 fn churn(store: &Store, file: &Recorder, lives: &mut Lives, tags: &mut u64, random: &mut Random) {
     for _ in 0..random.below(40) + 1 {
@@ -201,7 +211,7 @@ fn churn(store: &Store, file: &Recorder, lives: &mut Lives, tags: &mut u64, rand
             }
             _ => {
                 *tags += 1;
-                lives.extend(make(store, *tags).ok().map(|life| (*tags, life)));
+                lives.extend(make_one(store, file, *tags, random.below(4) == 0).ok().map(|life| (*tags, life)));
             }
         }
         file.fail_in(None);
