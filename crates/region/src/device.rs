@@ -1,5 +1,7 @@
 //! Devices that blocks lie on.
 
+mod host;
+
 use crate::buffer::{AlignedBuffer, is_aligned};
 use crate::error::{Error, Result, at};
 use crate::rings::Rings;
@@ -9,6 +11,7 @@ use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, falloca
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,6 +54,30 @@ pub trait Device: Send + Sync {
 
     /// These bytes are of no more use; what is read there afterwards is anything.
     fn discard(&self, place: u64, bytes: u64) -> io::Result<()>;
+
+    /// Whole blocks that read zeros from now on, and take no space. Of sparse files.
+    fn punch(&self, _place: u64, _bytes: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// The first part of a range outside of which it has zeros only, as far as is known. Of sparse files.
+    fn data_within(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        Ok(Some(range).filter(|range| !range.is_empty()))
+    }
+
+    /// Of sparse files.
+    fn host_space(&self) -> io::Result<HostSpace> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// What a sparse file takes of its host file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostSpace {
+    /// Bytes that the file takes.
+    pub taken: u64,
+    /// Bytes that it, and all others there, can take more.
+    pub free: u64,
 }
 
 /// A block device, or a file that has its blocks. Past the page cache where the file system lets it.
@@ -220,6 +247,18 @@ impl Device for FileDevice {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             done => Ok(done?),
         }
+    }
+
+    fn punch(&self, place: u64, bytes: u64) -> io::Result<()> {
+        host::punch(&self.file, place, bytes)
+    }
+
+    fn data_within(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        host::data_within(&self.file, range)
+    }
+
+    fn host_space(&self) -> io::Result<HostSpace> {
+        host::space(&self.file)
     }
 }
 

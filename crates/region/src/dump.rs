@@ -9,6 +9,7 @@ use crate::layer::Layer;
 use crate::record::{Entry, Record};
 use crate::sealed::u64_at;
 use crate::shadow::Shadow;
+use crate::sparse::{self, Sparse};
 use crate::{BLOCK, BLOCK_BYTES, OWN_START, object, versions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +25,9 @@ pub struct DumpOptions {
 
 /// Tells what is on a device in lines. Nothing is written. An error: the device cannot be read at all.
 pub fn dump(device: &Arc<dyn Device>, options: DumpOptions, tell: &mut dyn FnMut(String)) -> Result<()> {
+    if Sparse::is_on(&**device) {
+        return sparse::dump(Shadow::new(Arc::clone(device)), options.scan, tell);
+    }
     let mut geometry = None;
     for copy in COPIES {
         match Geometry::read_copy(&**device, copy) {
@@ -133,7 +137,7 @@ fn dump_objects(device: Arc<dyn Device>, tell: &mut dyn FnMut(String)) -> Result
     walked
 }
 
-fn describe_block(block: &[u8]) -> Option<String> {
+pub(crate) fn describe_block(block: &[u8]) -> Option<String> {
     object::describe(block).or_else(|| versions::describe(block))
 }
 

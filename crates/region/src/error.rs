@@ -18,6 +18,9 @@ pub enum Error {
     /// The device is too small for a store.
     #[error("{0} bytes are too few for a store: at least {1} are needed")]
     TooSmall(u64, u64),
+    /// The host file system takes no file that is large enough for a store in a sparse one.
+    #[error("the host lets a file have {bytes} bytes, and 1024 regions of this size need {needed}")]
+    HostLimit { bytes: u64, needed: u64 },
     /// The device has become smaller than the store on it.
     #[error("it has {0} bytes, and the store on it has {1}: what lay in the rest is not there")]
     Shrunk(u64, u64),
@@ -77,6 +80,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Says which call on the device failed.
 pub(crate) fn at(what: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| {
-        if source.kind() == io::ErrorKind::StorageFull { Error::NoSpace } else { Error::Device { what, source } }
+        match source.kind() {
+            // Of a host file system a user may have a part only.
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace,
+            _ => Error::Device { what, source },
+        }
     }
 }

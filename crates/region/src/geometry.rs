@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
+use crate::sparse;
 use crate::{BLOCK, BLOCK_BYTES};
 use std::ops::Range;
 
@@ -115,11 +116,7 @@ struct Part {
 impl Geometry {
     /// Cuts a device of so many bytes into parts.
     pub fn of(bytes: u64, identity: [u8; 16], format: Format) -> Result<Self> {
-        let Format { region_shift, checksums, .. } = format;
-        if !(16..=48).contains(&region_shift) {
-            let text = format!("regions of 2^{region_shift} bytes: 2^16 to 2^48 are possible");
-            return Err(Error::Setting(text));
-        }
+        let (region_shift, checksums) = (region_shift_of(&format)?, format.checksums);
         let blocks = bytes / BLOCK;
         if blocks < BLOCKS_MIN {
             return Err(Error::TooSmall(bytes, BLOCKS_MIN * BLOCK));
@@ -352,6 +349,15 @@ impl Geometry {
     }
 }
 
+/// Bytes of a region, as a power of two, if there can be such.
+pub(crate) fn region_shift_of(format: &Format) -> Result<u8> {
+    let shift = format.region_shift;
+    if (16..=48).contains(&shift) {
+        return Ok(shift);
+    }
+    Err(Error::Setting(format!("regions of 2^{shift} bytes: 2^16 to 2^48 are possible")))
+}
+
 /// What a device begins with, if it carries something that people would miss.
 pub(crate) fn what_is_there(device: &dyn Device) -> Result<Option<&'static str>> {
     let mut start = vec![0; 32 * BLOCK_BYTES];
@@ -361,6 +367,7 @@ pub(crate) fn what_is_there(device: &dyn Device) -> Result<Option<&'static str>>
     let has = |place: usize, bytes: &[u8]| start.get(place..place + bytes.len()) == Some(bytes);
     let known: &[(&str, usize, &[u8])] = &[
         ("a region store", 0, MAGIC),
+        ("a region store in a sparse file", 0, sparse::MAGIC),
         ("XFS", 0, b"XFSB"),
         ("ext2, ext3 or ext4", 1080, &[0x53, 0xef]),
         ("Btrfs", 65_600, b"_BHRfS_M"),

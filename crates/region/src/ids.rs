@@ -11,10 +11,10 @@
 //! a moment ago, by a sync; those that an earlier run left free, which are found by looking at the mapping; what other
 //! threads have at hand.
 
+use crate::address_space::AddressSpace;
 use crate::error::{Error, Result};
-use crate::layer::Layer;
 use crate::sealed::{seal, seal_of, u64_at};
-use crate::{BLOCK, BLOCK_BYTES, OWN_START, lock};
+use crate::{BLOCK, BLOCK_BYTES, lock};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -84,11 +84,12 @@ struct Again {
 
 impl Ids {
     /// As the store was left; in a new one nothing is there.
-    pub fn open(layer: &Layer, range: u64) -> Result<Self> {
+    pub fn open(layer: &dyn AddressSpace, range: u64) -> Result<Self> {
+        let own = layer.own();
         let mut newest = Next { first: 1, number: 0, generations: 1 };
         for block in 0..2 {
             let mut bytes = vec![0; BLOCK_BYTES];
-            match layer.read(block * BLOCK, &mut bytes) {
+            match layer.read(own.identifiers + block * BLOCK, &mut bytes) {
                 // As one that is not whole.
                 Err(Error::Damaged(_)) => continue,
                 found => found?,
@@ -101,7 +102,7 @@ impl Ids {
             newest.begin(layer)?;
         }
         let slots = (0..SLOTS).map(|_| Mutex::default()).collect();
-        let end = OWN_START >> layer.region_shift();
+        let end = own.regions_end >> layer.region_shift();
         let range = range.min(end / PART_IN_SLOTS / SLOTS as u64).max(1);
         let unknown = 1..newest.first;
         let again = Again {
@@ -115,7 +116,7 @@ impl Ids {
     }
 
     /// The next one of this thread.
-    pub fn take(&self, layer: &Layer) -> Result<Identity> {
+    pub fn take(&self, layer: &dyn AddressSpace) -> Result<Identity> {
         let slot = SLOT.with(|slot| self.slots.get(*slot)).ok_or(Error::Beyond)?;
         if let Some(identity) = lock(slot).pop() {
             return Ok(identity);
@@ -157,7 +158,7 @@ impl Ids {
 
     /// Gives an identifier to nobody, and later generations than this one only, also after a crash. For objects that
     /// were made elsewhere.
-    pub fn reserve(&self, layer: &Layer, id: u64, generation: u64) -> Result<()> {
+    pub fn reserve(&self, layer: &dyn AddressSpace, id: u64, generation: u64) -> Result<()> {
         let too_high = || Error::OtherObject(format!("object {id}: its generation is too high"));
         let generations = generation.checked_add(1).filter(|next| *next < u64::MAX / 2).ok_or_else(too_high)?;
         {
@@ -178,7 +179,7 @@ impl Ids {
     }
 
     /// Syncs, after which what was removed before can be given again.
-    pub fn sync(&self, layer: &Layer) -> Result<()> {
+    pub fn sync(&self, layer: &dyn AddressSpace) -> Result<()> {
         let removed = std::mem::take(&mut lock(&self.again).removed);
         let synced = layer.sync();
         let mut again = lock(&self.again);
@@ -191,7 +192,7 @@ impl Ids {
     }
 
     /// Some that are nobody's, in the order in which they are to be given.
-    fn batch(&self, layer: &Layer) -> Result<Vec<Identity>> {
+    fn batch(&self, layer: &dyn AddressSpace) -> Result<Vec<Identity>> {
         if let Some(batch) = self.used_before(layer)? {
             return Ok(batch);
         }
@@ -211,7 +212,7 @@ impl Ids {
     }
 
     /// Fresh ones.
-    fn fresh(&self, layer: &Layer) -> Result<Vec<Identity>> {
+    fn fresh(&self, layer: &dyn AddressSpace) -> Result<Vec<Identity>> {
         let mut next = lock(&self.next);
         let first = (next.first + self.range).min(self.end);
         if next.first >= self.end {
@@ -224,7 +225,7 @@ impl Ids {
     }
 
     /// Those that had an object, if there are any.
-    fn used_before(&self, layer: &Layer) -> Result<Option<Vec<Identity>>> {
+    fn used_before(&self, layer: &dyn AddressSpace) -> Result<Option<Vec<Identity>>> {
         let (ids, generation) = {
             let mut again = lock(&self.again);
             if again.free.is_empty() {
@@ -256,7 +257,7 @@ impl Ids {
     }
 
     /// Looks which of some that an earlier run has given out have no object. `false`: all were looked at.
-    fn look_at_some(&self, layer: &Layer) -> Result<bool> {
+    fn look_at_some(&self, layer: &dyn AddressSpace) -> Result<bool> {
         let (free, has_more) = {
             // Held while it looks: removals that are noted from now on are of objects that it has seen.
             let mut again = lock(&self.again);
@@ -284,10 +285,10 @@ impl Ids {
 
 impl Next {
     /// Has both blocks mapped for certain: from then on each writing is one call of the device, whatever else waits.
-    fn begin(&mut self, layer: &Layer) -> Result<()> {
+    fn begin(&mut self, layer: &dyn AddressSpace) -> Result<()> {
         for block in 0..2 {
             // Given out identifiers are on the device before anybody has one.
-            if layer.is_mapped(block * BLOCK)? {
+            if layer.is_mapped(layer.own().identifiers + block * BLOCK)? {
                 return Err(Error::Damaged("what says which identifiers were given out".to_owned()));
             }
         }
@@ -298,9 +299,9 @@ impl Next {
     }
 
     /// Has the device know it, and then takes it.
-    fn advance(&mut self, layer: &Layer, after: Self) -> Result<()> {
+    fn advance(&mut self, layer: &dyn AddressSpace, after: Self) -> Result<()> {
         let after = Self { number: self.number + 1, ..after };
-        layer.write_durable((after.number % 2) * BLOCK, &encode(after))?;
+        layer.write_durable(layer.own().identifiers + (after.number % 2) * BLOCK, &encode(after))?;
         *self = after;
         Ok(())
     }

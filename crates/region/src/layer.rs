@@ -35,7 +35,7 @@ mod reading;
 mod ready;
 mod recent;
 mod room;
-mod stripes;
+pub(crate) mod stripes;
 mod sums;
 mod sweep;
 mod waiting;
@@ -623,14 +623,14 @@ fn with_holes(mapped: &[Piece], range: &Range<u64>) -> Vec<Piece> {
 }
 
 /// The virtual blocks that so many bytes lie in.
-fn blocks_of(address: u64, bytes: usize) -> Result<Range<u64>> {
+pub(crate) fn blocks_of(address: u64, bytes: usize) -> Result<Range<u64>> {
     let end = address.checked_add(bytes as u64).ok_or(Error::Beyond)?;
     let range = address / BLOCK..end.div_ceil(BLOCK);
     Ok(if bytes == 0 { 0..0 } else { range })
 }
 
 /// Of so many blocks those that are there in part, if the begin of the first, and the end of the last, are so.
-fn edges(is_part: [bool; 2], count: u64) -> impl Iterator<Item = u64> {
+pub(crate) fn edges(is_part: [bool; 2], count: u64) -> impl Iterator<Item = u64> {
     let [first, last] = is_part;
     let first = first.then_some(0);
     let last = last.then_some(count.saturating_sub(1)).filter(|last| first != Some(*last));
@@ -638,10 +638,10 @@ fn edges(is_part: [bool; 2], count: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Whether the bytes fill whole blocks.
-fn is_whole(address: u64, from: &[u8]) -> bool {
+pub(crate) fn is_whole(address: u64, from: &[u8]) -> bool {
     address.is_multiple_of(BLOCK) && from.len().is_multiple_of(BLOCK_BYTES)
 }
 
-fn length_of(blocks: u64) -> usize {
+pub(crate) fn length_of(blocks: u64) -> usize {
     usize::try_from(blocks).unwrap_or(usize::MAX) * BLOCK_BYTES
 }

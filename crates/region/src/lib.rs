@@ -19,6 +19,7 @@
 //! What a crash leaves: everything that a [`Layer::sync`] has confirmed; of what was written later any part, as on the
 //! device itself, but an update of several extents wholly or not at all. Never a block of another object.
 
+mod address_space;
 mod base;
 mod buffer;
 pub mod device;
@@ -38,12 +39,14 @@ mod scrub;
 mod sealed;
 mod shadow;
 mod space;
+mod sparse;
 mod store;
 mod sums;
 mod transfer;
 mod tree;
 mod versions;
 
+pub use address_space::{AddressSpace, OwnPlaces};
 pub use buffer::AlignedBuffer;
 pub use device::{Device, FileDevice};
 pub use dump::{DumpOptions, dump};

@@ -1,8 +1,8 @@
 //! Objects: bytes of one region.
 
+use crate::address_space::AddressSpace;
 use crate::error::{Error, Result};
 use crate::ids::Identity;
-use crate::layer::Layer;
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::store::Kind;
 use crate::{BLOCK, BLOCK_BYTES, lock};
@@ -31,7 +31,7 @@ pub struct ObjectStat {
 pub struct Object(Arc<Shared>);
 
 pub(crate) struct Shared {
-    layer: Arc<Layer>,
+    layer: Arc<dyn AddressSpace>,
     id: u64,
     generation: u64,
     owner: Owner,
@@ -46,7 +46,13 @@ pub(crate) struct Shared {
 
 impl Object {
     /// Makes it: with its first block it is there. `is_durable`: for certain when this returns, if it keeps its size.
-    pub(crate) fn make(layer: &Arc<Layer>, new: Identity, kind: Kind, owner: Owner, is_durable: bool) -> Result<Self> {
+    pub(crate) fn make(
+        layer: &Arc<dyn AddressSpace>,
+        new: Identity,
+        kind: Kind,
+        owner: Owner,
+        is_durable: bool,
+    ) -> Result<Self> {
         let now = SystemTime::now();
         let stat = ObjectStat { size: 0, modified: now, made: now };
         let mut first = SuperBlock { identity: new, owner, stat, mark: 0 };
@@ -56,7 +62,7 @@ impl Object {
         }
         match kind {
             Kind::Direct if is_durable => {
-                first.mark = layer.make_marked_block(address, |mark| SuperBlock { mark, ..first }.encode())?;
+                first.mark = layer.make_marked_block(address, &|mark| SuperBlock { mark, ..first }.encode())?;
             }
             Kind::Direct => layer.make_block(address, &first.encode())?,
             // A block of zeros.
@@ -66,7 +72,7 @@ impl Object {
     }
 
     /// One that is there.
-    pub(crate) fn open(layer: &Arc<Layer>, id: u64, kind: Kind) -> Result<Self> {
+    pub(crate) fn open(layer: &Arc<dyn AddressSpace>, id: u64, kind: Kind) -> Result<Self> {
         let address = id << layer.region_shift();
         if !layer.is_mapped(address)? {
             return Err(Error::NoObject);
@@ -161,10 +167,10 @@ impl Object {
     }
 
     /// Does a write of so many bytes, and takes note of it.
-    fn write_by(&self, offset: u64, bytes: usize, write: impl FnOnce(&Layer) -> Result<()>) -> Result<()> {
+    fn write_by(&self, offset: u64, bytes: usize, write: impl FnOnce(&dyn AddressSpace) -> Result<()>) -> Result<()> {
         let end = offset + bytes as u64;
         let there = self.0.there()?;
-        let written = write(&self.0.layer);
+        let written = write(&*self.0.layer);
         if written.is_ok() {
             self.note_written(end);
         }
@@ -234,7 +240,7 @@ impl Object {
 }
 
 impl Shared {
-    fn new(layer: &Arc<Layer>, found: SuperBlock, kind: Kind) -> Self {
+    fn new(layer: &Arc<dyn AddressSpace>, found: SuperBlock, kind: Kind) -> Self {
         let SuperBlock { identity: Identity { id, generation }, owner, stat, mark } = found;
         let stat = (kind == Kind::Direct).then(|| Mutex::new((stat, true)));
         let (appending, is_there) = (Mutex::default(), RwLock::new(true));
@@ -368,7 +374,7 @@ pub(crate) enum Nature {
 }
 
 /// Of what kind an object is that is there.
-pub(crate) fn nature(layer: &Layer, id: u64) -> Result<Nature> {
+pub(crate) fn nature(layer: &dyn AddressSpace, id: u64) -> Result<Nature> {
     let mut block = vec![0; BLOCK_BYTES];
     layer.read(id << layer.region_shift(), &mut block)?;
     Ok(if SuperBlock::decode(&block, id).is_some() {

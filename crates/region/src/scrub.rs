@@ -50,9 +50,9 @@ impl Store {
         let usage = self.usage();
         let total = (usage.total - usage.free) / BLOCK_BYTES as u64;
         let mut buffer = AlignedBuffer::new(BLOCK_BYTES * usize::try_from(CHUNK).unwrap_or(1));
-        self.layer().each_piece(|piece| {
-            for first in (piece.first..piece.end()).step_by(usize::try_from(CHUNK).unwrap_or(1)) {
-                let blocks = first..piece.end().min(first + CHUNK);
+        self.layer().each_range(&mut |range| {
+            for first in range.clone().step_by(usize::try_from(CHUNK).unwrap_or(1)) {
+                let blocks = first..range.end.min(first + CHUNK);
                 let (read, compared) = self.layer().verify(blocks, &mut buffer, &mut |text| scrubbed.tell(text))?;
                 scrubbed.blocks += read;
                 scrubbed.compared += compared;

@@ -1,21 +1,24 @@
 //! A device of which nothing is changed: what is written is kept in memory, and read from there.
 
-use crate::device::Device;
+use crate::device::{Device, HostSpace};
 use crate::{BLOCK, BLOCK_BYTES, lock};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// See the module. For looking at stores: opening one completes what a crash has left, which its device need not see.
 pub struct Shadow {
     device: Arc<dyn Device>,
     written: Mutex<BTreeMap<u64, Box<[u8]>>>,
+    /// Of what is on the device.
+    punched: Mutex<Vec<Range<u64>>>,
 }
 
 impl Shadow {
     /// A device that has on it what this one has.
     pub fn new(device: Arc<dyn Device>) -> Arc<Self> {
-        Arc::new(Self { device, written: Mutex::default() })
+        Arc::new(Self { device, written: Mutex::default(), punched: Mutex::default() })
     }
 }
 
@@ -27,6 +30,13 @@ impl Device for Shadow {
     fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
         self.device.read_at(place, into)?;
         let (first, blocks) = (place / BLOCK, into.len() as u64 / BLOCK);
+        for punched in lock(&self.punched).iter() {
+            let (start, end) = (punched.start.max(first), punched.end.min(first + blocks));
+            for block in start..end {
+                let at = usize::try_from((block - first) * BLOCK).map_err(io::Error::other)?;
+                into.get_mut(at..at + BLOCK_BYTES).unwrap_or_default().fill(0);
+            }
+        }
         for (block, bytes) in lock(&self.written).range(first..first + blocks) {
             let at = usize::try_from((block - first) * BLOCK).map_err(io::Error::other)?;
             if let Some(place) = into.get_mut(at..at + BLOCK_BYTES) {
@@ -50,5 +60,26 @@ impl Device for Shadow {
 
     fn discard(&self, _place: u64, _bytes: u64) -> io::Result<()> {
         Ok(())
+    }
+
+    fn punch(&self, place: u64, bytes: u64) -> io::Result<()> {
+        let range = place / BLOCK..(place + bytes) / BLOCK;
+        lock(&self.written).retain(|block, _| !range.contains(block));
+        lock(&self.punched).push(range);
+        Ok(())
+    }
+
+    /// Also what was punched.
+    fn data_within(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        let data = self.device.data_within(range.clone())?;
+        let written = lock(&self.written).range(range.start / BLOCK..range.end / BLOCK).next().map(|(block, _)| *block);
+        Ok(match written.map(|block| block * BLOCK) {
+            Some(start) if data.as_ref().is_none_or(|data| start < data.start) => Some(start..start + BLOCK),
+            _ => data,
+        })
+    }
+
+    fn host_space(&self) -> io::Result<HostSpace> {
+        self.device.host_space()
     }
 }

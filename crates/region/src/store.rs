@@ -1,13 +1,15 @@
 //! The store: a region of the address space for each object.
 
+use crate::address_space::AddressSpace;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::geometry::{Checksums, Format};
 use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
+use crate::lock;
 use crate::object::{Nature, Object, Owner, Shared, nature};
+use crate::sparse::Sparse;
 use crate::versions::{Cleaned, Keep, Versioned, Versions};
-use crate::{BLOCK, OWN_START, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +24,7 @@ pub enum Kind {
 
 /// Objects on a device. Shared by threads.
 pub struct Store {
-    layer: Arc<Layer>,
+    layer: Arc<dyn AddressSpace>,
     ids: Ids,
     versions: Versions,
     /// Objects at hand: each of them is one for all who open it, and kept, since the device may not know its size.
@@ -40,21 +42,32 @@ struct Open {
 impl Store {
     /// Makes an empty store on a device.
     pub fn format(device: Arc<dyn Device>, format: Format) -> Result<Self> {
-        Self::of(Layer::format(device, format)?, RANGE, false)
+        Self::of(Arc::new(Layer::format(device, format)?), RANGE, false)
     }
 
-    /// Opens the store on a device, as the last sync left it, or later.
+    /// Makes an empty store in a sparse file of a host file system, which is as long as the host lets it be
+    /// ([`FileDevice::create_sparse`](crate::FileDevice::create_sparse)). The host maps its blocks: what that promises,
+    /// and what not, is in docs/region.md.
+    pub fn format_sparse(file: Arc<dyn Device>, format: Format) -> Result<Self> {
+        Self::of(Arc::new(Sparse::format(file, format)?), RANGE, false)
+    }
+
+    /// Opens the store on a device, of either form, as the last sync left it, or later.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
         Self::open_as(device, false)
     }
 
     /// The same, after the store has taken over what its device has become larger by: see [`Layer::grow`].
     pub fn grow(device: Arc<dyn Device>) -> Result<Self> {
-        Self::of(Layer::grow(device)?, RANGE, false)
+        if Sparse::is_on(&*device) {
+            let text = "a store in a sparse file has the space of its host: it is not made larger";
+            return Err(Error::Setting(text.to_owned()));
+        }
+        Self::of(Arc::new(Layer::grow(device)?), RANGE, false)
     }
 
     pub(crate) fn open_as(device: Arc<dyn Device>, verified: bool) -> Result<Self> {
-        Self::of(Layer::open_as(device, verified)?, RANGE, verified)
+        Self::of(space_on(device, verified)?, RANGE, verified)
     }
 
     /// The same, with ranges of so many identifiers: the store's own record is written once for each.
@@ -62,12 +75,11 @@ impl Store {
         if range == 0 {
             return Err(Error::Setting("a range of no identifiers".to_owned()));
         }
-        Self::of(Layer::open(device)?, range, false)
+        Self::of(space_on(device, false)?, range, false)
     }
 
-    fn of(layer: Layer, range: u64, verified: bool) -> Result<Self> {
-        let ids = Ids::open(&layer, range)?;
-        let layer = Arc::new(layer);
+    fn of(layer: Arc<dyn AddressSpace>, range: u64, verified: bool) -> Result<Self> {
+        let ids = Ids::open(&*layer, range)?;
         let versions = Versions::open(&layer, verified)?;
         Ok(Self { layer, ids, versions, open: Default::default() })
     }
@@ -89,7 +101,7 @@ impl Store {
     }
 
     fn make(&self, kind: Kind, owner: Owner, is_durable: bool) -> Result<Object> {
-        let identity = self.ids.take(&self.layer)?;
+        let identity = self.ids.take(&*self.layer)?;
         if identity.generation > 0 {
             self.versions.forget_removed(identity.id).inspect_err(|_| self.ids.note_removed(identity.id))?;
         }
@@ -110,7 +122,7 @@ impl Store {
 
     /// Makes an object that keeps versions. It is there for certain after a sync.
     pub fn create_versioned(&self) -> Result<Versioned> {
-        let identity = self.ids.take(&self.layer)?;
+        let identity = self.ids.take(&*self.layer)?;
         let made = self.versions.create(identity.id, identity.generation > 0);
         made.inspect_err(|_| self.ids.note_removed(identity.id))
     }
@@ -157,7 +169,7 @@ impl Store {
     /// Where its region begins. `None`: no object can have this identifier.
     fn address(&self, id: u64) -> Option<u64> {
         let shift = self.layer.region_shift();
-        (id != 0 && id < OWN_START >> shift).then(|| id << shift)
+        (id != 0 && id < self.layer.own().regions_end >> shift).then(|| id << shift)
     }
 
     /// Removes an object; its space is free after the next sync, and its identifier may be another's then. `false`: it
@@ -180,7 +192,7 @@ impl Store {
     }
 
     /// Removes all objects, for certain when this returns. Those without versions go at once: after a power failure all
-    /// of them are there, or none. Nobody should make objects meanwhile.
+    /// of them are there, or none (in a sparse file: any of them). Nobody should make objects meanwhile.
     pub fn remove_all(&self) -> Result<()> {
         self.versions.checkpoint()?;
         for id in self.versions.known_ids()? {
@@ -188,22 +200,20 @@ impl Store {
         }
         let mut all: Vec<_> = self.open.iter().map(lock).collect();
         all.iter_mut().flat_map(|open| open.objects.drain()).for_each(|(_, shared)| shared.remove());
-        self.layer.sweep(&(self.region_bytes() / BLOCK..OWN_START / BLOCK))?;
+        self.layer.sweep()?;
         self.ids.forget_all();
         Ok(())
     }
 
     /// Whether there is no object.
     pub fn is_empty(&self) -> Result<bool> {
-        let mut own = self.layer.mapped_ranges(0..self.region_bytes())?;
-        own.extend(self.layer.mapped_ranges(OWN_START..u64::MAX)?);
-        Ok(self.layer.in_use() <= own.iter().map(|range| range.end - range.start).sum())
+        self.layer.is_empty()
     }
 
     /// All that was written, made and removed before is safe when this returns; sizes and times are when their object
     /// is synced.
     pub fn sync(&self) -> Result<()> {
-        self.ids.sync(&self.layer)
+        self.ids.sync(&*self.layer)
     }
 
     /// Syncs everything, and leaves the store so that it is opened fast.
@@ -217,7 +227,7 @@ impl Store {
 
     /// Looks through the whole store for what contradicts itself. Others should not write meanwhile.
     pub fn check(&self) -> Result<Findings> {
-        self.layer.check(|layer, id| Ok(nature(layer, id)? != Nature::Damaged))
+        self.layer.check(&mut |id| Ok(nature(&*self.layer, id)? != Nature::Damaged))
     }
 
     /// Bytes of a region.
@@ -239,8 +249,8 @@ impl Store {
     pub(crate) fn all_ids(&self) -> Result<Vec<u64>> {
         self.sync()?;
         let mut ids = Vec::new();
-        self.layer.each_piece(|piece| {
-            ids.extend(self.layer.regions_begun(piece));
+        self.layer.each_region(&mut |id| {
+            ids.push(id);
             Ok(())
         })?;
         Ok(ids)
@@ -248,7 +258,7 @@ impl Store {
 
     /// Of what kind an object is. `None`: there is no such object.
     pub(crate) fn nature(&self, id: u64) -> Result<Option<Nature>> {
-        if self.exists(id)? { nature(&self.layer, id).map(Some) } else { Ok(None) }
+        if self.exists(id)? { nature(&*self.layer, id).map(Some) } else { Ok(None) }
     }
 
     /// Has an identifier that was given elsewhere for an object, with a generation: nobody is given it here. Where its
@@ -257,7 +267,7 @@ impl Store {
         let too_large =
             || Error::OtherObject(format!("this store has no region for object {id}: its regions are too large"));
         let address = self.address(id).ok_or_else(too_large)?;
-        self.ids.reserve(&self.layer, id, generation)?;
+        self.ids.reserve(&*self.layer, id, generation)?;
         self.layer.trim(address..address.saturating_add(self.region_bytes()))?;
         self.versions.forget_removed(id)?;
         Ok(address)
@@ -269,9 +279,18 @@ impl Store {
     }
 
     /// The address space below.
-    pub fn layer(&self) -> &Layer {
-        &self.layer
+    pub fn layer(&self) -> &dyn AddressSpace {
+        &*self.layer
     }
+}
+
+/// What is on a device: the mapped layer, or a sparse file.
+fn space_on(device: Arc<dyn Device>, verified: bool) -> Result<Arc<dyn AddressSpace>> {
+    Ok(if Sparse::is_on(&*device) {
+        Arc::new(Sparse::open(device)?)
+    } else {
+        Arc::new(Layer::open_as(device, verified)?)
+    })
 }
 
 /// Tables of objects at hand, so that threads seldom wait for each other.

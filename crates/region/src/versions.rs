@@ -20,8 +20,8 @@ mod read;
 mod scrub;
 mod write;
 
+use crate::address_space::AddressSpace;
 use crate::error::{Error, Result};
-use crate::layer::Layer;
 use crate::{lock, random};
 pub use clean::{Cleaned, Keep};
 use commit::{sequence_of, version_of};
@@ -206,7 +206,7 @@ pub(crate) struct Versions(Arc<Shared>);
 
 /// What they have in common.
 pub(crate) struct Shared {
-    layer: Arc<Layer>,
+    layer: Arc<dyn AddressSpace>,
     index: OnceLock<Index>,
     /// Random, of this opening of the store.
     opening: u64,
@@ -236,7 +236,7 @@ struct Open {
 
 impl Versions {
     /// `verified`: after all pages of the index were compared with their checksums.
-    pub fn open(layer: &Arc<Layer>, verified: bool) -> Result<Self> {
+    pub fn open(layer: &Arc<dyn AddressSpace>, verified: bool) -> Result<Self> {
         let opening = u64::from_le_bytes(random()?);
         let index = Index::open(layer, verified)?.map_or_else(OnceLock::new, OnceLock::from);
         Ok(Self(Arc::new(Shared {

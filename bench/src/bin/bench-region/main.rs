@@ -29,6 +29,9 @@ struct Args {
     /// Of a store: data of all objects have checksums
     #[arg(long, global = true)]
     sums: bool,
+    /// Of a store: the place is a sparse file, which is made
+    #[arg(long, global = true, conflicts_with = "sums")]
+    sparse: bool,
 }
 
 #[derive(Subcommand)]
@@ -115,10 +118,17 @@ fn main() -> ExitCode {
 
 fn new_store(args: &Args, range: u64) -> Outcome<(Arc<FileDevice>, Store)> {
     let place = &args.place;
-    let device = Arc::new(FileDevice::open(place).explain(place.display())?);
+    let opened = if args.sparse { FileDevice::create_sparse(place) } else { FileDevice::open(place) };
+    let device = Arc::new(opened.explain(place.display())?);
     let checksums = if args.sums { Checksums::All } else { Checksums::Metadata };
     let format = Format { overwrite: true, checksums, ..Format::default() };
-    Store::format(Arc::clone(&device) as Arc<dyn Device>, format).and_then(|store| store.close()).explain("format")?;
+    let file = Arc::clone(&device) as Arc<dyn Device>;
+    let made = match args.sparse {
+        // ext4 has no room for more of a larger size.
+        true => Store::format_sparse(file, Format { region_shift: 33, ..format }),
+        false => Store::format(file, format),
+    };
+    made.and_then(|store| store.close()).explain("format")?;
     let store = Store::open_with_range(Arc::clone(&device) as Arc<dyn Device>, range).explain("open")?;
     Ok((device, store))
 }

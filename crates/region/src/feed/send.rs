@@ -94,7 +94,7 @@ impl Sender<'_> {
         // The receiver makes the super block.
         let first = region + if about.is_some() { BLOCK } else { 0 };
         let mut buffer = AlignedBuffer::new(FRAME_DATA_MAX);
-        for range in self.store.layer().mapped_ranges(first..region + bytes)? {
+        for range in self.store.layer().data_ranges(first..region + bytes)? {
             for start in range.clone().step_by(FRAME_DATA_MAX) {
                 let count = usize::try_from(range.end - start).unwrap_or(usize::MAX).min(FRAME_DATA_MAX);
                 let some = buffer.get_mut(..count).ok_or(Error::Beyond)?;

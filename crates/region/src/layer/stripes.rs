@@ -10,10 +10,10 @@ pub(super) const STRIPES: usize = 64;
 
 /// See the module. Whoever maps blocks, or writes a part of one, has their stripes alone; whoever writes over whole
 /// blocks that are mapped shares them.
-pub(super) struct Stripes(Vec<RwLock<()>>);
+pub(crate) struct Stripes(Vec<RwLock<()>>);
 
 /// Locks held: mostly a single one.
-pub(super) enum Held<G> {
+pub(crate) enum Held<G> {
     One(Option<G>),
     Several(#[expect(dead_code, reason = "it is there to be dropped")] Vec<G>),
 }

@@ -3,20 +3,17 @@
 
 use super::object::Frozen;
 use super::pieces::{Delta, Key, Slots, Source};
+use crate::address_space::AddressSpace;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::layer::Layer;
 use crate::tree::{Area, Tree, guarded};
-use crate::{BLOCK, BLOCK_BYTES, OWN_START};
+use crate::{BLOCK, BLOCK_BYTES};
 use redb::{ReadOnlyTable, ReadableTable, TableDefinition, WriteTransaction};
 use std::collections::BinaryHeap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where the index begins in the address space.
-const INDEX_START: u64 = OWN_START;
-const INDEX_BYTES: u64 = 1 << 56;
 const MAGIC: &[u8; 8] = b"WEFTIDX\0";
 /// Pages of the index in memory.
 const CACHE_BYTES: usize = 64 << 20;
@@ -130,12 +127,13 @@ pub(super) struct Index {
 
 impl Index {
     /// The index of a store. `None`: it has none.
-    pub fn open(layer: &Arc<Layer>, verified: bool) -> Result<Option<Self>> {
-        if !layer.is_mapped(INDEX_START)? {
+    pub fn open(layer: &Arc<dyn AddressSpace>, verified: bool) -> Result<Option<Self>> {
+        let first = layer.own().index.start;
+        if !layer.is_mapped(first)? {
             return Ok(None);
         }
         let mut block = vec![0; BLOCK_BYTES];
-        layer.read(INDEX_START, &mut block)?;
+        layer.read(first, &mut block)?;
         if !block.starts_with(MAGIC) {
             return Err(Error::Damaged("the first block of the index".to_owned()));
         }
@@ -145,8 +143,9 @@ impl Index {
     }
 
     /// Makes an empty one. Its first block is written when all others are safe.
-    pub fn create(layer: &Arc<Layer>) -> Result<Self> {
-        layer.trim(INDEX_START..INDEX_START + INDEX_BYTES)?;
+    pub fn create(layer: &Arc<dyn AddressSpace>) -> Result<Self> {
+        let own = layer.own().index;
+        layer.trim(own.clone())?;
         let (window, place) = window(layer);
         let area = Area::create(window, place, true)?;
         let tree = Tree::open(&area, CACHE_BYTES, false)?;
@@ -160,7 +159,7 @@ impl Index {
         })?;
         let mut block = MAGIC.to_vec();
         block.resize(BLOCK_BYTES, 0);
-        layer.write(INDEX_START, &block)?;
+        layer.write(own.start, &block)?;
         layer.sync()?;
         Ok(Self { tree })
     }
@@ -413,11 +412,14 @@ pub(super) fn key_of((_, leaf, level, slot, age): PieceKey) -> Key {
 
 /// The part of the address space that the index is in, as a device.
 struct Window {
-    layer: Arc<Layer>,
+    layer: Arc<dyn AddressSpace>,
+    own: Range<u64>,
 }
 
-fn window(layer: &Arc<Layer>) -> (Arc<dyn Device>, Range<u64>) {
-    (Arc::new(Window { layer: Arc::clone(layer) }), BLOCK..INDEX_BYTES)
+fn window(layer: &Arc<dyn AddressSpace>) -> (Arc<dyn Device>, Range<u64>) {
+    let own = layer.own().index;
+    let place = BLOCK..own.end - own.start;
+    (Arc::new(Window { layer: Arc::clone(layer), own }), place)
 }
 
 fn as_io(error: Error) -> io::Error {
@@ -430,15 +432,15 @@ fn as_io(error: Error) -> io::Error {
 
 impl Device for Window {
     fn bytes(&self) -> u64 {
-        INDEX_BYTES
+        self.own.end - self.own.start
     }
 
     fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
-        self.layer.read(INDEX_START + place, into).map_err(as_io)
+        self.layer.read(self.own.start + place, into).map_err(as_io)
     }
 
     fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
-        self.layer.write(INDEX_START + place, from).map_err(as_io)
+        self.layer.write(self.own.start + place, from).map_err(as_io)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -446,7 +448,7 @@ impl Device for Window {
     }
 
     fn discard(&self, place: u64, bytes: u64) -> io::Result<()> {
-        let first = INDEX_START + place;
+        let first = self.own.start + place;
         self.layer.trim(first..first + bytes).map_err(as_io)
     }
 }

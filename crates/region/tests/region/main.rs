@@ -11,6 +11,7 @@ mod layer;
 mod ready;
 mod recorder;
 mod scrub;
+mod sparse;
 mod store;
 mod sums;
 mod sweep;

@@ -2,11 +2,48 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use weft_region::{BLOCK_BYTES, Checksums, Device};
+use weft_region::device::HostSpace;
+use weft_region::{BLOCK_BYTES, Checksums, Device, Format, Result, Store};
 
 /// What stores may have checksums of.
 pub const BOTH: [Checksums; 2] = [Checksums::Metadata, Checksums::All];
+
+/// What stores are made on: a device, with checksums of this, or a sparse file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    Mapped(Checksums),
+    Sparse,
+}
+
+impl Form {
+    pub const ALL: [Self; 3] = [Self::Mapped(Checksums::Metadata), Self::Mapped(Checksums::All), Self::Sparse];
+
+    /// One of them.
+    pub fn of(number: u64) -> Self {
+        Self::ALL[usize::try_from(number % 3).unwrap()]
+    }
+
+    /// What has room for so many bytes, with this on it.
+    pub fn device(self, bytes: u64, image: Image) -> Arc<Recorder> {
+        match self {
+            Self::Mapped(_) => Recorder::from(bytes, image),
+            Self::Sparse => Recorder::sparse(bytes, image),
+        }
+    }
+
+    pub fn format(self, device: &Arc<Recorder>, region_shift: u8) -> Result<Store> {
+        let format = Format { region_shift, ..Format::default() };
+        match self {
+            Self::Mapped(checksums) => Store::format(device.clone(), Format { checksums, ..format }),
+            Self::Sparse => Store::format_sparse(device.clone(), format),
+        }
+    }
+}
+
+/// What XFS lets a file have.
+pub const SPARSE_BYTES: u64 = i64::MAX as u64;
 
 const SECTOR: usize = 512;
 
@@ -16,12 +53,15 @@ pub type Image = HashMap<u64, Box<[u8]>>;
 enum Asked {
     /// Where, what, and whether it is safe by itself.
     Write(u64, Vec<u8>, bool),
+    Punch(Range<u64>),
     Flush,
 }
 
 /// See the module.
 pub struct Recorder {
     bytes: u64,
+    /// Of a sparse file: blocks that its host has room for.
+    room: Option<u64>,
     inner: Mutex<Inner>,
 }
 
@@ -47,7 +87,14 @@ impl Recorder {
     /// A device that has this on it.
     pub fn from(bytes: u64, image: Image) -> Arc<Self> {
         let inner = Inner { before: image.clone(), now: image, ..Inner::default() };
-        Arc::new(Self { bytes, inner: Mutex::new(inner) })
+        Arc::new(Self { bytes, room: None, inner: Mutex::new(inner) })
+    }
+
+    /// A sparse file that has this in it, on a host with room for so many bytes.
+    pub fn sparse(room: u64, image: Image) -> Arc<Self> {
+        let inner = Inner { before: image.clone(), now: image, ..Inner::default() };
+        let room = Some(room / BLOCK_BYTES as u64);
+        Arc::new(Self { bytes: SPARSE_BYTES, room, inner: Mutex::new(inner) })
     }
 
     /// What it was asked for so far.
@@ -110,8 +157,19 @@ impl Recorder {
         let flushed = inner.asked.iter().take(calls).rposition(|asked| matches!(asked, Asked::Flush)).unwrap_or(0);
         let mut image = inner.before.clone();
         for (number, asked) in inner.asked.iter().take(calls).enumerate() {
-            let Asked::Write(block, bytes, is_safe) = asked else { continue };
-            let fate = if number < flushed || *is_safe { 0 } else { random.below(3) };
+            let (block, bytes, is_safe) = match asked {
+                Asked::Write(block, bytes, is_safe) => (block, bytes, *is_safe),
+                Asked::Punch(blocks) => {
+                    let fate = if number < flushed { 0 } else { random.below(3) };
+                    let mut gone: Vec<u64> = image.keys().copied().filter(|block| blocks.contains(block)).collect();
+                    gone.sort_unstable();
+                    gone.retain(|_| fate == 0 || (fate == 1 && random.below(2) == 0));
+                    gone.iter().for_each(|block| drop(image.remove(block)));
+                    continue;
+                }
+                Asked::Flush => continue,
+            };
+            let fate = if number < flushed || is_safe { 0 } else { random.below(3) };
             for (offset, new) in bytes.chunks(BLOCK_BYTES).enumerate() {
                 let place = image.entry(block + offset as u64).or_insert_with(|| vec![0; BLOCK_BYTES].into());
                 for (place, new) in place.chunks_mut(SECTOR).zip(new.chunks(SECTOR)) {
@@ -181,6 +239,39 @@ impl Device for Recorder {
         let junk = vec![0xdb; usize::try_from(bytes).unwrap()];
         self.write_at(place, &junk)
     }
+
+    fn punch(&self, place: u64, bytes: u64) -> io::Result<()> {
+        let mut inner = self.inner.lock().unwrap();
+        inner.count()?;
+        assert!(place.is_multiple_of(BLOCK_BYTES as u64) && bytes.is_multiple_of(BLOCK_BYTES as u64));
+        assert!(place + bytes <= self.bytes && self.room.is_some());
+        let blocks = place / BLOCK_BYTES as u64..(place + bytes) / BLOCK_BYTES as u64;
+        inner.now.retain(|block, _| !blocks.contains(block));
+        inner.asked.push(Asked::Punch(blocks));
+        Ok(())
+    }
+
+    /// A block of zeros is a hole, as on hosts that compress.
+    fn data_within(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        let mut inner = self.inner.lock().unwrap();
+        inner.count()?;
+        let block_bytes = BLOCK_BYTES as u64;
+        let blocks = range.start / block_bytes..range.end / block_bytes;
+        let is_data = |bytes: &[u8]| bytes.iter().any(|byte| *byte != 0);
+        let data = inner.now.iter().filter(|(block, bytes)| blocks.contains(block) && is_data(bytes));
+        let first = data.map(|(block, _)| *block).min();
+        Ok(first.map(|first| {
+            let is_in_run = |block: &u64| inner.now.get(block).is_some_and(|bytes| is_data(bytes));
+            let count = (first..blocks.end).take_while(is_in_run).count() as u64;
+            first * block_bytes..(first + count) * block_bytes
+        }))
+    }
+
+    fn host_space(&self) -> io::Result<HostSpace> {
+        let taken = self.inner.lock().unwrap().now.len() as u64;
+        let block_bytes = BLOCK_BYTES as u64;
+        Ok(HostSpace { taken: taken * block_bytes, free: (self.room.unwrap_or(0) - taken) * block_bytes })
+    }
 }
 
 impl Recorder {
@@ -190,8 +281,15 @@ impl Recorder {
         assert!(place.is_multiple_of(BLOCK_BYTES as u64) && from.len().is_multiple_of(BLOCK_BYTES));
         assert!(place + from.len() as u64 <= self.bytes);
         let first = place / BLOCK_BYTES as u64;
-        let whole = (first..).zip(from.chunks(BLOCK_BYTES)).take_while(|(block, _)| !inner.stuck.contains(block));
+        let mut room = self.room.map_or(u64::MAX, |room| room - inner.now.len() as u64);
+        let whole = (first..).zip(from.chunks(BLOCK_BYTES)).take_while(|(block, _)| {
+            let is_new = self.room.is_some() && !inner.now.contains_key(block);
+            let has_room = room >= u64::from(is_new);
+            room = room.saturating_sub(u64::from(is_new));
+            has_room && !inner.stuck.contains(block)
+        });
         let (from, all) = (&from[..whole.count() * BLOCK_BYTES], from.len());
+        let is_full = from.len() < all && !inner.stuck.contains(&(first + (from.len() / BLOCK_BYTES) as u64));
         for (block, bytes) in (first..).zip(from.chunks(BLOCK_BYTES)) {
             inner.now.insert(block, bytes.into());
         }
@@ -199,7 +297,11 @@ impl Recorder {
         inner.lies_in = inner.lies_in.and_then(|left| left.checked_sub(1));
         let is_done = from.len() == all && !is_lie;
         inner.asked.push(Asked::Write(first, from.to_vec(), is_safe && is_done));
-        if is_done { Ok(()) } else { Err(io::Error::other("a medium error")) }
+        match (is_done, is_full) {
+            (true, _) => Ok(()),
+            (false, true) => Err(io::ErrorKind::StorageFull.into()),
+            (false, false) => Err(io::Error::other("a medium error")),
+        }
     }
 }
 

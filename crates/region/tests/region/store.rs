@@ -4,25 +4,23 @@
 #[expect(dead_code, reason = "its main is for people")]
 mod example;
 
-use crate::recorder::{BOTH, Random, Recorder};
+use crate::recorder::{Form, Image, Random, Recorder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weft_region::{BLOCK_BYTES, Checksums, Error, Format, Kind, Object, Owner, Store};
+use weft_region::{BLOCK_BYTES, Checksums, Error, Kind, Object, Owner, Store};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 
 fn format(device: &Arc<Recorder>) -> Store {
-    format_with(device, Checksums::Metadata)
+    Form::Mapped(Checksums::Metadata).format(device, 30).unwrap()
 }
 
-fn format_with(device: &Arc<Recorder>, checksums: Checksums) -> Store {
-    Store::format(device.clone(), Format { region_shift: 30, checksums, ..Format::default() }).unwrap()
-}
-
-/// One of them for every other seed.
-fn checksums_of(seed: u64) -> Checksums {
-    BOTH[usize::try_from(seed % 2).unwrap()]
+/// What has room for so much, and an empty store of this form on it.
+fn formatted(form: Form) -> (Arc<Recorder>, Store) {
+    let device = form.device(DEVICE_BYTES, Image::new());
+    let store = form.format(&device, 30).unwrap();
+    (device, store)
 }
 
 #[test]
@@ -36,8 +34,8 @@ fn the_example_runs() {
 #[test]
 fn objects_are_as_a_model_has_them() {
     for seed in 0..20 {
-        let (device, mut random) = (Recorder::new(DEVICE_BYTES), Random::new(seed));
-        let mut store = format_with(&device, checksums_of(seed));
+        let mut random = Random::new(seed);
+        let (device, mut store) = formatted(Form::of(seed));
         let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for step in 0..150u64 {
             let some = usize::try_from(random.below(model.len().max(1) as u64)).unwrap();
@@ -96,11 +94,11 @@ fn objects_are_as_a_model_has_them() {
 fn a_power_failure_hands_out_no_identifier_twice() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
-        let device = Recorder::new(DEVICE_BYTES);
-        drop(format_with(&device, checksums_of(seed)));
+        let form = Form::of(seed);
+        let (device, _) = formatted(form);
         let (mut image, mut told, mut safe) = (device.image(), BTreeSet::new(), BTreeSet::new());
         for failure in 0..5 {
-            let device = Recorder::from(DEVICE_BYTES, image);
+            let device = form.device(DEVICE_BYTES, image);
             let store = Store::open_with_range(device.clone(), 1 + random.below(3)).unwrap();
             for id in &safe {
                 assert!(store.exists(*id).unwrap(), "seed {seed}, failure {failure}: object {id} is lost");
@@ -191,11 +189,11 @@ fn a_power_failure_leaves_no_identifier_with_two_objects() {
     let mut given_again = 0;
     for seed in 0..60 {
         let mut random = Random::new(seed);
-        let device = Recorder::new(DEVICE_BYTES);
-        drop(format_with(&device, checksums_of(seed)));
+        let form = Form::of(seed);
+        let (device, _) = formatted(form);
         let (mut image, mut told, mut tags) = (device.image(), Told::new(), 0);
         for failure in 0..6 {
-            let device = Recorder::from(DEVICE_BYTES, image);
+            let device = form.device(DEVICE_BYTES, image);
             let store = Store::open_with_range(device.clone(), 1 + random.below(4)).unwrap();
             for (id, (tag, _)) in &told {
                 if let Ok(object) = store.object(*id, Kind::Direct) {
@@ -222,8 +220,12 @@ fn a_power_failure_leaves_no_identifier_with_two_objects() {
 /// The fewest identifiers that there can be are 65,535.
 #[test]
 fn a_store_that_has_given_out_all_identifiers_finds_the_free_ones() {
-    let device = Recorder::new(DEVICE_BYTES);
-    let store = Store::format(device.clone(), Format { region_shift: 48, ..Format::default() }).unwrap();
+    Form::ALL.iter().for_each(|form| give_out_all(*form));
+}
+
+fn give_out_all(form: Form) {
+    let device = form.device(DEVICE_BYTES, Image::new());
+    let store = form.format(&device, 48).unwrap();
     let kept: BTreeSet<u64> = (0..10).map(|tag| store.create_for(owner(tag)).unwrap().id()).collect();
     // Not synced by the store, so that none is given again.
     for _ in 10..65_535 {
@@ -264,13 +266,11 @@ impl Drop for Ended<'_> {
 /// Whoever has an object at hand sees its bytes, or that it was removed, whatever becomes of its region.
 #[test]
 fn threads_remove_and_make_objects_side_by_side() {
-    BOTH.iter().for_each(|checksums| remove_and_make(*checksums));
+    Form::ALL.iter().for_each(|form| remove_and_make(*form));
 }
 
-fn remove_and_make(checksums: Checksums) {
-    let device = Recorder::new(DEVICE_BYTES);
-    let format = Format { region_shift: 48, checksums, ..Format::default() };
-    let store = Store::format(device.clone(), format).unwrap();
+fn remove_and_make(form: Form) {
+    let store = form.format(&form.device(DEVICE_BYTES, Image::new()), 48).unwrap();
     let working = AtomicU64::new(4);
     std::thread::scope(|scope| {
         for start in 0..2u64 {
@@ -317,11 +317,11 @@ fn remove_and_make(checksums: Checksums) {
 
 #[test]
 fn what_a_write_left_that_failed_is_never_seen() {
-    BOTH.iter().for_each(|checksums| write_too_much(*checksums));
+    Form::ALL.iter().for_each(|form| write_too_much(*form));
 }
 
-fn write_too_much(checksums: Checksums) {
-    let store = format_with(&Recorder::new(DEVICE_BYTES), checksums);
+fn write_too_much(form: Form) {
+    let (_, store) = formatted(form);
     let [full, object] = [(); 2].map(|()| store.create(Kind::Direct).unwrap());
     object.write(0, &[7; 100]).unwrap();
     object.sync().unwrap();
@@ -338,7 +338,11 @@ fn write_too_much(checksums: Checksums) {
 
 #[test]
 fn appends_follow_each_other() {
-    let store = format(&Recorder::new(DEVICE_BYTES));
+    Form::ALL.iter().for_each(|form| append_side_by_side(*form));
+}
+
+fn append_side_by_side(form: Form) {
+    let (_, store) = formatted(form);
     let object = store.create(Kind::Direct).unwrap();
     std::thread::scope(|scope| {
         for thread in 1..=4u8 {
@@ -356,10 +360,13 @@ fn appends_follow_each_other() {
 
 #[test]
 fn threads_make_objects_side_by_side() {
+    Form::ALL.iter().for_each(|form| make_side_by_side(*form));
+}
+
+fn make_side_by_side(form: Form) {
     const THREADS: u64 = 8;
     const OBJECTS: u64 = 100;
-    let device = Recorder::new(DEVICE_BYTES);
-    let store = format(&device);
+    let (device, store) = formatted(form);
     let made: Vec<(u64, u64)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {

@@ -1,6 +1,6 @@
 //! Objects that keep versions against a plain model, also after power failures.
 
-use crate::recorder::{BOTH, Image, Random, Recorder};
+use crate::recorder::{BOTH, Form, Image, Random, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +11,7 @@ const DEVICE_BYTES: u64 = 32 << 20;
 const SPAN: u64 = 150_000;
 
 fn format(device: &Arc<Recorder>, region_shift: u8) -> Store {
-    format_with(device, region_shift, Checksums::Metadata)
-}
-
-fn format_with(device: &Arc<Recorder>, region_shift: u8, checksums: Checksums) -> Store {
-    Store::format(device.clone(), Format { region_shift, checksums, ..Format::default() }).unwrap()
-}
-
-/// One of them for two seeds each.
-fn checksums_of(seed: u64) -> Checksums {
-    BOTH[usize::try_from(seed / 2 % 2).unwrap()]
+    Form::Mapped(Checksums::Metadata).format(device, region_shift).unwrap()
 }
 
 /// What an object reads in each of its versions, ascending.
@@ -160,8 +151,9 @@ fn check(object: &Versioned, model: &Model, random: &mut Random, text: &str) {
 #[test]
 fn versions_are_as_a_model_has_them() {
     for seed in 0..12 {
-        let (device, mut random) = (Recorder::new(DEVICE_BYTES), Random::new(seed));
-        let mut store = format_with(&device, if seed % 2 == 0 { 20 } else { 30 }, checksums_of(seed));
+        let (form, mut random) = (Form::of(seed / 2), Random::new(seed));
+        let device = form.device(DEVICE_BYTES, Image::new());
+        let mut store = form.format(&device, if seed % 2 == 0 { 20 } else { 30 }).unwrap();
         let mut objects: Vec<(u64, Model)> =
             (0..2).map(|_| (store.create_versioned().unwrap().id(), Model::default())).collect();
         for tag in 1..200 {
@@ -199,22 +191,22 @@ fn versions_are_as_a_model_has_them() {
 #[test]
 fn a_power_failure_leaves_the_first_versions() {
     for seed in 0..80 {
-        let mut random = Random::new(seed);
-        let device = Recorder::new(DEVICE_BYTES);
-        let store = format_with(&device, if seed % 2 == 0 { 20 } else { 30 }, checksums_of(seed));
+        let (form, mut random) = (Form::of(seed / 2), Random::new(seed));
+        let device = form.device(DEVICE_BYTES, Image::new());
+        let store = form.format(&device, if seed % 2 == 0 { 20 } else { 30 }).unwrap();
         let id = store.create_versioned().unwrap().id();
         store.sync().unwrap();
         drop(store);
         let (mut image, mut model) = (device.image(), Model::default());
         for failure in 0..8 {
             let text = format!("seed {seed}, failure {failure}");
-            (image, model) = fail_once(image, id, model, &mut random, &text);
+            (image, model) = fail_once(form, image, id, model, &mut random, &text);
         }
     }
 }
 
-fn fail_once(image: Image, id: u64, mut model: Model, random: &mut Random, text: &str) -> (Image, Model) {
-    let device = Recorder::from(DEVICE_BYTES, image);
+fn fail_once(form: Form, image: Image, id: u64, mut model: Model, random: &mut Random, text: &str) -> (Image, Model) {
+    let device = form.device(DEVICE_BYTES, image);
     let store = Store::open(device.clone()).unwrap();
     let object = store.versioned(id).unwrap();
     check(&object, &model, random, text);
@@ -248,7 +240,7 @@ fn fail_once(image: Image, id: u64, mut model: Model, random: &mut Random, text:
     let calls = usize::try_from(random.below(device.asked() as u64 + 1)).unwrap();
     let image = device.crash(calls, random);
     let safe = safe.iter().rev().find(|(asked, _)| *asked <= calls).map_or(0, |(_, version)| *version);
-    let store = Store::open(Recorder::from(DEVICE_BYTES, image.clone())).unwrap();
+    let store = Store::open(form.device(DEVICE_BYTES, image.clone())).unwrap();
     let listed = store.versioned(id).unwrap().versions(0, usize::MAX).unwrap();
     let listed: Vec<u64> = listed.iter().map(|stat| stat.version).collect();
     let last = listed.last().copied().unwrap_or(0);

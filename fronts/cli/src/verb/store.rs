@@ -17,6 +17,13 @@ A file that is not there is made, with --size bytes, all of which its file
 system sets aside. Of a block device all is used. What carries a file system,
 or anything else, is refused unless --overwrite is given.
 
+--sparse: a file as long as its file system lets it be, which takes space as it
+is written, and shares that with whatever else is there. The file system finds
+the blocks: no updates of several extents at once, no checksums of data
+(docs/region.md says when it is of use). ext4 has files of 16 TiB at most, which
+is enough for 1024 objects with --region 8GiB; XFS, Btrfs and tmpfs have longer
+ones.
+
 --checksums all: data of every object have checksums, which each read compares.
 A write over what is there goes to new blocks then, and costs what a first one
 does (docs/region.md has measurements). It cannot be changed later.
@@ -24,7 +31,8 @@ does (docs/region.md has measurements). It cannot be changed later.
 Examples:
   weft store format /dev/nvme1n1
   weft store format /dev/nvme1n1 --checksums all
-  weft store format /scratch/objects --size 100GiB";
+  weft store format /scratch/objects --size 100GiB
+  weft store format /scratch/objects --sparse --region 8GiB";
 
 const STAT_HELP: &str = "\
 --json prints an object (sizes in bytes): place, total, free, region_bytes,
@@ -92,6 +100,9 @@ struct MakeNew {
     /// Bytes of a file that is to be made
     #[arg(long)]
     size: Option<ByteSize>,
+    /// A file that takes space as it is written
+    #[arg(long, conflicts_with = "size")]
+    sparse: bool,
     /// Bytes of a region, the most that an object can have; a power of two
     #[arg(long, default_value = "1TiB")]
     region: ByteSize,
@@ -187,6 +198,14 @@ fn failed(place: &Path) -> impl Fn(Error) -> Failure {
             )),
             Error::MapInParts(_) => failure.remedy("`weft store send` brings the objects to a new store"),
             Error::TooSmall(..) => failure.remedy("a larger --size, or another device"),
+            Error::HostLimit { bytes, .. } => {
+                // As an option takes it: a power of two, without a fraction.
+                let region =
+                    bytes_text(1 << (bytes / 16 * 15 / 1024).max(1).ilog2()).replace(".0", "").replace(' ', "");
+                failure.remedy(format!(
+                    "--region {region} or less, or a file system with longer files, such as XFS (also: `ulimit -f`)"
+                ))
+            }
             _ => failure,
         }
     }
@@ -243,22 +262,9 @@ fn format(args: &MakeNew) -> Outcome {
     if !args.region.0.is_power_of_two() {
         return Err(Failure::new(format!("--region {}: not a power of two", bytes_text(args.region.0))));
     }
-    let device = match (args.size, place.exists()) {
-        (Some(_), true) => {
-            let text = format!("{}: is there, and has its size", place.display());
-            return Err(Failure::new(text).remedy("leave --size out, or choose another name"));
-        }
-        (None, false) => {
-            let text = format!("{}: is not there", place.display());
-            return Err(Failure::new(text).remedy("--size BYTES makes a file"));
-        }
-        (Some(size), false) => FileDevice::create(place, size.0),
-        (None, true) => FileDevice::open(place),
-    };
-    let region_shift = u8::try_from(args.region.0.ilog2()).unwrap_or(u8::MAX);
-    let format = Format { region_shift, overwrite: args.overwrite, checksums: args.checksums.into() };
-    let made = device.and_then(|device| Store::format(Arc::new(device), format)).map_err(failed(place));
-    if made.is_err() && args.size.is_some() {
+    let is_there = place.exists();
+    let made = make(args, is_there);
+    if made.is_err() && !is_there {
         // Nothing is left of a file that could not become a store.
         let _ = std::fs::remove_file(place);
     }
@@ -266,6 +272,33 @@ fn format(args: &MakeNew) -> Outcome {
     store.close().map_err(failed(place))?;
     output::print(&Space::of(place, &store).text())?;
     Ok(Ending::Done)
+}
+
+fn make(args: &MakeNew, is_there: bool) -> Outcome<Store> {
+    let place = &args.place;
+    let region_shift = u8::try_from(args.region.0.ilog2()).unwrap_or(u8::MAX);
+    let format = Format { region_shift, overwrite: args.overwrite, checksums: args.checksums.into() };
+    if args.sparse {
+        if is_there && !args.overwrite {
+            let text = format!("{}: is there", place.display());
+            return Err(Failure::new(text).remedy("--overwrite, if nobody misses it, or another name"));
+        }
+        let file = FileDevice::create_sparse(place);
+        return file.and_then(|file| Store::format_sparse(Arc::new(file), format)).map_err(failed(place));
+    }
+    let device = match (args.size, is_there) {
+        (Some(_), true) => {
+            let text = format!("{}: is there, and has its size", place.display());
+            return Err(Failure::new(text).remedy("leave --size out, or choose another name"));
+        }
+        (None, false) => {
+            let text = format!("{}: is not there", place.display());
+            return Err(Failure::new(text).remedy("--size BYTES makes a file, --sparse one that takes space later"));
+        }
+        (Some(size), false) => FileDevice::create(place, size.0),
+        (None, true) => FileDevice::open(place),
+    };
+    device.and_then(|device| Store::format(Arc::new(device), format)).map_err(failed(place))
 }
 
 fn stat(args: &Look) -> Outcome {

@@ -2,7 +2,7 @@
 
 use super::{Ground, make_tree, picture, wait_until};
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use weft_region::{FileDevice, Kind, Store};
@@ -122,6 +122,56 @@ fn a_device_is_used_whole_and_what_is_on_it_stays() {
     assert_eq!((left["clean"].as_bool(), left["objects"].as_u64()), (Some(true), Some(1)), "{left}");
     ground.weft(&["store", "format", "--overwrite", "device"]);
     ground.weft(&up);
+}
+
+/// Also what a node does on one.
+#[test]
+fn a_sparse_file_is_a_store_that_takes_space_as_it_is_written() {
+    let ground = Ground::new("sparse");
+    let said = ground.weft_fails(2, &["store", "format", "file", "--sparse", "--checksums", "all", "--region", "1GiB"]);
+    assert!(said.contains("cannot have checksums") && !ground.path("file").exists(), "{said}");
+    assert!(ground.weft_fails(2, &["store", "format", "file", "--sparse", "--size", "1GiB"]).contains("--size"));
+    // Where the file system has files of 16 TiB at most.
+    let made = ground.command(&["store", "format", "file", "--sparse"]).output().expect("weft");
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success() || said.contains("--region 8GiB or less") && !ground.path("file").exists(), "{said}");
+    ground.weft(&["store", "format", "file", "--sparse", "--region", "4GiB", "--overwrite"]);
+    let said = ground.weft_fails(2, &["store", "format", "file", "--sparse"]);
+    assert!(said.contains("is there") && said.contains("--overwrite"), "{said}");
+    let said = ground.weft_fails(2, &["store", "format", "file"]);
+    assert!(said.contains("a region store in a sparse file is on it"), "{said}");
+    assert!(ground.weft_fails(2, &["store", "grow", "file"]).contains("not made larger"));
+    let taken = || fs::metadata(ground.path("file")).expect("there").blocks() * 512;
+    assert!(taken() < 1 << 20, "{}", taken());
+    let stat = ground.json(&["store", "stat", "file", "--json"]);
+    assert_eq!((stat["region_bytes"].as_u64(), stat["unused"].as_u64()), (Some(4 << 30), Some(0)));
+    assert!(stat["total"].as_u64() > stat["free"].as_u64(), "{stat}");
+
+    fs::write(ground.path("data"), vec![7; 5_000_000]).expect("written");
+    let store = format!("device:{}", ground.path("file").display());
+    for _ in 0..2 {
+        ground.weft(&["up", "e2e", "--nodes", "1", "--store", &store]);
+        ground.weft(&["cp", "-q", "data", "e2e:/data"]);
+        ground.weft(&["cp", "-q", "e2e:/data", "back"]);
+        assert!(fs::read(ground.path("back")).expect("read") == vec![7; 5_000_000] && taken() > 4_000_000);
+        ground.weft(&["down", "e2e"]);
+        assert!(taken() < 1 << 20, "{}", taken());
+    }
+
+    let other = open(&ground, "file");
+    let object = other.create(Kind::Direct).expect("made");
+    object.write(1 << 30, b"far behind").expect("written");
+    let versioned = other.create_versioned().expect("made");
+    versioned.write(0, b"a version").expect("written");
+    other.close().expect("closed");
+    let id = versioned.id().to_string();
+    drop((object, versioned, other));
+    assert!(ground.weft(&["store", "dump", "file"]).contains("in a sparse file of"));
+    assert!(ground.weft(&["store", "versions", "file", &id]).contains("9 B"));
+    let found = ground.json(&["store", "check", "file", "--json"]);
+    assert_eq!((found["clean"].as_bool(), found["objects"].as_u64()), (Some(true), Some(2)), "{found}");
+    assert_eq!(ground.json(&["store", "scrub", "file", "--json"])["commits"], 1);
+    assert_eq!(ground.json(&["store", "clean", "file", "--json"])["versions"], 0);
 }
 
 fn open(ground: &Ground, place: &str) -> Store {
