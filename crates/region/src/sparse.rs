@@ -6,8 +6,8 @@
 //! set aside apart as they like; what they say is used for what is to be read or freed only.
 //!
 //! Costs: a read, or a write of whole blocks, is a call of the host; a block written in part is read before; a sync is
-//! a flush; with objects made since the last one, a write of each block of their bits and a flush more; with objects
-//! removed, a punch for each and a flush more.
+//! a flush; with objects made since the last one, a durable write of the block of their bits more (of several blocks,
+//! writes and a flush); with objects removed, a punch for each and a flush more.
 //!
 //! Invariant: a bit is in the file when what the object begins with is safe; it is taken away for certain before its
 //! region is punched; and an identifier is free when that is safe.
@@ -35,7 +35,7 @@ use crate::layer::stripes::Stripes;
 use crate::layer::{Findings, Usage, blocks_of, edges, is_whole, length_of};
 use crate::{BLOCK, BLOCK_BYTES, lock, random};
 pub(crate) use dump::dump;
-use existence::Existence;
+use existence::{Existence, Round};
 pub(crate) use header::MAGIC;
 use header::{GROUP, Header};
 use std::ops::Range;
@@ -246,13 +246,7 @@ impl Sparse {
         let round = self.existence.begin();
         flush()?;
         // Crash here: objects that were made are not there, and their regions have bytes.
-        if round.groups().len() > 0 {
-            round.groups().try_for_each(|(group, bits)| {
-                let place = self.header.group_place(group);
-                self.file.write_at(place, &bits).map_err(at("write which objects there are"))
-            })?;
-            flush()?;
-        }
+        self.write_groups(&round)?;
         // Crash here: objects that were removed are not there, and their regions have bytes.
         if !round.gone().is_empty() {
             for range in round.gone() {
@@ -262,6 +256,23 @@ impl Sparse {
         }
         self.existence.end(round);
         Ok(())
+    }
+
+    /// Has the bits of a round in the file for certain.
+    fn write_groups(&self, round: &Round) -> Result<()> {
+        let what = "write which objects there are";
+        let mut groups = round.groups();
+        // Mostly there is one, which is one call.
+        if groups.len() == 1 {
+            return groups.try_for_each(|(group, bits)| {
+                self.file.write_durable_at(self.header.group_place(group), &bits).map_err(at(what))
+            });
+        }
+        let is_changed = groups.len() > 0;
+        groups.try_for_each(|(group, bits)| {
+            self.file.write_at(self.header.group_place(group), &bits).map_err(at(what))
+        })?;
+        if is_changed { self.file.flush().map_err(at("flush the file")) } else { Ok(()) }
     }
 
     /// Tells of what is no hole in a range, as far as the host says.
