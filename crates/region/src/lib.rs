@@ -11,13 +11,15 @@
 //!   checksums blocks have, the log's bytes. They do no I/O;
 //! * `tree`: trees on a device; `base`: the map at the last checkpoint, one of them; `log`: the ring of records;
 //! * [`Layer`]: reads and writes of virtual addresses, updates of several extents at once, trims, recovery;
+//! * `sparse`: the same address space in a sparse file, whose host file system maps; [`AddressSpace`] is what both are;
 //! * [`Store`]: objects, their sizes and times, identifiers;
 //! * [`Versioned`]: objects that keep versions, each write a commit in a ring that the region is, and the index of all
 //!   of them;
 //! * [`Store::send`], [`Store::receive`]: a stream of what one store has and another one has not.
 //!
 //! What a crash leaves: everything that a [`Layer::sync`] has confirmed; of what was written later any part, as on the
-//! device itself, but an update of several extents wholly or not at all. Never a block of another object.
+//! device itself, but an update of several extents wholly or not at all. Never a block of another object. (A sparse file
+//! has no such updates: docs/region.md.)
 
 mod address_space;
 mod base;

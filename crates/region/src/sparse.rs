@@ -146,6 +146,16 @@ impl Sparse {
         if blocks.end * BLOCK <= self.header.bytes { Ok(()) } else { Err(Error::Beyond) }
     }
 
+    /// An error: what is to change is not of one region, or of what is behind all of them.
+    fn check_place(&self, blocks: &Range<u64>) -> Result<()> {
+        let (start, end) = (blocks.start * BLOCK, blocks.end * BLOCK);
+        let place_end = match start >> self.header.region_shift {
+            id if id < self.header.regions() => self.region(id).end,
+            _ => self.header.bytes,
+        };
+        if end <= place_end { Ok(()) } else { Err(Error::Beyond) }
+    }
+
     /// Whether what is written durably there needs no sync to be found after a crash.
     fn is_found_again(&self, address: u64) -> bool {
         self.region_of(address).is_none_or(|id| self.existence.is_safe(id))
@@ -178,7 +188,7 @@ impl Sparse {
     /// Writes parts, each whole blocks, one behind the other.
     fn write_whole(&self, address: u64, parts: &[&[u8]], durable: bool) -> Result<()> {
         let blocks = blocks_of(address, parts.iter().map(|part| part.len()).sum())?;
-        self.check_end(&blocks)?;
+        self.check_place(&blocks)?;
         self.begin_write(address)?;
         let at_once = durable && self.is_found_again(address);
         {
@@ -189,10 +199,9 @@ impl Sparse {
         if durable && !at_once { self.sync() } else { Ok(()) }
     }
 
-    /// Writes bytes that begin or end within a block.
+    /// Writes bytes that begin or end within a block, and have one place.
     fn write_part(&self, address: u64, from: &[u8]) -> Result<()> {
         let blocks = blocks_of(address, from.len())?;
-        self.check_end(&blocks)?;
         self.begin_write(address)?;
         {
             let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
@@ -223,7 +232,7 @@ impl Sparse {
         self.write_part(edge.start, &bytes)
     }
 
-    /// Takes whole blocks away, of one region at most.
+    /// Takes whole blocks away, which have one place.
     fn punch(&self, range: Range<u64>) -> Result<()> {
         self.begin_changes()?;
         if let Some(id) = self.begins_at(range.start) {
@@ -353,6 +362,7 @@ impl AddressSpace for Sparse {
         if is_whole(address, from) {
             return self.write_whole(address, &[from], false);
         }
+        self.check_place(&blocks_of(address, from.len())?)?;
         while !from.is_empty() {
             let (some, rest) = from.split_at(from.len().min((CHUNK_BYTES - address % CHUNK_BYTES) as usize));
             self.write_part(address, some)?;
@@ -381,7 +391,7 @@ impl AddressSpace for Sparse {
 
     /// The host does it when they are written.
     fn reserve(&self, blocks: Range<u64>) -> Result<()> {
-        self.check_end(&blocks)
+        self.check_place(&blocks)
     }
 
     fn make_block(&self, address: u64, bytes: &[u8]) -> Result<()> {
@@ -397,6 +407,7 @@ impl AddressSpace for Sparse {
     }
 
     fn trim(&self, range: Range<u64>) -> Result<()> {
+        self.check_place(&(range.start / BLOCK..range.end.div_ceil(BLOCK)))?;
         let inner = range.start.div_ceil(BLOCK) * BLOCK..range.end / BLOCK * BLOCK;
         if inner.start >= inner.end {
             return self.clear_edge(&range);
