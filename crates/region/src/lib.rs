@@ -18,8 +18,8 @@
 //! * [`Store::send`], [`Store::receive`]: a stream of what one store has and another one has not.
 //!
 //! What a crash leaves: everything that a [`Layer::sync`] has confirmed; of what was written later any part, as on the
-//! device itself, but an update of several extents wholly or not at all. Never a block of another object. (A sparse file
-//! has no such updates: docs/region.md.)
+//! device itself, but an update of several extents wholly or not at all. Never a block of another object. (In a
+//! sparse file there are no such updates: docs/region.md.)
 
 mod address_space;
 mod base;
