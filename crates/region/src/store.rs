@@ -6,6 +6,7 @@ use crate::geometry::{Checksums, Format};
 use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
 use crate::object::{Nature, Object, Owner, Shared, nature};
+use crate::stream::Stream;
 use crate::versions::{Cleaned, Keep, Versioned, Versions};
 use crate::{BLOCK, OWN_START, lock};
 use std::collections::HashMap;
@@ -118,6 +119,12 @@ impl Store {
     /// Takes away the versions of all objects that are not to be kept, and frees what only they have.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
         self.versions.clean(keep)
+    }
+
+    /// Reads bytes of an object of this store piece by piece, the next of them on their way while one is used; zeros
+    /// where none were written, and behind its end. `None`: the device reads only when it is waited for.
+    pub fn stream(&self, object: &Object, offset: u64, bytes: u64) -> Option<Stream<'_>> {
+        Stream::new(&self.layer, object.clone(), offset..offset.saturating_add(bytes))
     }
 
     fn open_of(&self, id: u64) -> &Mutex<Open> {

@@ -11,6 +11,7 @@ mod layer;
 mod recorder;
 mod scrub;
 mod store;
+mod stream;
 mod sums;
 mod sweep;
 mod versions;
