@@ -2,7 +2,8 @@
 //!
 //! The memory begins at a block's boundary, and bytes lie in it as they do in their blocks, so that a device which
 //! reads and writes past the page cache needs no copy of its own. There is a pool of it: a connection has some for as
-//! long as a request takes.
+//! long as a request takes. Large reads, where the kernel can begin them without waiting, use the device's own memory
+//! ([`weft_region::Stream`]): it is registered with the kernel, and filled while other parts of it are sent.
 
 use crate::region::refused;
 use crate::store::{BlockObject, lock};
@@ -20,7 +21,7 @@ use weft_transport::{Result, Socket, TransportError};
 const PIECE_BYTES: usize = 512 << 10;
 /// More bytes than this are read in several pieces, where some can be on their way while others are sent.
 const STREAM_FROM_BYTES: u64 = 256 << 10;
-/// Buffers that the pool keeps.
+/// Buffers that the pool keeps. A huge page has four, and stays as long as one of them.
 const POOL_MAX: usize = 32;
 
 static POOL: Mutex<Vec<HugeBuffer>> = Mutex::new(Vec::new());

@@ -13,7 +13,8 @@
 //! | write from the client's memory | `process_vm_readv`, `pwrite`, 128 KiB at a time | 2, the second from the cache |
 //!
 //! An object without a file ([`crate::blocks`]) reads whole blocks into memory, from where they are sent or put into
-//! the pipe, and writes what was received there, or read from the client. One copy; the device makes none.
+//! the pipe, and writes what was received there, or read from the client. One copy; the device makes none. Of a large
+//! read, further pieces come while one is sent.
 
 use crate::blocks::{self, Sink, put_some};
 use crate::store::{BlockObject, FilePlan, Segment, WritePlan, device_error};
