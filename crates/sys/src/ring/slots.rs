@@ -269,7 +269,7 @@ mod tests {
             sets.effective.remove(CapabilitySet::IPC_LOCK);
             set_capabilities(None, sets).unwrap();
             let before = getrlimit(Resource::Memlock);
-            setrlimit(Resource::Memlock, Rlimit { current: Some(128 << 10), ..before.clone() }).unwrap();
+            setrlimit(Resource::Memlock, Rlimit { current: Some(128 << 10), ..before }).unwrap();
             let made = slots(&file);
             setrlimit(Resource::Memlock, before).unwrap();
             let Some(mut slots) = made else { return };
