@@ -13,4 +13,5 @@ mod scrub;
 mod store;
 mod sums;
 mod sweep;
+mod together;
 mod versions;
