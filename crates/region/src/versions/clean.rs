@@ -113,7 +113,10 @@ impl Inner {
         let mut pace = Pace::new(keep.share);
         let _cleaning = lock(&self.cleaning);
         self.there()?;
-        self.shared.checkpoint()?;
+        // It asks all objects: not where nothing is new of this one.
+        if self.has_recent() {
+            self.shared.checkpoint()?;
+        }
         let mut cleaned = Cleaned::default();
         let Some(index) = self.shared.index() else { return Ok(cleaned) };
         // What a crash, or an error, left.

@@ -158,14 +158,12 @@ impl Inner {
         self.shared.checkpoint()?;
         let Some(index) = self.shared.index() else { return Ok(0) };
         let mut cleaned = Cleaned::default();
-        // What a crash, or an error, left.
-        self.unmap(index, &mut cleaned)?;
         let mut checked = HashSet::new();
         let mut moved = Ok(0);
         for leaf in leaves {
             moved = moved.and_then(|moved| Ok(moved + self.put_leaf_together(index, *leaf, places, &mut checked)?));
         }
-        // Also when not all of it could be moved.
+        // Also when not all of it could be moved; and what a crash, or an error, left.
         self.settle_moved(index, &mut cleaned)?;
         self.move_tail(index)?;
         moved

@@ -172,8 +172,8 @@ fn what_reads_find_in_many_places_is_put_together() {
     let mut found = vec![0; 8 << 20];
     object.at(1).unwrap().read(0, &mut found).unwrap();
     assert!(found.iter().all(|byte| *byte == 1));
-    is_in_order(&store);
     drop((object, store));
-    std::fs::remove_file(&path).unwrap();
     assert_eq!(Arc::strong_count(&device), 1, "the thread has ended");
+    is_in_order(&Store::open(device).unwrap());
+    std::fs::remove_file(&path).unwrap();
 }
