@@ -162,7 +162,7 @@ def data(bench):
 
 def versions(bench):
     lines = []
-    for operation in ("read, 1 MiB", "random read, 64 KiB", "random read, 4 KiB"):
+    for operation in ("first read, 1 MiB", "read, 1 MiB", "random read, 64 KiB", "random read, 4 KiB"):
         for commits in COMMITS:
             key = (operation, commits)
             rates = [f"{bench.figure(key, name) / MIB:.0f}, {bench.figure(key, name, 'cpu'):.2f}" for name in NAMES[:2]]

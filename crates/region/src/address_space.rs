@@ -46,6 +46,9 @@ pub trait AddressSpace: Send + Sync {
     /// The parts of a range, in order, outside of which there are zeros only: what a copy needs.
     fn data_ranges(&self, range: Range<u64>) -> Result<Vec<Range<u64>>>;
 
+    /// The layer that maps blocks itself, if it is that one: reads that are on their way need its gate.
+    fn mapped(&self) -> Option<&Layer>;
+
     /// Fills `into` with the bytes from an address on: zeros where nothing was written.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<()>;
 
@@ -143,6 +146,10 @@ impl AddressSpace for Layer {
 
     fn data_ranges(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         Layer::mapped_ranges(self, range)
+    }
+
+    fn mapped(&self) -> Option<&Layer> {
+        Some(self)
     }
 
     fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {

@@ -4,6 +4,7 @@ mod host;
 
 use crate::buffer::{AlignedBuffer, is_aligned};
 use crate::error::{Error, Result, at};
+use crate::lent::LentSlots;
 use crate::rings::Rings;
 use crate::transfer::{read_fully, write_fully};
 use crate::{BLOCK, BLOCK_BYTES};
@@ -31,6 +32,12 @@ pub trait Device: Send + Sync {
     /// Fills all of them, any places and lengths; side by side where it can.
     fn read_all(&self, reads: &mut [Read<'_>]) -> io::Result<()> {
         reads.iter_mut().try_for_each(|(place, into)| read_anywhere(self, *place, into))
+    }
+
+    /// Memory that reads of it go to while their caller does something else. `None`: it reads only when it is waited
+    /// for.
+    fn lend_slots(&self) -> Option<LentSlots<'_>> {
+        None
     }
 
     /// Writes all of `from`, as `read_at` reads.
@@ -86,13 +93,13 @@ pub struct FileDevice {
     file: File,
     bytes: u64,
     discards: bool,
-    rings: Rings,
-    done: Operations,
+    pub(crate) rings: Rings,
+    pub(crate) done: Operations,
 }
 
 #[derive(Debug, Default)]
-struct Operations {
-    reads: AtomicU64,
+pub(crate) struct Operations {
+    pub reads: AtomicU64,
     writes: AtomicU64,
     written_bytes: AtomicU64,
     /// Those of durable writes, too.
@@ -173,7 +180,7 @@ impl FileDevice {
     }
 
     /// Says of what failed where the device has no bytes any more why: a block device calls that "no space left".
-    fn beyond_end(&self, end: u64, error: io::Error) -> io::Error {
+    pub(crate) fn beyond_end(&self, end: u64, error: io::Error) -> io::Error {
         match length_of(&self.file) {
             Ok(bytes) if bytes < end.min(self.bytes) => {
                 let text = format!("the device had {} bytes, and has {bytes}: it has become smaller", self.bytes);
@@ -218,6 +225,10 @@ impl Device for FileDevice {
             return done.map_err(|error| self.beyond_end(end.unwrap_or(0), error));
         }
         reads.iter_mut().try_for_each(|(place, into)| read_anywhere(self, *place, into))
+    }
+
+    fn lend_slots(&self) -> Option<LentSlots<'_>> {
+        LentSlots::of(self)
     }
 
     fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {

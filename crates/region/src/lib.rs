@@ -11,13 +11,15 @@
 //!   checksums blocks have, the log's bytes. They do no I/O;
 //! * `tree`: trees on a device; `base`: the map at the last checkpoint, one of them; `log`: the ring of records;
 //! * [`Layer`]: reads and writes of virtual addresses, updates of several extents at once, trims, recovery;
+//! * `sparse`: the same address space in a sparse file, whose host file system maps; [`AddressSpace`] is what both are;
 //! * [`Store`]: objects, their sizes and times, identifiers;
 //! * [`Versioned`]: objects that keep versions, each write a commit in a ring that the region is, and the index of all
 //!   of them;
 //! * [`Store::send`], [`Store::receive`]: a stream of what one store has and another one has not.
 //!
 //! What a crash leaves: everything that a [`Layer::sync`] has confirmed; of what was written later any part, as on the
-//! device itself, but an update of several extents wholly or not at all. Never a block of another object.
+//! device itself, but an update of several extents wholly or not at all. Never a block of another object. (In a
+//! sparse file there are no such updates: docs/region.md.)
 
 mod address_space;
 mod base;
@@ -30,6 +32,7 @@ mod geometry;
 mod ids;
 mod joined;
 mod layer;
+mod lent;
 mod log;
 mod object;
 mod overlay;
@@ -41,6 +44,7 @@ mod shadow;
 mod space;
 mod sparse;
 mod store;
+mod stream;
 mod sums;
 mod transfer;
 mod tree;
@@ -54,10 +58,12 @@ pub use error::{Error, Result};
 pub use feed::{Fed, Have, ReceiveOptions, SendOptions};
 pub use geometry::{Checksums, Format};
 pub use layer::{Findings, Layer, Usage};
+pub use lent::LentSlots;
 pub use object::{Object, ObjectStat, Owner};
 pub use scrub::Scrubbed;
 pub use shadow::Shadow;
 pub use store::{Kind, Store};
+pub use stream::Stream;
 pub use versions::{Cleaned, Keep, Version, VersionStat, Versioned};
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -133,7 +133,7 @@ impl Object {
     }
 
     /// The address of a range of its bytes.
-    fn address(&self, offset: u64, bytes: usize) -> Result<u64> {
+    pub(crate) fn address(&self, offset: u64, bytes: usize) -> Result<u64> {
         if offset.checked_add(bytes as u64).is_none_or(|end| end > self.capacity()) {
             return Err(Error::Beyond);
         }
@@ -257,8 +257,8 @@ impl Shared {
         SuperBlock { identity, owner: self.owner, stat, mark: self.mark }
     }
 
-    /// An error: the object was removed.
-    fn there(&self) -> Result<RwLockReadGuard<'_, bool>> {
+    /// Nobody removes it as long as what this returns is there. An error: it was removed.
+    pub fn there(&self) -> Result<RwLockReadGuard<'_, bool>> {
         let there = self.is_there.read().unwrap_or_else(PoisonError::into_inner);
         if *there { Ok(there) } else { Err(Error::NoObject) }
     }

@@ -6,8 +6,8 @@
 //! set aside apart as they like; what they say is used for what is to be read or freed only.
 //!
 //! Costs: a read, or a write of whole blocks, is a call of the host; a block written in part is read before; a sync is
-//! a flush; with objects made since the last one, a write of each block of their bits and a flush more; with objects
-//! removed, a punch for each and a flush more.
+//! a flush; with objects made since the last one, a durable write of the block of their bits more (of several blocks,
+//! writes and a flush); with objects removed, a punch for each and a flush more.
 //!
 //! Invariant: a bit is in the file when what the object begins with is safe; it is taken away for certain before its
 //! region is punched; and an identifier is free when that is safe.
@@ -32,10 +32,10 @@ use crate::device::{Device, Read, read_anywhere};
 use crate::error::{Error, Result, at};
 use crate::geometry::{COPIES, Checksums, Format, what_is_there};
 use crate::layer::stripes::Stripes;
-use crate::layer::{Findings, Usage, blocks_of, edges, is_whole, length_of};
+use crate::layer::{Findings, Layer, Usage, blocks_of, edges, is_whole, length_of};
 use crate::{BLOCK, BLOCK_BYTES, lock, random};
 pub(crate) use dump::dump;
-use existence::Existence;
+use existence::{Existence, Round};
 pub(crate) use header::MAGIC;
 use header::{GROUP, Header};
 use std::ops::Range;
@@ -146,6 +146,16 @@ impl Sparse {
         if blocks.end * BLOCK <= self.header.bytes { Ok(()) } else { Err(Error::Beyond) }
     }
 
+    /// An error: what is to change is not of one region, or of what is behind all of them.
+    fn check_place(&self, blocks: &Range<u64>) -> Result<()> {
+        let (start, end) = (blocks.start * BLOCK, blocks.end * BLOCK);
+        let place_end = match start >> self.header.region_shift {
+            id if id < self.header.regions() => self.region(id).end,
+            _ => self.header.bytes,
+        };
+        if end <= place_end { Ok(()) } else { Err(Error::Beyond) }
+    }
+
     /// Whether what is written durably there needs no sync to be found after a crash.
     fn is_found_again(&self, address: u64) -> bool {
         self.region_of(address).is_none_or(|id| self.existence.is_safe(id))
@@ -178,7 +188,7 @@ impl Sparse {
     /// Writes parts, each whole blocks, one behind the other.
     fn write_whole(&self, address: u64, parts: &[&[u8]], durable: bool) -> Result<()> {
         let blocks = blocks_of(address, parts.iter().map(|part| part.len()).sum())?;
-        self.check_end(&blocks)?;
+        self.check_place(&blocks)?;
         self.begin_write(address)?;
         let at_once = durable && self.is_found_again(address);
         {
@@ -189,10 +199,9 @@ impl Sparse {
         if durable && !at_once { self.sync() } else { Ok(()) }
     }
 
-    /// Writes bytes that begin or end within a block.
+    /// Writes bytes that begin or end within a block, and have one place.
     fn write_part(&self, address: u64, from: &[u8]) -> Result<()> {
         let blocks = blocks_of(address, from.len())?;
-        self.check_end(&blocks)?;
         self.begin_write(address)?;
         {
             let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
@@ -223,7 +232,7 @@ impl Sparse {
         self.write_part(edge.start, &bytes)
     }
 
-    /// Takes whole blocks away, of one region at most.
+    /// Takes whole blocks away, which have one place.
     fn punch(&self, range: Range<u64>) -> Result<()> {
         self.begin_changes()?;
         if let Some(id) = self.begins_at(range.start) {
@@ -246,13 +255,7 @@ impl Sparse {
         let round = self.existence.begin();
         flush()?;
         // Crash here: objects that were made are not there, and their regions have bytes.
-        if round.groups().len() > 0 {
-            round.groups().try_for_each(|(group, bits)| {
-                let place = self.header.group_place(group);
-                self.file.write_at(place, &bits).map_err(at("write which objects there are"))
-            })?;
-            flush()?;
-        }
+        self.write_groups(&round)?;
         // Crash here: objects that were removed are not there, and their regions have bytes.
         if !round.gone().is_empty() {
             for range in round.gone() {
@@ -262,6 +265,23 @@ impl Sparse {
         }
         self.existence.end(round);
         Ok(())
+    }
+
+    /// Has the bits of a round in the file for certain.
+    fn write_groups(&self, round: &Round) -> Result<()> {
+        let what = "write which objects there are";
+        let mut groups = round.groups();
+        // Mostly there is one, which is one call.
+        if groups.len() == 1 {
+            return groups.try_for_each(|(group, bits)| {
+                self.file.write_durable_at(self.header.group_place(group), &bits).map_err(at(what))
+            });
+        }
+        let is_changed = groups.len() > 0;
+        groups.try_for_each(|(group, bits)| {
+            self.file.write_at(self.header.group_place(group), &bits).map_err(at(what))
+        })?;
+        if is_changed { self.file.flush().map_err(at("flush the file")) } else { Ok(()) }
     }
 
     /// Tells of what is no hole in a range, as far as the host says.
@@ -328,6 +348,10 @@ impl AddressSpace for Sparse {
         Ok(ranges)
     }
 
+    fn mapped(&self) -> Option<&Layer> {
+        None
+    }
+
     fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
         self.check_end(&blocks_of(address, into.len())?)?;
         read_anywhere(&*self.file, address, into).map_err(at("read the file"))
@@ -342,6 +366,7 @@ impl AddressSpace for Sparse {
         if is_whole(address, from) {
             return self.write_whole(address, &[from], false);
         }
+        self.check_place(&blocks_of(address, from.len())?)?;
         while !from.is_empty() {
             let (some, rest) = from.split_at(from.len().min((CHUNK_BYTES - address % CHUNK_BYTES) as usize));
             self.write_part(address, some)?;
@@ -370,7 +395,7 @@ impl AddressSpace for Sparse {
 
     /// The host does it when they are written.
     fn reserve(&self, blocks: Range<u64>) -> Result<()> {
-        self.check_end(&blocks)
+        self.check_place(&blocks)
     }
 
     fn make_block(&self, address: u64, bytes: &[u8]) -> Result<()> {
@@ -392,6 +417,7 @@ impl AddressSpace for Sparse {
     }
 
     fn trim(&self, range: Range<u64>) -> Result<()> {
+        self.check_place(&(range.start / BLOCK..range.end.div_ceil(BLOCK)))?;
         let inner = range.start.div_ceil(BLOCK) * BLOCK..range.end / BLOCK * BLOCK;
         if inner.start >= inner.end {
             return self.clear_edge(&range);

@@ -9,6 +9,7 @@ use crate::layer::{Findings, Layer, Usage};
 use crate::lock;
 use crate::object::{Nature, Object, Owner, Shared, nature};
 use crate::sparse::Sparse;
+use crate::stream::Stream;
 use crate::versions::{Cleaned, Keep, Versioned, Versions};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -136,6 +137,12 @@ impl Store {
     /// Takes away the versions of all objects that are not to be kept, and frees what only they have.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
         self.versions.clean(keep)
+    }
+
+    /// Reads bytes of an object of this store piece by piece, the next of them on their way while one is used; zeros
+    /// where none were written, and behind its end. `None`: the device reads only when it is waited for.
+    pub fn stream(&self, object: &Object, offset: u64, bytes: u64) -> Option<Stream<'_>> {
+        Stream::new(self.layer.mapped()?, object.clone(), offset..offset.saturating_add(bytes))
     }
 
     fn open_of(&self, id: u64) -> &Mutex<Open> {

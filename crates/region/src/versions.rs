@@ -18,6 +18,7 @@ mod object;
 mod pieces;
 mod read;
 mod scrub;
+mod together;
 mod write;
 
 use crate::address_space::AddressSpace;
@@ -32,6 +33,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use together::Wanted;
 
 /// Entries that the index does not have: with more, a checkpoint is made.
 const RECENT_MAX: usize = 64 << 10;
@@ -154,6 +156,12 @@ impl Versioned {
         Ok(names.into_iter().map(|(name, sequence)| (name, version_of(sequence))).collect())
     }
 
+    /// Writes the blocks of the newest version that lie scattered anew, one behind the other, beside reads and writes.
+    /// How many. Where reads meet many places, that is done in the background without being asked for.
+    pub fn put_together(&self) -> Result<u64> {
+        self.0.put_all_together()
+    }
+
     /// Takes away the versions that are not to be kept, and frees what only they have; beside reads and writes.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
         self.0.clean(keep)
@@ -221,6 +229,8 @@ pub(crate) struct Shared {
     turn: Mutex<()>,
     /// The thread that makes one.
     background: Mutex<Option<JoinHandle<()>>>,
+    /// What is to be put together.
+    wanted: Mutex<Wanted>,
 }
 
 #[derive(Default)]
@@ -249,6 +259,7 @@ impl Versions {
             leaves: AtomicUsize::new(0),
             turn: Mutex::default(),
             background: Mutex::default(),
+            wanted: Mutex::default(),
         })))
     }
 
@@ -360,6 +371,7 @@ impl Versions {
 impl Drop for Versions {
     /// The device is in use as long as the thread is.
     fn drop(&mut self) {
+        self.0.stop_together();
         let background = lock(&self.0.background).take();
         if let Some(thread) = background {
             // What it has not done, the next opening does.
@@ -444,14 +456,13 @@ impl Shared {
     fn checkpoint(&self) -> Result<()> {
         let _turn = lock(&self.turn);
         let open = self.at_hand();
-        let (objects, frozen): (Vec<_>, Vec<_>) =
-            open.iter().filter_map(|object| Some((object, object.freeze()?))).unzip();
+        let frozen: Vec<_> = open.iter().filter_map(Inner::freeze).collect();
         let removed = std::mem::take(&mut *lock(&self.removed));
         if frozen.is_empty() && (removed.is_empty() || self.index().is_none()) {
             return Ok(());
         }
         let done = self.bring(&removed, &frozen);
-        for (object, (_, state, _)) in objects.into_iter().zip(&frozen) {
+        for object::Frozen { object, state, .. } in &frozen {
             object.thaw(done.is_ok());
             if done.is_ok() {
                 object.note_safe(state.sequence);

@@ -2,29 +2,40 @@
 //!
 //! The memory begins at a block's boundary, and bytes lie in it as they do in their blocks, so that a device which
 //! reads and writes past the page cache needs no copy of its own. There is a pool of it: a connection has some for as
-//! long as a request takes.
+//! long as a request takes. Large reads, where the kernel can begin them without waiting, use the device's own memory
+//! ([`weft_region::Stream`]): it is registered with the kernel, and filled while other parts of it are sent.
 
+use crate::region::refused;
 use crate::store::{BlockObject, lock};
+use rustix::io::Errno;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 use weft_protocol::Error;
-use weft_region::{AlignedBuffer, BLOCK_BYTES};
-use weft_transport::{Result, TransportError};
+use weft_region::{BLOCK_BYTES, Stream};
+use weft_sys::huge::HugeBuffer;
+use weft_transport::{Result, Socket, TransportError};
 
 /// Bytes of the pool's buffers: what is read or written with one call.
 const PIECE_BYTES: usize = 512 << 10;
-/// Buffers that the pool keeps.
+/// More bytes than this are read in several pieces, where some can be on their way while others are sent.
+const STREAM_FROM_BYTES: u64 = 256 << 10;
+/// Buffers that the pool keeps. A huge page has four, and stays as long as one of them.
 const POOL_MAX: usize = 32;
 
-static POOL: Mutex<Vec<AlignedBuffer>> = Mutex::new(Vec::new());
+static POOL: Mutex<Vec<HugeBuffer>> = Mutex::new(Vec::new());
 
 /// Memory of the pool.
-struct Lent(Option<AlignedBuffer>);
+struct Lent(Option<HugeBuffer>);
 
 impl Lent {
     fn take() -> Self {
-        Self(Some(lock(&POOL).pop().unwrap_or_else(|| AlignedBuffer::new(PIECE_BYTES))))
+        let mut pool = lock(&POOL);
+        if pool.is_empty() {
+            pool.extend(HugeBuffer::page_of(PIECE_BYTES));
+        }
+        Self(pool.pop())
     }
 }
 
@@ -70,27 +81,98 @@ fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// Gives bytes of an object to `give`, piece by piece. What the object fails with before the first is the second
+/// Where the bytes of a read go.
+pub(crate) enum Sink<'a> {
+    /// Behind this header, which goes with the first of them.
+    Socket(&'a Socket, &'a [u8]),
+    /// It has room for all of them.
+    Pipe(BorrowedFd<'a>),
+}
+
+impl Sink<'_> {
+    /// Gives what is taken without waiting; how many bytes that were.
+    fn give_now(&mut self, bytes: &[u8]) -> Result<usize> {
+        match self {
+            Sink::Socket(socket, header) => {
+                let sent = socket.send_now_with(header, bytes)?;
+                let of_header = sent.min(header.len());
+                *header = header.get(of_header..).unwrap_or_default();
+                Ok(sent - of_header)
+            }
+            Sink::Pipe(_) => self.give(bytes).map(|()| bytes.len()),
+        }
+    }
+
+    /// Gives all of them.
+    fn give(&mut self, bytes: &[u8]) -> Result<()> {
+        match self {
+            Sink::Socket(socket, header) => socket.send_all_with(std::mem::take(header), bytes),
+            Sink::Pipe(pipe) => put_all(*pipe, bytes),
+        }
+    }
+}
+
+/// Gives bytes of an object to `sink`, piece by piece. What the object fails with before the first is the second
 /// value; later it is an error: what was begun cannot be ended.
 pub(crate) fn read(
     object: &dyn BlockObject,
     offset: u64,
     bytes: u64,
-    mut give: impl FnMut(&[u8]) -> Result<()>,
+    mut sink: Sink<'_>,
 ) -> Result<std::result::Result<(), Error>> {
+    if bytes > STREAM_FROM_BYTES
+        && let Some(stream) = object.stream(offset, bytes)
+    {
+        return send_stream(stream, sink);
+    }
     let mut memory = Lent::take();
     for piece in pieces(offset, bytes) {
         let (lead, end) = (piece.lead, piece.lead + piece.count);
         let blocks = memory.get_mut(..end.next_multiple_of(BLOCK_BYTES)).unwrap_or_default();
         if let Err(error) = object.read_at(piece.offset - lead as u64, blocks) {
-            if piece.offset == offset {
-                return Ok(Err(error));
-            }
-            return Err(TransportError::Io(io::Error::from_raw_os_error(error.to_errno())));
+            return failed(error, piece.offset == offset);
         }
-        give(blocks.get(lead..end).unwrap_or_default())?;
+        sink.give(blocks.get(lead..end).unwrap_or_default())?;
     }
     Ok(Ok(()))
+}
+
+/// The same, while further pieces are on their way from the device. They are waited for before anybody else is: as long
+/// as they are on their way, others may wait for this thread.
+fn send_stream(mut stream: Stream<'_>, mut sink: Sink<'_>) -> Result<std::result::Result<(), Error>> {
+    let mut is_first = true;
+    loop {
+        match stream.advance() {
+            Ok(true) => is_first = false,
+            Ok(false) => return Ok(Ok(())),
+            Err(error) => return failed(refused(error), is_first),
+        }
+        let given = sink.give_now(stream.bytes())?;
+        if given < stream.bytes().len() {
+            stream.settle();
+            sink.give(stream.bytes().get(given..).unwrap_or_default())?;
+        }
+    }
+}
+
+fn failed(error: Error, is_first: bool) -> Result<std::result::Result<(), Error>> {
+    if is_first { Ok(Err(error)) } else { Err(TransportError::Io(io::Error::from_raw_os_error(error.to_errno()))) }
+}
+
+/// Writes some of the bytes to a pipe that has room for them.
+pub(crate) fn put_some(pipe: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
+    match rustix::io::write(pipe, bytes) {
+        Err(Errno::INTR) => Ok(0),
+        written => Ok(written?),
+    }
+}
+
+/// Writes all of them.
+fn put_all(pipe: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        bytes = bytes.get(put_some(pipe, bytes)?..).unwrap_or_default();
+    }
+    Ok(())
 }
 
 /// Writes bytes that `fill` brings to an object, piece by piece. Of a failure, the error and how many bytes were not
@@ -120,7 +202,6 @@ mod tests {
     use crate::executor::{Moved, Pipe};
     use crate::store::{Segment, WritePlan};
     use std::os::unix::net::UnixStream;
-    use weft_transport::Socket;
 
     const BYTES: usize = 3 * PIECE_BYTES + 777;
 

@@ -13,9 +13,10 @@
 //! | write from the client's memory | `process_vm_readv`, `pwrite`, 128 KiB at a time | 2, the second from the cache |
 //!
 //! An object without a file ([`crate::blocks`]) reads whole blocks into memory, from where they are sent or put into
-//! the pipe, and writes what was received there, or read from the client. One copy; the device makes none.
+//! the pipe, and writes what was received there, or read from the client. One copy; the device makes none. Of a large
+//! read, further pieces come while one is sent.
 
-use crate::blocks;
+use crate::blocks::{self, Sink, put_some};
 use crate::store::{BlockObject, FilePlan, Segment, WritePlan, device_error};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
@@ -101,12 +102,7 @@ impl Pipe {
             }
             Segment::Blocks { bytes: 0, .. } => socket.send_all(header)?,
             Segment::Blocks { object, offset, bytes } => {
-                let mut header = Some(header);
-                let sent = blocks::read(object, offset, bytes, |piece| match header.take() {
-                    Some(header) => socket.send_all_with(header, piece),
-                    None => socket.send_all(piece),
-                });
-                return Ok(sent?.into());
+                return Ok(blocks::read(object, offset, bytes, Sink::Socket(socket, header))?.into());
             }
             Segment::File { file, offset, bytes } => {
                 socket.send_all_more(header)?;
@@ -156,7 +152,7 @@ impl Pipe {
                 end - position
             }
             Segment::Blocks { object, offset, bytes } => {
-                if let Err(error) = blocks::read(object, offset, bytes, |piece| put_all(pipe, piece))? {
+                if let Err(error) = blocks::read(object, offset, bytes, Sink::Pipe(pipe))? {
                     return Ok(Moved::Failed(error));
                 }
                 0
@@ -314,22 +310,6 @@ impl Pipe {
         let _ = fcntl_setpipe_size(&ends.1, PIPE_BYTES);
         Ok(ends)
     }
-}
-
-/// Writes some of the bytes to a pipe that has room for them.
-fn put_some(pipe: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
-    match rustix::io::write(pipe, bytes) {
-        Err(Errno::INTR) => Ok(0),
-        written => Ok(written?),
-    }
-}
-
-/// Writes all of them.
-fn put_all(pipe: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
-    while !bytes.is_empty() {
-        bytes = bytes.get(put_some(pipe, bytes)?..).unwrap_or_default();
-    }
-    Ok(())
 }
 
 /// Fills `data` from the file, and with zeros where the file has become shorter meanwhile.

@@ -182,7 +182,7 @@ impl ObjectStore for RegionStore {
 }
 
 /// What a client is told.
-fn refused(error: weft_region::Error) -> Error {
+pub(crate) fn refused(error: weft_region::Error) -> Error {
     use weft_region::Error as Region;
     match error {
         Region::NoSpace | Region::MapFull => Error::NoSpace,

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_protocol::message::storage::Space;
 use weft_protocol::{Error, InodeNumber, ObjectId, Result, Timestamp};
+use weft_region::Stream;
 
 /// Size and time of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -69,6 +70,11 @@ pub struct FilePlan<'a> {
 pub trait BlockObject: Send + Sync {
     /// Fills `into`; zeros where nothing was written, and behind the end.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
+
+    /// Reads what is planned piece by piece, the next of them on their way while one is sent. `None`: it cannot.
+    fn stream(&self, _offset: u64, _bytes: u64) -> Option<Stream<'_>> {
+        None
+    }
 
     /// Writes all bytes.
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<()>;

@@ -3,6 +3,7 @@
 //! This is the place for unsafe code that talks to the kernel. Not here: decisions of any kind.
 #![expect(unsafe_code, reason = "the place for it: each block says why it is sound")]
 
+pub mod huge;
 pub mod mapped;
 pub mod ring;
 pub mod tmpfs;

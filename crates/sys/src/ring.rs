@@ -1,4 +1,9 @@
 //! Reads of one file that go to the kernel together (io_uring), so that a device works on all of them at a time.
+//! [`Ring`] waits for them; with [`Slots`] their caller does something else meanwhile.
+
+mod slots;
+
+pub use slots::Slots;
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
@@ -122,9 +127,9 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::os::fd::{AsFd, OwnedFd};
 
-    const FILE_BYTES: usize = 1 << 20;
+    pub(super) const FILE_BYTES: usize = 1 << 20;
 
-    fn file() -> (OwnedFd, Vec<u8>) {
+    pub(super) fn file() -> (OwnedFd, Vec<u8>) {
         let file = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
         let bytes: Vec<u8> = (0..FILE_BYTES).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
         assert_eq!(rustix::io::write(&file, &bytes), Ok(FILE_BYTES));

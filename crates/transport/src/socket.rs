@@ -292,6 +292,22 @@ impl Socket {
         }
     }
 
+    /// The same of two parts, one behind the other.
+    pub fn send_now_with(&self, header: &[u8], bulk: &[u8]) -> Result<usize> {
+        if header.is_empty() {
+            return self.send_now(bulk);
+        }
+        let (slices, flags) = ([IoSlice::new(header), IoSlice::new(bulk)], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        loop {
+            match rustix::net::sendmsg(&self.fd, &slices, &mut Default::default(), flags) {
+                Ok(sent) => return Ok(sent),
+                Err(Errno::AGAIN) => return Ok(0),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
     /// Receives a header, and with the same call as much as has come of what stands behind it, into `bulk`. Returns how
     /// many bytes of `bulk` are filled. `bulk` must not be longer than what certainly follows this header. `soon`:
     /// looks for it before sleeping, as [`Socket::receive_some_soon`] does.

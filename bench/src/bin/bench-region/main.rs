@@ -392,6 +392,9 @@ fn versions(args: &Args, commits: u64, size: u64) -> Outcome {
             offsets.iter().try_for_each(|offset| target.read(*offset, memory.bytes()))
         })
     };
+    pass("first read, 1 MiB", MIB, false)?;
+    // Reads have what lies in many places put together, in the background.
+    wait_for_background(&device);
     pass("read, 1 MiB", MIB, false)?;
     pass("random read, 4 KiB", BLOCK, true)?;
     pass("random read, 64 KiB", 16 * BLOCK, true)?;
@@ -414,6 +417,15 @@ fn versions(args: &Args, commits: u64, size: u64) -> Outcome {
     measured(args.on, "clean", (commits, commits, 1.0), Some(&device), || {
         object.clean(&Keep::default()).map(drop).explain("clean")
     })
+}
+
+/// Until nothing is written for a while.
+fn wait_for_background(device: &FileDevice) {
+    let mut before = None;
+    while before != Some(device.operations().writes) {
+        before = Some(device.operations().writes);
+        std::thread::sleep(Duration::from_secs(1));
+    }
 }
 
 const BLOCK: u64 = 4096;

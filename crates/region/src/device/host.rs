@@ -2,8 +2,8 @@
 
 use super::{FileDevice, HostSpace, length_of};
 use crate::BLOCK;
-use crate::error::{Result, at};
-use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, fallocate, fstat, fstatvfs, ftruncate, open, seek};
+use crate::error::{Error, Result, at};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom, fallocate, fstat, fstatvfs, ftruncate, open, seek};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
@@ -30,6 +30,10 @@ impl FileDevice {
 
 /// Makes a file as long as it can be. File systems have limits near powers of two.
 fn lengthen(file: &File) -> Result<u64> {
+    let stat = fstat(file).map_err(|errno| at("look at the file")(errno.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Error::Setting("only a file of a file system can be sparse".to_owned()));
+    }
     let start = length_of(file).map_err(at("measure the file"))?;
     // Beyond the limit of the process it would be killed.
     let limit = getrlimit(Resource::Fsize).current.map_or(BYTES_MAX, |limit| limit.min(BYTES_MAX) / BLOCK * BLOCK);

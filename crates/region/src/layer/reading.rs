@@ -4,10 +4,15 @@ use super::waiting::Bytes;
 use super::{Layer, blocks_of, read};
 use crate::BLOCK;
 use crate::device::{Read, read_anywhere};
-use crate::error::{Result, at};
+use crate::error::{Error, Result, at};
+use crate::lent::LentSlots;
 use crate::overlay::Piece;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, RwLockReadGuard};
+
+/// Places that one slot is filled from while others are on their way: a slot's share of a ring. What lies in more is
+/// read by a ring that it has alone.
+const EXTENTS_MAX: usize = 16;
 
 /// What is known of some blocks: where they lie, their checksums, and those that wait to be written.
 struct Found {
@@ -88,18 +93,74 @@ impl Layer {
 
     /// What the device has to be asked for. Holes are filled here.
     fn plan<'a>(&self, address: u64, into: &'a mut [u8], pieces: &[Piece], reads: &mut Vec<Read<'a>>) {
-        let (mut done, end) = (address, address + into.len() as u64);
         let mut rest = into;
-        for piece in pieces {
-            let (start, stop) = ((piece.first * BLOCK).max(done), (piece.end() * BLOCK).min(end));
-            let (hole, behind) = split(rest, start - done);
-            hole.fill(0);
-            let (bytes, behind) = split(behind, stop - start);
-            reads.push((self.place(*piece) + (start - piece.first * BLOCK), bytes));
-            (done, rest) = (stop, behind);
+        for extent in self.extents(address, rest.len(), pieces) {
+            let (bytes, behind) = rest.split_at_mut(extent.bytes.len());
+            rest = behind;
+            match extent.place {
+                Some(place) => reads.push((place, bytes)),
+                None => bytes.fill(0),
+            }
         }
-        rest.fill(0);
     }
+
+    /// Where so many bytes from an address on lie, in order.
+    fn extents(&self, address: u64, bytes: usize, pieces: &[Piece]) -> Vec<Extent> {
+        let of = |at: u64| usize::try_from(at - address).unwrap_or(usize::MAX).min(bytes);
+        let (mut done, mut extents) = (0, Vec::new());
+        for piece in pieces {
+            let start = (piece.first * BLOCK).max(address);
+            let (from, to) = (of(start), of((piece.end() * BLOCK).max(address)));
+            let place = self.place(*piece) + (start - piece.first * BLOCK);
+            extents.extend((done < from).then_some(Extent { bytes: done..from, place: None }));
+            extents.push(Extent { bytes: from..to, place: Some(place) });
+            done = to;
+        }
+        extents.extend((done < bytes).then_some(Extent { bytes: done..bytes, place: None }));
+        extents
+    }
+
+    /// Nobody is given blocks that were looked up with it.
+    pub(crate) fn gate(&self) -> RwLockReadGuard<'_, ()> {
+        read(&self.gate)
+    }
+
+    /// Memory of the device that [`Layer::begin_read`] fills.
+    pub(crate) fn lend_slots(&self) -> Option<LentSlots<'_>> {
+        self.device.lend_slots()
+    }
+
+    /// Has what may be read of these bytes known to readers. Before the gate is taken.
+    pub(crate) fn prepare_read(&self, address: u64, bytes: usize) -> Result<()> {
+        self.bring_gathered(&blocks_of(address, bytes)?);
+        Ok(())
+    }
+
+    /// Begins to fill a slot with so many bytes from an address on, all whole blocks. What has to be compared or put
+    /// together is there when this returns. The caller has the gate until the slot is his again.
+    pub(crate) fn begin_read(&self, slots: &mut LentSlots<'_>, slot: usize, address: u64, bytes: usize) -> Result<()> {
+        let found = self.find(blocks_of(address, bytes)?)?;
+        let extents = self.extents(address, bytes, &found.pieces);
+        let into = slots.slot(slot).and_then(|memory| memory.get_mut(..bytes)).ok_or(Error::Beyond)?;
+        if !(found.sums.is_empty() && found.waiting.is_empty() && extents.len() <= EXTENTS_MAX) {
+            return self.read_found(&mut [(address, into)], &[found]);
+        }
+        for hole in extents.iter().filter(|extent| extent.place.is_none()) {
+            into.get_mut(hole.bytes.clone()).unwrap_or_default().fill(0);
+        }
+        for extent in extents {
+            if let Some(place) = extent.place {
+                slots.begin(slot, extent.bytes, place);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Some of the bytes that are read, and where on the device they lie. `None`: nowhere, they are zeros.
+struct Extent {
+    bytes: Range<usize>,
+    place: Option<u64>,
 }
 
 /// Puts what a block that waits has of a part into it; behind its bytes it is zeros.
@@ -111,9 +172,4 @@ fn put_waiting(address: u64, into: &mut [u8], block: u64, bytes: &[u8]) {
     let (used, rest) = place.split_at_mut(from.len());
     used.copy_from_slice(from);
     rest.fill(0);
-}
-
-fn split(bytes: &mut [u8], at: u64) -> (&mut [u8], &mut [u8]) {
-    let at = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
-    bytes.split_at_mut(at)
 }

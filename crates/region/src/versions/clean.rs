@@ -7,10 +7,11 @@
 //! Locks, in this order: `cleaning`, the store's turn to write the index, `gate`, `state`.
 
 use super::index::{
-    Index, NAMES, PIECES, PieceKey, Row, TRIMS, TreeResult, VERSIONS, VersionRow, key_of, piece_key, set_state,
+    Index, NAMES, PIECES, PieceKey, Recent, Row, TRIMS, TreeResult, VERSIONS, VersionRow, commit_of, key_of, piece_key,
+    set_state,
 };
 use super::object::{Inner, read, write};
-use super::pieces::{HOLE, Key, LEAF_BLOCKS, cut};
+use super::pieces::{HOLE, Key, LEAF_BLOCKS, LEAF_LEVEL, by_leaf, cut};
 use crate::error::{Error, Result};
 use crate::lock;
 use redb::{ReadableTable, Table, WriteTransaction};
@@ -70,7 +71,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    fn new(share: f64) -> Self {
+    pub fn new(share: f64) -> Self {
         Self { share, since: Instant::now() }
     }
 
@@ -112,7 +113,10 @@ impl Inner {
         let mut pace = Pace::new(keep.share);
         let _cleaning = lock(&self.cleaning);
         self.there()?;
-        self.shared.checkpoint()?;
+        // It asks all objects: not where nothing is new of this one.
+        if self.has_recent() {
+            self.shared.checkpoint()?;
+        }
         let mut cleaned = Cleaned::default();
         let Some(index) = self.shared.index() else { return Ok(cleaned) };
         // What a crash, or an error, left.
@@ -168,11 +172,11 @@ impl Inner {
         self.there()?;
         let (done, versions) = index.write(|transaction| {
             let mut step = Work::new(self.id, transaction)?;
+            step.forget_trims()?;
             let done = work(&mut step)?;
             let (versions, levels) = step.finish()?;
             set_state(transaction, self.id, |state| state.levels |= levels)?;
-            // Before anybody can see the pieces.
-            write(&self.state).head.levels |= levels;
+            self.note_levels(levels);
             Ok((done, versions))
         })?;
         drop((turn, gate));
@@ -182,7 +186,7 @@ impl Inner {
     }
 
     /// Unmaps what the index says is to be. The next transaction has it say so no more.
-    fn unmap(&self, index: &Index, cleaned: &mut Cleaned) -> Result<()> {
+    pub(super) fn unmap(&self, index: &Index, cleaned: &mut Cleaned) -> Result<()> {
         let trims = index.trims(self.id)?;
         if trims.is_empty() {
             return Ok(());
@@ -269,18 +273,59 @@ pub(super) struct Work<'t> {
 }
 
 impl<'t> Work<'t> {
-    fn new(id: u64, transaction: &'t WriteTransaction) -> TreeResult<Self> {
-        let mut trims = transaction.open_table(TRIMS)?;
-        forget_trims(&mut trims, id)?;
+    pub(super) fn new(id: u64, transaction: &'t WriteTransaction) -> TreeResult<Self> {
         Ok(Self {
             id,
             versions: transaction.open_table(VERSIONS)?,
             pieces: transaction.open_table(PIECES)?,
-            trims,
+            trims: transaction.open_table(TRIMS)?,
             dead: BTreeMap::new(),
             unlisted: 0,
             levels: 0,
         })
+    }
+
+    /// All that the index says is to be unmapped has been.
+    fn forget_trims(&mut self) -> TreeResult<()> {
+        forget_trims(&mut self.trims, self.id)
+    }
+
+    /// Takes over what is new of the object, whose pieces have these levels. What was moved is not in its former places
+    /// any more.
+    pub(super) fn take_over(&mut self, recent: &Recent, levels: u64) -> TreeResult<()> {
+        for (sequence, row) in &recent.commits {
+            self.versions.insert((self.id, *sequence), row.row())?;
+        }
+        for (version, blocks) in &recent.moved {
+            for (leaf, part) in by_leaf(blocks) {
+                self.leave(*version, leaf, &part, levels)?;
+            }
+        }
+        for (key, position) in recent.pieces.iter() {
+            self.pieces.insert(piece_key(self.id, key), position)?;
+        }
+        Ok(())
+    }
+
+    /// Takes blocks of a leaf out of the pieces that a version has of them.
+    fn leave(&mut self, version: u64, leaf: u64, blocks: &Range<u64>, levels: u64) -> TreeResult<()> {
+        let (first, mut left) = (leaf * LEAF_BLOCKS, blocks.end - blocks.start);
+        for level in 0..=LEAF_LEVEL {
+            if left == 0 || (levels | self.levels) >> level & 1 == 0 {
+                continue;
+            }
+            for slot in (blocks.start - first) >> level..((blocks.end - 1 - first) >> level) + 1 {
+                let key = Key { leaf, level, slot, age: !version };
+                let position = self.pieces.get(piece_key(self.id, key))?.map(|position| position.value());
+                if let Some(position) = position {
+                    let piece = key.blocks();
+                    let gone = piece.start.max(blocks.start)..piece.end.min(blocks.end);
+                    left -= gone.end - gone.start;
+                    self.take_away(key, position, &[gone])?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Has some versions not be read any more. Where to go on.
@@ -389,30 +434,9 @@ impl<'t> Work<'t> {
     /// Blocks of a commit's data are needed by nobody.
     fn free(&mut self, version: u64, position: u64, blocks: u64) -> TreeResult<()> {
         self.trims.insert((self.id, position), blocks)?;
-        let commit = self.commit_of(version, position)?;
+        let commit = commit_of(&self.versions, self.id, version, position)?;
         *self.dead.entry(commit).or_default() += blocks;
         Ok(())
-    }
-
-    /// The commit that a position is in: the one that wrote the version, or one that data were moved to, the last that
-    /// begins before.
-    fn commit_of(&self, version: u64, position: u64) -> TreeResult<u64> {
-        let row = self.versions.get((self.id, version))?.map(|row| Row::of_row(row.value()));
-        if row.is_some_and(|row| (row.position..row.position + row.blocks).contains(&position)) {
-            return Ok(version);
-        }
-        // Parts of a version that was received may have come before one of a lower sequence than its own.
-        let (mut low, mut high) = (0, u64::MAX);
-        while low < high {
-            let middle = low + (high - low).div_ceil(2);
-            let next = self.versions.range((self.id, middle)..=(self.id, high))?.next().transpose()?;
-            match next.map(|(key, row)| (key.value().1, Row::of_row(row.value()))) {
-                // Where nothing is in the ring any more, the position is one of before.
-                Some((sequence, row)) if row.blocks == 0 || row.position <= position => low = sequence,
-                _ => high = middle - 1,
-            }
-        }
-        Ok(low)
     }
 
     /// A commit has nothing in the ring any more; its data are elsewhere.
@@ -423,7 +447,7 @@ impl<'t> Work<'t> {
 
     /// Takes over how many blocks are left of each commit. How many versions cannot be read any more, and the levels of
     /// new pieces.
-    fn finish(mut self) -> TreeResult<(u64, u64)> {
+    pub(super) fn finish(mut self) -> TreeResult<(u64, u64)> {
         for (sequence, blocks) in std::mem::take(&mut self.dead) {
             let row = self.versions.get((self.id, sequence))?.map(|row| Row::of_row(row.value()));
             if let Some(row) = row {

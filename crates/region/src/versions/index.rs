@@ -1,6 +1,7 @@
 //! The index of objects that keep versions, as it was at the last checkpoint: tables of a tree in the address space
 //! itself, behind all regions.
 
+use super::clean::Work;
 use super::object::Frozen;
 use super::pieces::{Delta, Key, Slots, Source};
 use crate::address_space::AddressSpace;
@@ -105,6 +106,8 @@ pub(super) struct Recent {
     pub pieces: Delta,
     /// By sequence, ascending.
     pub commits: Vec<(u64, Row)>,
+    /// Versions and blocks whose data have been moved: the index has them elsewhere.
+    pub moved: Vec<(u64, Range<u64>)>,
 }
 
 impl Recent {
@@ -117,6 +120,8 @@ impl Recent {
         self.pieces.add_below(older.pieces);
         let newer = std::mem::replace(&mut self.commits, older.commits);
         self.commits.extend(newer);
+        let newer = std::mem::replace(&mut self.moved, older.moved);
+        self.moved.extend(newer);
     }
 }
 
@@ -177,16 +182,12 @@ impl Index {
         self.write(|transaction| {
             removed.iter().try_for_each(|id| forget(transaction, *id))?;
             let mut states = transaction.open_table(OBJECTS)?;
-            let mut versions = transaction.open_table(VERSIONS)?;
-            let mut pieces = transaction.open_table(PIECES)?;
-            for (id, state, recent) in objects {
-                states.insert(id, state.row())?;
-                for (sequence, row) in &recent.commits {
-                    versions.insert((*id, *sequence), row.row())?;
-                }
-                for (key, position) in recent.pieces.iter() {
-                    pieces.insert(piece_key(*id, key), position)?;
-                }
+            for Frozen { object, state, recent } in objects {
+                let mut work = Work::new(object.id, transaction)?;
+                work.take_over(recent, state.levels)?;
+                let (_, levels) = work.finish()?;
+                object.note_levels(levels);
+                states.insert(object.id, State { levels: state.levels | levels, ..*state }.row())?;
             }
             Ok(())
         })
@@ -229,6 +230,14 @@ impl Index {
                 }
             }
             Ok(found.into_sorted_vec())
+        })
+    }
+
+    /// The commit that a position is in, of which a version has data there.
+    pub fn commit_of(&self, id: u64, version: u64, position: u64) -> Result<Option<(u64, Row)>> {
+        self.with_versions(|table| {
+            let sequence = commit_of(table, id, version, position)?;
+            Ok(table.get((id, sequence))?.map(|row| (sequence, Row::of_row(row.value()))))
         })
     }
 
@@ -354,6 +363,32 @@ fn is_listed(commit: &TreeResult<(u64, Row)>) -> bool {
 
 fn listed_up_to(table: &VersionTable, id: u64, sequence: u64) -> TreeResult<Option<(u64, Row)>> {
     commits(table, id, 0, sequence)?.rev().find(is_listed).transpose()
+}
+
+/// The commit that a position is in: the one that wrote the version, or one that data were moved to, the last that
+/// begins before.
+pub(super) fn commit_of(
+    table: &impl ReadableTable<(u64, u64), VersionRow>,
+    id: u64,
+    version: u64,
+    position: u64,
+) -> TreeResult<u64> {
+    let row = table.get((id, version))?.map(|row| Row::of_row(row.value()));
+    if row.is_some_and(|row| (row.position..row.position + row.blocks).contains(&position)) {
+        return Ok(version);
+    }
+    // Parts of a version that was received may have come before one of a lower sequence than its own.
+    let (mut low, mut high) = (0, u64::MAX);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        let next = table.range((id, middle)..=(id, high))?.next().transpose()?;
+        match next.map(|(key, row)| (key.value().1, Row::of_row(row.value()))) {
+            // Where nothing is in the ring any more, the position is one of before.
+            Some((sequence, row)) if row.blocks == 0 || row.position <= position => low = sequence,
+            _ => high = middle - 1,
+        }
+    }
+    Ok(low)
 }
 
 /// An object as it is brought up to date in a transaction.

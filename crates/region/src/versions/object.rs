@@ -4,6 +4,7 @@
 //! `gate` (who reads data, so that the cleaner takes none away meanwhile, and nobody removes the object), `state`.
 
 use super::commit::{Commit, Entry, Kind, Super};
+use super::compact::Placed;
 use super::index::{Recent, Row, State};
 use super::pieces::{HOLE, LEAF_BLOCKS, by_leaf, cut};
 use super::{Shared, nanoseconds};
@@ -45,7 +46,11 @@ pub(super) struct Inner {
 }
 
 /// An object, what it was like after its last commit, and its commits that are to be brought to the index.
-pub(super) type Frozen = (u64, State, Arc<Recent>);
+pub(super) struct Frozen {
+    pub object: Arc<Inner>,
+    pub state: State,
+    pub recent: Arc<Recent>,
+}
 
 /// For whoever commits.
 pub(super) struct Log {
@@ -66,9 +71,23 @@ pub(super) struct Now {
     pub active: Recent,
     pub frozen: Option<Arc<Recent>>,
     /// Where the newest version's blocks lie, by leaf.
-    pub leaves: HashMap<u64, Box<[u64]>>,
+    pub leaves: HashMap<u64, Leaf>,
     /// Nothing was ever written in this leaf, and those behind it.
     unwritten: u64,
+}
+
+/// A leaf of the newest version.
+pub(super) struct Leaf {
+    /// Where each of its blocks lies.
+    pub places: Box<[u64]>,
+    /// How many places more than one reads in order have met since it was last said that these are too many.
+    pub extra: AtomicU64,
+}
+
+impl Leaf {
+    pub fn new(places: Box<[u64]>) -> Self {
+        Self { places, extra: AtomicU64::new(0) }
+    }
 }
 
 impl Inner {
@@ -251,8 +270,8 @@ impl Inner {
     pub fn note(&self, now: &mut Now, position: u64, commit: &Commit, checksum: u32) {
         let is_listed = commit.kind == Kind::Written;
         let is_plain = is_listed && commit.entries.iter().all(|entry| entry.version == commit.sequence);
-        if commit.kind == Kind::Moved || is_listed && (now.head.parts.0 != 0 || !is_plain) {
-            // What was moved, or received, need not be the newest of its blocks.
+        if is_listed && (now.head.parts.0 != 0 || !is_plain) {
+            // What was received need not be the newest of its blocks.
             self.forget_leaves(now);
         }
         if !is_plain {
@@ -267,6 +286,9 @@ impl Inner {
             }
             if is_listed {
                 self.set_leaves(now, entry, data);
+            }
+            if commit.kind == Kind::Moved {
+                now.active.moved.push((entry.version, entry.first..entry.first + entry.count));
             }
             data += if entry.has_data { entry.count } else { 0 };
         }
@@ -303,15 +325,27 @@ impl Inner {
             if leaf >= now.unwritten && entry.has_data {
                 now.unwritten = leaf + 1;
                 if self.shared.has_room_for_leaf() {
-                    now.leaves.insert(leaf, vec![HOLE; usize::try_from(LEAF_BLOCKS).unwrap_or(0)].into());
+                    let places = vec![HOLE; usize::try_from(LEAF_BLOCKS).unwrap_or(0)];
+                    now.leaves.insert(leaf, Leaf::new(places.into()));
                     self.shared.note_leaves(0, 1);
                 }
             }
             if let Some(leaf) = now.leaves.get_mut(&leaf) {
                 let at = usize::try_from(part.start % LEAF_BLOCKS).unwrap_or(usize::MAX);
-                for (block, place) in part.zip(leaf.iter_mut().skip(at)) {
+                for (block, place) in part.zip(leaf.places.iter_mut().skip(at)) {
                     *place = if entry.has_data { data + (block - entry.first) } else { HOLE };
                 }
+            }
+        }
+    }
+
+    /// Blocks of any version lie elsewhere now, from a position on.
+    pub fn move_leaves(now: &mut Now, moved: &[Placed], to: u64) {
+        for (one, position) in moved.iter().zip(to..) {
+            let leaf = now.leaves.get_mut(&(one.block / LEAF_BLOCKS));
+            let at = usize::try_from(one.block % LEAF_BLOCKS).unwrap_or(usize::MAX);
+            if let Some(place) = leaf.and_then(|leaf| leaf.places.get_mut(at)).filter(|at| **at == one.position) {
+                *place = position;
             }
         }
     }
@@ -323,14 +357,19 @@ impl Inner {
     }
 
     /// What is new since the last checkpoint, for the next one. `None`: nothing is.
-    pub fn freeze(&self) -> Option<Frozen> {
+    pub fn freeze(self: &Arc<Self>) -> Option<Frozen> {
         let mut now = write(&self.state);
         if now.active.len() == 0 {
             return None;
         }
         let recent = Arc::new(std::mem::take(&mut now.active));
         now.frozen = Some(Arc::clone(&recent));
-        Some((self.id, now.head, recent))
+        Some(Frozen { object: Arc::clone(self), state: now.head, recent })
+    }
+
+    /// Pieces have these levels, too, a bit each. Known before anybody can see them.
+    pub fn note_levels(&self, levels: u64) {
+        write(&self.state).head.levels |= levels;
     }
 
     /// The index has it, or it could not be brought there.

@@ -1,7 +1,7 @@
 //! Reading: the newest version through positions kept in memory, older ones through the index.
 
 use super::index::{Index, Row};
-use super::object::{Inner, Now, read, write};
+use super::object::{Inner, Leaf, Now, read, write};
 use super::pieces::{HOLE, LEAF_BLOCKS, Look, by_leaf};
 use crate::BLOCK;
 use crate::error::{Error, Result};
@@ -17,18 +17,31 @@ struct Run {
 
 /// Puts blocks together to runs.
 #[derive(Default)]
-struct Runs(Vec<Run>);
+struct Runs {
+    found: Vec<Run>,
+    /// Leaves in which reads have met so many places that they are worth being put together.
+    worth_moving: Vec<u64>,
+}
 
 impl Runs {
+    /// Some blocks of a leaf.
+    fn add(&mut self, number: u64, leaf: &Leaf, part: Range<u64>) {
+        let (before, at) = (self.found.len(), usize::try_from(part.start % LEAF_BLOCKS).unwrap_or(usize::MAX));
+        part.zip(leaf.places.iter().skip(at)).for_each(|(block, position)| self.push(block, *position));
+        if leaf.has_met((self.found.len() - before).saturating_sub(1)) {
+            self.worth_moving.push(number);
+        }
+    }
+
     fn push(&mut self, block: u64, position: u64) {
-        if let Some(last) = self.0.last_mut()
+        if let Some(last) = self.found.last_mut()
             && last.first + last.count == block
             && (last.position == HOLE && position == HOLE
                 || last.position != HOLE && last.position + last.count == position)
         {
             last.count += 1;
         } else {
-            self.0.push(Run { first: block, count: 1, position });
+            self.found.push(Run { first: block, count: 1, position });
         }
     }
 }
@@ -40,11 +53,14 @@ impl Inner {
         self.there()?;
         let (size, runs) = self.runs_now(offset, into.len())?;
         let into = cut_to(size, offset, into);
-        self.read_runs(offset, into, &runs)?;
+        self.read_runs(offset, into, &runs.found)?;
+        if !runs.worth_moving.is_empty() {
+            self.shared.ask_together(self.id, &runs.worth_moving);
+        }
         Ok(into.len())
     }
 
-    fn runs_now(&self, offset: u64, bytes: usize) -> Result<(u64, Vec<Run>)> {
+    fn runs_now(&self, offset: u64, bytes: usize) -> Result<(u64, Runs)> {
         {
             let now = read(&self.state);
             let blocks = blocks_of(now.head.size, offset, bytes);
@@ -59,11 +75,11 @@ impl Inner {
             if !now.leaves.contains_key(&leaf) {
                 self.load(&mut now, leaf)?;
             }
-            let positions = now.leaves.get(&leaf).map(|leaf| leaf.iter());
-            let at = usize::try_from(part.start % LEAF_BLOCKS).unwrap_or(usize::MAX);
-            part.zip(positions.into_iter().flatten().skip(at)).for_each(|(block, place)| runs.push(block, *place));
+            if let Some(found) = now.leaves.get(&leaf) {
+                runs.add(leaf, found, part);
+            }
         }
-        Ok((now.head.size, runs.0))
+        Ok((now.head.size, runs))
     }
 
     /// Brings a leaf to memory.
@@ -72,7 +88,7 @@ impl Inner {
             self.forget_leaves(now);
         }
         let found = self.look(now, leaf, leaf * LEAF_BLOCKS..(leaf + 1) * LEAF_BLOCKS, now.newest)?;
-        now.leaves.insert(leaf, found.into_iter().map(|(_, position)| position).collect());
+        now.leaves.insert(leaf, Leaf::new(found.into_iter().map(|(_, position)| position).collect()));
         self.shared.note_leaves(0, 1);
         Ok(())
     }
@@ -104,7 +120,7 @@ impl Inner {
             }
         }
         let into = cut_to(row.size, offset, into);
-        self.read_runs(offset, into, &runs.0)?;
+        self.read_runs(offset, into, &runs.found)?;
         Ok(into.len())
     }
 
@@ -145,6 +161,8 @@ impl Inner {
 
     /// The newest commit up to a sequence that can be read.
     pub fn listed_up_to(&self, sequence: u64) -> Result<Option<(u64, Row)>> {
+        // Behind the newest there may be many that only have what was moved.
+        let sequence = sequence.min(read(&self.state).newest);
         self.newest_listed(|(found, _)| *found <= sequence, |index| index.listed_up_to(self.id, sequence))
     }
 
@@ -192,14 +210,12 @@ impl Now {
     }
 
     /// Where blocks of the newest version lie. `None`: not all of it is in memory.
-    fn runs(&self, blocks: Range<u64>) -> Option<Vec<Run>> {
+    fn runs(&self, blocks: Range<u64>) -> Option<Runs> {
         let mut runs = Runs::default();
         for (leaf, part) in by_leaf(&blocks) {
-            let leaf = self.leaves.get(&leaf)?;
-            let at = usize::try_from(part.start % LEAF_BLOCKS).unwrap_or(usize::MAX);
-            part.zip(leaf.iter().skip(at)).for_each(|(block, position)| runs.push(block, *position));
+            runs.add(leaf, self.leaves.get(&leaf)?, part);
         }
-        Some(runs.0)
+        Some(runs)
     }
 }
 

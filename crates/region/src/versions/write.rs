@@ -1,6 +1,7 @@
 //! Writing commits.
 
 use super::commit::{Commit, ENTRIES_MAX, Entry, Kind, sequence_of, version_of};
+use super::compact::Placed;
 use super::index::State;
 use super::nanoseconds;
 use super::object::{AHEAD, Inner, Log, read, write};
@@ -37,6 +38,8 @@ pub(super) struct Change<'a> {
     /// Whole blocks, those of all entries that have data.
     pub data: Vec<&'a [u8]>,
     pub size: u64,
+    /// Those that are moved, block by block.
+    pub moved: &'a [Placed],
 }
 
 impl Inner {
@@ -74,7 +77,7 @@ impl Inner {
             size = size.max(end);
         }
         let data = parts.iter().zip(&whole).map(|((_, bytes), whole)| whole.as_deref().unwrap_or(bytes)).collect();
-        self.append(&mut log, Change { cause: Cause::Write, entries, data, size }, durable).map(version_of)
+        self.append(&mut log, Change { cause: Cause::Write, entries, data, size, moved: &[] }, durable).map(version_of)
     }
 
     /// Whole blocks of what a write has parts of: the rest is as it is now. `None`: they are whole.
@@ -124,7 +127,7 @@ impl Inner {
             entries.push(Entry { first: inner.start, version: 0, count, has_data: false });
         }
         let data = blocks.iter().map(|block| &block[..]).collect();
-        self.append(&mut log, Change { cause: Cause::Write, entries, data, size }, false).map(version_of)
+        self.append(&mut log, Change { cause: Cause::Write, entries, data, size, moved: &[] }, false).map(version_of)
     }
 
     /// Kind, sequence and time of the next commit.
@@ -203,6 +206,7 @@ impl Inner {
             let mut now = write(&self.state);
             let before = now.active.len();
             self.note(&mut now, head.position, &commit, checksum);
+            Self::move_leaves(&mut now, change.moved, head.position + 1);
             now.active.len() - before
         };
         self.shared.note_recent(before);

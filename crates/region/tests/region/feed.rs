@@ -46,6 +46,7 @@ pub fn change(object: &Versioned, random: &mut Random, count: u64) {
             2 if newest > 0 => object.set_name(&format!("name {}", random.below(4)), newest).map(|()| 0),
             3 => object.remove_name(&format!("name {}", random.below(4))).map(|_| 0),
             4 => object.clean(&Keep { newest: random.below(6) + 1, ..Keep::default() }).map(|_| 0),
+            6 => object.put_together(),
             5 => object.write_many(&[(start, &bytes), (start + 90_000, &bytes[..1])]),
             _ => object.write(start / 4096 * 4096, &bytes),
         };

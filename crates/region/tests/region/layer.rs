@@ -553,7 +553,7 @@ fn no_reader_sees_a_block_that_is_anothers_by_now() {
                 layer.sync().unwrap();
                 assert!(layer.mapped_ranges(address..address + 1).unwrap().is_empty());
             }
-            if readers.iter().any(|reader| reader.is_finished()) {
+            if readers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
                 break;
             }
         }

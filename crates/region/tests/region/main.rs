@@ -13,6 +13,8 @@ mod recorder;
 mod scrub;
 mod sparse;
 mod store;
+mod stream;
 mod sums;
 mod sweep;
+mod together;
 mod versions;

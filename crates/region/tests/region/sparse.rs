@@ -87,6 +87,9 @@ fn what_it_cannot_do_is_refused() {
     let said = store.layer().write_atomic(&parts).unwrap_err().to_string();
     assert!(said.contains("several extents") && store.is_empty().unwrap(), "{said}");
     assert!(matches!(store.layer().write(SPARSE_BYTES - 1, &[1; 100]), Err(Error::Beyond)));
+    let over_two = (5 << SHIFT) - 10..(5 << SHIFT) + 10;
+    assert!(matches!(store.layer().write(over_two.start, &[1; 20]), Err(Error::Beyond)));
+    assert!(matches!(store.layer().trim(over_two), Err(Error::Beyond)));
     drop(store);
     let said = Store::grow(file.clone()).err().unwrap().to_string();
     assert!(said.contains("sparse file"), "{said}");
@@ -396,6 +399,8 @@ fn on_a_host(directory: &Path) {
 fn files_of_hosts() {
     on_a_host(&std::env::temp_dir());
     on_a_host(Path::new("/dev/shm"));
+    let said = FileDevice::create_sparse(Path::new("/dev/zero")).err().unwrap().to_string();
+    assert!(said.contains("only a file"), "{said}");
 }
 
 /// Streams say nothing of what maps the blocks.

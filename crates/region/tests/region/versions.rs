@@ -111,6 +111,14 @@ fn clean(object: &Versioned, model: &mut Model, random: &mut Random) {
     assert_eq!(cleaned.versions, (before - model.versions.len()) as u64);
 }
 
+/// Changes nothing that can be read.
+fn put_together(object: &Versioned) {
+    match object.put_together() {
+        Err(Error::NoSpace | Error::RingFull(_)) => {}
+        done => drop(done.unwrap()),
+    }
+}
+
 /// Names a version, or takes a name away.
 fn name(object: &Versioned, model: &mut Model, random: &mut Random) {
     let name = format!("name {}", random.below(3));
@@ -162,6 +170,7 @@ fn versions_are_as_a_model_has_them() {
             match random.below(12) {
                 0 => clean(&object, model, &mut random),
                 1 => name(&object, model, &mut random),
+                2 => put_together(&object),
                 _ => match step(&object, model, &mut random, tag) {
                     // Full of versions, of a small region or the device.
                     Err(Error::NoSpace | Error::RingFull(_)) => clean(&object, model, &mut random),
@@ -225,6 +234,7 @@ fn fail_once(form: Form, image: Image, id: u64, mut model: Model, random: &mut R
                 }
             }
             3 => clean(&object, &mut model, random),
+            4 => put_together(&object),
             _ => {
                 match step(&object, &mut model, random, tag) {
                     Err(Error::NoSpace | Error::RingFull(_)) => clean(&object, &mut model, random),

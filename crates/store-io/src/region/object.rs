@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 use std::time::{SystemTime, UNIX_EPOCH};
 use weft_protocol::limits::FILE_BYTES_MAX;
 use weft_protocol::{Error, Result, Timestamp};
-use weft_region::{Object, Owner};
+use weft_region::{Object, Owner, Stream};
 
 /// See the module.
 pub(super) struct RegionObject {
@@ -261,6 +261,12 @@ impl BlockObject for RegionObject {
             some.get_mut(have..).unwrap_or_default().fill(0);
         }
         Ok(())
+    }
+
+    fn stream(&self, offset: u64, bytes: u64) -> Option<Stream<'_>> {
+        // Mostly the first part has all of it.
+        let ends = offset.checked_add(bytes).is_some_and(|end| end <= self.capacity());
+        if ends { self.regions.store.stream(&self.first, offset, bytes) } else { None }
     }
 
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {

@@ -17,12 +17,12 @@ A file that is not there is made, with --size bytes, all of which its file
 system sets aside. Of a block device all is used. What carries a file system,
 or anything else, is refused unless --overwrite is given.
 
---sparse: a file as long as its file system lets it be, which takes space as it
-is written, and shares that with whatever else is there. The file system finds
-the blocks: no updates of several extents at once, no checksums of data
-(docs/region.md says when it is of use). ext4 has files of 16 TiB at most, which
-is enough for 1024 objects with --region 8GiB; XFS, Btrfs and tmpfs have longer
-ones.
+--sparse: a file as long as its file system lets it be, which takes space as
+it is written, and shares that with whatever else is there. The file system
+finds the blocks: no updates of several extents at once, no checksums of data
+(docs/region.md says when it is of use). Files of ext4 have 16 TiB at most,
+enough for 1919 objects with --region 8GiB; those of XFS, Btrfs and tmpfs are
+longer.
 
 --checksums all: data of every object have checksums, which each read compares.
 A write over what is there goes to new blocks then, and costs what a first one

@@ -132,7 +132,7 @@ impl Incoming {
         let data = self.data.get(..bytes_of(self.blocks)?).ok_or(Error::Beyond)?;
         let mut log = self.object.log()?;
         let size = size.unwrap_or_else(|| read(&self.object.state).head.size);
-        self.object.append(&mut log, Change { cause, entries, data: vec![data], size }, false)?;
+        self.object.append(&mut log, Change { cause, entries, data: vec![data], size, moved: &[] }, false)?;
         drop(log);
         (self.blocks, self.span) = (0, 0);
         self.object.shared.checkpoint_if_much()

@@ -1,5 +1,7 @@
 //! Files over several small regions, against a plain model, on devices that become full.
 
+mod sent;
+
 use super::*;
 use crate::region::RegionStore;
 use crate::region::tests::{BYTES, Ground, object, read, write};
