@@ -53,6 +53,9 @@ impl Layer {
 
     /// Fills several parts likewise.
     pub(crate) fn read_all(&self, parts: &mut [Read<'_>]) -> Result<()> {
+        if let [(address, into)] = parts {
+            return self.read(*address, into);
+        }
         for (address, into) in parts.iter() {
             self.bring_gathered(&blocks_of(*address, into.len())?);
         }

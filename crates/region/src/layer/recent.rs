@@ -25,9 +25,19 @@ struct Recent {
 
 const NOTHING: Recent = Recent { layer: 0, epoch: 0, first: 0, end: 0, block: 0, is_safe: false };
 
+/// Blocks of which one piece is remembered, as a power of two: 16 MiB, as much as is mapped at once. And how many.
+const GRAIN_SHIFT: u32 = 12;
+const GRAINS: u64 = 128;
+
 thread_local! {
-    /// By stripe.
-    static RECENT: [Cell<Recent>; STRIPES] = const { [const { Cell::new(NOTHING) }; STRIPES] };
+    static RECENT: [Cell<Recent>; GRAINS as usize] = const { [const { Cell::new(NOTHING) }; GRAINS as usize] };
+}
+
+/// Where what is known of a block is remembered. Neighbours are apart.
+fn slot_of(block: u64) -> usize {
+    let grain = block >> GRAIN_SHIFT;
+    let group = (grain / GRAINS).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    ((grain ^ group) % GRAINS) as usize
 }
 
 /// Which layer it is, and how often what was mapped in each stripe has changed.
@@ -67,7 +77,7 @@ impl Epochs {
     /// gate.
     pub fn recent(&self, blocks: &Range<u64>, is_to_be_safe: bool) -> Option<Piece> {
         let stripe = blocks.start >> SHIFT;
-        let recent = RECENT.with(|all| all.get(index_of(stripe)).map(Cell::get))?;
+        let recent = RECENT.with(|all| all.get(slot_of(blocks.start)).map(Cell::get))?;
         let is_there = recent.layer == self.layer && recent.first <= blocks.start && blocks.end <= recent.end;
         let counts = || self.of(stripe).is_some_and(|epoch| epoch.load(Ordering::Acquire) == recent.epoch);
         (is_there && recent.is_safe >= is_to_be_safe && counts()).then(|| {
@@ -76,13 +86,13 @@ impl Epochs {
         })
     }
 
-    /// Remembers a mapped piece. The caller has the state since it was looked up.
-    fn remember(&self, piece: Piece, is_safe: bool) {
+    /// Remembers a mapped piece for the next look at about this block. The caller has the state since it was looked up.
+    fn remember(&self, near: u64, piece: Piece, is_safe: bool) {
         let stripe = piece.first >> SHIFT;
         let (Some(block), Some(epoch)) = (piece.block, self.of(stripe)) else { return };
         let (layer, epoch) = (self.layer, epoch.load(Ordering::Acquire));
         let recent = Recent { layer, epoch, first: piece.first, end: piece.end(), block, is_safe };
-        RECENT.with(|all| all.get(index_of(stripe)).into_iter().for_each(|cell| cell.set(recent)));
+        RECENT.with(|all| all.get(slot_of(near)).into_iter().for_each(|cell| cell.set(recent)));
     }
 }
 
@@ -101,7 +111,7 @@ impl Layer {
         if is_to_be_safe && state.is_unsafe(&(piece.first..piece.end())) {
             return None;
         }
-        self.epochs.remember(piece, is_to_be_safe);
+        self.epochs.remember(blocks.start, piece, is_to_be_safe);
         Some(found)
     }
 
