@@ -35,6 +35,7 @@ mod reading;
 mod ready;
 mod recent;
 mod room;
+mod state;
 pub(crate) mod stripes;
 mod sums;
 mod sweep;
@@ -62,6 +63,7 @@ use ready::Ready;
 use recent::Epochs;
 use room::Taken;
 pub use room::Usage;
+use state::{Freed, State};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard};
@@ -71,8 +73,6 @@ use waiting::AllWaiting;
 
 /// Bytes of changes that wait for a sync: beyond that one is made, so that their memory is bounded.
 const PENDING_BYTES_MAX: usize = 21 << 16;
-/// Changes that are looked through, for whether they are on their way.
-const LOOKED_AT_MAX: usize = 64;
 /// Blocks that one device call writes where some are new.
 const CHUNK_BLOCKS: u64 = 4096;
 
@@ -94,72 +94,6 @@ pub struct Layer {
     ready: Mutex<Ready>,
     /// Free blocks that only the store's own addresses get: with them, what takes room can be taken away.
     kept_free: AtomicU64,
-}
-
-struct State {
-    /// Blocks that wait to be written.
-    fresh: AllWaiting,
-    /// Blocks that are set aside for what is gathered.
-    gathered: u64,
-    /// Changes since the last checkpoint, and those that are being brought to the map.
-    active: Overlay,
-    frozen: Option<Arc<Overlay>>,
-    sums: RecentSums,
-    space: Space,
-    /// Changes that no record has, those that belong together in one; and those whose records are being written.
-    pending: Vec<Vec<Entry>>,
-    /// How many they are in all, and how many bytes in records.
-    pending_entries: usize,
-    pending_bytes: usize,
-    recording: Vec<Vec<Entry>>,
-    /// Blocks that they free.
-    freed: Vec<Freed>,
-}
-
-/// Blocks that are free when a record is durable.
-#[derive(Clone, Copy)]
-struct Freed {
-    block: u64,
-    count: u64,
-    /// Whether the device is told.
-    is_discarded: bool,
-}
-
-impl State {
-    /// Changes that wait are to be made durable. What they free is returned.
-    fn begin_recording(&mut self) -> Vec<Freed> {
-        self.recording = std::mem::take(&mut self.pending);
-        (self.pending_entries, self.pending_bytes) = (0, 0);
-        std::mem::take(&mut self.freed)
-    }
-
-    /// Whether a sync makes room.
-    fn is_freeing(&self) -> bool {
-        !self.freed.is_empty() || !self.recording.is_empty() || self.gathered > 0
-    }
-
-    /// Whether a crash may undo the mapping of a part of these blocks. With many changes on their way nobody looks
-    /// closely.
-    fn is_unsafe(&self, blocks: &Range<u64>) -> bool {
-        let changes = |overlay: &Overlay| overlay.within(blocks.clone()).next().is_some();
-        if !changes(&self.active) && !self.frozen.as_deref().is_some_and(changes) {
-            return false;
-        }
-        let touches = |entry: &Entry| piece_of(entry).is_some_and(|piece| piece.within(blocks).is_some());
-        self.pending_entries + self.recording.iter().map(Vec::len).sum::<usize>() > LOOKED_AT_MAX
-            || self.pending.iter().chain(&self.recording).flatten().any(touches)
-    }
-
-    /// Changes that could not be made durable wait before those that came later.
-    fn take_back(&mut self, freed: Vec<Freed>) {
-        let recording = std::mem::take(&mut self.recording);
-        self.pending_entries += recording.iter().map(Vec::len).sum::<usize>();
-        self.pending_bytes += recording.iter().map(|entries| Entry::bytes_of(entries)).sum::<usize>();
-        let later = std::mem::replace(&mut self.pending, recording);
-        self.pending.extend(later);
-        let later = std::mem::replace(&mut self.freed, freed);
-        self.freed.extend(later);
-    }
 }
 
 impl Layer {
@@ -541,9 +475,7 @@ impl Layer {
             self.apply(state, entry);
         }
         state.space.settle(first, end - first);
-        state.pending_entries += entries.len();
-        state.pending_bytes += Entry::bytes_of(&entries);
-        state.pending.push(entries);
+        state.add_pending(entries);
     }
 
     /// The mapping is so from now on, and so are checksums.

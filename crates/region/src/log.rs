@@ -18,13 +18,22 @@ pub(crate) struct Log {
     head: Applied,
     /// Position of the first record that a crash would need.
     tail: u64,
+    /// A record may be at the head of which it was said that it is not.
+    has_failed: bool,
 }
 
 impl Log {
     /// The log of a store whose map has everything before `applied`.
     pub fn new(geometry: &Geometry, applied: Applied) -> Self {
         let salt = geometry.identity.first_chunk().copied().unwrap_or_default();
-        Self { start: geometry.log_start, blocks: geometry.log_blocks, salt, head: applied, tail: applied.position }
+        Self {
+            start: geometry.log_start,
+            blocks: geometry.log_blocks,
+            salt,
+            head: applied,
+            tail: applied.position,
+            has_failed: false,
+        }
     }
 
     /// The next record's.
@@ -50,6 +59,8 @@ impl Log {
     /// Writes these changes as the next record, for which there has to be room. It is safe when this returns.
     pub fn append(&mut self, device: &dyn Device, entries: Vec<Entry>) -> Result<()> {
         let Applied { sequence, chain, .. } = self.head;
+        // Another one in its place, with what that had, and more, takes it away.
+        self.has_failed = true;
         let (bytes, checksum) = Record { sequence, chain, entries }.encode(self.salt);
         let mut buffer = AlignedBuffer::new(bytes.len());
         buffer.copy_from_slice(&bytes);
@@ -59,6 +70,20 @@ impl Log {
         }
         let position = self.head.position + blocks;
         self.head = Applied { sequence: sequence + 1, position, chain: checksum };
+        self.has_failed = false;
+        Ok(())
+    }
+
+    /// Before the map has what pending changes say without a record: no record that was said to have failed is found
+    /// behind it.
+    pub fn forget_failed(&mut self, device: &dyn Device) -> Result<()> {
+        if self.has_failed {
+            for (place, range) in self.places(self.head.position, 1) {
+                let zeros = AlignedBuffer::new(range.len());
+                device.write_durable_at(place, &zeros).map_err(at("write the log"))?;
+            }
+            self.has_failed = false;
+        }
         Ok(())
     }
 

@@ -412,8 +412,10 @@ impl AddressSpace for Sparse {
 
     /// The bit is safe when the block is, so a mark would say nothing.
     fn make_marked_block(&self, address: u64, bytes: &dyn Fn(u64) -> Vec<u8>) -> Result<u64> {
-        self.make_block(address, &bytes(0))?;
-        self.sync().map(|()| 0)
+        let made = self.make_block(address, &bytes(0)).and_then(|()| self.sync());
+        // Who is told of a failure does not expect to have it.
+        let region = self.region(address >> self.header.region_shift);
+        made.map(|()| 0).inspect_err(|_| drop(self.trim(region)))
     }
 
     fn trim(&self, range: Range<u64>) -> Result<()> {
@@ -434,7 +436,11 @@ impl AddressSpace for Sparse {
             has_data = true;
             Ok(())
         })?;
-        if has_data { self.trim(self.region(id)) } else { Ok(()) }
+        if has_data {
+            self.trim(self.region(id))?;
+        }
+        // Nobody begins an object in what is to be punched.
+        if self.existence.is_gone(self.region(id).start) { self.sync() } else { Ok(()) }
     }
 
     /// After a crash in the middle any of them are there.

@@ -107,7 +107,13 @@ impl Store {
             self.versions.forget_removed(identity.id).inspect_err(|_| self.ids.note_removed(identity.id))?;
         }
         let made = Object::make(&self.layer, identity, kind, owner, is_durable);
-        let object = made.inspect_err(|_| self.ids.note_removed(identity.id))?;
+        // What cannot be taken away again keeps its identifier.
+        let is_there = || self.exists(identity.id).unwrap_or(true);
+        let object = made.inspect_err(|_| {
+            if !is_there() {
+                self.ids.note_removed(identity.id);
+            }
+        })?;
         Self::keep(&mut lock(self.open_of(object.id())), object)
     }
 

@@ -5,7 +5,7 @@
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::alloc::{Layout, handle_alloc_error};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -66,6 +66,16 @@ impl HugeBuffer {
         assert!((1..=PAGE_BYTES).contains(&bytes) && bytes.is_multiple_of(ALIGNMENT), "{bytes} bytes");
         let page = Arc::new(Page::new());
         (0..PAGE_BYTES / bytes).map(|number| Self { page: Arc::clone(&page), start: number * bytes, bytes }).collect()
+    }
+
+    /// Some of its bytes. `None`: it has not so many.
+    ///
+    /// # Safety
+    /// As long as what this returns is there, nobody else uses these bytes: the kernel neither.
+    pub(crate) unsafe fn part(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
+        let is_inside = range.start <= range.end && range.end <= self.bytes;
+        // SAFETY: a part of the mapping, as in `deref`, which is borrowed for this; the caller says the rest.
+        is_inside.then(|| unsafe { std::slice::from_raw_parts_mut(self.pointer().add(range.start), range.len()) })
     }
 
     pub(crate) fn pointer(&self) -> *mut u8 {

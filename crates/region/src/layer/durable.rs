@@ -68,12 +68,18 @@ impl Turns {
     fn end(&self, round: u64, is_done: bool) {
         let mut turn = lock(&self.turn);
         turn.is_taken = false;
+        // After one that failed, some wait for it still, beside those of the next one.
+        let are_mixed = !is_done || turn.done + 1 < round;
         if is_done {
             turn.done = round;
         }
         drop(turn);
         self.waiting_for(round).notify_all();
-        self.waiting_for(round + 1).notify_one();
+        if are_mixed {
+            self.waiting_for(round + 1).notify_all();
+        } else {
+            self.waiting_for(round + 1).notify_one();
+        }
     }
 }
 
@@ -186,6 +192,7 @@ impl Layer {
 
     /// Brings all changes to the map, also those that no record has: then the log is free.
     fn checkpoint(&self, log: &mut Log) -> Result<()> {
+        log.forget_failed(&*self.device)?;
         // First, so that who has a block of a run maps it before the others are brought to the map, or syncs.
         write(&self.state).end_runs(&self.ready);
         self.bring_all_gathered();

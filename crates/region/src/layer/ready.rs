@@ -12,7 +12,7 @@
 //! wrong block's.
 
 use super::gathered::Written;
-use super::{Changes, Layer, State, length_of, read, write};
+use super::{Changes, Freed, Layer, State, length_of, read, write};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result, at};
 use crate::object::marked;
@@ -89,13 +89,17 @@ impl Layer {
     /// one durable write. `bytes`: what is in it with a mark, which nobody else is to know, and which stays in it as
     /// long as the object is there.
     pub(crate) fn make_marked_block(&self, address: u64, bytes: impl Fn(u64) -> Vec<u8>) -> Result<u64> {
-        if self.geometry.has_runs
-            && let Some(mark) = self.make_in_run(address / BLOCK, &bytes)?
-        {
-            return Ok(mark);
-        }
-        self.make_block(address, &bytes(0))?;
-        self.sync().map(|()| 0)
+        let made = || -> Result<u64> {
+            if self.geometry.has_runs
+                && let Some(mark) = self.make_in_run(address / BLOCK, &bytes)?
+            {
+                return Ok(mark);
+            }
+            self.make_block(address, &bytes(0))?;
+            self.sync().map(|()| 0)
+        };
+        // Who is told of a failure does not expect to have it.
+        made().inspect_err(|_| drop(self.trim(address..address + BLOCK)))
     }
 
     /// The same, in a run: the mark. `None`: there is no run to be had.
@@ -136,8 +140,10 @@ impl Layer {
         };
         // The device may have it all the same: records that map and unmap it say that nobody was told.
         let mut state = write(&self.state);
-        self.map_new(&mut state, vec![Entry::Map { first: block, block: place.block, count: 1 }]);
-        self.change(&mut state, vec![Entry::Unmap { first: block, count: 1 }])?;
+        let map = Entry::Map { first: block, block: place.block, count: 1 };
+        let unmap = Entry::Unmap { first: block, count: 1 };
+        state.freed.push(Freed { block: place.block, count: 1, is_discarded: true });
+        state.add_pending(vec![map, unmap]);
         Err(error)
     }
 
@@ -155,8 +161,8 @@ impl Layer {
                 if wanted < WORTH {
                     return Ok(false);
                 }
-                let (next, left) = state.space.take(wanted).ok_or(Error::NoSpace)?;
                 let number = u64::from_le_bytes(random()?);
+                let (next, left) = state.space.take(wanted).ok_or(Error::NoSpace)?;
                 lock(&self.ready).opening = Some(Run { next, left, number });
                 let count = u32::try_from(left).unwrap_or(u32::MAX);
                 self.map_new(&mut state, vec![Entry::Ready { block: next, count, number }]);

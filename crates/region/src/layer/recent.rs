@@ -54,11 +54,12 @@ impl Epochs {
 
     /// What was mapped there is so no more. The caller has the state alone.
     pub fn change(&self, blocks: &Range<u64>) {
-        let stripes = (blocks.start >> SHIFT)..=(blocks.end.saturating_sub(1) >> SHIFT);
-        for stripe in stripes.take(STRIPES) {
-            if let Some(epoch) = self.of(stripe) {
-                epoch.fetch_add(1, Ordering::Release);
-            }
+        let (first, last) = (blocks.start >> SHIFT, blocks.end.saturating_sub(1) >> SHIFT);
+        if last.saturating_sub(first) >= STRIPES as u64 {
+            return self.change_all();
+        }
+        for epoch in (first..=last).filter_map(|stripe| self.of(stripe)) {
+            epoch.fetch_add(1, Ordering::Release);
         }
     }
 
@@ -125,5 +126,35 @@ impl Layer {
         }
         let whole = self.known.piece_at(block)?;
         whole.within(&around).filter(|piece| piece.block.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also where far more stripes change than there are epochs.
+    #[test]
+    fn what_has_changed_is_not_remembered() {
+        for (first, stripes) in [(0, 1), (5, 3), (1 << 14, 63), (1 << 14, 64), (2 << 14, 1000)] {
+            let epochs = Epochs::new();
+            let changed = first << SHIFT..(first + stripes) << SHIFT;
+            for stripe in first..first + stripes {
+                let block = (stripe << SHIFT) + 7;
+                epochs.remember(block, Piece { first: block, count: 1, block: Some(block) }, true);
+                assert!(epochs.recent(&(block..block + 1), true).is_some());
+                epochs.change(&changed);
+                assert!(epochs.recent(&(block..block + 1), false).is_none(), "{stripe} of {changed:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_safe_and_whose_it_is_is_remembered() {
+        let (epochs, others) = (Epochs::new(), Epochs::new());
+        epochs.remember(100, Piece { first: 96, count: 10, block: Some(7) }, false);
+        assert_eq!(epochs.recent(&(98..106), false), Some(Piece { first: 98, count: 8, block: Some(9) }));
+        assert!(epochs.recent(&(98..106), true).is_none() && others.recent(&(98..106), false).is_none());
+        assert!(epochs.recent(&(98..107), false).is_none() && epochs.recent(&(95..98), false).is_none());
     }
 }

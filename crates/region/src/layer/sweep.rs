@@ -15,7 +15,10 @@ impl Layer {
     /// Takes away all that is mapped in a range of virtual blocks. Its space is free when this returns, and all that
     /// was written elsewhere before is safe. A block that somebody begins to write there meanwhile stays.
     pub(crate) fn sweep(&self, gone: &Range<u64>) -> Result<()> {
+        // Nobody is about to have a run of blocks that are free now.
+        let _alone = lock(&self.opening_run);
         self.in_turn(|log| {
+            log.forget_failed(&*self.device)?;
             // Nothing is on its way to be mapped until this ends. Whoever has stripes waits neither for the turn nor to
             // place.
             let mut placing: Vec<_> = self.placing.iter().map(lock).collect();

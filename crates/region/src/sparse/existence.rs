@@ -157,7 +157,9 @@ impl Existence {
             }
         }
         for range in round.gone {
-            let done: Vec<u64> = state.gone.range(range).map(|(start, _)| *start).collect();
+            // More may have come that begins there.
+            let is_done = |(_, end): &(&u64, &u64)| **end <= range.end;
+            let done: Vec<u64> = state.gone.range(range.clone()).filter(is_done).map(|(start, _)| *start).collect();
             for start in done {
                 state.gone.remove(&start);
             }
@@ -228,7 +230,12 @@ mod tests {
         assert!(!existence.is_gone(700) && existence.begin().groups().len() == 0);
         assert_eq!((existence.some_from(0), existence.some_from(GROUP + 4)), (vec![GROUP + 3], vec![]));
 
+        // What more is to be punched is punched, although a part of it just was.
+        existence.set(8);
+        assert!(existence.clear(8, 100..200));
+        let before = existence.begin();
         existence.clear_all(100..10_000);
+        existence.end(before);
         assert!(existence.is_gone(5000) && existence.some_from(0).is_empty());
         let third = existence.begin();
         assert_eq!(bits_of(&third), [(1, vec![])]);

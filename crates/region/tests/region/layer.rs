@@ -2,9 +2,10 @@
 
 use crate::recorder::{BOTH, Random, Recorder};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use weft_region::{BLOCK_BYTES, Checksums, Error, Format, Layer};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use weft_region::{BLOCK_BYTES, Checksums, Device, Error, Format, Layer};
 
 const DEVICE_BYTES: u64 = 16 << 20;
 const SECTOR: u64 = 512;
@@ -559,4 +560,62 @@ fn no_reader_sees_a_block_that_is_anothers_by_now() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
+}
+
+/// A device of which every third flush fails.
+struct Flaky {
+    device: Arc<Recorder>,
+    flushes: AtomicU64,
+}
+
+impl Device for Flaky {
+    fn bytes(&self) -> u64 {
+        self.device.bytes()
+    }
+
+    fn read_at(&self, place: u64, into: &mut [u8]) -> std::io::Result<()> {
+        self.device.read_at(place, into)
+    }
+
+    fn write_at(&self, place: u64, from: &[u8]) -> std::io::Result<()> {
+        self.device.write_at(place, from)
+    }
+
+    fn write_durable_at(&self, place: u64, from: &[u8]) -> std::io::Result<()> {
+        self.device.write_durable_at(place, from)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        // So that others come meanwhile.
+        std::thread::sleep(Duration::from_micros(50));
+        match self.flushes.fetch_add(1, Ordering::Relaxed) % 3 {
+            2 => Err(std::io::Error::other("not now")),
+            _ => self.device.flush(),
+        }
+    }
+
+    fn discard(&self, place: u64, bytes: u64) -> std::io::Result<()> {
+        self.device.discard(place, bytes)
+    }
+}
+
+/// Some wait for a sync that has failed, and some for the next one.
+#[test]
+fn nobody_waits_for_ever_for_a_sync() {
+    let device = Recorder::new(DEVICE_BYTES);
+    drop(format(&device, Checksums::Metadata));
+    let layer = Arc::new(Layer::open(Arc::new(Flaky { device, flushes: AtomicU64::new(0) })).unwrap());
+    for _ in 0..1500 {
+        let (tell, told) = mpsc::channel();
+        for thread in 0..8 {
+            let (layer, tell) = (Arc::clone(&layer), tell.clone());
+            std::thread::spawn(move || {
+                layer.write(thread << 40, &[1; BLOCK_BYTES]).unwrap();
+                let _ = layer.sync();
+                tell.send(()).unwrap();
+            });
+        }
+        // Nobody comes any more who would wake those that sleep.
+        (0..8).for_each(|_| told.recv_timeout(Duration::from_mins(1)).unwrap());
+    }
 }

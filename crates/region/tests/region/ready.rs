@@ -1,6 +1,6 @@
 //! Objects that are safe with one write each, and what a power failure leaves of them.
 
-use crate::recorder::{BOTH, Image, Random, Recorder};
+use crate::recorder::{BOTH, Form, Image, Random, Recorder};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -105,6 +105,66 @@ fn a_store_that_knows_nothing_of_it_has_durable_creations_all_the_same() {
     let options = weft_region::DumpOptions { entries: true, scan: false };
     weft_region::dump(&(lost as Arc<dyn weft_region::Device>), options, &mut |line| told.push(line)).unwrap();
     assert!(!told.iter().any(|line| line.contains("may begin")), "{told:#?}");
+}
+
+/// Whatever of it fails: its identifier may be another's soon.
+#[test]
+fn an_object_that_could_not_be_made_safe_is_not_there() {
+    let mut failed = 0;
+    let all = Form::ALL.map(|form| (form, false));
+    // The last one as a program made it that knew of no runs.
+    for (form, is_before) in all.into_iter().chain([(Form::Mapped(Checksums::Metadata), true)]) {
+        for write in 0..7 {
+            let device = form.device(DEVICE_BYTES, Image::new());
+            form.format(&device, 30).unwrap().close().unwrap();
+            let mut image = device.image();
+            if is_before {
+                of_before(&mut image);
+            }
+            let device = form.device(DEVICE_BYTES, image);
+            let store = Store::open(device.clone()).unwrap();
+            device.lie_in(Some(write));
+            let made = store.create_durable(owner(1));
+            device.lie_in(None);
+            failed += usize::from(made.is_err());
+            store.sync().unwrap();
+            assert_eq!(made.is_err(), store.is_empty().unwrap(), "{form:?}, write {write}");
+            let again: Vec<u64> = (0..3).map(|tag| store.create_durable(owner(tag)).unwrap().id()).collect();
+            let image = device.crash(device.asked(), &mut Random::new(write));
+            let store = Store::open(form.device(DEVICE_BYTES, image)).unwrap();
+            assert!(again.iter().zip(0..).all(|(id, tag)| tag_of(&store, *id) == Some(tag)), "{form:?}, write {write}");
+        }
+    }
+    assert!(failed > 6, "{failed}");
+}
+
+/// A record that is on the device, although the device said that it is not, says nothing any more when the map has
+/// what came later.
+#[test]
+fn a_record_that_was_said_to_have_failed_brings_nothing_back() {
+    let mut failed = 0;
+    for checksums in BOTH {
+        for (write, is_swept) in (0..4).flat_map(|write| [(write, false), (write, true)]) {
+            let device = Recorder::new(DEVICE_BYTES);
+            let store = format(&device, checksums);
+            let kept = store.create_for(owner(1)).unwrap().id();
+            store.sync().unwrap();
+            let gone = store.create_for(owner(2)).unwrap().id();
+            device.lie_in(Some(write));
+            failed += usize::from(store.sync().is_err());
+            device.lie_in(None);
+            if is_swept {
+                store.remove_all().unwrap();
+            } else {
+                assert!(store.remove(gone).unwrap());
+                store.close().unwrap();
+            }
+            let store = Store::open(Recorder::from(DEVICE_BYTES, device.image())).unwrap();
+            assert_eq!([kept, gone].map(|id| store.exists(id).unwrap()), [!is_swept, false], "{write}");
+            assert!(store.check().unwrap().is_clean());
+        }
+    }
+    assert!(failed >= 4, "{failed}");
 }
 
 /// What is known of an identifier's object after a crash: there with this tag, or not, or one of several.

@@ -67,7 +67,8 @@ impl Slots {
     pub fn slot(&mut self, slot: usize) -> Option<&mut [u8]> {
         let is_ours = self.slots.get(slot).is_some_and(|(flying, _)| *flying == 0);
         let start = slot * self.slot_bytes;
-        self.memory.get_mut(start..start + self.slot_bytes).filter(|_| is_ours)
+        // SAFETY: of this slot nothing is on its way, and what is of others goes to their bytes.
+        if is_ours { unsafe { self.memory.part(start..start + self.slot_bytes) } } else { None }
     }
 
     /// Begins to fill a part of a slot from a place in the file. What was begun goes to the kernel with
