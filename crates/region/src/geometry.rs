@@ -16,9 +16,9 @@ const SUMS_FEATURE: u32 = 1;
 const RUNS_FEATURE: u32 = 2;
 const FEATURES_AT: usize = 92;
 /// Bytes that the checksum is of.
-const CHECKED: usize = 512;
+pub(crate) const CHECKED: usize = 512;
 /// Where that stands.
-const CHECKSUM_AT: usize = 12;
+pub(crate) const CHECKSUM_AT: usize = 12;
 /// Where its copies are, blocks.
 pub(crate) const COPIES: [u64; 2] = [0, 1];
 /// Before this block nothing but super blocks.
@@ -39,6 +39,23 @@ const MAP_MORE_MAX: usize = 24;
 const MAP_PART_BYTES: usize = 16;
 
 const _: () = assert!(FEATURES_AT + 4 <= MAP_MORE_AT && MAP_MORE_AT + MAP_MORE_MAX * MAP_PART_BYTES <= CHECKED);
+
+/// What a checksum is of in the first block of a store, if that begins with this, has one of these versions and the
+/// right checksum; and the version. `what`: for people.
+pub(crate) fn checked<'a>(block: &'a [u8], magic: &[u8; 8], versions: &[u32], what: &str) -> Result<(&'a [u8], u32)> {
+    let block = block.get(..CHECKED).unwrap_or_default();
+    if block.get(..8) != Some(magic) {
+        return Err(Error::NoStore("the first blocks are of something else".to_owned()));
+    }
+    let version = u32_at(block, 8).ok_or_else(|| Error::NoStore(format!("the {what} is too short")))?;
+    if !versions.contains(&version) {
+        return Err(Error::NoStore(format!("it has version {version}, and this program knows {versions:?}")));
+    }
+    if seal_of(block, CHECKSUM_AT).is_none() {
+        return Err(Error::Damaged(format!("the checksum of a {what}")));
+    }
+    Ok((block, version))
+}
 
 /// What has checksums in a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -224,20 +241,9 @@ impl Geometry {
     }
 
     fn decode(block: &[u8]) -> Result<Self> {
-        let block = block.get(..CHECKED).unwrap_or_default();
-        let no_store = |text: &str| Error::NoStore(text.to_owned());
-        if block.get(..8) != Some(MAGIC) {
-            return Err(no_store("the first blocks are of something else"));
-        }
-        let too_short = || no_store("the super block is too short");
+        let too_short = || Error::NoStore("the super block is too short".to_owned());
+        let (block, version) = checked(block, MAGIC, &VERSIONS, "super block")?;
         let number = |at: usize| u64_at(block, at).ok_or_else(too_short);
-        let version = u32_at(block, 8).ok_or_else(too_short)?;
-        if !VERSIONS.contains(&version) {
-            return Err(Error::NoStore(format!("it has version {version}, and this program knows {VERSIONS:?}")));
-        }
-        if seal_of(block, CHECKSUM_AT).is_none() {
-            return Err(Error::Damaged("the checksum of a super block".to_owned()));
-        }
         let features = u32_at(block, FEATURES_AT).ok_or_else(too_short)?;
         let identity = block.get(16..32).and_then(|bytes| bytes.try_into().ok());
         let mut map_more = [Part::default(); MAP_MORE_MAX];

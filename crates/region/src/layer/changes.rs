@@ -1,6 +1,7 @@
 //! Changes of the mapping that are made together, and the checksums of what was written for them.
 
 use crate::record::Entry;
+use crate::sums::NO_SUM;
 
 /// See the module. Checksums stand behind all that is mapped, since mapping a block takes away the one that it had.
 #[derive(Default)]
@@ -21,6 +22,14 @@ impl Changes {
             *count = sum;
         } else {
             self.entries.push(Entry::Map { first, block, count: more });
+        }
+    }
+
+    /// A virtual block is mapped there, and has this checksum, if any.
+    pub fn map_one(&mut self, block: u64, place: u64, sum: u32) {
+        self.map(block, place, 1);
+        if sum != NO_SUM {
+            self.sums(place, std::iter::once(sum));
         }
     }
 

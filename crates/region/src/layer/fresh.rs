@@ -11,7 +11,7 @@ use super::{Changes, Layer, State, length_of, read, write};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result, at};
 use crate::overlay::Piece;
-use crate::sums::{NO_SUM, sum_of};
+use crate::sums::NO_SUM;
 use crate::{BLOCK, BLOCK_BYTES, lock};
 use std::ops::Range;
 use std::sync::Mutex;
@@ -177,7 +177,7 @@ impl Layer {
                 let (used, rest) = place.split_at_mut(bytes.len().min(BLOCK_BYTES));
                 used.copy_from_slice(bytes);
                 rest.fill(0);
-                sums.push(if block < self.sums_end() { sum_of(place) } else { NO_SUM });
+                sums.push(self.sum_for(block, place));
             }
             let piece = Piece { first: 0, count: run as u64, block: Some(start) };
             let written = buffer.get(..length_of(run as u64)).unwrap_or_default();

@@ -11,7 +11,6 @@ use super::waiting::Bytes;
 use super::{Changes, Layer, State, write};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
-use crate::sums::NO_SUM;
 use crate::{BLOCK, lock};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,10 +114,7 @@ impl Layer {
         let mut changes = Changes::default();
         self.gathered.written.fetch_sub(place.written.len(), Ordering::Relaxed);
         for Written { block, place, sum } in place.written.drain(..) {
-            changes.map(block, place, 1);
-            if sum != NO_SUM {
-                changes.sums(place, std::iter::once(sum));
-            }
+            changes.map_one(block, place, sum);
         }
         self.map_new(state, changes.into_entries());
     }
@@ -128,15 +124,12 @@ impl Layer {
         let places = Self::take_set_aside(&mut write(&self.state), place.blocks.len() as u64)?;
         let blocks = place.blocks.iter().map(|(block, bytes)| (*block, bytes));
         let written = self.write_side_by_side(blocks, &places, &mut place.buffer);
-        let mut changes = Changes::default();
-        for ((block, _), &at_block) in place.blocks.iter().zip(&places) {
-            changes.map(*block, at_block, 1);
-        }
         let mut state = write(&self.state);
         match written {
             Ok(sums) => {
-                for (&at_block, &sum) in places.iter().zip(&sums).filter(|(_, sum)| **sum != NO_SUM) {
-                    changes.sums(at_block, std::iter::once(sum));
+                let mut changes = Changes::default();
+                for (((block, _), &at_block), &sum) in place.blocks.iter().zip(&places).zip(&sums) {
+                    changes.map_one(*block, at_block, sum);
                 }
                 self.map_new(&mut state, changes.into_entries());
                 state.gathered -= place.blocks.len() as u64;

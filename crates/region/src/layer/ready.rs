@@ -12,13 +12,12 @@
 //! wrong block's.
 
 use super::gathered::Written;
-use super::{Changes, Freed, Layer, State, length_of, read, write};
+use super::{Changes, Freed, Layer, State, length_of, write};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result, at};
 use crate::object::marked;
 use crate::overlay::Piece;
 use crate::record::Entry;
-use crate::sums::{NO_SUM, sum_of};
 use crate::{BLOCK, BLOCK_BYTES, OWN_START, lock, random};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -135,7 +134,7 @@ impl Layer {
         let piece = Piece { first: block, count: 1, block: Some(place.block) };
         let written = self.device.write_durable_at(self.place(piece), &whole).map_err(at("write the device"));
         let Err(error) = written else {
-            let sum = if block < self.sums_end() { sum_of(&whole) } else { NO_SUM };
+            let sum = self.sum_for(block, &whole);
             return self.gather_written(Written { block, place: place.block, sum });
         };
         // The device may have it all the same: records that map and unmap it say that nobody was told.
@@ -167,10 +166,9 @@ impl Layer {
                 let count = u32::try_from(left).unwrap_or(u32::MAX);
                 self.map_new(&mut state, vec![Entry::Ready { block: next, count, number }]);
             }
-            let synced = self.sync();
-            if synced.is_err() {
+            if let Err(error) = self.sync() {
                 write(&self.state).end_runs(&self.ready);
-                synced?;
+                return Err(error);
             }
             let mut ready = lock(&self.ready);
             // A checkpoint in place of a record, or after it, has ended it.
@@ -184,8 +182,11 @@ impl Layer {
 
     /// Gives back what is set aside for objects that may come, and syncs, if either may make room.
     pub(super) fn free_some(&self) -> Result<bool> {
-        let is_more = write(&self.state).end_runs(&self.ready);
-        if is_more || read(&self.state).is_freeing() { self.sync().map(|()| true) } else { Ok(false) }
+        let is_freeing = {
+            let mut state = write(&self.state);
+            state.end_runs(&self.ready) || state.is_freeing()
+        };
+        if is_freeing { self.sync().map(|()| true) } else { Ok(false) }
     }
 }
 
@@ -247,10 +248,7 @@ impl Layer {
             return Err(Error::Damaged(format!("object {id} begins in two places")));
         }
         let mut changes = Changes::default();
-        changes.map(first, block, 1);
-        if first < self.sums_end() {
-            changes.sums(block, std::iter::once(sum_of(bytes)));
-        }
+        changes.map_one(first, block, self.sum_for(first, bytes));
         state.space.restore(block, 1, true);
         self.map_new(state, changes.into_entries());
         Ok(())

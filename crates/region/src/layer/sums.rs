@@ -104,6 +104,11 @@ impl Layer {
         }
     }
 
+    /// The checksum that a virtual block with these bytes gets, if any.
+    pub(super) fn sum_for(&self, block: u64, bytes: &[u8]) -> u32 {
+        if block < self.sums_end() { sum_of(bytes) } else { NO_SUM }
+    }
+
     /// Bytes that a write at an address changes the mapping for at once.
     pub(super) fn write_max(&self, address: u64) -> usize {
         if address / BLOCK < self.sums_end() { WRITE_MAX - (address % BLOCK) as usize } else { usize::MAX }

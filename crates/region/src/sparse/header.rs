@@ -2,17 +2,13 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result, at};
-use crate::geometry::{COPIES, Checksums, Format, region_shift_of};
-use crate::sealed::{seal, seal_of, u32_at, u64_at};
+use crate::geometry::{CHECKED, CHECKSUM_AT, COPIES, Checksums, Format, checked, region_shift_of};
+use crate::sealed::{seal, u64_at};
 use crate::{BLOCK, BLOCK_BYTES};
 use std::ops::Range;
 
 pub(crate) const MAGIC: &[u8; 8] = b"WEFTSPRS";
 const VERSION: u32 = 1;
-/// Bytes that the checksum is of.
-const CHECKED: usize = 512;
-/// Where that stands.
-const CHECKSUM_AT: usize = 12;
 /// Fewer objects are of no use.
 const REGIONS_MIN: u64 = 1024;
 /// More are not looked through at an opening.
@@ -94,19 +90,8 @@ impl Header {
     }
 
     fn decode(block: &[u8]) -> Result<Self> {
-        let block = block.get(..CHECKED).unwrap_or_default();
-        let no_store = |text: &str| Error::NoStore(text.to_owned());
-        if block.get(..8) != Some(MAGIC) {
-            return Err(no_store("the first blocks are of something else"));
-        }
-        let too_short = || no_store("the header is too short");
-        let version = u32_at(block, 8).ok_or_else(too_short)?;
-        if version != VERSION {
-            return Err(Error::NoStore(format!("it has version {version}, and this program knows {VERSION}")));
-        }
-        if seal_of(block, CHECKSUM_AT).is_none() {
-            return Err(Error::Damaged("the checksum of a header".to_owned()));
-        }
+        let too_short = || Error::NoStore("the header is too short".to_owned());
+        let (block, _) = checked(block, MAGIC, &[VERSION], "header")?;
         let header = Self {
             identity: block.get(16..32).and_then(|bytes| bytes.try_into().ok()).ok_or_else(too_short)?,
             bytes: u64_at(block, 32).ok_or_else(too_short)?,
