@@ -162,30 +162,30 @@ impl Inner {
     /// The newest commit up to a sequence that can be read.
     pub fn listed_up_to(&self, sequence: u64) -> Result<Option<(u64, Row)>> {
         // Behind the newest there may be many that only have what was moved.
-        let sequence = sequence.min(read(&self.state).newest);
-        self.newest_listed(|(found, _)| *found <= sequence, |index| index.listed_up_to(self.id, sequence))
+        let older = |index: &Index, newest: u64| index.listed_up_to(self.id, sequence.min(newest));
+        self.newest_listed(|(found, _)| *found <= sequence, older)
     }
 
     /// The newest one up to a time.
     pub fn listed_at(&self, time: u64) -> Result<Option<(u64, Row)>> {
-        self.newest_listed(|(_, row)| row.time <= time, |index| index.listed_at(self.id, time))
+        self.newest_listed(|(_, row)| row.time <= time, |index, _| index.listed_at(self.id, time))
     }
 
-    /// The newest commit that can be read, of those up to somewhere; `older`: what the index says.
+    /// The newest commit that can be read, of those up to somewhere; `older`: what the index says, which is told the
+    /// newest of all.
     fn newest_listed(
         &self,
         is_up_to: impl Fn(&(u64, Row)) -> bool,
-        older: impl FnOnce(&Index) -> Result<Option<(u64, Row)>>,
+        older: impl FnOnce(&Index, u64) -> Result<Option<(u64, Row)>>,
     ) -> Result<Option<(u64, Row)>> {
-        let found = {
-            let now = read(&self.state);
-            // Mostly what is asked for is older than all of these.
-            let has_some = now.recent_commits().next().is_some_and(|oldest| is_up_to(&oldest));
-            let mut recent = now.recent_commits().rev();
-            if has_some { recent.find(|commit| is_up_to(commit) && commit.1.is_listed) } else { None }
-        };
+        // Held to the end: a version that is not the newest any more may be cleaned, and there would seem to be none.
+        let now = read(&self.state);
+        // Mostly what is asked for is older than all of these.
+        let has_some = now.recent_commits().next().is_some_and(|oldest| is_up_to(&oldest));
+        let mut recent = now.recent_commits().rev();
+        let found = if has_some { recent.find(|commit| is_up_to(commit) && commit.1.is_listed) } else { None };
         match (found, self.shared.index()) {
-            (None, Some(index)) => older(index),
+            (None, Some(index)) => older(index, now.newest),
             (found, _) => Ok(found),
         }
     }

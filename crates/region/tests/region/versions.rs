@@ -432,10 +432,12 @@ fn versions_are_read_whole_beside_a_cleaner() {
         assert_eq!(object.write(block * 4096, &[byte_of(version, block); 4096]).unwrap(), version);
     }
     let read = |from: u64| {
-        let mut seen = 0;
+        let (mut seen, mut before) = (0, BLOCKS);
         let mut random = Random::new(from);
         while !is_done.load(Ordering::Relaxed) {
             let newest = object.newest().unwrap().version;
+            assert!(newest >= before, "the newest version was {before}, and is {newest}");
+            before = newest;
             let version = newest - random.below(4).min(newest - BLOCKS);
             let mut found = vec![0; usize::try_from(BLOCKS).unwrap() * 4096];
             match object.at(version).and_then(|version| version.read(0, &mut found)) {
