@@ -5,9 +5,10 @@ made, by threads, and writes and reads, by bytes of a request.
 
     bench/region.py --binaries target/release [--out DIR]
 
-writes DIR/region.md, and pictures where Python has matplotlib (Debian: python3-matplotlib). It makes a device in memory
-for itself (zram), on which everything is lost, or takes the one that --device names. Needs root, for that and for the
-file systems' mounts, and mkfs.xfs and mkfs.ext4.
+writes DIR/region.md, and pictures where Python has matplotlib (Debian: python3-matplotlib). It makes devices in memory
+for itself (zram), on which everything is lost, or takes those that --device names: four of one kind, or partitions of
+one, on which those who are compared work by turns; each round each of them has another one. Needs root, for that and for
+the file systems' mounts, and mkfs.xfs and mkfs.ext4.
 """
 
 import argparse
@@ -34,6 +35,8 @@ REQUESTS = ("4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB")
 COMMITS = (1, 100, 100_000)
 WRITES, READS = ("first write", "write", "random write"), ("read", "random read")
 NAMES = ("store", "versions", "raw", *FILE_SYSTEMS)
+# One for the store and the bare device, one for versions, one for each file system.
+DEVICES = 2 + len(FILE_SYSTEMS)
 
 
 def arguments():
@@ -42,7 +45,8 @@ def arguments():
     runs = pathlib.Path(__file__).resolve().parent / "runs"
     parser.add_argument("--out", type=pathlib.Path, default=runs / (datetime.datetime.now().strftime("%Y-%m-%d-%H%M") + "-region"),
                         help="directory for the tables (default bench/runs/DATE-region)")
-    parser.add_argument("--device", type=pathlib.Path, help="block device, all of which is lost (default: one in memory)")
+    parser.add_argument("--device", type=pathlib.Path, action="append", default=[], dest="devices",
+                        help="block device, all of which is lost; four times (default: devices in memory)")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--size", default="256MiB", help="bytes that are written and read (default %(default)s)")
     parser.add_argument("--count", type=int, default=50_000, help="objects and files that are made (default %(default)s)")
@@ -50,16 +54,15 @@ def arguments():
                         help="objects of the store that is opened; 0: none is; a named device has to have 4 KiB for each (default %(default)s)")
     parser.set_defaults(quick=False)
     options = parser.parse_args()
+    if len(options.devices) not in (0, DEVICES):
+        parser.error(f"--device: {DEVICES} are needed, or none")
     options.rounds = options.runs
     return options
 
 
 @contextlib.contextmanager
-def device_of(options, size="6G"):
-    """The device that was named, or one in memory that is taken away again."""
-    if options.device:
-        yield options.device
-        return
+def in_memory(size):
+    """A device in memory, that is taken away again."""
     number = (ZRAM / "hot_add").read_text().strip()
     try:
         pathlib.Path(f"/sys/block/zram{number}/disksize").write_text(size)
@@ -69,40 +72,63 @@ def device_of(options, size="6G"):
 
 
 @contextlib.contextmanager
+def devices_of(options):
+    """The devices that were named, or as many in memory."""
+    with contextlib.ExitStack() as stack:
+        yield options.devices or [stack.enter_context(in_memory("6G")) for _ in range(DEVICES)]
+
+
+@contextlib.contextmanager
 def mounted(kind, device):
-    """The device with a new file system, mounted."""
+    """A directory of that name, where a new file system on the device is mounted."""
     subprocess.run([*FILE_SYSTEMS[kind], str(device)], check=True, capture_output=True)
-    with tempfile.TemporaryDirectory(prefix="weft-region-") as directory:
-        subprocess.run(["mount", str(device), directory], check=True)
+    with tempfile.TemporaryDirectory(prefix="weft-region-") as place:
+        directory = pathlib.Path(place) / kind
+        directory.mkdir()
+        subprocess.run(["mount", str(device), str(directory)], check=True)
         try:
-            yield pathlib.Path(directory)
+            yield directory
         finally:
-            subprocess.run(["umount", directory], check=True)
+            subprocess.run(["umount", str(directory)], check=True)
 
 
 class Bench:
     """Runs the workloads, and keeps what they reached: by operation, size or threads, and on what."""
 
-    def __init__(self, options, device):
-        self.options, self.device, self.rows = options, device, {}
+    def __init__(self, options, devices):
+        self.options, self.devices, self.rows = options, devices, {}
 
-    def measure(self, name, on, place, words):
-        words = [str(self.options.binaries / "bench-region"), *words, "--on", on, "--place", str(place)]
+    def measure(self, place, words, name=None):
+        """What it prints is kept by this name, or by the one that it says."""
+        words = [str(self.options.binaries / "bench-region"), *words, "--place", str(place)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(words)}: {done.stderr.strip()}")
         for line in done.stdout.splitlines():
             row = json.loads(line)
-            self.rows.setdefault((row["operation"], row["by"]), {}).setdefault(name, []).append(row)
+            self.rows.setdefault((row["operation"], row["by"]), {}).setdefault(name or row["on"], []).append(row)
 
-    def everywhere(self, words, data):
-        """One workload on all, side by side in time."""
+    def make(self, words):
+        """Objects and files, by all in turn."""
         print("bench-region", *words, file=sys.stderr, flush=True)
-        for name in NAMES[:3] if data else NAMES[:1]:
-            self.measure(name, name, self.device, words)
+        self.measure(self.devices[0], words)
         for kind in FILE_SYSTEMS:
-            with mounted(kind, self.device) as directory:
-                self.measure(kind, "files", directory, words)
+            with mounted(kind, self.devices[0]) as directory:
+                self.measure(directory, [*words, "--on", "files"], kind)
+
+    def move(self, words):
+        """Data, by all in one process."""
+        print("bench-region", *words, file=sys.stderr, flush=True)
+        device, other, *rest = self.devices
+        with contextlib.ExitStack() as stack:
+            for kind, place in zip(FILE_SYSTEMS, rest, strict=True):
+                words = [*words, "--files", str(stack.enter_context(mounted(kind, place)))]
+            self.measure(device, [*words, "--versions", str(other)])
+
+    def look_back(self, words):
+        """Versions beside direct mode."""
+        print("bench-region", *words, file=sys.stderr, flush=True)
+        self.measure(self.devices[0], [*words, "--direct", str(self.devices[1])])
 
     def figure(self, key, name, field="per_second"):
         return statistics.median(row[field] for row in self.rows[key][name])
@@ -135,10 +161,10 @@ def identifiers(bench):
 
 def opening(options):
     """A store of many objects, left as a killed process leaves it, is opened."""
-    with device_of(options, "64G") as device:
-        bench = Bench(options, device)
-        bench.measure("store", "store", device, ["create", "--threads", "2", "--count", str(options.objects)])
-        bench.measure("store", "store", device, ["open"])
+    with contextlib.nullcontext(options.devices[0]) if options.devices else in_memory("64G") as device:
+        bench = Bench(options, [device])
+        bench.measure(device, ["create", "--threads", "2", "--count", str(options.objects)])
+        bench.measure(device, ["open"])
     lines = [[operation, f"{1e3 / row['per_second']:.0f}", f"{row['memory'] / MIB:.0f}", f"{row['reads']:.0f}"]
              for (operation, _), rows in bench.rows.items() if "open" in operation for row in rows["store"]]
     return (f"## A store with {options.objects} objects is opened\n\n"
@@ -156,8 +182,8 @@ def data(bench):
                           f"{bench.ratio(key, 'store', ('raw',)):.2f}", f"{bench.ratio(key, 'versions', ('store',)):.2f}", each])
     columns = ["operation", ">request", *(f">{name}" for name in NAMES), ">of the best files", ">of raw", ">versions of store",
                ">writes/reads/flushes each"]
-    return ("## Reads and writes, MiB/s, and processor seconds per GiB\n\nEach write is safe before the next. `store`: objects in direct mode; "
-            "`versions`: objects that keep versions.\n\n" + table(columns, lines))
+    return ("## Reads and writes, MiB/s, and processor seconds per GiB\n\nEach write is safe before the next. All take turns in one process, 4 MiB and 4 MiB. "
+            "`store`: objects in direct mode; `versions`: objects that keep versions; `raw`: the bare device.\n\n" + table(columns, lines))
 
 
 def versions(bench):
@@ -212,8 +238,8 @@ def pictures(bench):
 def why_not(options):
     if os.geteuid() != 0:
         return "it needs root, for a device and for mounts"
-    if not options.device and not (ZRAM / "hot_add").exists():
-        return "this kernel has no zram; name a device with --device"
+    if not options.devices and not (ZRAM / "hot_add").exists():
+        return "this kernel has no zram; name devices with --device"
     missing = [words[0] for words in FILE_SYSTEMS.values() if not shutil.which(words[0])]
     return f"{', '.join(missing)} are not here (Debian: xfsprogs, e2fsprogs)" if missing else None
 
@@ -225,24 +251,24 @@ def main():
         print(f"region stores beside file systems: skipped: {reason}")
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    where = f"the device is {options.device}" if options.device else "the device is zram, in memory"
+    named = ", ".join(str(device) for device in options.devices)
+    where = f"the devices are {named}" if named else "the devices are zram, in memory"
     text = machine.heading(datetime.datetime.now(), options, where)
-    with device_of(options) as device:
-        bench = Bench(options, device)
+    with devices_of(options) as devices:
+        bench = Bench(options, list(devices))
         for _ in range(options.runs):
             for threads in THREADS:
                 many = ["create", "--threads", str(threads), "--count"]
                 # What is not durable is many more, so that what is put off counts, too.
-                bench.everywhere([*many, str(8 * options.count)], data=False)
-                bench.measure("one by one", "store", device, [*many, str(options.count), "--range", "1"])
-                bench.everywhere([*many, str(options.count), "--durable"], data=False)
+                bench.make([*many, str(8 * options.count)])
+                bench.measure(bench.devices[0], [*many, str(options.count), "--range", "1"], "one by one")
+                bench.make([*many, str(options.count), "--durable"])
             for request in REQUESTS:
-                bench.everywhere(["data", "--request", request, "--size", options.size], data=True)
+                bench.move(["data", "--request", request, "--size", options.size])
             for commits in COMMITS:
-                words = ["versions", "--commits", str(commits), "--size", options.size]
-                print("bench-region", *words, file=sys.stderr, flush=True)
-                for name in NAMES[:2]:
-                    bench.measure(name, name, device, words)
+                bench.look_back(["versions", "--commits", str(commits), "--size", options.size])
+            # Their memory is not equally fast.
+            bench.devices.append(bench.devices.pop(0))
     parts = [creations(bench), identifiers(bench), data(bench), versions(bench) + pictures(bench)]
     if options.objects:
         parts.append(opening(options))

@@ -17,7 +17,7 @@ const SYNC_EVERY: u64 = 64;
 
 #[derive(Serialize)]
 struct Report {
-    on: On,
+    on: &'static str,
     operation: &'static str,
     /// Of the space, how much data have, percent: as it was wished, and in the end.
     fill: u64,
@@ -75,7 +75,7 @@ pub fn churn(args: &Args, fill: u64, time: Duration) -> Outcome {
     if !matches!(on, On::Store | On::Versions) || !(1..=99).contains(&fill) {
         return Err("--on store or versions, --fill 1 to 99".to_owned());
     }
-    let (device, store) = new_store(args, 1024)?;
+    let (device, store) = new_store(args, &args.place, 1024)?;
     let blocks_max = store.usage().total / BLOCK * fill / 100;
     let mut random = Random::default();
     let memory = Memory::new(OBJECT_MAX, &mut random)?;
@@ -127,7 +127,7 @@ impl Churn {
         let findings = self.store.check().explain("check")?;
         let written = (self.written - before).max(1);
         Ok(Report {
-            on: self.on,
+            on: self.on.name(),
             operation: "churn",
             fill,
             kept_fill: self.blocks * BLOCK * 100 / usage.total.max(1),

@@ -3,17 +3,18 @@
 //! All three past the page cache, and each write safe before the next (but for creations that are not to be durable).
 
 mod churn;
+mod data;
+mod versions;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_bench::{Explain, Outcome, clock, conclude, quantity};
-use weft_region::{BLOCK_BYTES, Checksums, Device, FileDevice, Format, Keep, Kind, Object, Owner, Store, Versioned};
+use weft_region::{BLOCK_BYTES, Checksums, Device, FileDevice, Format, Kind, Owner, Store};
 
 /// Measure a region store, files, or a device
 #[derive(Parser)]
@@ -50,19 +51,29 @@ enum Workload {
         #[arg(long, default_value_t = 1024)]
         range: u64,
     },
-    /// Write and read one object, file or device: first, again, in order and at random
+    /// Write and read an object, the bare device and others, by turns: first, again, in order and at random
     Data {
         #[arg(long, value_parser = quantity::bytes)]
         request: u64,
         #[arg(long, value_parser = quantity::bytes, default_value = "256MiB")]
         size: u64,
+        /// A device for another store, with an object that keeps versions
+        #[arg(long)]
+        versions: Option<PathBuf>,
+        /// A directory, for a file
+        #[arg(long)]
+        files: Vec<PathBuf>,
     },
-    /// Read an object that was written with so many commits, list its versions, read old ones, clean them away
+    /// Read an object that was written with so many commits, and one in direct mode, by turns; list its versions, read
+    /// old ones, clean them away
     Versions {
         #[arg(long, default_value_t = 100_000)]
         commits: u64,
         #[arg(long, value_parser = quantity::bytes, default_value = "256MiB")]
         size: u64,
+        /// A device for the store of the one in direct mode
+        #[arg(long)]
+        direct: PathBuf,
     },
     /// Open the store that is there: as it was left, and once it was closed in order
     Open,
@@ -76,19 +87,28 @@ enum Workload {
     },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum On {
     Store,
     /// Objects that keep versions
     Versions,
     Files,
-    Raw,
+}
+
+impl On {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Versions => "versions",
+            Self::Files => "files",
+        }
+    }
 }
 
 #[derive(Serialize)]
-struct Row {
-    on: On,
+struct Row<'a> {
+    /// `store`, `versions`, `files`, `raw`, or the name of a directory.
+    on: &'a str,
     operation: &'static str,
     /// Threads, or bytes of a request.
     by: u64,
@@ -108,16 +128,17 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match args.workload {
         Workload::Create { threads, count, durable, range } => create(&args, threads, count, durable, range),
-        Workload::Data { request, size } => data(&args, request, size),
-        Workload::Versions { commits, size } => versions(&args, commits, size),
+        Workload::Data { request, size, ref versions, ref files } => {
+            data::data(&args, (request, size), versions.as_deref(), files)
+        }
+        Workload::Versions { commits, size, ref direct } => versions::versions(&args, commits, size, direct),
         Workload::Open => open_store(&args),
         Workload::Churn { fill, seconds } => churn::churn(&args, fill, Duration::from_secs(seconds)),
     };
     conclude("bench-region", outcome)
 }
 
-fn new_store(args: &Args, range: u64) -> Outcome<(Arc<FileDevice>, Store)> {
-    let place = &args.place;
+fn new_store(args: &Args, place: &Path, range: u64) -> Outcome<(Arc<FileDevice>, Store)> {
     let opened = if args.sparse { FileDevice::create_sparse(place) } else { FileDevice::open(place) };
     let device = Arc::new(opened.explain(place.display())?);
     let checksums = if args.sums { Checksums::All } else { Checksums::Metadata };
@@ -150,7 +171,7 @@ fn open_store(args: &Args) -> Outcome {
         let (asked, memory) = (device.operations(), Some(resident_bytes()?));
         let usage = store.usage();
         print(&Row {
-            on: args.on,
+            on: args.on.name(),
             operation,
             by: (usage.total - usage.free) / BLOCK_BYTES as u64,
             per_second: 1.0 / seconds,
@@ -165,35 +186,60 @@ fn open_store(args: &Args) -> Outcome {
     Ok(())
 }
 
+/// What some work took, added up over parts of it.
+#[derive(Default)]
+struct Meter {
+    seconds: f64,
+    cpu: f64,
+    writes: u64,
+    reads: u64,
+    flushes: u64,
+}
+
+impl Meter {
+    fn add(&mut self, device: Option<&FileDevice>, does: impl FnOnce() -> Outcome) -> Outcome {
+        let asked = || device.map(FileDevice::operations).unwrap_or_default();
+        let (before, cpu, begun) = (asked(), clock::cpu(), Instant::now());
+        does()?;
+        self.seconds += begun.elapsed().as_secs_f64();
+        self.cpu += clock::cpu() - cpu;
+        let after = asked();
+        self.writes += after.writes - before.writes;
+        self.reads += after.reads - before.reads;
+        self.flushes += after.flushes - before.flushes;
+        Ok(())
+    }
+
+    fn row<'a>(&self, on: &'a str, operation: &'static str, (by, work, unit): (u64, u64, f64)) -> Row<'a> {
+        let (amount, each) = (work as f64 * unit, |count: u64| count as f64 / work as f64);
+        Row {
+            on,
+            operation,
+            by,
+            per_second: amount / self.seconds,
+            cpu: self.cpu / amount * if unit > 1.0 { f64::from(1 << 30) } else { 1e6 },
+            writes: each(self.writes),
+            reads: each(self.reads),
+            flushes: each(self.flushes),
+            memory: None,
+        }
+    }
+}
+
 /// Does something, and says what it took.
 fn measured(
-    on: On,
+    on: &str,
     operation: &'static str,
-    (by, work, unit): (u64, u64, f64),
+    amount: (u64, u64, f64),
     device: Option<&FileDevice>,
     does: impl FnOnce() -> Outcome,
 ) -> Outcome {
-    let asked = || device.map(FileDevice::operations).unwrap_or_default();
-    let (before, cpu, begun) = (asked(), clock::cpu(), Instant::now());
-    does()?;
-    let (seconds, cpu, after) = (begun.elapsed().as_secs_f64(), clock::cpu() - cpu, asked());
-    let each = |after: u64, before: u64| (after - before) as f64 / work as f64;
-    let amount = work as f64 * unit;
-    let row = Row {
-        on,
-        operation,
-        by,
-        per_second: amount / seconds,
-        cpu: cpu / amount * if unit > 1.0 { f64::from(1 << 30) } else { 1e6 },
-        writes: each(after.writes, before.writes),
-        reads: each(after.reads, before.reads),
-        flushes: each(after.flushes, before.flushes),
-        memory: None,
-    };
-    print(&row)
+    let mut meter = Meter::default();
+    meter.add(device, does)?;
+    print(&meter.row(on, operation, amount))
 }
 
-fn print(row: &Row) -> Outcome {
+fn print(row: &Row<'_>) -> Outcome {
     println!("{}", serde_json::to_string(row).explain("JSON")?);
     Ok(())
 }
@@ -211,7 +257,7 @@ fn create(args: &Args, threads: u64, count: u64, durable: bool, range: u64) -> O
     let amount = (threads, each * threads, 1.0);
     match args.on {
         On::Store | On::Versions => {
-            let (device, store) = new_store(args, range)?;
+            let (device, store) = new_store(args, &args.place, range)?;
             let make = |_, _| {
                 let made = match (args.on, durable) {
                     (On::Versions, false) => store.create_versioned().map(drop),
@@ -221,7 +267,7 @@ fn create(args: &Args, threads: u64, count: u64, durable: bool, range: u64) -> O
                 };
                 made.explain("create")
             };
-            measured(args.on, operation, amount, Some(&device), || by_threads(&make))
+            measured(args.on.name(), operation, amount, Some(&device), || by_threads(&make))
         }
         On::Files => {
             let directory = |thread: u64| args.place.join(format!("bench-region-{thread}"));
@@ -235,88 +281,10 @@ fn create(args: &Args, threads: u64, count: u64, durable: bool, range: u64) -> O
                 let file = open(path, flags, Mode::RUSR | Mode::WUSR).explain("make a file")?;
                 if durable { rustix::fs::fsync(&file).explain("fsync") } else { Ok(()) }
             };
-            measured(args.on, operation, amount, None, || by_threads(&make))?;
+            measured(args.on.name(), operation, amount, None, || by_threads(&make))?;
             (0..threads).try_for_each(|thread| std::fs::remove_dir_all(directory(thread)).explain("remove"))
         }
-        On::Raw => Err("a bare device has nothing to make".to_owned()),
     }
-}
-
-/// What reads and writes go to.
-enum Target {
-    Object(Object),
-    Versions(Versioned),
-    File(OwnedFd),
-}
-
-impl Target {
-    fn write(&self, offset: u64, bytes: &[u8]) -> Outcome {
-        match self {
-            Self::Object(object) => object.write_durable(offset, bytes).explain("write"),
-            Self::Versions(object) => object.write_durable(offset, bytes).map(drop).explain("write"),
-            Self::File(file) => {
-                let count = rustix::io::pwrite(file, bytes, offset).explain("write")?;
-                (count == bytes.len()).then_some(()).ok_or_else(|| "a short write".to_owned())
-            }
-        }
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> Outcome {
-        let (count, wanted) = match self {
-            Self::Object(object) => (object.read(offset, into).explain("read")?, into.len()),
-            Self::Versions(object) => (object.read(offset, into).explain("read")?, into.len()),
-            Self::File(file) => (rustix::io::pread(file, &mut *into, offset).explain("read")?, into.len()),
-        };
-        (count == wanted).then_some(()).ok_or_else(|| "a short read".to_owned())
-    }
-}
-
-fn data(args: &Args, request: u64, size: u64) -> Outcome {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::DIRECT | OFlags::DSYNC;
-    let (device, target) = match args.on {
-        On::Store => {
-            let (device, store) = new_store(args, 1024)?;
-            let object = store.create(Kind::Plain).explain("create")?;
-            (Some(device), Target::Object(object))
-        }
-        On::Versions => {
-            let (device, store) = new_store(args, 1024)?;
-            let object = store.create_versioned().explain("create")?;
-            (Some(device), Target::Versions(object))
-        }
-        On::Files => {
-            let path = args.place.join("bench-region-data");
-            let _ = std::fs::remove_file(&path);
-            let file = open(path, flags | OFlags::CREATE, Mode::RUSR | Mode::WUSR).explain("make a file")?;
-            (None, Target::File(file))
-        }
-        On::Raw => (None, Target::File(open(&args.place, flags, Mode::empty()).explain("open the device")?)),
-    };
-    let mut random = Random::default();
-    let mut memory = Memory::new(request, &mut random)?;
-    let buffer = memory.bytes();
-    let count = size / request;
-    let in_order: Vec<u64> = (0..count).map(|number| number * request).collect();
-    let at_random = random.shuffled(&in_order);
-    let amount = (request, count, request as f64);
-    let device = device.as_deref();
-    for (operation, offsets, reads) in [
-        ("first write", &in_order, false),
-        ("write", &in_order, false),
-        ("random write", &at_random, false),
-        ("read", &in_order, true),
-        ("random read", &at_random, true),
-    ] {
-        measured(args.on, operation, amount, device, || {
-            offsets
-                .iter()
-                .try_for_each(|offset| if reads { target.read(*offset, buffer) } else { target.write(*offset, buffer) })
-        })?;
-    }
-    if args.on == On::Files {
-        std::fs::remove_file(args.place.join("bench-region-data")).explain("remove")?;
-    }
-    Ok(())
 }
 
 /// Memory that a device can use, with what compresses to nothing less.
@@ -361,70 +329,6 @@ impl Random {
             shuffled.swap(index, usize::try_from(self.next() % (index as u64 + 1)).unwrap_or(0));
         }
         shuffled
-    }
-}
-
-fn versions(args: &Args, commits: u64, size: u64) -> Outcome {
-    let (device, store) = new_store(args, 1024)?;
-    let mut random = Random::default();
-    let target = match args.on {
-        On::Store => Target::Object(store.create(Kind::Plain).explain("create")?),
-        On::Versions => Target::Versions(store.create_versioned().explain("create")?),
-        On::Files | On::Raw => return Err("only a store keeps versions".to_owned()),
-    };
-    // The first ones write all of it; more are single blocks of it.
-    let first = size.div_ceil(commits.min(size / MIB)).next_multiple_of(BLOCK);
-    let mut memory = Memory::new(first, &mut random)?;
-    for offset in (0..size).step_by(usize::try_from(first).explain("--size")?) {
-        let bytes = memory.bytes().get(..usize::try_from(first.min(size - offset)).unwrap_or(0));
-        target.write(offset, bytes.unwrap_or_default())?;
-    }
-    for _ in 0..commits.saturating_sub(size.div_ceil(first)) {
-        target.write(random.next() % (size / BLOCK) * BLOCK, memory.bytes().get(..4096).unwrap_or_default())?;
-    }
-    store.close().explain("close")?;
-    let pass = |operation, request: u64, at_random: bool| {
-        let (mut random, in_order) = (Random::default(), (0..size / request).map(|number| number * request));
-        let in_order: Vec<u64> = in_order.collect();
-        let offsets = if at_random { random.shuffled(&in_order) } else { in_order };
-        let mut memory = Memory::new(request, &mut random)?;
-        measured(args.on, operation, (commits, size / request, request as f64), Some(&device), || {
-            offsets.iter().try_for_each(|offset| target.read(*offset, memory.bytes()))
-        })
-    };
-    pass("first read, 1 MiB", MIB, false)?;
-    // Reads have what lies in many places put together, in the background.
-    wait_for_background(&device);
-    pass("read, 1 MiB", MIB, false)?;
-    pass("random read, 4 KiB", BLOCK, true)?;
-    pass("random read, 64 KiB", 16 * BLOCK, true)?;
-    let Target::Versions(object) = target else { return Ok(()) };
-    let mut listed = Vec::new();
-    measured(args.on, "list", (commits, commits, 1.0), Some(&device), || {
-        listed = object.versions(0, usize::MAX).explain("list")?;
-        Ok(())
-    })?;
-    let count = 20_000;
-    measured(args.on, "as of a version", (commits, count, 1.0), Some(&device), || {
-        let mut memory = Memory::new(BLOCK, &mut random)?;
-        (0..count).try_for_each(|_| {
-            let stat = usize::try_from(random.next()).ok().and_then(|any| listed.get(any % listed.len()));
-            let version = object.at_time(stat.ok_or("no version")?.time).explain("find")?;
-            let offset = random.next() % (version.stat().size / BLOCK).max(1) * BLOCK;
-            version.read(offset, memory.bytes()).map(drop).explain("read")
-        })
-    })?;
-    measured(args.on, "clean", (commits, commits, 1.0), Some(&device), || {
-        object.clean(&Keep::default()).map(drop).explain("clean")
-    })
-}
-
-/// Until nothing is written for a while.
-fn wait_for_background(device: &FileDevice) {
-    let mut before = None;
-    while before != Some(device.operations().writes) {
-        before = Some(device.operations().writes);
-        std::thread::sleep(Duration::from_secs(1));
     }
 }
 
