@@ -48,9 +48,10 @@ test-long: ## Simulation and fuzz, for MINUTES (10) each; an hour of churn in re
 
 test-rdma: ## RDMA over two soft-RoCE devices, in a guest machine that this makes (root, for its packages)
 	$(CARGO) build -p weft
-	$(CARGO) test -p weft-tests --test rdma --no-run
+	$(CARGO) test -p weft-tests --test rdma --test hostile --no-run
+	newest() { realpath "$$(ls -t $(BINARIES)/debug/deps/$$1-* | grep -v '\.d$$' | head -n 1)"; }; \
 	scripts/rdma-guest.sh --mem 7168 --timeout 900 tests/rdma/in-guest.sh "$$(realpath $(BINARIES))/debug/weft" \
-	    "$$(realpath "$$(ls -t $(BINARIES)/debug/deps/rdma-* | grep -v '\.d$$' | head -n 1)")"
+	    "$$(newest rdma)" "env UCX_IB_REG_METHODS=direct $$(newest hostile) rdma::"
 
 # Tests that mount need fusermount3 or root, those of RDMA libucp. What is missing is installed where that can be done, else
 # those tests say why they are skipped.

@@ -9,11 +9,13 @@ use crate::ffi::{
     outcome, ucp_ep_params, ucp_err_handler, ucp_request_param, ucs_sock_addr,
 };
 use crate::messages::Outbox;
-use crate::worker::Worker;
+use crate::worker::{HUNG_UP, Worker, has_now};
 use crate::{Error, Result};
+use rustix::event::PollFlags;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::{Duration, Instant};
@@ -34,7 +36,8 @@ pub enum Liveness {
 
 /// It ends with its worker, if it is connected: UCX 1.13 ends the process that destroys either while the messages that
 /// connect them are on their way. One that is not connected by then is left to the end of the process: nobody can
-/// reach anything through it.
+/// reach anything through it. It also ends the process that makes progress when TCP tells that the other side has gone
+/// with such messages still to be sent: until it is connected, the socket beside is looked at first.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub worker: ManuallyDrop<Worker>,
@@ -47,6 +50,8 @@ pub(crate) struct Endpoint {
     connecting: Cell<StatusPointer>,
     /// A first transfer is on its way, which may have more to connect.
     pub is_probing: bool,
+    /// The other side went before it was connected: no progress is made any more.
+    is_left: Cell<bool>,
 }
 
 // SAFETY: the endpoint belongs to the worker, which is for one thread at a time; it is not `Sync`.
@@ -93,7 +98,15 @@ impl Endpoint {
         // One that fails at once leaves an endpoint of which every transfer fails.
         let connecting = Cell::new(outcome(flush).ok().flatten().unwrap_or(null_mut()));
         let (worker, failure) = (ManuallyDrop::new(worker), ManuallyDrop::new(failure));
-        Ok(Self { worker, handle, failure, outbox: ManuallyDrop::default(), connecting, is_probing: false })
+        Ok(Self {
+            worker,
+            handle,
+            failure,
+            outbox: ManuallyDrop::default(),
+            connecting,
+            is_probing: false,
+            is_left: Cell::new(false),
+        })
     }
 
     /// An error once UCX has noticed that the other side is gone.
@@ -110,6 +123,22 @@ impl Endpoint {
         // SAFETY: the endpoint and its worker are there; the worker goes before the outbox, or neither does.
         let sent = unsafe { outbox.send(context.functions(), self.handle, message.into()) };
         sent.map_err(|status| context.library.failed("ucp_am_send", status))
+    }
+
+    /// As [`Worker::until`]; also an error when the other side goes before it is connected.
+    pub fn until<T>(
+        &self,
+        (socket, interest): (BorrowedFd<'_>, PollFlags),
+        look: Duration,
+        done: impl FnMut(bool) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let may = || {
+            if !self.is_connected() && has_now(socket, HUNG_UP) {
+                self.is_left.set(true);
+            }
+            !self.is_left.get()
+        };
+        self.worker.until((socket, interest), look, may, done)
     }
 
     fn is_connected(&self) -> bool {
@@ -130,7 +159,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        if !self.worker.context.library.may_release() {
+        if !self.worker.context.library.may_release() || self.is_left.get() {
             return;
         }
         let start = Instant::now();
@@ -172,6 +201,20 @@ impl Side {
         match self {
             Self::Alone(worker) => Ok(worker),
             Self::Connected(endpoint) => Ok(&endpoint.worker),
+            Self::Ended => Err(Error::PeerGone),
+        }
+    }
+
+    /// As [`Worker::until`].
+    pub fn until<T>(
+        &self,
+        (socket, interest): (BorrowedFd<'_>, PollFlags),
+        look: Duration,
+        done: impl FnMut(bool) -> Result<Option<T>>,
+    ) -> Result<T> {
+        match self {
+            Self::Alone(worker) => worker.until((socket, interest), look, || true, done),
+            Self::Connected(endpoint) => endpoint.until((socket, interest), look, done),
             Self::Ended => Err(Error::PeerGone),
         }
     }

@@ -7,7 +7,7 @@ use crate::ffi::{
 use crate::place::Place;
 use crate::region::Region;
 use crate::window::FileWindow;
-use crate::worker::{LooksAtSocket, Worker};
+use crate::worker::{HUNG_UP, LooksAtSocket, Worker};
 use crate::{Error, Result};
 use rustix::event::PollFlags;
 use std::collections::HashMap;
@@ -283,7 +283,8 @@ impl Mover {
 
     /// Waits for the client's next message. `None`: `socket` has something, to be read or that it hung up.
     pub fn next(&self, socket: BorrowedFd<'_>, look: Duration) -> Result<Option<Box<[u8]>>> {
-        self.endpoint.worker.next_message(socket, look, || self.endpoint.check())
+        let done = self.endpoint.worker.next_message(socket, || self.endpoint.check());
+        self.endpoint.until((socket, PollFlags::IN), look, done)
     }
 
     fn wait_for(&self, request: StatusPointer, socket: BorrowedFd<'_>, look: Duration) -> Result<()> {
@@ -292,7 +293,7 @@ impl Mover {
         }
         let library = self.endpoint.worker.context.library;
         let (mut looks, since) = (LooksAtSocket::default(), Instant::now());
-        let status = self.endpoint.worker.until(socket, HUNG_UP, look, |slept| {
+        let status = self.endpoint.until((socket, HUNG_UP), look, |slept| {
             // SAFETY: a request of this worker that was not freed.
             let status = unsafe { (library.functions.ucp_request_check_status)(request) };
             if status != UCS_INPROGRESS {
@@ -326,5 +327,3 @@ impl Drop for Mover {
 /// How long one transfer, or a flush of several, may take: adapters try again for some seconds, and those that never
 /// give up are given up.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What tells that the client is gone, while requests that it has sent ahead are no news.
-const HUNG_UP: PollFlags = PollFlags::RDHUP.union(PollFlags::HUP).union(PollFlags::ERR);

@@ -164,7 +164,7 @@ impl Receiver {
         look: Duration,
         mut done: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        self.side.worker()?.until(socket, PollFlags::IN, look, |_| match done()? {
+        self.side.until((socket, PollFlags::IN), look, |_| match done()? {
             Some(value) => Ok(Some(value)),
             None => self.side.check().map(|()| None),
         })
@@ -187,9 +187,10 @@ impl Receiver {
         patience: Option<Duration>,
     ) -> Result<Option<Box<[u8]>>> {
         let since = Instant::now();
-        self.side.worker()?.next_message(socket, look, || match patience {
+        let done = self.side.worker()?.next_message(socket, || match patience {
             Some(patience) if since.elapsed() > patience => Err(Error::Late),
             _ => self.side.check(),
-        })
+        });
+        self.side.until((socket, PollFlags::IN), look, done)
     }
 }

@@ -82,19 +82,29 @@ impl Worker {
     }
 
     /// Makes progress until `done` says something. Looks for `look` while nothing happens, then sleeps until the worker
-    /// or `socket` has something: `done` is asked again then, and told that it slept.
+    /// or `socket` has something: `done` is asked again then, and told that it slept. `may` is asked before each
+    /// progress; when it says no, that is an error.
     pub fn until<T>(
         &self,
-        socket: BorrowedFd<'_>,
-        interest: PollFlags,
+        (socket, interest): (BorrowedFd<'_>, PollFlags),
         look: Duration,
+        may: impl Fn() -> bool,
         mut done: impl FnMut(bool) -> Result<Option<T>>,
     ) -> Result<T> {
         self.context.library.check_process()?;
         let (mut quiet_since, mut slept) = (Instant::now(), false);
         loop {
             // A worker that cannot get on, for want of memory, calls that progress for ever.
-            let busy = (0..STEPS).take_while(|_| self.progress()).count() > 0;
+            let mut busy = false;
+            for _ in 0..STEPS {
+                if !may() {
+                    return Err(Error::PeerGone);
+                }
+                if !self.progress() {
+                    break;
+                }
+                busy = true;
+            }
             if let Some(value) = done(slept)? {
                 return Ok(value);
             }
@@ -124,22 +134,21 @@ impl Worker {
         self.context.library.result("ucp_worker_arm", status).map(|()| true)
     }
 
-    /// Waits for the next message of the other side. `None`: `socket` has something, to be read or that it hung up.
-    /// `check`: an error if the connection is.
-    pub fn next_message(
-        &self,
-        socket: BorrowedFd<'_>,
-        look: Duration,
-        check: impl Fn() -> Result<()>,
-    ) -> Result<Option<Box<[u8]>>> {
+    /// To be asked by [`Worker::until`] for the next message of the other side. `None`: `socket` has something, to be
+    /// read or that it hung up. `check`: an error if the connection is.
+    pub fn next_message<'a>(
+        &'a self,
+        socket: BorrowedFd<'a>,
+        check: impl Fn() -> Result<()> + 'a,
+    ) -> impl FnMut(bool) -> Result<Option<Option<Box<[u8]>>>> + 'a {
         let mut looks = LooksAtSocket::default();
-        self.until(socket, PollFlags::IN, look, |slept| {
+        move |slept| {
             if let Some(message) = self.inbox.take()? {
                 return Ok(Some(Some(message)));
             }
             check()?;
             Ok(looks.has(socket, PollFlags::IN, slept).then_some(None))
-        })
+        }
     }
 
     fn sleep(&self, socket: BorrowedFd<'_>, interest: PollFlags) -> Result<()> {
@@ -153,6 +162,8 @@ impl Worker {
     }
 }
 
+/// What tells that the other side is gone, while requests that it has sent ahead are no news.
+pub(crate) const HUNG_UP: PollFlags = PollFlags::RDHUP.union(PollFlags::HUP).union(PollFlags::ERR);
 /// The socket is looked at each time so many looks at the worker have found nothing.
 const LOOKS_PER_SOCKET: u32 = 64;
 
@@ -164,12 +175,14 @@ impl LooksAtSocket {
     /// Whether the socket was looked at and has what is of interest. `slept`: it may be what has woken us.
     pub fn has(&mut self, socket: BorrowedFd<'_>, interest: PollFlags, slept: bool) -> bool {
         self.0 = self.0.wrapping_add(1);
-        if !slept && !self.0.is_multiple_of(LOOKS_PER_SOCKET) {
-            return false;
-        }
-        let mut polled = [PollFd::from_borrowed_fd(socket, interest)];
-        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+        (slept || self.0.is_multiple_of(LOOKS_PER_SOCKET)) && has_now(socket, interest)
     }
+}
+
+/// Whether the socket has what is of interest.
+pub(crate) fn has_now(socket: BorrowedFd<'_>, interest: PollFlags) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(socket, interest)];
+    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 impl Drop for Worker {

@@ -126,6 +126,26 @@ fn a_node_moves_bytes_only_where_it_was_shown_memory() {
     scene.is_unharmed("named memory");
 }
 
+/// UCX would end the node's process, should it hear of that first.
+#[test]
+fn a_client_that_vanishes_while_it_is_being_connected_harms_nobody() {
+    let mut scene = Scene::new();
+    let owner = Who::derive(&scene.fs.key, KeyName::Owner);
+    for milliseconds in [0, 1, 5, 50] {
+        let Some(memory) = Memory::new() else { return };
+        let data = Data::new(&scene, Way::Tcp, &owner);
+        let address = memory.receiver.address().expect("an address");
+        assert_eq!(data.open_rdma(memory.version, &address), Ok(()));
+        data.show(memory.named(7, 0), memory.region.bytes() as u64, &memory.region.packed_key().expect("a key"));
+        let read = data.request(DataOperation::Read, 20, data.signed(data.claims()));
+        data.socket.send_all(&DataRequest { memory: memory.named(7, 0), ..read }.encode()).expect("sent");
+        // Its own end does nothing meanwhile.
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        drop(data);
+    }
+    scene.is_unharmed("clients that vanish");
+}
+
 #[test]
 fn addresses_are_taken_from_the_owner_and_of_the_same_library_only() {
     let Some(memory) = Memory::new() else { return };
@@ -161,25 +181,68 @@ fn enter_with_messages<'a>(scene: &'a Scene, owner: &Who) -> Option<(Data<'a>, M
     Some((data, memory))
 }
 
+const LOOK: Duration = Duration::from_micros(50);
+
+fn tell(receiver: &Receiver, message: &[u8]) {
+    receiver.tell(message).expect("sent");
+}
+
+/// The next message, or `None` when the connection has ended.
+fn hear(receiver: &Receiver, data: &Data<'_>) -> Option<Box<[u8]>> {
+    match receiver.next(data.socket.as_fd(), LOOK, Some(Duration::from_secs(20))) {
+        Err(weft_ucx::Error::Late) => panic!("neither an answer nor an end"),
+        // UCX may hear of the end first.
+        heard => heard.ok().flatten(),
+    }
+}
+
+/// Shows memory with a message, and has it filled; the messages for both.
+fn show_and_read(data: &Data<'_>, memory: &Memory) -> (Vec<u8>, Vec<u8>) {
+    let show = DataRequest::about_nothing(DataOperation::ShowMemory, 0);
+    let key = memory.region.packed_key().expect("a key");
+    let shown = [&(memory.region.bytes() as u64).to_le_bytes()[..], &key].concat();
+    let bytes = u32::try_from(shown.len()).expect("short");
+    let show = [&DataRequest { memory: memory.named(7, 0), bytes, ..show }.encode()[..], &shown].concat();
+    tell(&memory.receiver, &show);
+    let read = data.request(DataOperation::Read, 20, data.signed(data.claims()));
+    let read = DataRequest { memory: memory.named(7, 0), ..read }.encode().to_vec();
+    tell(&memory.receiver, &read);
+    let reply = hear(&memory.receiver, data).expect("by a message");
+    let reply = DataReply::decode(reply.as_ref().try_into().expect("its length")).expect("a reply");
+    assert_eq!(reply.result().map(|reply| reply.bulk_bytes), Ok(20));
+    (show, read)
+}
+
+/// What is registered no more is the adapter's to refuse. (Elsewhere, and where UCX keeps registrations for later, the
+/// bytes go to pages that nobody else has.)
+#[test]
+fn memory_that_a_client_has_freed_takes_its_connection_with_it() {
+    let is = |name, begin| std::env::var(name).is_ok_and(|value: String| value.starts_with(begin));
+    if !is("WEFT_UCX_TLS", "rc") || !is("UCX_IB_REG_METHODS", "direct") {
+        println!("skipped: it takes an adapter alone: WEFT_UCX_TLS=rc_verbs,tcp:aux UCX_IB_REG_METHODS=direct");
+        return;
+    }
+    let mut scene = Scene::new();
+    let owner = Who::derive(&scene.fs.key, KeyName::Owner);
+    let Some((data, memory)) = enter_with_messages(&scene, &owner) else { return };
+    let (_, read) = show_and_read(&data, &memory);
+    let Memory { receiver, region, .. } = memory;
+    drop(region);
+    tell(&receiver, &read);
+    let heard = hear(&receiver, &data).map(|reply| DataReply::decode(reply.as_ref().try_into().expect("its length")));
+    assert_eq!(heard.map(|reply| reply.expect("a reply").result().map(|reply| reply.bulk_bytes)), None);
+    assert!(data.reply().is_none(), "the adapter has refused");
+    drop(data);
+    scene.is_unharmed("freed memory");
+}
+
 #[test]
 fn messages_that_are_no_requests_end_the_connection() {
     let mut scene = Scene::new();
     let owner = Who::derive(&scene.fs.key, KeyName::Owner);
     let Some((data, memory)) = enter_with_messages(&scene, &owner) else { return };
-    // First what is one: memory is shown, and filled.
-    let show = DataRequest::about_nothing(DataOperation::ShowMemory, 0);
-    let key = memory.region.packed_key().expect("a key");
-    let shown = [&(memory.region.bytes() as u64).to_le_bytes()[..], &key].concat();
-    let bytes = u32::try_from(shown.len()).expect("short");
-    let show = DataRequest { memory: memory.named(7, 0), bytes, ..show };
-    let tell = |memory: &Memory, message: &[u8]| memory.receiver.tell(message).expect("sent");
-    tell(&memory, &[&show.encode()[..], &shown].concat());
-    let read = data.request(DataOperation::Read, 20, data.signed(data.claims()));
-    tell(&memory, &DataRequest { memory: memory.named(7, 0), ..read }.encode());
-    let look = Duration::from_micros(50);
-    let reply = memory.receiver.next(data.socket.as_fd(), look, Some(Duration::from_secs(20))).expect("answered");
-    let reply = DataReply::decode(reply.expect("by a message").as_ref().try_into().expect("its length"));
-    assert_eq!(reply.expect("a reply").result().map(|reply| reply.bulk_bytes), Ok(20));
+    // First what is one.
+    let (show, _) = show_and_read(&data, &memory);
     drop((data, memory));
 
     let sync = scene_request(&scene, &owner, DataOperation::Sync);
@@ -190,15 +253,14 @@ fn messages_that_are_no_requests_end_the_connection() {
         // What is not about shown memory goes by the socket.
         sync.encode().to_vec(),
         read.encode().to_vec(),
-        [&show.encode()[..], &shown[1..]].concat(),
+        show[..show.len() - 1].to_vec(),
         [&DataRequest { memory: BulkDescriptor { key: 7, ..read.memory }, ..read }.encode()[..], &[1]].concat(),
         vec![0xff; 100_000],
     ];
     for message in &wrong {
         let (data, memory) = enter_with_messages(&scene, &owner).expect("as before");
-        tell(&memory, message);
-        let heard = memory.receiver.next(data.socket.as_fd(), look, Some(Duration::from_secs(20)));
-        assert!(heard.expect("in time").is_none(), "{} bytes", message.len());
+        tell(&memory.receiver, message);
+        assert!(hear(&memory.receiver, &data).is_none(), "{} bytes", message.len());
         assert!(data.reply().is_none(), "{} bytes", message.len());
     }
     scene.has_rejected(wrong.len() as u64, 0);
