@@ -101,9 +101,10 @@ impl OpenInode {
         self.landed.notify_all();
         // Who read while the bytes were on their way may have others at hand.
         self.changed();
-        written?;
-        // Whoever lost the session meanwhile may have written behind the back of the next holder.
+        // Whoever lost the session meanwhile may have written behind the back of the next holder; and where that has
+        // taken the object away, this is what to say.
         state.hold(inner)?;
+        written?;
         // Somebody may have reported the size from before the bytes were there.
         state.note_written(end);
         if state.known.reports_object(direct) && !state.commit(inner)? {
@@ -169,7 +170,7 @@ impl State {
                     }
                 }
                 Err(Error::NoObject | Error::CapabilityRejected) if attempt == 0 && !self.known.object_is_new() => {}
-                Err(error) => return Err(error),
+                Err(error) => return self.hold(inner).and(Err(error)),
             }
             self.known.open_anew();
             self.regain(inner)?;
