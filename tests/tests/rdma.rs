@@ -235,6 +235,37 @@ fn a_request_costs_what_was_sketched(stored: Stored) {
     }
 }
 
+/// On a disk whose reads can be begun without waiting. Elsewhere the same bytes go through slots of the connection.
+#[test]
+fn large_reads_of_regions_are_put_from_where_the_device_has_filled_them() {
+    if !is_one_of("large_reads_of_regions_are_put_from_where_the_device_has_filled_them") {
+        return;
+    }
+    const BYTES: usize = 4 << 20;
+    let fs = FileSystem::start(Wanted { stored: Stored::Regions, nodes: 1, on_disk: true, ..Wanted::default() });
+    exchange(&fs, with(Registration::Dynamic), "dynamic");
+    exchange(&fs, RdmaSettings { rpc: Rpc::Am, ..with(Registration::Static) }, "static");
+    let client = client(&fs, with(Registration::Dynamic));
+    let bytes = pattern(BYTES, 1);
+    let file = open(&client, "file", DIRECT_WRITE);
+    write_at(&file, &bytes, 0);
+    file.close().unwrap();
+    let streamed = || moved(&client).streamed_bytes;
+    if streamed() == 0 {
+        println!("skipped: reads of this disk cannot be begun without waiting");
+        return;
+    }
+    let file = open(&client, "file", DIRECT_READ);
+    // The last one goes through the connection's buffer.
+    for (offset, count, puts, flushes) in [(0, BYTES, 16, 1), (4095, 1 << 20, 5, 1), (8192, 256 << 10, 2, 2)] {
+        let before = streamed();
+        let cost = cost_of(&client, || assert!(read_at(&file, count, offset) == bytes[offset as usize..][..count]));
+        assert_eq!((cost.puts, cost.gets, cost.flushes), (puts, 0, flushes), "{count} bytes at {offset}");
+        assert_eq!(streamed() - before, count as u64, "{count} bytes at {offset}");
+    }
+    file.close().unwrap();
+}
+
 /// Whose memory a handle registers is its own choice.
 fn a_handle_chooses_whose_memory_is_registered(stored: Stored) {
     if !is_one_with(stored, "a_handle_chooses_whose_memory_is_registered") {

@@ -52,6 +52,31 @@ impl Drop for Page {
     }
 }
 
+/// A page that stays as long as this is there, for who has all of it registered somewhere. It says where the bytes are;
+/// whose they are, its buffers say.
+#[derive(Clone, Debug)]
+pub struct HugePage(Arc<Page>);
+
+impl HugePage {
+    /// Where it is.
+    pub fn address(&self) -> *mut u8 {
+        self.0.start()
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        PAGE_BYTES
+    }
+}
+
+impl PartialEq for HugePage {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for HugePage {}
+
 /// A part of a huge page that nobody else has: zeros at first. It begins where a block of a device may go.
 #[derive(Debug)]
 pub struct HugeBuffer {
@@ -76,6 +101,11 @@ impl HugeBuffer {
         let is_inside = range.start <= range.end && range.end <= self.bytes;
         // SAFETY: a part of the mapping, as in `deref`, which is borrowed for this; the caller says the rest.
         is_inside.then(|| unsafe { std::slice::from_raw_parts_mut(self.pointer().add(range.start), range.len()) })
+    }
+
+    /// The page that it lies in, and where.
+    pub(crate) fn place(&self) -> (HugePage, usize) {
+        (HugePage(Arc::clone(&self.page)), self.start)
     }
 
     pub(crate) fn pointer(&self) -> *mut u8 {

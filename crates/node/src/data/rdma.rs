@@ -203,6 +203,7 @@ impl DataConnection<'_> {
         AtomicCounters::add(&counters.rdma_flushes, done.flushes);
         AtomicCounters::add(&counters.rdma_placed_bytes, done.placed_bytes);
         AtomicCounters::add(&counters.rdma_mapped_bytes, done.mapped_bytes);
+        AtomicCounters::add(&counters.rdma_streamed_bytes, done.streamed_bytes);
     }
 
     /// Whether the object's bytes go by RDMA.
