@@ -25,8 +25,8 @@ use weft_transport::{Result, Socket, TransportError};
 const PIECE_BYTES: usize = 512 << 10;
 /// More bytes than this are read in several pieces, where some can be on their way while others are sent.
 const STREAM_FROM_BYTES: u64 = 256 << 10;
-/// Writes of so many bytes and more are received while they are written. Measured: a thread more costs those of 1 MiB a
-/// third, and gains these up to a fifth.
+/// Writes of so many bytes and more are received while they are written. Measured: a thread more costs those of 1 MiB
+/// up to a third, and gains these up to a fifth.
 const OVERLAPPED_FROM_BYTES: u32 = 4 << 20;
 /// Buffers that the pool keeps. A huge page has four, and stays as long as one of them.
 const POOL_MAX: usize = 32;

@@ -79,6 +79,7 @@ mod tests {
     use super::super::{OVERLAPPED_FROM_BYTES, PIECE_BYTES, write};
     use super::*;
     use std::io::ErrorKind;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 
@@ -92,6 +93,7 @@ mod tests {
         fault: Fault,
         /// What was received tells here.
         received: Mutex<Receiver<()>>,
+        has_refused: AtomicBool,
     }
 
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +103,7 @@ mod tests {
         WaitsForNext,
         /// This piece is refused, and all behind it.
         Refuses(usize),
+        RefusesFirstAlone,
     }
 
     impl BlockObject for Faulty {
@@ -117,6 +120,10 @@ mod tests {
                     assert!(both.iter().all(|one| one.is_ok()), "nothing comes while a piece is written");
                 }
                 Fault::Refuses(piece) if start / PIECE_BYTES >= piece => return Err(Error::NoSpace),
+                Fault::RefusesFirstAlone if start == 0 => {
+                    self.has_refused.store(true, Ordering::Release);
+                    return Err(Error::NoSpace);
+                }
                 _ => {}
             }
             lock(&self.bytes)[start..start + from.len()].copy_from_slice(from);
@@ -131,7 +138,7 @@ mod tests {
     fn faulty(fault: Fault) -> (Faulty, Sender<()>) {
         let (sender, receiver) = channel();
         let bytes = Mutex::new(vec![0; BYTES as usize + 10_000]);
-        (Faulty { bytes, fault, received: Mutex::new(receiver) }, sender)
+        (Faulty { bytes, fault, received: Mutex::new(receiver), has_refused: AtomicBool::new(false) }, sender)
     }
 
     fn contents() -> Vec<u8> {
@@ -184,6 +191,28 @@ mod tests {
             assert!(lock(&object.bytes)[..whole] == contents[..whole], "piece {piece}: those before it are there");
             assert!(lock(&object.bytes)[whole..].iter().all(|byte| *byte == 0), "piece {piece}");
         }
+    }
+
+    /// The second piece has come when the first is refused. Mostly it is left out; that it was begun just before cannot
+    /// be told apart.
+    #[test]
+    fn what_comes_while_a_piece_is_refused_is_not_written() {
+        let contents = contents();
+        let is_left_out = || {
+            let (object, received) = faulty(Fault::RefusesFirstAlone);
+            let mut came = 0;
+            let wait = |at| {
+                came = at;
+                while at > PIECE_BYTES && !object.has_refused.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                (0..100).for_each(|_| std::thread::yield_now());
+            };
+            let done = write(&object, 0, BYTES, bring(&contents, usize::MAX, received, wait));
+            assert!(matches!(done, Ok(Err((Error::NoSpace, _)))));
+            came == 2 * PIECE_BYTES && lock(&object.bytes).iter().all(|byte| *byte == 0)
+        };
+        assert!((0..200).any(|_| is_left_out()));
     }
 
     #[test]

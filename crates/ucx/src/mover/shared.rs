@@ -1,7 +1,8 @@
 //! Puts out of memory that somebody else fills, as a ring that reads a device: the bytes are copied nowhere before.
 //!
 //! Invariant: a slot is shared until the put out of it has ended, and then no more. After an error that may be never:
-//! then it is shared until the mover is dropped, whose worker ends all puts before.
+//! then it is shared until the mover is dropped, whose worker ends all puts before. (One that was never connected is
+//! left as it is, and no put of it goes on.)
 
 use super::{Memory, Mover, Slot};
 use crate::ffi::UCS_INPROGRESS;

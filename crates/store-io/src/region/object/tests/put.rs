@@ -5,19 +5,21 @@
 use super::sent::{FILE_BYTES, ROUNDS, contents, is_streamed, stored, unix};
 use crate::executor::Moved;
 use crate::rdma::{ClientMemory, Transfers};
-use crate::region::tests::{BYTES, Ground};
-use crate::store::{BlockObject, ObjectHandle, Segment};
+use crate::region::tests::{BYTES, Ground, object, write};
+use crate::store::{BlockObject, ObjectHandle, ObjectStore, Segment};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weft_protocol::Error;
 use weft_protocol::data::BulkDescriptor;
+use weft_protocol::{Error, InodeNumber};
 use weft_transport::Socket;
 use weft_ucx::{Lent, Library, Receiver};
 
 const LOOK: Duration = Duration::from_micros(50);
 /// What one put has at most.
 const PIECE: usize = 256 << 10;
+/// Messages that fill the queues to a client.
+const MESSAGES: usize = 500;
 /// Rings of one device.
 const RINGS: usize = 16;
 
@@ -194,4 +196,37 @@ fn clients_that_go_away_in_the_middle_keep_their_slots_until_nothing_can_be_on_i
     let (moved, found, transfers) = put(&mut ends, &*handle, 5, bytes);
     assert!(matches!(moved, Moved::Done) && found == contents[5..bytes + 5]);
     assert_eq!(transfers.streamed_bytes, bytes as u64);
+}
+
+#[test]
+fn a_client_that_lets_nothing_through_keeps_nobody_from_blocks_that_are_free() {
+    let ground = Ground::new("put-slow");
+    let (store, handle) = stored(&ground);
+    if !has_ucx() {
+        return;
+    }
+    let mut ends = Ends::connect();
+    ends.serve(&mut [1; 8], |memory, server, shown| memory.probe(server, shown).unwrap());
+    let Ends { mut receiver, client, mut memory, server } = ends;
+    let mut found = vec![0; FILE_BYTES];
+    let ended = receiver.lend(&mut found, |_, lent| {
+        let shown = show(&mut memory, lent);
+        // The queues to it are full: not even the first put ends, and reads are on their way when that is waited for.
+        (0..MESSAGES).for_each(|_| memory.tell(&[0; 1000]).unwrap());
+        std::thread::scope(|scope| {
+            let putting = scope.spawn(|| memory.put(&server, segment(&*handle, 0, FILE_BYTES), None, shown));
+            // It is in the midst of it, and waits for the client, or soon will.
+            let other = store.open(InodeNumber::ROOT, object(2), true).unwrap();
+            for _ in 0..20 {
+                write(&*other, 0, &[9; 1 << 20]).unwrap();
+                other.truncate(0).unwrap();
+                store.settle();
+            }
+            assert!(!putting.is_finished(), "the client has not taken all of it");
+            drop(client);
+            assert!(putting.join().unwrap().is_err());
+        });
+        Err::<(), _>(weft_ucx::Error::PeerGone)
+    });
+    assert!(ended.unwrap().is_err());
 }
