@@ -37,11 +37,13 @@ pub struct Wanted {
     pub store_bytes: Option<u64>,
     /// All nodes on this machine's identity, or each on another.
     pub near: bool,
+    /// Everything in the temporary directory, which mostly is on a disk, and not in memory.
+    pub on_disk: bool,
 }
 
 impl Default for Wanted {
     fn default() -> Self {
-        Self { nodes: 2, shards_per_node: 2, stored: Stored::Files, store_bytes: None, near: true }
+        Self { nodes: 2, shards_per_node: 2, stored: Stored::Files, store_bytes: None, near: true, on_disk: false }
     }
 }
 
@@ -115,7 +117,8 @@ impl FileSystem {
     pub fn start(wanted: Wanted) -> Self {
         raise_descriptor_limit();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let base = if PathBuf::from("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+        let memory = PathBuf::from("/dev/shm");
+        let base = if memory.is_dir() && !wanted.on_disk { memory } else { std::env::temp_dir() };
         let directory = base.join(format!("weft-test-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a directory for the test");
         let mut key = [0; 32];

@@ -8,12 +8,15 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weft_client::{Client, ClientOptions, File, OpenOptions, RdmaSettings, Registration, Rpc, Way};
 use weft_protocol::message::node::RdmaCounters;
 use weft_protocol::message::shard::Access;
+use weft_region::{FileDevice, Format, Kind, Store};
 use weft_tests::{FileSystem, Stored, Wanted, open, pattern, status};
+use weft_ucx::may_lock_files;
 
 const DIRECT_READ: OpenOptions = OpenOptions { direct: true, ..OpenOptions::READ };
 const DIRECT_WRITE: OpenOptions = OpenOptions { direct: true, ..OpenOptions::WRITE };
@@ -233,6 +236,50 @@ fn a_request_costs_what_was_sketched(stored: Stored) {
         assert_eq!(cost_of(&client, &mut read), next, "{name}: read again");
         file.close().unwrap();
     }
+}
+
+/// On a disk whose reads can be begun without waiting. Elsewhere the same bytes go through slots of the connection.
+/// Whether a region store in a file beside those of the nodes is read by rings.
+fn can_stream() -> bool {
+    let path = std::env::temp_dir().join(format!("weft-can-stream-{}", std::process::id()));
+    let device = Arc::new(FileDevice::create(&path, 64 << 20).unwrap());
+    let store = Store::format(device, Format::default()).unwrap();
+    let object = store.create(Kind::Direct).unwrap();
+    object.write(0, &[1; 4096]).unwrap();
+    let can = store.stream(&object, 0, 4096).is_some() && may_lock_files();
+    std::fs::remove_file(&path).unwrap();
+    can
+}
+
+#[test]
+fn large_reads_of_regions_are_put_from_where_the_device_has_filled_them() {
+    if !is_one_of("large_reads_of_regions_are_put_from_where_the_device_has_filled_them") {
+        return;
+    }
+    const BYTES: usize = 4 << 20;
+    let fs = FileSystem::start(Wanted { stored: Stored::Regions, nodes: 1, on_disk: true, ..Wanted::default() });
+    exchange(&fs, with(Registration::Dynamic), "dynamic");
+    exchange(&fs, RdmaSettings { rpc: Rpc::Am, ..with(Registration::Static) }, "static");
+    let client = client(&fs, with(Registration::Dynamic));
+    let bytes = pattern(BYTES, 1);
+    let file = open(&client, "file", DIRECT_WRITE);
+    write_at(&file, &bytes, 0);
+    file.close().unwrap();
+    let streamed = || moved(&client).streamed_bytes;
+    if !can_stream() {
+        println!("skipped: reads of this disk cannot be begun without waiting");
+        return;
+    }
+    assert!(streamed() > 0);
+    let file = open(&client, "file", DIRECT_READ);
+    // The last one goes through the connection's buffer.
+    for (offset, count, puts, flushes) in [(0, BYTES, 16, 1), (4095, 1 << 20, 5, 1), (8192, 256 << 10, 2, 2)] {
+        let before = streamed();
+        let cost = cost_of(&client, || assert!(read_at(&file, count, offset) == bytes[offset as usize..][..count]));
+        assert_eq!((cost.puts, cost.gets, cost.flushes), (puts, 0, flushes), "{count} bytes at {offset}");
+        assert_eq!(streamed() - before, count as u64, "{count} bytes at {offset}");
+    }
+    file.close().unwrap();
 }
 
 /// Whose memory a handle registers is its own choice.

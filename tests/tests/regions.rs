@@ -44,9 +44,11 @@ fn a_full_store_refuses_by_every_way_and_has_room_after_a_removal() {
         file.write_at(&kept, 0).unwrap();
         file.close().unwrap();
         for direct in [true, false] {
-            for options in [OpenOptions::WRITE, OpenOptions { append: true, ..BOTH }] {
+            let appending = OpenOptions { append: true, ..BOTH };
+            // Of the largest a piece comes while the one before is written.
+            for (options, mib) in [(OpenOptions::WRITE, 3), (OpenOptions::WRITE, 7), (appending, 3)] {
                 let file = open(&client, "large", OpenOptions { direct, ..options });
-                let piece = pattern(3 * MIB + 5, 2);
+                let piece = pattern(mib * MIB + 5, 2);
                 let write = |number: usize| file.write_at(&piece, (number * piece.len()) as u64);
                 let refused = (0..20).find_map(|number| write(number).err()).or_else(|| file.flush().err());
                 assert_eq!(refused, Some(Error::NoSpace), "{way:?}, direct: {direct}");

@@ -121,7 +121,7 @@ impl Side {
             let shown = hear(&socket)?;
             let (address, key) = shown.split_first_chunk().ok_or("no address")?;
             let address = u64::from_le_bytes(*address);
-            mover.learn(number, address, bytes, key).explain("learn")?;
+            mover.learn(socket.as_fd(), (number, address, bytes), key).explain("learn")?;
             Ok::<_, String>(address)
         };
         let (made, own) = (learn(MADE)?, learn(OWN)?);

@@ -50,4 +50,5 @@ pub use time::Timestamp;
 /// | 7 | `OpenRdma`, `ShowMemory`, `ProbeMemory`; `RdmaCounters`; `NodeStatus` has `rdma` |
 /// | 8 | requests for RDMA may come as messages of UCX; counters have `messages` |
 /// | 9 | counters of RDMA have `mapped_bytes` |
-pub const PROTOCOL_VERSION: u8 = 9;
+/// | 10 | counters of RDMA have `streamed_bytes` |
+pub const PROTOCOL_VERSION: u8 = 10;

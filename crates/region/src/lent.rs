@@ -1,12 +1,16 @@
 //! Memory of a device that reads go to while their caller does something else.
+//!
+//! Invariant: nobody is lent slots of which something is on its way, from the device or out of one that is shared.
 
 use crate::device::FileDevice;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use weft_sys::ring::Slots;
+use weft_sys::huge::HugePage;
+use weft_sys::ring::{SharedSlot, Slots};
 
-/// Slots that one reader has. When he goes, what is on its way is waited for, and others may have them.
+/// Slots that one reader has. When he goes, what is on its way is waited for, and others may have them as soon as
+/// nobody shares any.
 #[derive(Debug)]
 pub struct LentSlots<'a> {
     device: &'a FileDevice,
@@ -48,14 +52,29 @@ impl<'a> LentSlots<'a> {
         self.with(false, |slots| slots.flying() > 0)
     }
 
-    /// Waits until a slot is the caller's again; the first error of its reads.
+    /// Waits until a slot has come; the first error of its reads.
     pub(crate) fn wait(&mut self, slot: usize) -> io::Result<()> {
         self.with(Ok(()), |slots| slots.wait(slot)).map_err(|error| self.device.beyond_end(self.end, error))
     }
 
-    /// Waits until all are.
+    /// Waits until all have.
     pub(crate) fn wait_all(&mut self) {
         self.with((), Slots::wait_all);
+    }
+
+    /// Whether a slot can be filled: nothing of it is on its way, and nobody shares it.
+    pub(crate) fn is_ours(&mut self, slot: usize) -> bool {
+        self.with(false, |slots| slots.is_ours(slot))
+    }
+
+    /// Shares a slot that has come with who moves its bytes on.
+    pub(crate) fn share(&self, slot: usize) -> Option<SharedSlot> {
+        self.slots.as_ref()?.share(slot)
+    }
+
+    /// The page that all of them lie in.
+    pub(crate) fn page(&self) -> Option<HugePage> {
+        self.slots.as_ref().map(Slots::page)
     }
 
     /// The bytes of a slot that is the caller's.

@@ -67,16 +67,19 @@ impl Rings {
         Some(done)
     }
 
-    /// A ring with slots; `give_back` takes it. `None`: there is none.
+    /// A ring with slots of which nobody shares any; `give_back` takes it. `None`: there is none.
     pub fn take_slots(&self) -> Option<Slots> {
-        self.take(|idle| match idle.slots.pop() {
-            None if idle.slots_made < SLOTS_MAX => idle.make_slots().map(Some),
-            slots => Ok(slots),
+        self.take(|idle| {
+            let free = idle.slots.iter_mut().rposition(|slots| (0..slots.count()).all(|slot| slots.is_ours(slot)));
+            match free.map(|index| idle.slots.swap_remove(index)) {
+                None if idle.slots_made < SLOTS_MAX => idle.make_slots().map(Some),
+                slots => Ok(slots),
+            }
         })
         .flatten()
     }
 
-    /// Takes slots of which none is on its way.
+    /// Takes slots of which none is on its way from the device. Some may be shared still.
     pub fn give_back(&self, slots: Slots) {
         if let Some(idle) = lock(&self.idle).as_mut() {
             idle.slots.push(slots);

@@ -7,6 +7,10 @@
 //! Where pieces lie was looked up with the layer's gate, which is kept until they have come, and no longer: those who
 //! free blocks wait for it. So whoever has a stream waits for its device and for nobody else, but for when it has
 //! called [`Stream::settle`].
+//!
+//! A piece can be moved on by who knows the memory, without a copy ([`Stream::share`]), while further ones come. Its
+//! slot is filled again, by this stream or another, when it is shared no more: whoever has to wait for that settles
+//! before.
 
 use crate::error::{Result, at};
 use crate::layer::Layer;
@@ -17,6 +21,8 @@ use crate::{BLOCK, BLOCK_BYTES};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::RwLockReadGuard;
+use weft_sys::huge::HugePage;
+use weft_sys::ring::SharedSlot;
 
 /// See the module.
 pub struct Stream<'a> {
@@ -57,9 +63,10 @@ impl<'a> Stream<'a> {
             self.gate = None;
         }
         let half = self.slots.count() / 2;
-        if self.gate.is_none() && self.begun.len() <= half && !self.rest.is_empty() {
+        if self.gate.is_none() && self.begun.len() <= half && !self.rest.is_empty() && self.has_room(half) {
             self.begin(half)?;
         }
+        assert!(!self.begun.is_empty() || self.rest.is_empty(), "more than half of the slots are shared");
         let Some(piece) = self.begun.front() else { return Ok(false) };
         self.slots.wait(piece.slot).map_err(at("read the device"))?;
         self.is_at_hand = true;
@@ -72,10 +79,33 @@ impl<'a> Stream<'a> {
         piece.and_then(|piece| self.slots.slot(piece.slot)?.get(piece.bytes.clone())).unwrap_or_default()
     }
 
+    /// The same for who moves them on, and where in the slot they are. While it is shared, this has its bytes no more.
+    /// More than [`Stream::shared_max`] cannot be shared when the stream goes on.
+    pub fn share(&mut self) -> Option<(SharedSlot, Range<usize>)> {
+        let piece = self.begun.front().filter(|_| self.is_at_hand)?;
+        Some((self.slots.share(piece.slot)?, piece.bytes.clone()))
+    }
+
+    /// How many of the pieces that were at hand may be shared when it goes on, and those the last ones.
+    pub fn shared_max(&self) -> usize {
+        self.slots.count() / 2
+    }
+
+    /// The page that pieces lie in.
+    pub fn page(&self) -> Option<HugePage> {
+        self.slots.page()
+    }
+
     /// Waits for all that is on its way. Until the next [`Stream::advance`] nobody waits for whoever has this.
     pub fn settle(&mut self) {
         self.slots.wait_all();
         self.gate = None;
+    }
+
+    /// Whether so many slots can be filled that none is at hand in.
+    fn has_room(&mut self, count: usize) -> bool {
+        let all = self.slots.count();
+        (self.next_slot..self.next_slot + count).all(|slot| self.slots.is_ours(slot % all))
     }
 
     /// Begins so many pieces, for which there are slots.

@@ -14,7 +14,7 @@
 //!
 //! An object without a file ([`crate::blocks`]) reads whole blocks into memory, from where they are sent or put into
 //! the pipe, and writes what was received there, or read from the client. One copy; the device makes none. Of a large
-//! read, further pieces come while one is sent.
+//! read, further pieces come while one is sent; of a large write, while one is written.
 
 use crate::blocks::{self, Sink, put_some};
 use crate::store::{BlockObject, FilePlan, Segment, WritePlan, device_error};

@@ -10,6 +10,7 @@ pub mod directory;
 pub mod executor;
 pub mod rdma;
 pub mod region;
+mod ring_pages;
 pub mod space;
 pub mod store;
 pub mod windows;

@@ -10,12 +10,15 @@
 //! | write over what a mapped file has | `n` times a get; one `futimens` | 0 |
 //!
 //! An object without a file reads into slots itself, and writes what is in them: a copy less than a file that is not
-//! mapped.
+//! mapped. Of a large read several pieces come at a time, into memory that the device knows, and go from there
+//! (`streamed.rs`).
 //!
 //! Memory that is mapped here too (a buffer of the client's connection, on the same machine) needs no slot, put, get or
 //! flush: `pread` into it and `pwrite` out of it are the transfers, one copy each.
 //!
 //! There are [`SLOTS`] slots, so that while one piece is on its way the next is read, or the last one written.
+
+mod streamed;
 
 use crate::executor::{Moved, read_all, write_all};
 use crate::store::{FilePlan, Segment, WritePlan, device_error};
@@ -36,6 +39,9 @@ const SLOTS: usize = 4;
 /// Bytes of a piece, unless `WEFT_RDMA_PIECE_KIB` says otherwise.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_BYTES_MAX: usize = 16 << 20;
+/// Bytes from which on an object without a file is read into memory that its device knows. Measured: of 128 KiB, too,
+/// which is one piece: that memory is in huge pages.
+const STREAM_FROM_BYTES: u64 = 64 << 10;
 /// How long the first byte may take.
 const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a transfer is looked at before its thread sleeps.
@@ -51,6 +57,8 @@ pub struct Transfers {
     pub placed_bytes: u64,
     /// Bytes moved from and to the pages of files.
     pub mapped_bytes: u64,
+    /// Bytes moved from where a device has read them.
+    pub streamed_bytes: u64,
 }
 
 /// The way to one client's memory.
@@ -81,9 +89,9 @@ impl ClientMemory {
     }
 
     /// Takes note of memory that the client shows. An error: of more than it may.
-    pub fn show(&mut self, memory: BulkDescriptor, bytes: u64, packed_key: &[u8]) -> Result<()> {
+    pub fn show(&mut self, socket: &Socket, memory: BulkDescriptor, bytes: u64, packed_key: &[u8]) -> Result<()> {
         self.hide(memory.key)?;
-        match self.mover.learn(memory.key, memory.address, bytes, packed_key) {
+        match self.mover.learn(socket.as_fd(), (memory.key, memory.address, bytes), packed_key) {
             Ok(()) => Ok(()),
             Err(weft_ucx::Error::Foreign) => Err(TransportError::Malformed),
             Err(error) => {
@@ -151,6 +159,12 @@ impl ClientMemory {
             && self.move_mapped(socket, &parts, memory, Direction::Put)?
         {
             return Ok(Moved::Done);
+        }
+        if let Segment::Blocks { object, offset, .. } = segment
+            && bytes >= STREAM_FROM_BYTES
+            && let Some(moved) = self.put_streamed(socket, (object, offset, bytes), memory)?
+        {
+            return Ok(moved);
         }
         self.mover.reserve_slots(SLOTS, self.piece_bytes)?;
         let mut failed = None;

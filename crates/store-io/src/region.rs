@@ -11,6 +11,7 @@
 
 mod object;
 
+use crate::ring_pages::RingPages;
 use crate::store::{ObjectHandle, ObjectStore, is_listed, lock};
 use object::RegionObject;
 use std::collections::HashMap;
@@ -49,6 +50,7 @@ pub struct RegionStore {
 /// Where objects get their regions.
 struct Regions {
     store: Store,
+    ring_pages: RingPages,
     /// Space was given up since the last sync.
     is_unsettled: AtomicBool,
     /// No more are given.
@@ -99,6 +101,7 @@ impl RegionStore {
             device,
             regions: Arc::new(Regions {
                 store,
+                ring_pages: RingPages::default(),
                 is_unsettled: AtomicBool::new(false),
                 is_closed: AtomicBool::new(false),
             }),

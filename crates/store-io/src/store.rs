@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_protocol::message::storage::Space;
 use weft_protocol::{Error, InodeNumber, ObjectId, Result, Timestamp};
 use weft_region::Stream;
+use weft_sys::huge::HugePage;
+use weft_ucx::PageWindow;
 
 /// Size and time of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -73,6 +75,11 @@ pub trait BlockObject: Send + Sync {
 
     /// Reads what is planned piece by piece, the next of them on their way while one is sent. `None`: it cannot.
     fn stream(&self, _offset: u64, _bytes: u64) -> Option<Stream<'_>> {
+        None
+    }
+
+    /// The memory of such a stream as transfers know it. `None`: they do not.
+    fn window(&self, _page: &HugePage) -> Option<Arc<PageWindow>> {
         None
     }
 

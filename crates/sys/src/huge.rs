@@ -3,7 +3,7 @@
 //!
 //! Where the kernel has no huge page to give, it is memory as any other.
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::alloc::{Layout, handle_alloc_error};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::null_mut;
@@ -47,10 +47,36 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
+        // By the C library, where UCX looks on: else it would take what is mapped here next for these pages.
         // SAFETY: mapped by `new`; the last buffer in it is gone.
-        let _ = unsafe { munmap(self.mapped.cast(), MAPPED_BYTES) };
+        let _ = unsafe { libc::munmap(self.mapped.cast(), MAPPED_BYTES) };
     }
 }
+
+/// A page that stays as long as this is there, for who has all of it registered somewhere. It says where the bytes are;
+/// whose they are, its buffers say.
+#[derive(Clone, Debug)]
+pub struct HugePage(Arc<Page>);
+
+impl HugePage {
+    /// Where it is.
+    pub fn address(&self) -> *mut u8 {
+        self.0.start()
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        PAGE_BYTES
+    }
+}
+
+impl PartialEq for HugePage {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for HugePage {}
 
 /// A part of a huge page that nobody else has: zeros at first. It begins where a block of a device may go.
 #[derive(Debug)]
@@ -76,6 +102,11 @@ impl HugeBuffer {
         let is_inside = range.start <= range.end && range.end <= self.bytes;
         // SAFETY: a part of the mapping, as in `deref`, which is borrowed for this; the caller says the rest.
         is_inside.then(|| unsafe { std::slice::from_raw_parts_mut(self.pointer().add(range.start), range.len()) })
+    }
+
+    /// The page that it lies in, and where.
+    pub(crate) fn place(&self) -> (HugePage, usize) {
+        (HugePage(Arc::clone(&self.page)), self.start)
     }
 
     pub(crate) fn pointer(&self) -> *mut u8 {

@@ -7,7 +7,7 @@
 //! that was there before.
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -93,8 +93,9 @@ impl MappedFile {
 impl Drop for MappedFile {
     fn drop(&mut self) {
         self.guard.end.store(0, Ordering::Release);
+        // By the C library, where UCX looks on: else it would take what is mapped here next for these pages.
         // SAFETY: mapped by `new`; who uses it holds this.
-        let _ = unsafe { munmap(self.address.cast(), self.bytes) };
+        let _ = unsafe { libc::munmap(self.address.cast(), self.bytes) };
         self.guard.is_taken.store(false, Ordering::Release);
     }
 }

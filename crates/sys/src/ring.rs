@@ -1,8 +1,10 @@
 //! Reads of one file that go to the kernel together (io_uring), so that a device works on all of them at a time.
 //! [`Ring`] waits for them; with [`Slots`] their caller does something else meanwhile.
 
+mod shared;
 mod slots;
 
+pub use shared::SharedSlot;
 pub use slots::Slots;
 
 use io_uring::{IoUring, opcode, squeue, types};

@@ -50,8 +50,10 @@ pub(crate) struct Endpoint {
     connecting: Cell<StatusPointer>,
     /// A first transfer is on its way, which may have more to connect.
     pub is_probing: bool,
-    /// The other side went before it was connected: no progress is made any more.
+    /// It was not connected in time, or the other side went before that: no progress is made any more.
     is_left: Cell<bool>,
+    /// It is only dropped any more.
+    has_ended: bool,
 }
 
 // SAFETY: the endpoint belongs to the worker, which is for one thread at a time; it is not `Sync`.
@@ -106,6 +108,7 @@ impl Endpoint {
             connecting,
             is_probing: false,
             is_left: Cell::new(false),
+            has_ended: false,
         })
     }
 
@@ -155,26 +158,37 @@ impl Endpoint {
         }
         !self.is_probing
     }
-}
 
-impl Drop for Endpoint {
-    fn drop(&mut self) {
+    /// Ends it, if it is connected, or was ended before. `false`: it is left, and so is its worker.
+    pub fn end(&mut self) -> bool {
+        if self.has_ended {
+            return true;
+        }
         if !self.worker.context.library.may_release() || self.is_left.get() {
-            return;
+            return false;
         }
         let start = Instant::now();
         while start.elapsed() < LAST_LOOK {
             if self.is_connected() {
-                // SAFETY: none is used again, and the worker goes before what it uses.
+                self.has_ended = true;
+                // SAFETY: none is used again, as the flag says, and the worker goes before what it uses.
                 unsafe {
                     ManuallyDrop::drop(&mut self.worker);
                     ManuallyDrop::drop(&mut self.failure);
                     ManuallyDrop::drop(&mut self.outbox);
                 }
-                return;
+                return true;
             }
             self.worker.progress();
         }
+        self.is_left.set(true);
+        false
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

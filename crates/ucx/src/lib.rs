@@ -32,7 +32,7 @@ pub use mover::{Mover, REGIONS_MAX};
 pub use place::Place;
 pub use receiver::{Lent, Receiver};
 pub use region::Region;
-pub use window::FileWindow;
+pub use window::{FileWindow, PageWindow};
 
 /// Why bytes cannot go by UCX.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

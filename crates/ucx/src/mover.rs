@@ -1,21 +1,24 @@
 //! A server's end: puts into a client's memory and gets from it.
 
+mod shared;
+
 use crate::endpoint::{Endpoint, Liveness, padded};
 use crate::ffi::{
-    RemoteKeyHandle, StatusPointer, UCP_OP_ATTR_FIELD_MEMH, UCS_INPROGRESS, UCS_OK, outcome, ucp_request_param,
+    RemoteKeyHandle, Status, StatusPointer, UCP_OP_ATTR_FIELD_MEMH, UCS_INPROGRESS, UCS_OK, outcome, ucp_request_param,
 };
 use crate::place::Place;
 use crate::region::Region;
-use crate::window::FileWindow;
-use crate::worker::{HUNG_UP, LooksAtSocket, Worker};
+use crate::window::{FileWindow, PageWindow};
+use crate::worker::{HUNG_UP, LooksAtSocket, Worker, has_now};
 use crate::{Error, Result};
 use rustix::event::PollFlags;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use weft_sys::ring::SharedSlot;
 
 /// Regions of a client that one mover knows at a time.
 pub const REGIONS_MAX: usize = 256;
@@ -40,6 +43,8 @@ struct Slot {
 enum Memory {
     Own(Region),
     File(Arc<FileWindow>),
+    /// A part of the page.
+    Shared(Arc<PageWindow>, SharedSlot),
 }
 
 impl Slot {
@@ -51,6 +56,15 @@ impl Slot {
         match &self.memory {
             Memory::Own(region) => region,
             Memory::File(window) => window.region(),
+            Memory::Shared(window, _) => window.region(),
+        }
+    }
+
+    /// Which bytes of the region it is.
+    fn range(&self) -> Range<usize> {
+        match &self.memory {
+            Memory::Shared(_, slot) => slot.range(),
+            Memory::Own(_) | Memory::File(_) => 0..self.region().bytes(),
         }
     }
 }
@@ -63,6 +77,8 @@ pub struct Mover {
     endpoint: Endpoint,
     remotes: HashMap<u32, Remote>,
     slots: Vec<Slot>,
+    /// Slots of others out of which puts are on their way, in their order.
+    shared: VecDeque<Slot>,
     /// How long what is waited for may take.
     patience: Duration,
 }
@@ -74,7 +90,8 @@ impl Mover {
     /// An endpoint to the worker of this address.
     pub fn connect(address: &[u8], liveness: Liveness) -> Result<Self> {
         let endpoint = Endpoint::connect(Worker::new()?, address, liveness)?;
-        Ok(Self { endpoint, remotes: HashMap::new(), slots: Vec::new(), patience: PATIENCE })
+        let (remotes, slots, shared) = (HashMap::new(), Vec::new(), VecDeque::new());
+        Ok(Self { endpoint, remotes, slots, shared, patience: PATIENCE })
     }
 
     /// What the client makes its endpoint of.
@@ -107,11 +124,20 @@ impl Mover {
         bytes.map(u64::from_le_bytes).ok_or(Error::Foreign)
     }
 
-    /// Learns of memory of the client, under a number of its choice; what was known under it is forgotten.
-    pub fn learn(&mut self, number: u32, address: u64, bytes: u64, packed_key: &[u8]) -> Result<()> {
+    /// Learns of memory of the client, under a number of its choice; what was known under it is forgotten. UCX 1.13
+    /// ends the process when shared memory is gone with its client: so not of one that `socket` says has hung up.
+    pub fn learn(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        (number, address, bytes): (u32, u64, u64),
+        packed_key: &[u8],
+    ) -> Result<()> {
         self.forget(number)?;
         if address.checked_add(bytes).is_none() || self.remotes.len() >= REGIONS_MAX {
             return Err(Error::Foreign);
+        }
+        if has_now(socket, HUNG_UP) {
+            return Err(Error::PeerGone);
         }
         let padded = padded(packed_key);
         let mut key = null_mut();
@@ -130,7 +156,7 @@ impl Mover {
 
     /// Forgets memory of the client. An error: a transfer with it is on its way.
     pub fn forget(&mut self, number: u32) -> Result<()> {
-        if self.slots.iter().any(|slot| !slot.request.is_null() && slot.number == number) {
+        if self.slots.iter().chain(&self.shared).any(|slot| !slot.request.is_null() && slot.number == number) {
             return Err(Error::Foreign);
         }
         if let Some(remote) = self.remotes.remove(&number)
@@ -205,51 +231,68 @@ impl Mover {
 
     /// Begins to put bytes of a slot into the client's memory.
     pub fn put(&mut self, slot: usize, range: Range<usize>, number: u32, address: u64) -> Result<()> {
+        let request = self.begin_put(self.slots.get(slot).ok_or(Error::Foreign)?, range, number, address)?;
+        self.note(slot, number, request);
+        Ok(())
+    }
+
+    /// Begins to put bytes of a slot, which nobody else uses until the request has ended (null: it has), and which is
+    /// not freed before the worker.
+    fn begin_put(&self, slot: &Slot, range: Range<usize>, number: u32, address: u64) -> Result<StatusPointer> {
         let functions = self.endpoint.worker.context.functions();
         let (bytes, (key, local, params)) = (range.len(), self.transfer(slot, range, number, address)?);
-        // SAFETY: `transfer` has checked both ranges; the slot is not the caller's until the transfer has ended, and is
-        // not freed before the worker.
+        // SAFETY: `transfer` has checked both ranges; the callers keep the slot as this says.
         let pointer = unsafe {
             (functions.ucp_put_nbx)(self.endpoint.handle, local.cast(), bytes, address, key, &raw const params)
         };
-        self.begun("ucp_put", slot, number, pointer)
+        self.begun("ucp_put", pointer)
     }
 
     /// Begins to get bytes of the client's memory into those of a slot.
     pub fn get(&mut self, slot: usize, range: Range<usize>, number: u32, address: u64) -> Result<()> {
         let functions = self.endpoint.worker.context.functions();
-        let (bytes, (key, local, params)) = (range.len(), self.transfer(slot, range, number, address)?);
-        // SAFETY: as in `put`.
+        let place = self.slots.get(slot).ok_or(Error::Foreign)?;
+        let (bytes, (key, local, params)) = (range.len(), self.transfer(place, range, number, address)?);
+        // SAFETY: `transfer` has checked both ranges; the slot is not the caller's until the transfer has ended, and is
+        // not freed before the worker.
         let pointer = unsafe {
             (functions.ucp_get_nbx)(self.endpoint.handle, local.cast(), bytes, address, key, &raw const params)
         };
-        self.begun("ucp_get", slot, number, pointer)
+        let request = self.begun("ucp_get", pointer)?;
+        self.note(slot, number, request);
+        Ok(())
     }
 
     fn transfer(
         &self,
-        slot: usize,
+        slot: &Slot,
         range: Range<usize>,
         number: u32,
         address: u64,
     ) -> Result<(*mut RemoteKeyHandle, *mut u8, ucp_request_param)> {
         self.endpoint.worker.context.library.check_process()?;
         let remote = self.remote(number, address, range.len() as u64)?;
-        let fits = |slot: &Slot| range.start <= range.end && range.end <= slot.region().bytes();
-        let free = |slot: &&Slot| slot.request.is_null() && fits(slot);
-        let local = self.slots.get(slot).filter(free).ok_or(Error::Foreign)?.region();
+        let (local, part) = (slot.region(), slot.range());
+        let fits = range.start <= range.end && range.end <= part.len() && part.end <= local.bytes();
+        if !slot.request.is_null() || !fits {
+            return Err(Error::Foreign);
+        }
         let params =
             ucp_request_param { op_attr_mask: UCP_OP_ATTR_FIELD_MEMH, memh: local.handle(), ..ucp_request_param::NONE };
         // In the region, as was just seen.
-        Ok((remote.key, local.pointer().wrapping_add(range.start), params))
+        Ok((remote.key, local.pointer().wrapping_add(part.start + range.start), params))
     }
 
-    fn begun(&mut self, call: &'static str, slot: usize, number: u32, pointer: StatusPointer) -> Result<()> {
+    /// What to wait for. Null: it is done.
+    fn begun(&self, call: &'static str, pointer: StatusPointer) -> Result<StatusPointer> {
         let request = outcome(pointer).map_err(|status| self.endpoint.worker.context.library.failed(call, status))?;
-        if let (Some(slot), Some(request)) = (self.slots.get_mut(slot), request) {
+        Ok(request.unwrap_or(null_mut()))
+    }
+
+    fn note(&mut self, slot: usize, number: u32, request: StatusPointer) {
+        if let Some(slot) = self.slots.get_mut(slot) {
             (slot.request, slot.number) = (request, number);
         }
-        Ok(())
     }
 
     /// Waits until a slot is the caller's again: what was put has left it, what was got is there. `socket` tells when
@@ -288,8 +331,14 @@ impl Mover {
     }
 
     fn wait_for(&self, request: StatusPointer, socket: BorrowedFd<'_>, look: Duration) -> Result<()> {
+        let status = self.end_of(request, socket, look)?;
+        self.endpoint.worker.context.library.result("the transfer", status)
+    }
+
+    /// What became of a request, once it has ended; it is not to be used any more then. After an error it has not.
+    fn end_of(&self, request: StatusPointer, socket: BorrowedFd<'_>, look: Duration) -> Result<Status> {
         if request.is_null() {
-            return Ok(());
+            return Ok(UCS_OK);
         }
         let library = self.endpoint.worker.context.library;
         let (mut looks, since) = (LooksAtSocket::default(), Instant::now());
@@ -307,7 +356,7 @@ impl Mover {
         })?;
         // SAFETY: it has ended, and nobody asks for it any more.
         unsafe { (library.functions.ucp_request_free)(request) };
-        library.result("the transfer", status)
+        Ok(status)
     }
 }
 
@@ -320,6 +369,10 @@ impl Drop for Mover {
         for number in numbers {
             // The key of a transfer on its way stays until the worker ends both.
             let _ = self.forget(number);
+        }
+        if !self.endpoint.end() {
+            // A worker that is left may have transfers still: what they use is left, too.
+            std::mem::forget((std::mem::take(&mut self.slots), std::mem::take(&mut self.shared)));
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Bytes of a file as memory that transfers use.
+//! Memory of others that transfers use: bytes of a file, and pages that a device fills.
 
 use crate::region::Region;
 use crate::{Error, Result};
 use std::os::fd::BorrowedFd;
+use weft_sys::huge::HugePage;
 use weft_sys::mapped::MappedFile;
 
 /// A range of a file, mapped and registered. Only transfers touch it: what they put is in no other memory before, and
@@ -37,6 +38,38 @@ impl FileWindow {
     /// Whether all that was moved so far was the file's: it was not cut meanwhile.
     pub fn is_whole(&self) -> bool {
         self.mapped.is_whole()
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+}
+
+/// A huge page, registered: once, for all who put bytes of it. It tells of no byte whose it is: only what is shared
+/// with a mover is put ([`crate::Mover::put_shared`]).
+#[derive(Debug)]
+pub struct PageWindow {
+    // In this order: a registration ends before its memory goes.
+    region: Region,
+    page: HugePage,
+}
+
+// SAFETY: what is shared is where it is and under which handle, which do not change; the context, whose handle it is,
+// is made for several threads.
+unsafe impl Sync for PageWindow {}
+
+impl PageWindow {
+    /// Registers a page. With adapters it is locked in memory.
+    pub fn new(page: HugePage) -> Result<Self> {
+        // SAFETY: mapped as long as `page` is there, longer than the region. Nobody else gets its key, so that nothing
+        // but transfers of ours use it, which `put_shared` begins.
+        let region = unsafe { Region::of_memory(page.address(), page.bytes()) }?;
+        Ok(Self { region, page })
+    }
+
+    /// The page.
+    pub fn page(&self) -> &HugePage {
+        &self.page
     }
 
     pub(crate) fn region(&self) -> &Region {

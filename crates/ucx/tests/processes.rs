@@ -119,7 +119,7 @@ fn client(path: &str) {
 fn learn(mover: &mut Mover, socket: &UnixStream, number: u32) -> u64 {
     let shown = receive(socket);
     let word = |at: usize| u64::from_le_bytes(shown[at..at + 8].try_into().unwrap());
-    mover.learn(number, word(0), word(8), &shown[16..]).unwrap();
+    mover.learn(socket.as_fd(), (number, word(0), word(8)), &shown[16..]).unwrap();
     word(0)
 }
 
@@ -157,7 +157,7 @@ fn server(path: &str) {
         let address = learn(&mut mover, &socket, 8);
         exchange(&mut mover, &socket, 8, address, bytes);
     }
-    let gone = mover.learn(9, u64::MAX, 2, &[]);
+    let gone = mover.learn(socket.as_fd(), (9, u64::MAX, 2), &[]);
     assert_eq!(gone, Err(Error::Foreign), "a length that overflows");
 }
 

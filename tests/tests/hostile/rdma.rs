@@ -133,10 +133,12 @@ fn a_client_that_vanishes_while_it_is_being_connected_harms_nobody() {
     let owner = Who::derive(&scene.fs.key, KeyName::Owner);
     for milliseconds in [0, 1, 5, 50] {
         let Some(memory) = Memory::new() else { return };
-        let data = Data::new(&scene, Way::Tcp, &owner);
+        let mut data = Data::new(&scene, Way::Tcp, &owner);
         let address = memory.receiver.address().expect("an address");
         assert_eq!(data.open_rdma(memory.version, &address), Ok(()));
         data.show(memory.named(7, 0), memory.region.bytes() as u64, &memory.region.packed_key().expect("a key"));
+        // The memory is there until the node knows it.
+        data.is_in_order();
         let read = data.request(DataOperation::Read, 20, data.signed(data.claims()));
         data.socket.send_all(&DataRequest { memory: memory.named(7, 0), ..read }.encode()).expect("sent");
         // Its own end does nothing meanwhile.

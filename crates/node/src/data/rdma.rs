@@ -103,13 +103,14 @@ impl DataConnection<'_> {
 
     /// Learns of memory of the client, or that it is not to be used any more.
     pub(super) fn show_memory(&mut self, request: &DataRequest) -> Result<()> {
+        let socket = self.socket;
         let shown = self.body(request)?;
         let memory = self.client_memory.as_mut().ok_or(TransportError::Malformed)?;
         let Some((length, key)) = shown.split_first_chunk::<SHOWN_LENGTH_BYTES>() else {
             return memory.hide(request.memory.key);
         };
         AtomicCounters::add(&self.node.counters.rdma_regions, 1);
-        memory.show(request.memory, u64::from_le_bytes(*length), key)
+        memory.show(socket, request.memory, u64::from_le_bytes(*length), key)
     }
 
     /// Gets a number from the client, so that both sides know that they reach each other.
@@ -203,6 +204,7 @@ impl DataConnection<'_> {
         AtomicCounters::add(&counters.rdma_flushes, done.flushes);
         AtomicCounters::add(&counters.rdma_placed_bytes, done.placed_bytes);
         AtomicCounters::add(&counters.rdma_mapped_bytes, done.mapped_bytes);
+        AtomicCounters::add(&counters.rdma_streamed_bytes, done.streamed_bytes);
     }
 
     /// Whether the object's bytes go by RDMA.

@@ -108,6 +108,8 @@ pub struct RdmaCounters {
     pub placed_bytes: u64,
     /// Bytes that went between clients' memory and the pages of mapped files.
     pub mapped_bytes: u64,
+    /// Bytes that went into clients' memory from where a device had read them, while further ones came.
+    pub streamed_bytes: u64,
     /// Requests that came as messages of UCX, and not by the socket.
     pub messages: u64,
 }

@@ -306,6 +306,7 @@ pub fn node_answers() -> Vec<NodeAnswer> {
             regions: 16,
             placed_bytes: 17,
             mapped_bytes: 19,
+            streamed_bytes: 20,
             messages: 18,
         },
         descriptors_passed: 6,

@@ -1,10 +1,12 @@
 //! Reads that come piece by piece, from files that the kernel can read without waiting for them.
 
 use crate::recorder::{BOTH, Random};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weft_region::{Checksums, Error, FileDevice, Format, Kind, Object, Store};
+use weft_sys::ring::SharedSlot;
 
 const DEVICE_BYTES: u64 = 64 << 20;
 const OBJECT_BYTES: u64 = 3 << 20;
@@ -158,6 +160,47 @@ fn readers_that_stay_have_a_bounded_number_of_slots() {
     assert!((1..MANY).contains(&streams.len()), "{}", streams.len());
     drop(streams);
     assert!(store.stream(&object, 0, 1).is_some());
+}
+
+/// As what moves pieces on has them, a while after the stream has gone on.
+#[test]
+fn pieces_that_are_shared_are_nobody_elses_for_so_long() {
+    let (store, _) = store("shared", Checksums::Metadata);
+    let object = store.create(Kind::Direct).unwrap();
+    if !can_stream(&store, &object) {
+        return;
+    }
+    object.write(0, &vec![7; OBJECT_BYTES as usize]).unwrap();
+    store.sync().unwrap();
+    let free = || (0..MANY).map_while(|_| store.stream(&object, 0, 1)).collect::<Vec<_>>().len();
+    let all = free();
+    for (first, bytes) in [(0, OBJECT_BYTES), (4097, OBJECT_BYTES - 5000)] {
+        let (mut stream, mut kept, mut count) = (store.stream(&object, first, bytes).unwrap(), VecDeque::new(), 0);
+        while stream.advance().unwrap() {
+            let length = stream.bytes().len();
+            assert!(stream.bytes().iter().all(|byte| *byte == 7));
+            let (slot, range) = stream.share().unwrap();
+            assert!(range.len() == length && range.end <= slot.range().len());
+            assert!(Some(slot.page()) == stream.page().as_ref());
+            assert!(stream.bytes().is_empty() && kept.iter().all(|other: &SharedSlot| other.range() != slot.range()));
+            count += length;
+            kept.push_back(slot);
+            kept.drain(..kept.len().saturating_sub(stream.shared_max()));
+        }
+        assert_eq!(count as u64, bytes);
+        // It goes, and what is shared of it stays.
+        drop(stream);
+        assert!(!kept.is_empty());
+        assert_eq!(free(), all - 1, "its ring is lent to nobody");
+        drop(kept);
+        assert_eq!(free(), all);
+    }
+    let mut stream = store.stream(&object, 0, OBJECT_BYTES).unwrap();
+    let kept = stream.advance().unwrap().then(|| stream.share()).flatten();
+    stream.settle();
+    store.remove(object.id()).unwrap();
+    store.sync().unwrap();
+    assert!(kept.is_some(), "who shares a piece keeps nobody from blocks");
 }
 
 /// Readers beside others who remove objects and write new ones over their blocks.

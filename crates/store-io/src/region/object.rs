@@ -19,6 +19,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use weft_protocol::limits::FILE_BYTES_MAX;
 use weft_protocol::{Error, Result, Timestamp};
 use weft_region::{Object, Owner, Stream};
+use weft_sys::huge::HugePage;
+use weft_ucx::PageWindow;
 
 /// See the module.
 pub(super) struct RegionObject {
@@ -267,6 +269,10 @@ impl BlockObject for RegionObject {
         // Mostly the first part has all of it.
         let ends = offset.checked_add(bytes).is_some_and(|end| end <= self.capacity());
         if ends { self.regions.store.stream(&self.first, offset, bytes) } else { None }
+    }
+
+    fn window(&self, page: &HugePage) -> Option<Arc<PageWindow>> {
+        self.regions.ring_pages.at(page)
     }
 
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {

@@ -4,11 +4,15 @@
 //! by several reads. The kernel has the memory registered where it may be (RLIMIT_MEMLOCK bounds what a process without
 //! rights has so): then it need not look up its pages for each read. Else the same reads do without.
 //!
-//! Invariant: the memory stays until the kernel has told of each read, and of a slot that is on its way nobody has a
-//! reference.
+//! What a slot was filled with can be shared with who moves it on ([`SharedSlot`]): memory that the ring knows is then
+//! memory that the network knows, and bytes go from the one to the other without a copy.
+//!
+//! Invariant: the memory stays until the kernel has told of each read, and until nobody shares it; of a slot that is on
+//! its way, or shared, nobody has a reference, and none that is shared is filled.
 
+use super::shared::SharedSlot;
 use super::{FILE, Ring, note};
-use crate::huge::HugeBuffer;
+use crate::huge::{HugeBuffer, HugePage};
 use io_uring::{opcode, squeue};
 use std::io;
 use std::ops::Range;
@@ -24,11 +28,24 @@ pub struct Slots {
     memory: HugeBuffer,
     is_registered: bool,
     slot_bytes: usize,
-    /// Of each slot: how many of its reads are on their way, and the first error of those that were.
-    slots: Vec<(usize, Option<io::Error>)>,
+    slots: Vec<Slot>,
     /// Those that are on their way, by number; `None`: the number is free.
     reads: Vec<Option<Read>>,
     flying: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// How many of its reads are on their way, and the first error of those that were.
+    flying: usize,
+    failed: Option<io::Error>,
+    shared: SharedSlot,
+}
+
+impl Slot {
+    fn is_ours(&mut self) -> bool {
+        self.flying == 0 && self.shared.is_alone()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -48,7 +65,12 @@ impl Slots {
         // SAFETY: the memory is mapped, and longer than the ring knows it: it is unregistered before it goes. Reads go
         // there as `push` says.
         let is_registered = unsafe { ring.ring.submitter().register_buffers(&[whole]) }.is_ok();
-        let slots = (0..memory.len() / slot_bytes).map(|_| (0, None)).collect();
+        let (page, first) = memory.place();
+        let slot = |number| {
+            let start = first + number * slot_bytes;
+            Slot { flying: 0, failed: None, shared: SharedSlot::new(page.clone(), start..start + slot_bytes) }
+        };
+        let slots = (0..memory.len() / slot_bytes).map(slot).collect();
         let reads = vec![None; ring.depth];
         Ok(Self { ring, memory, is_registered, slot_bytes, slots, reads, flying: 0 })
     }
@@ -63,23 +85,38 @@ impl Slots {
         self.slot_bytes
     }
 
-    /// The bytes of a slot. `None`: it is on its way.
+    /// Whether a slot is the caller's: it is neither on its way nor shared.
+    pub fn is_ours(&mut self, slot: usize) -> bool {
+        self.slots.get_mut(slot).is_some_and(Slot::is_ours)
+    }
+
+    /// The bytes of a slot. `None`: it is on its way, or shared.
     pub fn slot(&mut self, slot: usize) -> Option<&mut [u8]> {
-        let is_ours = self.slots.get(slot).is_some_and(|(flying, _)| *flying == 0);
-        let start = slot * self.slot_bytes;
-        // SAFETY: of this slot nothing is on its way, and what is of others goes to their bytes.
+        let (is_ours, start) = (self.is_ours(slot), slot * self.slot_bytes);
+        // SAFETY: of this slot nothing is on its way, what is of others goes to their bytes, and nobody shares it.
         if is_ours { unsafe { self.memory.part(start..start + self.slot_bytes) } } else { None }
+    }
+
+    /// Shares a slot with who moves its bytes on. `None`: it is on its way.
+    pub fn share(&self, slot: usize) -> Option<SharedSlot> {
+        self.slots.get(slot).filter(|slot| slot.flying == 0).map(|slot| slot.shared.clone())
+    }
+
+    /// The page that all slots lie in.
+    pub fn page(&self) -> HugePage {
+        self.memory.place().0
     }
 
     /// Begins to fill a part of a slot from a place in the file. What was begun goes to the kernel with
     /// [`Slots::submit`], or when it is waited for.
     pub fn begin(&mut self, slot: usize, range: Range<usize>, place: u64) {
         let number = self.reads.iter().position(Option::is_none);
-        let (Some(number), Some((flying, _))) = (number, self.slots.get_mut(slot)) else {
+        let (Some(number), Some(filled)) = (number, self.slots.get_mut(slot)) else {
             panic!("slot {slot} of {}, {} reads on their way", self.slots.len(), self.flying)
         };
         assert!(range.start <= range.end && range.end <= self.slot_bytes, "{range:?} of a slot");
-        *flying += 1;
+        assert!(filled.shared.is_alone(), "slot {slot} is shared, and somebody would see it change");
+        filled.flying += 1;
         self.flying += 1;
         let start = slot * self.slot_bytes;
         self.push(number, Read { slot, place, range: start + range.start..start + range.end, done: 0 });
@@ -102,24 +139,24 @@ impl Slots {
                 Ok(false) => self.push(number, read),
                 ended => {
                     self.flying -= 1;
-                    if let Some((flying, failed)) = self.slots.get_mut(read.slot) {
-                        *flying -= 1;
-                        *failed = failed.take().or(ended.err());
+                    if let Some(slot) = self.slots.get_mut(read.slot) {
+                        slot.flying -= 1;
+                        slot.failed = slot.failed.take().or(ended.err());
                     }
                 }
             }
         }
     }
 
-    /// Waits until a slot is the caller's again. The first error of its reads; the end of the file is one.
+    /// Waits until a slot has come. The first error of its reads; the end of the file is one.
     pub fn wait(&mut self, slot: usize) -> io::Result<()> {
-        while self.flying() > 0 && self.slots.get(slot).is_some_and(|(flying, _)| *flying > 0) {
+        while self.flying() > 0 && self.slots.get(slot).is_some_and(|slot| slot.flying > 0) {
             self.ring.wait();
         }
-        self.slots.get_mut(slot).and_then(|(_, failed)| failed.take()).map_or(Ok(()), Err)
+        self.slots.get_mut(slot).and_then(|slot| slot.failed.take()).map_or(Ok(()), Err)
     }
 
-    /// Waits until all slots are the caller's. Errors are kept for [`Slots::wait`].
+    /// Waits until all have. Errors are kept for [`Slots::wait`].
     pub fn wait_all(&mut self) {
         while self.flying() > 0 {
             self.ring.wait();
@@ -128,7 +165,7 @@ impl Slots {
 
     /// Forgets errors that nobody has asked for: whoever has the slots next begins anew.
     pub fn forget_errors(&mut self) {
-        self.slots.iter_mut().for_each(|(_, failed)| *failed = None);
+        self.slots.iter_mut().for_each(|slot| slot.failed = None);
     }
 
     /// Puts what is left of a read into the queue.
@@ -147,8 +184,8 @@ impl Slots {
             *place = Some(read);
         }
         // SAFETY: bytes of a slot, in memory of our own that nobody moves. Until the kernel has told of the read, the
-        // slot counts as on its way, and `slot` gives no reference; when this is dropped, all are waited for. The ring
-        // has the file open.
+        // slot counts as on its way, and `slot` gives no reference; it is not shared before. When this is dropped, all
+        // are waited for. The ring has the file open.
         let pushed = unsafe { self.ring.ring.submission().push(&entry.user_data(number as u64)) };
         // The queue has an entry for each number.
         pushed.unwrap_or_else(|error| panic!("{error}: {} reads on their way", self.flying));
@@ -258,6 +295,44 @@ mod tests {
             }
             drop(slots);
         }
+    }
+
+    /// Who shares one may have it for longer than the ring is there.
+    #[test]
+    fn a_slot_that_is_shared_is_nobody_elses_and_stays() {
+        let (file, bytes) = file();
+        let Some(mut slots) = slots(&file) else { return };
+        slots.begin(1, 0..SLOT_BYTES, 5);
+        slots.submit();
+        assert!(slots.share(1).is_none(), "it has not come");
+        slots.wait(1).unwrap();
+        let shared = slots.share(1).unwrap();
+        let copy = shared.clone();
+        drop(shared);
+        assert!(slots.slot(1).is_none() && !slots.is_ours(1) && slots.is_ours(0));
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| slots.begin(1, 0..1, 0)));
+        assert!(refused.is_err(), "it is not filled");
+        assert!(*copy.page() == slots.page() && copy.range().len() == SLOT_BYTES);
+        assert_eq!(copy.range().start, slots.memory.place().1 + SLOT_BYTES);
+        drop(copy);
+        assert!(slots.slot(1).unwrap()[..] == bytes[5..5 + SLOT_BYTES]);
+        check_reads(&mut slots, &bytes);
+        let shared = slots.share(2).unwrap();
+        assert!(slots.slot(2).is_none());
+        let place = shared.page().address() as usize;
+        drop(slots);
+        assert!(is_mapped(place), "its page is there");
+        drop(shared);
+    }
+
+    fn is_mapped(place: usize) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| {
+            let (start, rest) = line.split_once('-').unwrap();
+            let end = rest.split(' ').next().unwrap();
+            let [start, end] = [start, end].map(|number| usize::from_str_radix(number, 16).unwrap());
+            (start..end).contains(&place)
+        })
     }
 
     /// As a process without rights has it that may lock little memory: a ring of its own, too.

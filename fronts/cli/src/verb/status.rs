@@ -32,7 +32,7 @@ nothing runs, a node does not answer, or a shard has failed.
       write_tcp_bytes, write_unix_bytes, write_memory_bytes,
       descriptors_passed, capabilities_rejected, peers_rejected,
       rdma: {read_bytes, write_bytes, puts, gets, flushes, regions,
-        placed_bytes, mapped_bytes, messages}},
+        placed_bytes, mapped_bytes, streamed_bytes, messages}},
     rdma (text)}]
   mounts: [{mount_point, pid, start_time, alive, negotiated}]
 Of a node that does not answer, `error` says why and what only it knows is null
@@ -337,6 +337,7 @@ fn rdma_table(nodes: &[NodeReport]) -> Table {
         ">REGIONS",
         ">IN PLACE",
         ">MAPPED",
+        ">STREAMED",
         ">MESSAGES",
         "FILE DATA BY RDMA",
     ]);
@@ -353,6 +354,7 @@ fn rdma_table(nodes: &[NodeReport]) -> Table {
             rdma.regions.to_string(),
             bytes_text(rdma.placed_bytes),
             bytes_text(rdma.mapped_bytes),
+            bytes_text(rdma.streamed_bytes),
             rdma.messages.to_string(),
             if said.is_empty() { "no client has asked for it".to_owned() } else { said.clone() },
         ]);

@@ -1,5 +1,6 @@
 //! Files over several small regions, against a plain model, on devices that become full.
 
+mod put;
 mod sent;
 
 use super::*;

@@ -12,17 +12,17 @@ use std::sync::Arc;
 use weft_protocol::{Error, InodeNumber};
 use weft_transport::{Outlet, Socket};
 
-const FILE_BYTES: usize = 16 << 20;
+pub(super) const FILE_BYTES: usize = 16 << 20;
 /// More than there are rings for one device.
-const ROUNDS: usize = 40;
+pub(super) const ROUNDS: usize = 40;
 const HEADER: &[u8] = b"header";
 
-fn contents() -> Vec<u8> {
+pub(super) fn contents() -> Vec<u8> {
     (0..FILE_BYTES).map(|at| u8::try_from((at * 31 + (at >> 12)) % 251).unwrap()).collect()
 }
 
 /// A file in a store of its own, which has it at the device.
-fn stored(ground: &Ground) -> (RegionStore, Arc<dyn ObjectHandle>) {
+pub(super) fn stored(ground: &Ground) -> (RegionStore, Arc<dyn ObjectHandle>) {
     let store = ground.store();
     let handle = store.open(InodeNumber::ROOT, object(1), true).unwrap();
     contents().chunks(1 << 20).zip(0..).for_each(|(bytes, number)| write(&*handle, number << 20, bytes).unwrap());
@@ -30,7 +30,7 @@ fn stored(ground: &Ground) -> (RegionStore, Arc<dyn ObjectHandle>) {
     (store, handle)
 }
 
-fn unix() -> (Socket, Socket) {
+pub(super) fn unix() -> (Socket, Socket) {
     let (client, server) = UnixStream::pair().unwrap();
     (Socket::from_unix(client), Socket::from_unix(server))
 }
@@ -48,7 +48,7 @@ fn send(handle: &dyn ObjectHandle, server: &Socket, offset: usize, bytes: usize)
 }
 
 /// Whether large reads of it go out while they come. `false`: the kernel cannot do so here.
-fn is_streamed(handle: &dyn ObjectHandle) -> bool {
+pub(super) fn is_streamed(handle: &dyn ObjectHandle) -> bool {
     let Segment::Blocks { object, .. } = handle.read_plan(0, 1 << 20).unwrap().0 else { panic!("no blocks") };
     let is_streamed = object.stream(0, 1 << 20).is_some();
     if !is_streamed {
