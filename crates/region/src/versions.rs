@@ -9,6 +9,7 @@
 //! that while a checkpoint is made; 64 MiB of the index's pages; and positions of blocks that were read lately, of
 //! [`LEAVES_MAX`] leaves of 8 KiB.
 
+mod batch;
 mod clean;
 mod commit;
 mod compact;
@@ -339,27 +340,6 @@ impl Versions {
     pub fn known_ids(&self) -> Result<BTreeSet<u64>> {
         let at_hand = self.0.at_hand();
         Ok(self.ids()?.into_iter().chain(at_hand.iter().map(|object| object.id)).collect())
-    }
-
-    /// Cleans all objects.
-    pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
-        keep.check()?;
-        self.0.checkpoint()?;
-        let (mut sum, mut failed) = (Cleaned::default(), None);
-        for id in self.ids()? {
-            match self.object(id).and_then(|object| object.clean(keep)) {
-                Ok(cleaned) => {
-                    sum.versions += cleaned.versions;
-                    sum.freed_blocks += cleaned.freed_blocks;
-                    sum.moved_blocks += cleaned.moved_blocks;
-                }
-                // Removed meanwhile, or a crash has left what the index says of it.
-                Err(Error::NoObject) => {}
-                // The others can be cleaned.
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        failed.map_or(Ok(sum), Err)
     }
 
     /// Brings the index up to date.

@@ -9,6 +9,7 @@
 //! On a crash: commits that were moved are found as others are, and the checkpoint that brings them to the index takes
 //! their blocks out of the former places then.
 
+use super::batch::Batch;
 use super::clean::{Cleaned, Pace};
 use super::commit::{Commit, ENTRIES_MAX, Entry, version_of};
 use super::index::{Index, Row};
@@ -52,9 +53,10 @@ impl Inner {
             self.check_whole(sequence, &row)?;
             let found = self.placed_in(index, sequence, &row)?;
             cleaned.moved_blocks += self.move_blocks(&found)?;
-            self.settle_moved(index, cleaned)?;
-            self.step(index, |work| work.leave_ring(sequence, row), cleaned)?;
-            self.move_tail(index)?;
+            let mut one = Batch::one(self, index, cleaned);
+            one.settle_moved()?;
+            one.step(|step| step.on(self, |work| work.leave_ring(sequence, row)))?;
+            one.move_tails()?;
             pace.rest();
         }
     }
@@ -151,12 +153,6 @@ impl Inner {
             }
         }
         self.shared.layer.read_all(&mut reads)
-    }
-
-    /// Has the index know what was moved, and unmaps the former places.
-    pub(super) fn settle_moved(&self, index: &Index, cleaned: &mut Cleaned) -> Result<()> {
-        self.shared.checkpoint()?;
-        self.unmap(index, cleaned)
     }
 }
 

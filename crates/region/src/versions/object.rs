@@ -3,6 +3,7 @@
 //! A commit is one write of the device, over blocks that were mapped ahead. Locks, in this order: `log` (who commits),
 //! `gate` (who reads data, so that the cleaner takes none away meanwhile, and nobody removes the object), `state`.
 
+use super::clean::Keep;
 use super::commit::{Commit, Entry, Kind, Super};
 use super::compact::Placed;
 use super::index::{Recent, Row, State};
@@ -38,6 +39,8 @@ pub(super) struct Inner {
     pub cleaning: Mutex<()>,
     /// There may be pieces that no version needs.
     pub needs_sweep: AtomicBool,
+    /// The sequence of its last commit when a cleaner that kept so many of the newest versions was done with it.
+    pub settled: Mutex<Option<(u64, u64)>>,
     pub state: RwLock<Now>,
     /// The commits up to this one are on the device for certain.
     pub safe: AtomicU64,
@@ -152,6 +155,7 @@ impl Inner {
             gate: RwLock::default(),
             cleaning: Mutex::default(),
             needs_sweep: AtomicBool::new(true),
+            settled: Mutex::default(),
             state: RwLock::new(Now { head, newest, active, frozen, leaves, unwritten }),
             safe: AtomicU64::new(head.sequence),
             is_removed: AtomicBool::new(false),
@@ -389,6 +393,16 @@ impl Inner {
     pub fn has_recent(&self) -> bool {
         let now = read(&self.state);
         now.active.len() > 0 || now.frozen.is_some()
+    }
+
+    /// Whether a cleaner has nothing to do here, as far as it can be said without the index.
+    pub fn is_settled(&self, keep: &Keep) -> bool {
+        let Ok(log) = self.log.try_lock() else { return false };
+        let head = read(&self.state).head;
+        let is_done = |(sequence, newest): (u64, u64)| sequence == head.sequence && newest <= keep.newest.max(1);
+        lock(&self.settled).is_some_and(is_done)
+            && !self.needs_sweep.load(Ordering::Relaxed)
+            && log.mapped_to <= head.position
     }
 
     /// Commits up to this one are safe.
