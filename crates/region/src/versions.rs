@@ -19,6 +19,7 @@ mod object;
 mod pieces;
 mod read;
 mod scrub;
+mod small;
 mod together;
 mod write;
 

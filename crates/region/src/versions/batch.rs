@@ -101,9 +101,9 @@ impl Shared {
 /// Objects whose `cleaning` is held.
 pub(super) struct Batch<'a> {
     shared: &'a Shared,
-    index: &'a Index,
+    pub index: &'a Index,
     objects: Vec<&'a Inner>,
-    cleaned: &'a mut Cleaned,
+    pub cleaned: &'a mut Cleaned,
     /// Objects of which all has been unmapped that is to be; the index does not know.
     unmapped: Vec<u64>,
 }
@@ -141,7 +141,8 @@ impl<'a> Batch<'a> {
         self.steps(&to_sweep, pace, |work, kept, from| work.sweep(from, kept))?;
         to_sweep.iter().for_each(|(object, _)| object.needs_sweep.store(false, Ordering::Relaxed));
         self.move_tails()?;
-        let mut is_all = true;
+        let swept: Vec<&Inner> = to_sweep.iter().map(|(object, _)| *object).collect();
+        let mut is_all = self.put_small_together(&swept, pace)?;
         for object in self.objects.clone() {
             match object.compact(self.index, pace, &mut *self.cleaned) {
                 // What is moved takes room before it gives any.

@@ -247,18 +247,20 @@ impl<'t> Work<'t> {
         Ok(next)
     }
 
-    /// Writes what is known of a commit; nothing, when nothing is left of it.
+    /// Writes what is known of a commit; nothing, when nothing is left of it. Its own block goes when it is no version
+    /// and its data are not all there: nothing can be compared with their checksum any more.
     fn set(&mut self, sequence: u64, row: Row) -> TreeResult<()> {
         let key = (self.id, sequence);
-        if row.is_listed || row.live > 0 {
-            self.versions.insert(key, row.row())?;
-            return Ok(());
-        }
-        if row.blocks > 0 {
-            // Its own block; its data went one by one.
+        let is_of_use = row.is_listed || row.is_whole() && row.live > 0;
+        if row.has_block() && !is_of_use {
             self.trims.insert((self.id, row.position), 1)?;
         }
-        self.versions.remove(key)?;
+        if row.is_listed || row.live > 0 {
+            let row = if is_of_use { row } else { row.without_block() };
+            self.versions.insert(key, row.row())?;
+        } else {
+            self.versions.remove(key)?;
+        }
         Ok(())
     }
 
@@ -343,10 +345,14 @@ impl<'t> Work<'t> {
         Ok(())
     }
 
-    /// A commit has nothing in the ring any more; its data are elsewhere.
-    pub(super) fn leave_ring(&mut self, sequence: u64, row: Row) -> TreeResult<()> {
-        self.trims.insert((self.id, row.position), row.blocks)?;
-        self.set(sequence, Row { blocks: 0, live: 0, ..row })
+    /// A version whose data are elsewhere has nothing in the ring any more.
+    pub(super) fn leave_ring(&mut self, sequence: u64) -> TreeResult<()> {
+        let row = self.versions.get((self.id, sequence))?.map(|row| Row::of_row(row.value()));
+        if let Some(row) = row.filter(|row| row.blocks > 0) {
+            self.trims.insert((self.id, row.position), 1)?;
+            self.versions.insert((self.id, sequence), Row { blocks: 0, ..row }.row())?;
+        }
+        Ok(())
     }
 
     /// Takes over how many blocks are left of each commit. How many versions cannot be read any more, and the levels of

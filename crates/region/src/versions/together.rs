@@ -197,6 +197,6 @@ impl Inner {
         if head.position - head.tail + 2 * moving.len() as u64 > self.ring / 2 {
             return Err(Error::RingFull(self.id));
         }
-        self.move_blocks(&moving)
+        self.move_blocks(moving)
     }
 }
