@@ -227,6 +227,8 @@ pub(crate) struct Shared {
     /// Entries that the index does not have.
     recent: AtomicUsize,
     leaves: AtomicUsize,
+    /// The object from which on somebody works ahead.
+    next_to_clean: Mutex<u64>,
     /// Held by whoever makes a checkpoint.
     turn: Mutex<()>,
     /// The thread that makes one.
@@ -259,6 +261,7 @@ impl Versions {
             removed: Mutex::default(),
             recent: AtomicUsize::new(0),
             leaves: AtomicUsize::new(0),
+            next_to_clean: Mutex::default(),
             turn: Mutex::default(),
             background: Mutex::default(),
             wanted: Mutex::default(),

@@ -16,34 +16,73 @@ use redb::WriteTransaction;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockReadGuard};
 
-/// Objects that are cleaned at a time.
+/// Objects that are cleaned at a time, and by whoever works ahead.
 const OBJECTS_MAX: usize = 256;
+const OBJECTS_OF_STEP: usize = 32;
+
+/// A cleaning of many objects.
+struct Run<'a> {
+    keep: &'a Keep,
+    pace: Pace,
+    cleaned: Cleaned,
+    /// The first error. The other objects can be cleaned.
+    failed: Option<Error>,
+}
+
+impl<'a> Run<'a> {
+    fn new(keep: &'a Keep) -> Result<Self> {
+        keep.check()?;
+        Ok(Self { keep, pace: Pace::new(keep.share), cleaned: Cleaned::default(), failed: None })
+    }
+
+    fn done(self) -> Result<Cleaned> {
+        self.failed.map_or(Ok(self.cleaned), Err)
+    }
+}
 
 impl Versions {
     /// Cleans all objects.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
-        keep.check()?;
+        let mut run = Run::new(keep)?;
         self.0.checkpoint()?;
-        let (mut pace, mut cleaned, mut failed) = (Pace::new(keep.share), Cleaned::default(), None);
-        let mut ids = self.ids()?.into_iter().filter(|id| !self.is_settled(*id, keep));
-        loop {
-            let some: Vec<u64> = ids.by_ref().take(OBJECTS_MAX).collect();
-            if some.is_empty() {
-                return failed.map_or(Ok(cleaned), Err);
-            }
-            let mut objects = Vec::new();
-            for object in some.into_iter().map(|id| self.object(id)) {
-                match object {
-                    Ok(object) => objects.push(object.0),
-                    // Removed meanwhile, or a crash has left what the index says of it.
-                    Err(Error::NoObject) => {}
-                    // The others can be cleaned.
-                    Err(error) => failed = failed.or(Some(error)),
-                }
-            }
-            let done = self.0.clean_some(&objects, keep, &mut pace, &mut cleaned);
-            failed = failed.or(done.err());
+        let mut ids = self.ids()?.into_iter();
+        while self.clean_next(&mut ids, OBJECTS_MAX, &mut run).is_some() {}
+        run.done()
+    }
+
+    /// Cleans objects by turns, until so many blocks were freed.
+    pub fn clean_some(&self, keep: &Keep, blocks: u64) -> Result<Cleaned> {
+        let mut run = Run::new(keep)?;
+        self.0.checkpoint()?;
+        let mut next = lock(&self.0.next_to_clean);
+        let ids = self.ids()?;
+        let first = ids.partition_point(|id| *id < *next);
+        let mut ids = ids.iter().cycle().skip(first).take(ids.len()).copied();
+        while run.cleaned.freed_blocks < blocks
+            && let Some(last) = self.clean_next(&mut ids, OBJECTS_OF_STEP, &mut run)
+        {
+            *next = last + 1;
         }
+        run.done()
+    }
+
+    /// Cleans the next objects that have something to be cleaned, so many at most. The last of them. `None`: there are
+    /// no more.
+    fn clean_next(&self, ids: &mut impl Iterator<Item = u64>, count: usize, run: &mut Run<'_>) -> Option<u64> {
+        let some: Vec<u64> = ids.filter(|id| !self.is_settled(*id, run.keep)).take(count).collect();
+        let last = some.last().copied()?;
+        let mut objects = Vec::new();
+        for object in some.into_iter().map(|id| self.object(id)) {
+            match object {
+                Ok(object) => objects.push(object.0),
+                // Removed meanwhile, or a crash has left what the index says of it.
+                Err(Error::NoObject) => {}
+                Err(error) => run.failed = run.failed.take().or(Some(error)),
+            }
+        }
+        self.0.clean_some(&objects, run);
+        run.pace.rest();
+        Some(last)
     }
 
     fn is_settled(&self, id: u64, keep: &Keep) -> bool {
@@ -53,7 +92,7 @@ impl Versions {
 
 impl Shared {
     /// Cleans some objects at once, but those alone that somebody else cleans, or sends.
-    fn clean_some(&self, objects: &[Arc<Inner>], keep: &Keep, pace: &mut Pace, cleaned: &mut Cleaned) -> Result<()> {
+    fn clean_some(&self, objects: &[Arc<Inner>], run: &mut Run<'_>) {
         let (mut held, mut guards, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         for object in objects {
             match object.cleaning.try_lock() {
@@ -64,21 +103,19 @@ impl Shared {
                 Err(_) => alone.push(object),
             }
         }
-        let at_once = held.len();
-        let mut failed = self.clean_held(held, keep, pace, cleaned).err();
+        let done = self.clean_held(held, run.keep, &mut run.pace, &mut run.cleaned);
         drop(guards);
-        if at_once > 1 && failed.is_some() {
+        if done.is_err() {
             // It may be one of them.
-            (failed, alone) = (None, objects.iter().collect());
+            alone = objects.iter().collect();
         }
         for object in alone {
-            match object.clean(keep) {
-                Ok(more) => cleaned.add(&more),
+            match object.clean(run.keep) {
+                Ok(more) => run.cleaned.add(&more),
                 Err(Error::NoObject) => {}
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) => run.failed = run.failed.take().or(Some(error)),
             }
         }
-        failed.map_or(Ok(()), Err)
     }
 
     /// Cleans objects whose `cleaning` the caller has.
@@ -135,6 +172,9 @@ impl<'a> Batch<'a> {
                 to_sweep.push((object, kept));
             }
         }
+        // Others may wait for one of many: it is rested when none is held.
+        let mut at_once = Pace::new(1.0);
+        let pace = if self.objects.len() > 1 { &mut at_once } else { pace };
         self.steps(&going, pace, |work, kept, from| work.unlist(from, kept))?;
         // Whoever has found one of them listed reads on while all of it is there.
         to_sweep.iter().for_each(|(object, _)| drop(write(&object.gate)));

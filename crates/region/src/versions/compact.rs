@@ -65,7 +65,7 @@ impl Inner {
     fn some_of<'c>(&self, rest: &mut &'c [(u64, Row)]) -> Option<&'c [(u64, Row)]> {
         let (mut count, mut blocks) = (0, 0);
         for (_, row) in *rest {
-            blocks += row.live;
+            blocks += row.live.max(1);
             if count > 0 && blocks > self.moved_max() {
                 break;
             }

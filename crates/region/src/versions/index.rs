@@ -300,14 +300,14 @@ impl Index {
         self.with_versions(|table| commits(table, id, from, u64::MAX)?.find(has_some).transpose())
     }
 
-    /// The first commits from a sequence on that have something in the ring: with so many blocks of data at most, but
-    /// one in any case.
+    /// The first commits from a sequence on that have something in the ring: so many at most, and with so many blocks
+    /// of data, but one in any case.
     pub fn in_ring(&self, id: u64, from: u64, live_max: u64) -> Result<Vec<(u64, Row)>> {
         let (mut found, mut live) = (Vec::new(), 0);
         self.with_versions(|table| {
             for commit in commits(table, id, from, u64::MAX)? {
                 let (sequence, row) = commit?;
-                live += row.live;
+                live += row.live.max(1);
                 if live > live_max && !found.is_empty() {
                     break;
                 }

@@ -131,6 +131,31 @@ fn many_objects_are_cleaned_at_once() {
     is_in_order(&store);
 }
 
+/// A step cleans some objects, and the next one those behind them.
+#[test]
+fn who_works_ahead_does_so_in_steps() {
+    let store = format(Recorder::new(DEVICE_BYTES), 20);
+    let objects: Vec<Versioned> = (0..100).map(|_| store.create_versioned().unwrap()).collect();
+    let write_all = || {
+        for object in &objects {
+            (0..3).for_each(|tag| {
+                write(object, 0, 3, tag);
+            });
+        }
+    };
+    let step = |blocks: u64| store.clean_some(&Keep::default(), blocks * BLOCK as u64).unwrap().freed_blocks;
+    write_all();
+    let steps: Vec<u64> = std::iter::repeat_with(|| step(1)).take_while(|freed| *freed > 0).collect();
+    assert!(steps.len() > 2 && steps.iter().all(|freed| *freed < 400), "{steps:?}");
+    assert_eq!(steps.iter().sum::<u64>(), 100 * 8);
+    write_all();
+    let half = step(600);
+    assert!((600..1000).contains(&half), "{half}");
+    assert_eq!(half + step(u64::from(u32::MAX)), 100 * 12);
+    assert!(objects.iter().all(|object| mapped(&store, object.id()) == 1 + 4));
+    is_in_order(&store);
+}
+
 /// What was enough for one cleaner need not be for the next.
 #[test]
 fn what_one_cleaner_keeps_another_takes_away() {
