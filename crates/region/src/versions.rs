@@ -43,6 +43,8 @@ const RECENT_MAX: usize = 64 << 10;
 const LEAVES_MAX: usize = 8 << 10;
 /// Objects at hand. Beyond it those that nobody uses are let go.
 const OPEN_MAX: usize = 4096;
+/// Objects that are not at hand and of which it is known how a cleaner left them.
+const SETTLED_MAX: usize = 1 << 20;
 
 /// What one version of an object is like.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -244,8 +246,18 @@ struct Open {
     going: HashSet<u64>,
     /// With so many, those that nobody uses are let go.
     sweep_at: usize,
+    /// Of objects that were let go: a cleaner that keeps so many of the newest versions, or more, has nothing to do.
+    settled: HashMap<u64, u64>,
     /// Objects that are in use while the store is not any more.
     left: Vec<Weak<Inner>>,
+}
+
+impl Open {
+    /// An object is being made, or removed: what was known of one with its identifier is not of this one.
+    fn go(&mut self, id: u64) {
+        self.going.insert(id);
+        self.settled.remove(&id);
+    }
 }
 
 impl Versions {
@@ -277,7 +289,7 @@ impl Versions {
     fn make(&self, id: u64, again: bool, origin: Option<(u64, u64)>) -> Result<Versioned> {
         self.0.let_some_go()?;
         // Nobody else finds it before it is whole.
-        lock(&self.0.open).going.insert(id);
+        lock(&self.0.open).go(id);
         let made = Inner::make(&self.0, id, again, origin).map(Arc::new);
         let mut open = lock(&self.0.open);
         open.going.remove(&id);
@@ -301,6 +313,9 @@ impl Versions {
             return Err(Error::NoObject);
         }
         let found = Arc::new(Inner::open(&self.0, id)?);
+        if let Some(newest) = open.settled.remove(&id) {
+            found.settle(newest);
+        }
         open.objects.insert(id, Arc::clone(&found));
         Ok(Versioned(found))
     }
@@ -309,7 +324,7 @@ impl Versions {
     pub fn remove(&self, id: u64, gone: impl FnOnce() -> Result<()>) -> Result<()> {
         let at_hand = {
             let mut open = lock(&self.0.open);
-            open.going.insert(id);
+            open.go(id);
             open.objects.remove(&id)
         };
         if let Some(object) = at_hand {
@@ -390,7 +405,14 @@ impl Shared {
         }
         self.checkpoint()?;
         let mut open = lock(&self.open);
-        open.objects.retain(|_, object| Arc::strong_count(object) > 1 || object.has_recent());
+        let Open { objects, settled, .. } = &mut *open;
+        objects.retain(|id, object| {
+            let is_kept = Arc::strong_count(object) > 1 || object.has_recent();
+            if !is_kept && settled.len() < SETTLED_MAX {
+                settled.extend(object.settled().map(|newest| (*id, newest)));
+            }
+            is_kept
+        });
         open.sweep_at = open.objects.len() * 2;
         Ok(())
     }

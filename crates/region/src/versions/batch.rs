@@ -86,7 +86,10 @@ impl Versions {
     }
 
     fn is_settled(&self, id: u64, keep: &Keep) -> bool {
-        lock(&self.0.open).objects.get(&id).is_some_and(|object| object.is_settled(keep))
+        let open = lock(&self.0.open);
+        let at_hand = open.objects.get(&id).map(|object| object.settled());
+        let newest = at_hand.unwrap_or_else(|| open.settled.get(&id).copied());
+        newest.is_some_and(|newest| newest <= keep.newest.max(1))
     }
 }
 

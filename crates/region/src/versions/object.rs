@@ -3,7 +3,6 @@
 //! A commit is one write of the device, over blocks that were mapped ahead. Locks, in this order: `log` (who commits),
 //! `gate` (who reads data, so that the cleaner takes none away meanwhile, and nobody removes the object), `state`.
 
-use super::clean::Keep;
 use super::commit::{Commit, Entry, Kind, Super};
 use super::compact::Placed;
 use super::index::{Recent, Row, State};
@@ -395,14 +394,20 @@ impl Inner {
         now.active.len() > 0 || now.frozen.is_some()
     }
 
-    /// Whether a cleaner has nothing to do here, as far as it can be said without the index.
-    pub fn is_settled(&self, keep: &Keep) -> bool {
-        let Ok(log) = self.log.try_lock() else { return false };
+    /// With how many of the newest versions a cleaner has nothing to do here. `None`: that cannot be said without the
+    /// index.
+    pub fn settled(&self) -> Option<u64> {
+        let log = self.log.try_lock().ok()?;
         let head = read(&self.state).head;
-        let is_done = |(sequence, newest): (u64, u64)| sequence == head.sequence && newest <= keep.newest.max(1);
-        lock(&self.settled).is_some_and(is_done)
-            && !self.needs_sweep.load(Ordering::Relaxed)
-            && log.mapped_to <= head.position
+        let is_as_left = !self.needs_sweep.load(Ordering::Relaxed) && log.mapped_to <= head.position;
+        let (sequence, newest) = (*lock(&self.settled)).filter(|_| is_as_left)?;
+        (sequence == head.sequence).then_some(newest)
+    }
+
+    /// A cleaner has left it so, and nobody has written since.
+    pub fn settle(&self, newest: u64) {
+        self.needs_sweep.store(false, Ordering::Relaxed);
+        *lock(&self.settled) = Some((read(&self.state).head.sequence, newest));
     }
 
     /// Commits up to this one are safe.

@@ -5,7 +5,7 @@ use crate::together::{Model, block_of, is_in_order, mapped};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use weft_region::{Cleaned, Error, Format, Keep, Store, Versioned};
+use weft_region::{Cleaned, Error, FileDevice, Format, Keep, Store, Versioned};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 const BLOCK: usize = 4096;
@@ -129,6 +129,47 @@ fn many_objects_are_cleaned_at_once() {
     assert!(writes < 200 && flushes < 30, "{writes}, {flushes}");
     assert_eq!(clean(), (Cleaned::default(), 0, 0));
     is_in_order(&store);
+}
+
+/// What is not at hand any more needs not be opened to see that nothing is new.
+#[test]
+fn objects_that_were_let_go_are_not_looked_at() {
+    let path = std::env::temp_dir().join(format!("weft-region-cleaner-{}", std::process::id()));
+    let device = Arc::new(FileDevice::create(&path, 1 << 30).unwrap());
+    let store = Store::format(device.clone(), Format { region_shift: 20, ..Format::default() }).unwrap();
+    let clean = |keep: &Keep| {
+        let before = device.operations().reads;
+        let cleaned = store.clean(keep).unwrap();
+        (cleaned.versions, device.operations().reads - before)
+    };
+    let ids: Vec<u64> = (0..4000)
+        .map(|_| {
+            let object = store.create_versioned().unwrap();
+            write(&object, 0, 1, 1);
+            object.id()
+        })
+        .collect();
+    write(&store.versioned(ids[7]).unwrap(), 0, 1, 2);
+    assert_eq!(clean(&Keep { newest: 2, ..ALL }).0, 0);
+    // Then nobody has those of before at hand.
+    let more: Vec<Versioned> = (0..200).map(|_| store.create_versioned().unwrap()).collect();
+    let (versions, reads) = clean(&Keep { newest: 2, ..ALL });
+    assert_eq!(versions, 0);
+    assert!(reads < 1000, "{reads}");
+    // One that is removed, and one that has its identifier then.
+    assert!(store.remove(ids[3]).unwrap());
+    store.sync().unwrap();
+    let again = std::iter::repeat_with(|| store.create_versioned().unwrap()).find(|object| object.id() == ids[3]);
+    (0..2).for_each(|tag| {
+        write(again.as_ref().unwrap(), 0, 1, tag);
+    });
+    write(&store.versioned(ids[9]).unwrap(), 0, 1, 2);
+    write(&store.versioned(ids[9]).unwrap(), 0, 1, 3);
+    assert_eq!(clean(&Keep { newest: 2, ..ALL }).0, 1);
+    assert_eq!(clean(&Keep::default()).0, 3);
+    drop((more, again));
+    is_in_order(&store);
+    std::fs::remove_file(&path).unwrap();
 }
 
 /// A step cleans some objects, and the next one those behind them.
