@@ -43,6 +43,8 @@ const RECENT_MAX: usize = 64 << 10;
 const LEAVES_MAX: usize = 8 << 10;
 /// Objects at hand. Beyond it those that nobody uses are let go.
 const OPEN_MAX: usize = 4096;
+/// Objects that were removed and which the index forgets at once.
+const FORGOTTEN_MAX: usize = 1024;
 /// Objects that are not at hand and of which it is known how a cleaner left them.
 const SETTLED_MAX: usize = 1 << 20;
 
@@ -341,13 +343,7 @@ impl Versions {
     /// Takes away what the index has of an object that was removed, before its region is one's that keeps no versions:
     /// after a crash that would be taken for a damaged one.
     pub fn forget_removed(&self, id: u64) -> Result<()> {
-        let Some(index) = self.0.index() else { return Ok(()) };
-        if index.state(id)?.is_some() {
-            // It is not to come back without.
-            self.0.layer.sync()?;
-            index.forget(id)?;
-        }
-        Ok(())
+        self.0.forget(id)
     }
 
     /// All objects that the index has.
@@ -417,14 +413,26 @@ impl Shared {
         Ok(())
     }
 
-    /// Has the index know nothing of an object that was.
+    /// Has the index know nothing of an object that was, nor of some that were removed since: who makes others in
+    /// their place finds that done.
     fn forget(&self, id: u64) -> Result<()> {
         // A checkpoint that began before may bring something of it.
         let _turn = lock(&self.turn);
-        match self.index() {
-            Some(index) if index.state(id)?.is_some() => index.forget(id),
-            _ => Ok(()),
+        let Some(index) = self.index() else { return Ok(()) };
+        if index.state(id)?.is_none() {
+            return Ok(());
         }
+        let removed: Vec<u64> = {
+            let mut all = lock(&self.removed);
+            let count = all.len().min(FORGOTTEN_MAX);
+            all.drain(..count).collect()
+        };
+        // They are not to come back without.
+        let done = self.layer.sync().and_then(|()| index.forget(removed.iter().chain([&id])));
+        if done.is_err() {
+            lock(&self.removed).extend(removed);
+        }
+        done
     }
 
     fn has_room_for_leaf(&self) -> bool {

@@ -221,9 +221,9 @@ impl Index {
         })
     }
 
-    /// Forgets all of an object.
-    pub fn forget(&self, id: u64) -> Result<()> {
-        self.write(|transaction| forget(transaction, id))
+    /// Forgets all of some objects.
+    pub fn forget<'i>(&self, mut ids: impl Iterator<Item = &'i u64>) -> Result<()> {
+        self.write(|transaction| ids.try_for_each(|id| forget(transaction, *id)))
     }
 
     /// The pieces of an object, as they are now.

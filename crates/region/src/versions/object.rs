@@ -119,7 +119,7 @@ impl Inner {
             && known.is_some_and(|state| state.nonce != found.nonce)
         {
             // A crash has left it, of an object that had the region before.
-            index.forget(id)?;
+            index.forget([id].iter())?;
         }
         let state = known.filter(|state| state.nonce == found.nonce);
         let newest = match (state, shared.index()) {

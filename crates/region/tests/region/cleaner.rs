@@ -172,6 +172,66 @@ fn objects_that_were_let_go_are_not_looked_at() {
     std::fs::remove_file(&path).unwrap();
 }
 
+/// Who makes an object where one was finds that the index has forgotten it, with others that were removed meanwhile.
+#[test]
+fn what_was_removed_is_forgotten_at_once() {
+    let device = Recorder::new(2 * DEVICE_BYTES);
+    format(device.clone(), 20).close().unwrap();
+    let store = Store::open_with_range(device.clone(), 8).unwrap();
+    let make = || {
+        let object = store.create_versioned().unwrap();
+        write(&object, 0, 2, 1);
+        object.id()
+    };
+    let ids: Vec<u64> = std::iter::repeat_with(make).take(200).collect();
+    let before = device.counts().1;
+    store.clean(&ALL).unwrap();
+    // Of one transaction, and some.
+    let flushes = device.counts().1 - before;
+    ids.iter().for_each(|id| assert!(store.remove(*id).unwrap()));
+    store.sync().unwrap();
+    let before = device.counts().1;
+    let again = std::iter::repeat_with(|| store.create_versioned().unwrap().id()).take(200);
+    assert!(again.filter(|id| ids.contains(id)).count() > 150);
+    let its = device.counts().1 - before;
+    assert!(its < 100 + 2 * flushes, "{its}, {flushes}");
+    is_in_order(&store);
+}
+
+/// After a power failure an object whose removal was not safe is there with all that the index had of it, or is not.
+#[test]
+fn what_comes_back_is_not_forgotten() {
+    let device = Recorder::new(DEVICE_BYTES);
+    format(device.clone(), 20).close().unwrap();
+    let store = Store::open_with_range(device.clone(), 2).unwrap();
+    // The index does not know it.
+    let unwritten = store.create_versioned().unwrap().id();
+    let [known, id] = [0, 1].map(|number| written(&store, number).0.id());
+    let model = kept(&written(&store, 1).1);
+    store.clean(&KEEP).unwrap();
+    model.compare(&store.versioned(id).unwrap(), "before");
+    assert!(store.remove(unwritten).unwrap() && store.remove(known).unwrap());
+    store.sync().unwrap();
+    // Identifiers of before come last.
+    while store.create_versioned().unwrap().id() != unwritten {}
+    assert!(store.remove(id).unwrap());
+    let from = device.asked();
+    assert_eq!(store.create_versioned().unwrap().id(), known);
+    drop(store);
+    let (mut random, mut found) = (Random::new(9), 0);
+    for calls in (from..=device.asked()).flat_map(|calls| [calls; 5]) {
+        let store = Store::open(Recorder::from(DEVICE_BYTES, device.crash(calls, &mut random))).unwrap();
+        match store.versioned(id) {
+            Err(Error::NoObject) => {}
+            object => {
+                model.compare(&object.unwrap(), &format!("after {calls} of {} calls", device.asked()));
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 0);
+}
+
 /// A step cleans some objects, and the next one those behind them.
 #[test]
 fn who_works_ahead_does_so_in_steps() {
