@@ -22,13 +22,17 @@ impl Batch<'_> {
         let mut moved = 0;
         for object in objects {
             done = done.and_then(|()| {
-                moved += object.put_small_together(self.index)?;
+                match object.put_small_together(self.index) {
+                    // Removed meanwhile.
+                    Err(Error::NoObject) => {}
+                    some => moved += some?,
+                }
                 Ok(())
             });
         }
-        if moved > 0 {
+        if moved > 0 || done.is_err() {
             self.cleaned.moved_blocks += moved;
-            // Also when not all of it could be moved.
+            // Also when not all of it could be moved: the next move goes by what the index has.
             self.settle_moved()?;
             self.move_tails()?;
             pace.rest();
