@@ -23,6 +23,8 @@ const OBJECTS_OF_STEP: usize = 32;
 /// A cleaning of many objects.
 struct Run<'a> {
     keep: &'a Keep,
+    /// For objects that somebody else cleans, or sends. Otherwise they are passed over.
+    waits: bool,
     pace: Pace,
     cleaned: Cleaned,
     /// The first error. The other objects can be cleaned.
@@ -30,9 +32,9 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(keep: &'a Keep) -> Result<Self> {
+    fn new(keep: &'a Keep, waits: bool) -> Result<Self> {
         keep.check()?;
-        Ok(Self { keep, pace: Pace::new(keep.share), cleaned: Cleaned::default(), failed: None })
+        Ok(Self { keep, waits, pace: Pace::new(keep.share), cleaned: Cleaned::default(), failed: None })
     }
 
     fn done(self) -> Result<Cleaned> {
@@ -43,16 +45,17 @@ impl<'a> Run<'a> {
 impl Versions {
     /// Cleans all objects.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
-        let mut run = Run::new(keep)?;
+        let mut run = Run::new(keep, true)?;
         self.0.checkpoint()?;
         let mut ids = self.ids()?.into_iter();
         while self.clean_next(&mut ids, OBJECTS_MAX, &mut run).is_some() {}
         run.done()
     }
 
-    /// Cleans objects by turns, until so many blocks were freed.
+    /// Cleans objects by turns, until so many blocks were freed. Those that somebody else cleans, or sends, have their
+    /// turn another time.
     pub fn clean_some(&self, keep: &Keep, blocks: u64) -> Result<Cleaned> {
-        let mut run = Run::new(keep)?;
+        let mut run = Run::new(keep, false)?;
         self.0.checkpoint()?;
         let mut next = lock(&self.0.next_to_clean);
         let ids = self.ids()?;
@@ -96,22 +99,30 @@ impl Versions {
 impl Shared {
     /// Cleans some objects at once, but those alone that somebody else cleans, or sends.
     fn clean_some(&self, objects: &[Arc<Inner>], run: &mut Run<'_>) {
-        let (mut held, mut guards, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut held, mut guards) = (Vec::new(), Vec::new());
+        let (mut had, mut alone) = (Vec::new(), Vec::new());
         for object in objects {
             match object.cleaning.try_lock() {
                 Ok(guard) => {
                     held.push(&**object);
                     guards.push(guard);
+                    had.push(object);
                 }
-                Err(_) => alone.push(object),
+                Err(_) if run.waits => alone.push(object),
+                Err(_) => {}
             }
         }
         let done = self.clean_held(held, run.keep, &mut run.pace, &mut run.cleaned);
         drop(guards);
         if done.is_err() {
             // It may be one of them.
-            alone = objects.iter().collect();
+            alone.append(&mut had);
         }
+        if alone.is_empty() {
+            return;
+        }
+        // Each of them has a pace of its own.
+        run.pace.rest();
         for object in alone {
             match object.clean(run.keep) {
                 Ok(more) => run.cleaned.add(&more),
@@ -119,6 +130,7 @@ impl Shared {
                 Err(error) => run.failed = run.failed.take().or(Some(error)),
             }
         }
+        run.pace = Pace::new(run.keep.share);
     }
 
     /// Cleans objects whose `cleaning` the caller has.
@@ -142,7 +154,7 @@ impl Shared {
 pub(super) struct Batch<'a> {
     shared: &'a Shared,
     pub index: &'a Index,
-    objects: Vec<&'a Inner>,
+    pub objects: Vec<&'a Inner>,
     pub cleaned: &'a mut Cleaned,
     /// Objects of which all has been unmapped that is to be; the index does not know.
     unmapped: Vec<u64>,
@@ -159,7 +171,10 @@ impl<'a> Batch<'a> {
     }
 
     fn clean(mut self, keep: &Keep, pace: &mut Pace) -> Result<()> {
-        let heads: Vec<u64> = self.objects.iter().map(|object| read(&object.state).head.sequence).collect();
+        self.objects.iter().for_each(|object| *lock(&object.settled) = None);
+        // What is written from now on has not been looked at.
+        let state_of = |object: &&Inner| self.index.state(object.id);
+        let states: Vec<_> = self.objects.iter().map(state_of).collect::<Result<_>>()?;
         // What a crash, or an error, left.
         self.unmap()?;
         let (mut all, mut going, mut to_sweep) = (Vec::new(), Vec::new(), Vec::new());
@@ -172,6 +187,7 @@ impl<'a> Batch<'a> {
                 going.push((object, kept));
             }
             if object.needs_sweep.load(Ordering::Relaxed) {
+                object.needs_together.store(true, Ordering::Relaxed);
                 to_sweep.push((object, kept));
             }
         }
@@ -184,9 +200,10 @@ impl<'a> Batch<'a> {
         self.steps(&to_sweep, pace, |work, kept, from| work.sweep(from, kept))?;
         to_sweep.iter().for_each(|(object, _)| object.needs_sweep.store(false, Ordering::Relaxed));
         self.move_tails()?;
-        let swept: Vec<&Inner> = to_sweep.iter().map(|(object, _)| *object).collect();
-        let mut is_all = self.put_small_together(&swept, pace)?;
-        for object in self.objects.clone() {
+        self.put_small_together(pace)?;
+        let mut is_all = true;
+        // Of those that could not be put together, the index may not have all that was moved.
+        for object in self.objects.clone().into_iter().filter(|object| !object.needs_together.load(Ordering::Relaxed)) {
             match object.compact(self.index, pace, &mut *self.cleaned) {
                 // What is moved takes room before it gives any.
                 Err(Error::NoSpace) => is_all = false,
@@ -197,7 +214,8 @@ impl<'a> Batch<'a> {
         }
         self.unmap_ahead()?;
         if is_all {
-            for ((object, kept), head) in self.objects.iter().zip(&all).zip(heads) {
+            for ((object, kept), state) in self.objects.iter().zip(&all).zip(states) {
+                let head = state.map_or(0, |state| state.sequence);
                 // What is kept by its age goes later.
                 *lock(&object.settled) = (!kept.by_age).then_some((head, keep.newest.max(1)));
             }

@@ -128,9 +128,11 @@ impl Inner {
         let newest =
             index.listed_back(self.id, usize::try_from(keep.newest.max(1)).unwrap_or(usize::MAX))?.unwrap_or(0);
         let mut from = newest;
-        if let Some(time) = keep.younger_than.and_then(|age| SystemTime::now().checked_sub(age)) {
+        if let Some(age) = keep.younger_than {
+            // Before all time there was none.
+            let since = SystemTime::now().checked_sub(age).map_or(0, super::nanoseconds);
             // What was the newest then could be read then.
-            from = from.min(index.listed_at(self.id, super::nanoseconds(time))?.map_or(0, |(version, _)| version));
+            from = from.min(index.listed_at(self.id, since)?.map_or(0, |(version, _)| version));
         }
         let named = index.names(self.id)?.into_iter().map(|(_, version)| version).collect();
         Ok(Kept { from, named, by_age: from < newest })

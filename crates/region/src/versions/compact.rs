@@ -22,7 +22,7 @@ use crate::{BLOCK, BLOCK_BYTES};
 /// Blocks that are moved with one commit at most.
 const MOVED_MAX: u64 = 1024;
 /// Blocks of which is known at once where they lie: 24 bytes each.
-const PLACED_MAX: u64 = 128 << 10;
+pub(super) const PLACED_MAX: u64 = 128 << 10;
 
 /// Where a version's block lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +43,8 @@ impl Inner {
         // Behind the last commit of now there is nothing but what was moved.
         let end = head.sequence;
         loop {
-            let mut oldest = index.in_ring(self.id, read(&self.state).head.oldest, PLACED_MAX)?;
+            let before = read(&self.state).head;
+            let mut oldest = index.in_ring(self.id, before.oldest, PLACED_MAX)?;
             oldest.retain(|(sequence, _)| *sequence <= end);
             let placed = self.placed_in(index, &oldest)?;
             let mut rest = &oldest[..];
@@ -55,7 +56,8 @@ impl Inner {
                     return Ok(());
                 }
             }
-            if oldest.is_empty() {
+            // One that makes no room is not tried again.
+            if oldest.is_empty() || read(&self.state).head.tail == before.tail {
                 return Ok(());
             }
         }

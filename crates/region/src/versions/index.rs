@@ -12,7 +12,7 @@ use crate::{BLOCK, BLOCK_BYTES};
 use redb::{ReadOnlyTable, ReadableTable, TableDefinition, WriteTransaction};
 use std::collections::BinaryHeap;
 use std::io;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"WEFTIDX\0";
@@ -319,12 +319,23 @@ impl Index {
         })
     }
 
-    /// The commits of an object that are whole, are no versions that can be read, and have so many blocks of data at
-    /// most.
-    pub fn small(&self, id: u64, live_max: u64) -> Result<Vec<(u64, Row)>> {
+    /// The first commits of an object, of those with these sequences, that are whole, are no versions that can be read,
+    /// and have so many blocks of data at most: those with about so many in all.
+    pub fn small(&self, id: u64, of: RangeInclusive<u64>, live_max: u64, all_max: u64) -> Result<Vec<(u64, Row)>> {
         let is_small = |(_, row): &(u64, Row)| !row.is_listed && row.is_whole() && row.live <= live_max;
+        let (mut found, mut live) = (Vec::new(), 0);
         self.with_versions(|table| {
-            commits(table, id, 0, u64::MAX)?.filter(|commit| commit.as_ref().map_or(true, is_small)).collect()
+            for commit in commits(table, id, *of.start(), *of.end())? {
+                let commit = commit?;
+                if is_small(&commit) {
+                    live += commit.1.live;
+                    found.push(commit);
+                }
+                if live >= all_max {
+                    break;
+                }
+            }
+            Ok(found)
         })
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Inner {
     pub cleaning: Mutex<()>,
     /// There may be pieces that no version needs.
     pub needs_sweep: AtomicBool,
+    /// There may be small commits that are to be put together.
+    pub needs_together: AtomicBool,
     /// The sequence of its last commit when a cleaner that kept so many of the newest versions was done with it.
     pub settled: Mutex<Option<(u64, u64)>>,
     pub state: RwLock<Now>,
@@ -154,6 +156,7 @@ impl Inner {
             gate: RwLock::default(),
             cleaning: Mutex::default(),
             needs_sweep: AtomicBool::new(true),
+            needs_together: AtomicBool::new(false),
             settled: Mutex::default(),
             state: RwLock::new(Now { head, newest, active, frozen, leaves, unwritten }),
             safe: AtomicU64::new(head.sequence),
@@ -399,7 +402,8 @@ impl Inner {
     pub fn settled(&self) -> Option<u64> {
         let log = self.log.try_lock().ok()?;
         let head = read(&self.state).head;
-        let is_as_left = !self.needs_sweep.load(Ordering::Relaxed) && log.mapped_to <= head.position;
+        let is_to_do = [&self.needs_sweep, &self.needs_together].iter().any(|needs| needs.load(Ordering::Relaxed));
+        let is_as_left = !is_to_do && log.mapped_to <= head.position;
         let (sequence, newest) = (*lock(&self.settled)).filter(|_| is_as_left)?;
         (sequence == head.sequence).then_some(newest)
     }
