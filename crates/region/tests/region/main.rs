@@ -19,3 +19,4 @@ mod sums;
 mod sweep;
 mod together;
 mod versions;
+mod watched;
