@@ -6,11 +6,11 @@ use crate::error::{Error, Result};
 use crate::geometry::{Checksums, Format};
 use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
-use crate::lock;
 use crate::object::{Nature, Object, Owner, Shared, nature};
 use crate::sparse::Sparse;
 use crate::stream::Stream;
 use crate::versions::{Cleaned, Keep, Versioned, Versions};
+use crate::{BLOCK, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -143,6 +143,12 @@ impl Store {
     /// Takes away the versions of all objects that are not to be kept, and frees what only they have.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
         self.versions.clean(keep)
+    }
+
+    /// The same for some objects, by turns, until so many bytes were freed or there is nothing to do: a step of who
+    /// works ahead while there is room.
+    pub fn clean_some(&self, keep: &Keep, bytes: u64) -> Result<Cleaned> {
+        self.versions.clean_some(keep, bytes.div_ceil(BLOCK))
     }
 
     /// Reads bytes of an object of this store piece by piece, the next of them on their way while one is used; zeros

@@ -9,6 +9,7 @@
 //! that while a checkpoint is made; 64 MiB of the index's pages; and positions of blocks that were read lately, of
 //! [`LEAVES_MAX`] leaves of 8 KiB.
 
+mod batch;
 mod clean;
 mod commit;
 mod compact;
@@ -18,6 +19,7 @@ mod object;
 mod pieces;
 mod read;
 mod scrub;
+mod small;
 mod together;
 mod write;
 
@@ -41,6 +43,10 @@ const RECENT_MAX: usize = 64 << 10;
 const LEAVES_MAX: usize = 8 << 10;
 /// Objects at hand. Beyond it those that nobody uses are let go.
 const OPEN_MAX: usize = 4096;
+/// Objects that were removed and which the index forgets at once.
+const FORGOTTEN_MAX: usize = 1024;
+/// Objects that are not at hand and of which it is known how a cleaner left them.
+const SETTLED_MAX: usize = 1 << 20;
 
 /// What one version of an object is like.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -225,6 +231,8 @@ pub(crate) struct Shared {
     /// Entries that the index does not have.
     recent: AtomicUsize,
     leaves: AtomicUsize,
+    /// The object from which on somebody works ahead.
+    next_to_clean: Mutex<u64>,
     /// Held by whoever makes a checkpoint.
     turn: Mutex<()>,
     /// The thread that makes one.
@@ -240,8 +248,18 @@ struct Open {
     going: HashSet<u64>,
     /// With so many, those that nobody uses are let go.
     sweep_at: usize,
+    /// Of objects that were let go: a cleaner that keeps so many of the newest versions, or more, has nothing to do.
+    settled: HashMap<u64, u64>,
     /// Objects that are in use while the store is not any more.
     left: Vec<Weak<Inner>>,
+}
+
+impl Open {
+    /// An object is being made, or removed: what was known of one with its identifier is not of this one.
+    fn go(&mut self, id: u64) {
+        self.going.insert(id);
+        self.settled.remove(&id);
+    }
 }
 
 impl Versions {
@@ -257,6 +275,7 @@ impl Versions {
             removed: Mutex::default(),
             recent: AtomicUsize::new(0),
             leaves: AtomicUsize::new(0),
+            next_to_clean: Mutex::default(),
             turn: Mutex::default(),
             background: Mutex::default(),
             wanted: Mutex::default(),
@@ -272,7 +291,7 @@ impl Versions {
     fn make(&self, id: u64, again: bool, origin: Option<(u64, u64)>) -> Result<Versioned> {
         self.0.let_some_go()?;
         // Nobody else finds it before it is whole.
-        lock(&self.0.open).going.insert(id);
+        lock(&self.0.open).go(id);
         let made = Inner::make(&self.0, id, again, origin).map(Arc::new);
         let mut open = lock(&self.0.open);
         open.going.remove(&id);
@@ -296,6 +315,9 @@ impl Versions {
             return Err(Error::NoObject);
         }
         let found = Arc::new(Inner::open(&self.0, id)?);
+        if let Some(newest) = open.settled.remove(&id) {
+            found.settle(newest);
+        }
         open.objects.insert(id, Arc::clone(&found));
         Ok(Versioned(found))
     }
@@ -304,7 +326,7 @@ impl Versions {
     pub fn remove(&self, id: u64, gone: impl FnOnce() -> Result<()>) -> Result<()> {
         let at_hand = {
             let mut open = lock(&self.0.open);
-            open.going.insert(id);
+            open.go(id);
             open.objects.remove(&id)
         };
         if let Some(object) = at_hand {
@@ -321,13 +343,7 @@ impl Versions {
     /// Takes away what the index has of an object that was removed, before its region is one's that keeps no versions:
     /// after a crash that would be taken for a damaged one.
     pub fn forget_removed(&self, id: u64) -> Result<()> {
-        let Some(index) = self.0.index() else { return Ok(()) };
-        if index.state(id)?.is_some() {
-            // It is not to come back without.
-            self.0.layer.sync()?;
-            index.forget(id)?;
-        }
-        Ok(())
+        self.0.forget(id)
     }
 
     /// All objects that the index has.
@@ -339,27 +355,6 @@ impl Versions {
     pub fn known_ids(&self) -> Result<BTreeSet<u64>> {
         let at_hand = self.0.at_hand();
         Ok(self.ids()?.into_iter().chain(at_hand.iter().map(|object| object.id)).collect())
-    }
-
-    /// Cleans all objects.
-    pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
-        keep.check()?;
-        self.0.checkpoint()?;
-        let (mut sum, mut failed) = (Cleaned::default(), None);
-        for id in self.ids()? {
-            match self.object(id).and_then(|object| object.clean(keep)) {
-                Ok(cleaned) => {
-                    sum.versions += cleaned.versions;
-                    sum.freed_blocks += cleaned.freed_blocks;
-                    sum.moved_blocks += cleaned.moved_blocks;
-                }
-                // Removed meanwhile, or a crash has left what the index says of it.
-                Err(Error::NoObject) => {}
-                // The others can be cleaned.
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        failed.map_or(Ok(sum), Err)
     }
 
     /// Brings the index up to date.
@@ -406,19 +401,38 @@ impl Shared {
         }
         self.checkpoint()?;
         let mut open = lock(&self.open);
-        open.objects.retain(|_, object| Arc::strong_count(object) > 1 || object.has_recent());
+        let Open { objects, settled, .. } = &mut *open;
+        objects.retain(|id, object| {
+            let is_kept = Arc::strong_count(object) > 1 || object.has_recent();
+            if !is_kept && settled.len() < SETTLED_MAX {
+                settled.extend(object.settled().map(|newest| (*id, newest)));
+            }
+            is_kept
+        });
         open.sweep_at = open.objects.len() * 2;
         Ok(())
     }
 
-    /// Has the index know nothing of an object that was.
+    /// Has the index know nothing of an object that was, nor of some that were removed since: who makes others in
+    /// their place finds that done.
     fn forget(&self, id: u64) -> Result<()> {
         // A checkpoint that began before may bring something of it.
         let _turn = lock(&self.turn);
-        match self.index() {
-            Some(index) if index.state(id)?.is_some() => index.forget(id),
-            _ => Ok(()),
+        let Some(index) = self.index() else { return Ok(()) };
+        if index.state(id)?.is_none() {
+            return Ok(());
         }
+        let removed: Vec<u64> = {
+            let mut all = lock(&self.removed);
+            let count = all.len().min(FORGOTTEN_MAX);
+            all.drain(..count).collect()
+        };
+        // They are not to come back without.
+        let done = self.layer.sync().and_then(|()| index.forget(removed.iter().chain([&id])));
+        if done.is_err() {
+            lock(&self.removed).extend(removed);
+        }
+        done
     }
 
     fn has_room_for_leaf(&self) -> bool {

@@ -14,6 +14,9 @@ const WRITE_MAX: u64 = 256 << 10;
 const OBJECTS_GIVEN_UP: u32 = 20;
 /// Of this many operations one is followed by a sync.
 const SYNC_EVERY: u64 = 64;
+/// With less than this part of the space free it works ahead, in steps of such a part.
+const AHEAD_PART: u64 = 32;
+const STEP_PART: u64 = 128;
 
 #[derive(Serialize)]
 struct Report {
@@ -113,6 +116,7 @@ impl Churn {
             operations += 1;
             if operations.is_multiple_of(SYNC_EVERY) {
                 self.store.sync().explain("sync")?;
+                self.work_ahead()?;
             }
             let elapsed = begun.elapsed();
             if first.is_none() && elapsed >= time / 10 {
@@ -139,6 +143,15 @@ impl Churn {
             pieces_per_object: findings.pieces as f64 / self.slots.len().max(1) as f64,
             cleanings: self.cleanings,
         })
+    }
+
+    /// Cleans a little while there is some room.
+    fn work_ahead(&self) -> Outcome {
+        let usage = self.store.usage();
+        if self.on == On::Versions && usage.free < usage.total / AHEAD_PART {
+            self.store.clean_some(&Keep::default(), usage.total / STEP_PART).explain("clean")?;
+        }
+        Ok(())
     }
 
     fn below(&mut self, end: u64) -> u64 {

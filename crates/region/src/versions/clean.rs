@@ -1,16 +1,11 @@
 //! The cleaner: takes away versions that nobody wants to keep, and what only they have.
 //!
-//! It works in steps, each of which is a transaction of the index, and after that the unmapping of what the index does
-//! not name any more. What is to be unmapped is in the index until it was, so that a crash between loses nothing. A
-//! version that goes away cannot be read any more before anything of it goes.
-//!
-//! Locks, in this order: `cleaning`, the store's turn to write the index, `gate`, `state`.
+//! Here is which versions are kept, and what the index says of an object when others are not. `batch.rs` does it.
 
 use super::index::{
     Index, NAMES, PIECES, PieceKey, Recent, Row, TRIMS, TreeResult, VERSIONS, VersionRow, commit_of, key_of, piece_key,
-    set_state,
 };
-use super::object::{Inner, read, write};
+use super::object::{Inner, read};
 use super::pieces::{HOLE, Key, LEAF_BLOCKS, LEAF_LEVEL, by_leaf, cut};
 use crate::error::{Error, Result};
 use crate::lock;
@@ -23,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// With less, a cleaner would never be done.
 const SHARE_MIN: f64 = 0.001;
 /// Versions or pieces that one step looks at, about.
-const STEP: usize = 8192;
+pub(super) const STEP: usize = 8192;
 
 /// Which versions are kept: those that one of the rules keeps. The newest always is, and so are those with names.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -64,6 +59,14 @@ pub struct Cleaned {
     pub moved_blocks: u64,
 }
 
+impl Cleaned {
+    pub(super) fn add(&mut self, more: &Self) {
+        self.versions += more.versions;
+        self.freed_blocks += more.freed_blocks;
+        self.moved_blocks += more.moved_blocks;
+    }
+}
+
 /// Works a part of the time.
 pub(super) struct Pace {
     share: f64,
@@ -83,17 +86,20 @@ impl Pace {
 }
 
 /// Which versions are needed.
-struct Kept {
+pub(super) struct Kept {
     /// All from this one on.
     from: u64,
     /// And these.
     named: BTreeSet<u64>,
+    /// Some of them only because they are young.
+    pub by_age: bool,
 }
 
 impl Kept {
-    /// Whether one of the oldest that can be read, one more than those with names, is not kept.
-    fn lets_go(&self, oldest: &[(u64, Row)]) -> bool {
-        oldest.iter().any(|(version, _)| !self.has(*version))
+    /// Whether there is a version of an object that is not kept.
+    pub fn lets_go(&self, index: &Index, id: u64) -> Result<bool> {
+        let oldest = index.listed(id, 0, self.named.len() + 1)?;
+        Ok(oldest.iter().any(|(version, _)| !self.has(*version)))
     }
 
     fn has(&self, version: u64) -> bool {
@@ -110,119 +116,26 @@ impl Inner {
     /// Takes away what is not to be kept, and makes room at the ring's end.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
         keep.check()?;
-        let mut pace = Pace::new(keep.share);
+        let mut cleaned = Cleaned::default();
         let _cleaning = lock(&self.cleaning);
         self.there()?;
-        // It asks all objects: not where nothing is new of this one.
-        if self.has_recent() {
-            self.shared.checkpoint()?;
-        }
-        let mut cleaned = Cleaned::default();
-        let Some(index) = self.shared.index() else { return Ok(cleaned) };
-        // What a crash, or an error, left.
-        self.unmap(index, &mut cleaned)?;
-        let kept = self.kept(index, keep)?;
-        if kept.lets_go(&index.listed(self.id, 0, kept.named.len() + 1)?) {
-            self.needs_sweep.store(true, Ordering::Relaxed);
-            let mut next = Some(0);
-            while let Some(from) = next {
-                next = self.step(index, |work| work.unlist(&kept, from), &mut cleaned)?;
-                pace.rest();
-            }
-        }
-        // Whoever has found one of them listed reads on while all of it is there.
-        drop(write(&self.gate));
-        let mut next = self.needs_sweep.load(Ordering::Relaxed).then_some(0);
-        while let Some(leaf) = next {
-            next = self.step(index, |work| work.sweep(&kept, leaf), &mut cleaned)?;
-            pace.rest();
-        }
-        self.needs_sweep.store(false, Ordering::Relaxed);
-        self.move_tail(index)?;
-        match self.compact(index, &mut pace, &mut cleaned) {
-            // What is moved takes room before it gives any.
-            Err(Error::NoSpace) => {}
-            done => done?,
-        }
-        self.unmap_ahead()?;
+        self.shared.clean_held(vec![self], keep, &mut Pace::new(keep.share), &mut cleaned)?;
+        self.there()?;
         Ok(cleaned)
     }
 
-    fn kept(&self, index: &Index, keep: &Keep) -> Result<Kept> {
-        let newest = index.listed_back(self.id, usize::try_from(keep.newest.max(1)).unwrap_or(usize::MAX))?;
-        let mut from = newest.unwrap_or(0);
-        if let Some(time) = keep.younger_than.and_then(|age| SystemTime::now().checked_sub(age)) {
+    pub(super) fn kept(&self, index: &Index, keep: &Keep) -> Result<Kept> {
+        let newest =
+            index.listed_back(self.id, usize::try_from(keep.newest.max(1)).unwrap_or(usize::MAX))?.unwrap_or(0);
+        let mut from = newest;
+        if let Some(age) = keep.younger_than {
+            // Before all time there was none.
+            let since = SystemTime::now().checked_sub(age).map_or(0, super::nanoseconds);
             // What was the newest then could be read then.
-            from = from.min(index.listed_at(self.id, super::nanoseconds(time))?.map_or(0, |(version, _)| version));
+            from = from.min(index.listed_at(self.id, since)?.map_or(0, |(version, _)| version));
         }
         let named = index.names(self.id)?.into_iter().map(|(_, version)| version).collect();
-        Ok(Kept { from, named })
-    }
-
-    /// A transaction, and then the unmapping of what it took away.
-    pub(super) fn step<T>(
-        &self,
-        index: &Index,
-        work: impl FnOnce(&mut Work<'_>) -> TreeResult<T>,
-        cleaned: &mut Cleaned,
-    ) -> Result<T> {
-        let turn = lock(&self.shared.turn);
-        // Held: whoever removes the object waits, so these are not another's rows.
-        let gate = read(&self.gate);
-        self.there()?;
-        let (done, versions) = index.write(|transaction| {
-            let mut step = Work::new(self.id, transaction)?;
-            step.forget_trims()?;
-            let done = work(&mut step)?;
-            let (versions, levels) = step.finish()?;
-            set_state(transaction, self.id, |state| state.levels |= levels)?;
-            self.note_levels(levels);
-            Ok((done, versions))
-        })?;
-        drop((turn, gate));
-        cleaned.versions += versions;
-        self.unmap(index, cleaned)?;
-        Ok(done)
-    }
-
-    /// Unmaps what the index says is to be. The next transaction has it say so no more.
-    pub(super) fn unmap(&self, index: &Index, cleaned: &mut Cleaned) -> Result<()> {
-        let trims = index.trims(self.id)?;
-        if trims.is_empty() {
-            return Ok(());
-        }
-        // Whoever reads has found its place in what the index was before.
-        drop(write(&self.gate));
-        let _gate = read(&self.gate);
-        self.there()?;
-        for (position, blocks) in &trims {
-            for range in self.addresses(*position..position + blocks) {
-                self.shared.layer.trim(range)?;
-            }
-            cleaned.freed_blocks += blocks;
-        }
-        self.shared.layer.sync()
-    }
-
-    /// The ring may go on up to the first position that is in use, everything before which is unmapped.
-    pub(super) fn move_tail(&self, index: &Index) -> Result<()> {
-        let _turn = lock(&self.shared.turn);
-        let _gate = read(&self.gate);
-        self.there()?;
-        let Some(state) = index.state(self.id)? else { return Ok(()) };
-        let first = index.first_in_ring(self.id, state.oldest)?;
-        let (oldest, tail) =
-            first.map_or((state.sequence + 1, state.position), |(sequence, row)| (sequence, row.position));
-        if (oldest, tail) == (state.oldest, state.tail) && index.trims(self.id)?.is_empty() {
-            return Ok(());
-        }
-        index.write(|transaction| {
-            forget_trims(&mut transaction.open_table(TRIMS)?, self.id)?;
-            set_state(transaction, self.id, |state| (state.oldest, state.tail) = (oldest, tail))
-        })?;
-        let mut now = write(&self.state);
-        (now.head.oldest, now.head.tail) = (oldest, tail);
-        Ok(())
+        Ok(Kept { from, named, by_age: from < newest })
     }
 
     /// Gives a version a name: it is kept as long as it has one.
@@ -253,12 +166,6 @@ impl Inner {
     }
 }
 
-/// All of an object has been unmapped.
-fn forget_trims(trims: &mut Table<'_, (u64, u64), u64>, id: u64) -> TreeResult<()> {
-    trims.retain_in((id, 0)..=(id, u64::MAX), |_, _| false)?;
-    Ok(())
-}
-
 /// A step in a transaction, on one object.
 pub(super) struct Work<'t> {
     id: u64,
@@ -270,6 +177,8 @@ pub(super) struct Work<'t> {
     unlisted: u64,
     /// Levels of new pieces, a bit each.
     levels: u64,
+    /// Versions and pieces.
+    pub looked_at: usize,
 }
 
 impl<'t> Work<'t> {
@@ -282,12 +191,8 @@ impl<'t> Work<'t> {
             dead: BTreeMap::new(),
             unlisted: 0,
             levels: 0,
+            looked_at: 0,
         })
-    }
-
-    /// All that the index says is to be unmapped has been.
-    fn forget_trims(&mut self) -> TreeResult<()> {
-        forget_trims(&mut self.trims, self.id)
     }
 
     /// Takes over what is new of the object, whose pieces have these levels. What was moved is not in its former places
@@ -329,12 +234,13 @@ impl<'t> Work<'t> {
     }
 
     /// Has some versions not be read any more. Where to go on.
-    fn unlist(&mut self, kept: &Kept, from: u64) -> TreeResult<Option<u64>> {
+    pub(super) fn unlist(&mut self, from: u64, kept: &Kept) -> TreeResult<Option<u64>> {
         let mut rows = Vec::new();
         for entry in self.versions.range((self.id, from)..(self.id, kept.from))?.take(STEP) {
             let (key, row) = entry?;
             rows.push((key.value().1, Row::of_row(row.value())));
         }
+        self.looked_at = rows.len();
         let next = rows.last().filter(|_| rows.len() == STEP).map(|(sequence, _)| sequence + 1);
         for (sequence, row) in rows.into_iter().filter(|(sequence, row)| row.is_listed && !kept.has(*sequence)) {
             self.unlisted += 1;
@@ -343,24 +249,26 @@ impl<'t> Work<'t> {
         Ok(next)
     }
 
-    /// Writes what is known of a commit; nothing, when nothing is left of it.
+    /// Writes what is known of a commit; nothing, when nothing is left of it. Its own block goes when it is no version
+    /// and its data are not all there: nothing can be compared with their checksum any more.
     fn set(&mut self, sequence: u64, row: Row) -> TreeResult<()> {
         let key = (self.id, sequence);
-        if row.is_listed || row.live > 0 {
-            self.versions.insert(key, row.row())?;
-            return Ok(());
-        }
-        if row.blocks > 0 {
-            // Its own block; its data went one by one.
+        let is_of_use = row.is_listed || row.is_whole() && row.live > 0;
+        if row.has_block() && !is_of_use {
             self.trims.insert((self.id, row.position), 1)?;
         }
-        self.versions.remove(key)?;
+        if row.is_listed || row.live > 0 {
+            let row = if is_of_use { row } else { row.without_block() };
+            self.versions.insert(key, row.row())?;
+        } else {
+            self.versions.remove(key)?;
+        }
         Ok(())
     }
 
     /// Takes away what no version needs of some leaves. Where to go on.
-    fn sweep(&mut self, kept: &Kept, from: u64) -> TreeResult<Option<u64>> {
-        let (mut looked_at, mut leaf) = (0, from);
+    pub(super) fn sweep(&mut self, from: u64, kept: &Kept) -> TreeResult<Option<u64>> {
+        let mut leaf = from;
         loop {
             let first = self.pieces.range((self.id, leaf, 0, 0, 0)..(self.id + 1, 0, 0, 0, 0))?.next().transpose()?;
             let Some(found) = first.map(|(key, _)| key_of(key.value()).leaf) else { return Ok(None) };
@@ -369,10 +277,10 @@ impl<'t> Work<'t> {
                 let (key, position) = entry?;
                 pieces.push((key_of(key.value()), position.value()));
             }
-            looked_at += pieces.len();
+            self.looked_at += pieces.len();
             self.sweep_leaf(kept, pieces)?;
             leaf = found + 1;
-            if looked_at >= STEP {
+            if self.looked_at >= STEP {
                 return Ok(Some(leaf));
             }
         }
@@ -439,10 +347,14 @@ impl<'t> Work<'t> {
         Ok(())
     }
 
-    /// A commit has nothing in the ring any more; its data are elsewhere.
-    pub(super) fn leave_ring(&mut self, sequence: u64, row: Row) -> TreeResult<()> {
-        self.trims.insert((self.id, row.position), row.blocks)?;
-        self.set(sequence, Row { blocks: 0, live: 0, ..row })
+    /// A version whose data are elsewhere has nothing in the ring any more.
+    pub(super) fn leave_ring(&mut self, sequence: u64) -> TreeResult<()> {
+        let row = self.versions.get((self.id, sequence))?.map(|row| Row::of_row(row.value()));
+        if let Some(row) = row.filter(|row| row.blocks > 0) {
+            self.trims.insert((self.id, row.position), 1)?;
+            self.versions.insert((self.id, sequence), Row { blocks: 0, ..row }.row())?;
+        }
+        Ok(())
     }
 
     /// Takes over how many blocks are left of each commit. How many versions cannot be read any more, and the levels of

@@ -9,18 +9,20 @@
 //! On a crash: commits that were moved are found as others are, and the checkpoint that brings them to the index takes
 //! their blocks out of the former places then.
 
+use super::batch::Batch;
 use super::clean::{Cleaned, Pace};
 use super::commit::{Commit, ENTRIES_MAX, Entry, version_of};
 use super::index::{Index, Row};
 use super::object::{Inner, read};
-use super::pieces::{HOLE, LEAF_LEVEL, Slots, Source};
 use super::write::{Cause, Change};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
 use crate::{BLOCK, BLOCK_BYTES};
 
 /// Blocks that are moved with one commit at most.
-const MOVED_MAX: usize = 1024;
+const MOVED_MAX: u64 = 1024;
+/// Blocks of which is known at once where they lie: 24 bytes each.
+pub(super) const PLACED_MAX: u64 = 128 << 10;
 
 /// Where a version's block lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,22 +43,70 @@ impl Inner {
         // Behind the last commit of now there is nothing but what was moved.
         let end = head.sequence;
         loop {
-            let head = read(&self.state).head;
-            if head.position - head.tail <= enough {
+            let before = read(&self.state).head;
+            let mut oldest = index.in_ring(self.id, before.oldest, PLACED_MAX)?;
+            oldest.retain(|(sequence, _)| *sequence <= end);
+            let placed = self.placed_in(index, &oldest)?;
+            let mut rest = &oldest[..];
+            while let Some(commits) = self.some_of(&mut rest) {
+                self.move_commits(index, commits, &placed, cleaned)?;
+                pace.rest();
+                let head = read(&self.state).head;
+                if head.position - head.tail <= enough {
+                    return Ok(());
+                }
+            }
+            // One that makes no room is not tried again.
+            if oldest.is_empty() || read(&self.state).head.tail == before.tail {
                 return Ok(());
             }
-            let Some((sequence, row)) = index.first_in_ring(self.id, head.oldest)?.filter(|(first, _)| *first <= end)
-            else {
-                return Ok(());
-            };
-            self.check_whole(sequence, &row)?;
-            let found = self.placed_in(index, sequence, &row)?;
-            cleaned.moved_blocks += self.move_blocks(&found)?;
-            self.settle_moved(index, cleaned)?;
-            self.step(index, |work| work.leave_ring(sequence, row), cleaned)?;
-            self.move_tail(index)?;
-            pace.rest();
         }
+    }
+
+    /// Takes the first commits whose data go into one, or one commit in any case. `None`: there are no more.
+    fn some_of<'c>(&self, rest: &mut &'c [(u64, Row)]) -> Option<&'c [(u64, Row)]> {
+        let (mut count, mut blocks) = (0, 0);
+        for (_, row) in *rest {
+            blocks += row.live.max(1);
+            if count > 0 && blocks > self.moved_max() {
+                break;
+            }
+            count += 1;
+        }
+        let (some, behind) = rest.split_at(count);
+        *rest = behind;
+        (count > 0).then_some(some)
+    }
+
+    /// Blocks that are moved with one commit at most.
+    fn moved_max(&self) -> u64 {
+        self.commit_max().min(MOVED_MAX)
+    }
+
+    /// Moves what is left of some commits out of the ring's end. `placed`: in the order of positions.
+    fn move_commits(
+        &self,
+        index: &Index,
+        commits: &[(u64, Row)],
+        placed: &[Placed],
+        cleaned: &mut Cleaned,
+    ) -> Result<()> {
+        let mut found = Vec::new();
+        for (sequence, row) in commits {
+            self.check_whole(*sequence, row)?;
+            let end = row.position + row.blocks;
+            let range = [row.position, end].map(|position| placed.partition_point(|one| one.position < position));
+            found.extend_from_slice(placed.get(range[0]..range[1]).unwrap_or_default());
+        }
+        cleaned.moved_blocks += self.move_blocks(found)?;
+        let mut one = Batch::one(self, index, cleaned);
+        one.settle_moved()?;
+        let versions: Vec<u64> =
+            commits.iter().filter(|(_, row)| row.is_listed).map(|(sequence, _)| *sequence).collect();
+        if !versions.is_empty() {
+            one.step(|step| step.on(self, |work| versions.iter().try_for_each(|sequence| work.leave_ring(*sequence))))?;
+        }
+        one.move_tails()
     }
 
     /// The block of a commit that has something in the ring.
@@ -74,40 +124,29 @@ impl Inner {
     /// What is moved gets a new checksum: an error, if all data of a commit are there, and not those that it was
     /// written with.
     pub(super) fn check_whole(&self, sequence: u64, row: &Row) -> Result<()> {
-        let is_whole = row.live == row.blocks.saturating_sub(1);
-        if !is_whole || self.has_its_data(row.position, &self.commit_at(sequence, row)?)? {
+        if !row.is_whole() || self.has_its_data(row.position, &self.commit_at(sequence, row)?)? {
             return Ok(());
         }
         Err(self.damaged(sequence))
     }
 
-    /// The blocks whose data are in a commit, in the order of the object.
-    fn placed_in(&self, index: &Index, sequence: u64, row: &Row) -> Result<Vec<Placed>> {
-        let (pieces, levels) = (index.pieces(self.id)?, read(&self.state).head.levels);
-        let positions = row.position..row.position + row.blocks;
+    /// The blocks whose data are in some commits, in the order of positions.
+    pub(super) fn placed_in(&self, index: &Index, commits: &[(u64, Row)]) -> Result<Vec<Placed>> {
+        let positions: Vec<_> = commits.iter().map(|(_, row)| row.position..row.position + row.blocks).collect();
         let mut found = Vec::new();
-        for entry in self.commit_at(sequence, row)?.entries.iter().filter(|entry| entry.has_data) {
-            for (leaf, part) in super::pieces::by_leaf(&(entry.first..entry.first + entry.count)) {
-                for level in (0..=LEAF_LEVEL).filter(|level| levels >> level & 1 == 1) {
-                    let first = leaf << LEAF_LEVEL;
-                    let slots = (part.start - first) >> level..((part.end - 1 - first) >> level) + 1;
-                    pieces.newest(Slots { leaf, level, slots }, entry.version, &mut |key, position| {
-                        if key.version() == entry.version && position != HOLE && positions.contains(&position) {
-                            let placed = |(block, position)| Placed { block, version: key.version(), position };
-                            found.extend(key.blocks().zip(position..).map(placed));
-                        }
-                    })?;
-                }
-            }
+        for (version, first, count, position) in index.pieces_in(self.id, &positions)? {
+            let placed = |(block, position)| Placed { block, version, position };
+            found.extend((first..first + count).zip(position..).map(placed));
         }
-        found.sort_unstable_by_key(|one| (one.block, one.version));
+        found.sort_unstable_by_key(|one| one.position);
         Ok(found)
     }
 
-    /// Writes blocks anew, in this order. How many.
-    pub(super) fn move_blocks(&self, blocks: &[Placed]) -> Result<u64> {
-        let blocks_max = MOVED_MAX.min(usize::try_from(self.commit_max()).unwrap_or(usize::MAX));
-        let mut rest = blocks;
+    /// Writes blocks anew, in the order of the object. How many.
+    pub(super) fn move_blocks(&self, mut blocks: Vec<Placed>) -> Result<u64> {
+        blocks.sort_unstable_by_key(|one| (one.block, one.version));
+        let blocks_max = usize::try_from(self.moved_max()).unwrap_or(usize::MAX);
+        let mut rest = &blocks[..];
         while !rest.is_empty() {
             let (mut entries, mut count): (Vec<Entry>, _) = (Vec::new(), 0);
             for one in rest.iter().take(blocks_max) {
@@ -152,12 +191,6 @@ impl Inner {
         }
         self.shared.layer.read_all(&mut reads)
     }
-
-    /// Has the index know what was moved, and unmaps the former places.
-    pub(super) fn settle_moved(&self, index: &Index, cleaned: &mut Cleaned) -> Result<()> {
-        self.shared.checkpoint()?;
-        self.unmap(index, cleaned)
-    }
 }
 
-const _: () = assert!(MOVED_MAX as u64 * BLOCK <= 4 << 20, "what is moved at once is in memory");
+const _: () = assert!(MOVED_MAX * BLOCK <= 4 << 20, "what is moved at once is in memory");

@@ -12,7 +12,7 @@ use crate::{BLOCK, BLOCK_BYTES};
 use redb::{ReadOnlyTable, ReadableTable, TableDefinition, WriteTransaction};
 use std::collections::BinaryHeap;
 use std::io;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"WEFTIDX\0";
@@ -27,6 +27,9 @@ pub(super) type FoundPiece = (u64, u64, u64, u64);
 /// The errors of the tree.
 pub(super) type TreeResult<T> = std::result::Result<T, redb::Error>;
 type VersionTable = ReadOnlyTable<(u64, u64), VersionRow>;
+
+/// Size of a version: none is as large.
+const NO_BLOCK: u64 = u64::MAX;
 
 const OBJECTS: TableDefinition<'_, u64, StateRow> = TableDefinition::new("objects");
 pub(super) const VERSIONS: TableDefinition<'_, (u64, u64), VersionRow> = TableDefinition::new("versions");
@@ -82,6 +85,7 @@ pub(super) struct Row {
     pub position: u64,
     /// With the commit's own. 0: nothing of it is in the ring any more.
     pub blocks: u64,
+    /// [`NO_BLOCK`]: the commit's own block is not in the ring any more.
     pub size: u64,
     pub time: u64,
     /// It is a version that can be read.
@@ -91,6 +95,21 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// Whether the commit's own block is in the ring.
+    pub fn has_block(&self) -> bool {
+        self.blocks > 0 && self.size != NO_BLOCK
+    }
+
+    /// Whether all data are there that the commit was written with, and what says so.
+    pub fn is_whole(&self) -> bool {
+        self.has_block() && self.live == self.blocks - 1
+    }
+
+    /// The same, without the commit's own block. Nobody reads it as a version.
+    pub fn without_block(self) -> Self {
+        Self { size: NO_BLOCK, ..self }
+    }
+
     pub fn row(&self) -> VersionRow {
         (self.position, self.blocks, self.size, self.time, self.is_listed, self.live)
     }
@@ -202,9 +221,9 @@ impl Index {
         })
     }
 
-    /// Forgets all of an object.
-    pub fn forget(&self, id: u64) -> Result<()> {
-        self.write(|transaction| forget(transaction, id))
+    /// Forgets all of some objects.
+    pub fn forget<'i>(&self, mut ids: impl Iterator<Item = &'i u64>) -> Result<()> {
+        self.write(|transaction| ids.try_for_each(|id| forget(transaction, *id)))
     }
 
     /// The pieces of an object, as they are now.
@@ -279,6 +298,64 @@ impl Index {
     pub fn first_in_ring(&self, id: u64, from: u64) -> Result<Option<(u64, Row)>> {
         let has_some = |commit: &TreeResult<(u64, Row)>| commit.as_ref().map_or(true, |(_, row)| row.blocks > 0);
         self.with_versions(|table| commits(table, id, from, u64::MAX)?.find(has_some).transpose())
+    }
+
+    /// The first commits from a sequence on that have something in the ring: so many at most, and with so many blocks
+    /// of data, but one in any case.
+    pub fn in_ring(&self, id: u64, from: u64, live_max: u64) -> Result<Vec<(u64, Row)>> {
+        let (mut found, mut live) = (Vec::new(), 0);
+        self.with_versions(|table| {
+            for commit in commits(table, id, from, u64::MAX)? {
+                let (sequence, row) = commit?;
+                live += row.live.max(1);
+                if live > live_max && !found.is_empty() {
+                    break;
+                }
+                if row.blocks > 0 {
+                    found.push((sequence, row));
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// The first commits of an object, of those with these sequences, that are whole, are no versions that can be read,
+    /// and have so many blocks of data at most: those with about so many in all.
+    pub fn small(&self, id: u64, of: RangeInclusive<u64>, live_max: u64, all_max: u64) -> Result<Vec<(u64, Row)>> {
+        let is_small = |(_, row): &(u64, Row)| !row.is_listed && row.is_whole() && row.live <= live_max;
+        let (mut found, mut live) = (Vec::new(), 0);
+        self.with_versions(|table| {
+            for commit in commits(table, id, *of.start(), *of.end())? {
+                let commit = commit?;
+                if is_small(&commit) {
+                    live += commit.1.live;
+                    found.push(commit);
+                }
+                if live >= all_max {
+                    break;
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// Where blocks of an object lie, of those in these positions, which ascend: version, first block, how many,
+    /// position. All of its pieces are looked at.
+    pub fn pieces_in(&self, id: u64, positions: &[Range<u64>]) -> Result<Vec<FoundPiece>> {
+        guarded(|| {
+            let table = self.tree.begin_read()?.open_table(PIECES)?;
+            let mut found = Vec::new();
+            for entry in table.range((id, 0, 0, 0, 0)..(id + 1, 0, 0, 0, 0))? {
+                let (key, position) = entry?;
+                let (key, position) = (key_of(key.value()), position.value());
+                let range = positions.partition_point(|range| range.end <= position);
+                if positions.get(range).is_some_and(|range| range.contains(&position)) {
+                    let Range { start, end } = key.blocks();
+                    found.push((key.version(), start, end - start, position));
+                }
+            }
+            Ok(found)
+        })
     }
 
     /// Blocks of data that the pieces of an object are in.

@@ -38,6 +38,10 @@ pub(super) struct Inner {
     pub cleaning: Mutex<()>,
     /// There may be pieces that no version needs.
     pub needs_sweep: AtomicBool,
+    /// There may be small commits that are to be put together.
+    pub needs_together: AtomicBool,
+    /// The sequence of its last commit when a cleaner that kept so many of the newest versions was done with it.
+    pub settled: Mutex<Option<(u64, u64)>>,
     pub state: RwLock<Now>,
     /// The commits up to this one are on the device for certain.
     pub safe: AtomicU64,
@@ -117,7 +121,7 @@ impl Inner {
             && known.is_some_and(|state| state.nonce != found.nonce)
         {
             // A crash has left it, of an object that had the region before.
-            index.forget(id)?;
+            index.forget([id].iter())?;
         }
         let state = known.filter(|state| state.nonce == found.nonce);
         let newest = match (state, shared.index()) {
@@ -152,6 +156,8 @@ impl Inner {
             gate: RwLock::default(),
             cleaning: Mutex::default(),
             needs_sweep: AtomicBool::new(true),
+            needs_together: AtomicBool::new(false),
+            settled: Mutex::default(),
             state: RwLock::new(Now { head, newest, active, frozen, leaves, unwritten }),
             safe: AtomicU64::new(head.sequence),
             is_removed: AtomicBool::new(false),
@@ -389,6 +395,23 @@ impl Inner {
     pub fn has_recent(&self) -> bool {
         let now = read(&self.state);
         now.active.len() > 0 || now.frozen.is_some()
+    }
+
+    /// With how many of the newest versions a cleaner has nothing to do here. `None`: that cannot be said without the
+    /// index.
+    pub fn settled(&self) -> Option<u64> {
+        let log = self.log.try_lock().ok()?;
+        let head = read(&self.state).head;
+        let is_to_do = [&self.needs_sweep, &self.needs_together].iter().any(|needs| needs.load(Ordering::Relaxed));
+        let is_as_left = !is_to_do && log.mapped_to <= head.position;
+        let (sequence, newest) = (*lock(&self.settled)).filter(|_| is_as_left)?;
+        (sequence == head.sequence).then_some(newest)
+    }
+
+    /// A cleaner has left it so, and nobody has written since.
+    pub fn settle(&self, newest: u64) {
+        self.needs_sweep.store(false, Ordering::Relaxed);
+        *lock(&self.settled) = Some((read(&self.state).head.sequence, newest));
     }
 
     /// Commits up to this one are safe.

@@ -46,13 +46,16 @@ impl Inner {
 
     /// `false`: not all of its data are there any more.
     fn scrub_commit(&self, sequence: u64, row: &Row) -> Result<bool> {
+        if !row.has_block() {
+            return Ok(false);
+        }
         let damaged =
             |what: &str| Error::Damaged(format!("object {}, version {}: {what}", self.id, version_of(sequence)));
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         self.read_positions(row.position, &mut block)?;
         let found = Commit::decode(&block).filter(|(found, _)| found.sequence == sequence);
         let (commit, _) = found.ok_or_else(|| damaged("its commit"))?;
-        if row.live < row.blocks - 1 {
+        if !row.is_whole() {
             return Ok(false);
         }
         if self.has_its_data(row.position, &commit)? { Ok(true) } else { Err(damaged("its data")) }

@@ -9,6 +9,7 @@
 //! Not here: writing what is moved, and what a crash leaves of it (`compact.rs`).
 
 use super::Shared;
+use super::batch::Batch;
 use super::clean::{Cleaned, Pace};
 use super::compact::Placed;
 use super::index::Index;
@@ -164,8 +165,9 @@ impl Inner {
             moved = moved.and_then(|moved| Ok(moved + self.put_leaf_together(index, *leaf, places, &mut checked)?));
         }
         // Also when not all of it could be moved; and what a crash, or an error, left.
-        self.settle_moved(index, &mut cleaned)?;
-        self.move_tail(index)?;
+        let mut one = Batch::one(self, index, &mut cleaned);
+        one.settle_moved()?;
+        one.move_tails()?;
         moved
     }
 
@@ -195,6 +197,6 @@ impl Inner {
         if head.position - head.tail + 2 * moving.len() as u64 > self.ring / 2 {
             return Err(Error::RingFull(self.id));
         }
-        self.move_blocks(&moving)
+        self.move_blocks(moving)
     }
 }

@@ -258,18 +258,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes back what is mapped ahead. It is free when this returns.
-    pub fn unmap_ahead(&self) -> Result<()> {
+    /// Takes back what is mapped ahead. `true`: there was some, which is free after the next sync.
+    pub fn unmap_ahead(&self) -> Result<bool> {
         let mut log = self.log()?;
         let head = read(&self.state).head.position;
         let ahead = head..log.mapped_to.max(head);
         // Also when not all of it can be unmapped: what is mapped anew may be mapped.
         (log.mapped_to, log.ahead) = (head, AHEAD.start);
         if ahead.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         self.addresses(ahead).try_for_each(|range| self.shared.layer.trim(range))?;
-        self.shared.layer.sync()
+        Ok(true)
     }
 
     /// All commits are safe when this returns.

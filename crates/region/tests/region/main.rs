@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod cleaner;
 mod device;
 mod feed;
 mod gone;
@@ -18,3 +19,4 @@ mod sums;
 mod sweep;
 mod together;
 mod versions;
+mod watched;

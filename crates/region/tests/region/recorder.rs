@@ -268,9 +268,10 @@ impl Device for Recorder {
     }
 
     fn host_space(&self) -> io::Result<HostSpace> {
+        let room = self.room.ok_or(io::ErrorKind::Unsupported)?;
         let taken = self.inner.lock().unwrap().now.len() as u64;
         let block_bytes = BLOCK_BYTES as u64;
-        Ok(HostSpace { taken: taken * block_bytes, free: (self.room.unwrap_or(0) - taken) * block_bytes })
+        Ok(HostSpace { taken: taken * block_bytes, free: (room - taken) * block_bytes })
     }
 }
 
