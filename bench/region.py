@@ -98,6 +98,11 @@ class Bench:
     def __init__(self, options, devices):
         self.options, self.devices, self.rows = options, devices, {}
 
+    def clear(self):
+        """Has all devices empty, as a new file system has its own: what they had before would make them slower."""
+        for device in self.devices:
+            subprocess.run(["blkdiscard", "--force", str(device)], check=True, capture_output=True)
+
     def measure(self, place, words, name=None):
         """What it prints is kept by this name, or by the one that it says."""
         words = [str(self.options.binaries / "bench-region"), *words, "--place", str(place)]
@@ -119,6 +124,7 @@ class Bench:
     def move(self, words):
         """Data, by all in one process."""
         print("bench-region", *words, file=sys.stderr, flush=True)
+        self.clear()
         device, other, *rest = self.devices
         with contextlib.ExitStack() as stack:
             for kind, place in zip(FILE_SYSTEMS, rest, strict=True):
@@ -128,6 +134,7 @@ class Bench:
     def look_back(self, words):
         """Versions beside direct mode."""
         print("bench-region", *words, file=sys.stderr, flush=True)
+        self.clear()
         self.measure(self.devices[0], [*words, "--direct", str(self.devices[1])])
 
     def figure(self, key, name, field="per_second"):
