@@ -234,21 +234,29 @@ impl Index {
     /// The first pieces of an object that do not end before a place, up to a version, by version and block. All of its
     /// pieces are looked at.
     pub fn pieces_after(&self, id: u64, from: (u64, u64), newest: u64, count: usize) -> Result<Vec<FoundPiece>> {
+        let mut found = BinaryHeap::new();
+        self.each_piece(id, |piece| {
+            let (version, first, blocks, _) = piece;
+            if (version, first + blocks) > from && version <= newest {
+                found.push(piece);
+            }
+            if found.len() > count {
+                found.pop();
+            }
+        })?;
+        Ok(found.into_sorted_vec())
+    }
+
+    fn each_piece(&self, id: u64, mut tell: impl FnMut(FoundPiece)) -> Result<()> {
         guarded(|| {
             let table = self.tree.begin_read()?.open_table(PIECES)?;
-            let mut found = BinaryHeap::new();
             for entry in table.range((id, 0, 0, 0, 0)..(id + 1, 0, 0, 0, 0))? {
                 let (key, position) = entry?;
-                let (key, position) = (key_of(key.value()), position.value());
+                let key = key_of(key.value());
                 let Range { start, end } = key.blocks();
-                if (key.version(), end) > from && key.version() <= newest {
-                    found.push((key.version(), start, end - start, position));
-                }
-                if found.len() > count {
-                    found.pop();
-                }
+                tell((key.version(), start, end - start, position.value()));
             }
-            Ok(found.into_sorted_vec())
+            Ok(())
         })
     }
 
@@ -342,20 +350,14 @@ impl Index {
     /// Where blocks of an object lie, of those in these positions, which ascend: version, first block, how many,
     /// position. All of its pieces are looked at.
     pub fn pieces_in(&self, id: u64, positions: &[Range<u64>]) -> Result<Vec<FoundPiece>> {
-        guarded(|| {
-            let table = self.tree.begin_read()?.open_table(PIECES)?;
-            let mut found = Vec::new();
-            for entry in table.range((id, 0, 0, 0, 0)..(id + 1, 0, 0, 0, 0))? {
-                let (key, position) = entry?;
-                let (key, position) = (key_of(key.value()), position.value());
-                let range = positions.partition_point(|range| range.end <= position);
-                if positions.get(range).is_some_and(|range| range.contains(&position)) {
-                    let Range { start, end } = key.blocks();
-                    found.push((key.version(), start, end - start, position));
-                }
+        let mut found = Vec::new();
+        self.each_piece(id, |piece| {
+            let range = positions.partition_point(|range| range.end <= piece.3);
+            if positions.get(range).is_some_and(|range| range.contains(&piece.3)) {
+                found.push(piece);
             }
-            Ok(found)
-        })
+        })?;
+        Ok(found)
     }
 
     /// Blocks of data that the pieces of an object are in.

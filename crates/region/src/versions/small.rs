@@ -101,6 +101,10 @@ impl Inner {
 
     /// The blocks of small commits, in the order of the object. None, if that is too few to be moved.
     fn small_placed(&self, index: &Index, mut small: Vec<(u64, Row)>) -> Result<Vec<Placed>> {
+        if small.len() < COMMITS_MIN {
+            // Nothing of them is to be read.
+            return Ok(Vec::new());
+        }
         // One that is damaged, or cannot be read, stays as it is; a scrub tells of it.
         small.retain(|(sequence, row)| self.check_whole(*sequence, row).is_ok());
         let mut placed = self.placed_in(index, &small)?;
