@@ -281,6 +281,16 @@ fn a_full_store_says_so_and_loses_nothing() {
     client.unlink(&me(), ROOT, &name("first")).unwrap();
     client.unlink(&me(), ROOT, &name("second")).unwrap();
     drop(first);
+
+    // Whoever was told of what had been gathered may not have looked: the next write says so itself.
+    let third = open(&client, "third", OpenOptions::WRITE);
+    let bytes = pattern(256 << 10, 3);
+    let write = |number: u64| third.write_at(&bytes, number * bytes.len() as u64);
+    let failed = (0..100).find(|number| write(*number) == Err(Error::NoSpace)).unwrap();
+    assert_eq!([write(failed), write(failed)], [Err(Error::NoSpace), Err(Error::NoSpace)]);
+    third.truncate(0).unwrap();
+    write(0).unwrap();
+    assert_eq!(third.close(), Ok(()));
 }
 
 #[test]

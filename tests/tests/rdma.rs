@@ -311,6 +311,67 @@ fn a_handle_chooses_whose_memory_is_registered(stored: Stored) {
     }
 }
 
+/// Bytes that are handed out where they lie, if they are.
+fn in_place(file: &File, bytes: usize, offset: u64) -> Option<Vec<u8>> {
+    let mut found = None;
+    let handed = file.read_in_place(bytes, offset, &mut |bytes| found = Some(bytes.to_vec()));
+    assert_eq!(handed, found.is_some());
+    found
+}
+
+/// What a sequential reader will want waits in the connection's buffer, and needs no copy for whoever hands it on.
+#[test]
+fn what_was_asked_for_ahead_is_handed_out_where_it_lies() {
+    if !is_one_of("what_was_asked_for_ahead_is_handed_out_where_it_lies") {
+        return;
+    }
+    let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
+    let (writer, reader) = (client(&fs, with(Registration::Static)), client(&fs, with(Registration::Static)));
+    let (old, new) = (pattern((9 << 20) + 77, 1), pattern(9 << 20, 2));
+    let size = old.len();
+    let file = open(&writer, "file", OpenOptions::WRITE);
+    write_at(&file, &old, 0);
+    file.close().unwrap();
+    // Also who registers callers' memory: theirs is of no use to whoever hands on.
+    let dynamic = OpenOptions { registration: Some(Registration::Dynamic), ..OpenOptions::READ };
+    for (request, options) in
+        [(128 << 10, OpenOptions::READ), (100_001, OpenOptions::READ), (1 << 20, OpenOptions::READ), (1 << 20, dynamic)]
+    {
+        let file = open(&reader, "file", options);
+        let (mut found, mut handed) = (Vec::new(), 0);
+        assert_eq!(in_place(&file, request, 0), None, "nothing was asked for yet");
+        let copied = reader.counters().rdma_copied_bytes;
+        while found.len() < size {
+            let offset = found.len() as u64;
+            assert_eq!(in_place(&file, request, offset + 1), None, "it is not what comes next");
+            let part = in_place(&file, request, offset);
+            handed += part.as_ref().map_or(0, Vec::len);
+            found.extend(part.unwrap_or_else(|| read_at(&file, request, offset)));
+        }
+        assert!(found == old, "requests of {request}");
+        assert_eq!(in_place(&file, request, size as u64), None, "behind the end");
+        assert!(handed >= size / 2, "{handed} bytes of requests of {request}");
+        assert_eq!(reader.counters().rdma_copied_bytes - copied, (size - handed) as u64, "each is copied once or not");
+        file.close().unwrap();
+    }
+
+    // What waits is of no more use when somebody else writes.
+    let file = open(&reader, "file", OpenOptions::READ);
+    assert!(read_at(&file, 1 << 20, 0) == old[..1 << 20]);
+    assert!(in_place(&file, 1 << 20, 1 << 20).is_some_and(|bytes| bytes == old[1 << 20..2 << 20]));
+    let other = open(&writer, "file", OpenOptions::of(Access::Write));
+    write_at(&other, &new, 0);
+    assert_eq!(in_place(&file, 1 << 20, 2 << 20), None);
+    assert!(read_at(&file, 1 << 20, 2 << 20) == new[2 << 20..3 << 20]);
+    other.close().unwrap();
+    file.close().unwrap();
+    // An unbuffered handle asks for nothing ahead.
+    let file = open(&reader, "file", DIRECT_READ);
+    assert!(read_at(&file, 1 << 20, 0) == new[..1 << 20]);
+    assert_eq!(in_place(&file, 1 << 20, 1 << 20), None);
+    file.close().unwrap();
+}
+
 /// What the nodes have mapped follows the file: its times, its cuts, and what it is made longer by.
 fn mapped_pages_follow_what_becomes_of_the_file(stored: Stored) {
     if !is_one_with(stored, "mapped_pages_follow_what_becomes_of_the_file") {

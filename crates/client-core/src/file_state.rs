@@ -70,6 +70,8 @@ pub struct FileState {
     was_exclusive: bool,
     /// Why written bytes are lost: told by the next write, flush or close.
     error: Option<Error>,
+    /// Since then no write has been seen to arrive.
+    is_failing: bool,
 }
 
 impl FileState {
@@ -90,6 +92,7 @@ impl FileState {
             knows_best: false,
             was_exclusive: false,
             error: None,
+            is_failing: false,
         }
     }
 
@@ -173,6 +176,19 @@ impl FileState {
         // Who is told of this must not take it for a right that is void, and try again.
         let is_of_right = matches!(error, Error::NoObject | Error::CapabilityRejected);
         self.error.get_or_insert(if is_of_right { Error::Device(errno::EIO) } else { error });
+        self.is_failing = true;
+    }
+
+    /// Whether a write may be gathered and sent behind. After one of those was lost it may not, until one arrives that
+    /// is waited for: a kernel that makes several requests of a program's write tells the program of what came before
+    /// an error as if there had been none, and only of one that the first request meets.
+    pub fn may_gather(&self) -> bool {
+        !self.is_failing
+    }
+
+    /// A write that was waited for has arrived.
+    pub fn arrived(&mut self) {
+        self.is_failing = false;
     }
 
     /// The session has ended: lease and right are void. What was gathered under the lease cannot be written any more,

@@ -199,6 +199,10 @@ impl BulkConnection for Pooled {
         self.bulk.receive(into)
     }
 
+    fn receive_in_place(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> weft_transport::Result<bool> {
+        self.bulk.receive_in_place(bytes, give)
+    }
+
     fn discard(&mut self) -> weft_transport::Result<()> {
         self.bulk.discard()
     }

@@ -240,6 +240,23 @@ impl File {
         }
     }
 
+    /// Hands bytes at an offset to `give` where they lie: in memory of a connection, to which they have come before
+    /// they were wanted. As many as [`File::read_at`] would read. `false`: they lie nowhere in one piece; `give` was
+    /// not called, and it is for `read_at` to get them.
+    pub fn read_in_place(&self, bytes: usize, offset: u64, give: &mut dyn FnMut(&[u8])) -> bool {
+        let Handle { inner, open, options, reader, .. } = &*self.0;
+        let mut reader = lock(reader);
+        if !options.access.reads() || !reader.is_next(offset) {
+            return false;
+        }
+        let Ok((ReadVia::Server { held, size: Some(size) }, version)) = open.read_via(inner, &mut [], offset) else {
+            return false;
+        };
+        let bytes = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes);
+        let source = Source { inode: open.inode, held, size, version, registration: options.registration };
+        reader.hand(inner, &source, (offset, bytes), give)
+    }
+
     /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show
     /// here.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {

@@ -41,6 +41,8 @@ pub(crate) struct Reader {
     stream: Option<Stream>,
     /// Reads in a row that the stream did not lead to.
     strays: u32,
+    /// Bytes are handed on from where they lie: what was asked for ahead saves more than the caller's own memory does.
+    hands_on: bool,
 }
 
 /// Bytes of the file at hand.
@@ -132,6 +134,16 @@ impl Stream {
         Ok(count)
     }
 
+    /// Hands out what comes next, where it lies; `false`: it does not lie anywhere in one piece.
+    fn hand(&mut self, inner: &Inner, bytes: usize, give: &mut dyn FnMut(&[u8])) -> weft_transport::Result<bool> {
+        let handed = self.connection.receive_in_place(bytes, give)?;
+        if handed {
+            inner.count_read(self.connection.carrier(), bytes as u64);
+            self.lane.taken += bytes as u64;
+        }
+        Ok(handed)
+    }
+
     /// Takes what was asked for, and gives the connection back; where that is much, it is closed instead.
     fn end(mut self) {
         if self.lane.asked - self.lane.taken <= DISCARDED_MAX && self.connection.discard().is_ok() {
@@ -215,7 +227,7 @@ impl Reader {
             let position = offset + have as u64;
             if let Some(count) = self.block.copy(rest, position) {
                 have += count;
-            } else if inner.data_way.reads_directly(rest.len(), source.registration) {
+            } else if !self.hands_on && inner.data_way.reads_directly(rest.len(), source.registration) {
                 break;
             } else if self.streams_at(inner, source, position, rest.len(), sequential)? {
                 let Some(count) = self.take(inner, source, rest, position, small) else { break };
@@ -227,6 +239,45 @@ impl Reader {
             }
         }
         Ok(have)
+    }
+
+    /// Whether what comes next begins at this offset: then [`Reader::hand`] is worth asking. Whoever asks hands on.
+    pub fn is_next(&mut self, offset: u64) -> bool {
+        self.hands_on = true;
+        self.stream.as_ref().is_some_and(|stream| stream.lane.taken == offset) && !self.block.has(offset)
+    }
+
+    /// Hands bytes that the file has to `give` where they lie, if they come next, and into memory of the connection.
+    /// `false`: they do not, and `give` was not called.
+    pub fn hand(
+        &mut self,
+        inner: &Inner,
+        source: &Source,
+        (offset, bytes): (u64, usize),
+        give: &mut dyn FnMut(&[u8]),
+    ) -> bool {
+        self.at_version(source.version);
+        if bytes == 0 || self.block.has(offset) {
+            return false;
+        }
+        let Some(stream) = self.stream.as_mut().filter(|stream| stream.lane.taken == offset) else { return false };
+        let asked = stream.ask(inner, source, bytes as u64);
+        let handed = asked.and_then(|()| stream.hand(inner, bytes, give));
+        if let Ok(true) = handed {
+            self.ahead.note(offset, bytes as u64, true);
+            self.strays = 0;
+        }
+        self.end_taken(source, handed.is_err());
+        handed.unwrap_or(false)
+    }
+
+    /// The stream is of no more use when its connection died, or all of the file was taken.
+    fn end_taken(&mut self, source: &Source, is_dead: bool) {
+        if is_dead {
+            self.stream = None;
+        } else if self.stream.as_ref().is_some_and(|stream| stream.lane.taken == source.size) {
+            self.end_stream();
+        }
     }
 
     /// Whether the bytes at `position` are on their way; sends for them if the reader is sequential.
@@ -261,11 +312,7 @@ impl Reader {
     /// its own.
     fn take(&mut self, inner: &Inner, source: &Source, rest: &mut [u8], position: u64, small: bool) -> Option<usize> {
         let taken = self.try_take(inner, source, rest, position, small).ok();
-        if taken.is_none() {
-            self.stream = None;
-        } else if self.stream.as_ref().is_some_and(|stream| stream.lane.taken == source.size) {
-            self.end_stream();
-        }
+        self.end_taken(source, taken.is_none());
         taken
     }
 
@@ -295,7 +342,10 @@ impl Reader {
             self.block.bytes = have;
             stream.ask(inner, source, rest.len() as u64)?;
         }
-        stream.take(inner, rest)
+        let count = stream.take(inner, rest)?;
+        // On its way while the caller does something with these.
+        stream.ask(inner, source, 0)?;
+        Ok(count)
     }
 
     /// Fills the block without a stream.

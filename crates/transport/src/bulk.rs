@@ -81,6 +81,13 @@ pub trait BulkConnection: Send {
     /// was refused, the connection is of no more use.
     fn receive(&mut self, into: &mut [u8]) -> Result<usize>;
 
+    /// Hands the next so many bytes of what was asked for to `give` where they lie in the connection's own memory, and
+    /// takes them. `false`: they do not lie in one piece there (those of a socket are in the kernel), and nothing was
+    /// taken. After an error `give` was not called.
+    fn receive_in_place(&mut self, _bytes: usize, _give: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Takes all that was asked for and forgets it.
     fn discard(&mut self) -> Result<()>;
 

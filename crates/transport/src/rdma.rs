@@ -545,6 +545,14 @@ impl BulkConnection for RdmaBulk {
         self.settled(taken)
     }
 
+    fn receive_in_place(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        if !self.reached {
+            return Ok(false);
+        }
+        let handed = self.hand_asked(bytes, give);
+        self.settled(handed)
+    }
+
     fn discard(&mut self) -> Result<()> {
         self.sockets.discard()?;
         let discarded = self.discard_asked();

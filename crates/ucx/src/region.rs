@@ -10,7 +10,7 @@ use crate::ffi::{
 use std::ptr::null_mut;
 
 /// Registered memory. One that [`Region::allocate`] made is its own memory; the other side may read and write it at any
-/// time once it has its key, so bytes are copied in and out, and no reference to them is ever made.
+/// time once it has its key, so bytes are copied in and out; [`Region::hand_out`] is the one exception.
 #[derive(Debug)]
 pub struct Region {
     context: &'static Context,
@@ -127,6 +127,21 @@ impl Region {
             // SAFETY: as in `copy_in`. Bytes that the other side changes meanwhile are read as they happen to be: they
             // are only copied, never looked at.
             unsafe { std::ptr::copy_nonoverlapping(self.address.add(at), into.as_mut_ptr(), into.len()) };
+        }
+        fits
+    }
+
+    /// Hands bytes to `give` where they lie, from `at` on: for bytes that have come, and to a call that hands them on
+    /// (`writev`). `false`: there are not so many, and nothing was done.
+    #[must_use]
+    pub fn hand_out(&self, at: usize, bytes: usize, give: impl FnOnce(&[u8])) -> bool {
+        let fits = at.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        if fits {
+            // SAFETY: the range lies in the region, which is mapped and initialized as long as it is there, and nobody
+            // here writes to it meanwhile (`copy_in` wants the region to itself). The other side writes only for
+            // requests that it has not answered: whoever hands bytes out has its answer. One that broke this rule
+            // could as well end the process (UCX believes it); all bytes are valid, whatever it writes.
+            give(unsafe { std::slice::from_raw_parts(self.address.add(at), bytes) });
         }
         fits
     }

@@ -140,7 +140,7 @@ pub fn is_regular(mode: u32) -> bool {
 }
 
 /// What `open` asks for.
-pub fn open_options(flags: OpenFlags, direct_mount: bool) -> OpenOptions {
+pub fn open_options(flags: OpenFlags) -> OpenOptions {
     OpenOptions {
         access: match flags.acc_mode() {
             OpenAccMode::O_RDONLY => Access::Read,
@@ -149,14 +149,9 @@ pub fn open_options(flags: OpenFlags, direct_mount: bool) -> OpenOptions {
         },
         truncate: flags.0 & O_TRUNC != 0,
         append: flags.0 & O_APPEND != 0,
-        direct: direct_mount || is_direct(flags),
+        direct: flags.0 & O_DIRECT != 0,
         registration: None,
     }
-}
-
-/// Whether the program itself asked for direct I/O.
-pub fn is_direct(flags: OpenFlags) -> bool {
-    flags.0 & O_DIRECT != 0
 }
 
 /// Whether a create fails when the name is there.
@@ -225,13 +220,12 @@ mod tests {
     fn open_flags_of_linux() {
         let check = |flags: i32, access, truncate, append, direct| {
             let expected = OpenOptions { access, truncate, append, direct, registration: None };
-            assert_eq!(open_options(OpenFlags(flags), false), expected, "{flags:#o}");
+            assert_eq!(open_options(OpenFlags(flags)), expected, "{flags:#o}");
         };
         check(0, Access::Read, false, false, false);
         check(1 | O_TRUNC, Access::Write, true, false, false);
         check(2 | O_APPEND, Access::ReadWrite, false, true, false);
         check(2 | O_DIRECT | 0o100_000, Access::ReadWrite, false, false, true);
-        assert!(open_options(OpenFlags(0), true).direct);
         assert!(exclusive(O_EXCL | 1) && !exclusive(O_TRUNC | 1));
     }
 

@@ -50,8 +50,6 @@ pub struct OpenFile {
 struct Asked {
     who: Credentials,
     options: OpenOptions,
-    /// The program itself asked for direct I/O.
-    o_direct: bool,
     /// Directory in which it is made.
     place: InodeNumber,
 }
@@ -90,7 +88,7 @@ impl Front {
             }
             result => result?,
         };
-        let asked = Asked { who, options, o_direct: convert::is_direct(flags), place: ANYWHERE };
+        let asked = Asked { who, options, place: ANYWHERE };
         self.opened(file, asked, None, register)
     }
 
@@ -108,7 +106,7 @@ impl Front {
         let options = self.options(flags);
         let create = CreateFile { mode, exclusive: convert::exclusive(flags.0) };
         let (file, entry) = self.client.open_at(&who, parent, name, options, Some(create))?;
-        let asked = Asked { who, options, o_direct: convert::is_direct(flags), place: parent };
+        let asked = Asked { who, options, place: parent };
         let opened = self.opened(file, asked, Some(Stamp::of(&entry.attributes)), register)?;
         Ok((entry, opened))
     }
@@ -116,7 +114,7 @@ impl Front {
     /// What `open` asks for. A kernel that writes back on its own also reads through handles that are for writing only:
     /// it fills up pages that were written in part.
     fn options(&self, flags: OpenFlags) -> OpenOptions {
-        let mut options = convert::open_options(flags, self.settings().direct);
+        let mut options = convert::open_options(flags);
         if self.settings().writeback && options.access == Access::Write {
             options.access = Access::ReadWrite;
         }
@@ -170,7 +168,8 @@ impl Front {
             _ => None,
         };
         // Of an append the kernel's pages would make several requests, between which another client's may come.
-        let cached = !asked.options.direct && !asked.options.append && file.may_cache();
+        let buffered = !self.settings().direct && !asked.options.direct && !asked.options.append;
+        let cached = buffered && file.may_cache();
         // Of no use to a file that begins in passthrough mode, and it may cost a message.
         let ask_stamp = || stamp.or_else(|| if cached { self.stamp(&asked.who, inode) } else { None });
         let stamp = if backing.is_some() || phase == Phase::Passthrough { None } else { ask_stamp() };
@@ -189,7 +188,7 @@ impl Front {
     fn may_pass(&self, asked: &Asked, new_in: Option<InodeNumber>, phase: Phase) -> bool {
         let possible = self.settings().passthrough && !self.passthrough_refused.load(Ordering::Relaxed);
         possible
-            && !asked.o_direct
+            && !asked.options.direct
             && match phase {
                 Phase::Closed => new_in.is_none_or(|place| self.new_files.will_be_written(place, Instant::now())),
                 Phase::Passthrough => true,
@@ -218,14 +217,16 @@ impl Front {
             Ok(open_file) => open_file,
             Err(error) => return reply(Err(error)),
         };
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < bytes as usize {
-                buffer.resize(bytes as usize, 0);
+        let mut reply = Some(reply);
+        let mut give = |bytes: &[u8]| {
+            if let Some(reply) = reply.take() {
+                reply(Ok(bytes));
             }
-            let buffer = &mut buffer[..bytes as usize];
-            let count = open_file.file.read_at(buffer, offset);
-            reply(count.map(|count| &buffer[..count]));
-        });
+        };
+        open_file.file.read_in_place(bytes as usize, offset, &mut give);
+        if let Some(reply) = reply {
+            read_by_copy(&open_file, offset, bytes as usize, reply);
+        }
         self.after_transfer(&open_file, offset, u64::from(bytes));
     }
 
@@ -319,6 +320,18 @@ impl OpenFile {
     fn close(&self) -> Result<()> {
         self.each(|file| file.clone().close())
     }
+}
+
+/// Reads into memory of this thread.
+fn read_by_copy(open_file: &OpenFile, offset: u64, bytes: usize, reply: impl FnOnce(Result<&[u8]>)) {
+    READ_BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < bytes {
+            buffer.resize(bytes, 0);
+        }
+        let buffer = &mut buffer[..bytes];
+        let count = open_file.file.read_at(buffer, offset);
+        reply(count.map(|count| &buffer[..count]));
+    });
 }
 
 /// What the kernel is told of a mode.

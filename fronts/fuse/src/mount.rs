@@ -42,7 +42,8 @@ const PAGE_BYTES: u32 = 4096;
 /// How a file system is mounted.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// All reads and writes bypass the kernel's page cache.
+    /// All reads and writes bypass the kernel's page cache. The client library reads ahead and gathers as ever, under
+    /// leases; not so for files that a program opens with O_DIRECT.
     pub direct: bool,
     /// Threads that take requests; 0: the default, by the number of cores. Slow requests get further ones.
     pub threads: usize,

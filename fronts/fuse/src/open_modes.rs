@@ -6,6 +6,8 @@
 //! | cached | otherwise, a data lease is held | keeps pages; a recall drops them (`invalidate.rs`) |
 //! | direct | no lease, or asked for (O_DIRECT, `direct` mount) | keeps nothing; each read and write comes here |
 //!
+//! Only O_DIRECT keeps the client library, too, from reading ahead and gathering.
+//!
 //! The kernel wants one thing of us: while an inode is open in passthrough mode, every other open of it has the same
 //! backing file, and no cached one is open when the first of them begins. Otherwise `open` fails with EIO. One whose
 //! bytes have to come here nevertheless (O_DIRECT; writes under a cap) is told to the kernel as both

@@ -206,12 +206,16 @@ fn a_new_object_is_made_known_before_a_write_that_has_to_survive_ends() {
 #[test]
 fn what_a_flush_could_not_write_is_told_once_and_not_tried_again() {
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
+    assert!(file.may_gather());
     file.fail(Error::CapabilityRejected);
     // On recall nobody is told.
     assert_eq!(file.flushed(Ok(())), Err(Error::Device(errno::EIO)));
     assert!(!file.is_kept());
     assert_eq!(file.take_error(), Some(Error::Device(errno::EIO)), "the next program is");
     assert_eq!((file.flushed(Ok(())), file.take_error()), (Ok(()), None));
+    assert!(!file.may_gather(), "it may have been told in a place where nobody looks");
+    file.arrived();
+    assert!(file.may_gather());
     assert_eq!(file.flushed(Err(Error::NoSpace)), Err(Error::NoSpace));
     assert_eq!(file.take_error(), Some(Error::NoSpace));
 }

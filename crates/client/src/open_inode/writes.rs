@@ -54,7 +54,7 @@ impl OpenInode {
         state.ensure_object(inner)?;
         self.changed();
         if exclusive && let Some(file) = state.descriptor(inner, true)? {
-            if !direct && bytes.len() <= SMALL_BYTES {
+            if !direct && bytes.len() <= SMALL_BYTES && state.known.may_gather() {
                 return state.gather(inner, bytes, offset);
             }
             state.send_all(inner)?;
@@ -64,7 +64,7 @@ impl OpenInode {
                 write_descriptor(&file, bytes, offset, call_bytes)
             });
         }
-        if exclusive && !direct && bytes.len() < inner.buffer_bytes {
+        if exclusive && !direct && bytes.len() < inner.buffer_bytes && state.known.may_gather() {
             return state.gather(inner, bytes, offset);
         }
         state.send_all(inner)?;
@@ -105,6 +105,7 @@ impl OpenInode {
         // taken the object away, this is what to say.
         state.hold(inner)?;
         written?;
+        state.known.arrived();
         // Somebody may have reported the size from before the bytes were there.
         state.note_written(end);
         if state.known.reports_object(direct) && !state.commit(inner)? {
@@ -163,6 +164,7 @@ impl State {
             match write_pieces(inner, (self.known.inode(), held, operation), bytes, offset, options.registration) {
                 Ok(reply) => {
                     self.hold(inner)?;
+                    self.known.arrived();
                     self.note_written(reply.size);
                     self.known.written_at(reply.mtime);
                     if !self.known.reports_object(options.direct) || self.commit(inner)? {

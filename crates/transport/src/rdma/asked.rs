@@ -79,14 +79,35 @@ impl RdmaBulk {
             place.fill(0);
             current.hole -= count;
         }
-        let is_taken = current.taken == current.bytes && current.hole == 0;
         if left > 0 {
             self.note_copied(count);
         }
-        if is_taken {
-            self.end_current()?;
-        }
+        self.end_taken()?;
         Ok(count)
+    }
+
+    /// Hands the next bytes out where they lie; waits for them. `false`: so many of one part are not there.
+    pub(super) fn hand_asked(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        if self.asked.current.is_none() {
+            self.begin_asked()?;
+        }
+        let Some(current) = self.asked.current.as_mut().filter(|current| current.bytes - current.taken >= bytes) else {
+            return Ok(false);
+        };
+        if !self.staging.hand_out(current.at + current.taken, bytes, give) {
+            return Err(TransportError::Malformed);
+        }
+        current.taken += bytes;
+        // They were handed out: what fails from here on is for whoever comes next.
+        let ended = self.end_taken();
+        let _ = self.settled(ended);
+        Ok(true)
+    }
+
+    /// Gives the place of a part back when all of it was taken.
+    fn end_taken(&mut self) -> Result<()> {
+        let is_taken = |current: &Current| current.taken == current.bytes && current.hole == 0;
+        if self.asked.current.as_ref().is_some_and(is_taken) { self.end_current() } else { Ok(()) }
     }
 
     /// Waits for the reply to the oldest part.

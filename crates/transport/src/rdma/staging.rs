@@ -65,6 +65,12 @@ impl Staging {
     pub fn copy_out(&self, at: usize, into: &mut [u8]) -> bool {
         self.region.as_ref().is_some_and(|region| region.copy_out(at, into))
     }
+
+    /// Hands bytes that have come to a place out, where they lie.
+    #[must_use]
+    pub fn hand_out(&self, at: usize, bytes: usize, give: impl FnOnce(&[u8])) -> bool {
+        self.region.as_ref().is_some_and(|region| region.hand_out(at, bytes, give))
+    }
 }
 
 /// Which places are taken: starts and ends, the oldest first.

@@ -17,8 +17,8 @@ pub enum Handle {
 }
 
 impl Handle {
-    /// Opens a file in a mount; to write, it is made or cut to nothing.
-    pub fn in_mount(mounted: &Mounted, path: &str, write: bool) -> Outcome<Self> {
+    /// Opens a file in a mount; to write, it is made or cut to nothing. `direct`: past all buffers.
+    pub fn in_mount(mounted: &Mounted, path: &str, write: bool, direct: bool) -> Outcome<Self> {
         let base = if write { &mounted.writes } else { &mounted.reads };
         let path = base.join(Path::new(path.trim_start_matches('/')));
         let mut options = OpenOptions::new();
@@ -27,7 +27,7 @@ impl Handle {
         } else {
             options.read(true);
         }
-        if mounted.direct {
+        if direct {
             // The kernel's numbers of flags are small.
             options.custom_flags(OFlags::DIRECT.bits().cast_signed());
         }

@@ -28,8 +28,6 @@ pub struct Setup {
 pub struct Mounted {
     pub writes: PathBuf,
     pub reads: PathBuf,
-    /// Files are opened past the page cache.
-    pub direct: bool,
 }
 
 /// One thing that all workers do at the same time.

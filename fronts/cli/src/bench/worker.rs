@@ -155,7 +155,7 @@ impl Worker {
     fn open(&self, transfer: &Transfer, write: bool) -> Outcome<Handle> {
         let name = format!("data-{}", self.setup.index);
         if let Some(mounted) = &self.setup.mounted {
-            return Handle::in_mount(mounted, &format!("{}/{name}", self.setup.directory), write);
+            return Handle::in_mount(mounted, &format!("{}/{name}", self.setup.directory), write, transfer.direct);
         }
         let path = self.path(&name);
         let (parent, name) = self.session.parent(&path, "open")?;

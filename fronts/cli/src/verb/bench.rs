@@ -212,7 +212,7 @@ pub enum Front {
     Native,
     /// System calls in a mount.
     Mount,
-    /// The same with `O_DIRECT`.
+    /// The same in one that bypasses the page cache.
     MountDirect,
 }
 

@@ -258,6 +258,8 @@ fn serve(plan: &Plan, report: bool) -> Outcome {
     }
     processes::raise_descriptor_limit();
     let mut options = crate::session::options()?;
+    // A program's next request comes when this one is answered: also the largest are sent behind.
+    options.buffer_bytes = usize::MAX;
     options.way = plan.transfer.way.unwrap_or(options.way);
     options.rdma.registration = plan.transfer.registration.unwrap_or(options.rdma.registration);
     options.rdma.rpc = plan.transfer.rpc.unwrap_or(options.rdma.rpc);

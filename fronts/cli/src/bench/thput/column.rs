@@ -70,7 +70,7 @@ impl Column {
             way,
             registration,
             rpc: self.rpc.map(Into::into),
-            mounted: mounts.map(|mounts| mounts.mounted(self.front == Front::MountDirect)),
+            mounted: mounts.map(MountPair::mounted),
             index: 0,
             directory: String::from_utf8_lossy(playground.path()).into_owned(),
         };

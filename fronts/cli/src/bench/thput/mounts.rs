@@ -3,7 +3,7 @@
 use super::column::Column;
 use crate::bench::phase::Mounted;
 use crate::failure::{Explain, Failure, Outcome};
-use crate::verb::bench::WayName;
+use crate::verb::bench::{Front, WayName};
 use crate::{keys, mounts, processes};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,9 +34,9 @@ impl MountPair {
         Ok(pair)
     }
 
-    /// Where a worker finds them. `direct`: files are opened past the page cache.
-    pub fn mounted(&self, direct: bool) -> Mounted {
-        Mounted { writes: self.writes.clone(), reads: self.reads.clone(), direct }
+    /// Where a worker finds them.
+    pub fn mounted(&self) -> Mounted {
+        Mounted { writes: self.writes.clone(), reads: self.reads.clone() }
     }
 
     /// CPU time that they have used so far.
@@ -66,6 +66,9 @@ fn options_of(column: &Column) -> String {
         WayName::Auto | WayName::Unix | WayName::Stream => "sockets",
     };
     let mut options = format!("transport={transport}");
+    if column.front == Front::MountDirect {
+        options.push_str(",direct");
+    }
     if column.transport.is_ucx() {
         options.push_str(&format!(",registration={}", column.transport.word()));
     }
