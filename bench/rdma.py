@@ -116,13 +116,16 @@ def figures_5_and_6(bench):
 
 def figures_7_to_9(bench):
     """Through mounts, one transport after the other beside its native client."""
-    text = ("## Figures 7 to 9: through mounts\n\nAs above, beside the native client by the same transport, which buffers nothing "
-            "either.\n\n")
+    requests = ["--request", "64KiB,128KiB,1MiB,4MiB"]
+    text = "## Figures 7 to 9: through mounts\n\nAs above, beside the native client by the same transport.\n\n"
     for number, transport in ((7, "tcp"), (8, "static"), (9, "dynamic")):
         plot = bench.out / f"figure{number}.svg"
-        rows = bench.thput("--posix", "--direct", "--transport", transport, "--request", "64KiB,128KiB,1MiB,4MiB",
-                           "--plot", plot)
+        rows = bench.thput("--posix", "--transport", transport, *requests, "--plot", plot)
         text += f"### {transport}\n\n![figure {number}]({plot.name})\n\n{rates(rows)}\n"
+    rows = bench.thput("--posix", "--transport", "auto", *requests)
+    text += f"### auto, what a mount does unless it is told otherwise\n\n{rates(rows)}\n"
+    rows = bench.thput("--posix", "--direct", "--transport", "auto", *requests)
+    text += f"### auto, files opened with O_DIRECT, beside native handles that buffer nothing either\n\n{rates(rows)}\n"
     return text
 
 
