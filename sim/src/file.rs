@@ -217,10 +217,7 @@ impl OpenFile {
     pub async fn flush(self: &Rc<Self>, io: &Io, tells: bool) -> Result<()> {
         let mut state = self.lock(io).await?;
         let result = state.flush(io).await;
-        if tells {
-            state.known.take_error();
-        }
-        result
+        if tells { result.and(state.known.tell_flusher().map_or(Ok(()), Err)) } else { result }
     }
 
     /// A write. Returns when the bytes are gathered (exclusive lease) or at the server, and whether they are safe.
@@ -232,7 +229,7 @@ impl OpenFile {
         options: Options,
     ) -> Result<bool> {
         let mut state = self.lock(io).await?;
-        if let Some(error) = state.known.take_error() {
+        if let Some(error) = state.known.tell_writer() {
             return Err(error);
         }
         state.regain(io).await?;
@@ -245,7 +242,7 @@ impl OpenFile {
             offset = state.known.size();
             io.process.files.borrow_mut().append_placed(operation, offset);
         }
-        if exclusive && !options.direct && bytes.len() < BUFFER_BYTES {
+        if exclusive && !options.direct && bytes.len() < BUFFER_BYTES && state.known.may_gather() {
             state.gather(io, bytes, offset).await?;
             return Ok(false);
         }
@@ -254,11 +251,13 @@ impl OpenFile {
             state.note_written(&io.process, offset + bytes.len() as u64);
             let held = state.known.held().ok_or(Error::NoObject)?;
             io.data(request(self.inode, DataOperation::Write, held, offset, bytes.len()), bytes, None).await?;
+            state.known.arrived();
             return Ok(options.direct);
         }
         state
             .write_now(io, (bytes, offset), (options.append && !exclusive).then_some(operation), options.direct)
             .await?;
+        state.known.arrived();
         Ok(options.direct || !state.known.is_exclusive())
     }
 

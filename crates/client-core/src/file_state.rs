@@ -70,6 +70,8 @@ pub struct FileState {
     was_exclusive: bool,
     /// Why written bytes are lost: told by the next write, flush or close.
     error: Option<Error>,
+    /// The same, told by a write and not yet by a flush or close.
+    told_by_write: Option<Error>,
     /// Since then no write has been seen to arrive.
     is_failing: bool,
 }
@@ -92,6 +94,7 @@ impl FileState {
             knows_best: false,
             was_exclusive: false,
             error: None,
+            told_by_write: None,
             is_failing: false,
         }
     }
@@ -166,9 +169,25 @@ impl FileState {
         self.error.as_ref()
     }
 
-    /// A program is told of it.
-    pub fn take_error(&mut self) -> Option<Error> {
-        self.error.take()
+    /// Whether a flush or close has to tell that written bytes are lost.
+    pub fn owes_error(&self) -> bool {
+        self.error.is_some() || self.told_by_write.is_some()
+    }
+
+    /// A program that writes is told of it; and again when it flushes or closes: a kernel that makes several requests
+    /// of one write does not tell it what a later one of them met.
+    pub fn tell_writer(&mut self) -> Option<Error> {
+        let error = self.error.take();
+        if error.is_some() {
+            self.told_by_write.clone_from(&error);
+        }
+        error
+    }
+
+    /// A program that flushes or closes is told of it, and of what a write may not have told.
+    pub fn tell_flusher(&mut self) -> Option<Error> {
+        let by_write = self.told_by_write.take();
+        self.error.take().or(by_write)
     }
 
     /// Written bytes are lost, or a part of them. The first reason stays.
@@ -336,7 +355,7 @@ impl FileState {
     /// Whether it is kept when nobody has it open: its lease is worth something, or the shard could not be told what
     /// was written. As long as it is kept, the shard asks the storage server.
     pub fn is_kept(&self) -> bool {
-        self.dirty || (self.is_leased() && self.error.is_none())
+        self.dirty || (self.is_leased() && !self.owes_error())
     }
 
     /// Whether size, time or object have changed since the last report.

@@ -68,6 +68,11 @@ impl Lane {
         Self { start: offset, taken: offset, asked: offset }
     }
 
+    /// Whether something was taken already: its reader goes on.
+    pub fn has_begun(&self) -> bool {
+        self.taken > self.start
+    }
+
     /// Whether a request is the next, or one of the next few, of those that are on their way: others of its run may
     /// come after it. One that is further ahead is of a reader who jumps, and wants nothing of what lies between.
     pub fn leads_to(&self, offset: u64, bytes: u64) -> bool {
@@ -113,7 +118,9 @@ mod tests {
 
     #[test]
     fn turns_are_asked_for_until_enough_waits_or_the_file_ends() {
+        assert!(!Lane::at(3000).has_begun());
         let mut lane = Lane { start: 0, ..Lane::at(3000) };
+        assert!(lane.has_begun());
         let mut asked = Vec::new();
         while let Some(window) = lane.next(7500, 1, &PACE) {
             asked.push((window.offset, window.bytes));

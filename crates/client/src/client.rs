@@ -60,7 +60,7 @@ pub struct ClientOptions {
     pub way: Way,
     /// Where the server moves the bytes.
     pub rdma: RdmaSettings,
-    /// Writes of fewer bytes are gathered and sent behind; 0: the default.
+    /// Writes of fewer bytes are gathered and sent behind, those from 1 MiB on only when they come in order; 0: 1 MiB.
     pub buffer_bytes: usize,
 }
 

@@ -59,7 +59,8 @@ struct Handle {
     options: OpenOptions,
     /// Who opened it.
     who: Arc<Credentials>,
-    /// Rank 0: taken before the inode's state, held across data requests of what this handle asks for ahead.
+    /// Rank 0: taken before the inode's state, held across data requests of what this handle asks for ahead, and while
+    /// bytes are handed out.
     reader: Mutex<Reader>,
 }
 
@@ -240,12 +241,16 @@ impl File {
         }
     }
 
-    /// Hands bytes at an offset to `give` where they lie: in memory of a connection, to which they have come before
-    /// they were wanted. As many as [`File::read_at`] would read. `false`: they lie nowhere in one piece; `give` was
-    /// not called, and it is for `read_at` to get them.
+    /// Hands bytes at an offset to `give` where they lie: in memory of a connection, to which they come because a
+    /// sequential reader was expected to want them; waits for those that are on their way. As many as
+    /// [`File::read_at`] would read. `false`: they lie nowhere in one piece; `give` was not called, and it is for
+    /// `read_at` to get them. `give` must not use this file.
     pub fn read_in_place(&self, bytes: usize, offset: u64, give: &mut dyn FnMut(&[u8])) -> bool {
         let Handle { inner, open, options, reader, .. } = &*self.0;
-        let mut reader = lock(reader);
+        // Small reads may be of what is at hand, for which nobody waits.
+        let Some(mut reader) = (if bytes > SMALL_BYTES { Some(lock(reader)) } else { reader.try_lock().ok() }) else {
+            return false;
+        };
         if !options.access.reads() || !reader.is_next(offset) {
             return false;
         }

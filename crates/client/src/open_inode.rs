@@ -76,6 +76,8 @@ struct State {
     call_bytes: usize,
     /// There while a kernel has the object's file.
     kernel: Option<Box<KernelUse>>,
+    /// Where a program that writes in order will write next.
+    next_write: u64,
     /// Writes under an exclusive lease that are made without the lock, several at once.
     in_flight: u32,
     /// Who waits for them: no further ones begin.
@@ -137,6 +139,7 @@ impl OpenInode {
                 descriptor: Descriptor::NotAsked,
                 call_bytes: usize::MAX,
                 kernel: None,
+                next_write: 0,
                 in_flight: 0,
                 awaiting: 0,
             }),

@@ -342,9 +342,12 @@ impl Reader {
             self.block.bytes = have;
             stream.ask(inner, source, rest.len() as u64)?;
         }
+        let goes_on = stream.lane.has_begun();
         let count = stream.take(inner, rest)?;
-        // On its way while the caller does something with these.
-        stream.ask(inner, source, 0)?;
+        if goes_on {
+            // On its way while the caller does something with these. What fails shows when it is to be taken.
+            let _ = stream.ask(inner, source, 0);
+        }
         Ok(count)
     }
 

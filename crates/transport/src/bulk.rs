@@ -82,8 +82,8 @@ pub trait BulkConnection: Send {
     fn receive(&mut self, into: &mut [u8]) -> Result<usize>;
 
     /// Hands the next so many bytes of what was asked for to `give` where they lie in the connection's own memory, and
-    /// takes them. `false`: they do not lie in one piece there (those of a socket are in the kernel), and nothing was
-    /// taken. After an error `give` was not called.
+    /// takes them; waits until they are there. `false`: they do not lie in one piece there (those of a socket are in
+    /// the kernel), and nothing was taken. After an error `give` was not called.
     fn receive_in_place(&mut self, _bytes: usize, _give: &mut dyn FnMut(&[u8])) -> Result<bool> {
         Ok(false)
     }

@@ -60,9 +60,9 @@ const LOCAL_WRITTEN_BUFFER_BYTES: usize = 512 << 10;
 /// Fewer bytes are not worth the calls that receiving in pieces takes.
 const PIECES_FROM_BYTES: usize = 96 << 10;
 
-/// Of what is read inside a machine, where nothing is lost: everybody may choose it, and it does not pace. Where the
-/// system's choice is BBR, a connection that had been used for a while was paced to half of what four readers can take.
-/// (Four writers gain by that, up to a quarter; so theirs is the system's.)
+/// Of what is read over the loopback, where nothing is lost: everybody may choose it, and it keeps to no rate that it
+/// has seen. Where the system's choice is BBR, a connection that had been used for a while was paced to half of what
+/// four readers can take. (Four writers gain by that, up to a quarter; so theirs is the system's.)
 const LOCAL_CONGESTION_CONTROL: &str = "reno";
 
 /// Which end of a data connection a socket is.

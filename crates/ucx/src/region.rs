@@ -113,7 +113,7 @@ impl Region {
         let fits = at.checked_add(from.len()).is_some_and(|end| end <= self.bytes);
         if fits {
             // SAFETY: the range lies in the region, which is mapped as long as it is there; `from` is other memory,
-            // since nobody has a reference to this one.
+            // since nobody has a reference to this one now: whom bytes are handed out to has them while `self` is lent.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.address.add(at), from.len()) };
         }
         fits

@@ -5,7 +5,9 @@
 //!
 //! Not here: what an operation does (`operations.rs`, `files.rs`).
 
-use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, OpenAccMode, OpenFlags, RenameFlags, TimeOrNow};
+use fuser::{
+    Errno, FileAttr, FileType, Generation, INodeNo, OpenAccMode, OpenFlags, RenameFlags, TimeOrNow, WriteFlags,
+};
 use rustix::fs::OFlags;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -26,6 +28,8 @@ const O_EXCL: i32 = OFlags::EXCL.bits() as i32;
 const O_TRUNC: i32 = OFlags::TRUNC.bits() as i32;
 const O_APPEND: i32 = OFlags::APPEND.bits() as i32;
 const O_DIRECT: i32 = OFlags::DIRECT.bits() as i32;
+/// O_SYNC's bits, of which one is O_DSYNC.
+const O_SYNC: i32 = OFlags::SYNC.bits() as i32;
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
 
@@ -154,6 +158,25 @@ pub fn open_options(flags: OpenFlags) -> OpenOptions {
     }
 }
 
+/// Who writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WrittenBy {
+    /// The kernel, from its page cache: it chose the handle; only inode and offset count.
+    PageCache,
+    /// A program. `synced`: it wants the bytes on the device when its write returns (O_SYNC, O_DSYNC, `RWF_DSYNC`),
+    /// for which the kernel asks by itself only where it caches.
+    Program { synced: bool },
+}
+
+/// Who writes, by the flags of the request and of the open file.
+pub fn written_by(write_flags: WriteFlags, flags: OpenFlags) -> WrittenBy {
+    if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+        WrittenBy::PageCache
+    } else {
+        WrittenBy::Program { synced: flags.0 & O_SYNC != 0 }
+    }
+}
+
 /// Whether a create fails when the name is there.
 pub fn exclusive(flags: i32) -> bool {
     flags & O_EXCL != 0
@@ -226,6 +249,12 @@ mod tests {
         check(1 | O_TRUNC, Access::Write, true, false, false);
         check(2 | O_APPEND, Access::ReadWrite, false, true, false);
         check(2 | O_DIRECT | 0o100_000, Access::ReadWrite, false, false, true);
+        assert_eq!(written_by(WriteFlags::FUSE_WRITE_CACHE, OpenFlags(O_SYNC)), WrittenBy::PageCache);
+        // The last are O_DSYNC and O_SYNC of Linux.
+        for (flags, synced) in [(0, false), (1 | O_DIRECT, false), (1 | 0o10_000, true), (1 | 0o4_010_000, true)] {
+            let found = written_by(WriteFlags::FUSE_WRITE_LOCKOWNER, OpenFlags(flags));
+            assert_eq!(found, WrittenBy::Program { synced }, "{flags:#o}");
+        }
         assert!(exclusive(O_EXCL | 1) && !exclusive(O_TRUNC | 1));
     }
 

@@ -11,7 +11,7 @@
 //! Not here: numbers of open files (`handles.rs`).
 //! Cost of a read or write: no message beyond the client library's, one copy between its buffers and the kernel's.
 
-use crate::convert;
+use crate::convert::{self, WrittenBy};
 use crate::credentials::Caller;
 use crate::open_modes::{Mode, Phase, Stamp, Wish};
 use crate::operations::Front;
@@ -230,10 +230,14 @@ impl Front {
         self.after_transfer(&open_file, offset, u64::from(bytes));
     }
 
-    /// Writes all bytes. `from_page_cache`: the kernel chose the handle; only inode and offset count.
-    pub fn write(&self, handle: u64, offset: u64, bytes: &[u8], from_page_cache: bool) -> Result<Arc<OpenFile>> {
+    /// Writes all bytes.
+    pub fn write(&self, handle: u64, offset: u64, bytes: &[u8], by: WrittenBy) -> Result<Arc<OpenFile>> {
         let open_file = self.files.get(handle)?;
-        open_file.write(self, offset, bytes, from_page_cache)?;
+        open_file.write(self, offset, bytes, by)?;
+        let is_cached = matches!(open_file.mode, Mode::Cached { .. });
+        if by == (WrittenBy::Program { synced: true }) && !is_cached {
+            open_file.file.sync()?;
+        }
         Ok(open_file)
     }
 
@@ -290,8 +294,8 @@ impl Front {
 }
 
 impl OpenFile {
-    fn write(&self, front: &Front, offset: u64, bytes: &[u8], from_page_cache: bool) -> Result<()> {
-        if self.options.append && from_page_cache {
+    fn write(&self, front: &Front, offset: u64, bytes: &[u8], by: WrittenBy) -> Result<()> {
+        if self.options.append && by == WrittenBy::PageCache {
             self.positional(front)?.write_at(bytes, offset)
         } else {
             self.file.write_at(bytes, offset)

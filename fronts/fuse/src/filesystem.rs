@@ -301,12 +301,12 @@ impl Filesystem for MountedFilesystem {
         offset: u64,
         bytes: &[u8],
         write_flags: WriteFlags,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let from_page_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let serve = move |front: &Front, bytes: &[u8]| match front.write(handle.0, offset, bytes, from_page_cache) {
+        let by = convert::written_by(write_flags, flags);
+        let serve = move |front: &Front, bytes: &[u8]| match front.write(handle.0, offset, bytes, by) {
             Ok(open_file) => {
                 reply.written(bytes.len() as u32);
                 front.after_transfer(&open_file, offset, bytes.len() as u64);

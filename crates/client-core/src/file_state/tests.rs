@@ -211,13 +211,29 @@ fn what_a_flush_could_not_write_is_told_once_and_not_tried_again() {
     // On recall nobody is told.
     assert_eq!(file.flushed(Ok(())), Err(Error::Device(errno::EIO)));
     assert!(!file.is_kept());
-    assert_eq!(file.take_error(), Some(Error::Device(errno::EIO)), "the next program is");
-    assert_eq!((file.flushed(Ok(())), file.take_error()), (Ok(()), None));
+    assert_eq!(file.tell_flusher(), Some(Error::Device(errno::EIO)), "the next program is");
+    assert_eq!((file.flushed(Ok(())), file.tell_flusher()), (Ok(()), None));
     assert!(!file.may_gather(), "it may have been told in a place where nobody looks");
     file.arrived();
     assert!(file.may_gather());
     assert_eq!(file.flushed(Err(Error::NoSpace)), Err(Error::NoSpace));
-    assert_eq!(file.take_error(), Some(Error::NoSpace));
+    assert_eq!(file.tell_flusher(), Some(Error::NoSpace));
+}
+
+#[test]
+fn what_a_write_was_told_a_flush_is_told_too() {
+    let mut file = opened(0, Some(object(1)), EXCLUSIVE);
+    file.fail(Error::NoSpace);
+    assert_eq!((file.tell_writer(), file.tell_writer()), (Some(Error::NoSpace), None), "a write is told once");
+    // There is room again: what was lost is lost all the same.
+    file.arrived();
+    assert!(file.may_gather() && file.owes_error() && !file.is_kept());
+    assert_eq!((file.tell_flusher(), file.tell_flusher()), (Some(Error::NoSpace), None));
+    assert!(!file.owes_error() && file.is_kept());
+    file.fail(Error::NoSpace);
+    file.tell_writer();
+    file.fail(Error::SessionEnded);
+    assert_eq!((file.tell_flusher(), file.tell_flusher()), (Some(Error::SessionEnded), None), "one of them");
 }
 
 #[test]
@@ -273,7 +289,7 @@ fn nothing_of_a_session_is_believed_under_the_next_one() {
     assert_eq!((file.size(), file.is_dirty(), file.is_exclusive()), (40, true, true));
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
     assert!(file.lose_session(NEXT_SESSION, true, 4));
-    assert_eq!(file.take_error(), Some(Error::SessionEnded));
+    assert_eq!(file.tell_flusher(), Some(Error::SessionEnded));
 }
 
 #[test]

@@ -87,10 +87,10 @@ impl OpenInode {
         let slot = if by == FlushFor::Recall { SlotFor::Recall } else { SlotFor::Caller };
         let mut state = self.lock_in(inner, slot)?;
         let result = state.flush(inner);
-        if by == FlushFor::Program {
-            state.known.take_error();
+        match by {
+            FlushFor::Program => result.and(state.known.tell_flusher().map_or(Ok(()), Err)),
+            FlushFor::Drop | FlushFor::Recall => result,
         }
-        result
     }
 
     /// Has the server bring what it has onto its device.
@@ -113,7 +113,7 @@ impl State {
     /// Whether a flush would find nothing to do, and nothing to tell.
     fn is_clean(&self) -> bool {
         let nothing_gathered = self.run.is_empty() && self.sending.is_none();
-        nothing_gathered && self.kernel.is_none() && self.known.report().is_none() && self.known.error().is_none()
+        nothing_gathered && self.kernel.is_none() && self.known.report().is_none() && !self.known.owes_error()
     }
 
     fn overlay(&mut self, attributes: &mut Attributes, asked: bool, since: u64) -> Option<bool> {

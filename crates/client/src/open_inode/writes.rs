@@ -1,8 +1,9 @@
 //! A write, by the shortest way that the lease allows.
 //!
 //! Under an exclusive lease small writes are gathered; large and direct ones go straight to the object, several at once
-//! and without the lock: they are *in flight*, and a recall or a cut waits for them. Without the lease each write is at
-//! the server when it returns.
+//! and without the lock: they are *in flight*, and a recall or a cut waits for them. Where the client was told so (a
+//! mount), large ones that come in order are gathered, too. Without the lease each write is at the server when it
+//! returns.
 
 use super::{Descriptor, OpenInode, RIGHT_MARGIN_MS, State};
 use crate::client::Inner;
@@ -15,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use weft_client_core::Held;
 use weft_protocol::data::{DataOperation, DataReply};
-use weft_protocol::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX};
+use weft_protocol::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX, HANDLE_BUFFER_BYTES};
 use weft_protocol::{Error, InodeNumber, Result, Timestamp};
 use weft_transport::Registration;
 
@@ -38,7 +39,7 @@ impl OpenInode {
             drop(self.landed.wait(state).unwrap_or_else(PoisonError::into_inner));
             state = self.lock(inner)?;
         }
-        if let Some(error) = state.known.take_error() {
+        if let Some(error) = state.known.tell_writer() {
             return Err(error);
         }
         if bytes.is_empty() {
@@ -64,7 +65,9 @@ impl OpenInode {
                 write_descriptor(&file, bytes, offset, call_bytes)
             });
         }
-        if exclusive && !direct && bytes.len() < inner.buffer_bytes && state.known.may_gather() {
+        let is_next = std::mem::replace(&mut state.next_write, end) == offset;
+        let is_small = bytes.len() < HANDLE_BUFFER_BYTES || (is_next && bytes.len() < inner.buffer_bytes);
+        if exclusive && !direct && is_small && state.known.may_gather() {
             return state.gather(inner, bytes, offset);
         }
         state.send_all(inner)?;

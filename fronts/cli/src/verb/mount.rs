@@ -258,7 +258,7 @@ fn serve(plan: &Plan, report: bool) -> Outcome {
     }
     processes::raise_descriptor_limit();
     let mut options = crate::session::options()?;
-    // A program's next request comes when this one is answered: also the largest are sent behind.
+    // A program that writes in order sends its next request when this one is answered: also the largest go behind.
     options.buffer_bytes = usize::MAX;
     options.way = plan.transfer.way.unwrap_or(options.way);
     options.rdma.registration = plan.transfer.registration.unwrap_or(options.rdma.registration);

@@ -4,8 +4,9 @@
 use super::Ground;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -179,5 +180,39 @@ fn two_mounts_see_each_others_writes_and_cuts_through_the_kernel() {
         for point in &points {
             ground.weft(&["umount", &point.display().to_string()]);
         }
+    }
+}
+
+// As Linux has them; rustix takes both for the first.
+const O_SYNC: i32 = 0o4_010_000;
+const O_DSYNC: i32 = 0o10_000;
+
+#[test]
+fn what_is_written_with_o_sync_needs_its_mount_no_more() {
+    if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        eprintln!("skipped: /dev/fuse: {error}");
+        return;
+    }
+    let ground = Ground::new("o-sync");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let point = ground.path("mnt");
+    fs::create_dir(&point).expect("made");
+    for (number, options) in ["direct,nopassthrough", "nopassthrough"].into_iter().enumerate() {
+        ground.weft(&["mount", "e2e", "mnt", "-o", options]);
+        let names = [(O_SYNC, false), (O_DSYNC, false), (O_DSYNC, true)].map(|(flags, append)| {
+            let name = format!("f{number}-{flags:o}-{append}");
+            let mut options = fs::OpenOptions::new();
+            options.write(true).append(append).create_new(true).custom_flags(flags);
+            let mut file = options.open(point.join(&name)).expect("made");
+            file.write_all(b"synced").expect("written");
+            (name, file)
+        });
+        let pid = ground.status()["mounts"][0]["pid"].as_u64().expect("a pid");
+        assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill").success());
+        for (name, _) in &names {
+            assert_eq!(ground.weft(&["cat", &format!("e2e:/{name}")]), "synced", "{options}");
+        }
+        drop(names);
+        ground.weft(&["umount", "mnt"]);
     }
 }
