@@ -366,25 +366,29 @@ fn what_was_asked_for_ahead_is_handed_out_where_it_lies() {
     other.close().unwrap();
     file.close().unwrap();
     // Nor when this client writes and cuts; and bytes that the object does not have are none of the buffer's.
-    let file = open(&reader, "file", OpenOptions::READ);
-    let own = open(&reader, "file", OpenOptions::of(Access::Write));
-    for at in [0, 1 << 20, 2 << 20] {
-        assert!(read_at(&file, 1 << 20, at as u64) == new[at..at + (1 << 20)]);
+    let own = open(&reader, "own", OpenOptions { access: Access::ReadWrite, ..OpenOptions::WRITE });
+    write_at(&own, &new, 0);
+    own.flush().unwrap();
+    // As much is asked for ahead as was taken.
+    for at in (0..3).map(|megabyte| megabyte << 20) {
+        assert!(read_at(&own, 1 << 20, at as u64) == new[at..at + (1 << 20)]);
     }
-    write_at(&own, &[7; 5000], 3 << 20);
-    let next = in_place(&file, 4096, 3 << 20).unwrap_or_else(|| read_at(&file, 4096, 3 << 20));
-    assert!(next == [7; 4096], "what waited is from before");
-    own.truncate(5 << 20).unwrap();
-    own.truncate(8 << 20).unwrap();
-    let cut = [&new[..3 << 20], &[7; 5000], &new[(3 << 20) + 5000..5 << 20], &vec![0; 3 << 20]].concat();
+    assert!(in_place(&own, 1 << 20, 3 << 20).is_some_and(|bytes| bytes == new[3 << 20..4 << 20]));
+    let written = (4 << 20) + 100;
+    write_at(&own, &[7; 5000], written as u64);
+    own.flush().unwrap();
+    let next = in_place(&own, 4096, 4 << 20).unwrap_or_else(|| read_at(&own, 4096, 4 << 20));
+    assert!(next[..100] == new[4 << 20..written] && next[100..] == [7; 3996], "what waited is from before");
+    own.truncate(6 << 20).unwrap();
+    own.truncate(9 << 20).unwrap();
+    let cut = [&new[..written], &[7; 5000], &new[written + 5000..6 << 20], &vec![0; 3 << 20]].concat();
     let mut found = Vec::new();
     while found.len() < cut.len() {
         let offset = found.len() as u64;
-        found.extend(in_place(&file, 1 << 20, offset).unwrap_or_else(|| read_at(&file, 1 << 20, offset)));
+        found.extend(in_place(&own, 1 << 20, offset).unwrap_or_else(|| read_at(&own, 1 << 20, offset)));
     }
     assert!(found == cut);
     own.close().unwrap();
-    file.close().unwrap();
     // An unbuffered handle asks for nothing ahead.
     let file = open(&reader, "file", DIRECT_READ);
     assert!(read_at(&file, 1 << 20, 0) == new[..1 << 20]);

@@ -1,12 +1,12 @@
 //! Two mounts of one file system on one machine: each other's writes, cuts and appends, while the kernel reads and
 //! writes the objects by itself.
 
-use super::Ground;
+use super::{Ground, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -199,6 +199,8 @@ fn what_is_written_with_o_sync_needs_its_mount_no_more() {
     fs::create_dir(&point).expect("made");
     for (number, options) in ["direct,nopassthrough", "nopassthrough"].into_iter().enumerate() {
         ground.weft(&["mount", "e2e", "mnt", "-o", options]);
+        let pid = ground.status()["mounts"][0]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        // No process is started while they are open: its closing of them would bring their bytes to the node.
         let names = [(O_SYNC, false), (O_DSYNC, false), (O_DSYNC, true)].map(|(flags, append)| {
             let name = format!("f{number}-{flags:o}-{append}");
             let mut options = fs::OpenOptions::new();
@@ -207,8 +209,8 @@ fn what_is_written_with_o_sync_needs_its_mount_no_more() {
             file.write_all(b"synced").expect("written");
             (name, file)
         });
-        let pid = ground.status()["mounts"][0]["pid"].as_u64().expect("a pid");
-        assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill").success());
+        kill_process(pid.expect("a pid"), Signal::KILL).expect("killed");
+        wait_until("the end of the mount", || fs::metadata(&point).is_err());
         for (name, _) in &names {
             assert_eq!(ground.weft(&["cat", &format!("e2e:/{name}")]), "synced", "{options}");
         }
