@@ -257,7 +257,7 @@ impl File {
         let Ok((ReadVia::Server { held, size: Some(size) }, version)) = open.read_via(inner, &mut [], offset) else {
             return false;
         };
-        let bytes = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes);
+        let bytes = within(size, offset, bytes);
         let source = Source { inode: open.inode, held, size, version, registration: options.registration };
         reader.hand(inner, &source, (offset, bytes), give)
     }
@@ -332,6 +332,11 @@ impl File {
     }
 }
 
+/// So many of these bytes at an offset as a file of this size has.
+fn within(size: u64, offset: u64, bytes: usize) -> usize {
+    usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes)
+}
+
 impl Handle {
     fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let Self { inner, open, options, reader, .. } = self;
@@ -350,7 +355,7 @@ impl Handle {
         match via {
             ReadVia::Done(count) => Ok(count),
             ReadVia::Zeros { size } => {
-                let count = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+                let count = within(size, offset, buffer.len());
                 buffer.get_mut(..count).unwrap_or_default().fill(0);
                 Ok(count)
             }
@@ -364,7 +369,7 @@ impl Handle {
             }
             ReadVia::Server { held, size: None } => read_object(inner, open.inode, held, buffer, offset, registration),
             ReadVia::Server { held, size: Some(size) } => {
-                let wanted = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+                let wanted = within(size, offset, buffer.len());
                 let buffer = buffer.get_mut(..wanted).unwrap_or_default();
                 let source = Source { inode: open.inode, held, size, version, registration };
                 let have = if options.direct { 0 } else { lock(reader).read(inner, &source, buffer, offset)? };

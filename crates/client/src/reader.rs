@@ -244,7 +244,13 @@ impl Reader {
     /// Whether what comes next begins at this offset: then [`Reader::hand`] is worth asking. Whoever asks hands on.
     pub fn is_next(&mut self, offset: u64) -> bool {
         self.hands_on = true;
-        self.stream.as_ref().is_some_and(|stream| stream.lane.taken == offset) && !self.block.has(offset)
+        self.next_stream(offset).is_some()
+    }
+
+    /// The stream, if what comes next on it begins at this offset and is not at hand.
+    fn next_stream(&mut self, offset: u64) -> Option<&mut Stream> {
+        let is_at_hand = self.block.has(offset);
+        self.stream.as_mut().filter(|stream| stream.lane.taken == offset && !is_at_hand)
     }
 
     /// Hands bytes that the file has to `give` where they lie, if they come next, and into memory of the connection.
@@ -257,10 +263,7 @@ impl Reader {
         give: &mut dyn FnMut(&[u8]),
     ) -> bool {
         self.at_version(source.version);
-        if bytes == 0 || self.block.has(offset) {
-            return false;
-        }
-        let Some(stream) = self.stream.as_mut().filter(|stream| stream.lane.taken == offset) else { return false };
+        let Some(stream) = self.next_stream(offset).filter(|_| bytes > 0) else { return false };
         let asked = stream.ask(inner, source, bytes as u64);
         let handed = asked.and_then(|()| stream.hand(inner, bytes, give));
         if let Ok(true) = handed {

@@ -63,9 +63,7 @@ impl RdmaBulk {
         if into.is_empty() {
             return Ok(0);
         }
-        if self.asked.current.is_none() {
-            self.begin_asked()?;
-        }
+        self.begin_asked()?;
         let Some(current) = &mut self.asked.current else { return Ok(0) };
         let left = current.bytes - current.taken;
         let count = into.len().min(if left > 0 { left } else { current.hole });
@@ -88,9 +86,7 @@ impl RdmaBulk {
 
     /// Hands the next bytes out where they lie; waits for them. `false`: so many of one part are not there.
     pub(super) fn hand_asked(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        if self.asked.current.is_none() {
-            self.begin_asked()?;
-        }
+        self.begin_asked()?;
         let Some(current) = self.asked.current.as_mut().filter(|current| current.bytes - current.taken >= bytes) else {
             return Ok(false);
         };
@@ -110,8 +106,11 @@ impl RdmaBulk {
         if self.asked.current.as_ref().is_some_and(is_taken) { self.end_current() } else { Ok(()) }
     }
 
-    /// Waits for the reply to the oldest part.
+    /// Waits for the reply to the oldest part, unless one is being taken.
     fn begin_asked(&mut self) -> Result<()> {
+        if self.asked.current.is_some() {
+            return Ok(());
+        }
         let Some(part) = self.asked.waiting.pop_front() else { return Ok(()) };
         let at = part.at.ok_or(TransportError::Malformed)?;
         let reply = self.line.reply(self.wire())?;
@@ -133,9 +132,7 @@ impl RdmaBulk {
         // What was not sent is not wanted.
         self.asked.waiting.retain(|part| part.at.is_some());
         while self.asked.outstanding() > 0 {
-            if self.asked.current.is_none() {
-                self.begin_asked()?;
-            }
+            self.begin_asked()?;
             self.end_current()?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! File data by UCX through the fronts: copies, mounts, benchmarks, and what is said where it cannot be.
 
-use super::{Ground, wait_until};
+use super::{Ground, can_mount, wait_until};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
@@ -44,8 +44,7 @@ fn files_go_by_ucx_through_copies_mounts_and_benchmarks() {
     assert_eq!(results.len(), 2 * 2 * 3, "{report}");
     assert!(results.iter().all(|row| row["bytes_per_second"].as_f64().is_some_and(|rate| rate > 0.0)), "{report}");
 
-    if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        eprintln!("the mount is skipped: /dev/fuse: {error}");
+    if !can_mount() {
         return;
     }
     fs::create_dir(ground.path("mnt")).expect("made");
