@@ -12,14 +12,13 @@ use crate::state::{AtomicCounters, Node, lock};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::VecDeque;
 use std::io;
-use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weft_protocol::Error;
 use weft_protocol::handshake::Purpose;
-use weft_transport::{DataEnd, Peer, Socket, TransportError, accept};
+use weft_transport::{DataEnd, Listener, Peer, Socket, TransportError, accept};
 
 /// Handshakes under way at once.
 const HANDSHAKES_MAX: usize = 256;
@@ -29,7 +28,7 @@ const ACCEPT_REST: Duration = Duration::from_millis(50);
 const STACK_BYTES: usize = 256 << 10;
 
 /// Accepts until the node stops.
-pub fn run(node: &Arc<Node>, tcp: &TcpListener, unix: &UnixListener) {
+pub fn run(node: &Arc<Node>, tcp: &Listener, unix: &UnixListener) {
     let handshakes = Arc::new(Handshakes::default());
     let mut number = 0;
     while !node.stopping.asked() {
@@ -43,10 +42,7 @@ pub fn run(node: &Arc<Node>, tcp: &TcpListener, unix: &UnixListener) {
         if node.stopping.asked() {
             return;
         }
-        let sockets = [
-            tcp.accept().map(|(stream, _)| stream).and_then(Socket::from_tcp),
-            unix.accept().map(|(stream, _)| Socket::from_unix(stream)),
-        ];
+        let sockets = [tcp.accept(), unix.accept().map(|(stream, _)| Socket::from_unix(stream))];
         for socket in sockets {
             match socket {
                 Ok(socket) => {

@@ -32,7 +32,6 @@ use crate::storage_server::StorageServer;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -42,6 +41,7 @@ use std::time::Instant;
 use weft_protocol::{NodeAddress, NodeId, NodeIdentity, NodeKey};
 use weft_storage::Collector;
 use weft_store_io::{DirectoryStore, ObjectStore, RegionStore};
+use weft_transport::Listener;
 
 /// Where objects are kept, and how much.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -91,13 +91,12 @@ const LOOPS_MAX: usize = 4;
 /// Runs a node until it is told to stop (`Shutdown`, SIGTERM, SIGINT). `ready` is called once it listens; it serves
 /// shards from the moment it has got a map (`SetMap`).
 pub fn run(config: &NodeConfig, ready: impl FnOnce(&NodeAddress)) -> io::Result<()> {
-    let tcp = TcpListener::bind(config.listen)
+    let tcp = Listener::bind(config.listen)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", config.listen)))?;
     let socket_path = config.runtime_directory.join(format!("n{:02}.sock", config.node.0));
     let unix = listen_unix(&socket_path)?;
-    tcp.set_nonblocking(true)?;
     unix.set_nonblocking(true)?;
-    let address = NodeAddress { tcp: tcp.local_addr()?.to_string(), unix: socket_path.display().to_string() };
+    let address = NodeAddress { tcp: tcp.address()?.to_string(), unix: socket_path.display().to_string() };
 
     if config.store.is_some() && !weft_ucx::adapters().is_empty() {
         match weft_ucx::prepare() {

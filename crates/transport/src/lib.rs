@@ -20,6 +20,7 @@ mod pipe;
 pub mod rdma;
 mod sharing;
 pub mod socket;
+mod unpaced;
 
 pub use bulk::{Ahead, BulkConnection, Carrier, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
@@ -28,6 +29,7 @@ pub use peer_memory::PeerMemory;
 pub use pipe::Outlet;
 pub use rdma::{RdmaBulk, RdmaCounters, RdmaSettings, Registration, Rpc};
 pub use socket::{DataEnd, LOOK_BEFORE_SLEEP, Socket, SocketKind};
+pub use unpaced::Listener;
 
 /// Why a connection could not be made or was lost.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@
 //! A signal that interrupts a call does not show.
 
 use crate::low_water::Pieces;
-use crate::{Result, TransportError};
+use crate::{Result, TransportError, unpaced};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
@@ -60,11 +60,6 @@ const LOCAL_WRITTEN_BUFFER_BYTES: usize = 512 << 10;
 /// Fewer bytes are not worth the calls that receiving in pieces takes.
 const PIECES_FROM_BYTES: usize = 96 << 10;
 
-/// Of what is read over the loopback, where nothing is lost: everybody may choose it, and it keeps to no rate that it
-/// has seen. Where the system's choice is BBR, a connection that had been used for a while was paced to half of what
-/// four readers can take. (Four writers gain by that, up to a quarter; so theirs is the system's.)
-const LOCAL_CONGESTION_CONTROL: &str = "reno";
-
 /// Which end of a data connection a socket is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataEnd {
@@ -77,7 +72,7 @@ impl Socket {
     pub fn connect_tcp(address: &str) -> Result<Self> {
         let address =
             address.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error}")))?;
-        Ok(Self::from_tcp(TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?)?)
+        Ok(Self::from_tcp(unpaced::connect(address, CONNECT_TIMEOUT)?)?)
     }
 
     /// Connects to the Unix socket of this path.
@@ -107,7 +102,7 @@ impl Socket {
 
     /// Bounds what is on its way on a TCP connection inside one machine to what fits its processor's cache: see
     /// [`LOCAL_BUFFER_BYTES`]. A connection that leaves the machine keeps the kernel's own sizes, which grow
-    /// with the link, and the system's congestion control.
+    /// with the link.
     pub fn tune_for_data(&self, end: DataEnd) {
         if self.kind == SocketKind::Tcp && self.is_local() {
             let receive = match end {
@@ -117,9 +112,6 @@ impl Socket {
             // A matter of speed only: where it fails, the kernel's sizes stay.
             let _ = sockopt::set_socket_send_buffer_size(&self.fd, LOCAL_BUFFER_BYTES);
             let _ = sockopt::set_socket_recv_buffer_size(&self.fd, receive);
-            if end == DataEnd::Server {
-                let _ = sockopt::set_tcp_congestion(&self.fd, LOCAL_CONGESTION_CONTROL);
-            }
         }
     }
 
