@@ -1,6 +1,6 @@
 //! TCP connections that nothing paces inside a machine.
 //!
-//! Where the system's congestion control is BBR, a sender sets a timer for every 64 KiB. In a virtual machine each timer
+//! Where the system's congestion control is BBR, a sender sets a timer for every 64 KiB. In a virtual machine each one
 //! costs a way to the host: a third of what four writers can do, two thirds of what one reader can. Over the loopback
 //! nothing is lost and nobody shares the link, so the plainest control does, which every process may choose.
 //!
