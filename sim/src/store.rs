@@ -130,11 +130,9 @@ impl Storage {
             | DataOperation::Sync
             | DataOperation::Descriptor
             | DataOperation::Share
-            | DataOperation::OpenPipe
             | DataOperation::OpenRdma
             | DataOperation::ShowMemory
-            | DataOperation::ProbeMemory
-            | DataOperation::ReadPiped => {}
+            | DataOperation::ProbeMemory => {}
         }
         let (size, mtime) = (object.bytes.len() as u64, object.mtime);
         if refused {

@@ -22,7 +22,6 @@ const LARGE: usize = (3 << 20) + 17;
 weft_tests::with_each_store!(
     large_writes_are_taken_from_memory_and_small_ones_come_through_the_socket,
     memory_that_is_not_lent_is_not_written_to_files,
-    a_client_that_asks_for_more_than_its_pipe_holds_loses_its_own_connection,
 );
 
 fn contents(client: &Client, bytes: usize) -> Vec<u8> {
@@ -176,32 +175,5 @@ fn memory_that_is_not_lent_is_not_written_to_files(stored: Stored) {
     std::hint::black_box(&seal);
     assert!(raw.write_from(before.as_ptr() as u64).is_none(), "the seal is broken");
     assert_eq!(contents(&client, before.len())[..100_000], after);
-    client.close().unwrap();
-}
-
-fn a_client_that_asks_for_more_than_its_pipe_holds_loses_its_own_connection(stored: Stored) {
-    let fs = one_node(stored, None);
-    let client = fs.client(Way::Unix);
-    let bytes = pattern(LARGE, 1);
-    let file = open(&client, "file", OpenOptions::WRITE);
-    file.write_at(&bytes, 0).unwrap();
-    file.close().unwrap();
-
-    let raw = Raw::new(&fs, &client);
-    let read = DataRequest { operation: DataOperation::ReadPiped, bytes: 1 << 20, ..raw.request };
-    raw.socket.send_all(&read.encode()).unwrap();
-    assert!(raw.reply().is_none(), "there is no pipe");
-
-    let raw = Raw::new(&fs, &client);
-    raw.socket.send_all(&DataRequest { operation: DataOperation::OpenPipe, ..raw.request }.encode()).unwrap();
-    let mut header = [0; REPLY_BYTES];
-    let end = weft_transport::pass::receive_descriptor(&raw.socket, &mut header).unwrap();
-    assert!(end.is_some() && DataReply::decode(&header).unwrap().size >= 512 << 10);
-    for _ in 0..2 {
-        raw.socket.send_all(&read.encode()).unwrap();
-    }
-    while raw.reply().is_some() {}
-    drop(end);
-    assert_eq!(contents(&client, LARGE), bytes, "others are served");
     client.close().unwrap();
 }

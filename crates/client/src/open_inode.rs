@@ -35,9 +35,9 @@ use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardRequest
 use weft_protocol::{Attributes, Credentials, Error, InodeNumber, Result, SessionId};
 use weft_transport::BulkConnection;
 
-/// A run's length at most, bytes. Each costs both ends a wake-up; and one that is gathered while another is on its way
-/// should still find its memory in the processor's cache.
-const RUN_BYTES_MAX: usize = 768 << 10;
+/// A run's length at most, bytes. Each costs both ends a wake-up; and those on their way, and the one that is gathered
+/// meanwhile, should still find their memory in the processor's cache.
+const RUN_BYTES_MAX: usize = 384 << 10;
 /// How long before its end a right is asked for anew, milliseconds: longer than anything that is done with it takes.
 const RIGHT_MARGIN_MS: u64 = 300_000;
 /// How long a right is used that an open gave, counted by our own clock.

@@ -18,7 +18,7 @@ use weft_store_io::executor::{Moved, Pipe};
 use weft_store_io::rdma::ClientMemory;
 use weft_store_io::{ObjectHandle, ObjectStat, ObjectStore};
 use weft_transport::pass::send_descriptor;
-use weft_transport::{Outlet, Peer, PeerMemory, Result, Socket, SocketKind, TransportError};
+use weft_transport::{Peer, PeerMemory, Result, Socket, SocketKind, TransportError};
 
 /// Objects that a connection keeps at hand: a client works on few files over one connection.
 const OBJECTS_AT_HAND: usize = 16;
@@ -38,8 +38,6 @@ pub struct DataConnection<'a> {
     has_messages: bool,
     /// What stands behind the header of the request being served, which has come as a message.
     message: Option<Box<[u8]>>,
-    /// Where large reads go, if not into the socket.
-    outlet: Option<Outlet>,
     /// Most recently used last. By file and object: an object that another file claims is not that file's.
     at_hand: Vec<((InodeNumber, ObjectId), Arc<dyn ObjectHandle>)>,
 }
@@ -57,7 +55,6 @@ impl<'a> DataConnection<'a> {
             client_memory: None,
             has_messages: false,
             message: None,
-            outlet: None,
             at_hand: Vec::new(),
         }
     }
@@ -84,7 +81,6 @@ impl<'a> DataConnection<'a> {
     fn handle(&mut self, request: &DataRequest) -> Result<()> {
         match request.operation {
             DataOperation::Share => return self.share(request),
-            DataOperation::OpenPipe => return self.open_pipe(request),
             DataOperation::OpenRdma => return self.open_rdma(request),
             DataOperation::ShowMemory => return self.show_memory(request),
             DataOperation::ProbeMemory => return self.probe_memory(request),
@@ -106,7 +102,7 @@ impl<'a> DataConnection<'a> {
             }
         };
         match request.operation {
-            DataOperation::Read | DataOperation::ReadPiped => self.read(request, &*object),
+            DataOperation::Read => self.read(request, &*object),
             DataOperation::Write | DataOperation::Append => self.write(request, &*object),
             DataOperation::Sync => {
                 let done = object.sync().and_then(|()| object.stat());
@@ -115,11 +111,9 @@ impl<'a> DataConnection<'a> {
             DataOperation::Stat => self.reply_stat(request, object.stat()),
             DataOperation::Descriptor => self.pass(request, &*object, grant),
             // Answered above: they are about no object.
-            DataOperation::Share
-            | DataOperation::OpenPipe
-            | DataOperation::OpenRdma
-            | DataOperation::ShowMemory
-            | DataOperation::ProbeMemory => Ok(()),
+            DataOperation::Share | DataOperation::OpenRdma | DataOperation::ShowMemory | DataOperation::ProbeMemory => {
+                Ok(())
+            }
         }
     }
 
@@ -134,20 +128,6 @@ impl<'a> DataConnection<'a> {
             DataReply::failed(request.id, &Error::NotSupported)
         };
         self.socket.send_all(&reply.encode())
-    }
-
-    /// Makes a pipe for large reads of a client on this machine.
-    fn open_pipe(&mut self, request: &DataRequest) -> Result<()> {
-        if self.outlet.is_some() {
-            return Err(TransportError::Malformed);
-        }
-        let opened = if self.socket.kind() == SocketKind::Unix { Outlet::open() } else { None };
-        let Some((outlet, inlet, bytes)) = opened else {
-            return self.socket.send_all(&DataReply::failed(request.id, &Error::NotSupported).encode());
-        };
-        self.outlet = Some(outlet);
-        let reply = DataReply { id: request.id, size: bytes as u64, ..DataReply::default() };
-        send_descriptor(self.socket, &reply.encode(), inlet.as_fd())
     }
 
     /// The object at hand, or opened, or made.
@@ -189,19 +169,11 @@ impl<'a> DataConnection<'a> {
         let bytes = segment.bytes();
         let bulk_bytes = u32::try_from(bytes).unwrap_or(request.bytes);
         let reply = DataReply { bulk_bytes, ..reply_with(request, stat) };
-        let piped = request.operation == DataOperation::ReadPiped;
-        let moved = if piped {
-            let outlet = self.outlet.as_ref().ok_or(TransportError::Malformed)?;
-            self.pipe.send_piped(self.socket, outlet.as_fd(), &reply.encode(), segment)?
-        } else {
-            self.pipe.send(self.socket, &reply.encode(), segment)?
-        };
-        match moved {
+        match self.pipe.send(self.socket, &reply.encode(), segment)? {
             Moved::Done => {
                 let counters = &self.node.counters;
                 let counter = match self.socket.kind() {
                     SocketKind::Tcp => &counters.read_tcp_bytes,
-                    SocketKind::Unix if piped => &counters.read_pipe_bytes,
                     SocketKind::Unix => &counters.read_unix_bytes,
                 };
                 AtomicCounters::add(counter, bytes);

@@ -23,8 +23,7 @@
 //! | 56 | 64 | capability |
 //!
 //! Over a Unix socket, a server that may read the client's memory (`Share`) takes the bytes of a large write there: the
-//! address says where, and nothing stands behind the header. The bytes of a large read may come through a pipe of the
-//! connection (`OpenPipe`, `ReadPiped`): nothing stands behind the reply's header then.
+//! address says where, and nothing stands behind the header.
 //!
 //! A server that can move the bytes itself (`OpenRdma`) puts those of a read where the descriptor says, and gets those
 //! of a write from there: the key is the number of memory that `ShowMemory` has told of before, and nothing stands
@@ -40,7 +39,7 @@
 //! | 4 | 2 | status: 0, or as [`Error::to_data_status`] |
 //! | 6 | 2 | zero |
 //! | 8 | 8 | identifier of the request |
-//! | 16 | 4 | bytes that follow (read), or are in the pipe |
+//! | 16 | 4 | bytes that follow (read) |
 //! | 20 | 4 | bytes written |
 //! | 24 | 8 | size of the object after the operation |
 //! | 32 | 8 | modification time of the object, nanoseconds since 1970 |
@@ -91,11 +90,6 @@ pub enum DataOperation {
     /// The client lets the server read its memory: [`SharedMemory`] stands behind the request. Refused where the server
     /// cannot.
     Share = 7,
-    /// The server makes a pipe and passes its reading end with the reply, whose `size` is the room in it, bytes (Unix
-    /// sockets). Refused where it cannot.
-    OpenPipe = 8,
-    /// As `Read`, but the bytes are in the pipe before the reply comes; no more are asked for than have room.
-    ReadPiped = 9,
     /// The client's address for transfers that the server makes, and before it [`RDMA_PREFACE_BYTES`], stand behind the
     /// request; the server's address behind the reply, whose `size` is 0 where nobody but the sockets notices that the
     /// other side is gone. Refused where it cannot.
@@ -112,12 +106,12 @@ pub enum DataOperation {
 impl DataOperation {
     /// Whether bytes of the object come back.
     pub fn reads(self) -> bool {
-        matches!(self, Self::Read | Self::ReadPiped)
+        matches!(self, Self::Read)
     }
 
     /// Whether it is about the connection, and not about an object.
     pub fn is_about_connection(self) -> bool {
-        matches!(self, Self::Share | Self::OpenPipe | Self::OpenRdma | Self::ShowMemory | Self::ProbeMemory)
+        matches!(self, Self::Share | Self::OpenRdma | Self::ShowMemory | Self::ProbeMemory)
     }
 }
 
@@ -188,8 +182,6 @@ impl DataRequest {
             5 => DataOperation::Stat,
             6 => DataOperation::Descriptor,
             7 => DataOperation::Share,
-            8 => DataOperation::OpenPipe,
-            9 => DataOperation::ReadPiped,
             10 => DataOperation::OpenRdma,
             11 => DataOperation::ShowMemory,
             12 => DataOperation::ProbeMemory,
@@ -307,7 +299,7 @@ pub struct DataReply {
     /// 0: done; else as [`Error::to_data_status`].
     pub status: u16,
     pub id: u64,
-    /// Bytes that stand on the stream behind the header, or are in the pipe, or were put into the client's memory.
+    /// Bytes that stand on the stream behind the header, or were put into the client's memory.
     pub bulk_bytes: u32,
     /// With a descriptor: how much one call should write through it at most; 0: as much as it likes.
     pub written_bytes: u32,

@@ -51,4 +51,5 @@ pub use time::Timestamp;
 /// | 8 | requests for RDMA may come as messages of UCX; counters have `messages` |
 /// | 9 | counters of RDMA have `mapped_bytes` |
 /// | 10 | counters of RDMA have `streamed_bytes` |
-pub const PROTOCOL_VERSION: u8 = 10;
+/// | 11 | without what version 6 had brought |
+pub const PROTOCOL_VERSION: u8 = 11;

@@ -212,8 +212,6 @@ every_variant!(data_operation, DataOperation, examples::data_operations(), {
     DataOperation::Stat => "Stat",
     DataOperation::Descriptor => "Descriptor",
     DataOperation::Share => "Share",
-    DataOperation::OpenPipe => "OpenPipe",
-    DataOperation::ReadPiped => "ReadPiped",
     DataOperation::OpenRdma => "OpenRdma",
     DataOperation::ShowMemory => "ShowMemory",
     DataOperation::ProbeMemory => "ProbeMemory",

@@ -160,8 +160,6 @@ proptest! {
             5 => DataOperation::Stat,
             6 => DataOperation::Descriptor,
             7 => DataOperation::Share,
-            8 => DataOperation::OpenPipe,
-            9 => DataOperation::ReadPiped,
             10 => DataOperation::OpenRdma,
             11 => DataOperation::ShowMemory,
             _ => DataOperation::ProbeMemory,

@@ -10,10 +10,8 @@ mod turns;
 
 use crate::region::refused;
 use crate::store::{BlockObject, lock};
-use rustix::io::Errno;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 use turns::Turns;
 use weft_protocol::Error;
@@ -88,49 +86,18 @@ fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// Where the bytes of a read go.
-pub(crate) enum Sink<'a> {
-    /// Behind this header, which goes with the first of them.
-    Socket(&'a Socket, &'a [u8]),
-    /// It has room for all of them.
-    Pipe(BorrowedFd<'a>),
-}
-
-impl Sink<'_> {
-    /// Gives what is taken without waiting; how many bytes that were.
-    fn give_now(&mut self, bytes: &[u8]) -> Result<usize> {
-        match self {
-            Sink::Socket(socket, header) => {
-                let sent = socket.send_now_with(header, bytes)?;
-                let of_header = sent.min(header.len());
-                *header = header.get(of_header..).unwrap_or_default();
-                Ok(sent - of_header)
-            }
-            Sink::Pipe(_) => self.give(bytes).map(|()| bytes.len()),
-        }
-    }
-
-    /// Gives all of them.
-    fn give(&mut self, bytes: &[u8]) -> Result<()> {
-        match self {
-            Sink::Socket(socket, header) => socket.send_all_with(std::mem::take(header), bytes),
-            Sink::Pipe(pipe) => put_all(*pipe, bytes),
-        }
-    }
-}
-
-/// Gives bytes of an object to `sink`, piece by piece. What the object fails with before the first is the second
+/// Sends bytes of an object behind a header, piece by piece. What the object fails with before the first is the second
 /// value; later it is an error: what was begun cannot be ended.
 pub(crate) fn read(
     object: &dyn BlockObject,
     offset: u64,
     bytes: u64,
-    mut sink: Sink<'_>,
+    (socket, mut header): (&Socket, &[u8]),
 ) -> Result<std::result::Result<(), Error>> {
     if bytes > STREAM_FROM_BYTES
         && let Some(stream) = object.stream(offset, bytes)
     {
-        return send_stream(stream, sink);
+        return send_stream(stream, socket, header);
     }
     let mut memory = Lent::take();
     for piece in pieces(offset, bytes) {
@@ -139,14 +106,14 @@ pub(crate) fn read(
         if let Err(error) = object.read_at(piece.offset - lead as u64, blocks) {
             return failed(error, piece.offset == offset);
         }
-        sink.give(blocks.get(lead..end).unwrap_or_default())?;
+        socket.send_all_with(std::mem::take(&mut header), blocks.get(lead..end).unwrap_or_default())?;
     }
     Ok(Ok(()))
 }
 
 /// The same, while further pieces are on their way from the device. They are waited for before anybody else is: as long
 /// as they are on their way, others may wait for this thread.
-fn send_stream(mut stream: Stream<'_>, mut sink: Sink<'_>) -> Result<std::result::Result<(), Error>> {
+fn send_stream(mut stream: Stream<'_>, socket: &Socket, mut header: &[u8]) -> Result<std::result::Result<(), Error>> {
     let mut is_first = true;
     loop {
         match stream.advance() {
@@ -154,32 +121,19 @@ fn send_stream(mut stream: Stream<'_>, mut sink: Sink<'_>) -> Result<std::result
             Ok(false) => return Ok(Ok(())),
             Err(error) => return failed(refused(error), is_first),
         }
-        let given = sink.give_now(stream.bytes())?;
-        if given < stream.bytes().len() {
+        let sent = socket.send_now_with(header, stream.bytes())?;
+        let of_header = sent.min(header.len());
+        header = header.get(of_header..).unwrap_or_default();
+        if sent - of_header < stream.bytes().len() {
             stream.settle();
-            sink.give(stream.bytes().get(given..).unwrap_or_default())?;
+            let rest = stream.bytes().get(sent - of_header..).unwrap_or_default();
+            socket.send_all_with(std::mem::take(&mut header), rest)?;
         }
     }
 }
 
 fn failed(error: Error, is_first: bool) -> Result<std::result::Result<(), Error>> {
     if is_first { Ok(Err(error)) } else { Err(TransportError::Io(io::Error::from_raw_os_error(error.to_errno()))) }
-}
-
-/// Writes some of the bytes to a pipe that has room for them.
-pub(crate) fn put_some(pipe: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
-    match rustix::io::write(pipe, bytes) {
-        Err(Errno::INTR) => Ok(0),
-        written => Ok(written?),
-    }
-}
-
-/// Writes all of them.
-fn put_all(pipe: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
-    while !bytes.is_empty() {
-        bytes = bytes.get(put_some(pipe, bytes)?..).unwrap_or_default();
-    }
-    Ok(())
 }
 
 /// Writes bytes that `fill` brings to an object, piece by piece; of a large write, a piece comes while the one before

@@ -6,17 +6,16 @@
 //! | --- | --- | --- |
 //! | read, small | `pread`, `send` of header and data as one | 2 |
 //! | read, large | `send` of the header, `sendfile` | TCP: 1 at the receiver only; Unix: pages go by reference |
-//! | read through a pipe | `splice` to the pipe, `send` of the header | none: pages go by reference |
 //! | write, up to 256 KiB | `recv`, `pwrite`, up to 128 KiB at a time | 2, the second from the processor's cache |
 //! | write, larger | `splice` socket to pipe, `splice` pipe to file | 1 |
 //! | append | `recv`, one `pwritev2` at the end | 2 |
 //! | write from the client's memory | `process_vm_readv`, `pwrite`, 128 KiB at a time | 2, the second from the cache |
 //!
-//! An object without a file ([`crate::blocks`]) reads whole blocks into memory, from where they are sent or put into
-//! the pipe, and writes what was received there, or read from the client. One copy; the device makes none. Of a large
-//! read, further pieces come while one is sent; of a large write, while one is written.
+//! An object without a file ([`crate::blocks`]) reads whole blocks into memory, from where they are sent, and writes
+//! what was received there, or read from the client. One copy; the device makes none. Of a large read, further pieces
+//! come while one is sent; of a large write, while one is written.
 
-use crate::blocks::{self, Sink, put_some};
+use crate::blocks;
 use crate::store::{BlockObject, FilePlan, Segment, WritePlan, device_error};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
@@ -102,7 +101,7 @@ impl Pipe {
             }
             Segment::Blocks { bytes: 0, .. } => socket.send_all(header)?,
             Segment::Blocks { object, offset, bytes } => {
-                return Ok(blocks::read(object, offset, bytes, Sink::Socket(socket, header))?.into());
+                return Ok(blocks::read(object, offset, bytes, (socket, header))?.into());
             }
             Segment::File { file, offset, bytes } => {
                 socket.send_all_more(header)?;
@@ -124,56 +123,13 @@ impl Pipe {
         Ok(Moved::Done)
     }
 
-    /// Puts the segment into a pipe that has room for it, and then sends `header`. A file that became shorter meanwhile
-    /// is filled up with zeros.
-    pub fn send_piped(
-        &mut self,
-        socket: &Socket,
-        pipe: BorrowedFd<'_>,
-        header: &[u8],
-        segment: Segment<'_>,
-    ) -> Result<Moved> {
-        let zeros = match segment {
-            Segment::Hole { bytes } => bytes,
-            Segment::File { file, offset, bytes } => {
-                let (mut position, end) = (offset, offset + bytes);
-                while position < end {
-                    let count = usize::try_from(end - position).unwrap_or(usize::MAX);
-                    match splice(file, Some(&mut position), pipe, None, count, SpliceFlags::NONBLOCK) {
-                        Ok(0) => break,
-                        Ok(_) | Err(Errno::INTR) => {}
-                        Err(errno) if !matches!(errno, Errno::AGAIN | Errno::PIPE) && position == offset => {
-                            return Ok(Err(errno).into());
-                        }
-                        // The client asked for more than has room, or is gone, or what was promised cannot come.
-                        Err(errno) => return Err(errno.into()),
-                    }
-                }
-                end - position
-            }
-            Segment::Blocks { object, offset, bytes } => {
-                if let Err(error) = blocks::read(object, offset, bytes, Sink::Pipe(pipe))? {
-                    return Ok(Moved::Failed(error));
-                }
-                0
-            }
-        };
-        self.put_zeros(zeros, |bytes| put_some(pipe, bytes))?;
-        socket.send_all(header)?;
-        Ok(Moved::Done)
-    }
-
-    fn send_zeros(&mut self, socket: &Socket, bytes: u64) -> Result<()> {
-        self.put_zeros(bytes, |bytes| socket.send_all(bytes).map(|()| bytes.len()))
-    }
-
-    /// Gives so many zeros to `put`, which says how many it has taken.
-    fn put_zeros(&mut self, mut left: u64, mut put: impl FnMut(&[u8]) -> Result<usize>) -> Result<()> {
+    fn send_zeros(&mut self, socket: &Socket, mut left: u64) -> Result<()> {
         let zeros = self.memory(SMALL_READ_BYTES);
         zeros.fill(0);
         while left > 0 {
             let count = usize::try_from(left).unwrap_or(usize::MAX).min(zeros.len());
-            left -= put(zeros.get(..count).unwrap_or_default())? as u64;
+            socket.send_all(zeros.get(..count).unwrap_or_default())?;
+            left -= count as u64;
         }
         Ok(())
     }
@@ -371,7 +327,6 @@ mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
-    use weft_transport::Outlet;
 
     const HEADER: &[u8] = b"header";
 
@@ -379,51 +334,33 @@ mod tests {
         memfd_create("weft-executor", MemfdFlags::CLOEXEC).unwrap().into()
     }
 
-    /// A file of these bytes, and what a client finds in its pipe when a segment of the file was sent to it.
-    fn piped(bytes: &[u8], segment: impl Fn(BorrowedFd<'_>) -> Segment<'_>) -> Vec<u8> {
+    /// What a client gets when a segment of a file of these bytes is sent to it.
+    fn sent(bytes: &[u8], segment: impl Fn(BorrowedFd<'_>) -> Segment<'_>) -> Vec<u8> {
         let mut file = file();
         file.write_all(bytes).unwrap();
         let (client, server) = UnixStream::pair().unwrap();
         let (client, server) = (Socket::from_unix(client), Socket::from_unix(server));
-        let (outlet, inlet, _) = Outlet::open().unwrap();
-        let moved = Pipe::new().send_piped(&server, outlet.as_fd(), HEADER, segment(file.as_fd())).unwrap();
-        assert!(matches!(moved, Moved::Done));
-        let mut header = [0; HEADER.len()];
-        client.receive_exact(&mut header).unwrap();
-        assert_eq!(header, HEADER);
-        let mut found = vec![9; 1 << 20];
-        let mut have = 0;
-        while let Ok(count) = rustix::io::read(&inlet, &mut found[have..]) {
-            have += count;
-        }
-        found.truncate(have);
-        found
+        let segment = segment(file.as_fd());
+        let mut found = vec![9; HEADER.len() + usize::try_from(segment.bytes()).unwrap()];
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(matches!(Pipe::new().send(&server, HEADER, segment), Ok(Moved::Done))));
+            client.receive_exact(&mut found).unwrap();
+        });
+        assert_eq!(client.receive_now(&mut [0]).unwrap(), None, "nothing more was sent");
+        found.split_off(HEADER.len())
     }
 
     #[test]
-    fn a_segment_is_in_the_pipe_before_its_header_with_zeros_for_what_the_file_has_lost() {
+    fn a_segment_stands_behind_its_header_with_zeros_for_what_the_file_has_lost() {
         let bytes: Vec<u8> = (0..300_000).map(|index| u8::try_from(index % 251).unwrap()).collect();
-        let found = piped(&bytes, |file| Segment::File { file, offset: 4095, bytes: 200_000 });
-        assert!(found == bytes[4095..204_095]);
-        let found = piped(&bytes, |file| Segment::File { file, offset: 250_001, bytes: 100_000 });
-        assert!(found == [&bytes[250_001..], &[0; 50_001]].concat());
-        assert!(piped(&bytes, |_| Segment::Hole { bytes: 100_000 }) == vec![0; 100_000]);
-    }
-
-    #[test]
-    fn a_pipe_that_is_full_or_has_no_reader_breaks_the_connection() {
-        let file = file();
-        file.set_len(4 << 20).unwrap();
-        let (_client, server) = UnixStream::pair().unwrap();
-        let server = Socket::from_unix(server);
-        let (outlet, inlet, _) = Outlet::open().unwrap();
-        let mut pipe = Pipe::new();
-        let mut send = |segment| pipe.send_piped(&server, outlet.as_fd(), HEADER, segment);
-        assert!(send(Segment::File { file: file.as_fd(), offset: 0, bytes: 3 << 20 }).is_err());
-        assert!(send(Segment::Hole { bytes: 3 << 20 }).is_err());
-        drop(inlet);
-        assert!(send(Segment::Hole { bytes: 1 }).is_err());
-        assert!(send(Segment::File { file: file.as_fd(), offset: 0, bytes: 1 }).is_err());
+        for count in [20_000, 200_000] {
+            let found = sent(&bytes, |file| Segment::File { file, offset: 4095, bytes: count as u64 });
+            assert!(found == bytes[4095..4095 + count]);
+            let offset = 300_000 - count / 2;
+            let found = sent(&bytes, |file| Segment::File { file, offset: offset as u64, bytes: count as u64 });
+            assert!(found == [&bytes[offset..], &vec![0; count / 2]].concat());
+        }
+        assert!(sent(&bytes, |_| Segment::Hole { bytes: 100_000 }) == vec![0; 100_000]);
     }
 
     #[test]

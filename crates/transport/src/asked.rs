@@ -1,15 +1,13 @@
 //! Bytes that were asked for ahead: they wait in the socket until somebody takes them, with no memory of ours.
 //!
 //! Sketch, per request: a `send`, a `recv` of the reply's header, and a `recv` for each piece that is taken, straight
-//! into the taker's memory: one copy, out of the kernel. From a server on the same machine large replies come through a
-//! pipe: see [`crate::pipe`].
+//! into the taker's memory: one copy, out of the kernel.
 
 use crate::bulk::PIECE_BYTES;
 use crate::low_water::LowWater;
-use crate::pipe::{Inlet, PIPED_FROM_BYTES};
 use crate::{Result, Socket, SocketKind, TransportError};
 use std::collections::VecDeque;
-use weft_protocol::data::{DataOperation, DataReply, DataRequest, REPLY_BYTES};
+use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES};
 
 /// Bytes that nobody wants are taken in pieces of so many.
 const DISCARD_BYTES: usize = 64 << 10;
@@ -17,48 +15,26 @@ const DISCARD_BYTES: usize = 64 << 10;
 /// What was asked for over one socket and was not taken.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    inlet: Inlet,
     is_local: bool,
-    /// Each request whose reply has not begun.
-    waiting: VecDeque<Request>,
-    /// The one whose reply was begun last.
-    current: Request,
-    /// Of its reply: bytes that are still to come...
+    /// Bytes of each request whose reply has not begun.
+    waiting: VecDeque<usize>,
+    /// Of the reply that was begun last: bytes that are still to come...
     data: usize,
     /// ... and behind them those that the object does not have.
     hole: usize,
     low_water: LowWater,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Request {
-    bytes: usize,
-    piped: bool,
-}
-
 impl Asked {
-    /// Nothing yet. `may_pipe`: a pipe is asked for when it is worth while.
-    pub fn new(is_local: bool, may_pipe: bool) -> Self {
-        let inlet = if may_pipe { Inlet::NotAsked } else { Inlet::No };
-        let (waiting, current) = (VecDeque::new(), Request::default());
-        Self { inlet, is_local, waiting, current, data: 0, hole: 0, low_water: LowWater::default() }
-    }
-
-    /// Whether large replies come through a pipe, or will when there are any.
-    pub fn may_pipe(&self) -> bool {
-        !matches!(self.inlet, Inlet::No)
+    /// Nothing yet.
+    pub fn new(is_local: bool) -> Self {
+        Self { is_local, waiting: VecDeque::new(), data: 0, hole: 0, low_water: LowWater::default() }
     }
 
     /// Asks for what this request says.
     pub fn ask(&mut self, socket: &Socket, request: &DataRequest) -> Result<()> {
-        let bytes = request.bytes as usize;
-        if matches!(self.inlet, Inlet::NotAsked) && bytes >= PIPED_FROM_BYTES && self.outstanding() == 0 {
-            self.inlet = Inlet::ask(socket)?;
-        }
-        let piped = self.inlet.reserve(bytes);
-        let operation = if piped { DataOperation::ReadPiped } else { DataOperation::Read };
-        socket.send_all(&DataRequest { operation, ..*request }.encode())?;
-        self.waiting.push_back(Request { bytes, piped });
+        socket.send_all(&request.encode())?;
+        self.waiting.push_back(request.bytes as usize);
         Ok(())
     }
 
@@ -69,19 +45,15 @@ impl Asked {
             return Ok(0);
         }
         if self.is_taken() {
-            let Some(next) = self.waiting.pop_front() else { return Ok(0) };
-            self.current = next;
+            let Some(bytes) = self.waiting.pop_front() else { return Ok(0) };
             // A header is little.
             self.low_water.reset(socket);
-            let have = self.begin(socket, into)?;
+            let have = self.begin(socket, bytes, into)?;
             if have > 0 {
                 return Ok(have);
             }
         }
         let count = self.next(socket, into)?;
-        if self.is_taken() && self.current.piped {
-            self.inlet.release(self.current.bytes);
-        }
         if self.outstanding() == 0 {
             // Other calls on this connection wait for less.
             self.low_water.reset(socket);
@@ -93,8 +65,7 @@ impl Asked {
     fn next(&mut self, socket: &Socket, into: &mut [u8]) -> Result<usize> {
         if self.data > 0 {
             let count = self.data.min(into.len());
-            let bytes = into.get_mut(..count).unwrap_or_default();
-            let count = if self.current.piped { self.inlet.take(bytes)? } else { self.receive_bulk(socket, bytes)? };
+            let count = self.receive_bulk(socket, into.get_mut(..count).unwrap_or_default())?;
             self.data -= count;
             return Ok(count);
         }
@@ -104,7 +75,7 @@ impl Asked {
         Ok(count)
     }
 
-    /// Receives what has come of this reply through the socket, and sleeps first if nothing has.
+    /// Receives what has come of this reply, and sleeps first if nothing has.
     fn receive_bulk(&mut self, socket: &Socket, into: &mut [u8]) -> Result<usize> {
         if socket.kind() == SocketKind::Unix {
             return socket.receive_some(into);
@@ -119,13 +90,12 @@ impl Asked {
         }
     }
 
-    /// Receives the header of the current reply, and perhaps some of its bytes.
-    fn begin(&mut self, socket: &Socket, into: &mut [u8]) -> Result<usize> {
-        let Request { bytes, piped } = self.current;
+    /// Receives the header of the next reply, to a request for so many bytes, and perhaps some of them.
+    fn begin(&mut self, socket: &Socket, bytes: usize, into: &mut [u8]) -> Result<usize> {
         let mut header = [0; REPLY_BYTES];
         // With the header come only bytes that certainly stand behind it: no other reply may follow.
         let small = into.len().min(bytes);
-        let have = if self.waiting.is_empty() && !piped && small < PIECE_BYTES {
+        let have = if self.waiting.is_empty() && small < PIECE_BYTES {
             socket.receive_header_and_some(&mut header, into.get_mut(..small).unwrap_or_default(), false)?
         } else {
             socket.receive_exact(&mut header)?;
@@ -163,14 +133,11 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Outlet;
-    use crate::pass::send_descriptor;
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
     use std::thread::{self, JoinHandle};
     use weft_protocol::Error;
-    use weft_protocol::data::REQUEST_BYTES;
+    use weft_protocol::data::{DataOperation, REQUEST_BYTES};
 
     fn tcp() -> (Socket, Socket) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -191,33 +158,21 @@ mod tests {
         u8::try_from(offset * 7 / 3 % 251).unwrap()
     }
 
-    /// Serves an object of so many bytes until the client goes; the operations that were asked for.
-    fn serve(socket: Socket, object_bytes: u64) -> JoinHandle<Vec<DataOperation>> {
+    /// Serves an object of so many bytes until the client goes.
+    fn serve(socket: Socket, object_bytes: u64) -> JoinHandle<()> {
         thread::spawn(move || {
-            let (mut header, mut seen, mut outlet) = ([0; REQUEST_BYTES], Vec::new(), None);
+            let mut header = [0; REQUEST_BYTES];
             while socket.receive_exact(&mut header).is_ok() {
                 let request = DataRequest::decode(&header).unwrap();
-                seen.push(request.operation);
                 let end = (request.offset + u64::from(request.bytes)).min(object_bytes);
                 let bulk: Vec<u8> = (request.offset..end).map(byte).collect();
                 let bulk_bytes = u32::try_from(bulk.len()).unwrap();
                 let reply = DataReply { bulk_bytes, ..DataReply::default() };
                 match request.operation {
-                    DataOperation::OpenPipe => {
-                        let (made, inlet, size) = Outlet::open().unwrap();
-                        outlet = Some(made);
-                        let reply = DataReply { size: size as u64, ..DataReply::default() };
-                        send_descriptor(&socket, &reply.encode(), inlet.as_fd()).unwrap();
-                    }
-                    DataOperation::ReadPiped => {
-                        assert_eq!(rustix::io::write(outlet.as_ref().unwrap(), &bulk), Ok(bulk.len()));
-                        socket.send_all(&reply.encode()).unwrap();
-                    }
                     DataOperation::Read => socket.send_all_with(&reply.encode(), &bulk).unwrap(),
                     _ => socket.send_all(&DataReply::default().encode()).unwrap(),
                 }
             }
-            seen
         })
     }
 
@@ -235,51 +190,30 @@ mod tests {
     fn what_was_asked_for_comes_in_order_with_zeros_behind_the_end() {
         let object = 1_500_000;
         let expected: Vec<u8> = (0..2_000_000).map(|at| if at < object { byte(at) } else { 0 }).collect();
-        for (pair, may_pipe) in [(tcp as fn() -> _, false), (unix, false), (unix, true)] {
+        for pair in [tcp as fn() -> _, unix] {
             for piece in [1 << 20, 100_000, 4096] {
                 let (client, server) = pair();
                 let serving = serve(server, object);
-                let mut asked = Asked::new(true, may_pipe);
+                let mut asked = Asked::new(true);
                 let mut found = Vec::new();
-                // Two at a time, of lengths for the socket and for the pipe.
+                // Two at a time.
                 for turn in 0..5u64 {
                     asked.ask(&client, &read(turn * 400_000, 390_000)).unwrap();
                     asked.ask(&client, &read(turn * 400_000 + 390_000, 10_000)).unwrap();
                     found.extend(take_all(&mut asked, &client, piece));
                 }
-                assert!(found == expected, "{:?}, {may_pipe}, {piece}", client.kind());
+                assert!(found == expected, "{:?}, {piece}", client.kind());
                 drop(client);
-                let piped = serving.join().unwrap().into_iter().filter(|seen| *seen == DataOperation::ReadPiped);
-                assert_eq!(piped.count(), if may_pipe { 5 } else { 0 });
+                serving.join().unwrap();
             }
         }
-    }
-
-    #[test]
-    fn a_pipe_is_asked_for_once_and_never_gets_more_than_has_room() {
-        let (client, server) = unix();
-        let serving = serve(server, u64::MAX);
-        let mut asked = Asked::new(true, true);
-        let (turn, turns) = (200_000u32, 12u32);
-        for number in 0..turns {
-            asked.ask(&client, &read(u64::from(number * turn), turn as usize)).unwrap();
-        }
-        let found = take_all(&mut asked, &client, 77_777);
-        assert!(found.iter().copied().eq((0..u64::from(turn * turns)).map(byte)));
-        // There is room again.
-        asked.ask(&client, &read(5, turn as usize)).unwrap();
-        asked.discard(&client).unwrap();
-        drop(client);
-        let seen = serving.join().unwrap();
-        let count = |wanted| seen.iter().filter(|seen| **seen == wanted).count();
-        assert_eq!((count(DataOperation::OpenPipe), count(DataOperation::ReadPiped)), (1, 6), "{seen:?}");
     }
 
     #[test]
     fn a_connection_is_as_before_when_all_was_taken() {
         let (client, server) = tcp();
         let serving = serve(server, u64::MAX);
-        let mut asked = Asked::new(false, false);
+        let mut asked = Asked::new(false);
         asked.ask(&client, &read(0, 3 << 20)).unwrap();
         assert_eq!(take_all(&mut asked, &client, 64 << 10).len(), 3 << 20);
         // A reply of a few bytes wakes.
@@ -296,15 +230,11 @@ mod tests {
             let serving = thread::spawn(move || {
                 let mut header = [0; REQUEST_BYTES];
                 server.receive_exact(&mut header).unwrap();
-                let (_outlet, inlet, size) = Outlet::open().unwrap();
-                let opened = DataReply { size: size as u64, ..DataReply::default() };
-                send_descriptor(&server, &opened.encode(), inlet.as_fd()).unwrap();
-                server.receive_exact(&mut header).unwrap();
                 server.send_all(&reply.encode()).unwrap();
                 // Until the client goes.
                 let _ = server.receive_exact(&mut header);
             });
-            let mut asked = Asked::new(true, true);
+            let mut asked = Asked::new(true);
             asked.ask(&client, &read(0, 100_000)).unwrap();
             let result = asked.receive(&client, &mut [0; 10]);
             drop(client);
@@ -315,7 +245,5 @@ mod tests {
         assert!(matches!(refused, TransportError::Refused(Error::NoObject)), "{refused}");
         let too_much = lies(DataReply { bulk_bytes: 100_001, ..DataReply::default() });
         assert!(matches!(too_much, TransportError::Malformed), "{too_much}");
-        let not_there = lies(DataReply { bulk_bytes: 100_000, ..DataReply::default() });
-        assert!(matches!(not_there, TransportError::Malformed), "{not_there}");
     }
 }

@@ -26,13 +26,11 @@ const FAR_IN_FLIGHT_BYTES: usize = 2304 << 10;
 /// Larger transfers inside a machine are made in turns of so many bytes. Measured: a TCP socket that is never empty
 /// keeps both its ends busy with each other; 4 MiB in one turn took half as much again.
 const LOCAL_TURN_BYTES: usize = 1 << 20;
-/// What is asked for ahead. Measured (docs/performance.md): through a pipe, what fits it; over a Unix socket, more than
-/// it holds, so that the server never waits for a request; by TCP inside a machine, no more than is being taken, since
-/// sender and receiver of one connection that work at the same time wake each other for every packet. To other
-/// machines: enough for 10 Gb/s over a round trip of three milliseconds.
-const PIPE_AHEAD: Ahead = Ahead { turn_bytes: 480 << 10, bytes: 960 << 10 };
+/// What is asked for ahead. Measured (docs/performance.md): over a Unix socket, more than it holds, so that the server
+/// never waits for a request; by TCP inside a machine, so much that one turn is on its way while another is taken. To
+/// other machines: enough for 10 Gb/s over a round trip of three milliseconds.
 const UNIX_AHEAD: Ahead = Ahead { turn_bytes: 1 << 20, bytes: 4 << 20 };
-const LOCAL_AHEAD: Ahead = Ahead { turn_bytes: 1 << 20, bytes: 1 << 20 };
+const LOCAL_AHEAD: Ahead = Ahead { turn_bytes: 1 << 20, bytes: 2 << 20 };
 const FAR_AHEAD: Ahead = Ahead { turn_bytes: 1 << 20, bytes: 4 << 20 };
 /// Bytes of a read over TCP that are worth being woken for; one of fewer comes with its header.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
@@ -150,12 +148,12 @@ impl SocketBulk {
         let unix = socket.kind() == SocketKind::Unix;
         let sharing = if unix { Sharing::NotAsked } else { Sharing::No };
         let is_local = socket.is_local();
-        Self { is_local, socket, sharing, started: VecDeque::new(), asked: Asked::new(is_local, unix) }
+        Self { is_local, socket, sharing, started: VecDeque::new(), asked: Asked::new(is_local) }
     }
 
     /// The same, with all bytes on the stream.
     pub fn streaming(socket: Socket) -> Self {
-        Self { sharing: Sharing::No, asked: Asked::new(true, false), ..Self::new(socket) }
+        Self { sharing: Sharing::No, ..Self::new(socket) }
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -292,7 +290,6 @@ impl BulkConnection for SocketBulk {
 
     fn ahead(&self) -> Ahead {
         match (self.kind(), self.is_local) {
-            (SocketKind::Unix, _) if self.asked.may_pipe() => PIPE_AHEAD,
             (SocketKind::Unix, _) => UNIX_AHEAD,
             (SocketKind::Tcp, true) => LOCAL_AHEAD,
             (SocketKind::Tcp, false) => FAR_AHEAD,

@@ -54,7 +54,8 @@ pub const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 /// the server's, and with megabytes of them there each is fetched from memory twice more; a turn of a large write fits
 /// the client's, so that it does not sleep in the middle of one. Of bytes that are read only their pages' addresses lie
 /// there, at both ends.
-const LOCAL_BUFFER_BYTES: usize = 1 << 20;
+const LOCAL_SENT_BUFFER_BYTES: usize = 1 << 20;
+const LOCAL_READ_BUFFER_BYTES: usize = 2 << 20;
 const LOCAL_WRITTEN_BUFFER_BYTES: usize = 512 << 10;
 
 /// Fewer bytes are not worth the calls that receiving in pieces takes.
@@ -101,16 +102,16 @@ impl Socket {
     }
 
     /// Bounds what is on its way on a TCP connection inside one machine to what fits its processor's cache: see
-    /// [`LOCAL_BUFFER_BYTES`]. A connection that leaves the machine keeps the kernel's own sizes, which grow
+    /// [`LOCAL_SENT_BUFFER_BYTES`]. A connection that leaves the machine keeps the kernel's own sizes, which grow
     /// with the link.
     pub fn tune_for_data(&self, end: DataEnd) {
         if self.kind == SocketKind::Tcp && self.is_local() {
             let receive = match end {
-                DataEnd::Client => LOCAL_BUFFER_BYTES,
+                DataEnd::Client => LOCAL_READ_BUFFER_BYTES,
                 DataEnd::Server => LOCAL_WRITTEN_BUFFER_BYTES,
             };
             // A matter of speed only: where it fails, the kernel's sizes stay.
-            let _ = sockopt::set_socket_send_buffer_size(&self.fd, LOCAL_BUFFER_BYTES);
+            let _ = sockopt::set_socket_send_buffer_size(&self.fd, LOCAL_SENT_BUFFER_BYTES);
             let _ = sockopt::set_socket_recv_buffer_size(&self.fd, receive);
         }
     }

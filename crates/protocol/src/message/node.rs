@@ -76,8 +76,6 @@ pub struct Counters {
     /// Bytes that went through the server, by the socket that carried them.
     pub read_tcp_bytes: u64,
     pub read_unix_bytes: u64,
-    /// Bytes that went through a pipe to clients of its node, and not through their sockets.
-    pub read_pipe_bytes: u64,
     pub write_tcp_bytes: u64,
     pub write_unix_bytes: u64,
     /// Bytes that the server took out of the memory of clients on its node, and not out of their sockets.

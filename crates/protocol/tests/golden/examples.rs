@@ -296,7 +296,6 @@ pub fn node_answers() -> Vec<NodeAnswer> {
         write_tcp_bytes: 4,
         write_unix_bytes: 5,
         write_memory_bytes: 9,
-        read_pipe_bytes: 10,
         rdma: RdmaCounters {
             read_bytes: 11,
             write_bytes: 12,
@@ -428,8 +427,6 @@ pub fn data_operations() -> Vec<DataOperation> {
         DataOperation::Stat,
         DataOperation::Descriptor,
         DataOperation::Share,
-        DataOperation::OpenPipe,
-        DataOperation::ReadPiped,
         DataOperation::OpenRdma,
         DataOperation::ShowMemory,
         DataOperation::ProbeMemory,

@@ -6,11 +6,10 @@ use crate::region::RegionStore;
 use crate::region::tests::{BYTES, Ground, object, write};
 use crate::store::{ObjectHandle, ObjectStore, Segment};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use weft_protocol::{Error, InodeNumber};
-use weft_transport::{Outlet, Socket};
+use weft_transport::Socket;
 
 pub(super) const FILE_BYTES: usize = 16 << 20;
 /// More than there are rings for one device.
@@ -73,19 +72,6 @@ fn bytes_are_in_order_by_every_stream() {
                 assert!(matches!(sent.join().unwrap(), Ok(Moved::Done)));
             });
         }
-        let (client, server) = unix();
-        let (outlet, inlet, room) = Outlet::open().unwrap();
-        // As much as clients ask for: pieces may begin and end within a page.
-        let bytes = bytes.min(room - 3 * 4096);
-        let (segment, _) = handle.read_plan(offset as u64, u32::try_from(bytes).unwrap()).unwrap();
-        let moved = Pipe::new().send_piped(&server, outlet.as_fd(), HEADER, segment).unwrap();
-        assert!(matches!(moved, Moved::Done));
-        client.receive_exact(&mut [0; HEADER.len()]).unwrap();
-        let (mut found, mut have) = (vec![0; bytes], 0);
-        while have < bytes {
-            have += rustix::io::read(&inlet, &mut found[have..]).unwrap();
-        }
-        assert!(found == contents[offset..offset + bytes], "{offset}, {bytes}, by the pipe");
     }
 }
 
