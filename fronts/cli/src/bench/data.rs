@@ -86,7 +86,8 @@ fn measure(args: &DataArgs, playground: &Playground) -> Outcome<Vec<Row>> {
             for run in 1..=args.common.runs {
                 seed += 1;
                 playground.empty()?;
-                let transfer = Transfer { size: args.size.0, request: request.0, direct: args.direct, seed };
+                let transfer =
+                    Transfer { size: args.size.0, request: request.0, direct: args.direct, timed: false, seed };
                 writes.push(crew.perform(&Phase::Write(transfer.clone()))?);
                 reads.push(crew.perform(&Phase::Read(transfer))?);
                 if output::story_is_watched() {

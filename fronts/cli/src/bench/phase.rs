@@ -52,6 +52,8 @@ pub struct Transfer {
     pub size: u64,
     pub request: u64,
     pub direct: bool,
+    /// Whether it is asked how long each request takes.
+    pub timed: bool,
     /// Part of the stamps: another one in each run, so that old contents do not pass for new ones.
     pub seed: u64,
 }

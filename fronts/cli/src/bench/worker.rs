@@ -9,7 +9,6 @@ use crate::session::{self, Session};
 use crate::target::WeftPath;
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{self, BufRead};
-use std::time::Instant;
 use weft_client::{ClientOptions, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{InodeNumber, Name};
@@ -182,7 +181,8 @@ impl Worker {
     /// What is measured.
     fn perform(&self, prepared: Prepared) -> Outcome<Done> {
         let (before, cpu_before) = (self.session.client.counters(), cpu_seconds());
-        let mut times = Times::default();
+        let mut times =
+            Times::new(matches!(&prepared, Prepared::Write(_, of, _) | Prepared::Read(_, of, _) if of.timed));
         let (operations, bytes) = match prepared {
             Prepared::Write(file, transfer, memory) => self.write(file, &transfer, memory, &mut times)?,
             Prepared::Read(file, transfer, memory) => self.read(file, &transfer, memory, &mut times)?,
@@ -204,9 +204,7 @@ impl Worker {
         while offset < transfer.size {
             let piece = memory.piece(transfer.size - offset);
             stamps.put(piece, offset);
-            let begun = Instant::now();
-            file.write_at(piece, offset)?;
-            times.add(begun.elapsed());
+            times.of(|| file.write_at(piece, offset))?;
             offset += piece.len() as u64;
             operations += 1;
         }
@@ -220,9 +218,7 @@ impl Worker {
         let mut operations = 0;
         while offset < transfer.size {
             let piece = memory.piece(transfer.size - offset);
-            let begun = Instant::now();
-            let count = file.read_at(piece, offset)?;
-            times.add(begun.elapsed());
+            let count = times.of(|| file.read_at(piece, offset))?;
             if count != piece.len() {
                 return Err(Failure::new(format!("read {count} of {} bytes at offset {offset}", piece.len())));
             }
