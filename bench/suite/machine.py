@@ -21,6 +21,11 @@ def _commit():
     return (git("rev-parse", "--short", "HEAD") or "unknown") + changed
 
 
+def _congestion_control():
+    chosen = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control")
+    return chosen.read_text().strip() if chosen.exists() else "unknown"
+
+
 def load():
     return pathlib.Path("/proc/loadavg").read_text().split()[0]
 
@@ -31,7 +36,7 @@ def heading(now, options, where="all data is on tmpfs"):
     return (
         f"# Weft measured, {now:%Y-%m-%d %H:%M}\n\n"
         f"Machine: {os.cpu_count()} cores ({_first('/proc/cpuinfo', 'model name')}), {gib} GiB, "
-        f"Linux {platform.release().split('-')[0]}. Commit {_commit()}. {kind} sizes, {options.rounds} rounds. "
+        f"Linux {platform.release().split('-')[0]}, congestion control {_congestion_control()}. Commit {_commit()}. {kind} sizes, {options.rounds} rounds. "
         f"Load average before: {load()} (the run alone makes 2 to 3).\n"
         f"Clients, servers and whatever else runs share the cores; {where}. Figures are medians over rounds, "
         "spread is lowest to highest; ratios are medians of ratios within a round. GB = 10^9 bytes.\n"

@@ -90,6 +90,7 @@ pub enum DataOperation {
     /// The client lets the server read its memory: [`SharedMemory`] stands behind the request. Refused where the server
     /// cannot.
     Share = 7,
+    // 8 and 9 were used by versions 6 to 10.
     /// The client's address for transfers that the server makes, and before it [`RDMA_PREFACE_BYTES`], stand behind the
     /// request; the server's address behind the reply, whose `size` is 0 where nobody but the sockets notices that the
     /// other side is gone. Refused where it cannot.

@@ -280,6 +280,12 @@ fn data_headers() {
     for operation in examples::data_operations() {
         let request = examples::data_request(operation);
         assert_eq!(DataRequest::decode(&request.encode()), Ok(request));
+        // What older versions used is not taken for anything else.
+        for gone in [8, 9] {
+            let mut header = request.encode();
+            header[3] = gone;
+            assert_eq!(DataRequest::decode(&header), Err(Error::Malformed));
+        }
         lines.push((format!("DataRequest.{}", data_operation(&operation)), request.encode().to_vec()));
     }
     for reply in examples::data_replies() {

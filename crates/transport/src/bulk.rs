@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REPLY_BYTES};
 
-/// Bytes of writes on their way inside a machine: more are no longer in the processor's cache when they are received.
+/// Bytes of writes on their way inside a machine, two runs of a client: more are no longer in the processor's cache when they are received.
 const LOCAL_IN_FLIGHT_BYTES: usize = 768 << 10;
 /// The same to other machines: enough for 10 Gb/s over a round trip of two milliseconds.
 const FAR_IN_FLIGHT_BYTES: usize = 2304 << 10;

@@ -6,8 +6,8 @@
 //! * [`ControlConnection`] carries requests and replies, [`BulkConnection`] file data: the trait that RDMA implements
 //!   beside sockets ([`SocketBulk`]).
 //!
-//! Not here: what the messages mean; threads; event loops. No unsafe code: system calls go through `rustix` and
-//! `weft-sys`.
+//! Not here: what the messages mean; threads; event loops. No unsafe code: system calls go through `rustix`, `socket2`
+//! and `weft-sys`.
 
 mod asked;
 pub mod bulk;

@@ -50,12 +50,12 @@ const UNIX_BUFFER_BYTES: usize = 1 << 20;
 /// cores an empty call takes 60 us when both sides sleep, 10 us when they do not.
 pub const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
-/// Socket buffers of data connections over loopback TCP, bytes. Measured (docs/performance.md): written bytes lie in
-/// the server's, and with megabytes of them there each is fetched from memory twice more; a turn of a large write fits
-/// the client's, so that it does not sleep in the middle of one. Of bytes that are read only their pages' addresses lie
-/// there, at both ends.
+/// Socket buffers of data connections by TCP inside a machine, bytes. Measured (docs/performance.md): a turn of a large
+/// write fits the sender's, so that it does not sleep in the middle of one;
 const LOCAL_SENT_BUFFER_BYTES: usize = 1 << 20;
+/// what a reader has asked for fits his: only the addresses of its pages lie there;
 const LOCAL_READ_BUFFER_BYTES: usize = 2 << 20;
+/// written bytes lie in the server's, and with megabytes of them there each is fetched from memory twice more.
 const LOCAL_WRITTEN_BUFFER_BYTES: usize = 512 << 10;
 
 /// Fewer bytes are not worth the calls that receiving in pieces takes.
@@ -101,9 +101,8 @@ impl Socket {
         Self { fd, kind: SocketKind::Unix }
     }
 
-    /// Bounds what is on its way on a TCP connection inside one machine to what fits its processor's cache: see
-    /// [`LOCAL_SENT_BUFFER_BYTES`]. A connection that leaves the machine keeps the kernel's own sizes, which grow
-    /// with the link.
+    /// Bounds what is on its way on a TCP connection inside one machine: see [`LOCAL_WRITTEN_BUFFER_BYTES`]. A
+    /// connection that leaves the machine keeps the kernel's own sizes, which grow with the link.
     pub fn tune_for_data(&self, end: DataEnd) {
         if self.kind == SocketKind::Tcp && self.is_local() {
             let receive = match end {
@@ -116,11 +115,14 @@ impl Socket {
         }
     }
 
-    /// Whether the peer is on this machine, as far as its address tells.
+    /// Whether the peer is on this machine, as far as the addresses tell.
     pub fn is_local(&self) -> bool {
         match self.kind {
             SocketKind::Unix => true,
-            SocketKind::Tcp => self.peer_address().is_some_and(|address| address.ip().is_loopback()),
+            SocketKind::Tcp => {
+                let own = rustix::net::getsockname(&self.fd).ok().and_then(|own| SocketAddr::try_from(own).ok());
+                own.zip(self.peer_address()).is_some_and(|(own, peer)| unpaced::is_inside(own.ip(), peer.ip()))
+            }
         }
     }
 

@@ -1,27 +1,33 @@
 //! TCP connections that nothing paces inside a machine.
 //!
 //! Where the system's congestion control is BBR, a sender sets a timer for every 64 KiB. In a virtual machine each one
-//! costs a way to the host: a third of what four writers can do, two thirds of what one reader can. Over the loopback
+//! costs a way to the host: a third of what four writers can do, a third of what one reader can. Inside a machine
 //! nothing is lost and nobody shares the link, so the plainest control does, which every process may choose.
 //!
 //! A connection that BBR had once goes on being paced whatever is chosen for it later (the kernel keeps
-//! `sk_pacing_status`). So ours choose before they are connected, and listeners before they listen for others: what
-//! they accept inherits it. Connections that leave the machine get the system's control.
+//! `sk_pacing_status`). So ours choose before they are connected: clients, and listeners for what they will accept.
+//! Connections that leave the machine get the system's control. Decision 0014.
 
 use crate::Socket;
 use socket2::{Domain, SockRef, Type};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// Paces nobody, and is in every kernel.
 const UNPACED: &[u8] = b"reno";
 
+/// Whether a connection between these addresses stays inside the machine of both.
+pub(crate) fn is_inside(own: IpAddr, peer: IpAddr) -> bool {
+    let (own, peer) = (own.to_canonical(), peer.to_canonical());
+    own == peer || (own.is_loopback() && peer.is_loopback())
+}
+
 /// Connects, within so long.
 pub(crate) fn connect(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    if address.ip().is_loopback() {
+    if would_stay_inside(address) {
         // A matter of speed only.
         let _ = socket.set_tcp_congestion(UNPACED);
     }
@@ -29,12 +35,19 @@ pub(crate) fn connect(address: SocketAddr, timeout: Duration) -> io::Result<TcpS
     Ok(socket.into())
 }
 
+/// Whether the address is one of this machine: from which of its own the kernel would speak to it. Nothing is sent.
+fn would_stay_inside(address: SocketAddr) -> bool {
+    let any: SocketAddr = if address.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
+    let own = UdpSocket::bind(any).and_then(|socket| socket.connect(address).and_then(|()| socket.local_addr()));
+    own.is_ok_and(|own| is_inside(own.ip(), address.ip()))
+}
+
 /// A TCP socket that listens.
 #[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,
-    /// What the system chooses, where it is not what this one has.
-    others: Option<Vec<u8>>,
+    /// What the system chooses, where that is not what this one has.
+    system: Option<Vec<u8>>,
 }
 
 impl Listener {
@@ -42,10 +55,9 @@ impl Listener {
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let tcp = TcpListener::bind(address)?;
         tcp.set_nonblocking(true)?;
-        let options = SockRef::from(&tcp);
-        let chosen = options.tcp_congestion().ok();
-        let others = chosen.filter(|_| options.set_tcp_congestion(UNPACED).is_ok());
-        Ok(Self { tcp, others })
+        let system = control(&tcp).filter(|system| system != UNPACED);
+        let system = system.filter(|_| SockRef::from(&tcp).set_tcp_congestion(UNPACED).is_ok());
+        Ok(Self { tcp, system })
     }
 
     /// Where it listens.
@@ -56,11 +68,20 @@ impl Listener {
     /// The next connection; [`io::ErrorKind::WouldBlock`]: there is none now.
     pub fn accept(&self) -> io::Result<Socket> {
         let (stream, peer) = self.tcp.accept()?;
-        if let Some(others) = self.others.as_deref().filter(|_| !peer.ip().is_loopback()) {
-            // As above.
-            let _ = SockRef::from(&stream).set_tcp_congestion(others);
+        if !is_inside(stream.local_addr()?.ip(), peer.ip()) {
+            self.give_back(&stream);
         }
         Socket::from_tcp(stream)
+    }
+
+    /// Gives an accepted connection the system's control; unless it has another one that its route chooses.
+    fn give_back(&self, stream: &TcpStream) {
+        let Some(system) = self.system.as_deref().filter(|_| control(stream).is_some_and(|now| now == UNPACED)) else {
+            return;
+        };
+        if let Err(error) = SockRef::from(stream).set_tcp_congestion(system) {
+            tracing::debug!("a connection keeps {}: {error}", String::from_utf8_lossy(UNPACED));
+        }
     }
 }
 
@@ -70,43 +91,68 @@ impl AsFd for Listener {
     }
 }
 
+/// The congestion control of a socket.
+fn control(socket: &impl AsFd) -> Option<Vec<u8>> {
+    let name = SockRef::from(socket).tcp_congestion().ok()?;
+    Some(name.split(|byte| *byte == 0).next().unwrap_or_default().to_vec())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use std::net::UdpSocket;
 
     const SOON: Duration = Duration::from_secs(5);
 
-    fn control(socket: &impl AsFd) -> Vec<u8> {
-        let name = SockRef::from(socket).tcp_congestion().unwrap();
-        name.split(|byte| *byte == 0).next().unwrap().to_vec()
-    }
-
-    /// The controls of both ends of a connection that was made to this address.
-    fn controls(address: &str) -> (Vec<u8>, Vec<u8>) {
-        let listener = Listener::bind(format!("{address}:0").parse().unwrap()).unwrap();
+    /// A listener at this address, and both ends of a connection to it.
+    fn connection(address: IpAddr) -> (Listener, TcpStream, Socket) {
+        let listener = Listener::bind((address, 0).into()).unwrap();
         let client = connect(listener.address().unwrap(), SOON).unwrap();
         let mut ready = [PollFd::new(&listener, PollFlags::IN)];
         assert_eq!(poll(&mut ready, Some(&Timespec { tv_sec: 5, tv_nsec: 0 })), Ok(1));
-        (control(&client), control(&listener.accept().unwrap()))
+        let server = listener.accept().unwrap();
+        (listener, client, server)
     }
 
     #[test]
     fn connections_inside_a_machine_have_the_plain_control_from_the_start() {
-        assert_eq!(controls("127.0.0.1"), (UNPACED.to_vec(), UNPACED.to_vec()));
+        let mut addresses = vec![IpAddr::from([127, 0, 0, 1])];
+        let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+        // No packet is sent: it tells the machine's own address.
+        match udp.connect("192.0.2.1:9").and_then(|()| udp.local_addr()) {
+            Ok(own) => addresses.push(own.ip()),
+            Err(_) => println!("skipped in part: no address but the loopback's"),
+        }
+        for address in addresses {
+            let (_, client, server) = connection(address);
+            assert_eq!((control(&client), control(&server)), (Some(UNPACED.to_vec()), Some(UNPACED.to_vec())));
+            assert!(server.is_local(), "{address}");
+        }
     }
 
     #[test]
-    fn other_connections_have_what_the_system_chooses() {
+    fn a_connection_from_elsewhere_gets_the_systems_control_back() {
         let system = control(&TcpListener::bind("127.0.0.1:0").unwrap());
-        let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
-        // No packet is sent: it tells the machine's own address.
-        let Ok(own) = udp.connect("192.0.2.1:9").and_then(|()| udp.local_addr()) else {
-            println!("skipped: no address but the loopback's");
-            return;
-        };
-        assert_eq!(controls(&own.ip().to_string()), (system.clone(), system));
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let _client = TcpStream::connect(listener.address().unwrap()).unwrap();
+        let mut ready = [PollFd::new(&listener, PollFlags::IN)];
+        assert_eq!(poll(&mut ready, Some(&Timespec { tv_sec: 5, tv_nsec: 0 })), Ok(1));
+        let (stream, _) = listener.tcp.accept().unwrap();
+        assert_eq!(control(&stream), Some(UNPACED.to_vec()), "it was accepted with the listener's");
+        listener.give_back(&stream);
+        assert_eq!(control(&stream), system);
+    }
+
+    #[test]
+    fn addresses_tell_what_stays_inside() {
+        let inside = |own: &str, peer: &str| is_inside(own.parse().unwrap(), peer.parse().unwrap());
+        for (own, peer) in
+            [("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "127.0.0.2"), ("10.0.0.7", "10.0.0.7"), ("::1", "::1")]
+        {
+            assert!(inside(own, peer), "{own} {peer}");
+        }
+        assert!(inside("::ffff:127.0.0.1", "127.0.0.1") && inside("::ffff:10.0.0.7", "::ffff:10.0.0.7"));
+        assert!(!inside("10.0.0.7", "10.0.0.8") && !inside("::ffff:10.0.0.7", "10.0.0.8"));
     }
 
     #[test]

@@ -106,7 +106,7 @@ mod tests {
     fn percentiles_are_of_requests_that_were_made() {
         let mut times = Times::new(true);
         assert_eq!((times.percentile(50), times.of(|| 7)), (0.0, 7));
-        assert!(times.percentile(50) > 0.0);
+        assert_eq!(times.0.as_deref().map(<[_]>::len), Some(1));
         times.0 = Some((1..=200).rev().map(|micros| micros * 1000).collect());
         assert_eq!((times.percentile(50), times.percentile(99), times.percentile(100)), (100.0, 198.0, 200.0));
         let mut unwanted = Times::new(false);
