@@ -4,7 +4,7 @@
 //! a transfer and given back when it is finished, or the *connection's own*, where bytes wait that were asked for ahead
 //! (socket buffers; registered memory). So no transfer can outlive the memory it moves, whatever moves it.
 //!
-//! Sketch for sockets, per request (inside a machine: per MiB of a larger one): one message each way; a write is one
+//! Sketch for sockets, per request: one message each way; a write is one
 //! `sendmsg` (one copy into the kernel) and one `recvmsg` for its reply; a read is one `send` and as many `recvmsg` as
 //! the kernel needs, straight into the destination (one copy out of the kernel). Over a Unix socket of a server that
 //! may read our memory a large write is a `send` and a `recv` of headers: see [`crate::peer_memory`]. What is asked for
@@ -17,15 +17,13 @@ use crate::sharing::{Sharing, descriptor_of};
 use crate::{Result, Socket, SocketKind, TransportError};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use weft_protocol::data::{DataOperation, DataReply, DataRequest, REPLY_BYTES};
+use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES};
 
-/// Bytes of writes on their way inside a machine, two runs of a client: more are no longer in the processor's cache when they are received.
+/// Bytes of writes on their way inside a machine, two runs of a client: more are no longer in the processor's cache
+/// when they are received.
 const LOCAL_IN_FLIGHT_BYTES: usize = 768 << 10;
 /// The same to other machines: enough for 10 Gb/s over a round trip of two milliseconds.
 const FAR_IN_FLIGHT_BYTES: usize = 2304 << 10;
-/// Larger transfers inside a machine are made in turns of so many bytes. Measured: a TCP socket that is never empty
-/// keeps both its ends busy with each other; 4 MiB in one turn took half as much again.
-const LOCAL_TURN_BYTES: usize = 1 << 20;
 /// What is asked for ahead. Measured (docs/performance.md): over a Unix socket, more than it holds, so that the server
 /// never waits for a request; by TCP inside a machine, so much that one turn is on its way while another is taken. To
 /// other machines: enough for 10 Gb/s over a round trip of three milliseconds.
@@ -187,11 +185,6 @@ impl SocketBulk {
         Ok(reply)
     }
 
-    /// Bytes of the next turn of a transfer that has so many left.
-    fn turn_bytes(&self, left: usize) -> usize {
-        if self.is_local { left.min(LOCAL_TURN_BYTES) } else { left }
-    }
-
     fn drain(&mut self) -> Result<()> {
         while let Some((_, result)) = self.finish() {
             result?;
@@ -219,28 +212,6 @@ impl SocketBulk {
         }
         result
     }
-
-    fn write_stream(&self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
-        // Bytes that are appended in two turns could have another's between them.
-        let in_turns = request.operation == DataOperation::Write;
-        let mut done = 0;
-        loop {
-            let left = from.get(done..).unwrap_or_default();
-            let turn = left.get(..self.turn_bytes(left.len())).filter(|_| in_turns).unwrap_or(left);
-            self.socket.send_all_with(&turn_of(request, done, turn.len()).encode(), turn)?;
-            let reply = self.receive_reply(&mut [], turn.len())?;
-            done += reply.written_bytes as usize;
-            if done >= from.len() || (reply.written_bytes as usize) < turn.len() {
-                return Ok(DataReply { written_bytes: u32::try_from(done).unwrap_or(u32::MAX), ..reply });
-            }
-        }
-    }
-}
-
-/// The part of a request that starts behind `done` bytes of it.
-fn turn_of(request: &DataRequest, done: usize, bytes: usize) -> DataRequest {
-    let bytes = u32::try_from(bytes).unwrap_or(request.bytes);
-    DataRequest { offset: request.offset + done as u64, bytes, ..*request }
 }
 
 impl BulkConnection for SocketBulk {
@@ -249,30 +220,18 @@ impl BulkConnection for SocketBulk {
     fn read(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
         let into = into.get_mut(..request.bytes as usize).ok_or(TransportError::Malformed)?;
         self.drain()?;
-        let mut done = 0;
-        loop {
-            let left = into.get_mut(done..).unwrap_or_default();
-            let turn_bytes = self.turn_bytes(left.len());
-            let turn = left.get_mut(..turn_bytes).unwrap_or_default();
-            self.socket.send_all(&turn_of(request, done, turn_bytes).encode())?;
-            let reply = self.receive_reply(turn, turn_bytes)?;
-            done += reply.bulk_bytes as usize;
-            if done >= into.len() || (reply.bulk_bytes as usize) < turn_bytes {
-                return Ok(DataReply { bulk_bytes: u32::try_from(done).unwrap_or(u32::MAX), ..reply });
-            }
-        }
+        self.socket.send_all(&request.encode())?;
+        self.receive_reply(into, into.len())
     }
 
     fn write(&mut self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
         self.drain()?;
-        let result = match self.by_memory(from.len()) {
-            Ok(true) => {
-                let request = DataRequest { memory: descriptor_of(from), ..*request };
-                self.socket.send_all(&request.encode()).and_then(|()| self.receive_reply(&mut [], from.len()))
-            }
-            Ok(false) => self.write_stream(request, from),
+        let sent = match self.by_memory(from.len()) {
+            Ok(true) => self.socket.send_all(&DataRequest { memory: descriptor_of(from), ..*request }.encode()),
+            Ok(false) => self.socket.send_all_with(&request.encode(), from),
             Err(error) => Err(error),
         };
+        let result = sent.and_then(|()| self.receive_reply(&mut [], from.len()));
         self.settled(result)
     }
 
@@ -353,8 +312,10 @@ mod tests {
     use super::*;
     use crate::PeerMemory;
     use std::os::unix::net::UnixStream;
-    use weft_protocol::data::{REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
+    use weft_protocol::data::{DataOperation, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
     use weft_protocol::{Error, InodeNumber, ObjectId};
+
+    const LARGE: usize = 1 << 20;
 
     fn request(operation: DataOperation, bytes: usize) -> DataRequest {
         let (object, inode) = (ObjectId::from_raw(1), InodeNumber::from_raw(1));
@@ -386,35 +347,34 @@ mod tests {
     }
 
     #[test]
-    fn a_large_read_goes_in_turns_and_ends_with_the_object() {
+    fn a_large_read_is_one_request_and_ends_with_the_object() {
         let (client, server) = UnixStream::pair().unwrap();
-        let seen = serve(Socket::from_unix(server), vec![read_reply(LOCAL_TURN_BYTES), read_reply(10)]);
-        let mut into = vec![0; 3 * LOCAL_TURN_BYTES];
+        let seen = serve(Socket::from_unix(server), vec![read_reply(LARGE + 10)]);
+        let mut into = vec![0; 3 * LARGE];
         let request = request(DataOperation::Read, into.len());
         let reply = SocketBulk::new(Socket::from_unix(client)).read(&request, &mut into).unwrap();
-        assert_eq!(reply.bulk_bytes as usize, LOCAL_TURN_BYTES + 10);
-        assert_eq!(into.iter().filter(|byte| **byte == 3).count(), LOCAL_TURN_BYTES + 10);
-        let turn = u32::try_from(LOCAL_TURN_BYTES).unwrap();
-        let read = DataOperation::Read;
-        assert_eq!(seen.join().unwrap(), [(read, 100, turn), (read, 100 + u64::from(turn), turn)]);
+        assert_eq!(reply.bulk_bytes as usize, LARGE + 10);
+        assert!(
+            into.iter().take_while(|byte| **byte == 3).count() == LARGE + 10
+                && into[LARGE + 10..] == vec![0; 2 * LARGE - 10]
+        );
+        assert_eq!(seen.join().unwrap(), [(DataOperation::Read, 100, request.bytes)]);
     }
 
     #[test]
-    fn a_large_write_stops_at_the_turn_that_fails_and_an_append_has_one() {
+    fn a_large_write_is_one_request_that_is_told_of_what_failed() {
         let (client, server) = UnixStream::pair().unwrap();
-        let turn = u32::try_from(LOCAL_TURN_BYTES).unwrap();
-        let done = |bytes| (DataReply { written_bytes: bytes, ..DataReply::default() }, Vec::new());
+        let all = u32::try_from(3 * LARGE).unwrap();
+        let done = (DataReply { written_bytes: all, ..DataReply::default() }, Vec::new());
         let failed = (DataReply::failed(7, &Error::NoSpace), Vec::new());
-        let seen = serve(Socket::from_unix(server), vec![done(turn), failed, done(3 * turn)]);
-        let from = vec![1; 3 * LOCAL_TURN_BYTES];
+        let seen = serve(Socket::from_unix(server), vec![failed, done]);
+        let from = vec![1; 3 * LARGE];
         let mut connection = SocketBulk::streaming(Socket::from_unix(client));
         let reply = connection.write(&request(DataOperation::Write, from.len()), &from).unwrap();
-        assert_eq!((reply.result().err(), reply.written_bytes), (Some(Error::NoSpace), turn));
+        assert_eq!((reply.result().err(), reply.written_bytes), (Some(Error::NoSpace), 0));
         let reply = connection.write(&request(DataOperation::Append, from.len()), &from).unwrap();
-        assert_eq!((reply.result().is_ok(), reply.written_bytes), (true, 3 * turn));
-        let (write, append) = (DataOperation::Write, DataOperation::Append);
-        let expected = [(write, 100, turn), (write, 100 + u64::from(turn), turn), (append, 100, 3 * turn)];
-        assert_eq!(seen.join().unwrap(), expected);
+        assert_eq!((reply.result().is_ok(), reply.written_bytes), (true, all));
+        assert_eq!(seen.join().unwrap(), [(DataOperation::Write, 100, all), (DataOperation::Append, 100, all)]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// What a stream runs over.
@@ -50,13 +51,23 @@ const UNIX_BUFFER_BYTES: usize = 1 << 20;
 /// cores an empty call takes 60 us when both sides sleep, 10 us when they do not.
 pub const LOOK_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
-/// Socket buffers of data connections by TCP inside a machine, bytes. Measured (docs/performance.md): a turn of a large
-/// write fits the sender's, so that it does not sleep in the middle of one;
+/// Socket buffers of data connections by TCP inside a machine, bytes. Measured (docs/performance.md): a large write is
+/// sent with few sleeps;
 const LOCAL_SENT_BUFFER_BYTES: usize = 1 << 20;
 /// what a reader has asked for fits his: only the addresses of its pages lie there;
 const LOCAL_READ_BUFFER_BYTES: usize = 2 << 20;
 /// written bytes lie in the server's, and with megabytes of them there each is fetched from memory twice more.
 const LOCAL_WRITTEN_BUFFER_BYTES: usize = 512 << 10;
+
+/// The largest buffers that the system grants. Who asks for more gets these without a word, and keeps them, whereas the
+/// kernel's own grow with what is to be moved: where the limit is lower than what is wanted, that is far better.
+static RECEIVE_BUFFER_BYTES_MAX: LazyLock<usize> = LazyLock::new(|| granted("/proc/sys/net/core/rmem_max"));
+static SEND_BUFFER_BYTES_MAX: LazyLock<usize> = LazyLock::new(|| granted("/proc/sys/net/core/wmem_max"));
+
+/// `0` where that is not known.
+fn granted(limit: &str) -> usize {
+    std::fs::read_to_string(limit).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
 
 /// Fewer bytes are not worth the calls that receiving in pieces takes.
 const PIECES_FROM_BYTES: usize = 96 << 10;
@@ -110,8 +121,12 @@ impl Socket {
                 DataEnd::Server => LOCAL_WRITTEN_BUFFER_BYTES,
             };
             // A matter of speed only: where it fails, the kernel's sizes stay.
-            let _ = sockopt::set_socket_send_buffer_size(&self.fd, LOCAL_SENT_BUFFER_BYTES);
-            let _ = sockopt::set_socket_recv_buffer_size(&self.fd, receive);
+            if LOCAL_SENT_BUFFER_BYTES <= *SEND_BUFFER_BYTES_MAX {
+                let _ = sockopt::set_socket_send_buffer_size(&self.fd, LOCAL_SENT_BUFFER_BYTES);
+            }
+            if receive <= *RECEIVE_BUFFER_BYTES_MAX {
+                let _ = sockopt::set_socket_recv_buffer_size(&self.fd, receive);
+            }
         }
     }
 
