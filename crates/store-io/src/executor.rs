@@ -347,6 +347,7 @@ mod tests {
             client.receive_exact(&mut found).unwrap();
         });
         assert_eq!(client.receive_now(&mut [0]).unwrap(), None, "nothing more was sent");
+        assert!(found.starts_with(HEADER));
         found.split_off(HEADER.len())
     }
 

@@ -104,14 +104,10 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(5);
 
-    /// A listener at this address, and both ends of a connection to it.
-    fn connection(address: IpAddr) -> (Listener, TcpStream, Socket) {
-        let listener = Listener::bind((address, 0).into()).unwrap();
-        let client = connect(listener.address().unwrap(), SOON).unwrap();
-        let mut ready = [PollFd::new(&listener, PollFlags::IN)];
+    /// Waits until there is a connection to accept.
+    fn wait(listener: &Listener) {
+        let mut ready = [PollFd::new(listener, PollFlags::IN)];
         assert_eq!(poll(&mut ready, Some(&Timespec { tv_sec: 5, tv_nsec: 0 })), Ok(1));
-        let server = listener.accept().unwrap();
-        (listener, client, server)
     }
 
     #[test]
@@ -124,7 +120,10 @@ mod tests {
             Err(_) => println!("skipped in part: no address but the loopback's"),
         }
         for address in addresses {
-            let (_, client, server) = connection(address);
+            let listener = Listener::bind((address, 0).into()).unwrap();
+            let client = connect(listener.address().unwrap(), SOON).unwrap();
+            wait(&listener);
+            let server = listener.accept().unwrap();
             assert_eq!((control(&client), control(&server)), (Some(UNPACED.to_vec()), Some(UNPACED.to_vec())));
             assert!(server.is_local(), "{address}");
         }
@@ -135,8 +134,7 @@ mod tests {
         let system = control(&TcpListener::bind("127.0.0.1:0").unwrap());
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let _client = TcpStream::connect(listener.address().unwrap()).unwrap();
-        let mut ready = [PollFd::new(&listener, PollFlags::IN)];
-        assert_eq!(poll(&mut ready, Some(&Timespec { tv_sec: 5, tv_nsec: 0 })), Ok(1));
+        wait(&listener);
         let (stream, _) = listener.tcp.accept().unwrap();
         assert_eq!(control(&stream), Some(UNPACED.to_vec()), "it was accepted with the listener's");
         listener.give_back(&stream);

@@ -91,7 +91,7 @@ impl Times {
 
     /// Microseconds that so many of 100 requests took at most.
     pub fn percentile(&mut self, percent: usize) -> f64 {
-        let times = self.0.get_or_insert_default();
+        let Some(times) = &mut self.0 else { return 0.0 };
         times.sort_unstable();
         let at = (times.len() * percent).div_ceil(100).saturating_sub(1);
         times.get(at).map_or(0.0, |nanos| f64::from(*nanos) / 1000.0)
