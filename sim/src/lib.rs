@@ -9,13 +9,14 @@
 mod bytes;
 mod check;
 mod client;
-mod file;
+
 mod model;
 mod network;
 mod process;
 mod program;
 mod random;
-mod reader;
+mod shell;
+
 mod store;
 mod world;
 

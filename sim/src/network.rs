@@ -37,11 +37,11 @@ impl<M: Clone> Network<M> {
         self.queue.insert((at_ms, self.sent), message);
     }
 
-    /// Sends over the network: late, and now and then lost or doubled.
-    pub fn send(&mut self, random: &mut Random, message: M) {
+    /// Sends over the network: late, and now and then lost or doubled. `false`: lost.
+    pub fn send(&mut self, random: &mut Random, message: M) -> bool {
         if self.faults && random.one_in(LOSS) {
             self.lost += 1;
-            return;
+            return false;
         }
         if self.faults && random.one_in(DOUBLING) {
             self.doubled += 1;
@@ -50,6 +50,7 @@ impl<M: Clone> Network<M> {
         }
         let at_ms = self.now_ms + 1 + random.below(DELAY_MS_MAX);
         self.put(at_ms, message);
+        true
     }
 
     /// An event of a process's own clock.

@@ -1,7 +1,7 @@
 //! Clients, shards and storage servers in one process, driven by one seed.
 //!
-//! The shards, the storage servers' collectors and their check of rights are the production machines; the clients use
-//! the production lease cache, write-behind and read-ahead. Beside the network's faults ([`crate::network`]) a client
+//! The shards, the storage servers' collectors and their check of rights are the production machines, and so are the
+//! clients. Beside the network's faults ([`crate::network`]) a client
 //! may *crash* (its session must end, its leases be free, its objects without a file be collected), *pause* (it answers
 //! nothing for up to 15 s, and must then believe nothing whose term has passed) or be *deaf* (it goes on, but hears of
 //! no recall for up to three terms), a node may *crash* for good (an ephemeral file system loses what was there, and
@@ -16,7 +16,7 @@ mod end;
 mod servers;
 
 use crate::bytes::{Files, Moment, ProcessId};
-use crate::client::{Call, Client};
+use crate::client::Client;
 use crate::model::Model;
 use crate::network::Network;
 use crate::process::{Process, Ticket};
@@ -28,13 +28,15 @@ use std::rc::Rc;
 use weft_metadata::{Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
 use weft_protocol::data::DataReply;
 use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::message::Message as WireMessage;
+use weft_protocol::message::node::NodeAnswer;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::recall::{Recall, RecallAnswer};
-use weft_protocol::message::shard::ShardReply;
+use weft_protocol::message::shard::ShardCall;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    Capability, ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, SessionId,
-    ShardId, SlotIndex, Timestamp,
+    ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, SessionId, ShardId, SlotIndex,
+    Timestamp,
 };
 
 const NODES: u16 = 3;
@@ -51,8 +53,7 @@ const HISTORY: usize = 60;
 #[derive(Clone, Debug)]
 enum Message {
     Wake(usize),
-    Resend { client: usize, process: ProcessId, number: Ticket },
-    Call { client: usize, process: ProcessId, call: Call },
+    Call { client: usize, process: ProcessId, number: Ticket, session: SessionId, call: Box<ShardCall> },
     Recall { session: SessionId, recall: Recall },
     RecallAnswer { session: SessionId, answer: RecallAnswer },
     Renew { client: usize },
@@ -64,6 +65,7 @@ enum Message {
     StorageAnswer { shard: ShardId, token: u64, result: Result<StorageAnswer, Error> },
     Data { client: usize, process: ProcessId, number: Ticket, message: Box<DataMessage> },
     Batch { client: usize, process: ProcessId, number: Ticket, session: SessionId, node: NodeId },
+    Ping { client: usize, process: ProcessId, number: Ticket, node: NodeId },
     Tick(ShardId),
     SessionOver(SessionId),
     Settled(Moment),
@@ -81,11 +83,20 @@ struct Renewal {
 /// What a client is answered.
 #[derive(Clone, Debug)]
 enum Answer {
-    Reply(ShardReply),
-    /// `None`: the connection broke.
-    Data(Option<(DataReply, Bytes)>),
-    Batch(Result<Capability, Error>),
+    Reply(Box<WireMessage>),
+    Data(DataReply, Bytes),
+    /// The connection broke.
+    Broken,
     Time,
+}
+
+/// A call that a shard has.
+struct Pending {
+    client: usize,
+    process: ProcessId,
+    number: Ticket,
+    session: SessionId,
+    call: Box<ShardCall>,
 }
 
 /// Counts of what happened, to see that the faults really did.
@@ -129,10 +140,12 @@ pub struct World {
     model: Model,
     files: Rc<RefCell<Files>>,
     /// Calls that a shard has, by token.
-    tokens: BTreeMap<u64, (usize, ProcessId, Call)>,
+    tokens: BTreeMap<u64, Pending>,
     next_token: u64,
     /// Changes that are in the model already.
     applied: BTreeSet<(SessionId, SlotIndex, u32)>,
+    /// Calls that shards have received.
+    received: BTreeSet<(SessionId, SlotIndex, u32)>,
     sessions: Rc<Cell<u64>>,
     connections: data::Connections,
     ending: bool,
@@ -168,6 +181,7 @@ impl World {
             tokens: BTreeMap::new(),
             next_token: 1,
             applied: BTreeSet::new(),
+            received: BTreeSet::new(),
             sessions: Rc::new(Cell::new(1)),
             connections: data::Connections::default(),
             ending: false,
@@ -186,7 +200,7 @@ impl World {
         for index in 0..CLIENTS {
             let home = NodeId(u16::try_from(index).unwrap_or(0) % NODES);
             let process = world.process(home);
-            world.clients.push(Client::new(process));
+            world.clients.push(Client::new(process, world.map.clone()));
             world.network.after(1, Message::Wake(index));
             world.network.after(SESSION_TERM_MS / 4, Message::Renew { client: index });
         }
@@ -262,7 +276,7 @@ impl World {
     }
 
     fn is_quiet(&self) -> bool {
-        self.clients.iter().all(|client| client.calls.is_empty() && !client.is_using_files())
+        self.clients.iter().all(|client| !client.is_using_names() && !client.is_using_files())
             && self.tokens.is_empty()
             && self.shards.values().all(|shard| {
                 let status = shard.status();
@@ -286,8 +300,9 @@ impl World {
         }
         match message {
             Message::Wake(client) => self.wake(client),
-            Message::Resend { client, process, number } => self.resend(client, process, number),
-            Message::Call { client, process, call } => self.call_arrived(client, process, call),
+            Message::Call { client, process, number, session, call } => {
+                self.call_arrived(Pending { client, process, number, session, call });
+            }
             Message::ToClient { client, process, number, answer } => {
                 self.answer_arrived(client, process, number, answer);
             }
@@ -307,7 +322,19 @@ impl World {
             Message::Data { client, process, number, message } => self.data_arrived(client, process, number, &message),
             Message::Batch { client, process, number, session, node } => {
                 let result = self.lease_objects(session, node);
-                self.answer_client((client, process, number), Answer::Batch(result));
+                let answer = match result {
+                    Err(Error::Unreachable) => Answer::Broken,
+                    result => {
+                        let answer = result.map(|capability| StorageAnswer::Batch { capability });
+                        Answer::Reply(Box::new(WireMessage::StorageReply(answer)))
+                    }
+                };
+                self.answer_client((client, process, number), answer);
+            }
+            Message::Ping { client, process, number, node } => {
+                let pong = Answer::Reply(Box::new(WireMessage::NodeReply(Box::new(Ok(NodeAnswer::Done)))));
+                let answer = if self.storage.contains_key(&node) { pong } else { Answer::Broken };
+                self.answer_client((client, process, number), answer);
             }
             Message::Tick(shard) => self.tick(shard),
             Message::SessionOver(session) => self.collect(session),

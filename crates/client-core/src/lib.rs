@@ -1,17 +1,53 @@
-//! What a client decides, without I/O: what it may still believe of names ([`Cache`]) and of the files that it has open
-//! ([`FileState`]), which written bytes it gathers ([`WriteBehind`]), which bytes and which names it asks for ahead
-//! ([`ReadAhead`], [`LookAhead`]).
+//! What a client decides, without I/O: state machines over a [`Shell`], which makes the effects.
 //!
-//! The client library joins this to connections and threads, the simulation to a virtual network.
+//! [`Files`] is the whole client machine: its layers are in `files.rs`. Below them are machines without any effect: what may
+//! still be believed of names ([`Cache`]) and of open files ([`FileState`]), which written bytes are gathered
+//! ([`WriteBehind`]), which bytes and names are prefetched ([`ReadAhead`], [`LookAhead`]).
+//!
+//! The client library's shell is sockets, threads and files; the simulation's is a virtual network and clock. Both run the
+//! same procedures.
 
 mod cache;
+mod calls;
+mod entry;
 mod file_state;
+mod files;
+mod handle;
+mod home;
+mod link;
 mod look_ahead;
+mod lookup;
+mod names;
+mod notice;
+mod objects;
+mod open;
+mod open_inode;
+mod open_options;
+mod open_table;
+mod opens;
 mod read_ahead;
+mod reader;
+mod recall;
+mod session;
+mod shell;
+mod tuning;
 mod write_behind;
 
 pub use cache::{Cache, Cached, DirectoryChange, Dropped};
+pub use calls::{BUSY_MS_MAX, BUSY_WAIT_US, Caller, Calls};
+pub use entry::{DirectoryListing, Entry, Location};
 pub use file_state::{FileState, Held, Opened};
+pub use files::Files;
+pub use handle::Handle;
+pub use link::SlotFor;
 pub use look_ahead::{LookAhead, PageAhead};
+pub use notice::Notice;
+pub use objects::{Objects, Registration};
+pub use open_inode::{FlushFor, OpenInode, Written};
+pub use open_options::OpenOptions;
+pub use open_table::IdleLimits;
 pub use read_ahead::{Lane, Pace, ReadAhead, Window};
+pub use session::{RELEASE_BATCH, Session};
+pub use shell::{ControlConnection, DataConnection, Monitor, PassedDescriptor, Shell};
+pub use tuning::Tuning;
 pub use write_behind::{Taken, WriteBehind};

@@ -7,15 +7,18 @@
 //!
 //! Those that nobody used for a while are closed: the node may need their places for others.
 
-use crate::calls::{BUSY_MAX, BUSY_WAIT};
-use crate::link::lock;
+use crate::block_on::lock;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use weft_client_core::{BUSY_MS_MAX, BUSY_WAIT_US};
 use weft_protocol::data::{DataReply, DataRequest};
 use weft_protocol::limits::DATA_CONNECTIONS_PER_SESSION_MAX;
 use weft_protocol::{Error, Result};
 use weft_transport::{Ahead, BulkConnection, Carrier, NotStarted, Passed, Registration};
 
+/// How long a node may be busy before the caller is told, and how long one waits before asking again.
+const BUSY_MAX: Duration = Duration::from_millis(BUSY_MS_MAX);
+const BUSY_WAIT: Duration = Duration::from_micros(BUSY_WAIT_US);
 /// Connections kept when nobody uses them.
 const IDLE_MAX: usize = 8;
 /// As many may be in use when one is kept from call to call.

@@ -1,7 +1,7 @@
 //! How file data goes: the way that is set, and what RDMA turned out to be.
 
-use crate::client::{ClientOptions, Way};
-use crate::link::lock;
+use crate::block_on::lock;
+use crate::options::{ClientOptions, Way};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use weft_protocol::{Error, Result};

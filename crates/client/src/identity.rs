@@ -35,11 +35,6 @@ impl Identity {
         Ok((identity, map))
     }
 
-    /// What a call has to say of its credentials: nothing where the key fixes them.
-    pub fn said(&self, who: &Credentials) -> Option<Credentials> {
-        (!self.is_user()).then(|| who.clone())
-    }
-
     /// Whether the key speaks for one user only.
     pub fn is_user(&self) -> bool {
         matches!(self.key_name, KeyName::User { .. })

@@ -1,8 +1,8 @@
 //! Paths: components, `.` and `..`, symbolic links.
 
 use crate::client::Client;
-use crate::names::Entry;
 use std::collections::VecDeque;
+use weft_client_core::Entry;
 use weft_protocol::limits::SYMLINKS_FOLLOWED_MAX;
 use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Name, Result};
 

@@ -2,17 +2,22 @@
 
 use super::{Answer, Message, Renewal, World};
 use crate::bytes::ProcessId;
-use crate::client::{Call, Chosen, Client, NAMES_SLOT};
+use crate::client::Client;
 use crate::process::{Ask, Ticket, Told};
+use crate::program::NamesOperation;
+use std::rc::Rc;
 use weft_client_core::Cached;
 use weft_protocol::limits::SESSION_TERM_MS;
-use weft_protocol::message::recall::{Recall, RecallAnswer};
-use weft_protocol::message::shard::{ShardReply, ShardRequest};
-use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, NodeId, SessionId, ShardId, SlotIndex};
+use weft_protocol::message::Message as WireMessage;
+use weft_protocol::message::recall::Recall;
+use weft_protocol::message::storage::StorageRequest;
+use weft_protocol::{InodeNumber, Name, NodeId, SessionId};
 
-/// A call not answered in this time is sent again.
-const RESEND_MS: u64 = 400;
-/// After this nothing is on its way of what a client gave up.
+/// Names that clients fight over.
+const NAMES: u64 = 6;
+/// A message that was lost broke its connection, which its sender learns after this time.
+const BREAK_MS: u64 = 400;
+/// After this nothing is in flight of what a client gave up.
 const SETTLE_MS: u64 = 300;
 /// Longest time for which a disk is full.
 const FULL_MS_MAX: u64 = 4000;
@@ -25,23 +30,51 @@ impl World {
             return;
         }
         self.network.after(20 + self.random.below(200), Message::Wake(index));
-        if self.clients[index].paused_until_ms > self.network.now_ms || self.clients[index].is_asking() {
+        if self.clients[index].paused_until_ms > self.network.now_ms || self.clients[index].is_using_names() {
             return;
         }
         self.inject(index);
         self.tally.operations += 1;
-        match self.clients[index].choose(&mut self.random) {
-            Chosen::Use { parent, name } => {
-                if !self.model.lost.contains(&parent.shard()) {
-                    self.clients[index].start(parent, name);
-                    self.poll(index);
-                }
+        let (inode, name) = (self.directory(index), self.name());
+        if (8..=15).contains(&self.random.below(24)) {
+            let parent = if self.random.one_in(4) { inode } else { InodeNumber::ROOT };
+            if !self.model.lost.contains(&parent.shard()) {
+                self.clients[index].start_program(parent, name);
             }
-            Chosen::Ask(request) => {
-                if !self.answer_from_cache(index, &request) {
-                    self.begin(index, request);
-                }
+        } else {
+            let operation = self.choose(index, inode, name);
+            if !self.answer_from_cache(index, &operation) {
+                self.clients[index].start_names(operation);
             }
+        }
+        self.poll(index);
+    }
+
+    fn name(&mut self) -> Name {
+        Name::new(format!("n{}", self.random.below(NAMES)).as_bytes()).expect("a letter and a digit make a name")
+    }
+
+    /// One of the directories that a client knows.
+    fn directory(&mut self, index: usize) -> InodeNumber {
+        let known = self.clients[index].process.directories.borrow();
+        let choice = self.random.below(known.len() as u64);
+        known[usize::try_from(choice).expect("a client knows few directories")]
+    }
+
+    /// What a client does with names next.
+    fn choose(&mut self, index: usize, inode: InodeNumber, name: Name) -> NamesOperation {
+        match self.random.below(16) {
+            0..=5 => NamesOperation::Lookup { parent: inode, name },
+            6 | 7 => NamesOperation::Attributes { inode },
+            8 | 9 => NamesOperation::MakeDirectory { parent: inode, name },
+            10 | 11 => NamesOperation::Unlink { parent: inode, name },
+            12 => NamesOperation::RemoveDirectory { parent: inode, name },
+            13 => {
+                let parent = if self.random.one_in(2) { inode } else { self.directory(index) };
+                NamesOperation::Rename { from: (inode, name), to: (parent, self.name()) }
+            }
+            14 => NamesOperation::List { inode, with_attributes: self.random.one_in(2) },
+            _ => NamesOperation::Release,
         }
     }
 
@@ -77,15 +110,15 @@ impl World {
     /// The client is gone; another one starts in its place.
     fn crash_client(&mut self, index: usize) {
         self.tally.crashes += 1;
-        let old = &self.clients[index].process;
-        let (session, id, home) = (old.session.get(), old.id, old.home);
+        let old = &self.clients[index];
+        let (session, id, home) = (old.session(), old.process.id.get(), old.process.home);
         self.note(&format!("client {index} dies: process {id}"));
         self.files.borrow_mut().died(id);
         self.settle_later();
         self.network.after(SESSION_TERM_MS + 1000, Message::SessionOver(session));
         let process = self.process(home);
-        self.note(&format!("client {index} starts: process {}", process.id));
-        self.clients[index] = Client::new(process);
+        self.clients[index] = Client::new(process, self.map.clone());
+        self.note(&format!("client {index} starts: process {}", self.clients[index].process.id.get()));
     }
 
     fn settle_later(&mut self) {
@@ -94,26 +127,18 @@ impl World {
     }
 
     /// Lets the tasks of a client go on, and carries out what they ask.
-    fn poll(&mut self, index: usize) {
+    pub(super) fn poll(&mut self, index: usize) {
         let now_ms = self.network.now_ms;
         self.clients[index].process.now_ms.set(now_ms);
         self.clients[index].poll();
-        let process = std::rc::Rc::clone(&self.clients[index].process);
-        let mut is_lost = false;
+        let process = Rc::clone(&self.clients[index].process);
+        let id = process.id.get();
         for (number, ask) in process.take_asked() {
             match ask {
-                Ask::Call { slot, shard, request } => {
-                    is_lost |= !self.call(index, (number, slot), shard, request);
-                }
-                Ask::Data(message) => self.send_data(index, process.id, number, message),
-                Ask::Batch(node) => {
-                    let (delay, session) = (1 + self.random.below(20), process.session.get());
-                    let (client, process) = (index, process.id);
-                    self.network.after(delay, Message::Batch { client, process, number, session, node });
-                }
+                Ask::Send { session, node, message } => self.send_message((index, id, number), session, node, *message),
+                Ask::Data(message) => self.send_data(index, id, number, message),
                 Ask::Sleep(ms) => {
-                    let answer = Answer::Time;
-                    let message = Message::ToClient { client: index, process: process.id, number, answer };
+                    let message = Message::ToClient { client: index, process: id, number, answer: Answer::Time };
                     self.network.after(ms.max(1), message);
                 }
                 Ask::SessionOver(session) => {
@@ -123,25 +148,44 @@ impl World {
                     self.network.send(&mut self.random, Message::RecallAnswer { session, answer });
                 }
                 Ask::Settle => self.settle_later(),
-                Ask::Note(line) => self.note(&format!("client {index}, process {}: {line}", process.id)),
+                Ask::Note(line) => self.note(&format!("client {index}, process {id}: {line}")),
             }
         }
         if let Some(what) = process.wrong.take() {
-            self.fail(&format!("client {index}, process {}: {what}", process.id));
-        }
-        if is_lost {
-            self.poll(index);
+            self.fail(&format!("client {index}, process {id}: {what}"));
         }
     }
 
-    /// Answers a look-up that the cache can answer, and holds it against the model. `false`: it has to be asked.
-    fn answer_from_cache(&mut self, index: usize, request: &ShardRequest) -> bool {
+    /// A message on a control connection.
+    fn send_message(&mut self, to: (usize, ProcessId, Ticket), session: SessionId, node: NodeId, message: WireMessage) {
+        let (client, process, number) = to;
+        let message = match message {
+            WireMessage::Shard(call) => Message::Call { client, process, number, session, call: Box::new(call) },
+            WireMessage::Storage(StorageRequest::LeaseObjects { .. }) => {
+                Message::Batch { client, process, number, session, node }
+            }
+            WireMessage::Node(_) => Message::Ping { client, process, number, node },
+            other => unreachable!("a client sends no {other:?} on a control connection"),
+        };
+        if !self.network.send(&mut self.random, message) {
+            self.break_connection(to);
+        }
+    }
+
+    /// A message on this connection was lost: its sender learns that the connection broke.
+    pub(super) fn break_connection(&mut self, (client, process, number): (usize, ProcessId, Ticket)) {
+        self.network.after(BREAK_MS, Message::ToClient { client, process, number, answer: Answer::Broken });
+    }
+
+    /// Compares what the cache says of a name or inode with the model. `false`: it says nothing; a shard has to be asked.
+    fn answer_from_cache(&mut self, index: usize, operation: &NamesOperation) -> bool {
         let now_ms = self.network.now_ms;
-        let cache = self.clients[index].process.cache.borrow();
+        let client = &self.clients[index];
+        let cache = client.machine.calls().session.cache();
         // What the client itself is just changing may be told as it was or as it will be.
-        let is_changing = self.clients[index].is_changing_names();
-        match request {
-            ShardRequest::Lookup { parent, name } => {
+        let is_changing = client.process.is_changing();
+        match operation {
+            NamesOperation::Lookup { parent, name } => {
                 let told = match cache.lookup(*parent, name, now_ms) {
                     Cached::Unknown => return false,
                     Cached::Absent => None,
@@ -154,7 +198,7 @@ impl World {
                     ));
                 }
             }
-            ShardRequest::GetAttributes { inode } => {
+            NamesOperation::Attributes { inode } => {
                 let Some(told) = cache.attributes(*inode, now_ms) else { return false };
                 let known = self.model.inodes.get(inode);
                 let same = known.is_some_and(|known| {
@@ -171,60 +215,6 @@ impl World {
         true
     }
 
-    /// A call about names.
-    fn begin(&mut self, index: usize, request: ShardRequest) {
-        let leased = match &request {
-            ShardRequest::Release { leases } => leases.first().map(|(key, _)| key.inode()),
-            _ => None,
-        };
-        let target = request.target();
-        let shard = target.or(leased).unwrap_or(InodeNumber::ROOT).shard();
-        let number = self.clients[index].process.ticket();
-        if !self.call(index, (number, NAMES_SLOT), shard, request)
-            && let Some(target) = target
-        {
-            self.clients[index].forget_directory(target);
-        }
-    }
-
-    /// Sends a call. `false`: its shard is gone; a task is told so.
-    fn call(&mut self, index: usize, from: (Ticket, SlotIndex), shard: ShardId, request: ShardRequest) -> bool {
-        let (number, slot) = from;
-        let client = &mut self.clients[index];
-        if self.model.lost.contains(&shard) {
-            // The client library answers "unreachable" by itself.
-            if slot != NAMES_SLOT {
-                let reply = ShardReply { stamp: 0, result: Err(Error::Unreachable) };
-                client.process.tell(number, Told::Reply { reply, sent_ms: 0, resent: false });
-            }
-            return false;
-        }
-        let (session, sequence, sent_ms) = (client.session(), client.sequence(slot), self.network.now_ms);
-        let call = Call { number, session, shard, slot, sequence, request, sent_ms, resent: false };
-        client.calls.insert(number, call.clone());
-        let process = client.process.id;
-        self.network.after(RESEND_MS, Message::Resend { client: index, process, number });
-        self.network.send(&mut self.random, Message::Call { client: index, process, call });
-        true
-    }
-
-    pub(super) fn resend(&mut self, index: usize, process: ProcessId, number: Ticket) {
-        let client = &mut self.clients[index];
-        if !client.is_process(process) {
-            return;
-        }
-        let Some(call) = client.calls.get_mut(&number) else { return };
-        call.resent = true;
-        let call = call.clone();
-        if self.model.lost.contains(&call.shard) {
-            let reply = ShardReply { stamp: 0, result: Err(Error::Unreachable) };
-            return self.answer_client((index, process, number), Answer::Reply(reply));
-        }
-        self.tally.resent += 1;
-        self.network.after(RESEND_MS, Message::Resend { client: index, process, number });
-        self.network.send(&mut self.random, Message::Call { client: index, process, call });
-    }
-
     /// An answer that is late, and comes once.
     pub(super) fn answer_client(&mut self, to: (usize, ProcessId, Ticket), answer: Answer) {
         let ((client, process, number), delay) = (to, 1 + self.random.below(20));
@@ -237,33 +227,13 @@ impl World {
             return;
         }
         let told = match answer {
-            Answer::Reply(reply) => {
-                let Some(call) = client.calls.remove(&number) else { return };
-                if call.slot == NAMES_SLOT {
-                    return self.names_answered(index, &call, &reply);
-                }
-                Told::Reply { reply, sent_ms: call.sent_ms, resent: call.resent }
-            }
-            Answer::Data(told) => Told::Data(told),
-            Answer::Batch(result) => Told::Batch(result),
+            Answer::Reply(reply) => Told::Reply(reply),
+            Answer::Data(reply, bytes) => Told::Data(reply, bytes),
+            Answer::Broken => Told::Broken,
             Answer::Time => Told::Time,
         };
         client.process.tell(number, told);
         self.poll(index);
-    }
-
-    fn names_answered(&mut self, index: usize, call: &Call, reply: &ShardReply) {
-        let client = &mut self.clients[index];
-        if reply.result == Err(Error::SessionEnded) {
-            client.process.begin_new_session(call.session);
-            return self.poll(index);
-        }
-        if call.session == client.session() {
-            client.learn(call, reply, self.network.now_ms);
-        }
-        if let (Err(Error::Stale | Error::Unreachable), Some(target)) = (&reply.result, call.request.target()) {
-            client.forget_directory(target);
-        }
     }
 
     pub(super) fn recall_arrived(&mut self, session: SessionId, recall: Recall) {
@@ -271,14 +241,8 @@ impl World {
         if !self.ending && self.clients[index].deaf_until_ms > self.network.now_ms {
             return;
         }
-        let process = &self.clients[index].process;
-        if let LeaseKey::Data(_) = recall.key {
-            process.recall(session, recall);
-            return self.poll(index);
-        }
-        process.cache.borrow_mut().recall(recall.key, recall.stamp);
-        let answer = RecallAnswer { shard: recall.shard, number: recall.number, kept: LeaseMode::None };
-        self.network.send(&mut self.random, Message::RecallAnswer { session, answer });
+        self.clients[index].process.recall(session, recall);
+        self.poll(index);
     }
 
     pub(super) fn renew(&mut self, index: usize) {
@@ -289,27 +253,24 @@ impl World {
         if self.clients[index].paused_until_ms > self.network.now_ms {
             return;
         }
-        let (session, process) = (self.clients[index].session(), self.clients[index].process.id);
+        let (session, process) = (self.clients[index].session(), self.clients[index].process.id.get());
         for node in (0..super::NODES).map(NodeId) {
             let renewal = Renewal { session, node, sent_ms: self.network.now_ms };
             self.network.send(&mut self.random, Message::Renewal { client: index, process, renewal });
         }
     }
 
-    /// As the library does it: who is refused begins a new session.
+    /// The reply to a renewal: a refused session is over.
     pub(super) fn renewed(&mut self, index: usize, process: ProcessId, renewal: Renewal, refused: bool) {
         if !self.clients[index].is_process(process) {
             return;
         }
         let Renewal { session, node, sent_ms } = renewal;
-        let process = std::rc::Rc::clone(&self.clients[index].process);
+        let calls = self.clients[index].machine.calls();
         if refused {
-            process.begin_new_session(session);
-        } else if session == process.session.get() {
-            let mut cache = process.cache.borrow_mut();
-            for shard in self.map.shards_at(node) {
-                cache.extended(shard, sent_ms, self.network.now_ms);
-            }
+            calls.begin_new_session(session);
+        } else {
+            calls.session.renewed(self.map.shards_at(node), session, sent_ms, self.network.now_ms);
         }
         self.poll(index);
     }

@@ -75,11 +75,15 @@ impl World {
                 None
             }
         };
-        if told.is_none() {
-            self.tally.broken += 1;
-            self.connections.broken.insert(connection);
-        }
-        self.answer_client((client, process, number), Answer::Data(told));
+        let answer = match told {
+            Some((reply, bytes)) => Answer::Data(reply, bytes),
+            None => {
+                self.tally.broken += 1;
+                self.connections.broken.insert(connection);
+                Answer::Broken
+            }
+        };
+        self.answer_client((client, process, number), answer);
     }
 
     fn serve(&mut self, message: &DataMessage, torn: Option<usize>) -> (DataReply, Bytes) {

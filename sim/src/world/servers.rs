@@ -1,10 +1,10 @@
 //! Shards and storage servers: their machines, and what is asked of them.
 
-use super::{Answer, Message, Renewal, World};
+use super::{Answer, Message, Pending, Renewal, World};
 use crate::bytes::ProcessId;
 use crate::check::check;
-use crate::client::Call;
 use weft_metadata::{Effect, Event, Shard};
+use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::StorageRequest;
@@ -40,10 +40,13 @@ impl World {
     fn carry_out(&mut self, shard: ShardId, effect: Effect) {
         match effect {
             Effect::Reply { token, reply } => {
-                let Some((client, process, call)) = self.tokens.remove(&token) else { return };
-                self.answered(&call, &reply);
-                let (number, answer) = (call.number, Answer::Reply(reply));
-                self.network.send(&mut self.random, Message::ToClient { client, process, number, answer });
+                let Some(pending) = self.tokens.remove(&token) else { return };
+                self.answered(&pending, &reply);
+                let Pending { client, process, number, .. } = pending;
+                let answer = Answer::Reply(Box::new(WireMessage::ShardReply(reply)));
+                if !self.network.send(&mut self.random, Message::ToClient { client, process, number, answer }) {
+                    self.break_connection((client, process, number));
+                }
             }
             Effect::Recall { session, recall } => {
                 self.tally.recalls += 1;
@@ -53,7 +56,9 @@ impl World {
                 self.tally.intents += 1;
                 self.network.send(&mut self.random, Message::Peer(call));
             }
-            Effect::PeerReply { reply, .. } => self.network.send(&mut self.random, Message::PeerReply(reply)),
+            Effect::PeerReply { reply, .. } => {
+                self.network.send(&mut self.random, Message::PeerReply(reply));
+            }
             Effect::Storage { token, node, request } => {
                 // The shell answers each of these, be it "unreachable": it is not lost, only late.
                 let delay = self.server_delay();
@@ -61,7 +66,7 @@ impl World {
             }
             Effect::EndSession { session } => {
                 self.tally.fenced += 1;
-                self.clients.iter().for_each(|client| client.process.fenced(session, shard));
+                self.clients.iter().for_each(|client| client.process.fenced(client.session(), session, shard));
                 self.note(&format!("shard {shard} has ended session {session}"));
                 for node in self.storage.keys().copied().collect::<Vec<_>>() {
                     let (request, delay) = (StorageRequest::Fence { session, shard }, self.server_delay());
@@ -89,12 +94,13 @@ impl World {
     }
 
     /// A shard gives an answer: this is the moment at which it has to be true.
-    fn answered(&mut self, call: &Call, reply: &ShardReply) {
+    fn answered(&mut self, pending: &Pending, reply: &ShardReply) {
+        let Pending { session, call, .. } = pending;
         if matches!(reply.result, Err(Error::SessionEnded | Error::Busy)) {
             return;
         }
         let change = !call.request.is_read();
-        if change && !self.applied.insert((call.session, call.slot, call.sequence)) {
+        if change && !self.applied.insert((*session, call.slot, call.sequence)) {
             return;
         }
         if let (ShardRequest::OpenAt { flags, .. }, Ok(ShardAnswer::Opened { attributes, .. })) =
@@ -104,31 +110,38 @@ impl World {
             self.files.borrow_mut().cut_seen(attributes.inode, 0);
         }
         if let Err(what) = check(&mut self.model, &call.request, &reply.result) {
-            self.fail(&format!("{:?} of session {}: {what}", call.request, call.session));
+            self.fail(&format!("{:?} of session {session}: {what}", call.request));
         }
     }
 
-    pub(super) fn call_arrived(&mut self, client: usize, process: ProcessId, call: Call) {
-        if !self.shards.contains_key(&call.shard) {
-            return;
+    pub(super) fn call_arrived(&mut self, pending: Pending) {
+        let Pending { client, process, number, session, call } = &pending;
+        let (session, shard) = (*session, call.shard);
+        if !self.shards.contains_key(&shard) {
+            return self.break_connection((*client, *process, *number));
         }
+        let identity = (session, call.slot, call.sequence);
+        self.tally.resent += u64::from(!self.received.insert(identity));
         let token = self.next_token;
         self.next_token += 1;
         let event = Event::Call {
-            session: call.session,
+            session,
             token,
             credentials: Credentials::default(),
             slot: call.slot,
             sequence: call.sequence,
             request: call.request.clone(),
         };
-        let shard = call.shard;
-        // A repeated call brings a new token; the shard answers by the newest, unless it refuses the session now: what
-        // it carries through all the same it answers by the one that it has.
-        if !self.shards.get(&shard).is_some_and(|shard| shard.refuses(call.session)) {
-            self.tokens.retain(|_, (_, of, known)| (*of, known.number) != (process, call.number));
+        // A call that is sent again brings a new token; the shard answers by the newest, unless it refuses the session now:
+        // what it carries through all the same it answers by the one that it has.
+        if !self.shards.get(&shard).is_some_and(|shard| shard.refuses(session)) {
+            let is_same = |other: &Pending| {
+                (other.session, other.call.slot, other.call.sequence, other.call.shard)
+                    == (identity.0, identity.1, identity.2, shard)
+            };
+            self.tokens.retain(|_, other| !is_same(other));
         }
-        self.tokens.insert(token, (client, process, call));
+        self.tokens.insert(token, pending);
         self.step(shard, event);
     }
 
@@ -175,7 +188,10 @@ impl World {
             self.model.lost.insert(shard);
         }
         let lost = &self.model.lost;
-        self.tokens.retain(|_, (_, _, call)| !lost.contains(&call.shard));
+        let gone: Vec<_> = self.tokens.extract_if(.., |_, pending| lost.contains(&pending.call.shard)).collect();
+        for (_, Pending { client, process, number, .. }) in gone {
+            self.break_connection((client, process, number));
+        }
         // A file whose object is not known to its shard yet may have it there too.
         let mut files = self.files.borrow_mut();
         for inode in files.known() {

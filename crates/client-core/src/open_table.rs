@@ -1,33 +1,31 @@
 //! The inodes that are open, and those that were closed lately and whose lease is kept.
 //!
-//! Whoever reads a file that he has just written, or opens it once more, does it without a message. The longest closed
-//! is given up when there are too many: each takes about a kilobyte, and may hold a descriptor.
+//! Whoever reads a file that it has just written, or opens it once more, does it without a message. The inode closed longest
+//! ago is evicted when there are too many: each takes about a kilobyte, and may hold a descriptor.
 
-use crate::open_inode::OpenInode;
+use crate::open_inode::{Holds, OpenInode};
+use crate::shell::Shell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_protocol::InodeNumber;
 use weft_protocol::hash::FixedMap;
 
-/// Closed inodes kept at most.
-const IDLE_MAX: usize = 16_384;
-/// Those of them that hold a descriptor; a quarter of the process's descriptors if that is less.
-const HOLDING_MAX: usize = 4096;
+/// How many closed inodes are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IdleLimits {
+    /// Without a descriptor.
+    pub inodes: usize,
+    /// With a descriptor of the process's own.
+    pub descriptors: usize,
+}
 
 /// Open and idle inodes.
-pub(crate) struct OpenTable {
-    inodes: FixedMap<InodeNumber, Arc<OpenInode>>,
+pub(crate) struct OpenTable<S: Shell> {
+    inodes: FixedMap<InodeNumber, Arc<OpenInode<S>>>,
     idle: Idle,
     /// The same of those that held a descriptor.
     holding: Idle,
-}
-
-/// What a closed inode holds of the process's own.
-#[derive(Clone, Copy)]
-pub(crate) enum Holds {
-    Nothing,
-    Descriptor,
 }
 
 /// Inodes that were closed, oldest first; some are open again or gone.
@@ -41,42 +39,41 @@ impl Idle {
         Self { inodes: VecDeque::new(), max }
     }
 
-    /// Adds one; the oldest if they are too many. One that was closed again since stands here once more: it only goes a
-    /// little early.
+    /// Adds one; returns the oldest if they are too many. An inode that was closed again since stands here once more: it is
+    /// only evicted a little early.
     fn add(&mut self, inode: InodeNumber) -> Option<InodeNumber> {
         self.inodes.push_back(inode);
         if self.inodes.len() > self.max { self.inodes.pop_front() } else { None }
     }
 }
 
-impl OpenTable {
+impl<S: Shell> OpenTable<S> {
     /// An empty table.
-    pub fn new() -> Self {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        let holding_max = usize::try_from(limit / 4).unwrap_or(HOLDING_MAX).min(HOLDING_MAX);
-        Self { inodes: FixedMap::default(), idle: Idle::new(IDLE_MAX), holding: Idle::new(holding_max) }
+    pub fn new(limits: IdleLimits) -> Self {
+        let (idle, holding) = (Idle::new(limits.inodes), Idle::new(limits.descriptors));
+        Self { inodes: FixedMap::default(), idle, holding }
     }
 
     /// The inode, if it is open or idle.
-    pub fn get(&self, inode: InodeNumber) -> Option<&Arc<OpenInode>> {
+    pub fn get(&self, inode: InodeNumber) -> Option<&Arc<OpenInode<S>>> {
         self.inodes.get(&inode)
     }
 
     /// All that are open or idle.
-    pub fn all(&self) -> Vec<Arc<OpenInode>> {
+    pub fn all(&self) -> Vec<Arc<OpenInode<S>>> {
         self.inodes.values().cloned().collect()
     }
 
     /// The inode with one more handle, made and entered when it was not there; and whether it had handles.
-    pub fn take(&mut self, inode: InodeNumber, make: impl FnOnce() -> OpenInode) -> (Arc<OpenInode>, bool) {
+    pub fn take(&mut self, inode: InodeNumber, make: impl FnOnce() -> OpenInode<S>) -> (Arc<OpenInode<S>>, bool) {
         let open = Arc::clone(self.inodes.entry(inode).or_insert_with(|| Arc::new(make())));
         let handles = open.handles.fetch_add(1, Ordering::AcqRel);
         (open, handles > 0)
     }
 
-    /// A handle was closed. `keep`: whether it is kept, and what it holds then. Returns an inode whose lease is to be
+    /// A handle was closed. `keep`: whether the inode is kept, and what it holds then. Returns an inode whose lease is to be
     /// given back.
-    pub fn closed(&mut self, open: &Arc<OpenInode>, keep: Option<Holds>) -> Option<Arc<OpenInode>> {
+    pub fn closed(&mut self, open: &Arc<OpenInode<S>>, keep: Option<Holds>) -> Option<Arc<OpenInode<S>>> {
         if open.handles.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
         }
@@ -89,8 +86,8 @@ impl OpenTable {
     }
 
     /// Takes an inode out that nobody has open.
-    pub fn drop_idle(&mut self, inode: InodeNumber) -> Option<Arc<OpenInode>> {
-        let unused = self.inodes.get(&inode)?.handles.load(Ordering::Acquire) == 0;
+    pub fn drop_idle(&mut self, inode: InodeNumber) -> Option<Arc<OpenInode<S>>> {
+        let unused = !self.inodes.get(&inode)?.is_open();
         if unused { self.inodes.remove(&inode) } else { None }
     }
 }

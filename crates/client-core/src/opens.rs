@@ -1,17 +1,16 @@
-//! Opens that are on their way.
+//! Opens in flight.
 //!
-//! The reply to an open and a recall of what it grants come over two connections. A recall of a file that nobody here
-//! has open is answered "nothing is kept"; but if an open is on its way the file may be open at the shard already, and
-//! then that answer would take it from whoever gets the reply. So it is answered "it stays open", and when all opens of
-//! that moment have ended without the file being open, the lease is given back.
+//! The reply to an open and a recall of what it grants come over two connections. A recall of a file that nobody here has
+//! open is answered "nothing is kept"; but if an open is in flight, the file may be open at the shard already, and that
+//! answer would take it from the caller of the open. So the recall is answered "it stays open", and when all opens of that
+//! moment have ended without the file being open, the lease is given back.
 //!
-//! A report of a file's size by another handle of this client may pass the reply of an open on its way, or the cut that
-//! it makes. So the files that are reported while opens are on their way are noted.
+//! A report of a file's size by another handle of this client may overtake the reply of an open in flight, or the cut that
+//! it makes. So files that are reported while opens are in flight are recorded.
 //!
 //! Invariant: an open has its file in the table of open inodes before it ends here.
 
-use crate::client::Inner;
-use crate::link::lock;
+use crate::session::lock;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use weft_protocol::InodeNumber;
@@ -24,90 +23,68 @@ pub(crate) struct Opens(Mutex<State>);
 struct State {
     /// Number of the next open.
     next: u64,
-    /// Numbers of those on their way, ascending.
-    under_way: VecDeque<u64>,
-    /// Files reported while any of these was under way.
+    /// Numbers of those in flight, ascending.
+    in_flight: VecDeque<u64>,
+    /// Files reported while any of these was in flight.
     reported: BTreeMap<InodeNumber, Reported>,
     /// The same with their `before`, oldest first; some have been reported again.
     reported_order: VecDeque<(u64, InodeNumber)>,
     doubtful: Vec<Doubtful>,
 }
 
-/// A file of which a recall came.
-struct Doubtful {
-    /// Opens below this number were under way.
+/// A file whose recall arrived while it may have been being opened.
+pub(crate) struct Doubtful {
+    /// Opens below this number were in flight.
     before: u64,
-    inode: InodeNumber,
+    pub inode: InodeNumber,
     /// Stamp of the recall: a later grant is not given back.
-    stamp: u64,
-}
-
-/// An open on its way; it ends when this is dropped.
-pub(crate) struct Opening<'a> {
-    inner: &'a Inner,
-    number: u64,
+    pub stamp: u64,
 }
 
 /// The last report of a file.
 #[derive(Clone, Copy)]
 struct Reported {
-    /// Opens below this number were under way.
+    /// Opens below this number were in flight.
     before: u64,
-    /// Of its answer: replies to opens with smaller ones are from before it.
+    /// Of its answer: replies to opens with smaller ones precede it.
     stamp: u64,
 }
 
-impl<'a> Opening<'a> {
-    pub fn begin(inner: &'a Inner) -> Self {
-        Self { inner, number: inner.opens.begin() }
-    }
-
-    /// Whether the file was reported since this open began.
-    pub fn was_reported(&self, inode: InodeNumber) -> bool {
-        lock(&self.inner.opens.0).reported.get(&inode).is_some_and(|report| report.before > self.number)
-    }
-}
-
-impl Drop for Opening<'_> {
-    fn drop(&mut self) {
-        for doubtful in self.inner.opens.end(self.number) {
-            let open = lock(&self.inner.open).get(doubtful.inode).cloned();
-            if open.is_none_or(|open| !open.is_open()) {
-                self.inner.give_back(doubtful.inode, doubtful.stamp);
-            }
-        }
-    }
-}
-
 impl Opens {
-    fn begin(&self) -> u64 {
+    /// An open begins; returns its number.
+    pub fn begin(&self) -> u64 {
         let mut state = lock(&self.0);
         let number = state.next;
         state.next += 1;
-        state.under_way.push_back(number);
+        state.in_flight.push_back(number);
         number
     }
 
-    /// A report of the file's size was answered. To be told before the handle that had it made can be closed.
+    /// Whether the file was reported since the open of this number began.
+    pub fn was_reported_since(&self, inode: InodeNumber, number: u64) -> bool {
+        lock(&self.0).reported.get(&inode).is_some_and(|report| report.before > number)
+    }
+
+    /// A report of the file's size was answered. Must be called before the handle that made it can be closed.
     pub fn reported(&self, inode: InodeNumber, stamp: u64) {
         let mut state = lock(&self.0);
-        if !state.under_way.is_empty() {
+        if !state.in_flight.is_empty() {
             let before = state.next;
             state.reported.insert(inode, Reported { before, stamp });
             state.reported_order.push_back((before, inode));
         }
     }
 
-    /// Stamp of the file's last report, if replies to opens from before it may be on their way.
+    /// Stamp of the file's last report, if replies to opens that precede it may be in flight.
     pub fn report_of(&self, inode: InodeNumber) -> Option<u64> {
         lock(&self.0).reported.get(&inode).map(|report| report.stamp)
     }
 
-    /// Whether a reply that opens the inode may be on its way. To be asked *before* the inode is looked up in the table
-    /// of open inodes: an open that ends in between is found there.
+    /// Whether a reply that opens the inode may be in flight. Must be asked *before* the inode is looked up in the table of
+    /// open inodes: an open that ends in between is found there.
     pub fn may_open(&self, inode: InodeNumber, stamp: u64) -> bool {
         let mut state = lock(&self.0);
-        let any = !state.under_way.is_empty();
+        let any = !state.in_flight.is_empty();
         if any {
             let before = state.next;
             state.doubtful.push(Doubtful { before, inode, stamp });
@@ -115,13 +92,12 @@ impl Opens {
         any
     }
 
-    /// An open has ended. What is doubtful no more.
-    fn end(&self, number: u64) -> Vec<Doubtful> {
+    /// An open has ended. Returns the files that are doubtful no more.
+    pub fn end(&self, number: u64) -> Vec<Doubtful> {
         let mut state = lock(&self.0);
-        if let Ok(index) = state.under_way.binary_search(&number) {
-            state.under_way.remove(index);
-        }
-        let oldest = state.under_way.front().copied().unwrap_or(state.next);
+        let index = state.in_flight.binary_search(&number).expect("an open ends once");
+        state.in_flight.remove(index);
+        let oldest = state.in_flight.front().copied().unwrap_or(state.next);
         while let Some((before, inode)) = state.reported_order.pop_front_if(|(before, _)| *before <= oldest) {
             if state.reported.get(&inode).is_some_and(|report| report.before == before) {
                 state.reported.remove(&inode);
@@ -157,7 +133,7 @@ mod tests {
         let opens = Opens::default();
         let inode = InodeNumber::from_raw(5);
         opens.reported(inode, 3);
-        assert_eq!(opens.report_of(inode), None, "nothing is on its way");
+        assert_eq!(opens.report_of(inode), None, "nothing is in flight");
         let first = opens.begin();
         opens.reported(inode, 4);
         let second = opens.begin();

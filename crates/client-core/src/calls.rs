@@ -1,0 +1,316 @@
+//! Calls to shards and nodes: slots, repetition, stale maps, sessions that have ended.
+//!
+//! Lock order: `links` (2), held for one look-up.
+
+use crate::link::{ATTEMPTS_MAX, Link, SlotFor};
+use crate::notice::Notice;
+use crate::session::{Session, Term, lock};
+use crate::shell::{Shell, node_of};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use weft_protocol::message::Message;
+use weft_protocol::message::node::{NodeAnswer, NodeRequest};
+use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardRequest};
+use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
+use weft_protocol::{
+    Attributes, ClusterMap, Credentials, Error, InodeNumber, MapEpoch, NodeId, Result, SessionId, ShardId,
+};
+
+/// How long a call waits before it is sent again to a server that is busy, microseconds.
+pub const BUSY_WAIT_US: u64 = 10_000;
+/// How long a server may be busy before the caller is told, milliseconds.
+pub const BUSY_MS_MAX: u64 = 10_000;
+
+/// An answer, and what is needed to trust its grants.
+pub struct Answer {
+    pub stamp: u64,
+    pub answer: ShardAnswer,
+    /// The session that sent the request: with its end the grants are void.
+    pub session: SessionId,
+    /// The call was sent again: the answer may be the first one's, and its grants may have been recalled since.
+    pub resent: bool,
+    /// When it arrived, milliseconds since boot.
+    pub now_ms: u64,
+}
+
+/// On whose behalf calls are made when the caller does not say otherwise.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub credentials: Credentials,
+    /// The client's key fixes its credentials: calls do not carry any.
+    pub is_fixed: bool,
+}
+
+/// See the module.
+pub struct Calls<S: Shell> {
+    pub shell: S,
+    pub session: Session,
+    pub caller: Caller,
+    map: RwLock<Arc<ClusterMap>>,
+    links: Mutex<BTreeMap<NodeId, Arc<Link<S>>>>,
+    closed: AtomicBool,
+}
+
+impl<S: Shell> Calls<S> {
+    /// A client that has connected to nothing yet.
+    pub fn new(shell: S, caller: Caller, map: ClusterMap) -> Self {
+        let session = Session::new(shell.new_session());
+        let (map, closed) = (RwLock::new(Arc::new(map)), AtomicBool::new(false));
+        Self { shell, session, caller, map, links: Mutex::default(), closed }
+    }
+
+    /// The newest map seen.
+    pub fn map(&self) -> Arc<ClusterMap> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_map(&self, map: Arc<ClusterMap>) {
+        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if map.epoch > current.epoch {
+            *current = map;
+        }
+    }
+
+    /// The link to a node, whose recalls reach this session.
+    async fn link(&self, node: NodeId) -> Result<Arc<Link<S>>> {
+        let link = self.link_without_recalls(node)?;
+        self.shell.attend_recalls(&link.record, link.session).await?;
+        Ok(link)
+    }
+
+    /// The link to a node, for requests that grant no leases.
+    pub(crate) fn link_without_recalls(&self, node: NodeId) -> Result<Arc<Link<S>>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::BadHandle);
+        }
+        let mut links = lock(&self.links);
+        let session = self.session.id();
+        if let Some(link) = links.get(&node).filter(|link| link.session == session) {
+            return Ok(Arc::clone(link));
+        }
+        let record = node_of(&self.map(), node)?.clone();
+        let link = Arc::new(Link::new(record, session));
+        links.insert(node, Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// The link that there is to a node.
+    pub(crate) fn known_link(&self, node: NodeId) -> Option<Arc<Link<S>>> {
+        lock(&self.links).get(&node).cloned()
+    }
+
+    /// A session has ended at a shard: a new one begins, and nothing cached holds any more.
+    pub fn begin_new_session(&self, ended: SessionId) {
+        let next = self.shell.new_session();
+        if let Some(dropped) = self.session.replace(ended, next) {
+            lock(&self.links).clear();
+            self.shell.notice(Notice::SessionEnded(ended));
+            self.shell.session_ended(ended, dropped);
+        }
+    }
+
+    /// A call on behalf of a user, made exactly once. Renews the session's term at the shard.
+    pub async fn call(&self, who: &Credentials, shard: ShardId, request: ShardRequest) -> Result<Answer> {
+        self.call_in(SlotFor::Caller, who, shard, request).await
+    }
+
+    /// As [`Calls::call`], in a caller's slot or in that of the recalls.
+    pub async fn call_in(
+        &self,
+        slot: SlotFor,
+        who: &Credentials,
+        shard: ShardId,
+        request: ShardRequest,
+    ) -> Result<Answer> {
+        self.shell.notice(Notice::ShardCall);
+        let credentials = (!self.caller.is_fixed).then(|| who.clone());
+        let (epoch, slot_index) = (MapEpoch(0), Default::default());
+        let call = ShardCall { shard, epoch, slot: slot_index, sequence: 0, credentials, request };
+        let mut message = Message::Shard(call);
+        let mut busy_since_ms = None;
+        let mut attempts = 0;
+        loop {
+            let map = self.map();
+            let node = map.node_of(shard).ok_or(Error::WrongShard(shard))?;
+            let link = self.link(node).await?;
+            match self.call_once(&link, slot, &mut message, map.epoch).await {
+                Err(Error::Busy) => {
+                    let now_ms = self.shell.now_ms();
+                    if now_ms - *busy_since_ms.get_or_insert(now_ms) >= BUSY_MS_MAX {
+                        return Err(Error::Busy);
+                    }
+                    self.shell.sleep_us(BUSY_WAIT_US).await;
+                }
+                Err(Error::StaleMap(_) | Error::WrongShard(_)) if attempts < ATTEMPTS_MAX => {
+                    attempts += 1;
+                    self.refresh_map(node).await?;
+                }
+                Err(Error::SessionEnded) if attempts < ATTEMPTS_MAX => {
+                    attempts += 1;
+                    self.begin_new_session(link.session);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// One slot, one sequence number; the connection is made again as often as it breaks.
+    async fn call_once(
+        &self,
+        link: &Link<S>,
+        slot_for: SlotFor,
+        message: &mut Message,
+        epoch: MapEpoch,
+    ) -> Result<Answer> {
+        let Message::Shard(call) = message else { unreachable!("call_in makes a call to a shard: {message:?}") };
+        let mut slot = link.take_slot(slot_for).await;
+        slot.sequence += 1;
+        (call.slot, call.sequence, call.epoch) = (slot.index, slot.sequence, epoch);
+        let shard = call.shard;
+        let sent_ms = self.shell.now_ms();
+        let result = link.exchange(&self.shell, &mut slot, message).await;
+        link.return_slot(slot).await;
+        let (Message::ShardReply(reply), resent) = result? else { return Err(Error::Malformed) };
+        let session = link.session;
+        let now_ms = self.shell.now_ms();
+        // These come from another node, or say that the shard does not hear this session.
+        if !matches!(reply.result, Err(Error::SessionEnded | Error::StaleMap(_) | Error::WrongShard(_))) {
+            self.session.heard(shard, session, sent_ms, now_ms);
+        }
+        reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent, now_ms })
+    }
+
+    /// A call about an inode whose answer is its attributes: these, and the answer's stamp. The cache learns them.
+    pub(crate) async fn call_for_attributes(
+        &self,
+        slot: SlotFor,
+        who: &Credentials,
+        inode: InodeNumber,
+        request: ShardRequest,
+    ) -> Result<(Attributes, u64)> {
+        let Answer { answer, stamp, session, .. } = self.call_in(slot, who, inode.shard(), request).await?;
+        let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
+        if let Some(mut cache) = self.session.cache_for(session) {
+            cache.learn_attributes(&attributes, grants, stamp);
+        }
+        Ok((attributes, stamp))
+    }
+
+    /// Attributes from the shard.
+    pub(crate) async fn ask_attributes(&self, who: &Credentials, inode: InodeNumber) -> Result<Attributes> {
+        let request = ShardRequest::GetAttributes { inode };
+        self.call_for_attributes(SlotFor::Caller, who, inode, request).await.map(|(attributes, _)| attributes)
+    }
+
+    /// Makes sure that what the session holds at this shard still holds. The session may be another one afterwards. Sends
+    /// nothing while the term holds, which the renewals see to.
+    pub(crate) async fn ensure_term(&self, shard: ShardId, term: &Term, slot: SlotFor) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            if self.shell.now_ms() < term.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            self.call_in(slot, &self.caller.credentials, shard, ShardRequest::Ping).await?;
+        }
+        Err(Error::SessionEnded)
+    }
+
+    /// A request to a storage server; all of them may be repeated.
+    pub async fn storage_call(&self, node: NodeId, request: StorageRequest) -> Result<StorageAnswer> {
+        match self.node_exchange(node, &Message::Storage(request)).await? {
+            Message::StorageReply(result) => result,
+            _ => Err(Error::Malformed),
+        }
+    }
+
+    /// A request to a node as such; all of them may be repeated.
+    pub async fn node_call(&self, node: NodeId, request: NodeRequest) -> Result<NodeAnswer> {
+        match self.node_exchange(node, &Message::Node(request)).await? {
+            Message::NodeReply(result) => *result,
+            _ => Err(Error::Malformed),
+        }
+    }
+
+    /// Whether a node answers.
+    pub(crate) async fn answers(&self, node: NodeId) -> bool {
+        self.node_call(node, NodeRequest::Ping).await.is_ok()
+    }
+
+    async fn node_exchange(&self, node: NodeId, message: &Message) -> Result<Message> {
+        let link = self.link_without_recalls(node)?;
+        let mut slot = link.take_slot(SlotFor::Caller).await;
+        let result = link.exchange(&self.shell, &mut slot, message).await;
+        link.return_slot(slot).await;
+        result.map(|(reply, _)| reply)
+    }
+
+    /// Gets a newer map from the node that says that ours is stale.
+    async fn refresh_map(&self, node: NodeId) -> Result<()> {
+        let answer = self.node_call(node, NodeRequest::GetMap).await?;
+        let NodeAnswer::Map(map) = answer else { return Err(Error::Malformed) };
+        if !map.check() {
+            return Err(Error::Malformed);
+        }
+        self.set_map(Arc::new(map));
+        Ok(())
+    }
+
+    /// Gives leases back that are not needed any more: in full batches, or with `all` every one. Those that are queued
+    /// meanwhile wait: a program that keeps making files would otherwise hold up recalls, and release its leases by twos
+    /// and threes.
+    pub async fn release_surplus(&self, all: bool) {
+        if !all && !self.session.has_release_batch() {
+            return;
+        }
+        let evicted = self.session.cache().take_evicted();
+        self.shell.invalidate(&evicted).await;
+        let mut left = self.session.surplus_count();
+        while left > 0 {
+            let Some((shard, leases)) = self.session.take_surplus() else { return };
+            left = left.saturating_sub(leases.len());
+            let release = ShardRequest::Release { leases };
+            if let Err(error) = self.call_in(SlotFor::Caller, &self.caller.credentials, shard, release).await {
+                // They end with the session's term at the latest.
+                self.shell.notice(Notice::NotReleased(shard, error));
+                return;
+            }
+        }
+    }
+
+    /// Queues the data lease of a closed file for release.
+    pub(crate) fn give_back(&self, inode: InodeNumber, stamp: u64) {
+        if self.session.queue_release(inode, stamp) {
+            self.shell.wake_release();
+        }
+    }
+
+    /// Ends the session at every node that was connected, so that nobody waits for its leases. Later calls fail with
+    /// [`Error::BadHandle`].
+    pub async fn end_sessions(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.forget_session().await;
+        lock(&self.links).clear();
+    }
+
+    /// Has the shards end this client's session, as they do when its term has passed.
+    pub async fn forget_session(&self) {
+        let links: Vec<_> = lock(&self.links).values().cloned().collect();
+        let map = self.map();
+        for link in links {
+            for shard in map.shards_at(link.node()) {
+                self.end_session(&link, shard, map.epoch).await;
+            }
+        }
+    }
+
+    async fn end_session(&self, link: &Link<S>, shard: ShardId, epoch: MapEpoch) {
+        let mut slot = link.take_slot(SlotFor::Caller).await;
+        slot.sequence += 1;
+        let (index, sequence, request) = (slot.index, slot.sequence, ShardRequest::EndSession);
+        let call = ShardCall { shard, epoch, slot: index, sequence, credentials: None, request };
+        link.exchange_if_connected(&mut slot, &Message::Shard(call)).await;
+        link.return_slot(slot).await;
+    }
+}

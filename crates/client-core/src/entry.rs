@@ -1,0 +1,47 @@
+//! What fronts are told of names, inodes, listings and places.
+
+use std::time::Duration;
+use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry};
+use weft_protocol::{Attributes, InodeNumber, NodeId};
+
+/// An inode, and how long a cache above may keep what is told of it (zero: not at all).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    pub attributes: Attributes,
+    /// How long the name may be taken for this inode.
+    pub name_valid: Duration,
+    /// How long the attributes may be used.
+    pub attributes_valid: Duration,
+}
+
+impl Entry {
+    /// What was told, and how long name and attributes hold, milliseconds.
+    pub(crate) fn of(attributes: Attributes, (name_ms, attributes_ms): (u64, u64)) -> Self {
+        let (name_valid, attributes_valid) = (Duration::from_millis(name_ms), Duration::from_millis(attributes_ms));
+        Self { attributes, name_valid, attributes_valid }
+    }
+}
+
+/// A page of a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirectoryListing {
+    /// Attributes are there where they were asked for and cost no further message.
+    pub entries: Vec<DirectoryEntry>,
+    /// Where to continue; `None`: the end.
+    pub next: Option<DirectoryCursor>,
+    /// The directory's `..`.
+    pub parent: InodeNumber,
+    /// How long a cache above may keep the names and attributes of this page.
+    pub valid: Duration,
+}
+
+/// Where bytes of a file live.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Location {
+    pub offset: u64,
+    pub bytes: u64,
+    /// `None`: a hole, or an empty file.
+    pub node: Option<NodeId>,
+    pub host: String,
+    pub site: String,
+}

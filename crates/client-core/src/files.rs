@@ -1,0 +1,91 @@
+//! The client machine: everything that one client decides, over its shell.
+//!
+//! Operations are in the files beside: `open.rs`, `names.rs`, `recall.rs`. Each layer knows the ones below only:
+//!
+//! ```text
+//! Files     open files, names, recalls
+//! Objects   file data, identifiers of new objects
+//! Calls     calls to shards and nodes, exactly once
+//! Session   leases and their terms
+//! Shell     connections, clock, locks: not decided here
+//! ```
+//!
+//! Lock order: `open` (0), a handle's reader (0), an open inode's state (1), links and batches (2), the cache (3). None of
+//! rank 2 or 3 is held across an effect.
+
+use crate::calls::Calls;
+use crate::notice::Notice;
+use crate::objects::Objects;
+use crate::open_inode::FlushFor;
+use crate::open_table::OpenTable;
+use crate::session::lock;
+use crate::shell::Shell;
+use crate::tuning::Tuning;
+use std::sync::{Arc, Mutex};
+use weft_protocol::{Credentials, InodeNumber, Result};
+
+/// See the module.
+pub struct Files<S: Shell> {
+    pub objects: Objects<S>,
+    pub(crate) open: Mutex<OpenTable<S>>,
+    /// Who opened a file last: handles of files that one user opens in a row share the credentials.
+    opener: Mutex<Arc<Credentials>>,
+}
+
+impl<S: Shell> Files<S> {
+    /// A client that has opened nothing. [`weft_protocol::Error::Unreachable`]: no node of the map has storage.
+    pub fn new(calls: Calls<S>, tuning: Tuning) -> Result<Self> {
+        let (objects, open) = (Objects::new(calls, tuning)?, Mutex::new(OpenTable::new(tuning.idle)));
+        Ok(Self { objects, open, opener: Mutex::default() })
+    }
+
+    /// Calls to shards and nodes.
+    pub fn calls(&self) -> &Calls<S> {
+        &self.objects.calls
+    }
+
+    /// The inodes that are open, or were closed lately and whose lease is kept.
+    pub fn open_inodes(&self) -> Vec<InodeNumber> {
+        lock(&self.open).all().iter().map(|open| open.inode).collect()
+    }
+
+    /// Credentials for a handle to keep.
+    pub(crate) fn kept(&self, who: &Credentials) -> Arc<Credentials> {
+        let mut opener = lock(&self.opener);
+        if **opener != *who {
+            *opener = Arc::new(who.clone());
+        }
+        Arc::clone(&opener)
+    }
+
+    /// A name of a file is gone. With the last one its lease is given back, unless it is open: an open file stays.
+    pub(crate) async fn name_gone(&self, inode: InodeNumber, links: u32) {
+        if links == 0 {
+            let idle = lock(&self.open).drop_idle(inode);
+            if let Some(open) = idle {
+                self.calls().give_back(inode, open.stamp().await);
+            }
+        }
+    }
+
+    /// Writes back what is buffered and ends the session at every node. Later operations fail.
+    pub async fn close(&self) -> Result<()> {
+        let open = lock(&self.open).all();
+        let mut result = Ok(());
+        for inode in open {
+            result = result.and(inode.flush(&self.objects, FlushFor::Program).await);
+        }
+        self.calls().end_sessions().await;
+        result
+    }
+
+    /// Writes back what a dropped handle left, where nobody can be told of an error.
+    pub(crate) async fn flush_dropped(&self, open: &crate::open_inode::OpenInode<S>) -> bool {
+        let flushed = open.flush(&self.objects, FlushFor::Drop).await;
+        let is_clean = flushed.is_ok();
+        if let Err(error) = flushed {
+            self.calls().shell.notice(Notice::WritebackOnCloseFailed(open.inode, error));
+        }
+        is_clean
+    }
+}

@@ -1,0 +1,150 @@
+//! An open file's handle: reads and writes.
+//!
+//! Ways that bytes take, the shortest that is open first: gathered bytes in this process; a descriptor of the object's file
+//! (same machine, under a lease); prefetched bytes; straight between the caller's memory and the server.
+//!
+//! Lock order: `reader` (0) is taken before the inode's state, and held across this handle's own prefetch requests and while
+//! bytes are handed out.
+
+use crate::objects::{Objects, Registration};
+use crate::open_inode::{OpenInode, ReadVia, Written};
+use crate::open_options::OpenOptions;
+use crate::reader::Reader;
+use crate::shell::{Monitor, Shell};
+use std::sync::Arc;
+use weft_protocol::{Credentials, Error, Result};
+
+/// A handle. To be closed with `Files::close_handle`.
+pub struct Handle<S: Shell> {
+    pub open: Arc<OpenInode<S>>,
+    pub options: OpenOptions<Registration<S>>,
+    /// Who opened it.
+    pub who: Arc<Credentials>,
+    pub(crate) reader: S::Monitor<Reader<S>>,
+}
+
+/// How many of `bytes` at `offset` lie within a file of this size.
+fn within(size: u64, offset: u64, bytes: usize) -> usize {
+    usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes)
+}
+
+impl<S: Shell> Handle<S> {
+    pub(crate) fn new(open: Arc<OpenInode<S>>, options: OpenOptions<Registration<S>>, who: Arc<Credentials>) -> Self {
+        Self { open, options, who, reader: S::Monitor::new(Reader::new()) }
+    }
+
+    /// Reads at an offset; fewer bytes than asked for only at the end of the file.
+    pub async fn read_at(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        if !self.options.access.reads() {
+            return Err(Error::BadHandle);
+        }
+        match self.read(io, buffer, offset).await {
+            Err(Error::NoObject | Error::CapabilityRejected) => {
+                self.open.right_is_void().await;
+                self.read(io, buffer, offset).await
+            }
+            result => result,
+        }
+    }
+
+    /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show here.
+    pub async fn write_at(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<Written> {
+        self.write_at_with(io, bytes, offset, self.options.registration).await
+    }
+
+    /// As [`Handle::write_at`], with this registration for this write.
+    pub async fn write_at_with(
+        &self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<Written> {
+        if !self.options.access.writes() {
+            return Err(Error::BadHandle);
+        }
+        let options = OpenOptions { registration, ..self.options };
+        match self.open.write(io, bytes, offset, &options).await {
+            Err(Error::NoObject | Error::CapabilityRejected) => {
+                self.open.right_is_void().await;
+                self.open.write(io, bytes, offset, &options).await
+            }
+            result => result,
+        }
+    }
+
+    /// Passes bytes at an offset to `give` where they lie: in memory of a connection, to which they were prefetched; waits
+    /// for those in flight. As many as [`Handle::read_at`] would read. `false`: they lie nowhere in one piece; `give` was not
+    /// called, and `read_at` has to get them. `give` must not use this handle.
+    pub async fn read_in_place(&self, io: &Objects<S>, bytes: usize, offset: u64, give: &mut dyn FnMut(&[u8])) -> bool {
+        // A small read may find its bytes at hand; it does not wait for another reader.
+        let reader =
+            if bytes > io.tuning.small_bytes { Some(self.reader.lock().await) } else { self.reader.try_lock() };
+        let Some(mut reader) = reader else { return false };
+        if !self.options.access.reads() || !reader.is_next(offset) {
+            return false;
+        }
+        let via = self.open.read_via(io, &mut [], offset).await;
+        let Ok((ReadVia::Server { held, size: Some(size) }, version)) = via else { return false };
+        let bytes = within(size, offset, bytes);
+        let source = self.open.source(held, size, version, self.options.registration);
+        reader.hand(io, &source, (offset, bytes), give).await
+    }
+
+    /// Current size of the file, as this handle sees it.
+    pub async fn size(&self, io: &Objects<S>) -> Result<u64> {
+        match self.open.known_size(io).await {
+            Some(size) => Ok(size),
+            None => {
+                let asked = self.open.ask_attributes(io, &io.calls.caller.credentials).await;
+                asked.map(|(attributes, _)| attributes.size)
+            }
+        }
+    }
+
+    async fn read(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let Self { open, options, reader, .. } = self;
+        if buffer.len() <= io.tuning.small_bytes
+            && let Some(mut reader) = reader.try_lock()
+            && reader.read_at_hand(open.version_now(io), buffer, offset)
+        {
+            return Ok(buffer.len());
+        }
+        let (via, version) = open.read_via(io, buffer, offset).await?;
+        if let Some(mut reader) = reader.try_lock() {
+            // Also where the file is read by other ways now: others need the connection.
+            reader.at_version(io, version).await;
+        }
+        match via {
+            ReadVia::Done(count) => Ok(count),
+            ReadVia::Zeros { size } => {
+                let count = within(size, offset, buffer.len());
+                buffer[..count].fill(0);
+                Ok(count)
+            }
+            ReadVia::Descriptor { file, leased: true } if !options.direct && buffer.len() <= io.tuning.small_bytes => {
+                reader.lock().await.read_descriptor(io, &file, version, buffer, offset).await
+            }
+            ReadVia::Descriptor { file, .. } => io.calls.shell.read_file(&file, buffer, offset).await,
+            ReadVia::Server { held, size: None } => {
+                io.read_object(open.inode, held, buffer, offset, options.registration).await
+            }
+            ReadVia::Server { held, size: Some(size) } => {
+                let wanted = within(size, offset, buffer.len());
+                let buffer = &mut buffer[..wanted];
+                let have = if options.direct {
+                    0
+                } else {
+                    let source = open.source(held, size, version, options.registration);
+                    reader.lock().await.read(io, &source, buffer, offset).await?
+                };
+                let rest = &mut buffer[have..];
+                let position = offset + have as u64;
+                let read = io.read_object(open.inode, held, rest, position, options.registration).await?;
+                // The lease vouches for the size: what the object does not have of it is a hole.
+                rest[read..].fill(0);
+                Ok(wanted)
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! One node as a session reaches it: slots with their control connections.
+//!
+//! A caller takes a *slot*, a number with a sequence and a connection, and has it for itself until its reply has come, so
+//! that a call that waits long at the server delays no other. When a connection breaks, the call is sent again in the same
+//! slot with the same sequence number: the shard answers a duplicate request with the first reply.
+//!
+//! Lock order: `slots` (3) is held to take and return one.
+
+use crate::shell::{ControlConnection, Monitor, Shell};
+use std::sync::atomic::{AtomicBool, Ordering};
+use weft_protocol::limits::SLOTS_MAX;
+use weft_protocol::message::Message;
+use weft_protocol::{NodeId, NodeRecord, Result, SessionId, SlotIndex};
+
+/// Slots for callers; the last one belongs to the answers to recalls, which must never wait for callers.
+const CALLER_SLOTS_MAX: u16 = SLOTS_MAX - 1;
+/// How often a call is sent again after its connection broke, the map changed, or the session ended.
+pub(crate) const ATTEMPTS_MAX: u32 = 4;
+
+/// A slot in the hands of a caller.
+pub(crate) struct Slot<C> {
+    pub index: SlotIndex,
+    pub sequence: u32,
+    connection: Option<C>,
+}
+
+/// On whose behalf a slot is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SlotFor {
+    Caller,
+    /// The answer to a recall; it has a slot of its own.
+    Recall,
+}
+
+struct Slots<C> {
+    idle: Vec<Slot<C>>,
+    made: u16,
+    recall: Option<Slot<C>>,
+    waiting: u32,
+}
+
+/// See the module.
+pub(crate) struct Link<S: Shell> {
+    pub record: NodeRecord,
+    pub session: SessionId,
+    slots: S::Monitor<Slots<S::Control>>,
+    /// The last connection could not be made.
+    refused: AtomicBool,
+}
+
+impl<S: Shell> Link<S> {
+    /// Connects to nothing before the first call.
+    pub fn new(record: NodeRecord, session: SessionId) -> Self {
+        let recall = Some(Slot { index: SlotIndex(CALLER_SLOTS_MAX), sequence: 0, connection: None });
+        let slots = S::Monitor::new(Slots { idle: Vec::new(), made: 0, recall, waiting: 0 });
+        Self { record, session, slots, refused: AtomicBool::new(false) }
+    }
+
+    /// The node.
+    pub fn node(&self) -> NodeId {
+        self.record.id
+    }
+
+    /// Takes a slot; waits when all are taken.
+    pub async fn take_slot(&self, slot_for: SlotFor) -> Slot<S::Control> {
+        let mut slots = self.slots.lock().await;
+        loop {
+            if slot_for == SlotFor::Recall {
+                if let Some(slot) = slots.recall.take() {
+                    return slot;
+                }
+            } else if let Some(slot) = slots.idle.pop() {
+                return slot;
+            } else if slots.made < CALLER_SLOTS_MAX {
+                let index = SlotIndex(slots.made);
+                slots.made += 1;
+                return Slot { index, sequence: 0, connection: None };
+            }
+            slots.waiting += 1;
+            slots = self.slots.wait(slots).await;
+            slots.waiting -= 1;
+        }
+    }
+
+    /// Returns a slot.
+    pub async fn return_slot(&self, slot: Slot<S::Control>) {
+        let mut slots = self.slots.lock().await;
+        if slot.index.0 == CALLER_SLOTS_MAX {
+            slots.recall = Some(slot);
+        } else {
+            slots.idle.push(slot);
+        }
+        let awaited = slots.waiting > 0;
+        drop(slots);
+        // A notification costs a system call.
+        if awaited {
+            self.slots.notify_all();
+        }
+    }
+
+    /// The reply to a message, and whether the message was sent more than once for it.
+    pub async fn exchange(&self, shell: &S, slot: &mut Slot<S::Control>, message: &Message) -> Result<(Message, bool)> {
+        let mut attempts = 0;
+        loop {
+            let connection = match &mut slot.connection {
+                Some(connection) => connection,
+                None => {
+                    let connected = shell.connect(&self.record, self.session).await;
+                    self.note_connect(connected.is_ok());
+                    slot.connection.insert(connected?)
+                }
+            };
+            match connection.call(message).await {
+                Ok(reply) => return Ok((reply, attempts > 0)),
+                Err(error) => {
+                    slot.connection = None;
+                    attempts += 1;
+                    if attempts >= ATTEMPTS_MAX {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// As [`Link::exchange`], if the slot was connected before; else nothing is sent.
+    pub async fn exchange_if_connected(&self, slot: &mut Slot<S::Control>, message: &Message) {
+        if let Some(connection) = &mut slot.connection {
+            // A server that is away ends the session by itself after its term.
+            let _ = connection.call(message).await;
+        }
+    }
+
+    /// Records whether the last connection to the node could be made.
+    pub fn note_connect(&self, is_connected: bool) {
+        self.refused.store(!is_connected, Ordering::Relaxed);
+    }
+
+    /// Whether the node has most likely ended: the last connection could not be made, or an idle one was closed by the
+    /// node. Sends nothing.
+    pub async fn seems_away(&self) -> bool {
+        let slots = self.slots.lock().await;
+        let idle = slots.idle.iter().rev().find_map(|slot| slot.connection.as_ref());
+        self.refused.load(Ordering::Relaxed) || idle.is_some_and(ControlConnection::is_closed)
+    }
+}

@@ -1,0 +1,310 @@
+//! Names and attributes as this client sees them: from the lease cache where it holds, else by one message to the shard of
+//! the directory or inode; and under what the client itself has changed.
+
+use crate::cache::Cached;
+use crate::calls::Answer;
+use crate::entry::{DirectoryListing, Entry, Location};
+use crate::files::Files;
+use crate::link::SlotFor;
+use crate::look_ahead::PageAhead;
+use crate::open_inode::OpenInode;
+use crate::session::lock;
+use crate::shell::Shell;
+use std::sync::Arc;
+use std::time::Duration;
+use weft_protocol::message::shard::{DirectoryCursor, ShardAnswer, ShardRequest};
+use weft_protocol::{
+    AttributeChanges, Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, SessionId,
+};
+
+/// How attributes came to be told.
+#[derive(Clone, Copy)]
+pub(crate) struct Told {
+    /// The shard was asked for them just now.
+    pub asked: bool,
+    /// How many reports this client had made before that.
+    pub since: u64,
+}
+
+impl Told {
+    /// By this client itself just now: they include all that it knows.
+    pub const HERE: Self = Self { asked: true, since: u64::MAX };
+}
+
+/// Whether the user may look names up in a directory: its execute bit for that user.
+fn may_search(who: &Credentials, directory: &Attributes) -> bool {
+    let shift = if who.uid == directory.uid {
+        6
+    } else if who.in_group(directory.gid) {
+        3
+    } else {
+        0
+    };
+    who.uid == 0 || directory.mode >> shift & 1 != 0
+}
+
+impl<S: Shell> Files<S> {
+    /// Learns that a name is not there, as an answer told: by which session's request, with which stamp, and whether it may
+    /// be the first of several answers.
+    pub(crate) fn learn_absent(&self, parent: InodeNumber, name: &Name, grants: Grants, of: (SessionId, u64, bool)) {
+        let (session, stamp, resent) = of;
+        let Some(mut cache) = self.calls().session.cache_for(session) else { return };
+        if resent {
+            cache.forget_name(parent, name, stamp);
+        } else {
+            cache.learn_name(parent, name, None, grants, stamp);
+        }
+    }
+
+    /// What a cache above may know of a name and its inode.
+    pub(crate) async fn entry(
+        &self,
+        who: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        attributes: &Attributes,
+        told: Told,
+    ) -> Result<Entry> {
+        let valid = self.valid(Some((parent, name)), attributes.inode);
+        let open = self.open_file(attributes);
+        self.laid_over(who, attributes, open.as_deref(), told, valid).await
+    }
+
+    /// As [`Files::entry`], of a file that the caller has open.
+    pub(crate) async fn entry_of_open(
+        &self,
+        who: &Credentials,
+        place: (InodeNumber, &Name),
+        attributes: &Attributes,
+        open: &OpenInode<S>,
+        told: Told,
+    ) -> Result<Entry> {
+        let valid = self.valid(Some(place), attributes.inode);
+        self.laid_over(who, attributes, Some(open), told, valid).await
+    }
+
+    /// As [`Files::entry`], of no name.
+    async fn inode_entry(&self, who: &Credentials, attributes: &Attributes, told: Told) -> Result<Entry> {
+        let valid = self.valid(None, attributes.inode);
+        let open = self.open_file(attributes);
+        self.laid_over(who, attributes, open.as_deref(), told, valid).await
+    }
+
+    /// How long leases vouch for the name meaning this inode, and for the inode's attributes, milliseconds.
+    fn valid(&self, place: Option<(InodeNumber, &Name)>, inode: InodeNumber) -> (u64, u64) {
+        let now = self.calls().shell.now_ms();
+        let cache = self.calls().session.cache();
+        let name_ms = match place {
+            Some((parent, name)) if matches!(cache.lookup(parent, name, now), Cached::Found(at, _) if at == inode) => {
+                cache.holds_ms(parent.shard(), now)
+            }
+            _ => 0,
+        };
+        let known = cache.attributes(inode, now).is_some();
+        (name_ms, if known { cache.holds_ms(inode.shard(), now) } else { 0 })
+    }
+
+    /// Attributes under what this client has made of them, and how long they hold. Sends nothing, unless a report of its own
+    /// has overtaken them.
+    async fn laid_over(
+        &self,
+        who: &Credentials,
+        attributes: &Attributes,
+        open: Option<&OpenInode<S>>,
+        told: Told,
+        (name_ms, attributes_ms): (u64, u64),
+    ) -> Result<Entry> {
+        let mut attributes = attributes.clone();
+        let mut unseen = false;
+        if let Some(open) = open {
+            match open.overlay(&self.objects, &mut attributes, told.asked, told.since).await {
+                Some(changes) => unseen = changes,
+                None => (attributes, unseen) = open.ask_attributes(&self.objects, who).await?,
+            }
+        }
+        Ok(Entry::of(attributes, (name_ms, if unseen { 0 } else { attributes_ms })))
+    }
+
+    /// The open file that these are the attributes of, if there is one.
+    fn open_file(&self, attributes: &Attributes) -> Option<Arc<OpenInode<S>>> {
+        if attributes.kind != FileKind::Regular {
+            return None;
+        }
+        lock(&self.open).get(attributes.inode).cloned()
+    }
+
+    /// A name from the cache, if this user may look into the directory as far as is known here.
+    pub(crate) fn cached(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Cached {
+        let now = self.calls().shell.now_ms();
+        let cache = self.calls().session.cache();
+        match cache.permissions(parent, now) {
+            Some(directory) if may_search(who, directory) => cache.lookup(parent, name, now),
+            _ => Cached::Unknown,
+        }
+    }
+
+    /// The inode of a name. `Error::NotFound` when it is not there; see [`Files::absent_valid`].
+    pub async fn lookup(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<Entry> {
+        match self.cached(who, parent, name) {
+            Cached::Absent => return Err(Error::NotFound),
+            Cached::Found(inode, _) => {
+                let attributes = self.attributes(who, inode).await?.attributes;
+                return self.entry(who, parent, name, &attributes, Told::HERE).await;
+            }
+            Cached::Unknown => {}
+        }
+        if let Some(entry) = self.look_ahead(who, parent, name).await {
+            return Ok(entry);
+        }
+        let session = &self.calls().session;
+        let told = Told { asked: true, since: session.reports() };
+        let request = ShardRequest::Lookup { parent, name: name.clone() };
+        let Answer { answer, stamp, session: asked_by, .. } = self.calls().call(who, parent.shard(), request).await?;
+        match answer {
+            ShardAnswer::Entry { attributes, grants } => {
+                if let Some(mut cache) = session.cache_for(asked_by) {
+                    cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
+                    cache.learn_attributes(&attributes, grants, stamp);
+                }
+                self.entry(who, parent, name, &attributes, told).await
+            }
+            ShardAnswer::RemoteDirectory { inode, grants } => {
+                let target = Some((inode, FileKind::Directory));
+                if let Some(mut cache) = session.cache_for(asked_by) {
+                    cache.learn_name(parent, name, target, grants, stamp);
+                }
+                let attributes = self.calls().ask_attributes(who, inode).await?;
+                self.entry(who, parent, name, &attributes, told).await
+            }
+            ShardAnswer::Absent { grants } => {
+                // A read is executed anew each time it is sent: the answer is the last one's.
+                self.learn_absent(parent, name, grants, (asked_by, stamp, false));
+                Err(Error::NotFound)
+            }
+            _ => Err(Error::Malformed),
+        }
+    }
+
+    /// A lookup that follows others in the order of names: asks for a page that begins with it. `None`: it does not follow
+    /// others, or the page has no answer.
+    async fn look_ahead(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Option<Entry> {
+        let (shell, session) = (&self.calls().shell, &self.calls().session);
+        let PageAhead { after, entries } = lock(&session.look_ahead).missed(parent, name)?;
+        // Without the directory's permissions, names cannot be used however many are known.
+        let permissions_known = session.cache().permissions(parent, shell.now_ms()).is_some();
+        if !permissions_known {
+            self.calls().ask_attributes(who, parent).await.ok()?;
+        }
+        let cursor = DirectoryCursor { bucket: 0, after: Some(after) };
+        let Ok(page) = self.read_directory(who, parent, &cursor, entries, true).await else {
+            lock(&session.look_ahead).refused(parent);
+            return None;
+        };
+        let since = session.reports();
+        let known = match self.cached(who, parent, name) {
+            Cached::Found(inode, _) => session.cache().attributes(inode, shell.now_ms()).cloned(),
+            Cached::Absent | Cached::Unknown => None,
+        };
+        let last = page.entries.last().map(|entry| &entry.name);
+        lock(&session.look_ahead).page_came(parent, last, known.is_some());
+        self.entry(who, parent, name, &known?, Told { asked: false, since }).await.ok()
+    }
+
+    /// How long a cache above may keep that this name is not there. Asked after a lookup that found nothing.
+    pub fn absent_valid(&self, parent: InodeNumber, name: &Name) -> Duration {
+        let now = self.calls().shell.now_ms();
+        let cache = self.calls().session.cache();
+        let known = cache.is_absent_by_name(parent, name, now);
+        Duration::from_millis(if known { cache.holds_ms(parent.shard(), now) } else { 0 })
+    }
+
+    /// Attributes of an inode.
+    pub async fn attributes(&self, who: &Credentials, inode: InodeNumber) -> Result<Entry> {
+        let calls = self.calls();
+        let since = calls.session.reports();
+        let known = calls.session.cache().attributes(inode, calls.shell.now_ms()).cloned();
+        let asked = known.is_none();
+        let attributes = match known {
+            Some(attributes) => attributes,
+            None => calls.ask_attributes(who, inode).await?,
+        };
+        self.inode_entry(who, &attributes, Told { asked, since }).await
+    }
+
+    /// Changes attributes; with a size: `truncate`. What is buffered of an open file is written first.
+    pub async fn set_attributes(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        changes: &AttributeChanges,
+    ) -> Result<Entry> {
+        let open = lock(&self.open).get(inode).cloned();
+        let attributes = match &open {
+            Some(open) => open.set_attributes(&self.objects, who, changes).await?,
+            None => {
+                let request = ShardRequest::SetAttributes { inode, changes: changes.clone() };
+                self.calls().call_for_attributes(SlotFor::Caller, who, inode, request).await?.0
+            }
+        };
+        self.inode_entry(who, &attributes, Told::HERE).await
+    }
+
+    /// One page of a directory listing.
+    pub async fn read_directory(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        cursor: &DirectoryCursor,
+        entries_max: u32,
+        with_attributes: bool,
+    ) -> Result<DirectoryListing> {
+        let calls = self.calls();
+        let request = ShardRequest::ReadDirectory { inode, cursor: cursor.clone(), entries_max, with_attributes };
+        let since = calls.session.reports();
+        let answer = calls.call(who, inode.shard(), request).await?;
+        let ShardAnswer::Page(mut page) = answer.answer else { return Err(Error::Malformed) };
+        let now = calls.shell.now_ms();
+        let (mut all_known, mut holds) = (false, Duration::ZERO);
+        if let Some(mut cache) = calls.session.cache_for(answer.session) {
+            all_known = cache.learn_page(inode, cursor, &page, answer.stamp);
+            holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
+        }
+        for entry in &mut page.entries {
+            let open = entry.attributes.as_ref().and_then(|attributes| self.open_file(attributes));
+            if let (Some(open), Some(attributes)) = (open, &mut entry.attributes)
+                && open.overlay(&self.objects, attributes, false, since).await != Some(false)
+            {
+                // Not to be kept like the rest of the page.
+                entry.attributes = None;
+            }
+        }
+        let valid = if all_known { holds } else { Duration::ZERO };
+        Ok(DirectoryListing { next: page.next, parent: page.parent, valid, entries: page.entries })
+    }
+
+    /// Whether this client holds the directory as a whole, and would be asked before a name in it changes: a number of this
+    /// hold. Two listings that saw the same number at their beginning and end are the same, but for own changes.
+    pub fn directory_hold(&self, inode: InodeNumber) -> Option<u64> {
+        self.calls().session.cache().directory_held_since(inode, self.calls().shell.now_ms())
+    }
+
+    /// Where the bytes of a file live.
+    pub async fn locate(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<Location>> {
+        let attributes = self.attributes(who, inode).await?.attributes;
+        if attributes.kind != FileKind::Regular {
+            return Err(Error::Invalid);
+        }
+        let map = self.calls().map();
+        let record = match attributes.layout {
+            Layout::Empty => None,
+            Layout::Whole { object, .. } => map.node(object.node()),
+        };
+        Ok(vec![Location {
+            offset: 0,
+            bytes: attributes.size,
+            node: record.map(|record| record.id),
+            host: record.map(|record| record.host.clone()).unwrap_or_default(),
+            site: record.map(|record| record.site.clone()).unwrap_or_default(),
+        }])
+    }
+}

@@ -1,0 +1,151 @@
+//! Changes of names: made by one message to the shard of the directory, and learnt from its reply.
+
+use crate::cache::DirectoryChange;
+use crate::calls::Answer;
+use crate::entry::Entry;
+use crate::files::Files;
+use crate::lookup::Told;
+use crate::shell::Shell;
+use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest, SymlinkTarget};
+use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Name, Result};
+
+impl<S: Shell> Files<S> {
+    /// A change whose reply is the inode of a name.
+    async fn change_name(
+        &self,
+        who: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        request: ShardRequest,
+    ) -> Result<Entry> {
+        let makes_directory = matches!(request, ShardRequest::MakeDirectory { .. });
+        let since = self.calls().session.reports();
+        let Answer { answer, stamp, session, resent, .. } = self.calls().call(who, parent.shard(), request).await?;
+        let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
+        if let Some(mut cache) = self.calls().session.cache_for(session) {
+            if resent {
+                cache.forget_attributes(attributes.inode, stamp);
+                cache.doubt_name(parent, name, stamp);
+            } else {
+                let directories = i32::from(attributes.kind == FileKind::Directory);
+                let change = DirectoryChange { entries: 1, directories, time: attributes.ctime };
+                cache.directory_became(parent, change, stamp);
+                if makes_directory && grants.contains(Grants::DIRECTORY) {
+                    cache.learn_complete(attributes.inode, stamp);
+                }
+                cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
+                cache.learn_attributes(&attributes, grants, stamp);
+            }
+        }
+        self.entry(who, parent, name, &attributes, Told { asked: false, since }).await
+    }
+
+    /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's home node; when that
+    /// is away, on the next that answers.
+    pub async fn make_directory(
+        &self,
+        who: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        mode: u16,
+    ) -> Result<Entry> {
+        let mut home = self.objects.home();
+        // Each change of home goes to a node that has just answered, so that few follow one another.
+        let mut changes_left = self.calls().map().nodes.len();
+        loop {
+            let request = ShardRequest::MakeDirectory { parent, name: name.clone(), mode, home: Some(home) };
+            match self.change_name(who, parent, name, request).await {
+                Err(Error::Unreachable) if changes_left > 0 => {
+                    changes_left -= 1;
+                    home = self.objects.next_home(home).await.ok_or(Error::Unreachable)?;
+                }
+                made => return made,
+            }
+        }
+    }
+
+    /// Makes a symbolic link.
+    pub async fn make_symlink(
+        &self,
+        who: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        target: &[u8],
+    ) -> Result<Entry> {
+        let target = SymlinkTarget(target.to_vec());
+        let request = ShardRequest::MakeSymlink { parent, name: name.clone(), target };
+        self.change_name(who, parent, name, request).await
+    }
+
+    /// Target of a symbolic link.
+    pub async fn read_link(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<u8>> {
+        match self.calls().call(who, inode.shard(), ShardRequest::ReadLink { inode }).await?.answer {
+            ShardAnswer::Target(target) => Ok(target.0),
+            _ => Err(Error::Malformed),
+        }
+    }
+
+    /// Gives an inode one more name.
+    pub async fn link(&self, who: &Credentials, inode: InodeNumber, parent: InodeNumber, name: &Name) -> Result<Entry> {
+        if inode.shard() != parent.shard() {
+            return Err(Error::CrossShard);
+        }
+        self.change_name(who, parent, name, ShardRequest::Link { inode, parent, name: name.clone() }).await
+    }
+
+    /// Removes a name of a file or symbolic link.
+    pub async fn unlink(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<()> {
+        self.remove(who, parent, name, ShardRequest::Unlink { parent, name: name.clone() }).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn remove_directory(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<()> {
+        self.remove(who, parent, name, ShardRequest::RemoveDirectory { parent, name: name.clone() }).await
+    }
+
+    async fn remove(&self, who: &Credentials, parent: InodeNumber, name: &Name, request: ShardRequest) -> Result<()> {
+        let directories = -i32::from(matches!(request, ShardRequest::RemoveDirectory { .. }));
+        let answer = self.calls().call(who, parent.shard(), request).await?;
+        let ShardAnswer::Removed { time, inode, links } = answer.answer else { return Err(Error::Malformed) };
+        self.name_gone(inode, links).await;
+        let Some(mut cache) = self.calls().session.cache_for(answer.session) else { return Ok(()) };
+        if answer.resent {
+            cache.doubt_name(parent, name, answer.stamp);
+        } else {
+            cache.directory_became(parent, DirectoryChange { entries: -1, directories, time }, answer.stamp);
+            cache.name_removed(parent, name, answer.stamp);
+        }
+        cache.forget_attributes(inode, answer.stamp);
+        Ok(())
+    }
+
+    /// Gives what has one name another.
+    pub async fn rename(
+        &self,
+        who: &Credentials,
+        (parent, name): (InodeNumber, &Name),
+        (new_parent, new_name): (InodeNumber, &Name),
+        mode: RenameMode,
+    ) -> Result<()> {
+        if parent.shard() != new_parent.shard() {
+            return Err(Error::CrossShard);
+        }
+        let (from, to) = (name.clone(), new_name.clone());
+        let request = ShardRequest::Rename { parent, name: from, new_parent, new_name: to, mode };
+        let answer = self.calls().call(who, parent.shard(), request).await?;
+        let ShardAnswer::Renamed { inode, replaced } = answer.answer else { return Err(Error::Malformed) };
+        if let Some((replaced, links)) = replaced {
+            self.name_gone(replaced, links).await;
+        }
+        let Some(mut cache) = self.calls().session.cache_for(answer.session) else { return Ok(()) };
+        for directory in [parent, new_parent] {
+            cache.directory_changed(directory, answer.stamp);
+        }
+        cache.forget_name(parent, name, answer.stamp);
+        cache.forget_name(new_parent, new_name, answer.stamp);
+        for changed in [Some(inode), replaced.map(|(inode, _)| inode)].into_iter().flatten() {
+            cache.forget_attributes(changed, answer.stamp);
+        }
+        Ok(())
+    }
+}

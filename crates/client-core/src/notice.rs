@@ -1,0 +1,30 @@
+//! What a client reports about itself while it works: for logs, counters and the simulation's checker.
+
+use weft_protocol::{Error, InodeNumber, NodeId, SessionId, ShardId};
+
+/// One report.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// A call to a shard is about to be made.
+    ShardCall,
+    /// A data request is about to be sent.
+    DataRequest,
+    /// A recall is being answered.
+    Recall,
+    /// The session has ended at a shard; a new one begins.
+    SessionEnded(SessionId),
+    /// Written bytes of this inode are lost, or may be: a program is told of it.
+    BytesLost(InodeNumber),
+    /// All bytes written to the inode have reached its server and shard.
+    Flushed(InodeNumber),
+    /// Dirty data could not be written back when a lease was recalled.
+    WritebackOnRecallFailed(InodeNumber, Error),
+    /// Dirty data could not be written back when the last handle was dropped.
+    WritebackOnCloseFailed(InodeNumber, Error),
+    /// A kernel got no descriptor for passthrough.
+    NotLent(InodeNumber, Error),
+    /// The home node is away; new files are made elsewhere.
+    HomeMoved { away: NodeId, home: NodeId },
+    /// Leases could not be given back; they end with the session's term.
+    NotReleased(ShardId, Error),
+}

@@ -1,0 +1,308 @@
+//! Requests to storage servers: file data over pooled connections, and identifiers for new objects at the home node.
+//!
+//! Lock order: `batches` (2), held for one look-up.
+
+use crate::calls::Calls;
+use crate::file_state::Held;
+use crate::home::candidates;
+use crate::notice::Notice;
+use crate::session::lock;
+use crate::shell::{DataConnection, Shell};
+use crate::tuning::Tuning;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest};
+use weft_protocol::limits::{BULK_BYTES_MAX, OBJECT_BATCH_COUNT};
+use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
+use weft_protocol::{Capability, Error, InodeNumber, NodeId, ObjectId, Result, SessionId};
+
+/// Seconds before the end of its term from which on a batch is not used any more.
+pub(crate) const BATCH_MARGIN_SECONDS: u32 = 600;
+
+/// What memory a transfer registers, in the shell's terms.
+pub type Registration<S> = <<S as Shell>::Data as DataConnection>::Registration;
+
+/// A batch of leased object identifiers.
+struct Batch {
+    /// The session that leased them: no other may use them.
+    session: SessionId,
+    capability: Capability,
+    next: u32,
+}
+
+/// See the module.
+pub struct Objects<S: Shell> {
+    pub calls: Calls<S>,
+    pub tuning: Tuning,
+    home: AtomicU16,
+    batches: Mutex<BTreeMap<NodeId, Batch>>,
+    /// A home has refused to pass the descriptor of a new object: its store has a size limit.
+    pub(crate) home_passes_none: AtomicBool,
+    /// Nodes of this machine that pass no descriptors, for writing (`true`) or at all.
+    passes_none: Mutex<BTreeSet<(NodeId, bool)>>,
+}
+
+/// A data request over sockets.
+pub(crate) fn request(
+    inode: InodeNumber,
+    operation: DataOperation,
+    held: Held,
+    offset: u64,
+    bytes: usize,
+) -> DataRequest {
+    DataRequest {
+        operation,
+        bytes: u32::try_from(bytes).expect("callers cut transfers into pieces of BULK_BYTES_MAX"),
+        id: 0,
+        object: held.object,
+        inode,
+        offset,
+        memory: BulkDescriptor::default(),
+        capability: held.capability,
+    }
+}
+
+impl<S: Shell> Objects<S> {
+    /// [`Error::Unreachable`]: no node of the map has storage.
+    pub fn new(calls: Calls<S>, tuning: Tuning) -> Result<Self> {
+        let home = *candidates(&calls.shell, &calls.map()).first().ok_or(Error::Unreachable)?;
+        Ok(Self {
+            calls,
+            tuning,
+            home: AtomicU16::new(home.0),
+            batches: Mutex::default(),
+            home_passes_none: AtomicBool::new(false),
+            passes_none: Mutex::default(),
+        })
+    }
+
+    /// Takes a data connection to a node.
+    pub async fn data_connection(&self, node: NodeId) -> Result<S::Data> {
+        let link = self.calls.link_without_recalls(node)?;
+        let connection = self.calls.shell.take_data(&link.record, link.session).await;
+        link.note_connect(!matches!(connection, Err(Error::Unreachable)));
+        connection
+    }
+
+    /// Takes a data connection to a home that answers.
+    pub async fn data_connection_at_home(&self) -> Result<S::Data> {
+        let mut home = self.home();
+        // Each change of home goes to a node that has just answered, so that few follow one another.
+        for _ in 0..=self.calls.map().nodes.len() {
+            match self.data_connection(home).await {
+                Err(Error::Unreachable) => home = self.next_home(home).await.ok_or(Error::Unreachable)?,
+                taken => return taken,
+            }
+        }
+        Err(Error::Unreachable)
+    }
+
+    /// Takes a data connection to keep it from call to call. `None`: too many are in use.
+    pub(crate) async fn data_connection_to_keep(&self, node: NodeId) -> Result<Option<S::Data>> {
+        let link = self.calls.link_without_recalls(node)?;
+        let connection = self.calls.shell.take_data_to_keep(&link.record, link.session).await;
+        link.note_connect(!matches!(connection, Err(Error::Unreachable)));
+        connection
+    }
+
+    /// Reads into the caller's memory, again on a new connection when the first one turns out to be dead.
+    async fn data_read(
+        &self,
+        request: &DataRequest,
+        into: &mut [u8],
+        registration: Option<Registration<S>>,
+    ) -> Result<DataReply> {
+        let mut connection = self.data_connection(request.object.node()).await?;
+        let shell = &self.calls.shell;
+        shell.notice(Notice::DataRequest);
+        let mut reply = connection.read(request, into, registration).await;
+        if reply.is_err() {
+            connection = shell.replace_data(connection).await?;
+            reply = connection.read(request, into, registration).await;
+        }
+        let reply = reply?;
+        shell.return_data(connection);
+        reply.result().copied()
+    }
+
+    /// Writes from the caller's memory, likewise; an append only once. Also requests without bulk.
+    pub(crate) async fn data_write(
+        &self,
+        request: &DataRequest,
+        from: &[u8],
+        registration: Option<Registration<S>>,
+    ) -> Result<DataReply> {
+        let mut connection = self.data_connection(request.object.node()).await?;
+        let shell = &self.calls.shell;
+        shell.notice(Notice::DataRequest);
+        let mut reply = connection.write(request, from, registration).await;
+        if reply.is_err() && request.operation != DataOperation::Append {
+            connection = shell.replace_data(connection).await?;
+            reply = connection.write(request, from, registration).await;
+        }
+        let reply = reply?;
+        shell.return_data(connection);
+        reply.result().copied()
+    }
+
+    /// Reads from the storage server straight into memory. Returns how many bytes the object has of it.
+    pub(crate) async fn read_object(
+        &self,
+        inode: InodeNumber,
+        held: Held,
+        into: &mut [u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<usize> {
+        let mut have = 0;
+        for piece in into.chunks_mut(BULK_BYTES_MAX as usize) {
+            let request = request(inode, DataOperation::Read, held, offset + have as u64, piece.len());
+            let count = self.data_read(&request, piece, registration).await?.bulk_bytes as usize;
+            have += count;
+            if count < piece.len() {
+                break;
+            }
+        }
+        Ok(have)
+    }
+
+    /// Writes straight from memory. Returns the last reply.
+    pub(crate) async fn write_object(
+        &self,
+        (inode, held, operation): (InodeNumber, Held, DataOperation),
+        bytes: &[u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<DataReply> {
+        let mut position = offset;
+        let mut last = DataReply::default();
+        for piece in bytes.chunks(BULK_BYTES_MAX as usize) {
+            let request = request(inode, operation, held, position, piece.len());
+            last = self.data_write(&request, piece, registration).await?;
+            position += piece.len() as u64;
+        }
+        Ok(last)
+    }
+
+    /// A descriptor of the object's file, and how many bytes to write through it with one system call. `None`: the node
+    /// passes none.
+    pub(crate) async fn ask_descriptor(
+        &self,
+        inode: InodeNumber,
+        held: Held,
+        for_writing: bool,
+    ) -> Option<(S::Descriptor, usize)> {
+        let node = held.object.node();
+        if !self.may_pass(node, for_writing) {
+            return None;
+        }
+        let operation = request(inode, DataOperation::Descriptor, held, 0, usize::from(for_writing));
+        let mut connection = self.data_connection(node).await.ok()?;
+        let shell = &self.calls.shell;
+        shell.notice(Notice::DataRequest);
+        let mut asked = shell.ask_descriptor(&mut connection, &operation).await;
+        if asked.is_err() {
+            connection = shell.replace_data(connection).await.ok()?;
+            asked = shell.ask_descriptor(&mut connection, &operation).await;
+        }
+        let (reply, passed) = asked.ok()?;
+        shell.return_data(connection);
+        // To the owner's key that is so for all objects of the node: its store has none to pass, or counts every write.
+        if reply.result().err() == Some(Error::NotSupported) && !self.calls.caller.is_fixed {
+            lock(&self.passes_none).insert((node, for_writing));
+        }
+        let call_bytes = if reply.written_bytes == 0 { usize::MAX } else { reply.written_bytes as usize };
+        passed.filter(|_| reply.status == 0).map(|file| (file, call_bytes))
+    }
+
+    /// Whether a node may pass descriptors: it is on this machine.
+    pub(crate) fn is_near(&self, node: NodeId) -> bool {
+        let shell = &self.calls.shell;
+        shell.uses_descriptors() && self.calls.map().node(node).is_some_and(|node| shell.is_local(node))
+    }
+
+    fn may_pass(&self, node: NodeId, for_writing: bool) -> bool {
+        self.is_near(node) && !lock(&self.passes_none).contains(&(node, for_writing))
+    }
+
+    /// The current home node, alive or not.
+    pub fn home(&self) -> NodeId {
+        NodeId(self.home.load(Ordering::Relaxed))
+    }
+
+    /// The home after one that was just found away; `None`: that one answers after all, or no other does.
+    pub(crate) async fn next_home(&self, away: NodeId) -> Option<NodeId> {
+        if self.calls.answers(away).await {
+            return None;
+        }
+        let current = self.home();
+        if current != away {
+            // Another thread was here first.
+            return Some(current);
+        }
+        for home in candidates(&self.calls.shell, &self.calls.map()) {
+            if home != away && self.calls.answers(home).await {
+                self.calls.shell.notice(Notice::HomeMoved { away, home });
+                self.home.store(home.0, Ordering::Relaxed);
+                lock(&self.batches).remove(&away);
+                return Some(home);
+            }
+        }
+        None
+    }
+
+    /// An identifier for a new object, at a home that answers, with the right to make it.
+    pub(crate) async fn new_object(&self) -> Result<(ObjectId, Capability)> {
+        let mut home = self.home();
+        // Each change of home goes to a node that has just answered, so that few follow one another.
+        for _ in 0..=self.calls.map().nodes.len() {
+            // A batch is at hand also when its node has ended meanwhile: its connections tell, without a message.
+            let away = match self.calls.known_link(home) {
+                Some(link) => link.seems_away().await && !self.calls.answers(home).await,
+                None => false,
+            };
+            let made = if away { Err(Error::Unreachable) } else { self.new_object_at(home).await };
+            match made {
+                Err(Error::Unreachable) => home = self.next_home(home).await.ok_or(Error::Unreachable)?,
+                made => return made,
+            }
+        }
+        Err(Error::Unreachable)
+    }
+
+    async fn new_object_at(&self, node: NodeId) -> Result<(ObjectId, Capability)> {
+        loop {
+            if let Some(taken) = self.take_identifier(node) {
+                return Ok(taken);
+            }
+            let session = self.calls.session.id();
+            let request = StorageRequest::LeaseObjects { count: OBJECT_BATCH_COUNT };
+            let StorageAnswer::Batch { capability } = self.calls.storage_call(node, request).await? else {
+                return Err(Error::Malformed);
+            };
+            let expires = capability.expires_seconds;
+            if capability.count == 0 || self.seconds().saturating_add(BATCH_MARGIN_SECONDS) > expires {
+                return Err(Error::Malformed);
+            }
+            lock(&self.batches).insert(node, Batch { session, capability, next: 0 });
+        }
+    }
+
+    fn take_identifier(&self, node: NodeId) -> Option<(ObjectId, Capability)> {
+        let mut batches = lock(&self.batches);
+        let batch = batches.get_mut(&node).filter(|batch| batch.session == self.calls.session.id())?;
+        let ends = self.seconds().saturating_add(BATCH_MARGIN_SECONDS) > batch.capability.expires_seconds;
+        if batch.next >= batch.capability.count || ends {
+            return None;
+        }
+        let first = batch.capability.object;
+        let object = ObjectId::new(first.node(), first.sequence() + u64::from(batch.next));
+        batch.next += 1;
+        Some((object, batch.capability))
+    }
+
+    fn seconds(&self) -> u32 {
+        u32::try_from(self.calls.shell.wall().parts().0).expect("the wall clock is between 1970 and 2106")
+    }
+}

@@ -1,0 +1,217 @@
+//! Opening and closing files.
+
+use crate::cache::Cached;
+use crate::calls::Answer;
+use crate::entry::Entry;
+use crate::file_state::Opened;
+use crate::files::Files;
+use crate::handle::Handle;
+use crate::lookup::Told;
+use crate::objects::Registration;
+use crate::open_inode::OpenInode;
+use crate::open_options::OpenOptions;
+use crate::session::lock;
+use crate::shell::{Monitor, Shell};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weft_protocol::message::shard::{CreateFile, ShardAnswer, ShardRequest};
+use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result};
+
+/// An open in flight; it ends when this is dropped.
+struct Opening<'a, S: Shell> {
+    files: &'a Files<S>,
+    number: u64,
+}
+
+impl<'a, S: Shell> Opening<'a, S> {
+    fn begin(files: &'a Files<S>) -> Self {
+        Self { files, number: files.calls().session.opens.begin() }
+    }
+
+    /// Whether the file was reported since this open began.
+    fn was_reported(&self, inode: InodeNumber) -> bool {
+        self.files.calls().session.opens.was_reported_since(inode, self.number)
+    }
+}
+
+impl<S: Shell> Drop for Opening<'_, S> {
+    fn drop(&mut self) {
+        for doubtful in self.files.calls().session.opens.end(self.number) {
+            let open = lock(&self.files.open).get(doubtful.inode).cloned();
+            if open.is_none_or(|open| !open.is_open()) {
+                self.files.calls().give_back(doubtful.inode, doubtful.stamp);
+            }
+        }
+    }
+}
+
+impl<S: Shell> Files<S> {
+    /// Opens an inode. One message.
+    pub async fn open(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        options: OpenOptions<Registration<S>>,
+    ) -> Result<Handle<S>> {
+        if let Some((handle, _)) = self.reopen(who, inode, options).await {
+            return Ok(handle);
+        }
+        let opening = Opening::begin(self);
+        let request = ShardRequest::Open { inode, flags: options.flags() };
+        let Answer { answer, stamp, session, now_ms, .. } = self.calls().call(who, inode.shard(), request).await?;
+        let ShardAnswer::Opened { attributes, capability, grants, .. } = answer else {
+            return Err(Error::Malformed);
+        };
+        if let Some(mut cache) = self.calls().session.cache_for(session) {
+            cache.learn_attributes(&attributes, grants, stamp);
+        }
+        let opened = Opened { attributes, capability, grants, stamp, session };
+        self.opened(who, &opened, now_ms, options, &opening).await.map(|(handle, _)| handle)
+    }
+
+    /// Opens a name, and makes it when it is not there and `create` says how. One message for both.
+    pub async fn open_at(
+        &self,
+        who: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        options: OpenOptions<Registration<S>>,
+        create: Option<CreateFile>,
+    ) -> Result<(Handle<S>, Entry)> {
+        let may_be_there = create.is_none_or(|create| !create.exclusive);
+        if may_be_there
+            && let Cached::Found(inode, FileKind::Regular) = self.cached(who, parent, name)
+            && let Some((handle, attributes)) = self.reopen(who, inode, options).await
+        {
+            let entry = self.entry_of_open(who, (parent, name), &attributes, &handle.open, Told::HERE).await;
+            return self.handle_or_close(handle, entry).await;
+        }
+        let opening = Opening::begin(self);
+        let session = &self.calls().session;
+        let since = session.reports();
+        let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
+        let Answer { answer, stamp, session: asked_by, resent, now_ms } =
+            self.calls().call(who, parent.shard(), request).await?;
+        let (attributes, capability, created, grants) = match answer {
+            ShardAnswer::Opened { attributes, capability, created, grants } => {
+                (attributes, capability, created, grants)
+            }
+            ShardAnswer::Absent { grants } => {
+                self.learn_absent(parent, name, grants, (asked_by, stamp, resent));
+                return Err(Error::NotFound);
+            }
+            ShardAnswer::RemoteDirectory { .. } => return Err(Error::IsDirectory),
+            ShardAnswer::Entry { attributes, .. } => {
+                let directory = attributes.kind == FileKind::Directory;
+                return Err(if directory { Error::IsDirectory } else { Error::SymlinkLoop });
+            }
+            _ => return Err(Error::Malformed),
+        };
+        let is_new = created && !resent;
+        let mut valid = (0, 0);
+        if let Some(mut cache) = session.cache_for(asked_by) {
+            if is_new {
+                valid = cache.learn_made((parent, name), &attributes, grants, stamp, now_ms);
+            } else {
+                if resent {
+                    cache.doubt_name(parent, name, stamp);
+                } else {
+                    cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
+                }
+                cache.learn_attributes(&attributes, grants, stamp);
+            }
+        }
+        let opened = Opened { attributes, capability, grants, stamp, session: asked_by };
+        let (handle, in_use) = self.opened(who, &opened, now_ms, options, &opening).await?;
+        let attributes = opened.attributes;
+        if is_new && !in_use {
+            // Nobody here has made anything of it that the shard does not know.
+            return Ok((handle, Entry::of(attributes, valid)));
+        }
+        let told = Told { asked: false, since };
+        let entry = self.entry_of_open(who, (parent, name), &attributes, &handle.open, told).await;
+        self.handle_or_close(handle, entry).await
+    }
+
+    async fn handle_or_close(&self, handle: Handle<S>, entry: Result<Entry>) -> Result<(Handle<S>, Entry)> {
+        match entry {
+            Ok(entry) => Ok((handle, entry)),
+            Err(error) => {
+                self.close_handle(&handle).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens an inode that was closed a while ago, or is open, under the lease that is still held: no message.
+    async fn reopen(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        options: OpenOptions<Registration<S>>,
+    ) -> Option<(Handle<S>, Attributes)> {
+        let now_ms = self.calls().shell.now_ms();
+        let holds = self.calls().session.cache().holds_ms(inode.shard(), now_ms) > 0;
+        if options.truncate || options.direct || !holds {
+            return None;
+        }
+        let open = {
+            let table = lock(&self.open);
+            let open = Arc::clone(table.get(inode)?);
+            open.handles.fetch_add(1, Ordering::AcqRel);
+            open
+        };
+        let handle = Handle::new(open, options, self.kept(who));
+        // A lease that is being recalled was weakened before this is asked.
+        let Some(attributes) = handle.open.reopen(&self.objects, who, options.access).await else {
+            self.close_handle(&handle).await;
+            return None;
+        };
+        Some((handle, attributes))
+    }
+
+    /// A handle of what an open told, by a reply that arrived at `now_ms`; and whether the inode had handles before.
+    async fn opened(
+        &self,
+        who: &Credentials,
+        opened: &Opened,
+        now_ms: u64,
+        options: OpenOptions<Registration<S>>,
+        opening: &Opening<'_, S>,
+    ) -> Result<(Handle<S>, bool)> {
+        let attributes = &opened.attributes;
+        let make = || {
+            let session = &self.calls().session;
+            OpenInode::new(attributes, &self.objects.tuning, session.id(), session.term(attributes.inode.shard()))
+        };
+        let (open, in_use) = lock(&self.open).take(attributes.inode, make);
+        let handle = Handle::new(open, options, self.kept(who));
+        let mut result = handle.open.opened(&self.objects, &handle.who, options.access, opened, now_ms).await;
+        if result.is_ok() && options.truncate && (in_use || opening.was_reported(attributes.inode)) {
+            // What other handles of this client had gathered, and reported, may have overtaken the truncation of the open.
+            let nothing = AttributeChanges { size: Some(0), ..AttributeChanges::default() };
+            result = handle.open.set_attributes(&self.objects, who, &nothing).await.map(|_| ());
+        }
+        match result {
+            Ok(()) => Ok((handle, in_use)),
+            Err(error) => {
+                self.close_handle(&handle).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Closes a handle: writes back what is buffered, and keeps the inode with its lease for the next open.
+    pub async fn close_handle(&self, handle: &Handle<S>) {
+        handle.reader.lock().await.end_stream(&self.objects).await;
+        self.flush_dropped(&handle.open).await;
+        let keep = handle.open.handle_closed(&self.objects).await;
+        let evicted = lock(&self.open).closed(&handle.open, keep);
+        // What could not be reported is tried once more, and then left to the end of the session.
+        if let Some(open) = evicted
+            && (self.flush_dropped(&open).await || !open.is_dirty().await)
+        {
+            self.calls().give_back(open.inode, open.stamp().await);
+        }
+    }
+}

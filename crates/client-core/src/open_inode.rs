@@ -1,0 +1,566 @@
+//! A regular file that this client has open: what all its handles share.
+//!
+//! What is known of it ([`FileState`] decides that), the run of written bytes that the server does not have yet, and the
+//! ways to the data. A descriptor of the object's file is used under a lease only, and given up with it; but see
+//! `kernel_use.rs`.
+//!
+//! Invariant: the holder of the lock has the state under the current session, whose term holds. After every effect this is
+//! checked again.
+//! Invariant: when a recall is answered, nothing that was begun under the lease is in flight.
+//!
+//! Lock order: `Files::open` (0), `state` (1). `state` is held across data requests of the buffered path (they wait for no
+//! lease), and across calls about this inode, which the shard never makes wait for a recall to the session that sends them.
+
+mod kernel_use;
+mod reports;
+mod runs;
+mod state;
+mod writes;
+
+use crate::file_state::{Held, Opened};
+use crate::link::SlotFor;
+use crate::notice::Notice;
+use crate::objects::{Objects, Registration, request};
+use crate::open_options::OpenOptions;
+use crate::reader::{Source, Version};
+use crate::session::Term;
+use crate::shell::{Monitor, Shell};
+use crate::tuning::Tuning;
+use state::{Descriptor, RIGHT_MS, State};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use weft_protocol::data::DataOperation;
+use weft_protocol::message::shard::{Access, ShardRequest};
+use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, InodeNumber, Result, SessionId};
+pub use writes::Written;
+use writes::{Target, end_of};
+
+/// How long a recall waits for reads that use a passed descriptor, and how often it looks, microseconds.
+const DESCRIPTOR_USE_US_MAX: u64 = 1_000_000;
+const DESCRIPTOR_USE_POLL_US: u64 = 50;
+
+/// The lock of an open inode's state.
+type Guard<'a, S> = <<S as Shell>::Monitor<State<S>> as Monitor<State<S>>>::Guard<'a>;
+
+/// An open inode.
+pub struct OpenInode<S: Shell> {
+    pub inode: InodeNumber,
+    /// Handles; changed under the lock of the table of open inodes.
+    pub(crate) handles: AtomicU32,
+    /// Its condition: a write in flight has completed, or a drain of all of them has ended.
+    state: S::Monitor<State<S>>,
+    /// Writes under an exclusive lease that are made without the lock. Changed under it.
+    in_flight: AtomicU32,
+    /// Of the session at the inode's shard.
+    term: Term,
+    /// Grows when bytes that a reader has at hand may be stale.
+    data_version: AtomicU64,
+}
+
+/// On whose behalf a file is flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlushFor {
+    /// A program, which is told of lost bytes.
+    Program,
+    /// A handle that was dropped: the next program is told.
+    Drop,
+    /// A recall, in its own slot: the next program is told.
+    Recall,
+}
+
+/// What a closed inode holds of the process's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Holds {
+    Nothing,
+    Descriptor,
+}
+
+/// How a read is served.
+pub(crate) enum ReadVia<D> {
+    /// It was answered from gathered bytes.
+    Done(usize),
+    /// There is no object: zeros up to the file's size.
+    Zeros { size: u64 },
+    /// `leased`: nobody else changes the file, the kernel included.
+    Descriptor { file: Arc<D>, leased: bool },
+    /// `size`: the file's, as far as a lease vouches for it.
+    Server { held: Held, size: Option<u64> },
+}
+
+/// A write in flight. Counted until it is dropped, also by a panic.
+struct Flight<'a, S: Shell>(&'a OpenInode<S>);
+
+impl<S: Shell> Drop for Flight<'_, S> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.0.state.notify_all();
+    }
+}
+
+impl<S: Shell> OpenInode<S> {
+    pub(crate) fn new(attributes: &Attributes, tuning: &Tuning, session: SessionId, term: Term) -> Self {
+        Self {
+            inode: attributes.inode,
+            handles: AtomicU32::new(0),
+            state: S::Monitor::new(State::new(attributes, tuning, session, Arc::clone(&term))),
+            in_flight: AtomicU32::new(0),
+            term,
+            data_version: AtomicU64::new(0),
+        }
+    }
+
+    /// The state under the current session, whose term holds. A session that ended took leases and rights with it; whoever
+    /// locks next notices it here, since whoever learnt of the end first may hold another inode's state.
+    async fn lock(&self, io: &Objects<S>) -> Result<Guard<'_, S>> {
+        self.lock_in(io, SlotFor::Caller).await
+    }
+
+    /// As [`OpenInode::lock`]; calls are made in this slot until the lock is taken again.
+    async fn lock_in(&self, io: &Objects<S>, slot: SlotFor) -> Result<Guard<'_, S>> {
+        let state = self.state.lock().await;
+        self.under_term(io, state, io.calls.shell.now_ms(), slot).await
+    }
+
+    /// As [`OpenInode::lock`], right after the clock was read: it is not read again if nobody holds the lock.
+    async fn lock_soon(&self, io: &Objects<S>, now_ms: u64) -> Result<Guard<'_, S>> {
+        match self.state.try_lock() {
+            Some(state) => self.under_term(io, state, now_ms, SlotFor::Caller).await,
+            None => self.lock(io).await,
+        }
+    }
+
+    async fn under_term<'a>(
+        &'a self,
+        io: &Objects<S>,
+        mut state: Guard<'a, S>,
+        mut now_ms: u64,
+        slot: SlotFor,
+    ) -> Result<Guard<'a, S>> {
+        while now_ms >= self.term.load(Ordering::Acquire) {
+            drop(state);
+            io.calls.ensure_term(self.inode.shard(), &self.term, slot).await?;
+            state = self.state.lock().await;
+            now_ms = io.calls.shell.now_ms();
+        }
+        (state.slot, state.now_ms) = (slot, now_ms);
+        state.notice_session(io);
+        Ok(state)
+    }
+
+    fn changed(&self) {
+        self.data_version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A handle was opened by a reply that arrived at `now_ms`: learns from the reply. One message if something that was
+    /// written through the server has not been reported.
+    pub(crate) async fn opened(
+        &self,
+        io: &Objects<S>,
+        who: &Arc<Credentials>,
+        access: Access,
+        opened: &Opened,
+        now_ms: u64,
+    ) -> Result<()> {
+        let mut state = self.lock_soon(io, now_ms).await?;
+        if state.known.reports_before_lease() {
+            state.commit(io).await?;
+        }
+        state.opener = Some(Arc::clone(who));
+        if access.writes() {
+            state.known.will_write();
+        }
+        let session = &io.calls.session;
+        let recalled = state.was_recalled(io, opened);
+        if state.known.opened(opened, session.id(), recalled) {
+            state.descriptor = Descriptor::NotAsked;
+        }
+        state.note_error(io);
+        if state.known.held().map(|held| held.capability) == opened.capability {
+            state.right_until_ms = state.now_ms + RIGHT_MS;
+        }
+        if let Some(report) = session.opens.report_of(self.inode) {
+            state.known.reported_before(report, opened.stamp, session.reports());
+        }
+        self.changed();
+        Ok(())
+    }
+
+    /// The answer to an open, if the lease that is still held allows it without asking: the same user, an access that the
+    /// right to the object covers, a mode that needs nobody's recall.
+    pub(crate) async fn reopen(&self, io: &Objects<S>, who: &Credentials, access: Access) -> Option<Attributes> {
+        let mut state = self.lock(io).await.ok()?;
+        state.look(io);
+        let allowed = state.opener.as_deref() == Some(who) && state.known.open_again_unasked(access);
+        allowed.then(|| state.known.attributes().clone())
+    }
+
+    /// A handle was closed: whether the inode is kept when nobody has it open, and what it holds then. Frees the memory of
+    /// sent runs: thousands of closed files are kept with their leases. Whether the term holds is checked when the file is
+    /// opened again.
+    pub(crate) async fn handle_closed(&self, io: &Objects<S>) -> Option<Holds> {
+        let mut state = self.state.lock().await;
+        state.notice_session(io);
+        state.spare = Vec::new();
+        let passed = matches!(state.descriptor, Descriptor::Passed { .. });
+        state.known.is_kept().then_some(if passed { Holds::Descriptor } else { Holds::Nothing })
+    }
+
+    /// Whether the shard has not been told of everything that was written.
+    pub(crate) async fn is_dirty(&self) -> bool {
+        self.state.lock().await.known.is_dirty()
+    }
+
+    /// Stamp of the lease's last grant.
+    pub(crate) async fn stamp(&self) -> u64 {
+        self.state.lock().await.known.grant_stamp()
+    }
+
+    /// Whether a handle of this client has it open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.handles.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a cache above may keep what was read.
+    pub async fn may_cache(&self, io: &Objects<S>) -> bool {
+        self.lock(io).await.is_ok_and(|state| state.known.is_leased())
+    }
+
+    /// Whether the file has an object, as far as is known here.
+    pub async fn has_object(&self, io: &Objects<S>) -> bool {
+        self.lock(io).await.is_ok_and(|state| state.known.held().is_some())
+    }
+
+    /// Decides how a read is served, and answers it when gathered bytes are all it asks for. Also returns the version of the
+    /// data: bytes of another version that a reader has at hand are stale.
+    pub(crate) async fn read_via(
+        &self,
+        io: &Objects<S>,
+        into: &mut [u8],
+        offset: u64,
+    ) -> Result<(ReadVia<S::Descriptor>, Version)> {
+        let mut state = self.lock(io).await?;
+        let via = state.read_via(io, into, offset).await?;
+        let session = state.known.session();
+        Ok((via, Version { data: self.data_version.load(Ordering::Acquire), session }))
+    }
+
+    /// The current version of the data, without the lock: a reader may use bytes of it that he has at hand. Whatever makes
+    /// them stale changes the version before anybody is told of it. `None`: the term is over.
+    pub(crate) fn version_now(&self, io: &Objects<S>) -> Option<Version> {
+        let version = Version { data: self.data_version.load(Ordering::Acquire), session: io.calls.session.id() };
+        (io.calls.shell.now_ms() < self.term.load(Ordering::Acquire)).then_some(version)
+    }
+
+    /// The right to the object turned out to be void (the object was replaced, the right has expired): the next operation
+    /// asks for it again.
+    pub(crate) async fn right_is_void(&self) {
+        let mut state = self.state.lock().await;
+        state.known.right_is_void();
+        if state.known.held().is_none() {
+            state.descriptor = Descriptor::NotAsked;
+        }
+        drop(state);
+        self.changed();
+    }
+
+    /// A write. Returns when the bytes are gathered (exclusive lease), in the object's file, or at the server.
+    pub async fn write(
+        &self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        offset: u64,
+        options: &OpenOptions<Registration<S>>,
+    ) -> Result<Written> {
+        let mut state = self.lock(io).await?;
+        while state.draining > 0 {
+            drop(self.state.wait(state).await);
+            state = self.lock(io).await?;
+        }
+        if let Some(error) = state.known.tell_writer() {
+            return Err(error);
+        }
+        if bytes.is_empty() {
+            // Nothing changes, not even the size.
+            return Ok(Written { offset, is_safe: true });
+        }
+        state.regain(io).await?;
+        // A kernel may be writing the object beside us.
+        let exclusive = state.known.is_exclusive() && state.kernel.is_none();
+        let offset = if options.append && exclusive { state.known.size() } else { offset };
+        let end = end_of(offset, bytes.len())?;
+        state.ensure_object(io).await?;
+        self.changed();
+        if exclusive && let Some(file) = state.descriptor(io, true).await? {
+            if !options.direct && bytes.len() <= io.tuning.small_bytes && state.known.may_gather() {
+                return state.gather(io, bytes, offset).await.map(|()| Written { offset, is_safe: false });
+            }
+            state.send_all(io).await?;
+            let target = Target::File { file, call_bytes: state.call_bytes };
+            return self.write_in_flight(io, state, (bytes, offset, end), options.direct, target).await;
+        }
+        let is_next = std::mem::replace(&mut state.next_write, end) == offset;
+        let Tuning { gathered_below, buffer_bytes, .. } = io.tuning;
+        let is_small = bytes.len() < gathered_below || (is_next && bytes.len() < buffer_bytes);
+        if exclusive && !options.direct && is_small && state.known.may_gather() {
+            return state.gather(io, bytes, offset).await.map(|()| Written { offset, is_safe: false });
+        }
+        state.send_all(io).await?;
+        if exclusive && !state.known.object_is_new() {
+            // Nobody else has a right to the file now, so what is known of the object holds without the lock.
+            let target = Target::Object { held: state.held()?, registration: options.registration };
+            return self.write_in_flight(io, state, (bytes, offset, end), options.direct, target).await;
+        }
+        state.write_now(io, bytes, offset, &OpenOptions { append: options.append && !exclusive, ..*options }).await
+    }
+
+    /// Makes a write under an exclusive lease without the lock.
+    async fn write_in_flight(
+        &self,
+        io: &Objects<S>,
+        mut state: Guard<'_, S>,
+        (bytes, offset, end): (&[u8], u64, u64),
+        direct: bool,
+        target: Target<S>,
+    ) -> Result<Written> {
+        state.note_written(io, end);
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        drop(state);
+        let flight = Flight(self);
+        let written = target.write(io, self.inode, bytes, offset).await;
+        let mut state = self.state.lock().await;
+        drop(flight);
+        state.slot = SlotFor::Caller;
+        // Whoever read while the bytes were in flight may have others at hand.
+        self.changed();
+        // If the session ended meanwhile, the write may have raced the next holder; and where that has taken the object
+        // away, this is what to say.
+        state.hold(io).await?;
+        written?;
+        state.known.arrived();
+        // Somebody may have reported the size from before the bytes were there.
+        state.note_written(io, end);
+        if state.known.reports_object(direct) && !state.commit(io).await? {
+            return Err(Error::NoObject);
+        }
+        Ok(Written { offset, is_safe: direct })
+    }
+
+    /// A recall to this session, with its stamp: from now on nothing is gathered or trusted, and no descriptor is used;
+    /// [`OpenInode::flush`] follows. Waits for writes in flight. Sends nothing.
+    pub(crate) async fn weaken(&self, io: &Objects<S>, session: SessionId, stamp: u64) {
+        let mut state = self.state.lock().await;
+        if state.known.weaken(session, stamp) {
+            let descriptor = std::mem::replace(&mut state.descriptor, Descriptor::NotAsked);
+            let kernel_has_it = state.kernel.is_some();
+            drop(self.drain(state).await);
+            // A kernel goes on using it: the shard asks the storage server for size and time.
+            if let Descriptor::Passed { file, .. } = descriptor
+                && !kernel_has_it
+            {
+                await_reads(io, &file).await;
+            }
+        }
+        self.changed();
+    }
+
+    /// Waits until no write is in flight, and lets none begin meanwhile.
+    async fn drain<'a>(&'a self, mut state: Guard<'a, S>) -> Guard<'a, S> {
+        state.draining += 1;
+        while self.in_flight.load(Ordering::Acquire) > 0 {
+            state = self.state.wait(state).await;
+        }
+        state.draining -= 1;
+        self.state.notify_all();
+        state
+    }
+
+    /// Lays size and times as this client has changed them over what the shard told: just now (`asked`), or earlier; when
+    /// `since` reports had been made. Returns whether a kernel may change them at any moment, unseen from here. `None`: a
+    /// report was made since, and what the shard told may be older.
+    pub(crate) async fn overlay(
+        &self,
+        io: &Objects<S>,
+        attributes: &mut Attributes,
+        asked: bool,
+        since: u64,
+    ) -> Option<bool> {
+        match self.lock(io).await {
+            Ok(mut state) => state.overlay(io, attributes, asked, since),
+            // The shard is away: what it told last is all there is.
+            Err(_) => Some(false),
+        }
+    }
+
+    /// Attributes from the shard under this client's own changes; no report of its own overtakes them. One message, or more
+    /// when the session ends meanwhile.
+    pub async fn ask_attributes(&self, io: &Objects<S>, who: &Credentials) -> Result<(Attributes, bool)> {
+        let mut state = self.lock(io).await?;
+        loop {
+            let since = io.calls.session.reports();
+            let mut attributes = io.calls.ask_attributes(who, self.inode).await?;
+            io.calls.ensure_term(self.inode.shard(), &self.term, SlotFor::Caller).await?;
+            state.notice_session(io);
+            if let Some(unseen) = state.overlay(io, &mut attributes, true, since) {
+                return Ok((attributes, unseen));
+            }
+        }
+    }
+
+    /// The file's size as this client knows it under a lease; `None`: it has to be asked for.
+    pub async fn known_size(&self, io: &Objects<S>) -> Option<u64> {
+        let mut state = self.lock(io).await.ok()?;
+        state.look(io);
+        (state.known.is_leased() || state.kernel_file().is_some()).then(|| state.known.size())
+    }
+
+    /// Changes attributes, the size among them: earlier writes go before, and nothing in between. One message, and those of
+    /// a flush.
+    ///
+    /// Nobody else holds a lease on a file that this client has open for writing: the call waits for no recall, and the lock
+    /// may be held. Otherwise it may wait for somebody whose call waits for us, and there is nothing that must not overtake
+    /// it.
+    pub(crate) async fn set_attributes(
+        &self,
+        io: &Objects<S>,
+        who: &Credentials,
+        changes: &AttributeChanges,
+    ) -> Result<Attributes> {
+        let mut state = self.drain(self.lock(io).await?).await;
+        state.slot = SlotFor::Caller;
+        state.hold(io).await?;
+        state.flush(io).await?;
+        let state = Some(state).filter(|state| state.known.writes());
+        let request = ShardRequest::SetAttributes { inode: self.inode, changes: changes.clone() };
+        let call = io.calls.call_for_attributes(SlotFor::Caller, who, self.inode, request);
+        let (attributes, stamp) = call.await?;
+        let mut state = match state {
+            Some(state) => state,
+            None => self.state.lock().await,
+        };
+        // If another session began on the way, the next user of the file opens it again.
+        state.notice_session(io);
+        io.calls.session.opens.reported(self.inode, stamp);
+        if state.known.changed(&attributes, stamp, io.calls.session.next_report()) {
+            state.descriptor = Descriptor::NotAsked;
+        }
+        state.note_error(io);
+        state.kernel_sees_change(io);
+        self.changed();
+        Ok(attributes)
+    }
+
+    /// Writes back and reports to the shard.
+    pub async fn flush(&self, io: &Objects<S>, by: FlushFor) -> Result<()> {
+        if self.state.lock().await.is_clean() {
+            return Ok(());
+        }
+        let slot = if by == FlushFor::Recall { SlotFor::Recall } else { SlotFor::Caller };
+        let mut state = self.lock_in(io, slot).await?;
+        let result = state.flush(io).await;
+        match by {
+            FlushFor::Program => result.and(state.known.tell_flusher().map_or(Ok(()), Err)),
+            FlushFor::Drop | FlushFor::Recall => result,
+        }
+    }
+
+    /// Flushes, and brings the data to the server's device.
+    pub async fn sync(&self, io: &Objects<S>) -> Result<()> {
+        self.flush(io, FlushFor::Program).await?;
+        let mut state = self.lock(io).await?;
+        if let Some(file) = state.own_file() {
+            return io.calls.shell.sync_file(file).await;
+        }
+        if !state.known.writes() {
+            return Ok(());
+        }
+        state.regain(io).await?;
+        let Some(held) = state.known.held() else { return Ok(()) };
+        io.data_write(&request(self.inode, DataOperation::Sync, held, 0, 0), &[], None).await.map(|_| ())
+    }
+
+    /// The object's file for one more handle of a kernel, and whether the handle may write through it. `None`: it is on
+    /// another machine, not passed, or not there and not to be made (`writes` is false). Costs a data request for the first
+    /// handle.
+    pub async fn lend(&self, io: &Objects<S>, writes: bool, direct: bool) -> Option<(Arc<S::Descriptor>, bool)> {
+        let mut state = self.lock(io).await.ok()?;
+        if state.kernel.as_ref().is_none_or(|kernel| writes && !kernel.writable)
+            && let Err(error) = state.pass_to_kernel(io, writes, direct).await
+        {
+            // The next write or close tells of it, if it lasts.
+            io.calls.shell.notice(Notice::NotLent(self.inode, error));
+        }
+        let kernel = state.kernel.as_mut()?;
+        let may_write = writes && kernel.writable;
+        kernel.handles += 1;
+        kernel.writers += u32::from(may_write);
+        Some((Arc::clone(&kernel.file), may_write))
+    }
+
+    /// A kernel has closed such a handle.
+    pub async fn lent_back(&self, io: &Objects<S>, may_write: bool) {
+        let mut state = self.state.lock().await;
+        state.look(io);
+        let Some(kernel) = &mut state.kernel else { return };
+        kernel.handles -= 1;
+        kernel.writers -= u32::from(may_write);
+        if kernel.handles == 0 {
+            state.kernel = None;
+        }
+        drop(state);
+        // What readers had at hand from before the kernel wrote is stale.
+        self.changed();
+    }
+
+    /// What a reader needs to know of a file that is read through its server.
+    pub(crate) fn source(
+        &self,
+        held: Held,
+        size: u64,
+        version: Version,
+        registration: Option<Registration<S>>,
+    ) -> Source<S> {
+        Source { inode: self.inode, held, size, version, registration }
+    }
+}
+
+impl<S: Shell> State<S> {
+    async fn read_via(&mut self, io: &Objects<S>, into: &mut [u8], offset: u64) -> Result<ReadVia<S::Descriptor>> {
+        if !self.known.is_leased() && self.known.object_is_new() {
+            // Others may not know the object that this client gave the file, and theirs may have come first.
+            self.commit(io).await?;
+        }
+        self.known.doubt_missing_object();
+        self.regain(io).await?;
+        if self.run.read(offset, into) {
+            return Ok(ReadVia::Done(into.len()));
+        }
+        if !self.run.is_empty() || self.sending.is_some() {
+            self.send_all(io).await?;
+            if let Some(error) = self.known.error() {
+                return Err(error.clone());
+            }
+        }
+        if let Some(file) = self.kernel_file() {
+            return Ok(ReadVia::Descriptor { file: Arc::clone(file), leased: false });
+        }
+        if self.known.is_leased()
+            && let Some(file) = self.descriptor(io, false).await?
+        {
+            return Ok(ReadVia::Descriptor { file, leased: true });
+        }
+        let size = self.known.size();
+        Ok(match self.known.held() {
+            Some(held) => ReadVia::Server { held, size: self.known.is_leased().then_some(size) },
+            None => ReadVia::Zeros { size },
+        })
+    }
+}
+
+/// Waits until nobody reads through a descriptor any more.
+async fn await_reads<S: Shell>(io: &Objects<S>, file: &Arc<S::Descriptor>) {
+    let mut waited_us = 0;
+    while Arc::strong_count(file) > 1 && waited_us < DESCRIPTOR_USE_US_MAX {
+        io.calls.shell.sleep_us(DESCRIPTOR_USE_POLL_US).await;
+        waited_us += DESCRIPTOR_USE_POLL_US;
+    }
+}

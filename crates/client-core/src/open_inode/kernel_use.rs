@@ -1,0 +1,114 @@
+//! An object that a kernel reads and writes by itself.
+//!
+//! A mount can pass the object's descriptor to its kernel (FUSE passthrough). From then on programs' bytes bypass this
+//! process, and nothing takes the descriptor back before the last close: no recall, no end of a session. So it is lent
+//! under any lease or none, and these rules hold instead:
+//! - The object stays the file's while anybody has the file open: the shard truncates it in place.
+//! - Nothing is gathered or read ahead here beside a kernel; other handles read and write the same object at once.
+//! - Size and time are the object's: they are looked up whenever they are told or reported.
+//!
+//! Only when the session was lost and somebody truncated the file before it was opened anew, the kernel is left with an
+//! object that is no file's any more: then the next flush fails if the kernel has written to it.
+
+use super::state::State;
+use crate::objects::Objects;
+use crate::shell::Shell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weft_protocol::{Error, ObjectId, Result, Timestamp};
+
+/// A kernel's use of an inode's object.
+pub(super) struct KernelUse<S: Shell> {
+    pub file: Arc<S::Descriptor>,
+    object: ObjectId,
+    /// The descriptor was passed for writing too.
+    pub writable: bool,
+    pub handles: u32,
+    /// Those of the handles that write.
+    pub writers: u32,
+    /// The object's modification time when it was last looked up.
+    seen: Timestamp,
+}
+
+impl<S: Shell> State<S> {
+    /// The object's file, with the object made and all gathered bytes in it. `direct`: what is written survives this
+    /// client, so the shard has to know the object first.
+    pub async fn pass_to_kernel(&mut self, io: &Objects<S>, writes: bool, direct: bool) -> Result<()> {
+        self.regain(io).await?;
+        if self.known.held().is_none() {
+            if !writes || !io.is_near(io.home()) || io.home_passes_none.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            self.ensure_object(io).await?;
+        }
+        self.send_all(io).await?;
+        let mut file = self.descriptor(io, self.known.writes()).await?;
+        if self.known.object_is_new() {
+            if file.is_none() {
+                // Its store has a size limit, and keeps it.
+                io.home_passes_none.store(true, Ordering::Relaxed);
+            } else if self.known.reports_object(direct) && !self.commit(io).await? {
+                // Another client's object came first.
+                self.regain(io).await?;
+                file = self.descriptor(io, self.known.writes()).await?;
+            }
+        }
+        if let Some((file, object)) = file.zip(self.known.object()) {
+            self.kernel_got(io, file, object);
+        }
+        Ok(())
+    }
+
+    fn kernel_got(&mut self, io: &Objects<S>, file: Arc<S::Descriptor>, object: ObjectId) {
+        let writable = self.descriptor_to_write().is_some();
+        let stat = io.calls.shell.stat_file(&file);
+        let seen = stat.map_or(self.known.attributes().mtime, |(_, mtime)| mtime);
+        match &mut self.kernel {
+            // One file for all handles: the kernel keeps the first that it got.
+            Some(kernel) => kernel.writable |= writable && kernel.object == object,
+            None => self.kernel = Some(Box::new(KernelUse { file, object, writable, handles: 0, writers: 0, seen })),
+        }
+    }
+
+    /// The file in the kernel's hands, as long as its object is the file's object.
+    pub fn kernel_file(&self) -> Option<&Arc<S::Descriptor>> {
+        let held = self.known.object();
+        self.kernel.as_ref().filter(|kernel| held == Some(kernel.object)).map(|kernel| &kernel.file)
+    }
+
+    /// Whether a kernel may change size and time at any moment.
+    pub fn kernel_writes(&self) -> bool {
+        self.kernel.as_ref().is_some_and(|kernel| kernel.writers > 0)
+    }
+
+    /// Looks up what a kernel has made of size and time.
+    pub fn look(&mut self, io: &Objects<S>) {
+        let held = self.known.object();
+        let Some(kernel) = &mut self.kernel else { return };
+        // An open file of this machine: fstat fails only when its device does, and then the next write tells.
+        let Ok((size, mtime)) = io.calls.shell.stat_file(&kernel.file) else { return };
+        let is_current = held == Some(kernel.object);
+        let is_changed = mtime != kernel.seen || (is_current && size != self.known.size());
+        let is_written = is_changed && kernel.writers > 0;
+        kernel.seen = mtime;
+        if is_current {
+            self.known.looked_up(size, if is_written { mtime } else { self.known.attributes().mtime });
+        }
+        if is_written && is_current {
+            self.known.changed_unseen();
+        } else if is_written {
+            self.fail(io, Error::SessionEnded);
+        }
+    }
+
+    /// The shard has changed the attributes on our behalf: the modification time that a truncate gave the object is no
+    /// write of the kernel's.
+    pub fn kernel_sees_change(&mut self, io: &Objects<S>) {
+        let Some(kernel) = &mut self.kernel else { return };
+        if let Ok((size, mtime)) = io.calls.shell.stat_file(&kernel.file)
+            && size == self.known.size()
+        {
+            kernel.seen = mtime;
+        }
+    }
+}

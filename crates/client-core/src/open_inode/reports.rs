@@ -1,0 +1,87 @@
+//! What the shard and other clients are told of a file's size, time and object, and what this client makes of theirs.
+
+use super::state::{Descriptor, State};
+use crate::notice::Notice;
+use crate::objects::{Objects, request};
+use crate::shell::Shell;
+use weft_protocol::data::DataOperation;
+use weft_protocol::{Attributes, Error, Result};
+
+impl<S: Shell> State<S> {
+    /// Whether a flush would find nothing to do, and nothing to tell.
+    pub fn is_clean(&self) -> bool {
+        let nothing_gathered = self.run.is_empty() && self.sending.is_none();
+        nothing_gathered && self.kernel.is_none() && self.known.report().is_none() && !self.known.owes_error()
+    }
+
+    /// Lays size and times as this client has changed them over what the shard told. Returns whether a kernel may change
+    /// them at any moment; `None`: a report was made since, and the shard's word may be older.
+    pub fn overlay(&mut self, io: &Objects<S>, attributes: &mut Attributes, asked: bool, since: u64) -> Option<bool> {
+        self.look(io);
+        if self.kernel_file().is_some() {
+            attributes.size = self.known.size();
+        }
+        self.known.overlay(attributes, asked, since).then(|| self.kernel_writes())
+    }
+
+    /// Writes back and reports.
+    pub async fn flush(&mut self, io: &Objects<S>) -> Result<()> {
+        let outcome = self.write_back(io).await;
+        let result = self.known.flushed(outcome);
+        let inode = self.known.inode();
+        io.calls.shell.notice(if result.is_ok() { Notice::Flushed(inode) } else { Notice::BytesLost(inode) });
+        result
+    }
+
+    async fn write_back(&mut self, io: &Objects<S>) -> Result<()> {
+        if self.kernel.is_some() {
+            // After the end of a session this shows whether the kernel still writes to the file's object.
+            self.regain(io).await?;
+            self.look(io);
+        }
+        self.send_all(io).await?;
+        self.commit(io).await.map(|_| ())
+    }
+
+    /// Reports object, size and time to the shard if they have changed, with everything that was gathered: the object's
+    /// size without it is not the file's. `false`: the file had got another object meanwhile.
+    pub async fn commit(&mut self, io: &Objects<S>) -> Result<bool> {
+        if self.known.report().is_none() {
+            return Ok(true);
+        }
+        self.send_all(io).await?;
+        self.freshen(io).await?;
+        let Some(request) = self.known.report() else { return Ok(true) };
+        let inode = self.known.inode();
+        let answer = io.calls.call_for_attributes(self.slot, &self.who(io), inode, request).await;
+        let (attributes, stamp) = answer.map_err(|error| match error {
+            // A new session began on the way: to the shard it is not the one that wrote.
+            Error::BadHandle => Error::SessionEnded,
+            error => error,
+        })?;
+        io.calls.session.opens.reported(inode, stamp);
+        let is_ours = self.known.reported(&attributes, stamp, io.calls.session.next_report());
+        if !is_ours {
+            self.descriptor = Descriptor::NotAsked;
+        }
+        self.note_error(io);
+        Ok(is_ours)
+    }
+
+    /// Looks size and time up where they are decided: at the object, when others may have written it or when it was
+    /// written through its descriptor.
+    async fn freshen(&mut self, io: &Objects<S>) -> Result<()> {
+        if let Some(file) = self.own_file() {
+            let (size, mtime) = io.calls.shell.stat_file(file)?;
+            self.known.looked_up(size, mtime);
+        } else if !self.known.is_exclusive()
+            && let Some(held) = self.known.held()
+        {
+            let stat = request(self.known.inode(), DataOperation::Stat, held, 0, 0);
+            let reply = io.data_write(&stat, &[], None).await?;
+            self.hold(io).await?;
+            self.known.looked_up(reply.size, reply.mtime);
+        }
+        Ok(())
+    }
+}

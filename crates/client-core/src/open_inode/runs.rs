@@ -1,0 +1,148 @@
+//! Runs of gathered bytes in flight to the server.
+//!
+//! A run's memory is kept until the server has replied: when the connection breaks, the run is written again on another.
+
+use super::state::State;
+use crate::notice::Notice;
+use crate::objects::{Objects, request};
+use crate::shell::{DataConnection, Shell};
+use crate::write_behind::Taken;
+use std::collections::VecDeque;
+use weft_protocol::data::{DataOperation, DataRequest};
+use weft_protocol::{Error, Result};
+
+/// Runs in flight, oldest first.
+pub(super) struct Sending<S: Shell> {
+    connection: S::Data,
+    requests: VecDeque<DataRequest>,
+}
+
+impl<S: Shell> Sending<S> {
+    /// Whether another run of so many bytes has to wait until one in flight has completed.
+    fn is_full(&self, bytes: usize) -> bool {
+        let in_flight: usize = self.requests.iter().map(|request| request.bytes as usize).sum();
+        in_flight > 0 && in_flight + bytes > self.connection.write_window()
+    }
+}
+
+impl<S: Shell> State<S> {
+    /// Adds bytes to the run, and sends it when it is full or they do not continue it.
+    pub async fn gather(&mut self, io: &Objects<S>, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+        while !bytes.is_empty() {
+            let spare = &mut self.spare;
+            let taken = match self.run.take(offset, bytes, || spare.pop().unwrap_or_default()) {
+                Taken::All => bytes.len(),
+                Taken::Part(count) => count,
+                Taken::None => 0,
+            };
+            offset += taken as u64;
+            bytes = &bytes[taken..];
+            self.note_written(io, offset);
+            let enough = self.descriptor_to_write().is_some() && self.run.len() >= io.tuning.block_bytes;
+            if enough || self.run.is_full() || !bytes.is_empty() {
+                self.send_run(io).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the run without waiting for its reply, unless so many connections are in use that none is to be kept.
+    async fn send_run(&mut self, io: &Objects<S>) -> Result<()> {
+        if self.run.is_empty() {
+            return Ok(());
+        }
+        while self.sending.as_ref().is_some_and(|sending| sending.is_full(self.run.len())) {
+            self.finish_one(io).await;
+            self.hold(io).await?;
+        }
+        let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
+        if let Some(file) = self.descriptor_to_write() {
+            let written = io.calls.shell.write_file(file, &bytes, offset, self.call_bytes).await;
+            self.spare.push(bytes);
+            return written.inspect_err(|error| self.fail(io, error.clone()));
+        }
+        let Some(held) = self.known.held() else {
+            self.fail(io, Error::NoObject);
+            return Err(Error::NoObject);
+        };
+        let request = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
+        let mut sending = match self.sending.take() {
+            Some(sending) => sending,
+            None => match io.data_connection(held.object.node()).await {
+                Ok(connection) => Box::new(Sending { connection, requests: VecDeque::new() }),
+                Err(error) => {
+                    self.fail(io, error.clone());
+                    return Err(error);
+                }
+            },
+        };
+        io.calls.shell.notice(Notice::DataRequest);
+        match sending.connection.start_write(&request, bytes).await {
+            Ok(()) => {
+                sending.requests.push_back(request);
+                let crowded = sending.connection.is_crowded();
+                self.sending = Some(sending);
+                while crowded && self.sending.is_some() {
+                    self.finish_one(io).await;
+                }
+            }
+            Err(bytes) => {
+                // The connection is dead: the runs in flight, and this one, are written again on another.
+                self.rewrite_outstanding(io, *sending).await;
+                self.rewrite(io, &request, &bytes).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest run in flight.
+    async fn finish_one(&mut self, io: &Objects<S>) {
+        let Some(mut sending) = self.sending.take() else { return };
+        let Some(request) = sending.requests.pop_front() else {
+            return io.calls.shell.return_data(sending.connection);
+        };
+        let (memory, reply) = sending.connection.finish().await.expect("a write was started for each request");
+        match reply.map(|reply| reply.result().copied()) {
+            Ok(Ok(reply)) => {
+                self.known.written_at(reply.mtime);
+                self.sending = Some(sending);
+            }
+            Ok(Err(error)) => {
+                self.fail(io, error);
+                self.sending = Some(sending);
+            }
+            Err(_) => {
+                self.rewrite(io, &request, &memory).await;
+                self.rewrite_outstanding(io, *sending).await;
+            }
+        }
+        self.spare.push(memory);
+    }
+
+    async fn rewrite_outstanding(&mut self, io: &Objects<S>, mut sending: Sending<S>) {
+        while let Some(request) = sending.requests.pop_front() {
+            let (memory, _) = sending.connection.finish().await.expect("a write was started for each request");
+            self.rewrite(io, &request, &memory).await;
+            self.spare.push(memory);
+        }
+    }
+
+    async fn rewrite(&mut self, io: &Objects<S>, request: &DataRequest, memory: &[u8]) {
+        let bytes = &memory[..request.bytes as usize];
+        match io.data_write(request, bytes, None).await {
+            Ok(reply) => self.known.written_at(reply.mtime),
+            Err(error) => self.fail(io, error),
+        }
+    }
+
+    /// Sends the run and waits for everything in flight.
+    pub async fn send_all(&mut self, io: &Objects<S>) -> Result<()> {
+        self.send_run(io).await?;
+        let mut waited = false;
+        while self.sending.is_some() {
+            self.finish_one(io).await;
+            waited = true;
+        }
+        if waited { self.hold(io).await } else { Ok(()) }
+    }
+}

@@ -1,0 +1,217 @@
+//! What is changed under an open inode's lock, and how it is kept true: session, right to the object, descriptor.
+
+use super::kernel_use::KernelUse;
+use super::runs::Sending;
+use crate::file_state::{FileState, Held, Opened};
+use crate::link::SlotFor;
+use crate::notice::Notice;
+use crate::objects::Objects;
+use crate::session::Term;
+use crate::shell::Shell;
+use crate::tuning::Tuning;
+use crate::write_behind::WriteBehind;
+use std::sync::Arc;
+use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
+use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardRequest};
+use weft_protocol::{Attributes, Credentials, Error, Result, SessionId};
+
+/// How long before its end a right is renewed, milliseconds: longer than anything that is done with it takes.
+pub(super) const RIGHT_MARGIN_MS: u64 = 300_000;
+/// How long a right that an open granted is used, by our own clock.
+pub(super) const RIGHT_MS: u64 = CAPABILITY_TERM_SECONDS as u64 * 1000 - RIGHT_MARGIN_MS;
+
+/// The object's own file, where the node is on this machine.
+pub(super) enum Descriptor<D> {
+    NotAsked,
+    Passed { file: Arc<D>, for_writing: bool },
+    Refused,
+}
+
+/// See the module.
+pub(super) struct State<S: Shell> {
+    pub known: FileState,
+    /// The last to open it through the shard, who may open it again under the lease without asking.
+    pub opener: Option<Arc<Credentials>>,
+    /// In whose slot the current holder of the lock makes calls.
+    pub slot: SlotFor,
+    pub term: Term,
+    /// When the lock was last taken, milliseconds since boot.
+    pub now_ms: u64,
+    /// When the right to the object is to be renewed.
+    pub right_until_ms: u64,
+    /// Gathered bytes that the server does not have yet.
+    pub run: WriteBehind,
+    pub sending: Option<Box<Sending<S>>>,
+    /// Memory of runs that were sent.
+    pub spare: Vec<Vec<u8>>,
+    pub descriptor: Descriptor<S::Descriptor>,
+    /// Most bytes to write through the descriptor with one system call.
+    pub call_bytes: usize,
+    /// There while a kernel has the object's file.
+    pub kernel: Option<Box<KernelUse<S>>>,
+    /// Where a program that writes sequentially writes next.
+    pub next_write: u64,
+    /// Those who wait until no write is in flight: none begins meanwhile.
+    pub draining: u32,
+}
+
+impl<S: Shell> State<S> {
+    pub fn new(attributes: &Attributes, tuning: &Tuning, session: SessionId, term: Term) -> Self {
+        Self {
+            known: FileState::new(attributes, session),
+            opener: None,
+            slot: SlotFor::Caller,
+            term,
+            now_ms: 0,
+            right_until_ms: 0,
+            run: WriteBehind::new(tuning.buffer_bytes.min(tuning.run_bytes)),
+            sending: None,
+            spare: Vec::new(),
+            descriptor: Descriptor::NotAsked,
+            call_bytes: usize::MAX,
+            kernel: None,
+            next_write: 0,
+            draining: 0,
+        }
+    }
+
+    /// Takes note of a session that has ended since the state was last used. Returns whether one has.
+    pub fn notice_session(&mut self, io: &Objects<S>) -> bool {
+        let has_ended = self.known.session() != io.calls.session.id();
+        if has_ended {
+            self.lose_session(io);
+        }
+        has_ended
+    }
+
+    /// The session has ended, and what was gathered under its lease is lost.
+    fn lose_session(&mut self, io: &Objects<S>) {
+        let gathered = self.run.take_run().is_some() || self.sending.take().is_some();
+        let session = &io.calls.session;
+        if self.known.lose_session(session.id(), gathered, session.next_report()) {
+            io.calls.shell.notice(Notice::BytesLost(self.known.inode()));
+        }
+        self.descriptor = Descriptor::NotAsked;
+    }
+
+    /// Written bytes are lost, or a part of them: the next program is told.
+    pub fn fail(&mut self, io: &Objects<S>, error: Error) {
+        self.known.fail(error);
+        io.calls.shell.notice(Notice::BytesLost(self.known.inode()));
+    }
+
+    /// What was just learnt may mean that the file has another object than the one that was written.
+    pub fn note_error(&self, io: &Objects<S>) {
+        if self.known.error().is_some() {
+            io.calls.shell.notice(Notice::BytesLost(self.known.inode()));
+        }
+    }
+
+    /// After an effect: lease and right still hold, or the caller learns that they do not.
+    pub async fn hold(&mut self, io: &Objects<S>) -> Result<()> {
+        io.calls.ensure_term(self.known.shard(), &self.term, self.slot).await?;
+        if self.notice_session(io) {
+            return Err(self.known.error().cloned().unwrap_or(Error::SessionEnded));
+        }
+        Ok(())
+    }
+
+    /// On whose behalf the file is opened again.
+    pub fn who(&self, io: &Objects<S>) -> Credentials {
+        self.opener.as_deref().unwrap_or(&io.calls.caller.credentials).clone()
+    }
+
+    /// Whether a recall of what an open granted came before its reply. Asked under this lock: a later recall weakens the
+    /// state afterwards.
+    pub fn was_recalled(&self, io: &Objects<S>, opened: &Opened) -> bool {
+        io.calls.session.cache().data_recalled(self.known.inode(), opened.stamp)
+    }
+
+    /// The object and the right to it, asked for again when they are not known any more, or when the right ends soon: then
+    /// it is still good for what has to be written and reported before.
+    pub async fn regain(&mut self, io: &Objects<S>) -> Result<()> {
+        if self.known.held().is_some() && self.now_ms >= self.right_until_ms {
+            self.send_all(io).await?;
+            if self.known.object_is_new() || self.known.reports_before_lease() {
+                self.commit(io).await?;
+            }
+            let opened = self.open_again(io, self.known.access()).await?;
+            let recalled = self.was_recalled(io, &opened);
+            if self.known.opened(&opened, io.calls.session.id(), recalled) {
+                self.descriptor = Descriptor::NotAsked;
+            }
+            self.note_error(io);
+        }
+        while let Some(access) = self.known.to_open() {
+            let opened = self.open_again(io, access).await?;
+            let recalled = self.was_recalled(io, &opened);
+            if self.known.opened_again(&opened, io.calls.session.id(), recalled) {
+                self.descriptor = Descriptor::NotAsked;
+            }
+            self.note_error(io);
+        }
+        Ok(())
+    }
+
+    async fn open_again(&mut self, io: &Objects<S>, access: Access) -> Result<Opened> {
+        let flags = OpenFlags { access, truncate: false, direct: false };
+        let inode = self.known.inode();
+        let sent_ms = io.calls.shell.now_ms();
+        let request = ShardRequest::Open { inode, flags };
+        let answer = io.calls.call_in(self.slot, &self.who(io), inode.shard(), request).await?;
+        let ShardAnswer::Opened { attributes, capability, grants, .. } = answer.answer else {
+            return Err(Error::Malformed);
+        };
+        self.right_until_ms = sent_ms + RIGHT_MS;
+        self.notice_session(io);
+        Ok(Opened { attributes, capability, grants, stamp: answer.stamp, session: answer.session })
+    }
+
+    /// A descriptor of the object's file, if its node is on this machine and passes one.
+    pub async fn descriptor(&mut self, io: &Objects<S>, write: bool) -> Result<Option<Arc<S::Descriptor>>> {
+        match &self.descriptor {
+            Descriptor::Passed { file, for_writing } if *for_writing || !write => return Ok(Some(Arc::clone(file))),
+            Descriptor::Refused => return Ok(None),
+            Descriptor::Passed { .. } | Descriptor::NotAsked => {}
+        }
+        let Some(held) = self.known.held() else { return Ok(None) };
+        let for_writing = self.known.writes();
+        if !io.is_near(held.object.node()) {
+            self.descriptor = Descriptor::Refused;
+            return Ok(None);
+        }
+        let passed = io.ask_descriptor(self.known.inode(), held, for_writing).await;
+        self.hold(io).await?;
+        let Some((file, call_bytes)) = passed else {
+            self.descriptor = Descriptor::Refused;
+            return Ok(None);
+        };
+        self.call_bytes = call_bytes;
+        let file = Arc::new(file);
+        self.descriptor = Descriptor::Passed { file: Arc::clone(&file), for_writing };
+        Ok(Some(file))
+    }
+
+    /// The object's file, if it was passed for writing: then runs go there.
+    pub fn descriptor_to_write(&self) -> Option<&Arc<S::Descriptor>> {
+        match &self.descriptor {
+            Descriptor::Passed { file, for_writing: true } => Some(file),
+            _ => None,
+        }
+    }
+
+    /// The object's file, where somebody here may be writing it.
+    pub fn own_file(&self) -> Option<&Arc<S::Descriptor>> {
+        self.descriptor_to_write().or_else(|| self.kernel_file())
+    }
+
+    /// Bytes were written, or gathered, up to here.
+    pub fn note_written(&mut self, io: &Objects<S>, end: u64) {
+        self.known.written(end, io.calls.shell.wall());
+    }
+
+    /// The object and the right to it, which are known after [`State::regain`] found an object.
+    pub fn held(&self) -> Result<Held> {
+        self.known.held().ok_or(Error::NoObject)
+    }
+}

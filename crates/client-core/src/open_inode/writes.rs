@@ -1,0 +1,103 @@
+//! A write, by the shortest way that the lease allows.
+//!
+//! Under an exclusive lease small writes are gathered; large and direct ones go straight to the object, several at once
+//! and without the lock: they are *in flight*, and a recall or a truncate waits for them. Where the client was told to (by
+//! a mount), large sequential ones are gathered, too. Without the lease each write is at the server when it returns.
+
+use super::state::{RIGHT_MARGIN_MS, State};
+use crate::file_state::Held;
+use crate::objects::{BATCH_MARGIN_SECONDS, Objects, Registration, request};
+use crate::open_inode::state::Descriptor;
+use crate::open_options::OpenOptions;
+use crate::shell::Shell;
+use std::sync::Arc;
+use weft_protocol::data::DataOperation;
+use weft_protocol::limits::FILE_BYTES_MAX;
+use weft_protocol::{Error, InodeNumber, Result};
+
+/// What became of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// Where it begins: of an append, where the file ended.
+    pub offset: u64,
+    /// It survives this client: the server has the bytes, and the shard knows of them or asks for them.
+    pub is_safe: bool,
+}
+
+/// Where a write in flight goes.
+pub(super) enum Target<S: Shell> {
+    /// The object's own file.
+    File { file: Arc<S::Descriptor>, call_bytes: usize },
+    /// The object, through its server.
+    Object { held: Held, registration: Option<Registration<S>> },
+}
+
+impl<S: Shell> Target<S> {
+    pub async fn write(&self, io: &Objects<S>, inode: InodeNumber, bytes: &[u8], offset: u64) -> Result<()> {
+        match self {
+            Self::File { file, call_bytes } => io.calls.shell.write_file(file, bytes, offset, *call_bytes).await,
+            Self::Object { held, registration } => {
+                let target = (inode, *held, DataOperation::Write);
+                io.write_object(target, bytes, offset, *registration).await.map(|_| ())
+            }
+        }
+    }
+}
+
+/// The end of a write, if a file may be that long.
+pub(super) fn end_of(offset: u64, bytes: usize) -> Result<u64> {
+    offset.checked_add(bytes as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)
+}
+
+impl<S: Shell> State<S> {
+    /// A file without an object gets one, at the client's home node. One that was extended by truncate gets its size.
+    pub async fn ensure_object(&mut self, io: &Objects<S>) -> Result<()> {
+        if self.known.held().is_some() {
+            return Ok(());
+        }
+        let (object, capability) = io.new_object().await?;
+        let held = Held { object, capability };
+        if let Some(last) = self.known.size().checked_sub(1) {
+            let write = request(self.known.inode(), DataOperation::Write, held, last, 1);
+            io.data_write(&write, &[0], None).await?;
+        }
+        self.hold(io).await?;
+        self.known.object_made(held);
+        // Its batch is good for this long at least.
+        self.right_until_ms = io.calls.shell.now_ms() + u64::from(BATCH_MARGIN_SECONDS) * 1000 - RIGHT_MARGIN_MS;
+        self.descriptor = Descriptor::NotAsked;
+        Ok(())
+    }
+
+    /// A write that is at the server when this returns, while others may write too.
+    pub async fn write_now(
+        &mut self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        offset: u64,
+        options: &OpenOptions<Registration<S>>,
+    ) -> Result<Written> {
+        let operation = if options.append { DataOperation::Append } else { DataOperation::Write };
+        for attempt in 0..2 {
+            self.ensure_object(io).await?;
+            let target = (self.known.inode(), self.held()?, operation);
+            match io.write_object(target, bytes, offset, options.registration).await {
+                Ok(reply) => {
+                    self.hold(io).await?;
+                    self.known.arrived();
+                    self.note_written(io, reply.size);
+                    self.known.written_at(reply.mtime);
+                    if !self.known.reports_object(options.direct) || self.commit(io).await? {
+                        let offset = if options.append { reply.size - bytes.len() as u64 } else { offset };
+                        return Ok(Written { offset, is_safe: options.direct || !self.known.is_exclusive() });
+                    }
+                }
+                Err(Error::NoObject | Error::CapabilityRejected) if attempt == 0 && !self.known.object_is_new() => {}
+                Err(error) => return self.hold(io).await.and(Err(error)),
+            }
+            self.known.open_anew();
+            self.regain(io).await?;
+        }
+        Err(Error::NoObject)
+    }
+}

@@ -1,0 +1,35 @@
+//! How a file is opened.
+
+use weft_protocol::message::shard::{Access, OpenFlags};
+
+/// How a file is opened. `R`: what memory RDMA transfers register, in the shell's terms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenOptions<R> {
+    pub access: Access,
+    pub truncate: bool,
+    /// Each write goes to the end of the file.
+    pub append: bool,
+    /// No buffering: each call goes to the storage server.
+    pub direct: bool,
+    /// Whose memory is registered for this handle's reads, and for its writes that are not buffered, where they go by RDMA;
+    /// `None`: the client's setting.
+    pub registration: Option<R>,
+}
+
+impl<R> OpenOptions<R> {
+    /// Open for reading.
+    pub const READ: Self = Self::of(Access::Read);
+    /// Open for writing, truncated.
+    pub const WRITE: Self =
+        Self { access: Access::Write, truncate: true, append: false, direct: false, registration: None };
+
+    /// Open with nothing special.
+    pub const fn of(access: Access) -> Self {
+        Self { access, truncate: false, append: false, direct: false, registration: None }
+    }
+
+    /// What the shard is told of them.
+    pub(crate) fn flags(&self) -> OpenFlags {
+        OpenFlags { access: self.access, truncate: self.truncate, direct: self.direct }
+    }
+}

@@ -1,0 +1,56 @@
+//! Answers to recalls.
+//!
+//! A recall never waits for a caller of this client: it has a slot of its own, and the one lock that it takes, an open
+//! inode's state, is never held by a call that the server keeps waiting for a recall.
+
+use crate::files::Files;
+use crate::notice::Notice;
+use crate::open_inode::FlushFor;
+use crate::session::lock;
+use crate::shell::Shell;
+use weft_protocol::message::recall::Recall;
+use weft_protocol::{InodeNumber, LeaseKey, LeaseMode, SessionId};
+
+impl<S: Shell> Files<S> {
+    /// Gives up what a recall to this session takes, after writing back what must not be lost with it and after the cache
+    /// above has dropped it. Returns what is kept.
+    pub async fn answer_recall(&self, recall: &Recall, session: SessionId) -> LeaseMode {
+        let shell = &self.calls().shell;
+        shell.notice(Notice::Recall);
+        if let LeaseKey::Data(inode) = recall.key {
+            return self.give_up_data(inode, recall.stamp, session).await;
+        }
+        let dropped = self.calls().session.cache().recall(recall.key, recall.stamp);
+        shell.invalidate(&dropped).await;
+        LeaseMode::None
+    }
+
+    async fn give_up_data(&self, inode: InodeNumber, stamp: u64, session: SessionId) -> LeaseMode {
+        let calls = self.calls();
+        calls.session.cache().note_data_recall(inode, stamp);
+        let may_open = calls.session.opens.may_open(inode, stamp);
+        let open = lock(&self.open).get(inode).cloned();
+        if let Some(open) = &open {
+            open.weaken(&self.objects, session, stamp).await;
+        }
+        // The kernel writes its dirty pages back to us before this returns.
+        calls.shell.invalidate_inode(inode, true).await;
+        let mut is_open = may_open;
+        if let Some(open) = open {
+            if let Err(error) = open.flush(&self.objects, FlushFor::Recall).await {
+                calls.shell.notice(Notice::WritebackOnRecallFailed(inode, error));
+            }
+            if open.is_dirty().await {
+                // As long as the file counts as open, the shard asks the storage server what was written.
+                is_open = true;
+            } else {
+                lock(&self.open).drop_idle(inode);
+                is_open |= open.is_open();
+            }
+        }
+        // What was written under a session that is over here was not reported: the shard asks for it now, and at the
+        // session's end.
+        is_open |= session != calls.session.id();
+        if is_open { LeaseMode::Open } else { LeaseMode::None }
+    }
+}

@@ -1,0 +1,109 @@
+//! Connections as the client machine sees them.
+
+use crate::counters::AtomicCounters;
+use crate::node_end::NodeEnd;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use weft_client_core::{ControlConnection, DataConnection, PassedDescriptor};
+use weft_protocol::data::{DataReply, DataRequest};
+use weft_protocol::message::Message;
+use weft_protocol::{Error, Result};
+use weft_transport::{Ahead, BulkConnection, Registration};
+
+/// A control connection.
+pub struct NativeControl(pub(crate) weft_transport::ControlConnection);
+
+impl ControlConnection for NativeControl {
+    async fn call(&mut self, message: &Message) -> Result<Message> {
+        self.0.call(message).map_err(Error::from)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.socket().is_readable()
+    }
+}
+
+/// A data connection of a node's pool; bytes are counted by what carries them.
+pub struct NativeData {
+    pub(crate) bulk: Box<dyn BulkConnection>,
+    pub(crate) end: Arc<NodeEnd>,
+    pub(crate) counters: Arc<AtomicCounters>,
+}
+
+impl NativeData {
+    pub(crate) fn ask_descriptor(&mut self, request: &DataRequest) -> Result<PassedDescriptor<OwnedFd>> {
+        self.bulk.descriptor(request).map_err(Error::from)
+    }
+}
+
+impl DataConnection for NativeData {
+    type Registration = Registration;
+
+    async fn read(
+        &mut self,
+        request: &DataRequest,
+        into: &mut [u8],
+        registration: Option<Registration>,
+    ) -> Result<DataReply> {
+        self.bulk.choose(registration);
+        let reply = self.bulk.read(request, into)?;
+        self.counters.add_read(self.bulk.carrier(), u64::from(reply.bulk_bytes));
+        Ok(reply)
+    }
+
+    async fn write(
+        &mut self,
+        request: &DataRequest,
+        from: &[u8],
+        registration: Option<Registration>,
+    ) -> Result<DataReply> {
+        self.bulk.choose(registration);
+        let reply = self.bulk.write(request, from)?;
+        self.counters.add_written(self.bulk.carrier(), u64::from(reply.written_bytes));
+        Ok(reply)
+    }
+
+    async fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), Vec<u8>> {
+        self.counters.add_written(self.bulk.carrier(), from.len() as u64);
+        self.bulk.start_write(request, from).map_err(|failed| failed.memory)
+    }
+
+    async fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {
+        self.bulk.finish().map(|(memory, reply)| (memory, reply.map_err(Error::from)))
+    }
+
+    async fn ask(&mut self, request: &DataRequest) -> Result<()> {
+        self.bulk.ask(request).map_err(Error::from)
+    }
+
+    async fn receive(&mut self, into: &mut [u8]) -> Result<usize> {
+        let count = self.bulk.receive(into)?;
+        self.counters.add_read(self.bulk.carrier(), count as u64);
+        Ok(count)
+    }
+
+    async fn receive_in_place(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let handed = self.bulk.receive_in_place(bytes, give)?;
+        if handed {
+            self.counters.add_read(self.bulk.carrier(), bytes as u64);
+        }
+        Ok(handed)
+    }
+
+    async fn discard(&mut self) -> Result<()> {
+        self.bulk.discard().map_err(Error::from)
+    }
+
+    fn prefetch_window(&self) -> (u32, u64) {
+        let Ahead { turn_bytes, bytes } = self.bulk.ahead();
+        (turn_bytes, bytes)
+    }
+
+    fn write_window(&self) -> usize {
+        self.bulk.in_flight_bytes()
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.end.pool.is_crowded()
+    }
+}

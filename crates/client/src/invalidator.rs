@@ -1,0 +1,74 @@
+//! The cache above the client (a mount's kernel), and how it is told to drop what leases no longer cover.
+
+use crate::block_on::lock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use weft_client_core::Dropped;
+use weft_protocol::{InodeNumber, Name};
+
+/// Told when a lease is recalled, so that another cache above (the kernel's) drops what it keeps. Called on the recall
+/// thread with no lock held; may block.
+pub trait Invalidator: Send + Sync {
+    /// These names in a directory may mean something else now.
+    fn entries(&self, parent: InodeNumber, names: Vec<Name>);
+    /// Attributes of the inode may be others now; with `data`, its contents too.
+    fn inode(&self, inode: InodeNumber, data: bool);
+}
+
+/// Lists the inodes that are open here.
+pub(crate) trait OpenInodes: Send + Sync {
+    fn open_inodes(&self) -> Vec<InodeNumber>;
+}
+
+/// The invalidator, once there is one, and whose open inodes it may know.
+#[derive(Default)]
+pub(crate) struct Invalidators {
+    invalidator: RwLock<Option<Arc<dyn Invalidator>>>,
+    open: Mutex<Option<Weak<dyn OpenInodes>>>,
+}
+
+impl Invalidators {
+    /// Who is told.
+    pub fn get(&self) -> Option<Arc<dyn Invalidator>> {
+        self.invalidator.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets who is told.
+    pub fn set(&self, invalidator: Arc<dyn Invalidator>) {
+        *self.invalidator.write().unwrap_or_else(PoisonError::into_inner) = Some(invalidator);
+    }
+
+    /// Sets whose open inodes are dropped with a session.
+    pub fn set_open(&self, open: Weak<dyn OpenInodes>) {
+        *lock(&self.open) = Some(open);
+    }
+
+    /// Tells that a session's leases are all gone, on a thread of its own: the caller may be serving the cache above.
+    pub fn tell_all(&self, dropped: Dropped) {
+        let Some(invalidator) = self.get() else { return };
+        let open = lock(&self.open).as_ref().and_then(Weak::upgrade);
+        let told = std::thread::Builder::new().name("weft-invalidate".to_owned()).spawn(move || {
+            for inode in open.map_or_else(Vec::new, |open| open.open_inodes()) {
+                invalidator.inode(inode, true);
+            }
+            tell(&*invalidator, &dropped);
+        });
+        if let Err(error) = told {
+            tracing::error!("no thread to invalidate the caches above: {error}; they hold for up to a lease term");
+        }
+    }
+}
+
+/// Tells what was dropped, a call per directory and inode.
+pub(crate) fn tell(invalidator: &dyn Invalidator, dropped: &Dropped) {
+    let mut names: BTreeMap<InodeNumber, Vec<Name>> = BTreeMap::new();
+    for (parent, name) in &dropped.names {
+        names.entry(*parent).or_default().push(name.clone());
+    }
+    for (parent, names) in names {
+        invalidator.entries(parent, names);
+    }
+    for inode in &dropped.inodes {
+        invalidator.inode(*inode, false);
+    }
+}

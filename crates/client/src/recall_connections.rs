@@ -1,0 +1,95 @@
+//! The recall connections of a session: one to each node that may grant leases, and how the listener learns of them.
+
+use crate::block_on::lock;
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use weft_protocol::{NodeId, Result, SessionId};
+use weft_transport::{ControlConnection, Socket, TransportError};
+
+/// A recall connection.
+pub(crate) struct Listened {
+    pub node: NodeId,
+    pub session: SessionId,
+    pub connection: Arc<Mutex<ControlConnection>>,
+    /// A descriptor of the same socket, to wait on without the lock.
+    pub socket: Socket,
+    /// Cleared when the connection is of no more use.
+    pub live: Arc<AtomicBool>,
+    /// When the oldest renewal in flight was sent.
+    pub renewal_sent_ms: Option<u64>,
+}
+
+/// See the module. Lock order: `attended` before `new`; both are leaves to others.
+pub(crate) struct RecallConnections {
+    wake: Arc<OwnedFd>,
+    /// Nodes whose recalls are listened to.
+    attended: Mutex<HashMap<NodeId, Arc<AtomicBool>>>,
+    new: Mutex<Vec<Listened>>,
+    stopping: Arc<AtomicBool>,
+}
+
+impl RecallConnections {
+    /// None yet.
+    pub fn new() -> io::Result<Self> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(Self { wake, attended: Mutex::default(), new: Mutex::default(), stopping: Arc::default() })
+    }
+
+    /// What the listener waits on beside the connections, and what tells it to end.
+    pub fn signals(&self) -> (Arc<OwnedFd>, Arc<AtomicBool>) {
+        (Arc::clone(&self.wake), Arc::clone(&self.stopping))
+    }
+
+    /// Wakes the listener.
+    pub fn wake(&self) {
+        // An eventfd refuses a write only when 2^64 - 1 wake-ups are pending.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Ends the listener and the worker.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Connections made since the last call.
+    pub fn take_new(&self) -> Vec<Listened> {
+        std::mem::take(&mut lock(&self.new))
+    }
+
+    /// Makes sure that recalls of a node are listened to.
+    pub fn attend(&self, node: NodeId, session: SessionId, connect: impl FnOnce() -> Result<Socket>) -> Result<()> {
+        let mut attended = lock(&self.attended);
+        if attended.get(&node).is_some_and(|live| live.load(Ordering::Acquire)) {
+            return Ok(());
+        }
+        // Connected under the lock: a second caller waits here instead of making a second connection.
+        let connected = connect()?;
+        let socket = connected.try_clone().map_err(TransportError::Io)?;
+        let live = Arc::new(AtomicBool::new(true));
+        let connection = Arc::new(Mutex::new(ControlConnection::new(connected)));
+        attended.insert(node, Arc::clone(&live));
+        lock(&self.new).push(Listened { node, session, connection, socket, live, renewal_sent_ms: None });
+        drop(attended);
+        self.wake();
+        Ok(())
+    }
+
+    /// The session is over: its recall connections are not used any more.
+    pub fn forget_all(&self) {
+        for (_, live) in lock(&self.attended).drain() {
+            live.store(false, Ordering::Release);
+        }
+        self.wake();
+    }
+}
+
+impl Drop for RecallConnections {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,378 @@
+//! The client machine's shell in the simulation: each effect asks the world and waits, in virtual time, for its answer.
+
+use crate::bytes::OperationId;
+use crate::process::{Ask, Process, Ticket, Told};
+use crate::store::{Bytes, DataMessage};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+use std::task::Poll;
+use weft_client_core::{
+    ControlConnection, DataConnection, Dropped, IdleLimits, Monitor, Notice, PassedDescriptor, Shell, Tuning,
+};
+use weft_protocol::data::{DataReply, DataRequest};
+use weft_protocol::message::Message;
+use weft_protocol::{Error, InodeNumber, NodeId, NodeRecord, Result, SessionId, Timestamp};
+
+/// Sizes so small that short files meet every limit.
+pub const TUNING: Tuning = Tuning {
+    buffer_bytes: 64,
+    gathered_below: 64,
+    run_bytes: 64,
+    small_bytes: 10,
+    block_bytes: 20,
+    first_bytes: 16,
+    alone_bytes: 64,
+    idle: IdleLimits { inodes: 3, descriptors: 2 },
+};
+/// Bytes of writes in flight on one connection.
+const WRITE_WINDOW: usize = 128;
+/// Bytes of one prefetch, and of all that were not taken yet.
+const PREFETCH_WINDOW: (u32, u64) = (24, 60);
+
+thread_local! {
+    /// Grows whenever a lock is released or notified: a task that waits for one may get further.
+    static RELEASES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How often locks were released, in this thread.
+pub fn releases() -> u64 {
+    RELEASES.get()
+}
+
+/// A lock that tasks wait for by being polled again.
+pub struct SimMonitor<T> {
+    /// Not there while it is locked.
+    value: Cell<Option<Box<T>>>,
+    notified: Cell<u64>,
+}
+
+/// A locked value.
+pub struct SimGuard<'a, T> {
+    monitor: &'a SimMonitor<T>,
+    value: Option<Box<T>>,
+}
+
+impl<T> Deref for SimGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("a guard has the value until it is dropped")
+    }
+}
+
+impl<T> DerefMut for SimGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("a guard has the value until it is dropped")
+    }
+}
+
+impl<T> Drop for SimGuard<'_, T> {
+    fn drop(&mut self) {
+        self.monitor.value.set(self.value.take());
+        RELEASES.set(RELEASES.get() + 1);
+    }
+}
+
+impl<T> Monitor<T> for SimMonitor<T> {
+    type Guard<'a>
+        = SimGuard<'a, T>
+    where
+        T: 'a;
+
+    fn new(value: T) -> Self {
+        Self { value: Cell::new(Some(Box::new(value))), notified: Cell::new(0) }
+    }
+
+    async fn lock<'a>(&'a self) -> SimGuard<'a, T>
+    where
+        T: 'a,
+    {
+        let value = poll_fn(|_| self.value.take().map_or(Poll::Pending, Poll::Ready)).await;
+        SimGuard { monitor: self, value: Some(value) }
+    }
+
+    fn try_lock<'a>(&'a self) -> Option<SimGuard<'a, T>>
+    where
+        T: 'a,
+    {
+        self.value.take().map(|value| SimGuard { monitor: self, value: Some(value) })
+    }
+
+    async fn wait<'a>(&'a self, guard: SimGuard<'a, T>) -> SimGuard<'a, T>
+    where
+        T: 'a,
+    {
+        let seen = self.notified.get();
+        drop(guard);
+        poll_fn(|_| if self.notified.get() == seen { Poll::Pending } else { Poll::Ready(()) }).await;
+        self.lock().await
+    }
+
+    fn notify_all(&self) {
+        self.notified.set(self.notified.get() + 1);
+        RELEASES.set(RELEASES.get() + 1);
+    }
+}
+
+/// The shell of one process.
+pub struct SimShell(pub Rc<Process>);
+
+/// A control connection.
+pub struct SimControl {
+    process: Rc<Process>,
+    session: SessionId,
+    node: NodeId,
+}
+
+impl ControlConnection for SimControl {
+    async fn call(&mut self, message: &Message) -> Result<Message> {
+        let (session, node, message) = (self.session, self.node, Box::new(message.clone()));
+        let ticket = self.process.ask(Ask::Send { session, node, message });
+        match self.process.told(ticket).await {
+            Told::Reply(reply) => Ok(*reply),
+            Told::Broken => Err(Error::Unreachable),
+            Told::Data(..) | Told::Time => unreachable!("a message is answered by a message"),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// A data connection.
+pub struct SimData {
+    process: Rc<Process>,
+    session: SessionId,
+    number: u64,
+    writes: VecDeque<(Ticket, Vec<u8>)>,
+    /// Prefetches in flight, with their lengths, and what has come of the first and was not taken.
+    asked: VecDeque<(Ticket, usize)>,
+    come: VecDeque<u8>,
+}
+
+impl SimData {
+    fn send(&self, request: &DataRequest, bytes: &[u8], append: Option<OperationId>) -> Ticket {
+        let (session, connection) = (self.session, self.number);
+        let message = DataMessage { session, connection, request: *request, bytes: Bytes(bytes.to_vec()), append };
+        self.process.ask(Ask::Data(Box::new(message)))
+    }
+
+    async fn receive_reply(&self, ticket: Ticket) -> Result<(DataReply, Vec<u8>)> {
+        match self.process.told(ticket).await {
+            Told::Data(reply, bytes) => Ok((reply, bytes.0)),
+            Told::Broken => Err(Error::Unreachable),
+            Told::Reply(_) | Told::Time => unreachable!("a data request is answered by data"),
+        }
+    }
+}
+
+impl DataConnection for SimData {
+    /// The append that a write makes, for the model: nothing is registered here.
+    type Registration = OperationId;
+
+    async fn read(
+        &mut self,
+        request: &DataRequest,
+        into: &mut [u8],
+        _registration: Option<OperationId>,
+    ) -> Result<DataReply> {
+        let ticket = self.send(request, &[], None);
+        let (reply, bytes) = self.receive_reply(ticket).await?;
+        into[..bytes.len()].copy_from_slice(&bytes);
+        Ok(reply)
+    }
+
+    async fn write(
+        &mut self,
+        request: &DataRequest,
+        from: &[u8],
+        registration: Option<OperationId>,
+    ) -> Result<DataReply> {
+        let ticket = self.send(request, from, registration);
+        self.receive_reply(ticket).await.map(|(reply, _)| reply)
+    }
+
+    async fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), Vec<u8>> {
+        let ticket = self.send(request, &from, None);
+        self.writes.push_back((ticket, from));
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {
+        let (ticket, memory) = self.writes.pop_front()?;
+        let reply = self.receive_reply(ticket).await.map(|(reply, _)| reply);
+        Some((memory, reply))
+    }
+
+    async fn ask(&mut self, request: &DataRequest) -> Result<()> {
+        let ticket = self.send(request, &[], None);
+        self.asked.push_back((ticket, request.bytes as usize));
+        Ok(())
+    }
+
+    async fn receive(&mut self, into: &mut [u8]) -> Result<usize> {
+        if self.come.is_empty() {
+            let Some((ticket, length)) = self.asked.pop_front() else { return Ok(0) };
+            let (reply, mut bytes) = self.receive_reply(ticket).await?;
+            reply.result()?;
+            bytes.resize(length, 0);
+            self.come = bytes.into();
+        }
+        let count = into.len().min(self.come.len());
+        for (place, byte) in into.iter_mut().zip(self.come.drain(..count)) {
+            *place = byte;
+        }
+        Ok(count)
+    }
+
+    async fn receive_in_place(&mut self, _bytes: usize, _give: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn discard(&mut self) -> Result<()> {
+        self.come.clear();
+        while let Some((ticket, _)) = self.asked.pop_front() {
+            self.receive_reply(ticket).await?;
+        }
+        Ok(())
+    }
+
+    fn prefetch_window(&self) -> (u32, u64) {
+        PREFETCH_WINDOW
+    }
+
+    fn write_window(&self) -> usize {
+        WRITE_WINDOW
+    }
+
+    fn is_crowded(&self) -> bool {
+        false
+    }
+}
+
+impl SimShell {
+    fn new_data(&self, session: SessionId) -> SimData {
+        let (process, number) = (Rc::clone(&self.0), self.0.ticket().0);
+        let (writes, asked, come) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        SimData { process, session, number, writes, asked, come }
+    }
+}
+
+impl Shell for SimShell {
+    type Monitor<T> = SimMonitor<T>;
+    type Control = SimControl;
+    type Data = SimData;
+    /// None are passed.
+    type Descriptor = ();
+
+    fn now_ms(&self) -> u64 {
+        self.0.now_ms.get()
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp(i64::try_from(self.0.now_ms.get() * 1_000_000).expect("a run lasts some virtual hours"))
+    }
+
+    fn new_session(&self) -> SessionId {
+        self.0.sessions.set(self.0.sessions.get() + 1);
+        SessionId(self.0.sessions.get())
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random.borrow_mut().next()
+    }
+
+    async fn sleep_us(&self, time_us: u64) {
+        let ticket = self.0.ask(Ask::Sleep(time_us.div_ceil(1000)));
+        self.0.told(ticket).await;
+    }
+
+    async fn connect(&self, node: &NodeRecord, session: SessionId) -> Result<SimControl> {
+        Ok(SimControl { process: Rc::clone(&self.0), session, node: node.id })
+    }
+
+    async fn attend_recalls(&self, _node: &NodeRecord, _session: SessionId) -> Result<()> {
+        Ok(())
+    }
+
+    fn session_ended(&self, ended: SessionId, _dropped: Dropped) {
+        let until = self.0.files.borrow_mut().moment();
+        self.0.given_up.borrow_mut().insert(ended, until);
+        self.0.ask(Ask::SessionOver(ended));
+    }
+
+    fn wake_release(&self) {}
+
+    async fn take_data(&self, _node: &NodeRecord, session: SessionId) -> Result<SimData> {
+        Ok(self.new_data(session))
+    }
+
+    async fn take_data_to_keep(&self, _node: &NodeRecord, session: SessionId) -> Result<Option<SimData>> {
+        Ok(Some(self.new_data(session)))
+    }
+
+    async fn replace_data(&self, dead: SimData) -> Result<SimData> {
+        Ok(self.new_data(dead.session))
+    }
+
+    fn return_data(&self, connection: SimData) {
+        assert!(connection.writes.is_empty() && connection.asked.is_empty(), "returned with requests outstanding");
+    }
+
+    fn reads_directly(&self, _bytes: usize, _registration: Option<OperationId>) -> bool {
+        false
+    }
+
+    fn uses_descriptors(&self) -> bool {
+        false
+    }
+
+    async fn ask_descriptor(&self, _connection: &mut SimData, _request: &DataRequest) -> Result<PassedDescriptor<()>> {
+        Err(Error::NotSupported)
+    }
+
+    async fn read_file(&self, _file: &(), _into: &mut [u8], _offset: u64) -> Result<usize> {
+        Err(Error::NotSupported)
+    }
+
+    async fn write_file(&self, _file: &(), _bytes: &[u8], _offset: u64, _call_bytes: usize) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    async fn sync_file(&self, _file: &()) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    fn stat_file(&self, _file: &()) -> Result<(u64, Timestamp)> {
+        Err(Error::NotSupported)
+    }
+
+    async fn invalidate_inode(&self, _inode: InodeNumber, _data: bool) {}
+
+    async fn invalidate(&self, _dropped: &Dropped) {}
+
+    fn notice(&self, notice: Notice) {
+        let process = &self.0;
+        match notice {
+            Notice::BytesLost(inode) => {
+                process.files.borrow_mut().lost_buffers(process.id.get(), inode);
+                process.ask(Ask::Settle);
+            }
+            Notice::Flushed(inode) => {
+                let mut files = process.files.borrow_mut();
+                // Nothing of this inode was acknowledged while its flush held the lock.
+                let since = files.moment();
+                process.check(files.flushed(process.id.get(), inode, since));
+            }
+            Notice::ShardCall | Notice::DataRequest | Notice::Recall => {}
+            other => process.note(|| format!("{other:?}")),
+        }
+    }
+
+    fn is_local(&self, node: &NodeRecord) -> bool {
+        node.id == self.0.home
+    }
+}
