@@ -143,9 +143,9 @@ pub struct World {
     tokens: BTreeMap<u64, Pending>,
     next_token: u64,
     /// Changes that are in the model already.
-    applied: BTreeSet<(SessionId, SlotIndex, u32)>,
+    applied: BTreeSet<(SessionId, ShardId, SlotIndex, u32)>,
     /// Calls that shards have received.
-    received: BTreeSet<(SessionId, SlotIndex, u32)>,
+    received: BTreeSet<(SessionId, ShardId, SlotIndex, u32)>,
     sessions: Rc<Cell<u64>>,
     connections: data::Connections,
     ending: bool,

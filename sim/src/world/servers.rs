@@ -100,7 +100,7 @@ impl World {
             return;
         }
         let change = !call.request.is_read();
-        if change && !self.applied.insert((*session, call.slot, call.sequence)) {
+        if change && !self.applied.insert((*session, call.shard, call.slot, call.sequence)) {
             return;
         }
         if let (ShardRequest::OpenAt { flags, .. }, Ok(ShardAnswer::Opened { attributes, .. })) =
@@ -120,7 +120,7 @@ impl World {
         if !self.shards.contains_key(&shard) {
             return self.break_connection((*client, *process, *number));
         }
-        let identity = (session, call.slot, call.sequence);
+        let identity = (session, shard, call.slot, call.sequence);
         self.tally.resent += u64::from(!self.received.insert(identity));
         let token = self.next_token;
         self.next_token += 1;
@@ -135,10 +135,8 @@ impl World {
         // A call that is sent again brings a new token; the shard answers by the newest, unless it refuses the session now:
         // what it carries through all the same it answers by the one that it has.
         if !self.shards.get(&shard).is_some_and(|shard| shard.refuses(session)) {
-            let is_same = |other: &Pending| {
-                (other.session, other.call.slot, other.call.sequence, other.call.shard)
-                    == (identity.0, identity.1, identity.2, shard)
-            };
+            let is_same =
+                |other: &Pending| (other.session, other.call.shard, other.call.slot, other.call.sequence) == identity;
             self.tokens.retain(|_, other| !is_same(other));
         }
         self.tokens.insert(token, pending);
