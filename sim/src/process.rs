@@ -1,7 +1,7 @@
 //! One client's process: the client machine, and how its tasks ask the world for something and wait for the answer.
 //!
-//! A *task* is a future: a program that uses files or names, or the answer to recalls. Each time that something came in, all
-//! tasks of the process are polled in their order until none gets further, so that one seed gives one run.
+//! A *task* is a future: a program that uses files or names, or the answer to recalls. Each time that something came
+//! in, all tasks of the process are polled in their order until none gets further, so that one seed gives one run.
 //!
 //! Not here: the effects (`shell.rs`), what programs do (`program.rs`).
 

@@ -3,8 +3,9 @@
 //! Lock order: `links` (2), held for one look-up.
 
 use crate::link::{ATTEMPTS_MAX, Link, SlotFor};
+use crate::lock::lock;
 use crate::notice::Notice;
-use crate::session::{Session, Term, lock};
+use crate::session::{Session, Term};
 use crate::shell::{Shell, node_of};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -203,8 +204,8 @@ impl<S: Shell> Calls<S> {
         self.call_for_attributes(SlotFor::Caller, who, inode, request).await.map(|(attributes, _)| attributes)
     }
 
-    /// Makes sure that what the session holds at this shard still holds. The session may be another one afterwards. Sends
-    /// nothing while the term holds, which the renewals see to.
+    /// Makes sure that what the session holds at this shard still holds. The session may be another one afterwards.
+    /// Sends nothing while the term holds, which the renewals see to.
     pub(crate) async fn ensure_term(&self, shard: ShardId, term: &Term, slot: SlotFor) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             if self.shell.now_ms() < term.load(Ordering::Acquire) {
@@ -255,9 +256,9 @@ impl<S: Shell> Calls<S> {
         Ok(())
     }
 
-    /// Gives leases back that are not needed any more: in full batches, or with `all` every one. Those that are queued
-    /// meanwhile wait: a program that keeps making files would otherwise hold up recalls, and release its leases by twos
-    /// and threes.
+    /// Gives leases back that are not needed any more: in full batches, or with `all` every one. Those that are
+    /// queued meanwhile wait: a program that keeps making files would otherwise hold up recalls, and release its
+    /// leases by twos and threes.
     pub async fn release_surplus(&self, all: bool) {
         if !all && !self.session.has_release_batch() {
             return;

@@ -10,15 +10,15 @@
 //! Shell     connections, clock, locks: not decided here
 //! ```
 //!
-//! Lock order: `open` (0), a handle's reader (0), an open inode's state (1), links and batches (2), the cache (3). None of
-//! rank 2 or 3 is held across an effect.
+//! Lock order: `open` (0), a handle's reader (0), an open inode's state (1), links and batches (2), the cache (3).
+//! None of rank 2 or 3 is held across an effect.
 
 use crate::calls::Calls;
+use crate::lock::lock;
 use crate::notice::Notice;
 use crate::objects::Objects;
 use crate::open_inode::FlushFor;
 use crate::open_table::OpenTable;
-use crate::session::lock;
 use crate::shell::Shell;
 use crate::tuning::Tuning;
 use std::sync::{Arc, Mutex};

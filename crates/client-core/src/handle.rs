@@ -1,10 +1,11 @@
 //! An open file's handle: reads and writes.
 //!
-//! Ways that bytes take, the shortest that is open first: gathered bytes in this process; a descriptor of the object's file
-//! (same machine, under a lease); prefetched bytes; straight between the caller's memory and the server.
+//! Ways that bytes take, the shortest that is open first: gathered bytes in this process; a descriptor of the
+//! object's file (same machine, under a lease); prefetched bytes; straight between the caller's memory and the
+//! server.
 //!
-//! Lock order: `reader` (0) is taken before the inode's state, and held across this handle's own prefetch requests and while
-//! bytes are handed out.
+//! Lock order: `reader` (0) is taken before the inode's state, and held across this handle's own prefetch requests
+//! and while bytes are handed out.
 
 use crate::objects::{Objects, Registration};
 use crate::open_inode::{OpenInode, ReadVia, Written};
@@ -47,7 +48,8 @@ impl<S: Shell> Handle<S> {
         }
     }
 
-    /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show here.
+    /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show
+    /// here.
     pub async fn write_at(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<Written> {
         self.write_at_with(io, bytes, offset, self.options.registration).await
     }
@@ -73,9 +75,9 @@ impl<S: Shell> Handle<S> {
         }
     }
 
-    /// Passes bytes at an offset to `give` where they lie: in memory of a connection, to which they were prefetched; waits
-    /// for those in flight. As many as [`Handle::read_at`] would read. `false`: they lie nowhere in one piece; `give` was not
-    /// called, and `read_at` has to get them. `give` must not use this handle.
+    /// Passes bytes at an offset to `give` where they lie: in memory of a connection, to which they were prefetched;
+    /// waits for those in flight. As many as [`Handle::read_at`] would read. `false`: they lie nowhere in one piece;
+    /// `give` was not called, and `read_at` has to get them. `give` must not use this handle.
     pub async fn read_in_place(&self, io: &Objects<S>, bytes: usize, offset: u64, give: &mut dyn FnMut(&[u8])) -> bool {
         // A small read may find its bytes at hand; it does not wait for another reader.
         let reader =

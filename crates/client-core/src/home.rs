@@ -1,9 +1,9 @@
 //! Which node is this client's *home*: the node with storage, on this machine if there is one, where its files and
 //! directories are made.
 //!
-//! The first home is picked at random, so that clients spread over several nodes, and without a message: a client that
-//! only reads needs none. When a creation finds it away, the next node that answers becomes the home, so that a node that
-//! ends costs its clients what was on it, and nothing new.
+//! The first home is picked at random, so that clients spread over several nodes, and without a message: a client
+//! that only reads needs none. When a creation finds it away, the next node that answers becomes the home, so that a
+//! node that ends costs its clients what was on it, and nothing new.
 //!
 //! Here is the choice alone; `objects.rs` asks the nodes.
 

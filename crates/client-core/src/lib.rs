@@ -1,11 +1,11 @@
 //! What a client decides, without I/O: state machines over a [`Shell`], which makes the effects.
 //!
-//! [`Files`] is the whole client machine: its layers are in `files.rs`. Below them are machines without any effect: what may
-//! still be believed of names ([`Cache`]) and of open files ([`FileState`]), which written bytes are gathered
-//! ([`WriteBehind`]), which bytes and names are prefetched ([`ReadAhead`], [`LookAhead`]).
+//! [`Files`] is the whole client machine: its layers are in `files.rs`. Below them are machines without any effect:
+//! what may still be believed of names ([`Cache`]) and of open files ([`FileState`]), which written bytes are
+//! gathered ([`WriteBehind`]), which bytes and names are prefetched ([`ReadAhead`], [`LookAhead`]).
 //!
-//! The client library's shell is sockets, threads and files; the simulation's is a virtual network and clock. Both run the
-//! same procedures.
+//! The client library's shell is sockets, threads and files; the simulation's is a virtual network and clock. Both
+//! run the same procedures.
 
 mod cache;
 mod calls;
@@ -15,6 +15,7 @@ mod files;
 mod handle;
 mod home;
 mod link;
+mod lock;
 mod look_ahead;
 mod lookup;
 mod names;
@@ -45,9 +46,8 @@ pub use notice::Notice;
 pub use objects::{Objects, Registration};
 pub use open_inode::{FlushFor, OpenInode, Written};
 pub use open_options::OpenOptions;
-pub use open_table::IdleLimits;
 pub use read_ahead::{Lane, Pace, ReadAhead, Window};
 pub use session::{RELEASE_BATCH, Session};
 pub use shell::{ControlConnection, DataConnection, Monitor, PassedDescriptor, Shell};
-pub use tuning::Tuning;
+pub use tuning::{IdleLimits, Tuning};
 pub use write_behind::{Taken, WriteBehind};

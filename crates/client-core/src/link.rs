@@ -1,8 +1,8 @@
 //! One node as a session reaches it: slots with their control connections.
 //!
-//! A caller takes a *slot*, a number with a sequence and a connection, and has it for itself until its reply has come, so
-//! that a call that waits long at the server delays no other. When a connection breaks, the call is sent again in the same
-//! slot with the same sequence number: the shard answers a duplicate request with the first reply.
+//! A caller takes a *slot*, a number with a sequence and a connection, and has it for itself until its reply has
+//! come, so that a call that waits long at the server delays no other. When a connection breaks, the call is sent
+//! again in the same slot with the same sequence number: the shard answers a duplicate request with the first reply.
 //!
 //! Lock order: `slots` (3) is held to take and return one.
 

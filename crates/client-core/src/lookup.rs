@@ -1,14 +1,14 @@
-//! Names and attributes as this client sees them: from the lease cache where it holds, else by one message to the shard of
-//! the directory or inode; and under what the client itself has changed.
+//! Names and attributes as this client sees them: from the lease cache where it holds, else by one message to the
+//! shard of the directory or inode; and under what the client itself has changed.
 
 use crate::cache::Cached;
 use crate::calls::Answer;
 use crate::entry::{DirectoryListing, Entry, Location};
 use crate::files::Files;
 use crate::link::SlotFor;
+use crate::lock::lock;
 use crate::look_ahead::PageAhead;
 use crate::open_inode::OpenInode;
-use crate::session::lock;
 use crate::shell::Shell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,8 +44,8 @@ fn may_search(who: &Credentials, directory: &Attributes) -> bool {
 }
 
 impl<S: Shell> Files<S> {
-    /// Learns that a name is not there, as an answer told: by which session's request, with which stamp, and whether it may
-    /// be the first of several answers.
+    /// Learns that a name is not there, as an answer told: by which session's request, with which stamp, and whether
+    /// it may be the first of several answers.
     pub(crate) fn learn_absent(&self, parent: InodeNumber, name: &Name, grants: Grants, of: (SessionId, u64, bool)) {
         let (session, stamp, resent) = of;
         let Some(mut cache) = self.calls().session.cache_for(session) else { return };
@@ -104,8 +104,8 @@ impl<S: Shell> Files<S> {
         (name_ms, if known { cache.holds_ms(inode.shard(), now) } else { 0 })
     }
 
-    /// Attributes under what this client has made of them, and how long they hold. Sends nothing, unless a report of its own
-    /// has overtaken them.
+    /// Attributes under what this client has made of them, and how long they hold. Sends nothing, unless a report of
+    /// its own has overtaken them.
     async fn laid_over(
         &self,
         who: &Credentials,
@@ -185,8 +185,8 @@ impl<S: Shell> Files<S> {
         }
     }
 
-    /// A lookup that follows others in the order of names: asks for a page that begins with it. `None`: it does not follow
-    /// others, or the page has no answer.
+    /// A lookup that follows others in the order of names: asks for a page that begins with it. `None`: it does not
+    /// follow others, or the page has no answer.
     async fn look_ahead(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Option<Entry> {
         let (shell, session) = (&self.calls().shell, &self.calls().session);
         let PageAhead { after, entries } = lock(&session.look_ahead).missed(parent, name)?;
@@ -282,8 +282,9 @@ impl<S: Shell> Files<S> {
         Ok(DirectoryListing { next: page.next, parent: page.parent, valid, entries: page.entries })
     }
 
-    /// Whether this client holds the directory as a whole, and would be asked before a name in it changes: a number of this
-    /// hold. Two listings that saw the same number at their beginning and end are the same, but for own changes.
+    /// Whether this client holds the directory as a whole, and would be asked before a name in it changes: a number
+    /// of this hold. Two listings that saw the same number at their beginning and end are the same, but for own
+    /// changes.
     pub fn directory_hold(&self, inode: InodeNumber) -> Option<u64> {
         self.calls().session.cache().directory_held_since(inode, self.calls().shell.now_ms())
     }

@@ -40,8 +40,8 @@ impl<S: Shell> Files<S> {
         self.entry(who, parent, name, &attributes, Told { asked: false, since }).await
     }
 
-    /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's home node; when that
-    /// is away, on the next that answers.
+    /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's home node;
+    /// when that is away, on the next that answers.
     pub async fn make_directory(
         &self,
         who: &Credentials,

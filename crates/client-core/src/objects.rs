@@ -5,8 +5,8 @@
 use crate::calls::Calls;
 use crate::file_state::Held;
 use crate::home::candidates;
+use crate::lock::lock;
 use crate::notice::Notice;
-use crate::session::lock;
 use crate::shell::{DataConnection, Shell};
 use crate::tuning::Tuning;
 use std::collections::{BTreeMap, BTreeSet};

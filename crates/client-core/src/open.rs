@@ -6,11 +6,11 @@ use crate::entry::Entry;
 use crate::file_state::Opened;
 use crate::files::Files;
 use crate::handle::Handle;
+use crate::lock::lock;
 use crate::lookup::Told;
 use crate::objects::Registration;
 use crate::open_inode::OpenInode;
 use crate::open_options::OpenOptions;
-use crate::session::lock;
 use crate::shell::{Monitor, Shell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -188,7 +188,8 @@ impl<S: Shell> Files<S> {
         let handle = Handle::new(open, options, self.kept(who));
         let mut result = handle.open.opened(&self.objects, &handle.who, options.access, opened, now_ms).await;
         if result.is_ok() && options.truncate && (in_use || opening.was_reported(attributes.inode)) {
-            // What other handles of this client had gathered, and reported, may have overtaken the truncation of the open.
+            // What other handles of this client had gathered, and reported, may have overtaken the truncation of the
+            // open.
             let nothing = AttributeChanges { size: Some(0), ..AttributeChanges::default() };
             result = handle.open.set_attributes(&self.objects, who, &nothing).await.map(|_| ());
         }

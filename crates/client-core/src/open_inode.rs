@@ -1,15 +1,16 @@
 //! A regular file that this client has open: what all its handles share.
 //!
-//! What is known of it ([`FileState`] decides that), the run of written bytes that the server does not have yet, and the
-//! ways to the data. A descriptor of the object's file is used under a lease only, and given up with it; but see
+//! What is known of it ([`FileState`] decides that), the run of written bytes that the server does not have yet, and
+//! the ways to the data. A descriptor of the object's file is used under a lease only, and given up with it; but see
 //! `kernel_use.rs`.
 //!
-//! Invariant: the holder of the lock has the state under the current session, whose term holds. After every effect this is
-//! checked again.
+//! Invariant: the holder of the lock has the state under the current session, whose term holds. After every effect
+//! this is checked again.
 //! Invariant: when a recall is answered, nothing that was begun under the lease is in flight.
 //!
-//! Lock order: `Files::open` (0), `state` (1). `state` is held across data requests of the buffered path (they wait for no
-//! lease), and across calls about this inode, which the shard never makes wait for a recall to the session that sends them.
+//! Lock order: `Files::open` (0), `state` (1). `state` is held across data requests of the buffered path (they wait
+//! for no lease), and across calls about this inode, which the shard never makes wait for a recall to the session
+//! that sends them.
 
 mod kernel_use;
 mod reports;
@@ -109,8 +110,8 @@ impl<S: Shell> OpenInode<S> {
         }
     }
 
-    /// The state under the current session, whose term holds. A session that ended took leases and rights with it; whoever
-    /// locks next notices it here, since whoever learnt of the end first may hold another inode's state.
+    /// The state under the current session, whose term holds. A session that ended took leases and rights with it;
+    /// whoever locks next notices it here, since whoever learnt of the end first may hold another inode's state.
     async fn lock(&self, io: &Objects<S>) -> Result<Guard<'_, S>> {
         self.lock_in(io, SlotFor::Caller).await
     }
@@ -151,8 +152,8 @@ impl<S: Shell> OpenInode<S> {
         self.data_version.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A handle was opened by a reply that arrived at `now_ms`: learns from the reply. One message if something that was
-    /// written through the server has not been reported.
+    /// A handle was opened by a reply that arrived at `now_ms`: learns from the reply. One message if something that
+    /// was written through the server has not been reported.
     pub(crate) async fn opened(
         &self,
         io: &Objects<S>,
@@ -185,8 +186,8 @@ impl<S: Shell> OpenInode<S> {
         Ok(())
     }
 
-    /// The answer to an open, if the lease that is still held allows it without asking: the same user, an access that the
-    /// right to the object covers, a mode that needs nobody's recall.
+    /// The answer to an open, if the lease that is still held allows it without asking: the same user, an access that
+    /// the right to the object covers, a mode that needs nobody's recall.
     pub(crate) async fn reopen(&self, io: &Objects<S>, who: &Credentials, access: Access) -> Option<Attributes> {
         let mut state = self.lock(io).await.ok()?;
         state.look(io);
@@ -194,9 +195,9 @@ impl<S: Shell> OpenInode<S> {
         allowed.then(|| state.known.attributes().clone())
     }
 
-    /// A handle was closed: whether the inode is kept when nobody has it open, and what it holds then. Frees the memory of
-    /// sent runs: thousands of closed files are kept with their leases. Whether the term holds is checked when the file is
-    /// opened again.
+    /// A handle was closed: whether the inode is kept when nobody has it open, and what it holds then. Frees the
+    /// memory of sent runs: thousands of closed files are kept with their leases. Whether the term holds is checked
+    /// when the file is opened again.
     pub(crate) async fn handle_closed(&self, io: &Objects<S>) -> Option<Holds> {
         let mut state = self.state.lock().await;
         state.notice_session(io);
@@ -230,8 +231,8 @@ impl<S: Shell> OpenInode<S> {
         self.lock(io).await.is_ok_and(|state| state.known.held().is_some())
     }
 
-    /// Decides how a read is served, and answers it when gathered bytes are all it asks for. Also returns the version of the
-    /// data: bytes of another version that a reader has at hand are stale.
+    /// Decides how a read is served, and answers it when gathered bytes are all it asks for. Also returns the version
+    /// of the data: bytes of another version that a reader has at hand are stale.
     pub(crate) async fn read_via(
         &self,
         io: &Objects<S>,
@@ -244,15 +245,15 @@ impl<S: Shell> OpenInode<S> {
         Ok((via, Version { data: self.data_version.load(Ordering::Acquire), session }))
     }
 
-    /// The current version of the data, without the lock: a reader may use bytes of it that he has at hand. Whatever makes
-    /// them stale changes the version before anybody is told of it. `None`: the term is over.
+    /// The current version of the data, without the lock: a reader may use bytes of it that he has at hand. Whatever
+    /// makes them stale changes the version before anybody is told of it. `None`: the term is over.
     pub(crate) fn version_now(&self, io: &Objects<S>) -> Option<Version> {
         let version = Version { data: self.data_version.load(Ordering::Acquire), session: io.calls.session.id() };
         (io.calls.shell.now_ms() < self.term.load(Ordering::Acquire)).then_some(version)
     }
 
-    /// The right to the object turned out to be void (the object was replaced, the right has expired): the next operation
-    /// asks for it again.
+    /// The right to the object turned out to be void (the object was replaced, the right has expired): the next
+    /// operation asks for it again.
     pub(crate) async fn right_is_void(&self) {
         let mut state = self.state.lock().await;
         state.known.right_is_void();
@@ -374,9 +375,9 @@ impl<S: Shell> OpenInode<S> {
         state
     }
 
-    /// Lays size and times as this client has changed them over what the shard told: just now (`asked`), or earlier; when
-    /// `since` reports had been made. Returns whether a kernel may change them at any moment, unseen from here. `None`: a
-    /// report was made since, and what the shard told may be older.
+    /// Lays size and times as this client has changed them over what the shard told: just now (`asked`), or earlier;
+    /// when `since` reports had been made. Returns whether a kernel may change them at any moment, unseen from here.
+    /// `None`: a report was made since, and what the shard told may be older.
     pub(crate) async fn overlay(
         &self,
         io: &Objects<S>,
@@ -391,8 +392,8 @@ impl<S: Shell> OpenInode<S> {
         }
     }
 
-    /// Attributes from the shard under this client's own changes; no report of its own overtakes them. One message, or more
-    /// when the session ends meanwhile.
+    /// Attributes from the shard under this client's own changes; no report of its own overtakes them. One message,
+    /// or more when the session ends meanwhile.
     pub async fn ask_attributes(&self, io: &Objects<S>, who: &Credentials) -> Result<(Attributes, bool)> {
         let mut state = self.lock(io).await?;
         loop {
@@ -413,12 +414,12 @@ impl<S: Shell> OpenInode<S> {
         (state.known.is_leased() || state.kernel_file().is_some()).then(|| state.known.size())
     }
 
-    /// Changes attributes, the size among them: earlier writes go before, and nothing in between. One message, and those of
-    /// a flush.
+    /// Changes attributes, the size among them: earlier writes go before, and nothing in between. One message, and
+    /// those of a flush.
     ///
-    /// Nobody else holds a lease on a file that this client has open for writing: the call waits for no recall, and the lock
-    /// may be held. Otherwise it may wait for somebody whose call waits for us, and there is nothing that must not overtake
-    /// it.
+    /// Nobody else holds a lease on a file that this client has open for writing: the call waits for no recall, and
+    /// the lock may be held. Otherwise it may wait for somebody whose call waits for us, and there is nothing that
+    /// must not overtake it.
     pub(crate) async fn set_attributes(
         &self,
         io: &Objects<S>,
@@ -478,9 +479,9 @@ impl<S: Shell> OpenInode<S> {
         io.data_write(&request(self.inode, DataOperation::Sync, held, 0, 0), &[], None).await.map(|_| ())
     }
 
-    /// The object's file for one more handle of a kernel, and whether the handle may write through it. `None`: it is on
-    /// another machine, not passed, or not there and not to be made (`writes` is false). Costs a data request for the first
-    /// handle.
+    /// The object's file for one more handle of a kernel, and whether the handle may write through it. `None`: it is
+    /// on another machine, not passed, or not there and not to be made (`writes` is false). Costs a data request for
+    /// the first handle.
     pub async fn lend(&self, io: &Objects<S>, writes: bool, direct: bool) -> Option<(Arc<S::Descriptor>, bool)> {
         let mut state = self.lock(io).await.ok()?;
         if state.kernel.as_ref().is_none_or(|kernel| writes && !kernel.writable)

@@ -11,8 +11,8 @@ pub struct OpenOptions<R> {
     pub append: bool,
     /// No buffering: each call goes to the storage server.
     pub direct: bool,
-    /// Whose memory is registered for this handle's reads, and for its writes that are not buffered, where they go by RDMA;
-    /// `None`: the client's setting.
+    /// Whose memory is registered for this handle's reads, and for its writes that are not buffered, where they go by
+    /// RDMA; `None`: the client's setting.
     pub registration: Option<R>,
 }
 

@@ -1,24 +1,16 @@
 //! The inodes that are open, and those that were closed lately and whose lease is kept.
 //!
-//! Whoever reads a file that it has just written, or opens it once more, does it without a message. The inode closed longest
-//! ago is evicted when there are too many: each takes about a kilobyte, and may hold a descriptor.
+//! Whoever reads a file that it has just written, or opens it once more, does it without a message. The inode closed
+//! longest ago is evicted when there are too many: each takes about a kilobyte, and may hold a descriptor.
 
 use crate::open_inode::{Holds, OpenInode};
 use crate::shell::Shell;
+use crate::tuning::IdleLimits;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_protocol::InodeNumber;
 use weft_protocol::hash::FixedMap;
-
-/// How many closed inodes are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct IdleLimits {
-    /// Without a descriptor.
-    pub inodes: usize,
-    /// With a descriptor of the process's own.
-    pub descriptors: usize,
-}
 
 /// Open and idle inodes.
 pub(crate) struct OpenTable<S: Shell> {
@@ -39,8 +31,8 @@ impl Idle {
         Self { inodes: VecDeque::new(), max }
     }
 
-    /// Adds one; returns the oldest if they are too many. An inode that was closed again since stands here once more: it is
-    /// only evicted a little early.
+    /// Adds one; returns the oldest if they are too many. An inode that was closed again since stands here once more:
+    /// it is only evicted a little early.
     fn add(&mut self, inode: InodeNumber) -> Option<InodeNumber> {
         self.inodes.push_back(inode);
         if self.inodes.len() > self.max { self.inodes.pop_front() } else { None }
@@ -71,8 +63,8 @@ impl<S: Shell> OpenTable<S> {
         (open, handles > 0)
     }
 
-    /// A handle was closed. `keep`: whether the inode is kept, and what it holds then. Returns an inode whose lease is to be
-    /// given back.
+    /// A handle was closed. `keep`: whether the inode is kept, and what it holds then. Returns an inode whose lease
+    /// is to be given back.
     pub fn closed(&mut self, open: &Arc<OpenInode<S>>, keep: Option<Holds>) -> Option<Arc<OpenInode<S>>> {
         if open.handles.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;

@@ -1,16 +1,16 @@
 //! Opens in flight.
 //!
-//! The reply to an open and a recall of what it grants come over two connections. A recall of a file that nobody here has
-//! open is answered "nothing is kept"; but if an open is in flight, the file may be open at the shard already, and that
-//! answer would take it from the caller of the open. So the recall is answered "it stays open", and when all opens of that
-//! moment have ended without the file being open, the lease is given back.
+//! The reply to an open and a recall of what it grants come over two connections. A recall of a file that nobody here
+//! has open is answered "nothing is kept"; but if an open is in flight, the file may be open at the shard already,
+//! and that answer would take it from the caller of the open. So the recall is answered "it stays open", and when all
+//! opens of that moment have ended without the file being open, the lease is given back.
 //!
-//! A report of a file's size by another handle of this client may overtake the reply of an open in flight, or the cut that
-//! it makes. So files that are reported while opens are in flight are recorded.
+//! A report of a file's size by another handle of this client may overtake the reply of an open in flight, or the cut
+//! that it makes. So files that are reported while opens are in flight are recorded.
 //!
 //! Invariant: an open has its file in the table of open inodes before it ends here.
 
-use crate::session::lock;
+use crate::lock::lock;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use weft_protocol::InodeNumber;
@@ -80,8 +80,8 @@ impl Opens {
         lock(&self.0).reported.get(&inode).map(|report| report.stamp)
     }
 
-    /// Whether a reply that opens the inode may be in flight. Must be asked *before* the inode is looked up in the table of
-    /// open inodes: an open that ends in between is found there.
+    /// Whether a reply that opens the inode may be in flight. Must be asked *before* the inode is looked up in the
+    /// table of open inodes: an open that ends in between is found there.
     pub fn may_open(&self, inode: InodeNumber, stamp: u64) -> bool {
         let mut state = lock(&self.0);
         let any = !state.in_flight.is_empty();

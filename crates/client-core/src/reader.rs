@@ -1,9 +1,9 @@
 //! How one handle reads: a block at hand for small requests, and prefetched ranges for a sequential reader.
 //!
-//! Sketch for a sequential reader: data requests of one prefetch turn each ([`DataConnection::prefetch_window`]), sent ahead;
-//! their bytes wait in the connection. A read takes them straight into the caller's memory: one copy, out of the kernel. A
-//! small one takes them from a block ([`crate::tuning::Tuning`]), which is still in the processor's cache when it is
-//! copied out. Through a passed descriptor: one `pread` per block.
+//! Sketch for a sequential reader: data requests of one prefetch turn each ([`DataConnection::prefetch_window`]),
+//! sent ahead; their bytes wait in the connection. A read takes them straight into the caller's memory: one copy, out
+//! of the kernel. A small one takes them from a block ([`crate::tuning::Tuning`]), which is still in the processor's
+//! cache when it is copied out. Through a passed descriptor: one `pread` per block.
 
 use crate::file_state::Held;
 use crate::notice::Notice;
@@ -212,8 +212,8 @@ impl<S: Shell> Reader<S> {
         Ok(have)
     }
 
-    /// Fills `into`, whose bytes the file has, from what is at hand or prefetched. Returns how many bytes have been read: the
-    /// rest is not worth keeping others waiting, or could not be had this way.
+    /// Fills `into`, whose bytes the file has, from what is at hand or prefetched. Returns how many bytes have been
+    /// read: the rest is not worth keeping others waiting, or could not be had this way.
     pub async fn read(&mut self, io: &Objects<S>, source: &Source<S>, into: &mut [u8], offset: u64) -> Result<usize> {
         self.at_version(io, source.version).await;
         let small = into.len() <= io.tuning.small_bytes;
@@ -238,7 +238,8 @@ impl<S: Shell> Reader<S> {
         Ok(have)
     }
 
-    /// Whether the next prefetched bytes begin at this offset: then [`Reader::hand`] is worth calling. Callers pass bytes on.
+    /// Whether the next prefetched bytes begin at this offset: then [`Reader::hand`] is worth calling. Callers pass
+    /// bytes on.
     pub fn is_next(&mut self, offset: u64) -> bool {
         self.hands_on = true;
         self.next_stream(offset).is_some()
@@ -309,8 +310,8 @@ impl<S: Shell> Reader<S> {
         self.stream.as_ref().is_some_and(|stream| stream.lane.leads_to(offset, bytes as u64))
     }
 
-    /// Takes bytes off the stream into the caller's memory, or, if they are few, into the block. Returns how many the caller
-    /// has; `None`: the connection died, or the right to read is void, which a request of its own finds out.
+    /// Takes bytes off the stream into the caller's memory, or, if they are few, into the block. Returns how many the
+    /// caller has; `None`: the connection died, or the right to read is void, which a request of its own finds out.
     async fn take(
         &mut self,
         io: &Objects<S>,

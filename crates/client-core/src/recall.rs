@@ -4,16 +4,16 @@
 //! inode's state, is never held by a call that the server keeps waiting for a recall.
 
 use crate::files::Files;
+use crate::lock::lock;
 use crate::notice::Notice;
 use crate::open_inode::FlushFor;
-use crate::session::lock;
 use crate::shell::Shell;
 use weft_protocol::message::recall::Recall;
 use weft_protocol::{InodeNumber, LeaseKey, LeaseMode, SessionId};
 
 impl<S: Shell> Files<S> {
-    /// Gives up what a recall to this session takes, after writing back what must not be lost with it and after the cache
-    /// above has dropped it. Returns what is kept.
+    /// Gives up what a recall to this session takes, after writing back what must not be lost with it and after the
+    /// cache above has dropped it. Returns what is kept.
     pub async fn answer_recall(&self, recall: &Recall, session: SessionId) -> LeaseMode {
         let shell = &self.calls().shell;
         shell.notice(Notice::Recall);

@@ -8,6 +8,7 @@
 //! Lock order: `cache` (3) is held while the session changes; the others are leaves.
 
 use crate::cache::{Cache, Dropped};
+use crate::lock::lock;
 use crate::look_ahead::LookAhead;
 use crate::opens::Opens;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,11 +22,6 @@ pub const RELEASE_BATCH: usize = 512;
 
 /// The term at one shard: when it ends, milliseconds since boot; 0: unknown, the shard has to be asked.
 pub type Term = Arc<AtomicU64>;
-
-/// Locks; a panic elsewhere left the guarded value whole, since it is changed in single steps.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// See the module.
 pub struct Session {
@@ -60,8 +56,8 @@ impl Session {
         SessionId(self.id.load(Ordering::Acquire))
     }
 
-    /// Ends a session and begins another with this identifier. Returns what its leases covered, for caches above; `None`:
-    /// the session had been replaced already.
+    /// Ends a session and begins another with this identifier. Returns what its leases covered, for caches above;
+    /// `None`: the session had been replaced already.
     pub(crate) fn replace(&self, ended: SessionId, next: SessionId) -> Option<Dropped> {
         let mut cache = lock(&self.cache);
         if self.id() != ended {

@@ -1,13 +1,13 @@
 //! What a client machine needs of the outside: connections, a clock, locks, descriptors.
 //!
-//! Every procedure of the client (a call, a write, the answer to a recall) is an `async fn` over this trait: the compiler
-//! makes a state machine of it that stops at each effect and goes on with the effect's result. The client library's shell
-//! blocks inside each effect, so that a procedure ends at its first poll, on its caller's thread, without an allocation or
-//! a switch (docs/decisions/0015). The simulation's shell suspends the procedure and resumes it when virtual time and
-//! network have produced the result.
+//! Every procedure of the client (a call, a write, the answer to a recall) is an `async fn` over this trait: the
+//! compiler makes a state machine of it that stops at each effect and goes on with the effect's result. The client
+//! library's shell blocks inside each effect, so that a procedure ends at its first poll, on its caller's thread,
+//! without an allocation or a switch (docs/decisions/0015). The simulation's shell suspends the procedure and resumes
+//! it when virtual time and network have produced the result.
 //!
-//! Invariant: a procedure that was begun is polled until it ends, except when its whole client dies. So no buffer under
-//! transfer outlives its owner.
+//! Invariant: a procedure that was begun is polled until it ends, except when its whole client dies. So no buffer
+//! under transfer outlives its owner.
 
 use crate::notice::Notice;
 use std::future::Future;
@@ -55,8 +55,8 @@ pub trait ControlConnection {
     fn is_closed(&self) -> bool;
 }
 
-/// A connection that carries data requests, one user at a time. Replies come in the order of the requests. After an error
-/// the connection is of no more use; a request that the server refused is a reply, not an error.
+/// A connection that carries data requests, one user at a time. Replies come in the order of the requests. After an
+/// error the connection is of no more use; a request that the server refused is a reply, not an error.
 pub trait DataConnection {
     /// Whose memory an RDMA transfer registers; the shell's business.
     type Registration: Copy;
@@ -94,8 +94,8 @@ pub trait DataConnection {
     /// Takes the next prefetched bytes, in order; zeros where the object has ended. 0: nothing was prefetched.
     fn receive(&mut self, into: &mut [u8]) -> impl Future<Output = Result<usize>>;
 
-    /// Passes the next `bytes` prefetched bytes to `give` where they lie in the connection's own memory. `false`: they do
-    /// not lie there in one piece, and nothing was taken. After an error `give` was not called.
+    /// Passes the next `bytes` prefetched bytes to `give` where they lie in the connection's own memory. `false`:
+    /// they do not lie there in one piece, and nothing was taken. After an error `give` was not called.
     fn receive_in_place(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> impl Future<Output = Result<bool>>;
 
     /// Takes all prefetched bytes and forgets them.

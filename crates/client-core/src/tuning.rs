@@ -1,7 +1,16 @@
-//! Sizes by which the client machine chooses its ways. The simulation's are small, so that short files meet every limit.
+//! Sizes by which the client machine chooses its ways. The simulation's are small, so that short files meet every
+//! limit.
 
-use crate::open_table::IdleLimits;
 use weft_protocol::limits::HANDLE_BUFFER_BYTES;
+
+/// How many closed inodes are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IdleLimits {
+    /// Without a descriptor.
+    pub inodes: usize,
+    /// With a descriptor of the process's own.
+    pub descriptors: usize,
+}
 
 /// See the module. All in bytes, where nothing else is said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

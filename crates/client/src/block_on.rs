@@ -1,6 +1,6 @@
 //! How the client machine's procedures run here: to their end, on the calling thread.
 //!
-//! Every effect of [`crate::native::NativeShell`] blocks its thread and is then ready, so a procedure ends at its first poll.
+//! Every effect of the native shell blocks its thread and is then ready, so a procedure ends at its first poll.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use weft_client_core::Monitor;
 
-/// A waiter looks again after this time: a thread that panicked may have notified without the lock, between a waiter's look
-/// and its sleep.
+/// A waiter looks again after this time: a thread that panicked may have notified without the lock, between a
+/// waiter's look and its sleep.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Runs a procedure.

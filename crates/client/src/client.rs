@@ -3,6 +3,7 @@
 use crate::block_on::block_on;
 use crate::counters::ClientCounters;
 use crate::data_way::DataWay;
+use crate::device_error::device;
 use crate::identity::Identity;
 use crate::instance::Instance;
 use crate::invalidator::{Invalidator, OpenInodes};
@@ -10,7 +11,6 @@ use crate::native::NativeShell;
 use crate::options::{ClientOptions, Way};
 use crate::recall_connections::RecallConnections;
 use crate::recalls;
-use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weft_client_core::{Caller, Calls, DirectoryListing, Entry, Files, IdleLimits, Location, Shell, Tuning};
@@ -97,8 +97,8 @@ impl Client {
         self.0.shell().invalidators.set(invalidator);
     }
 
-    /// Makes sure that file data goes to the client's home by UCX where that was asked for. An error says in words why it
-    /// cannot.
+    /// Makes sure that file data goes to the client's home by UCX where that was asked for. An error says in words
+    /// why it cannot.
     pub fn require_ucx(&self) -> std::result::Result<(), String> {
         let shell = self.0.shell();
         if shell.data_way.way != Way::Ucx {
@@ -123,8 +123,8 @@ impl Client {
         shell.counters.snapshot(&shell.data_way.counters)
     }
 
-    /// Has the servers end this client's session, as they do when its term has passed: what it then loses, and how it goes
-    /// on, can be tried out without the wait.
+    /// Has the servers end this client's session, as they do when its term has passed: what it then loses, and how it
+    /// goes on, can be tried out without the wait.
     pub fn forget_session(&self) {
         let calls = self.files().calls();
         block_on(calls.forget_session());
@@ -211,8 +211,9 @@ impl Client {
         block_on(self.files().read_directory(who, inode, cursor, entries_max, with_attributes))
     }
 
-    /// Whether this client holds the directory as a whole, and would be asked before a name in it changes: a number of this
-    /// hold. Two listings that saw the same number at their beginning and end are the same, but for own changes.
+    /// Whether this client holds the directory as a whole, and would be asked before a name in it changes: a number
+    /// of this hold. Two listings that saw the same number at their beginning and end are the same, but for own
+    /// changes.
     pub fn directory_hold(&self, inode: InodeNumber) -> Option<u64> {
         self.files().directory_hold(inode)
     }
@@ -230,9 +231,4 @@ fn idle_limits() -> IdleLimits {
     // Without a limit there is nothing to leave to others.
     let quarter = limit.map_or(descriptors, |limit| usize::try_from(limit / 4).unwrap_or(usize::MAX));
     IdleLimits { inodes, descriptors: quarter.min(descriptors) }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
-pub(crate) fn device(error: io::Error) -> Error {
-    Error::Device(error.raw_os_error().unwrap_or(weft_protocol::error::errno::EIO))
 }

@@ -95,20 +95,21 @@ impl File {
         block_on(self.0.handle.read_at(self.0.objects(), buffer, offset))
     }
 
-    /// Passes bytes at an offset to `give` where they lie: in memory of a connection, to which they were prefetched; waits for
-    /// those in flight. As many as [`File::read_at`] would read. `false`: they lie nowhere in one piece; `give` was not
-    /// called, and `read_at` has to get them. `give` must not use this file.
+    /// Passes bytes at an offset to `give` where they lie: in memory of a connection, to which they were prefetched;
+    /// waits for those in flight. As many as [`File::read_at`] would read. `false`: they lie nowhere in one piece;
+    /// `give` was not called, and `read_at` has to get them. `give` must not use this file.
     pub fn read_in_place(&self, bytes: usize, offset: u64, give: &mut dyn FnMut(&[u8])) -> bool {
         block_on(self.0.handle.read_in_place(self.0.objects(), bytes, offset, give))
     }
 
-    /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show here.
+    /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show
+    /// here.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         block_on(self.0.handle.write_at(self.0.objects(), bytes, offset)).map(|_| ())
     }
 
-    /// Cuts the file, or extends it with zeros: `ftruncate`. On behalf of the user who opened this handle; the user's own
-    /// file also when its mode forbids writing by now.
+    /// Cuts the file, or extends it with zeros: `ftruncate`. On behalf of the user who opened this handle; the user's
+    /// own file also when its mode forbids writing by now.
     pub fn truncate(&self, size: u64) -> Result<()> {
         let Handle { open, options, who, .. } = &self.0.handle;
         if !options.access.writes() {
@@ -143,8 +144,8 @@ impl File {
         block_on(self.0.handle.open.has_object(self.0.objects()))
     }
 
-    /// Lends the object's file to a kernel that reads and writes it by itself from now on, where a descriptor of it is passed
-    /// to this process. A file without an object gets one if the handle writes.
+    /// Lends the object's file to a kernel that reads and writes it by itself from now on, where a descriptor of it
+    /// is passed to this process. A file without an object gets one if the handle writes.
     pub fn lend(&self) -> Option<Lent> {
         let Handle { open, options, .. } = &self.0.handle;
         let lent = block_on(open.lend(self.0.objects(), options.access.writes(), options.direct));

@@ -24,7 +24,7 @@ pub(crate) struct Identity {
 impl Identity {
     /// Who opens this file system, and its map: from the record, or with a user's key from the first node that answers.
     pub fn of(instance: &Instance, session: SessionId) -> Result<(Self, ClusterMap)> {
-        let node = local_identity().map_err(crate::client::device)?;
+        let node = local_identity().map_err(crate::device_error::device)?;
         let Some(file) = &instance.user_key else {
             let (key_name, key, credentials) = (KeyName::Owner, owner_key(instance)?, own_credentials());
             return Ok((Self { key_name, key, node, credentials }, instance.map.clone()));

@@ -1,11 +1,11 @@
 //! The client library: one file system, as every front sees it.
 //!
-//! [`Client`] is connected to one file system; it is cheap to clone and used from any number of threads. Operations on names
-//! and inodes are its methods; an open file is a [`File`]. All calls block the calling thread, which itself reads the socket
-//! for its reply.
+//! [`Client`] is connected to one file system; it is cheap to clone and used from any number of threads. Operations
+//! on names and inodes are its methods; an open file is a [`File`]. All calls block the calling thread, which itself
+//! reads the socket for its reply.
 //!
-//! What decides is the client machine of [`weft_client_core`], which does no I/O. This crate is its shell: connections
-//! ([`weft_transport`]), a thread for recalls, descriptors, clocks.
+//! What decides is the client machine of [`weft_client_core`], which does no I/O. This crate is its shell:
+//! connections ([`weft_transport`]), a thread for recalls, descriptors, clocks.
 
 mod block_on;
 pub mod client;
@@ -14,6 +14,7 @@ mod counters;
 mod data_pool;
 mod data_way;
 mod descriptor;
+mod device_error;
 pub mod file;
 mod identity;
 pub mod instance;

@@ -20,8 +20,8 @@ pub(crate) struct NodeEnd {
     pub pool: Arc<DataPool>,
 }
 
-/// Connects to a node, over its Unix socket where the node is on this machine (and TCP is not asked for). That socket is in
-/// the owner's own directory: a user who cannot reach it there takes TCP.
+/// Connects to a node, over its Unix socket where the node is on this machine (and TCP is not asked for). That socket
+/// is in the owner's own directory: a user who cannot reach it there takes TCP.
 pub(crate) fn connect_to(
     record: &NodeRecord,
     session: SessionId,

@@ -5,11 +5,12 @@ use weft_transport::RdmaSettings;
 /// Which way file data takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Way {
-    /// The shortest: a descriptor of the object where the server is on this machine, else a Unix socket there, else TCP.
+    /// The shortest: a descriptor of the object where the server is on this machine, else a Unix socket there, else
+    /// TCP.
     #[default]
     Auto,
-    /// Unix socket to servers of this machine, no descriptors; TCP to others. Where the server may read our memory, it takes
-    /// large writes out of that, and only their headers go through the socket.
+    /// Unix socket to servers of this machine, no descriptors; TCP to others. Where the server may read our memory,
+    /// it takes large writes out of that, and only their headers go through the socket.
     Unix,
     /// As `Unix`, with all bytes through the socket.
     Stream,
@@ -38,13 +39,15 @@ pub struct ClientOptions {
     pub way: Way,
     /// Where the server moves the bytes.
     pub rdma: RdmaSettings,
-    /// Writes of fewer bytes are gathered and sent behind, those of 1 MiB and more only when they are sequential; 0: 1 MiB.
+    /// Writes of fewer bytes are gathered and sent behind, those of 1 MiB and more only when they are sequential; 0:
+    /// 1 MiB.
     pub buffer_bytes: usize,
 }
 
 impl ClientOptions {
-    /// The defaults, and what the variables of the environment say: `WEFT_TRANSPORT` is `auto`, `sockets`, `tcp` or `ucx`;
-    /// those of RDMA are in [`RdmaSettings::from_environment`]. An error names the variable and what it may say.
+    /// The defaults, and what the variables of the environment say: `WEFT_TRANSPORT` is `auto`, `sockets`, `tcp` or
+    /// `ucx`; those of RDMA are in [`RdmaSettings::from_environment`]. An error names the variable and what it may
+    /// say.
     pub fn from_environment() -> std::result::Result<Self, String> {
         let way = match std::env::var("WEFT_TRANSPORT") {
             Ok(text) => Way::of_transport(&text)

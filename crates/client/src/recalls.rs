@@ -1,10 +1,10 @@
 //! What a client has to do although nobody called it: answering recalls, renewing the session, giving leases back.
 //!
-//! Two threads for all nodes. The *listener* waits on the recall connections, renews the session, and has surplus leases given
-//! back. The *worker* answers recalls: it may have to write data back first, and the kernel's cache above may have to write
-//! back to us; the listener goes on meanwhile, so that the session does not end over it. A refused renewal ends the session
-//! here: recalls were not answered in time, and the shard grants what others wait for once the term that this client counted
-//! last has passed.
+//! Two threads for all nodes. The *listener* waits on the recall connections, renews the session, and has surplus
+//! leases given back. The *worker* answers recalls: it may have to write data back first, and the kernel's cache
+//! above may have to write back to us; the listener goes on meanwhile, so that the session does not end over it. A
+//! refused renewal ends the session here: recalls were not answered in time, and the shard grants what others wait
+//! for once the term that this client counted last has passed.
 
 use crate::block_on::{block_on, lock};
 use crate::native::NativeShell;

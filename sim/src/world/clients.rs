@@ -177,7 +177,8 @@ impl World {
         self.network.after(BREAK_MS, Message::ToClient { client, process, number, answer: Answer::Broken });
     }
 
-    /// Compares what the cache says of a name or inode with the model. `false`: it says nothing; a shard has to be asked.
+    /// Compares what the cache says of a name or inode with the model. `false`: it says nothing; a shard has to be
+    /// asked.
     fn answer_from_cache(&mut self, index: usize, operation: &NamesOperation) -> bool {
         let now_ms = self.network.now_ms;
         let client = &self.clients[index];

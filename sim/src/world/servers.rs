@@ -132,8 +132,8 @@ impl World {
             sequence: call.sequence,
             request: call.request.clone(),
         };
-        // A call that is sent again brings a new token; the shard answers by the newest, unless it refuses the session now:
-        // what it carries through all the same it answers by the one that it has.
+        // A call that is sent again brings a new token; the shard answers by the newest, unless it refuses the
+        // session now: what it carries through all the same it answers by the one that it has.
         if !self.shards.get(&shard).is_some_and(|shard| shard.refuses(session)) {
             let is_same =
                 |other: &Pending| (other.session, other.call.shard, other.call.slot, other.call.sequence) == identity;

@@ -14,8 +14,8 @@ impl<S: Shell> State<S> {
         nothing_gathered && self.kernel.is_none() && self.known.report().is_none() && !self.known.owes_error()
     }
 
-    /// Lays size and times as this client has changed them over what the shard told. Returns whether a kernel may change
-    /// them at any moment; `None`: a report was made since, and the shard's word may be older.
+    /// Lays size and times as this client has changed them over what the shard told. Returns whether a kernel may
+    /// change them at any moment; `None`: a report was made since, and the shard's word may be older.
     pub fn overlay(&mut self, io: &Objects<S>, attributes: &mut Attributes, asked: bool, since: u64) -> Option<bool> {
         self.look(io);
         if self.kernel_file().is_some() {

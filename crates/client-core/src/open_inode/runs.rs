@@ -1,6 +1,7 @@
 //! Runs of gathered bytes in flight to the server.
 //!
-//! A run's memory is kept until the server has replied: when the connection breaks, the run is written again on another.
+//! A run's memory is kept until the server has replied: when the connection breaks, the run is written again on
+//! another.
 
 use super::state::State;
 use crate::notice::Notice;

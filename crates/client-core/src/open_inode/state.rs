@@ -121,14 +121,14 @@ impl<S: Shell> State<S> {
         self.opener.as_deref().unwrap_or(&io.calls.caller.credentials).clone()
     }
 
-    /// Whether a recall of what an open granted came before its reply. Asked under this lock: a later recall weakens the
-    /// state afterwards.
+    /// Whether a recall of what an open granted came before its reply. Asked under this lock: a later recall weakens
+    /// the state afterwards.
     pub fn was_recalled(&self, io: &Objects<S>, opened: &Opened) -> bool {
         io.calls.session.cache().data_recalled(self.known.inode(), opened.stamp)
     }
 
-    /// The object and the right to it, asked for again when they are not known any more, or when the right ends soon: then
-    /// it is still good for what has to be written and reported before.
+    /// The object and the right to it, asked for again when they are not known any more, or when the right ends soon:
+    /// then it is still good for what has to be written and reported before.
     pub async fn regain(&mut self, io: &Objects<S>) -> Result<()> {
         if self.known.held().is_some() && self.now_ms >= self.right_until_ms {
             self.send_all(io).await?;

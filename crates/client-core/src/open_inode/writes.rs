@@ -1,13 +1,14 @@
 //! A write, by the shortest way that the lease allows.
 //!
-//! Under an exclusive lease small writes are gathered; large and direct ones go straight to the object, several at once
-//! and without the lock: they are *in flight*, and a recall or a truncate waits for them. Where the client was told to (by
-//! a mount), large sequential ones are gathered, too. Without the lease each write is at the server when it returns.
+//! Under an exclusive lease small writes are gathered; large and direct ones go straight to the object, several at
+//! once and without the lock: they are *in flight*, and a recall or a truncate waits for them. Where the client was
+//! told to (by a mount), large sequential ones are gathered, too. Without the lease each write is at the server when
+//! it returns.
 
-use super::state::{RIGHT_MARGIN_MS, State};
+use super::state::{Descriptor, RIGHT_MARGIN_MS, State};
 use crate::file_state::Held;
 use crate::objects::{BATCH_MARGIN_SECONDS, Objects, Registration, request};
-use crate::open_inode::state::Descriptor;
+
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
 use std::sync::Arc;
