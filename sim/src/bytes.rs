@@ -40,6 +40,8 @@ struct Operation {
     deed: Deed,
     /// `None`: nobody's whose death would matter.
     by: Option<ProcessId>,
+    /// The process whose open with O_TRUNC it is part of, once that is known.
+    open_by: Option<ProcessId>,
     begun: Moment,
     /// When it was acknowledged, or can have no effect any more.
     ended: Option<Moment>,
@@ -111,7 +113,15 @@ impl Files {
     fn file(&mut self, inode: InodeNumber) -> &mut File {
         self.files.entry(inode).or_insert_with(|| {
             let empty = Deed::Cut { size: 0 };
-            let made = Operation { deed: empty, by: None, begun: 0, ended: Some(0), safe: true, doubtful: false };
+            let made = Operation {
+                deed: empty,
+                by: None,
+                open_by: None,
+                begun: 0,
+                ended: Some(0),
+                safe: true,
+                doubtful: false,
+            };
             File { operations: vec![made], writes: 0, lost: false }
         })
     }
@@ -119,7 +129,8 @@ impl Files {
     fn begin(&mut self, inode: InodeNumber, by: Option<ProcessId>, deed: Deed) -> OperationId {
         let begun = self.moment();
         let file = self.file(inode);
-        file.operations.push(Operation { deed, by, begun, ended: None, safe: false, doubtful: false });
+        let open_by = None;
+        file.operations.push(Operation { deed, by, open_by, begun, ended: None, safe: false, doubtful: false });
         OperationId { inode, index: file.operations.len() - 1 }
     }
 
@@ -147,27 +158,40 @@ impl Files {
         self.begin(inode, Some(by), Deed::Cut { size })
     }
 
-    /// A file was cut, or is just being cut, on behalf of a call whose operation is not known here: an open with
-    /// O_TRUNC learns which file it is with its answer.
+    /// An object is being cut on behalf of a call that the storage server does not know.
     pub fn cut_seen(&mut self, inode: InodeNumber, size: u64) {
-        let on_its_way = |operation: &Operation| operation.ended.is_none() && operation.deed == Deed::Cut { size };
-        if !self.file(inode).operations.iter().any(on_its_way) {
+        let in_flight = |operation: &Operation| operation.ended.is_none() && operation.deed == Deed::Cut { size };
+        if !self.file(inode).operations.iter().any(in_flight) {
             self.begin(inode, None, Deed::Cut { size });
         }
     }
 
-    /// An open with O_TRUNC that began at `since` has ended, well or not.
-    pub fn open_cut_ended(&mut self, inode: InodeNumber, since: Moment, well: bool) {
+    /// A shard has cut a file by a call of this process. What is not known as the process's own operation is part of an
+    /// open with O_TRUNC: that learns which file it is with its reply.
+    pub fn cut_done(&mut self, by: ProcessId, inode: InodeNumber, size: u64) {
+        let in_flight = |operation: &Operation| operation.ended.is_none() && operation.deed == Deed::Cut { size };
+        let operations = &mut self.file(inode).operations;
+        let is_known = |operation: &Operation| operation.by == Some(by) || operation.open_by == Some(by);
+        if operations.iter().any(|operation| in_flight(operation) && is_known(operation)) {
+            return;
+        }
+        let is_seen =
+            |operation: &&mut Operation| in_flight(operation) && operation.by.is_none() && operation.open_by.is_none();
+        if let Some(seen) = operations.iter_mut().find(is_seen) {
+            seen.open_by = Some(by);
+            return;
+        }
+        let OperationId { index, .. } = self.begin(inode, None, Deed::Cut { size });
+        self.file(inode).operations[index].open_by = Some(by);
+    }
+
+    /// An open with O_TRUNC of this process that began at `since` has returned.
+    pub fn open_cut_ended(&mut self, by: ProcessId, inode: InodeNumber, since: Moment) {
         let ended = self.moment();
-        let is_it = |operation: &&mut Operation| {
-            operation.ended.is_none() && operation.by.is_none() && operation.deed == Deed::Cut { size: 0 }
-        };
-        if let Some(operation) = self.file(inode).operations.iter_mut().find(is_it) {
-            operation.begun = operation.begun.min(since);
-            if well {
+        for operation in &mut self.file(inode).operations {
+            if operation.ended.is_none() && operation.open_by == Some(by) {
+                operation.begun = operation.begun.min(since);
                 operation.ended = Some(ended);
-            } else {
-                operation.doubtful = true;
             }
         }
     }
@@ -248,7 +272,9 @@ impl Files {
     /// The process is dead.
     pub fn died(&mut self, by: ProcessId) {
         self.untold.retain(|(of, _)| *of != by);
-        self.doubt(|_, operation| operation.by == Some(by));
+        self.doubt(|_, operation| {
+            operation.by == Some(by) || (operation.open_by == Some(by) && operation.ended.is_none())
+        });
     }
 
     fn doubt(&mut self, is_it: impl Fn(InodeNumber, &Operation) -> bool) {
@@ -364,9 +390,10 @@ fn compare_presence(
 /// The operations on a file, one a line.
 fn describe(operations: &[Operation]) -> String {
     let line = |operation: &Operation| {
-        let Operation { deed, by, begun, ended, safe, doubtful } = operation;
+        let Operation { deed, by, open_by, begun, ended, safe, doubtful } = operation;
         let ended = ended.map_or("...".to_owned(), |ended| ended.to_string());
         let by = by.map_or(String::new(), |by| format!(" by process {by}"));
+        let by = open_by.map_or(by, |open_by| format!(" by an open of process {open_by}"));
         let notes = format!("{}{}", if *safe { ", safe" } else { "" }, if *doubtful { ", doubtful" } else { "" });
         match deed {
             Deed::Write { offset, bytes, value } => {

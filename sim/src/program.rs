@@ -162,7 +162,7 @@ async fn open(
     let handle = opened?.0;
     let inode = handle.open.inode;
     if options.truncate {
-        process.files.borrow_mut().open_cut_ended(inode, since, true);
+        process.files.borrow_mut().open_cut_ended(process.id.get(), inode, since);
     } else if let Some(size) = handle.open.known_size(&machine.objects).await {
         process.check(process.files.borrow_mut().compare_size(inode, size, since));
     }

@@ -103,11 +103,15 @@ impl World {
         if change && !self.applied.insert((*session, call.shard, call.slot, call.sequence)) {
             return;
         }
-        if let (ShardRequest::OpenAt { flags, .. }, Ok(ShardAnswer::Opened { attributes, .. })) =
-            (&call.request, &reply.result)
-            && flags.truncate
-        {
-            self.files.borrow_mut().cut_seen(attributes.inode, 0);
+        let cut = match (&call.request, &reply.result) {
+            (ShardRequest::OpenAt { flags, .. }, Ok(ShardAnswer::Opened { attributes, .. })) => {
+                flags.truncate.then_some((attributes.inode, 0))
+            }
+            (ShardRequest::SetAttributes { inode, changes }, Ok(_)) => changes.size.map(|size| (*inode, size)),
+            _ => None,
+        };
+        if let Some((inode, size)) = cut {
+            self.files.borrow_mut().cut_done(pending.process, inode, size);
         }
         if let Err(what) = check(&mut self.model, &call.request, &reply.result) {
             self.fail(&format!("{:?} of session {session}: {what}", call.request));
