@@ -14,12 +14,16 @@ use std::sync::atomic::Ordering;
 use weft_client_core::Taken;
 use weft_protocol::data::{DataOperation, DataRequest};
 use weft_protocol::{Error, Result};
+use weft_transport::Carrier;
+
+/// Runs of up to this many bytes are sent from a copy. Many of them may be in flight, and each would keep a buffer that
+/// is as large as the largest run.
+const SHORT_RUN_BYTES: usize = 4096;
 
 impl Sending {
-    /// Whether another run of so many bytes has to wait until one that is on its way has arrived.
+    /// Returns true if a reply has to be read before a run of this many bytes is sent.
     fn is_full(&self, bytes: usize) -> bool {
-        let on_their_way: usize = self.requests.iter().map(|request| request.bytes as usize).sum();
-        on_their_way > 0 && on_their_way + bytes > self.connection.in_flight_bytes()
+        !self.connection.may_start(bytes)
     }
 }
 
@@ -83,6 +87,9 @@ impl State {
                 }
             },
         };
+        // With RDMA the buffers are registered, and used again.
+        let is_short = bytes.len() <= SHORT_RUN_BYTES && sending.connection.carrier() != Carrier::Rdma;
+        let bytes = if is_short { self.copy_short(bytes) } else { bytes };
         inner.counters.data_requests.fetch_add(1, Ordering::Relaxed);
         inner.count_write(sending.connection.carrier(), bytes.len() as u64);
         match sending.connection.start_write(&request, bytes) {
@@ -124,13 +131,26 @@ impl State {
                 self.rewrite_outstanding(inner, *sending);
             }
         }
-        self.spare.push(memory);
+        self.reuse(memory);
+    }
+
+    fn copy_short(&mut self, run: Vec<u8>) -> Vec<u8> {
+        let short = run.clone();
+        self.spare.push(run);
+        short
+    }
+
+    /// Keeps a buffer for another run, unless it was a copy of a short one.
+    fn reuse(&mut self, memory: Vec<u8>) {
+        if memory.capacity() > SHORT_RUN_BYTES {
+            self.spare.push(memory);
+        }
     }
 
     pub(super) fn rewrite_outstanding(&mut self, inner: &Inner, mut sending: Sending) {
         while let (Some(request), Some((memory, _))) = (sending.requests.pop_front(), sending.connection.finish()) {
             self.rewrite(inner, &request, &memory);
-            self.spare.push(memory);
+            self.reuse(memory);
         }
     }
 
