@@ -195,7 +195,7 @@ impl Socket {
     }
 
     /// Returns true if the kernel takes a small message now.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         let mut polled = [PollFd::new(&self.fd, PollFlags::OUT)];
         poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
