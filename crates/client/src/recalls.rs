@@ -1,10 +1,11 @@
 //! Recalls and renewals: what a client has to do although nobody called it.
 //!
-//! Two threads for all nodes. The *listener* waits on the recall connections, renews the session, and has leases given
-//! back that are not needed any more. The *worker* answers recalls: it may have to write data back first, and the
-//! kernel's cache above may have to write back to us; the listener goes on meanwhile, so the session does not end over
-//! it. A renewal that is refused ends the session here: recalls were not answered in time, and what others wait for is
-//! given to them when the term has passed that this client counted last.
+//! Three threads for all nodes. The *listener* waits on the recall connections and renews the session. It waits for
+//! nothing else, so that recalls are always read (docs/flow-control.md). The *releaser* gives leases back that are not
+//! needed any more: its calls wait for slots, and whoever has those may wait for a recall. The *worker* answers recalls:
+//! it may have to write data back first, and the kernel's cache above may have to write back to us. A renewal that is
+//! refused ends the session here: recalls were not answered in time, and what others wait for is given to them when the
+//! term has passed that this client counted last.
 //!
 //! A recall never waits for a caller of this client: the worker has a slot of its own, and the one lock that it takes,
 //! an open inode's state, is never held by a call that the server keeps waiting for a recall.
@@ -17,7 +18,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, Weak};
 use weft_protocol::handshake::Purpose;
 use weft_protocol::limits::SESSION_TERM_MS;
@@ -61,15 +62,17 @@ struct Job {
     answer_on: Arc<Mutex<ControlConnection>>,
 }
 
-/// Starts both threads. They end with the client.
+/// Starts the threads. They end with the client.
 pub(crate) fn start(inner: &Arc<Inner>) -> io::Result<()> {
     let (jobs, receiver) = channel();
     let working = Arc::new(Mutex::new(BTreeSet::new()));
     let (weak, in_work) = (Arc::downgrade(inner), Arc::clone(&working));
     std::thread::Builder::new().name("weft-recall".to_owned()).spawn(move || work(&weak, &receiver, &in_work))?;
+    let (weak, (releases, due)) = (Arc::downgrade(inner), sync_channel(1));
+    std::thread::Builder::new().name("weft-release".to_owned()).spawn(move || release(&weak, &due))?;
     let (weak, wake) = (Arc::downgrade(inner), Arc::clone(&inner.recall_thread.wake));
-    let stopping = Arc::clone(&inner.recall_thread.stopping);
-    let listener = Listener { inner: weak, wake, stopping, listened: Vec::new(), jobs, working, last_renewal_ms: 0 };
+    let (stopping, listened) = (Arc::clone(&inner.recall_thread.stopping), Vec::new());
+    let listener = Listener { inner: weak, wake, stopping, listened, jobs, releases, working, last_renewal_ms: 0 };
     std::thread::Builder::new().name("weft-listen".to_owned()).spawn(move || listener.run())?;
     Ok(())
 }
@@ -137,6 +140,8 @@ struct Listener {
     stopping: Arc<AtomicBool>,
     listened: Vec<Listened>,
     jobs: Sender<Job>,
+    /// To the releaser: when it is busy, what it misses comes with the next renewal.
+    releases: SyncSender<()>,
     /// Recalls in work: one that is sent again is not done twice.
     working: Arc<Mutex<BTreeSet<(ShardId, u64)>>>,
     last_renewal_ms: u64,
@@ -159,14 +164,20 @@ impl Listener {
             }
             self.listened.retain(|one| one.live.load(Ordering::Acquire));
             let due = self.renew(&inner);
-            release_surplus(&inner, due);
+            if due || lock(&inner.closed_leases).len() >= RELEASE_BATCH {
+                let _ = self.releases.try_send(());
+            }
         }
     }
 
     /// Waits for a message, a wake-up, or the time of the next renewal. First the eventfd, then the connections.
     fn wait(&self) -> Vec<bool> {
         let mut polled = vec![PollFd::new(&*self.wake, PollFlags::IN)];
-        polled.extend(self.listened.iter().map(|one| PollFd::from_borrowed_fd(one.socket.as_fd(), PollFlags::IN)));
+        polled.extend(self.listened.iter().map(|one| {
+            let mut wanted = PollFlags::IN;
+            wanted.set(PollFlags::OUT, lock(&one.connection).has_posted());
+            PollFd::from_borrowed_fd(one.socket.as_fd(), wanted)
+        }));
         let renew = Timespec { tv_sec: 0, tv_nsec: i64::try_from(RENEW_MS).unwrap_or(1000) * 1_000_000 };
         let renew = Timespec { tv_sec: renew.tv_nsec / 1_000_000_000, tv_nsec: renew.tv_nsec % 1_000_000_000 };
         // Without connections nothing is to be renewed: only a wake-up changes that.
@@ -180,8 +191,10 @@ impl Listener {
     fn receive(&mut self, inner: &Inner, index: usize) {
         let Some(one) = self.listened.get_mut(index) else { return };
         let connection = Arc::clone(&one.connection);
-        let mut next = lock(&connection).receive().map(Some);
+        let mut sent = lock(&connection).send_posted();
         loop {
+            let next = sent.and_then(|()| lock(&connection).receive_now());
+            sent = Ok(());
             match next {
                 Ok(Some((_, Message::Recall(recall)))) => {
                     if lock(&self.working).insert((recall.shard, recall.number)) {
@@ -204,7 +217,6 @@ impl Listener {
                     return;
                 }
             }
-            next = lock(&connection).take_received();
         }
     }
 
@@ -218,7 +230,7 @@ impl Listener {
         for one in &mut self.listened {
             // Answers do not tell which one they are to: the first is to the oldest.
             one.renewal_sent_ms.get_or_insert(now_ms);
-            if lock(&one.connection).send_as(0, &Message::Renew).is_err() {
+            if lock(&one.connection).post(0, &Message::Renew).is_err() {
                 one.live.store(false, Ordering::Release);
             }
         }
@@ -229,12 +241,8 @@ impl Listener {
 }
 
 /// Gives leases back that are not needed any more: in batches, and what is left when the session is renewed. Those that
-/// are added meanwhile wait: a program that goes on making files would keep this thread from recalls, and have its
-/// leases go back by twos and threes.
-fn release_surplus(inner: &Inner, all: bool) {
-    if !all && lock(&inner.closed_leases).len() < RELEASE_BATCH {
-        return;
-    }
+/// are added meanwhile wait: a program that goes on making files would have its leases go back by twos and threes.
+fn release_surplus(inner: &Inner) {
     let evicted = lock(&inner.cache).take_evicted();
     inner.tell_dropped(&evicted);
     let mut left = inner.surplus_count();
@@ -250,6 +258,13 @@ fn release_surplus(inner: &Inner, all: bool) {
     }
 }
 
+fn release(inner: &Weak<Inner>, due: &Receiver<()>) {
+    while due.recv().is_ok() {
+        let Some(inner) = inner.upgrade() else { return };
+        release_surplus(&inner);
+    }
+}
+
 fn work(inner: &Weak<Inner>, jobs: &Receiver<Job>, working: &Mutex<BTreeSet<(ShardId, u64)>>) {
     while let Ok(Job { recall, session, answer_on }) = jobs.recv() {
         let Some(inner) = inner.upgrade() else { return };
@@ -258,7 +273,11 @@ fn work(inner: &Weak<Inner>, jobs: &Receiver<Job>, working: &Mutex<BTreeSet<(Sha
         let answer = RecallAnswer { shard: recall.shard, number: recall.number, kept };
         lock(working).remove(&(recall.shard, recall.number));
         // On a dead connection the shard asks again, or the session's term ends.
-        let _ = lock(&answer_on).send_as(0, &Message::RecallAnswer(answer));
+        let mut connection = lock(&answer_on);
+        let _ = connection.post(0, &Message::RecallAnswer(answer));
+        if connection.has_posted() {
+            inner.recall_thread.wake();
+        }
     }
 }
 
