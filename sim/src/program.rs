@@ -77,7 +77,7 @@ pub async fn use_names(machine: Rc<Files<SimShell>>, process: Rc<Process>, opera
             machine.read_directory(&who, *inode, &cursor, 100, *with_attributes).await.map(|_| ())
         }
         NamesOperation::Release => {
-            machine.calls().release_surplus(true).await;
+            machine.calls().release_surplus().await;
             Ok(())
         }
     };

@@ -244,8 +244,13 @@ impl DataConnection for SimData {
         PREFETCH_WINDOW
     }
 
-    fn write_window(&self) -> usize {
-        WRITE_WINDOW
+    fn may_start(&self, bytes: usize) -> bool {
+        let in_flight: usize = self.writes.iter().map(|(_, memory)| memory.len()).sum();
+        self.writes.is_empty() || in_flight + bytes <= WRITE_WINDOW
+    }
+
+    fn registers_memory(&self) -> bool {
+        false
     }
 
     fn is_crowded(&self) -> bool {

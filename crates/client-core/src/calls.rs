@@ -256,13 +256,9 @@ impl<S: Shell> Calls<S> {
         Ok(())
     }
 
-    /// Gives leases back that are not needed any more: in full batches, or with `all` every one. Those that are
-    /// queued meanwhile wait: a program that keeps making files would otherwise hold up recalls, and release its
-    /// leases by twos and threes.
-    pub async fn release_surplus(&self, all: bool) {
-        if !all && !self.session.has_release_batch() {
-            return;
-        }
+    /// Gives leases back that are not needed any more. Those that are queued meanwhile wait: a program that keeps making
+    /// files would otherwise have its leases go back by twos and threes.
+    pub async fn release_surplus(&self) {
         let evicted = self.session.cache().take_evicted();
         self.shell.invalidate(&evicted).await;
         let mut left = self.session.surplus_count();

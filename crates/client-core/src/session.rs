@@ -129,7 +129,7 @@ impl Session {
     }
 
     /// Whether a batch of closed files' leases has gathered.
-    pub(crate) fn has_release_batch(&self) -> bool {
+    pub fn has_release_batch(&self) -> bool {
         lock(&self.closed_leases).len() >= RELEASE_BATCH
     }
 

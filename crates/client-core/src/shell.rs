@@ -104,8 +104,12 @@ pub trait DataConnection {
     /// Bytes of one prefetch request, and of all that were not taken yet.
     fn prefetch_window(&self) -> (u32, u64);
 
-    /// Bytes of writes that are worth having in flight at once.
-    fn write_window(&self) -> usize;
+    /// Whether a write of so many bytes may be started before a reply is read: requests and bytes in flight are bounded,
+    /// so that neither end blocks in a send while the other one does.
+    fn may_start(&self, bytes: usize) -> bool;
+
+    /// Whether the memory of writes is registered, and therefore reused rather than copied.
+    fn registers_memory(&self) -> bool;
 
     /// Whether so many connections are in use that none should be kept from call to call.
     fn is_crowded(&self) -> bool;

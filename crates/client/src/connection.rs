@@ -8,7 +8,7 @@ use weft_client_core::{ControlConnection, DataConnection, PassedDescriptor};
 use weft_protocol::data::{DataReply, DataRequest};
 use weft_protocol::message::Message;
 use weft_protocol::{Error, Result};
-use weft_transport::{Ahead, BulkConnection, Registration};
+use weft_transport::{Ahead, BulkConnection, Carrier, Registration};
 
 /// A control connection.
 pub struct NativeControl(pub(crate) weft_transport::ControlConnection);
@@ -99,8 +99,12 @@ impl DataConnection for NativeData {
         (turn_bytes, bytes)
     }
 
-    fn write_window(&self) -> usize {
-        self.bulk.in_flight_bytes()
+    fn may_start(&self, bytes: usize) -> bool {
+        self.bulk.may_start(bytes)
+    }
+
+    fn registers_memory(&self) -> bool {
+        self.bulk.carrier() == Carrier::Rdma
     }
 
     fn is_crowded(&self) -> bool {

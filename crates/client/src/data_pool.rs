@@ -226,8 +226,8 @@ impl BulkConnection for Pooled {
         self.bulk.outstanding()
     }
 
-    fn in_flight_bytes(&self) -> usize {
-        self.bulk.in_flight_bytes()
+    fn may_start(&self, bytes: usize) -> bool {
+        self.bulk.may_start(bytes)
     }
 
     fn descriptor(&mut self, request: &DataRequest) -> weft_transport::Result<(DataReply, Passed)> {

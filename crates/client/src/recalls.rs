@@ -1,10 +1,11 @@
 //! What a client has to do although nobody called it: answering recalls, renewing the session, giving leases back.
 //!
-//! Two threads for all nodes. The *listener* waits on the recall connections, renews the session, and has surplus
-//! leases given back. The *worker* answers recalls: it may have to write data back first, and the kernel's cache
-//! above may have to write back to us; the listener goes on meanwhile, so that the session does not end over it. A
-//! refused renewal ends the session here: recalls were not answered in time, and the shard grants what others wait
-//! for once the term that this client counted last has passed.
+//! Three threads for all nodes. The *listener* waits on the recall connections and renews the session. It waits for
+//! nothing else, so that recalls are always read (docs/flow-control.md). The *releaser* gives surplus leases back: its
+//! calls wait for slots, whose holders may wait for a recall. The *worker* answers recalls: it may have to write data
+//! back first, and the kernel's cache above may have to write back to us. A refused renewal ends the session here:
+//! recalls were not answered in time, and the shard grants what others wait for once the term that this client counted
+//! last has passed.
 
 use crate::block_on::{block_on, lock};
 use crate::native::NativeShell;
@@ -14,7 +15,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, Weak};
 use weft_client_core::{Files, Shell};
 use weft_protocol::limits::SESSION_TERM_MS;
@@ -37,15 +38,17 @@ struct Job {
 /// The recalls that the worker has: one that is sent again is not answered twice.
 type Working = Arc<Mutex<BTreeSet<(ShardId, u64)>>>;
 
-/// Starts both threads. They end with the client.
+/// Starts the threads. They end with the client.
 pub(crate) fn start(files: &Arc<Files<NativeShell>>) -> io::Result<()> {
     let (jobs, receiver) = channel();
     let working = Working::default();
     let (weak, in_work) = (Arc::downgrade(files), Arc::clone(&working));
     std::thread::Builder::new().name("weft-recall".to_owned()).spawn(move || work(&weak, &receiver, &in_work))?;
+    let (weak, (releases, due)) = (Arc::downgrade(files), sync_channel(1));
+    std::thread::Builder::new().name("weft-release".to_owned()).spawn(move || release(&weak, &due))?;
     let (wake, stopping) = files.calls().shell.recalls.signals();
-    let files = Arc::downgrade(files);
-    let listener = Listener { files, wake, stopping, listened: Vec::new(), jobs, working, last_renewal_ms: 0 };
+    let (files, listened) = (Arc::downgrade(files), Vec::new());
+    let listener = Listener { files, wake, stopping, listened, jobs, releases, working, last_renewal_ms: 0 };
     std::thread::Builder::new().name("weft-listen".to_owned()).spawn(move || listener.run())?;
     Ok(())
 }
@@ -56,6 +59,8 @@ struct Listener {
     stopping: Arc<AtomicBool>,
     listened: Vec<Listened>,
     jobs: Sender<Job>,
+    /// To the releaser: when it is busy, what it misses comes with the next renewal.
+    releases: SyncSender<()>,
     working: Working,
     last_renewal_ms: u64,
 }
@@ -77,14 +82,20 @@ impl Listener {
             }
             self.listened.retain(|one| one.live.load(Ordering::Acquire));
             let due = self.renew(&files);
-            block_on(files.calls().release_surplus(due));
+            if due || files.calls().session.has_release_batch() {
+                let _ = self.releases.try_send(());
+            }
         }
     }
 
     /// Waits for a message, a wake-up, or the time of the next renewal. First the eventfd, then the connections.
     fn wait(&self) -> Vec<bool> {
         let mut polled = vec![PollFd::new(&*self.wake, PollFlags::IN)];
-        polled.extend(self.listened.iter().map(|one| PollFd::from_borrowed_fd(one.socket.as_fd(), PollFlags::IN)));
+        polled.extend(self.listened.iter().map(|one| {
+            let mut wanted = PollFlags::IN;
+            wanted.set(PollFlags::OUT, lock(&one.connection).has_posted());
+            PollFd::from_borrowed_fd(one.socket.as_fd(), wanted)
+        }));
         let renew_ms = i64::try_from(RENEW_MS).expect("a quarter of a lease term is seconds");
         let renew = Timespec { tv_sec: renew_ms / 1000, tv_nsec: renew_ms % 1000 * 1_000_000 };
         // Without connections there is nothing to renew: only a wake-up changes that.
@@ -99,8 +110,10 @@ impl Listener {
         let calls = files.calls();
         let Some(one) = self.listened.get_mut(index) else { return };
         let connection = Arc::clone(&one.connection);
-        let mut next = lock(&connection).receive().map(Some);
+        let mut sent = lock(&connection).send_posted();
         loop {
+            let next = sent.and_then(|()| lock(&connection).receive_now());
+            sent = Ok(());
             match next {
                 Ok(Some((_, Message::Recall(recall)))) => {
                     if lock(&self.working).insert((recall.shard, recall.number)) {
@@ -123,7 +136,6 @@ impl Listener {
                     return;
                 }
             }
-            next = lock(&connection).take_received();
         }
     }
 
@@ -138,12 +150,19 @@ impl Listener {
         for one in &mut self.listened {
             // Replies do not name their request: the first is the oldest one's.
             one.renewal_sent_ms.get_or_insert(now_ms);
-            if lock(&one.connection).send_as(0, &Message::Renew).is_err() {
+            if lock(&one.connection).post(0, &Message::Renew).is_err() {
                 one.live.store(false, Ordering::Release);
             }
         }
         shell.close_unused();
         true
+    }
+}
+
+fn release(files: &Weak<Files<NativeShell>>, due: &Receiver<()>) {
+    while due.recv().is_ok() {
+        let Some(files) = files.upgrade() else { return };
+        block_on(files.calls().release_surplus());
     }
 }
 
@@ -154,6 +173,10 @@ fn work(files: &Weak<Files<NativeShell>>, jobs: &Receiver<Job>, working: &Workin
         let answer = RecallAnswer { shard: recall.shard, number: recall.number, kept };
         lock(working).remove(&(recall.shard, recall.number));
         // On a dead connection the shard asks again, or the session's term ends.
-        let _ = lock(&answer_on).send_as(0, &Message::RecallAnswer(answer));
+        let mut connection = lock(&answer_on);
+        let _ = connection.post(0, &Message::RecallAnswer(answer));
+        if connection.has_posted() {
+            files.calls().shell.recalls.wake();
+        }
     }
 }

@@ -103,7 +103,7 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
         under_way.end(number);
         match (proven, place) {
             // The place is given back with the connection's end.
-            (Ok(peer), Some(_place)) if peer.purpose == Purpose::Data => serve_data(&node, &socket, &peer),
+            (Ok(peer), Some(_place)) if peer.purpose == Purpose::Data => serve_data(&node, &Arc::new(socket), &peer),
             (Ok(peer), Some(place)) => {
                 if let Some(mailbox) = node.loops.get(number % node.loops.len().max(1)) {
                     mailbox.adopt(socket, peer, place);
@@ -125,7 +125,7 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
     }
 }
 
-fn serve_data(node: &Arc<Node>, socket: &Socket, peer: &Peer) {
+fn serve_data(node: &Arc<Node>, socket: &Arc<Socket>, peer: &Peer) {
     let Some(server) = &node.store else { return };
     socket.tune_for_data(DataEnd::Server);
     lock(&node.sessions).opened(peer.session, None);

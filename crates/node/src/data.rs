@@ -7,6 +7,7 @@
 mod rdma;
 
 use crate::clock;
+use crate::data_activity::{Activity, Phase};
 use crate::state::{AtomicCounters, Node};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub struct DataConnection<'a> {
     store: &'a dyn ObjectStore,
     socket: &'a Socket,
     peer: &'a Peer,
+    activity: Activity<'a>,
     pipe: Pipe,
     /// The client's memory, where it may be read.
     memory: Option<PeerMemory>,
@@ -44,12 +46,13 @@ pub struct DataConnection<'a> {
 
 impl<'a> DataConnection<'a> {
     /// A connection whose handshake is done.
-    pub fn new(node: &'a Node, store: &'a dyn ObjectStore, socket: &'a Socket, peer: &'a Peer) -> Self {
+    pub fn new(node: &'a Node, store: &'a dyn ObjectStore, socket: &'a Arc<Socket>, peer: &'a Peer) -> Self {
         Self {
             node,
             store,
             socket,
             peer,
+            activity: Activity::new(node, socket, peer),
             pipe: Pipe::new(),
             memory: None,
             client_memory: None,
@@ -64,7 +67,9 @@ impl<'a> DataConnection<'a> {
         loop {
             let request = self.next_request()?;
             self.node.revoked.check(&self.peer.key_name).map_err(TransportError::Refused)?;
+            self.activity.begin(&request);
             self.handle(&request)?;
+            self.activity.end();
         }
     }
 
@@ -153,6 +158,7 @@ impl<'a> DataConnection<'a> {
     /// Answers "no", after taking the bytes that stand behind the request.
     fn refuse(&mut self, request: &DataRequest, error: &Error) -> Result<()> {
         if self.message.is_none() {
+            self.activity.enter(Phase::Receives);
             self.pipe.discard(self.socket, request.bulk_bytes() as usize)?;
         }
         self.answer(&DataReply::failed(request.id, error))
@@ -169,6 +175,7 @@ impl<'a> DataConnection<'a> {
         let bytes = segment.bytes();
         let bulk_bytes = u32::try_from(bytes).unwrap_or(request.bytes);
         let reply = DataReply { bulk_bytes, ..reply_with(request, stat) };
+        self.activity.enter(Phase::Sends);
         match self.pipe.send(self.socket, &reply.encode(), segment)? {
             Moved::Done => {
                 let counters = &self.node.counters;
@@ -199,6 +206,7 @@ impl<'a> DataConnection<'a> {
                 None => return self.refuse(request, &Error::NotSupported),
             }
         } else if address == 0 {
+            self.activity.enter(Phase::Receives);
             self.pipe.receive(self.socket, plan, request.bytes)?
         } else {
             let memory = self.memory.as_ref().ok_or(TransportError::Malformed)?;

@@ -61,7 +61,7 @@ pub fn handle(
 }
 
 /// A peer in words, for `weft debug stuck`.
-fn peer_text(peer: &Peer) -> String {
+pub fn peer_text(peer: &Peer) -> String {
     let who = match &peer.key_name {
         KeyName::Node(node) => format!("node {node}"),
         KeyName::Owner => "owner".to_owned(),

@@ -15,6 +15,7 @@ mod accept;
 mod clock;
 mod courier;
 mod data;
+mod data_activity;
 mod dispatch;
 mod event_loop;
 mod places;
@@ -179,6 +180,7 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
         counters: AtomicCounters::default(),
         rdma: Default::default(),
         connections: AtomicU32::new(0),
+        data_activity: Default::default(),
         places: Arc::new(Places::new()),
         fences: RwLock::default(),
         has_fences: AtomicBool::new(false),

@@ -1,11 +1,12 @@
 //! What all threads of a node share.
 //!
-//! Lock order: `map` (1), `shards` (2), one shard's machine (3), `pending`, `sessions`, `couriers`, `places`, `fences`,
+//! Lock order: `map` (1), `shards` (2), one shard's machine (3), `pending`, `sessions`, `couriers`, `places`, `data_activity`, `fences`,
 //! the storage server's collector (4, never two of them together). None is held across a send, a receive, or file I/O.
 
 use crate::NodeConfig;
 use crate::clock;
 use crate::courier::Couriers;
+use crate::data_activity::DataActivity;
 use crate::event_loop::Mailbox;
 use crate::places::Places;
 use crate::revoked::Revoked;
@@ -41,6 +42,7 @@ pub struct Node {
     /// What of RDMA the last client that asked was told, for people.
     pub rdma: Mutex<String>,
     pub connections: AtomicU32,
+    pub data_activity: DataActivity,
     pub places: Arc<Places>,
     pub fences: RwLock<Fences>,
     /// Whether there was ever a fence: looked at with each data request.

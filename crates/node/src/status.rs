@@ -25,7 +25,7 @@ pub fn of(node: &Node) -> NodeStatus {
     }
 }
 
-/// Every call that has not been answered, oldest first.
+/// Every call and every data request that has not been answered, oldest first.
 pub fn in_flight(node: &Node) -> Vec<RequestInFlight> {
     let shards: Vec<_> = node.shards.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
     let mut parked: BTreeMap<u64, (String, String)> = BTreeMap::new();
@@ -45,6 +45,8 @@ pub fn in_flight(node: &Node) -> Vec<RequestInFlight> {
             RequestInFlight { peer: call.peer.clone(), request, state, age_ms: now.saturating_sub(call.since_ms) }
         })
         .collect();
+    drop(pending);
+    requests.extend(node.data_activity.in_flight());
     requests.sort_by_key(|request| std::cmp::Reverse(request.age_ms));
     requests
 }

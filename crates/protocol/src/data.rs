@@ -105,6 +105,23 @@ pub enum DataOperation {
 }
 
 impl DataOperation {
+    /// Returns the operation with this number on the wire.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Read,
+            2 => Self::Write,
+            3 => Self::Append,
+            4 => Self::Sync,
+            5 => Self::Stat,
+            6 => Self::Descriptor,
+            7 => Self::Share,
+            10 => Self::OpenRdma,
+            11 => Self::ShowMemory,
+            12 => Self::ProbeMemory,
+            _ => return None,
+        })
+    }
+
     /// Whether bytes of the object come back.
     pub fn reads(self) -> bool {
         matches!(self, Self::Read)
@@ -175,19 +192,7 @@ impl DataRequest {
 
     /// Decodes and checks the header: lengths and offsets are within the limits afterwards.
     pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self, Error> {
-        let operation = match bytes[3] {
-            1 => DataOperation::Read,
-            2 => DataOperation::Write,
-            3 => DataOperation::Append,
-            4 => DataOperation::Sync,
-            5 => DataOperation::Stat,
-            6 => DataOperation::Descriptor,
-            7 => DataOperation::Share,
-            10 => DataOperation::OpenRdma,
-            11 => DataOperation::ShowMemory,
-            12 => DataOperation::ProbeMemory,
-            _ => return Err(Error::Malformed),
-        };
+        let operation = DataOperation::from_number(bytes[3]).ok_or(Error::Malformed)?;
         let mut capability = [0u8; CAPABILITY_BYTES];
         capability.copy_from_slice(&bytes[56..120]);
         let request = Self {

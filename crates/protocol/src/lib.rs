@@ -23,6 +23,7 @@ pub mod map;
 pub mod message;
 pub mod name;
 pub mod time;
+pub mod window;
 
 pub use attributes::{AttributeChanges, Attributes, FileKind, TimeChange};
 pub use capability::{Capability, NodeKey, Rights, UserKey};
@@ -36,6 +37,7 @@ pub use lease::{Grants, LeaseKey, LeaseMode};
 pub use map::{ClusterMap, NodeAddress, NodeRecord};
 pub use name::Name;
 pub use time::Timestamp;
+pub use window::{InFlightWindow, NextStep};
 
 /// Version of every message in this crate. The handshake refuses another one.
 ///

@@ -24,6 +24,9 @@ pub const DIRECTORY_PAGE_BYTES_MAX: usize = 256 << 10;
 pub const SLOTS_MAX: u16 = 64;
 /// Data connections of one session at one node: each is a thread there. A client shares them among its files.
 pub const DATA_CONNECTIONS_PER_SESSION_MAX: usize = 64;
+/// Unanswered requests on one data connection. A reply is 40 bytes and costs a Unix socket's buffer up to 1 KiB: their
+/// replies fit the kernel's default of 208 KiB, so that a node does not block on a client that is busy sending.
+pub const DATA_REQUESTS_IN_FLIGHT_MAX: usize = 128;
 /// Leases that one session may hold at one shard. Beyond it replies grant none, and the client asks each time.
 pub const LEASES_PER_SESSION_MAX: usize = 1 << 20;
 /// How long a session lives after its last message, milliseconds. All its leases end with it.

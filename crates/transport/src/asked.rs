@@ -11,6 +11,8 @@ use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES};
 
 /// Bytes that nobody wants are taken in pieces of so many.
 const DISCARD_BYTES: usize = 64 << 10;
+/// Requests on their way at once; further ones are sent when replies have been taken. More than any reader needs.
+const REQUESTS_IN_FLIGHT_MAX: usize = 32;
 
 /// What was asked for over one socket and was not taken.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(crate) struct Asked {
     is_local: bool,
     /// Bytes of each request whose reply has not begun.
     waiting: VecDeque<usize>,
+    /// The last of those, which were not sent yet.
+    unsent: VecDeque<DataRequest>,
     /// Of the reply that was begun last: bytes that are still to come...
     data: usize,
     /// ... and behind them those that the object does not have.
@@ -28,14 +32,30 @@ pub(crate) struct Asked {
 impl Asked {
     /// Nothing yet.
     pub fn new(is_local: bool) -> Self {
-        Self { is_local, waiting: VecDeque::new(), data: 0, hole: 0, low_water: LowWater::default() }
+        let (waiting, unsent) = (VecDeque::new(), VecDeque::new());
+        Self { is_local, waiting, unsent, data: 0, hole: 0, low_water: LowWater::default() }
     }
 
     /// Asks for what this request says.
     pub fn ask(&mut self, socket: &Socket, request: &DataRequest) -> Result<()> {
-        socket.send_all(&request.encode())?;
         self.waiting.push_back(request.bytes as usize);
-        Ok(())
+        self.unsent.push_back(*request);
+        self.send_unsent(socket)
+    }
+
+    /// Sends what may be sent now. While a reply is due a send does not wait for room: the server may be waiting until
+    /// its bytes are taken.
+    fn send_unsent(&mut self, socket: &Socket) -> Result<()> {
+        loop {
+            let in_flight = self.waiting.len() - self.unsent.len();
+            let may_wait = in_flight == 0 && self.is_taken();
+            if in_flight >= REQUESTS_IN_FLIGHT_MAX || self.unsent.is_empty() || !(may_wait || socket.has_room()) {
+                return Ok(());
+            }
+            if let Some(request) = self.unsent.pop_front() {
+                socket.send_all(&request.encode())?;
+            }
+        }
     }
 
     /// Takes what has come of the next bytes, of one request, and waits for it if it must. Those behind the object's
@@ -45,10 +65,12 @@ impl Asked {
             return Ok(0);
         }
         if self.is_taken() {
+            self.send_unsent(socket)?;
             let Some(bytes) = self.waiting.pop_front() else { return Ok(0) };
             // A header is little.
             self.low_water.reset(socket);
             let have = self.begin(socket, bytes, into)?;
+            self.send_unsent(socket)?;
             if have > 0 {
                 return Ok(have);
             }
@@ -117,6 +139,8 @@ impl Asked {
     /// Takes everything and forgets it.
     pub fn discard(&mut self, socket: &Socket) -> Result<()> {
         let mut memory = Vec::new();
+        self.waiting.truncate(self.waiting.len() - self.unsent.len());
+        self.unsent.clear();
         while self.outstanding() > 0 {
             memory.resize(DISCARD_BYTES, 0);
             self.receive(socket, &mut memory)?;
@@ -133,9 +157,12 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::sockopt;
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
+    use std::sync::mpsc::channel;
     use std::thread::{self, JoinHandle};
+    use std::time::Duration;
     use weft_protocol::Error;
     use weft_protocol::data::{DataOperation, REQUEST_BYTES};
 
@@ -207,6 +234,27 @@ mod tests {
                 serving.join().unwrap();
             }
         }
+    }
+
+    #[test]
+    fn no_number_of_requests_blocks_both_sides() {
+        let (client, server) = unix();
+        for socket in [&client, &server] {
+            // The smallest that the kernel makes.
+            sockopt::set_socket_send_buffer_size(socket, 1).unwrap();
+        }
+        serve(server, u64::MAX);
+        let (ended, end) = channel();
+        thread::spawn(move || {
+            let mut asked = Asked::new(true);
+            (0..2000).for_each(|number| asked.ask(&client, &read(number * 5000, 5000)).unwrap());
+            let taken = take_all(&mut asked, &client, 64 << 10);
+            let right = taken.iter().zip(0..).all(|(found, at)| *found == byte(at));
+            (0..2000).for_each(|number| asked.ask(&client, &read(number * 5000, 5000)).unwrap());
+            asked.discard(&client).unwrap();
+            ended.send((taken.len(), right, asked.outstanding())).unwrap();
+        });
+        assert_eq!(end.recv_timeout(Duration::from_secs(30)), Ok((10_000_000, true, 0)), "both sides wait");
     }
 
     #[test]

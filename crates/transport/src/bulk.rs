@@ -11,11 +11,11 @@
 //! ahead: see [`crate::asked`].
 
 use crate::asked::Asked;
+use crate::in_flight::InFlightWrites;
 use crate::pass::receive_descriptor;
 use crate::rdma::Registration;
 use crate::sharing::{Sharing, descriptor_of};
 use crate::{Result, Socket, SocketKind, TransportError};
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES};
 
@@ -92,6 +92,7 @@ pub trait BulkConnection: Send {
 
     /// Begins a write from given memory, which comes back from [`BulkConnection::finish`]. When it cannot be begun the
     /// memory comes back with the error, and what was started before can still be finished (each with an error).
+    /// Only after [`BulkConnection::may_start`].
     fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted>;
 
     /// Waits for the oldest write that was started. `None`: there is none.
@@ -100,8 +101,9 @@ pub trait BulkConnection: Send {
     /// Writes started and not finished, and requests whose bytes were not all taken.
     fn outstanding(&self) -> usize;
 
-    /// Bytes of writes that are worth having on their way at once.
-    fn in_flight_bytes(&self) -> usize;
+    /// Returns true if a write of this many bytes may be started before another one is finished
+    /// ([`weft_protocol::InFlightWindow`]).
+    fn may_start(&self, bytes: usize) -> bool;
 
     /// Asks for a descriptor of the object's file; only over a Unix socket of the same node.
     fn descriptor(&mut self, request: &DataRequest) -> Result<(DataReply, Passed)>;
@@ -135,8 +137,7 @@ pub struct SocketBulk {
     is_local: bool,
     // Before the memory of transfers on their way: when both are dropped it has to be of no more use to the server.
     sharing: Sharing,
-    /// Memory of writes on their way.
-    started: VecDeque<Vec<u8>>,
+    started: InFlightWrites,
     asked: Asked,
 }
 
@@ -146,7 +147,8 @@ impl SocketBulk {
         let unix = socket.kind() == SocketKind::Unix;
         let sharing = if unix { Sharing::NotAsked } else { Sharing::No };
         let is_local = socket.is_local();
-        Self { is_local, socket, sharing, started: VecDeque::new(), asked: Asked::new(is_local) }
+        let in_flight_bytes = if is_local { LOCAL_IN_FLIGHT_BYTES } else { FAR_IN_FLIGHT_BYTES };
+        Self { is_local, socket, sharing, started: InFlightWrites::new(in_flight_bytes), asked: Asked::new(is_local) }
     }
 
     /// The same, with all bytes on the stream.
@@ -172,7 +174,7 @@ impl SocketBulk {
         let large = into.len() >= PIECE_BYTES && self.kind() == SocketKind::Tcp;
         // With the header come only bytes that certainly stand behind it: none of a following reply. When much is to
         // come in pieces, the header alone.
-        let have = if large || !self.started.is_empty() {
+        let have = if large {
             self.socket.receive_exact(&mut header)?;
             0
         } else {
@@ -259,15 +261,16 @@ impl BulkConnection for SocketBulk {
         let begin = |bulk: &mut Self| {
             let bytes = from.get(..request.bytes as usize).ok_or(TransportError::Malformed)?;
             if bulk.by_memory(bytes.len())? {
-                bulk.socket.send_all(&DataRequest { memory: descriptor_of(bytes), ..*request }.encode())
+                let request = DataRequest { memory: descriptor_of(bytes), ..*request };
+                bulk.started.send(&bulk.socket, &request.encode(), &[])
             } else {
-                bulk.socket.send_all_with(&request.encode(), bytes)
+                bulk.started.send(&bulk.socket, &request.encode(), bytes)
             }
         };
         let begun = begin(self);
         match self.settled(begun) {
             Ok(()) => {
-                self.started.push_back(from);
+                self.started.started(from, request.bytes as usize);
                 Ok(())
             }
             Err(error) => Err(NotStarted { memory: from, error }),
@@ -275,8 +278,7 @@ impl BulkConnection for SocketBulk {
     }
 
     fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {
-        let memory = self.started.pop_front()?;
-        let result = self.receive_reply(&mut [], memory.len());
+        let (memory, result) = self.started.finish(&self.socket)?;
         let result = self.settled(result);
         Some((memory, result))
     }
@@ -285,8 +287,8 @@ impl BulkConnection for SocketBulk {
         self.started.len() + self.asked.outstanding()
     }
 
-    fn in_flight_bytes(&self) -> usize {
-        if self.is_local { LOCAL_IN_FLIGHT_BYTES } else { FAR_IN_FLIGHT_BYTES }
+    fn may_start(&self, bytes: usize) -> bool {
+        self.started.admits(bytes)
     }
 
     fn descriptor(&mut self, request: &DataRequest) -> Result<(DataReply, Passed)> {

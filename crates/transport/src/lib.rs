@@ -13,6 +13,7 @@ mod asked;
 pub mod bulk;
 pub mod control;
 pub mod handshake;
+mod in_flight;
 mod low_water;
 pub mod pass;
 mod peer_memory;

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, PROBE_BYTES, PROBE_TOLD_BYTES, REPLY_BYTES};
-use weft_protocol::{Error, limits};
+use weft_protocol::{Error, InFlightWindow, limits};
 use weft_ucx::{Library, Liveness, Receiver, Region};
 
 /// Bytes of one part of what goes through the connection's buffer, if nobody waits for it.
@@ -40,6 +40,9 @@ const PART_BYTES: usize = 1 << 20;
 const CALL_PART_BYTES: usize = 128 << 10;
 /// Parts of a call on their way at once: enough to keep the server busy, and no flood.
 const CALL_PARTS_MAX: usize = 32;
+/// Writes in flight. Their requests and replies, 32 times some hundred bytes, fit the socket's buffers, so that neither
+/// side blocks in a send while the other one waits for a transfer; and each may pin the memory of a whole run.
+const WRITES_IN_FLIGHT_MAX: usize = 32;
 /// What is asked for ahead, and written behind.
 const AHEAD: Ahead = Ahead { turn_bytes: 1 << 20, bytes: 4 << 20 };
 
@@ -88,6 +91,8 @@ pub struct RdmaBulk {
     /// Whether the server can reach our memory.
     reached: bool,
     started: VecDeque<Started>,
+    /// Of what was started.
+    window: InFlightWindow,
     asked: Asked,
 }
 
@@ -141,6 +146,7 @@ impl RdmaBulk {
         let line = Line::new(&settings, Arc::clone(&counters));
         let (staging, sockets) = (Staging::default(), SocketBulk::streaming(socket));
         let (started, asked) = (VecDeque::new(), Asked::default());
+        let window = InFlightWindow::new(WRITES_IN_FLIGHT_MAX, AHEAD.bytes as usize);
         let usual = Crossover::of(&settings, false, &mut receiver);
         let mut bulk = Self {
             receiver,
@@ -154,6 +160,7 @@ impl RdmaBulk {
             is_shared: false,
             reached: true,
             started,
+            window,
             asked,
         };
         Ok(match bulk.probe()? {
@@ -428,7 +435,7 @@ impl RdmaBulk {
         let bytes = request.bytes as usize;
         let from = from.get(..bytes).ok_or(TransportError::Malformed)?;
         if self.started.iter().all(|started| started.replies_left == 0) {
-            self.grow(bytes.max(self.in_flight_bytes()))?;
+            self.grow(bytes.max(AHEAD.bytes as usize))?;
         }
         let (mut sent, mut left, mut reply) = (0, 0, DataReply::default());
         while sent < bytes {
@@ -576,7 +583,10 @@ impl BulkConnection for RdmaBulk {
                 let error = self.settled::<()>(Err(error)).err().unwrap_or(TransportError::Malformed);
                 Err(NotStarted { memory, error })
             }
-            begun => begun,
+            begun => {
+                self.window.sent(request.bytes as usize);
+                begun
+            }
         }
     }
 
@@ -587,6 +597,7 @@ impl BulkConnection for RdmaBulk {
         let settled = self.settle_oldest();
         let settled = self.settled(settled);
         let Started { request, memory, .. } = self.started.pop_front()?;
+        self.window.answered();
         let memory = match memory {
             Some(memory) => memory,
             None => self.receiver.take_back(settled.is_ok())?,
@@ -600,8 +611,8 @@ impl BulkConnection for RdmaBulk {
         self.started.len() + self.asked.outstanding() + self.sockets.outstanding()
     }
 
-    fn in_flight_bytes(&self) -> usize {
-        AHEAD.bytes as usize
+    fn may_start(&self, bytes: usize) -> bool {
+        self.window.admits(bytes) && self.sockets.may_start(bytes)
     }
 
     fn descriptor(&mut self, request: &DataRequest) -> Result<(DataReply, Passed)> {

@@ -72,6 +72,13 @@ fn granted(limit: &str) -> usize {
 /// Fewer bytes are not worth the calls that receiving in pieces takes.
 const PIECES_FROM_BYTES: usize = 96 << 10;
 
+/// What a socket can do without waiting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    pub has_room: bool,
+    pub has_bytes: bool,
+}
+
 /// Which end of a data connection a socket is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataEnd {
@@ -185,6 +192,39 @@ impl Socket {
     pub fn is_readable(&self) -> bool {
         let mut polled = [PollFd::new(&self.fd, PollFlags::IN)];
         poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Returns true if the kernel takes a small message now.
+    pub fn has_room(&self) -> bool {
+        let mut polled = [PollFd::new(&self.fd, PollFlags::OUT)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Waits until the kernel takes bytes to send, or has bytes to receive.
+    pub(crate) fn wait_for_room_or_bytes(&self) -> Result<Ready> {
+        self.wait_for(PollFlags::OUT | PollFlags::IN)
+    }
+
+    /// Waits until the kernel takes bytes to send.
+    pub(crate) fn wait_for_room(&self) -> Result<()> {
+        self.wait_for(PollFlags::OUT).map(|_| ())
+    }
+
+    /// An end or error of the connection counts as room: the send that follows reports it.
+    fn wait_for(&self, wanted: PollFlags) -> Result<Ready> {
+        loop {
+            let mut polled = [PollFd::new(&self.fd, wanted)];
+            match poll(&mut polled, None) {
+                Ok(_) => {
+                    let [polled] = polled;
+                    let has_bytes = polled.revents().contains(PollFlags::IN);
+                    let ended = PollFlags::OUT | PollFlags::HUP | PollFlags::ERR;
+                    return Ok(Ready { has_room: polled.revents().intersects(ended), has_bytes });
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 
     /// Another handle of the same connection, for shutting it down from another thread.

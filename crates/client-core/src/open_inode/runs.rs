@@ -18,13 +18,9 @@ pub(super) struct Sending<S: Shell> {
     requests: VecDeque<DataRequest>,
 }
 
-impl<S: Shell> Sending<S> {
-    /// Whether another run of so many bytes has to wait until one in flight has completed.
-    fn is_full(&self, bytes: usize) -> bool {
-        let in_flight: usize = self.requests.iter().map(|request| request.bytes as usize).sum();
-        in_flight > 0 && in_flight + bytes > self.connection.write_window()
-    }
-}
+/// Runs of up to this many bytes are sent from a copy. Many of them may be in flight, and each would keep a buffer that
+/// is as large as the largest run.
+const SHORT_RUN_BYTES: usize = 4096;
 
 impl<S: Shell> State<S> {
     /// Adds bytes to the run, and sends it when it is full or they do not continue it.
@@ -52,7 +48,8 @@ impl<S: Shell> State<S> {
         if self.run.is_empty() {
             return Ok(());
         }
-        while self.sending.as_ref().is_some_and(|sending| sending.is_full(self.run.len())) {
+        // A reply has to be read before the run is sent.
+        while self.sending.as_ref().is_some_and(|sending| !sending.connection.may_start(self.run.len())) {
             self.finish_one(io).await;
             self.hold(io).await?;
         }
@@ -77,6 +74,8 @@ impl<S: Shell> State<S> {
                 }
             },
         };
+        let is_short = bytes.len() <= SHORT_RUN_BYTES && !sending.connection.registers_memory();
+        let bytes = if is_short { self.copy_short(bytes) } else { bytes };
         io.calls.shell.notice(Notice::DataRequest);
         match sending.connection.start_write(&request, bytes).await {
             Ok(()) => {
@@ -117,14 +116,27 @@ impl<S: Shell> State<S> {
                 self.rewrite_outstanding(io, *sending).await;
             }
         }
-        self.spare.push(memory);
+        self.reuse(memory);
+    }
+
+    fn copy_short(&mut self, run: Vec<u8>) -> Vec<u8> {
+        let short = run.clone();
+        self.spare.push(run);
+        short
+    }
+
+    /// Keeps a buffer for another run, unless it was a copy of a short one.
+    fn reuse(&mut self, memory: Vec<u8>) {
+        if memory.capacity() > SHORT_RUN_BYTES {
+            self.spare.push(memory);
+        }
     }
 
     async fn rewrite_outstanding(&mut self, io: &Objects<S>, mut sending: Sending<S>) {
         while let Some(request) = sending.requests.pop_front() {
             let (memory, _) = sending.connection.finish().await.expect("a write was started for each request");
             self.rewrite(io, &request, &memory).await;
-            self.spare.push(memory);
+            self.reuse(memory);
         }
     }
 

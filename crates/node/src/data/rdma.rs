@@ -2,6 +2,7 @@
 //! here.
 
 use super::{DataConnection, reply_with};
+use crate::data_activity::Phase;
 use crate::state::{AtomicCounters, lock};
 use weft_protocol::Error;
 use weft_protocol::data::{
@@ -49,6 +50,7 @@ impl DataConnection<'_> {
 
     /// Answers a request the way it has come, with nothing behind the answer.
     pub(super) fn answer(&self, reply: &DataReply) -> Result<()> {
+        self.activity.enter(Phase::Sends);
         match &self.client_memory {
             Some(memory) if self.message.is_some() => Ok(memory.tell(&reply.encode())?),
             _ => self.socket.send_all(&reply.encode()),
@@ -169,6 +171,7 @@ impl DataConnection<'_> {
     ) -> Result<()> {
         let bytes = segment.bytes();
         let socket = self.socket;
+        self.activity.enter(Phase::Moves);
         let Some(memory) = self.named_memory(request)? else { return self.refuse(request, &Error::NotSupported) };
         let moved = if bytes == 0 { Moved::Done } else { memory.put(socket, segment, windows, request.memory)? };
         self.count_transfers();
@@ -190,6 +193,7 @@ impl DataConnection<'_> {
         windows: Option<&Windows>,
     ) -> Result<Option<Moved>> {
         let socket = self.socket;
+        self.activity.enter(Phase::Moves);
         let Some(memory) = self.named_memory(request)? else { return Ok(None) };
         let moved = memory.get(socket, request.memory, (plan, windows), request.bytes)?;
         self.count_transfers();
