@@ -72,7 +72,8 @@ impl Stored {
     fn config(self, directory: &Path, node: u16, bytes: Option<u64>) -> StoreConfig {
         match self {
             Self::Files => {
-                StoreConfig { place: StorePlace::Directory(directory.join(format!("store{node}"))), size: bytes }
+                let place = StorePlace::Directory(directory.join(format!("store{node}")));
+                StoreConfig { place, below: None, size: bytes }
             }
             Self::Regions => {
                 let path = directory.join(format!("regions{node}"));
@@ -83,7 +84,7 @@ impl Stored {
                 let device = FileDevice::open(&path).expect("a device");
                 let format = Format { region_shift: REGION_SHIFT, ..Format::default() };
                 Store::format(Arc::new(device), format).and_then(|store| store.close()).expect("a region store");
-                StoreConfig { place: StorePlace::File(path), size: None }
+                StoreConfig { place: StorePlace::File(path), below: None, size: None }
             }
         }
     }

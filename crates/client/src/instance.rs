@@ -22,10 +22,11 @@ use crate::key_file::KeyFile;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_protocol::{ClusterMap, NodeId, NodeIdentity, NodeKey, UserKey};
+use weft_sys::own_directory::{self, OwnDirectory};
 
 /// Longest name of a file system: it stands in paths of sockets, which may have 107 bytes in all.
 pub const INSTANCE_NAME_BYTES_MAX: usize = 32;
@@ -82,6 +83,15 @@ impl Instance {
         Self::runtime_directory().join(name)
     }
 
+    /// Checks, before anything in the runtime directory is believed, changed or removed, that it is this user's own:
+    /// under /tmp anybody could have put one there. False: it is not there.
+    pub fn check_runtime_directory() -> io::Result<bool> {
+        match own_directory::check_path(&Self::runtime_directory()) {
+            Err(error) if error.is_not_found() => Ok(false),
+            checked => Ok(checked.map(|()| true)?),
+        }
+    }
+
     /// A file system that a key opens.
     pub fn of_key(key: KeyFile) -> Instance {
         let map = ClusterMap { name: key.file_system.clone(), ..ClusterMap::default() };
@@ -100,7 +110,7 @@ impl Instance {
         let (parent, directory) = (Self::runtime_directory(), self.mounts_directory());
         let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         make(&parent).map_err(|error| at(&parent, &error))?;
-        require_own(&parent)?;
+        own_directory::check_path(&parent)?;
         make(&directory).map_err(|error| at(&directory, &error))
     }
 
@@ -116,7 +126,7 @@ impl Instance {
     pub fn make_directory(name: &str) -> io::Result<PathBuf> {
         let parent = Self::runtime_directory();
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&parent).map_err(|error| at(&parent, &error))?;
-        require_own(&parent)?;
+        own_directory::check_path(&parent)?;
         let directory = parent.join(name);
         fs::DirBuilder::new().mode(0o700).create(&directory).map_err(|error| at(&directory, &error))?;
         Ok(directory)
@@ -152,14 +162,11 @@ impl Instance {
     /// name, and the processes that its `.pid` files tell.
     pub fn all() -> io::Result<Vec<Instance>> {
         let parent = Self::runtime_directory();
-        let entries = match fs::read_dir(&parent) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(at(&parent, &error)),
-        };
-        require_own(&parent)?;
+        if !Self::check_runtime_directory()? {
+            return Ok(Vec::new());
+        }
         let mut all = Vec::new();
-        for entry in entries {
+        for entry in fs::read_dir(&parent).map_err(|error| at(&parent, &error))? {
             let entry = entry.map_err(|error| at(&parent, &error))?;
             let directory = entry.path();
             if let Some(name) = entry.file_name().to_str()
@@ -237,12 +244,19 @@ impl Instance {
     /// Removes the runtime files. Directories other than `mounts` and `users` (a store that `up` did not make) are
     /// left, and named in the error.
     pub fn remove(&self) -> io::Result<()> {
-        for directory in [self.mounts_directory(), self.users_directory()] {
-            remove_files(&directory)?;
-            remove_if_there(fs::remove_dir(&directory), &directory)?;
+        let parent = self.directory.parent().unwrap_or(&self.directory);
+        let opened = own_directory::check_path(parent).and_then(|()| OwnDirectory::open(parent, &self.directory));
+        let own = match opened {
+            Err(error) if error.is_not_found() => return Ok(()),
+            opened => opened?,
+        };
+        for name in ["mounts", "users"] {
+            match own.entry(name) {
+                Err(error) if error.is_not_found() => {}
+                opened => remove_flat(opened?)?,
+            }
         }
-        remove_files(&self.directory)?;
-        remove_if_there(fs::remove_dir(&self.directory), &self.directory)
+        remove_flat(own)
     }
 }
 
@@ -300,43 +314,11 @@ fn processes_of_pid_files(directory: &Path) -> io::Result<Vec<NodeProcess>> {
     Ok(processes)
 }
 
-/// Refuses a runtime directory that another user made: under /tmp anybody could have put one there.
-fn require_own(directory: &Path) -> io::Result<()> {
-    let metadata = fs::symlink_metadata(directory).map_err(|error| at(directory, &error))?;
-    let own = metadata.is_dir() && metadata.uid() == rustix::process::getuid().as_raw();
-    if own && metadata.mode() & 0o022 == 0 {
-        return Ok(());
-    }
-    Err(io::Error::new(
-        io::ErrorKind::PermissionDenied,
-        format!(
-            "{}: is not a directory that only its owner, this user, may write: set XDG_RUNTIME_DIR to one",
-            directory.display()
-        ),
-    ))
-}
-
-/// Removes all that is in the directory and no directory.
-fn remove_files(directory: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(at(directory, &error)),
-    };
-    for entry in entries {
-        let entry = entry.map_err(|error| at(directory, &error))?;
-        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_if_there(fs::remove_file(entry.path()), &entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-fn remove_if_there(result: io::Result<()>, path: &Path) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path, &error)),
-        _ => Ok(()),
-    }
+/// Removes a directory that holds files only.
+fn remove_flat(directory: OwnDirectory) -> io::Result<()> {
+    directory.remove_files()?;
+    let path = directory.path().to_owned();
+    if directory.remove()? { Ok(()) } else { Err(at(&path, &io::ErrorKind::DirectoryNotEmpty.into())) }
 }
 
 fn at(path: &Path, error: &io::Error) -> io::Error {
@@ -406,7 +388,7 @@ mod tests {
             store_made: Some("/s".into()),
         };
         let instance = Instance { map, processes: vec![process], directory: scratch.0.join("w"), user_key: None };
-        fs::create_dir_all(instance.mounts_directory()).expect("made");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(instance.mounts_directory()).expect("made");
         instance.save().expect("saved");
         fs::write(instance.mounts_directory().join("1.json"), "{}").expect("written");
         assert_eq!(Instance::load("w", instance.directory.clone()).expect("loaded"), instance);

@@ -42,12 +42,16 @@ use std::time::Instant;
 use weft_protocol::{NodeAddress, NodeId, NodeIdentity, NodeKey};
 use weft_storage::Collector;
 use weft_store_io::{DirectoryStore, ObjectStore, RegionStore};
+use weft_sys::own_directory::OwnDirectory;
 use weft_transport::Listener;
 
 /// Where objects are kept, and how much.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StoreConfig {
     pub place: StorePlace,
+    /// A directory above a store's directory or file that may be anybody's: those between them must be this user's own
+    /// (see [`OwnDirectory`]). `None`: the path is taken as it is.
+    pub below: Option<PathBuf>,
     /// Bytes the store may use; `None`: what the file system below has free, or half of the memory. Of a file: those
     /// that it is made with.
     pub size: Option<u64>,
@@ -190,11 +194,20 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
 }
 
 fn open_store(config: &StoreConfig) -> io::Result<Arc<dyn ObjectStore>> {
-    Ok(match &config.place {
-        StorePlace::Directory(directory) => Arc::new(DirectoryStore::open(directory, config.size)?),
-        StorePlace::Memory => Arc::new(DirectoryStore::in_memory(config.size)?),
-        StorePlace::Device(path) => Arc::new(RegionStore::on_device(path)?),
-        StorePlace::File(path) => Arc::new(RegionStore::in_file(path, config.size)?),
+    Ok(match (&config.place, &config.below) {
+        (StorePlace::Directory(path), Some(below)) => {
+            let directory = OwnDirectory::open(below, path)?;
+            Arc::new(DirectoryStore::in_directory(&directory, path, config.size)?)
+        }
+        (StorePlace::Directory(path), None) => Arc::new(DirectoryStore::open(path, config.size)?),
+        (StorePlace::Memory, _) => Arc::new(DirectoryStore::in_memory(config.size)?),
+        (StorePlace::Device(path), _) => Arc::new(RegionStore::on_device(path)?),
+        (StorePlace::File(path), Some(below)) => {
+            let directory = OwnDirectory::open(below, path.parent().unwrap_or(path))?;
+            let name = path.file_name().unwrap_or_default();
+            Arc::new(RegionStore::in_directory(&directory, name, config.size)?)
+        }
+        (StorePlace::File(path), None) => Arc::new(RegionStore::in_file(path, config.size)?),
     })
 }
 

@@ -14,11 +14,11 @@ use crate::store::{
     FilePlan, ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan, device_error, is_listed, lock,
 };
 use crate::windows::Windows;
-use rustix::fs::{Dir, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,6 +31,10 @@ const OPEN_OBJECTS_MAX: usize = 512;
 /// are faster only where the machine has them at hand; in a virtual machine its host often has to find them first, and
 /// they are ten times slower than these.
 const MEMORY_CALL_BYTES: usize = 64 << 10;
+/// The directory that objects are below.
+const OBJECTS: &str = "objects";
+/// How directories are opened: a symbolic link is none.
+const DIRECTORY_FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Directories below `objects`.
 const FAN_OUT: u64 = 256;
 
@@ -67,21 +71,28 @@ impl DirectoryStore {
     /// Refuses a directory that holds anything but a store of ours.
     pub fn open(path: &Path, size: Option<u64>) -> std::io::Result<Self> {
         std::fs::create_dir_all(path)?;
-        for entry in std::fs::read_dir(path)? {
-            let name = entry?.file_name();
-            if name != "objects" {
+        let directory = rustix::fs::open(path, DIRECTORY_FLAGS, Mode::empty())?;
+        Self::in_directory(directory, path, size)
+    }
+
+    /// As [`DirectoryStore::open`], of a directory that is open already; `path` is for people.
+    pub fn in_directory(directory: impl AsFd, path: &Path, size: Option<u64>) -> std::io::Result<Self> {
+        for name in names(directory.as_fd())? {
+            if name.as_slice() != OBJECTS.as_bytes() {
                 return Err(std::io::Error::other(format!(
-                    "{}: holds {:?}, which is not of a Weft store\n  remedy: give an empty directory with --store",
+                    "{}: holds \"{}\", which is not of a Weft store\n  remedy: give an empty directory with --store",
                     path.display(),
-                    name
+                    name.escape_ascii()
                 )));
             }
         }
-        let root_path = path.join("objects");
-        std::fs::create_dir_all(&root_path)?;
-        let root = rustix::fs::open(&root_path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        match mkdirat(&directory, OBJECTS, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let root = openat(&directory, OBJECTS, DIRECTORY_FLAGS, Mode::empty())?;
         let store = Self::below(path.display().to_string(), root, size);
-        store.count_what_is_there(&root_path)?;
+        store.count_what_is_there()?;
         Ok(store)
     }
 
@@ -106,12 +117,14 @@ impl DirectoryStore {
     }
 
     /// Charges what an earlier run left.
-    fn count_what_is_there(&self, root: &Path) -> std::io::Result<()> {
-        for directory in std::fs::read_dir(root)? {
-            for entry in std::fs::read_dir(directory?.path())? {
+    fn count_what_is_there(&self) -> std::io::Result<()> {
+        for name in names(self.root.as_fd())? {
+            let directory = openat(&self.root, name, DIRECTORY_FLAGS, Mode::empty())?;
+            for name in names(directory.as_fd())? {
+                let found = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
                 self.objects.fetch_add(1, Ordering::Relaxed);
                 // More than the cap may be there after the cap was lowered: then nothing more can be written.
-                if self.account.charge(entry?.metadata()?.len()).is_err() {
+                if self.account.charge(found.st_size.cast_unsigned()).is_err() {
                     return Err(std::io::Error::other(format!(
                         "{}: holds more than the size given\n  remedy: give a larger size with --store DIR:SIZE",
                         self.place
@@ -202,7 +215,7 @@ impl ObjectStore for DirectoryStore {
             },
         };
         file.removed.store(true, Ordering::Release);
-        unlinkat(&self.root, Self::file_name(inode, object), rustix::fs::AtFlags::empty()).map_err(device_error)?;
+        unlinkat(&self.root, Self::file_name(inode, object), AtFlags::empty()).map_err(device_error)?;
         if Arc::strong_count(&file) > 1 {
             // A connection has it at hand, which may be idle for long: its space is free now. No more than that is lost
             // where it fails.
@@ -254,6 +267,13 @@ impl ObjectStore for DirectoryStore {
     fn describe(&self) -> String {
         self.place.clone()
     }
+}
+
+/// Names of the entries of a directory.
+fn names(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
+    let entries = Dir::read_from(directory)?;
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_bytes().to_vec()));
+    names.filter(|name| !name.as_ref().is_ok_and(|name| name == b"." || name == b"..")).collect()
 }
 
 fn size_of(file: &OwnedFd) -> Result<ObjectStat> {

@@ -15,6 +15,7 @@ use crate::ring_pages::RingPages;
 use crate::store::{ObjectHandle, ObjectStore, is_listed, lock};
 use object::RegionObject;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -23,6 +24,7 @@ use std::sync::{Arc, Mutex};
 use weft_protocol::message::storage::Space;
 use weft_protocol::{Error, InodeNumber, ObjectId, Result};
 use weft_region::{FileDevice, Format, Store};
+use weft_sys::own_directory::OwnDirectory;
 
 /// Regions of stores that are made here are 2 to this bytes, 1 TiB: longer files have several. There are 16 million of
 /// them, and so many objects. With 64 GiB files of large devices would have many; 16 TiB leave a million objects, too
@@ -60,33 +62,43 @@ struct Regions {
 impl RegionStore {
     /// The store on a block device, or whatever else has one. An error names the place, and what to do.
     pub fn on_device(path: &Path) -> io::Result<Self> {
-        Self::open(path, format!("device:{}", path.display()))
+        Self::open(path, path, format!("device:{}", path.display()))
     }
 
     /// The store in a file, which is made with so many bytes when it is not there.
     pub fn in_file(path: &Path, size: Option<u64>) -> io::Result<Self> {
+        Self::in_file_at(path, path, size)
+    }
+
+    /// As [`RegionStore::in_file`]; the file is in a directory that this process has open.
+    pub fn in_directory(directory: &OwnDirectory, name: &OsStr, size: Option<u64>) -> io::Result<Self> {
+        Self::in_file_at(&directory.reach(name), &directory.path().join(name), size)
+    }
+
+    /// `path` reaches the file, `shown` is its path for people.
+    fn in_file_at(path: &Path, shown: &Path, size: Option<u64>) -> io::Result<Self> {
         if !path.try_exists()? {
             let size = size.ok_or_else(|| {
-                explain(path, "is not there, and no size is given", "give the size of the file: --store file:DIR:SIZE")
+                explain(shown, "is not there, and no size is given", "give the size of the file: --store file:DIR:SIZE")
             })?;
             // Nothing is left of a file that could not become a store.
-            Self::make(path, size).inspect_err(|_| drop(std::fs::remove_file(path)))?;
+            Self::make(path, shown, size).inspect_err(|_| drop(std::fs::remove_file(path)))?;
         }
-        Self::open(path, format!("file:{}", path.display()))
+        Self::open(path, shown, format!("file:{}", shown.display()))
     }
 
-    fn make(path: &Path, size: u64) -> io::Result<()> {
+    fn make(path: &Path, shown: &Path, size: u64) -> io::Result<()> {
         let format = Format { region_shift: REGION_SHIFT, ..Format::default() };
         let made = FileDevice::create(path, size).and_then(|device| Store::format(Arc::new(device), format));
-        made.and_then(|store| store.close()).map_err(|error| explain_error(path, &error))
+        made.and_then(|store| store.close()).map_err(|error| explain_error(shown, &error))
     }
 
-    fn open(path: &Path, place: String) -> io::Result<Self> {
+    fn open(path: &Path, shown: &Path, place: String) -> io::Result<Self> {
         let opened = FileDevice::open(path).and_then(|device| Store::open(Arc::new(device)));
-        let store = opened.map_err(|error| explain_error(path, &error))?;
-        if !store.is_empty().map_err(|error| explain_error(path, &error))? {
-            let remedy = format!("when nobody misses them: weft store format --overwrite {}", path.display());
-            return Err(explain(path, "holds objects of an earlier run", &remedy));
+        let store = opened.map_err(|error| explain_error(shown, &error))?;
+        if !store.is_empty().map_err(|error| explain_error(shown, &error))? {
+            let remedy = format!("when nobody misses them: weft store format --overwrite {}", shown.display());
+            return Err(explain(shown, "holds objects of an earlier run", &remedy));
         }
         let unused = store.usage().unused;
         if unused > 0 {

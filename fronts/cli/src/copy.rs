@@ -102,7 +102,7 @@ fn copy_pairs(pairs: &[(Place, Place)], choices: &Choices) -> Outcome<()> {
     });
     // After the last file: writing into a directory changes its time.
     for (directory, item) in finished.iter().rev() {
-        if let Err(failure) = directory.set_mode_and_time(item.mode, item.mtime) {
+        if let Err(failure) = directory.set_mode_and_time(item.mode, item.mtime, true) {
             copy.fail(&failure);
         }
     }

@@ -9,6 +9,7 @@
 use std::fmt::{self, Display};
 use std::io;
 use weft_protocol::Error;
+use weft_sys::own_directory;
 
 /// The end of a command that did what it was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +84,8 @@ impl Failure {
     /// An error of this machine, met while doing `what`.
     pub fn of_io(what: impl Display, error: &io::Error) -> Self {
         let failure = Self::new(format!("{what}: {}", without_errno(error)));
+        let not_own = error.get_ref().and_then(|inner| inner.downcast_ref::<own_directory::Error>());
+        let failure = not_own.and_then(own_directory::Error::remedy).into_iter().fold(failure, Self::remedy);
         if error.kind() == io::ErrorKind::NotFound { Self { kind: Kind::No, ..failure } } else { failure }
     }
 
@@ -164,10 +167,11 @@ impl<T> Explain<T> for rustix::io::Result<T> {
 /// more.
 fn without_errno(error: &io::Error) -> String {
     let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(end) => text[..end].to_lowercase(),
-        None => text,
-    }
+    let Some(end) = text.rfind(" (os error ") else { return text };
+    // What stands before the system's own words, such as a path, stays as it is.
+    let (before, words) = text[..end].rsplit_once(": ").map_or(("", &text[..end]), |(before, words)| (before, words));
+    let colon = if before.is_empty() { "" } else { ": " };
+    format!("{before}{colon}{}", words.to_lowercase())
 }
 
 #[cfg(test)]
@@ -189,5 +193,7 @@ mod tests {
     fn a_failure_says_what_where_and_what_to_do() {
         let failure = Failure::of_io("read x", &io::Error::from_raw_os_error(13)).within("n03").remedy("ask");
         assert_eq!(failure.to_string(), "weft: n03: read x: permission denied\n  remedy: ask");
+        let error = io::Error::new(io::ErrorKind::NotFound, format!("/A/B: {}", io::Error::from_raw_os_error(2)));
+        assert_eq!(Failure::of_io("list", &error).text(), "list: /A/B: no such file or directory");
     }
 }

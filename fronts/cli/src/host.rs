@@ -6,6 +6,7 @@
 
 pub mod start;
 pub mod stop;
+pub mod stores;
 
 use crate::failure::{Explain, Failure, Outcome};
 use crate::unmount;
@@ -76,7 +77,8 @@ pub fn perform_here(order: &Order) -> Outcome<Reply> {
         Order::Install(instance) => {
             let directory = Instance::directory_of(&instance.map.name);
             let instance = Instance { directory, ..Instance::clone(instance) };
-            instance.save().explain(|| "record the file system").map(|()| Reply::Done)
+            let recorded = Instance::check_runtime_directory().and_then(|_| instance.save());
+            recorded.explain(|| "record the file system").map(|()| Reply::Done)
         }
         Order::Unmount { name, force } => unmount::all_of(name, *force).map(|()| Reply::Done),
         Order::Stop(order) => stop::stop(order).map(Reply::Stopped),

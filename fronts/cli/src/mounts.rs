@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use weft_client::Instance;
 
@@ -28,7 +29,7 @@ impl Mount {
     /// Writes the file of a mount that is ready; answers its path.
     pub fn record(&self, instance: &Instance) -> Outcome<PathBuf> {
         let directory = instance.mounts_directory();
-        fs::create_dir_all(&directory).explain(|| directory.display())?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).explain(|| directory.display())?;
         let path = directory.join(format!("{}.json", self.process.pid));
         let text = serde_json::to_string_pretty(self).map_err(io::Error::from).explain(|| path.display())?;
         fs::write(&path, text).explain(|| path.display())?;
@@ -52,8 +53,11 @@ fn in_directory(directory: &Path) -> Vec<(PathBuf, Mount)> {
     mounts
 }
 
-/// All mounts, each with the name of its file system and its file.
+/// All mounts, each with the name of its file system and its file; none where the runtime directory is not this user's.
 fn all() -> Vec<(String, PathBuf, Mount)> {
+    if !Instance::check_runtime_directory().unwrap_or(false) {
+        return Vec::new();
+    }
     let with_key = fs::read_dir(Instance::user_directory()).into_iter().flatten().flatten();
     let with_key = with_key.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())));
     let own = Instance::all().unwrap_or_default().into_iter().map(|own| (own.map.name, own.directory));

@@ -180,7 +180,8 @@ fn find_running(name: Option<&str>) -> Outcome<Instance> {
     found.map_err(|error| {
         let failure = match error.kind() {
             io::ErrorKind::NotFound => Failure::no(error.to_string()),
-            _ => Failure::new(error.to_string()),
+            io::ErrorKind::InvalidInput => Failure::new(error.to_string()),
+            _ => Failure::of_io("runtime directory", &error),
         };
         match error.kind() {
             io::ErrorKind::NotFound => failure.remedy(

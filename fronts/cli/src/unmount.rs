@@ -22,6 +22,10 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Unmounts all mounts of a file system on this machine. `force`: busy ones vanish from the tree at once.
 pub fn all_of(name: &str, force: bool) -> Outcome<()> {
+    // Records of another user would name mounts and processes that are none of this one's.
+    if !Instance::check_runtime_directory().explain(|| "runtime directory")? {
+        return Ok(());
+    }
     let map = ClusterMap { name: name.to_owned(), ..ClusterMap::default() };
     let instance = Instance { map, processes: Vec::new(), directory: Instance::directory_of(name), user_key: None };
     mounts::of_instance(&instance).iter().try_for_each(|(file, mount)| one(mount, file, force))

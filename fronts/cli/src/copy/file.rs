@@ -218,6 +218,6 @@ fn is_whole(target: &Place, item: &Item) -> Outcome<bool> {
 
 /// Gives the part its attributes and then its name.
 fn finish(job: &Job, part: &Place) -> Outcome<()> {
-    part.set_mode_and_time(job.item.mode, job.item.mtime)?;
+    part.set_mode_and_time(job.item.mode, job.item.mtime, false)?;
     part.rename_to(&job.target)
 }

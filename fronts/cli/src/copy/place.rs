@@ -5,11 +5,13 @@ use crate::output::printable;
 use crate::session::{Session, Sessions};
 use crate::target::{self, Target};
 use crate::tree;
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -295,15 +297,12 @@ impl Place {
         }
     }
 
-    /// Opens for writing, made when it is not there.
+    /// Opens for writing: `truncate` makes an empty file, in place of one that is there. What has this name was chosen
+    /// by us and not by the user: what others have put there is not written to.
     pub fn create(&self, truncate: bool) -> Outcome<Writer> {
         let place = || format!("make {self}");
         let made = match self {
-            Place::Local(path) => {
-                let mut options = fs::OpenOptions::new();
-                options.write(true).create(true).truncate(truncate).mode(u32::from(MODE_UNFINISHED));
-                options.open(path).explain(place).map(Writer::Local)
-            }
+            Place::Local(path) => create_local(path, truncate).explain(place).map(Writer::Local),
             Place::Weft(session, path) => {
                 let options = OpenOptions { truncate, ..OpenOptions::WRITE };
                 let create = CreateFile { mode: MODE_UNFINISHED, exclusive: false };
@@ -320,19 +319,13 @@ impl Place {
         })
     }
 
-    /// Gives it permissions and modification time.
-    pub fn set_mode_and_time(&self, mode: u16, mtime: Timestamp) -> Outcome<()> {
+    /// Gives it permissions and modification time; `follow`: what a symbolic link there points to.
+    pub fn set_mode_and_time(&self, mode: u16, mtime: Timestamp, follow: bool) -> Outcome<()> {
         let (place, mode) = (|| format!("set attributes of {self}"), mode & MODE_KEPT);
         match self {
-            Place::Local(path) => {
-                fs::set_permissions(path, fs::Permissions::from_mode(u32::from(mode))).explain(place)?;
-                let (seconds, nanoseconds) = mtime.parts();
-                let time = Timespec { tv_sec: seconds, tv_nsec: i64::from(nanoseconds) };
-                let times = Timestamps { last_access: time, last_modification: time };
-                rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()).explain(place)
-            }
+            Place::Local(path) => set_local(path, mode, mtime, follow).explain(place),
             Place::Weft(session, path) => {
-                let inode = session.client.walk(&session.who, path, true).explain(place)?.attributes.inode;
+                let inode = session.client.walk(&session.who, path, follow).explain(place)?.attributes.inode;
                 let mtime = Some(TimeChange::To(mtime));
                 let changes = AttributeChanges { mode: Some(mode), mtime, ..AttributeChanges::default() };
                 session.client.set_attributes(&session.who, inode, &changes).explain(place).map(|_| ())
@@ -438,6 +431,37 @@ impl Writer {
             Writer::Weft(file) => file.clone().close().explain(|| format!("close {place}")),
         }
     }
+}
+
+/// Opens an unfinished file of this machine for writing. Where others may write the directory, they may have put a link
+/// there to a file that only this user may write.
+fn create_local(path: &Path, truncate: bool) -> io::Result<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).mode(u32::from(MODE_UNFINISHED)).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    if truncate {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => return options.create_new(true).open(path),
+        }
+    }
+    let file = options.create(true).open(path)?;
+    let found = file.metadata()?;
+    let own = found.is_file() && found.nlink() == 1 && found.uid() == rustix::process::geteuid().as_raw();
+    if own { Ok(file) } else { Err(io::Error::other("is not an unfinished copy of this user")) }
+}
+
+fn set_local(path: &Path, mode: u16, mtime: Timestamp, follow: bool) -> io::Result<()> {
+    let flags = if follow { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
+    let found = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?;
+    if rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode).is_symlink() {
+        return Err(Errno::LOOP.into());
+    }
+    let reached = Path::new("/proc/self/fd").join(found.as_raw_fd().to_string());
+    fs::set_permissions(&reached, fs::Permissions::from_mode(u32::from(mode)))?;
+    let (seconds, nanoseconds) = mtime.parts();
+    let time = Timespec { tv_sec: seconds, tv_nsec: i64::from(nanoseconds) };
+    let times = Timestamps { last_access: time, last_modification: time };
+    Ok(rustix::fs::utimensat(CWD, &reached, &times, AtFlags::empty())?)
 }
 
 /// The components of a path.

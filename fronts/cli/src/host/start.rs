@@ -4,7 +4,7 @@
 //! says goes to its log. When one fails, those that were started are ended, what was made is removed, and the log of
 //! the one that failed is kept beside the directory of the file system.
 
-use super::stop::{self, Store};
+use super::stores::{self, Store};
 use crate::failure::{Explain, Failure, Outcome};
 use crate::listen::Listen;
 use crate::processes::{self, Process};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -88,27 +88,6 @@ struct Starting {
     store_made: Option<PathBuf>,
     child: Child,
     process: Option<Process>,
-}
-
-/// What a store's directory holds, beside nothing: objects, or a file that they are in.
-pub const OBJECTS: &str = "objects";
-pub const REGIONS: &str = "regions";
-/// Directories between the one that `--store` names and a node's own: see [`stores_directory`].
-pub const DIRECTORIES_ABOVE: usize = 3;
-
-/// Where the stores of a file system are: below what `--store` names, else below TMPDIR (the runtime directory is often
-/// small). In directories of this user and this file system, so that nothing of anybody else is there.
-pub fn stores_directory(below: Option<&Path>, name: &str) -> PathBuf {
-    let below = below.map_or_else(temporary, Path::to_owned);
-    below.join(format!("weft-{}", rustix::process::getuid().as_raw())).join(name).join("store")
-}
-
-/// Where stores are when nobody says.
-pub fn temporary() -> PathBuf {
-    match std::env::var_os("TMPDIR") {
-        Some(directory) if !directory.is_empty() => PathBuf::from(directory),
-        _ => PathBuf::from("/tmp"),
-    }
 }
 
 /// Starts the nodes and waits until all listen.
@@ -188,7 +167,7 @@ fn begin(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<Star
     let log = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&log_path);
     let log = log.explain(|| log_path.display())?;
     let program = processes::own_program()?;
-    let store_made = directory_of(&config).map_or(Ok(None), make_store)?;
+    let store_made = make_store(&config)?;
     let spawned = Command::new(program)
         .args(["serve", "--name", &order.name])
         .current_dir("/")
@@ -199,7 +178,7 @@ fn begin(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<Star
     let mut child = match spawned {
         Ok(child) => child,
         Err(error) => {
-            stop::remove_stores(&store_of(&config, store_made).into_iter().collect::<Vec<_>>())?;
+            stores::remove(&store_of(&config, store_made).into_iter().collect::<Vec<_>>())?;
             return Err(Failure::of_io("start its process", &error).failed());
         }
     };
@@ -220,13 +199,13 @@ fn configure(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<
     } else {
         identity
     };
-    let directory_below = |below| stores_directory(below, &order.name).join(node_name(node.node));
-    let place = match &node.store {
-        Some(StorePlace::Memory) => StorePlace::Memory,
-        Some(StorePlace::Device(device)) => StorePlace::Device(device.clone()),
-        Some(StorePlace::Directory(below)) => StorePlace::Directory(directory_below(Some(below))),
-        Some(StorePlace::File(below)) => StorePlace::File(directory_below(Some(below)).join(REGIONS)),
-        None => StorePlace::Directory(directory_below(None)),
+    let own = |below: &Path| stores::stores_directory(below, &order.name).join(node_name(node.node));
+    // The runtime directory is often small.
+    let wanted = node.store.clone().unwrap_or_else(|| StorePlace::Directory(stores::temporary()));
+    let (place, below) = match wanted {
+        StorePlace::Directory(below) => (StorePlace::Directory(own(&below)), Some(below)),
+        StorePlace::File(below) => (StorePlace::File(own(&below).join(stores::REGIONS)), Some(below)),
+        StorePlace::Memory | StorePlace::Device(_) => (wanted, None),
     };
     Ok(NodeConfig {
         name: order.name.clone(),
@@ -235,7 +214,7 @@ fn configure(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<
         node_key: order.node_key.clone(),
         owner_uid: order.owner_uid,
         owner_gid: order.owner_gid,
-        store: Some(StoreConfig { place, size: node.store_size }),
+        store: Some(StoreConfig { place, below, size: node.store_size }),
         runtime_directory: directory.to_owned(),
         listen: SocketAddr::new(listen, 0),
     })
@@ -250,39 +229,11 @@ fn ssh_address() -> Outcome<Listen> {
     })
 }
 
-/// Makes the node's directory, and those above it. The highest one that was made; `None`: it was there, and empty.
-fn make_store(directory: &Path) -> Outcome<Option<PathBuf>> {
-    let named = || format!("store {}", directory.display());
-    match fs::read_dir(directory) {
-        Ok(entries) => refuse_what_is_there(directory, entries).map(|()| None),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let missing = directory.ancestors().take_while(|above| !above.exists()).last().map(Path::to_owned);
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-            made.map_err(|error| {
-                // What was made before it failed goes again, as far as it is empty.
-                let made = missing.clone();
-                let _ = stop::remove_stores(&[Store { directory: directory.to_owned(), made }]);
-                Failure::of_io(named(), &error).failed().remedy("give a directory that you may write: --store DIR")
-            })?;
-            Ok(missing)
-        }
-        Err(error) => {
-            Err(Failure::of_io(named(), &error).failed().remedy("give a directory that you may write: --store DIR"))
-        }
-    }
-}
-
-/// A node's directory with something in it is of another run, or the user's.
-fn refuse_what_is_there(directory: &Path, entries: fs::ReadDir) -> Outcome<()> {
-    let names: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
-    let foreign = names.iter().find(|name| *name != OBJECTS && *name != REGIONS);
-    let there = directory.display();
-    match (foreign, names.is_empty()) {
-        (Some(foreign), _) => Err(Failure::new(format!("store {there}: is not empty: holds {}", foreign.display()))
-            .remedy("move that away, or give another directory: --store DIR")),
-        (None, true) => Ok(()),
-        (None, false) => Err(Failure::new(format!("store {there}: is not empty: holds objects of an earlier run"))
-            .remedy(format!("when no file system of yours runs on it: rm -r {there}; or give another --store"))),
+/// Makes the directory of a node's store; see [`stores::make`].
+fn make_store(config: &NodeConfig) -> Outcome<Option<PathBuf>> {
+    match (directory_of(config), config.store.as_ref().and_then(|store| store.below.as_deref())) {
+        (Some(directory), Some(below)) => stores::make(below, directory),
+        _ => Ok(None),
     }
 }
 
@@ -345,7 +296,7 @@ fn give_up(starting: Vec<Starting>) {
         stores.extend(store_of(&node.config, node.store_made));
     }
     // The failure that led here is the news.
-    let _ = stop::remove_stores(&stores);
+    let _ = stores::remove(&stores);
 }
 
 /// The name of this machine, for people.
@@ -386,31 +337,5 @@ mod tests {
         let text = r#"{"pid":3,"start_time":4,"address":{"tcp":"127.0.0.1:5","unix":"/x"}}"#;
         assert_eq!(serde_json::to_string(&line).expect("JSON"), text);
         assert_eq!(serde_json::from_str::<ReadyLine>(text).expect("parsed"), line);
-    }
-
-    #[test]
-    fn a_store_with_something_in_it_is_refused() {
-        let directory = std::env::temp_dir().join(format!("weft-store-{}", std::process::id()));
-        let store = directory.join("n00");
-        assert_eq!(make_store(&store).expect("made"), Some(directory.clone()));
-        assert_eq!(make_store(&store).expect("empty"), None);
-        let refused = || make_store(&store).expect_err("refused");
-        fs::create_dir(store.join(OBJECTS)).expect("made");
-        assert!(refused().text().contains("objects of an earlier run"), "{}", refused());
-        assert!(refused().remedy_text().is_some_and(|remedy| remedy.contains("rm -r")), "{}", refused());
-        fs::write(store.join("mine"), "x").expect("written");
-        assert!(refused().text().contains("holds mine"), "{}", refused());
-        fs::remove_dir_all(&directory).expect("removed");
-        fs::write(&directory, "a file").expect("written");
-        assert!(refused().remedy_text().is_some(), "{}", refused());
-        fs::remove_file(directory).expect("removed");
-    }
-
-    #[test]
-    fn a_store_is_in_directories_of_its_own() {
-        let directory = stores_directory(Some(Path::new("/scratch")), "job");
-        let uid = rustix::process::getuid().as_raw();
-        assert_eq!(directory, Path::new(&format!("/scratch/weft-{uid}/job/store")));
-        assert_eq!(directory.ancestors().nth(DIRECTORIES_ABOVE), Some(Path::new("/scratch")));
     }
 }

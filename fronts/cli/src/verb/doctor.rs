@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 fn all_checks() -> Vec<Check> {
-    let store = crate::host::start::temporary();
+    let store = crate::host::stores::temporary();
     let shared_memory = Path::new("/dev/shm");
     vec![
         fuse_device(),

@@ -1,7 +1,8 @@
 //! `weft down`: ends a file system.
 
 use crate::failure::{Ending, Failure, Outcome};
-use crate::host::stop::{self, StopOrder, Stopped};
+use crate::host::stop::{StopOrder, Stopped};
+use crate::host::stores;
 use crate::host::{Machine, Order, Reply};
 use crate::leftovers::{self, State};
 use crate::output::{self, note};
@@ -135,7 +136,7 @@ fn end(instance: &Instance, force: bool) -> Outcome<()> {
         }
     }
     if instance.map.nodes.is_empty() {
-        ended.left.extend(stop::remove_stores(&stop::default_stores(name))?);
+        ended.left.extend(stores::remove(&stores::default_stores(name)?)?);
     }
     if !ended.killed.is_empty() {
         note(format_args!("{} did not end when told to, and had to be killed", names(&ended.killed)));

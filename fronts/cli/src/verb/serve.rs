@@ -15,7 +15,8 @@ NodeConfig:
   name, node (number), identity (number), node_key (64 hexadecimal digits),
     owner_uid, owner_gid,
   store ({\"place\": {\"directory\": PATH}, \"memory\", {\"device\": PATH} or
-    {\"file\": PATH}, \"size\": BYTES or null} or null),
+    {\"file\": PATH}, \"size\": BYTES or null, \"below\": PATH or null} or
+    null); what is between \"below\" and the store must be this user's own,
     runtime_directory, listen (IP:PORT)
 Standard output: one line of JSON when the node listens:
   {\"pid\": N, \"start_time\": N, \"address\": {\"tcp\": \"IP:PORT\", \"unix\": \"PATH\"}}

@@ -4,13 +4,14 @@ mod feed;
 mod look;
 mod versions;
 
-use crate::failure::{Ending, Failure, Outcome};
+use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::output;
 use crate::quantity::{ByteSize, bytes_text};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_region::{Checksums, Error, FileDevice, Format, Shadow, Store};
+use weft_sys::own_directory;
 
 const FORMAT_HELP: &str = "\
 A file that is not there is made, with --size bytes, all of which its file
@@ -263,10 +264,14 @@ fn format(args: &MakeNew) -> Outcome {
         return Err(Failure::new(format!("--region {}: not a power of two", bytes_text(args.region.0))));
     }
     let is_there = place.exists();
-    let made = make(args, is_there);
+    // The same directory at the end as at the beginning: others may put another one in its place meanwhile.
+    let above = place.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let above = std::fs::File::open(above).explain(|| place.display()).map_err(Failure::failed)?;
+    let new = own_directory::path_in(&above, place.file_name().unwrap_or_default());
+    let made = make(args, (!is_there).then_some(&new));
     if made.is_err() && !is_there {
         // Nothing is left of a file that could not become a store.
-        let _ = std::fs::remove_file(place);
+        let _ = std::fs::remove_file(&new);
     }
     let store = made?;
     store.close().map_err(failed(place))?;
@@ -274,29 +279,30 @@ fn format(args: &MakeNew) -> Outcome {
     Ok(Ending::Done)
 }
 
-fn make(args: &MakeNew, is_there: bool) -> Outcome<Store> {
+/// `new`: reaches the place, at which nothing is yet.
+fn make(args: &MakeNew, new: Option<&PathBuf>) -> Outcome<Store> {
     let place = &args.place;
     let region_shift = u8::try_from(args.region.0.ilog2()).unwrap_or(u8::MAX);
     let format = Format { region_shift, overwrite: args.overwrite, checksums: args.checksums.into() };
     if args.sparse {
-        if is_there && !args.overwrite {
+        if new.is_none() && !args.overwrite {
             let text = format!("{}: is there", place.display());
             return Err(Failure::new(text).remedy("--overwrite, if nobody misses it, or another name"));
         }
-        let file = FileDevice::create_sparse(place);
+        let file = FileDevice::create_sparse(new.unwrap_or(place));
         return file.and_then(|file| Store::format_sparse(Arc::new(file), format)).map_err(failed(place));
     }
-    let device = match (args.size, is_there) {
-        (Some(_), true) => {
+    let device = match (args.size, new) {
+        (Some(_), None) => {
             let text = format!("{}: is there, and has its size", place.display());
             return Err(Failure::new(text).remedy("leave --size out, or choose another name"));
         }
-        (None, false) => {
+        (None, Some(_)) => {
             let text = format!("{}: is not there", place.display());
             return Err(Failure::new(text).remedy("--size BYTES makes a file, --sparse one that takes space later"));
         }
-        (Some(size), false) => FileDevice::create(place, size.0),
-        (None, true) => FileDevice::open(place),
+        (Some(size), Some(new)) => FileDevice::create(new, size.0),
+        (None, None) => FileDevice::open(place),
     };
     device.and_then(|device| Store::format(Arc::new(device), format)).map_err(failed(place))
 }

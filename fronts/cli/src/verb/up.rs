@@ -240,9 +240,10 @@ fn start_all(plan: &Plan) -> Outcome<Instance> {
 fn claim_name(name: &str) -> Outcome<PathBuf> {
     let directory = Instance::make_directory(name).map_err(|error| {
         if error.kind() != io::ErrorKind::AlreadyExists {
-            return Failure::of_io("runtime directory", &error)
-                .failed()
-                .remedy("set XDG_RUNTIME_DIR to a directory of yours");
+            let failure = Failure::of_io("runtime directory", &error).failed();
+            let remedy = "set XDG_RUNTIME_DIR to a directory of yours".to_owned();
+            let remedy = failure.remedy_text().map(|text| format!("{text}; or {remedy}")).unwrap_or(remedy);
+            return failure.remedy(remedy);
         }
         match Instance::all().unwrap_or_default().iter().find(|instance| instance.map.name == name) {
             Some(instance) => leftovers::refuse_start(name, &leftovers::state_of(instance)),

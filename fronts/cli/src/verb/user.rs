@@ -24,6 +24,7 @@ use weft_client::{Instance, KeyFile};
 use weft_protocol::limits::GROUPS_MAX;
 use weft_protocol::message::node::NodeRequest;
 use weft_protocol::{Credentials, KeyId, NodeId};
+use weft_sys::own_directory;
 
 const ADD_HELP: &str = "\
 USER is an account of this machine, whose uid and groups the key has from then
@@ -192,7 +193,11 @@ fn hand_out(key: &KeyFile, output: Option<&Path>) -> Outcome<()> {
     let text = key.to_text().explain(|| "the key as text")?;
     let Some(path) = output else { return output::print(&text) };
     let what = || format!("write the key to {}", path.display());
-    let opened = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    // The directory may be the user's, who may put another one in its place.
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let above = fs::File::open(above).explain(what).map_err(Failure::failed)?;
+    let reached = own_directory::path_in(&above, path.file_name().unwrap_or_default());
+    let opened = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&reached);
     let mut file = opened.map_err(|error| {
         let failure = Failure::of_io(what(), &error).failed();
         match error.kind() {
@@ -205,7 +210,7 @@ fn hand_out(key: &KeyFile, output: Option<&Path>) -> Outcome<()> {
     let owned = if root { std::os::unix::fs::fchown(&file, Some(uid), Some(gid)) } else { Ok(()) };
     if let Err(error) = owned.and_then(|()| file.write_all(text.as_bytes())) {
         // Half a key is of no use to anybody; the failure to write it is the news.
-        let _ = fs::remove_file(path);
+        let _ = fs::remove_file(&reached);
         return Err(Failure::of_io(what(), &error).failed());
     }
     let (user, name) = (&key.user, &key.file_system);

@@ -6,6 +6,7 @@ use crate::failure::{Explain, Failure, Outcome};
 use crate::verb::bench::{Front, WayName};
 use crate::{keys, mounts, processes};
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -24,8 +25,11 @@ impl MountPair {
         let base = std::env::temp_dir().join(format!("weft-bench-{}-{number}", std::process::id()));
         let mut pair = Self { writes: base.join("writes"), reads: base.join("reads"), processes: Vec::new() };
         let options = options_of(column);
+        // New, and with nobody else in it: others know the name beforehand.
+        let make = |path: &Path| fs::DirBuilder::new().mode(0o700).create(path).explain(|| path.display());
+        make(&base)?;
         for point in [pair.writes.clone(), pair.reads.clone()] {
-            fs::create_dir_all(&point).explain(|| point.display())?;
+            make(&point)?;
             run(&["mount", &instance.map.name, &point.to_string_lossy(), "-o", &options])?;
             let (_, mount) = mounts::at(&mounts::absolute(&point).explain(|| point.display())?)
                 .ok_or_else(|| Failure::new(format!("{} was not mounted", point.display())))?;
