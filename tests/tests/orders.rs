@@ -57,6 +57,20 @@ fn an_open_that_cuts_a_file_cuts_what_others_here_have_gathered() {
 }
 
 #[test]
+fn an_append_goes_behind_a_hole_that_another_client_made_in_a_file_without_an_object() {
+    let fs = FileSystem::start(Wanted::default());
+    let (client, other) = (fs.client(Way::Unix), fs.client(Way::Unix));
+    let append = open(&client, "file", OpenOptions { append: true, ..BOTH });
+    let there = open(&other, "file", BOTH);
+    there.truncate(179).unwrap();
+    append.write_at(b"end", 0).unwrap();
+    let mut bytes = [1; 200];
+    assert_eq!(there.read_at(&mut bytes, 0), Ok(182));
+    assert_eq!((bytes[178], &bytes[179..182]), (0, &b"end"[..]));
+    assert_eq!((size(&client, &append), size(&other, &there)), (182, 182));
+}
+
+#[test]
 fn what_is_written_directly_has_its_object_known_when_it_returns() {
     for way in [Way::Auto, Way::Unix] {
         let fs = FileSystem::start(Wanted::default());
@@ -200,7 +214,7 @@ fn a_removal_that_is_answered_late_is_not_learnt_over_what_came_after() {
 }
 
 #[test]
-fn what_is_written_after_a_report_that_found_another_object_is_in_the_file() {
+fn an_append_whose_connection_breaks_while_it_makes_the_object_is_done_once() {
     let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
     let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
     let (client, other) = (fs.client_behind(&proxy), fs.client(Way::Tcp));
@@ -208,16 +222,16 @@ fn what_is_written_after_a_report_that_found_another_object_is_in_the_file() {
     let first = open(&client, "first", BOTH);
     first.write_at(b"bytes", 0).unwrap();
     first.close().unwrap();
-    // Both have the file open, which has no object. The append breaks after it has given it one, which nobody knows.
+    // Both have the file open, which has no object. The connection breaks after the append has made one, empty.
     let file = open(&client, "file", OpenOptions { append: true, ..BOTH });
     let there = open(&other, "file", BOTH);
     std::thread::scope(|scope| {
         proxy.hold_next_reply();
         let append = scope.spawn(|| file.write_at(&[1; 100], 0));
         drop(proxy.held());
-        assert!(append.join().unwrap().is_err(), "nobody knows whether it was done");
+        assert_eq!(append.join().unwrap(), Ok(()));
     });
-    // The other one's object is the file's. Then we have it alone: what is not reported is, and finds that.
+    // The other one writes the same object. Then we have it alone.
     there.write_at(b"theirs", 0).unwrap();
     there.close().unwrap();
     other.close().unwrap();
@@ -226,7 +240,8 @@ fn what_is_written_after_a_report_that_found_another_object_is_in_the_file() {
     assert_eq!(again.flush(), Ok(()));
     let mut bytes = [0; 10];
     let reader = open(&fs.client(Way::Tcp), "file", OpenOptions::READ);
-    assert_eq!((reader.read_at(&mut bytes, 0), &bytes[..6]), (Ok(6), b"oursrs".as_slice()));
+    assert_eq!((reader.read_at(&mut bytes, 0), &bytes), (Ok(10), b"oursrs\x01\x01\x01\x01"));
+    assert_eq!(size(&client, &again), 100);
     again.close().unwrap();
     file.close().unwrap();
 }

@@ -51,14 +51,17 @@ pub(super) fn end_of(offset: u64, bytes: usize) -> Result<u64> {
 }
 
 impl<S: Shell> State<S> {
-    /// A file without an object gets one, at the client's home node. One that was extended by truncate gets its size.
+    /// A file without an object gets one, at the client's home node. One that was extended by truncate gets its size; where
+    /// others may write too, that size is the shard's to know, and it extends the object when it is told of it.
     pub async fn ensure_object(&mut self, io: &Objects<S>) -> Result<()> {
         if self.known.held().is_some() {
             return Ok(());
         }
         let (object, capability) = io.new_object().await?;
         let held = Held { object, capability };
-        if let Some(last) = self.known.size().checked_sub(1) {
+        if self.known.is_exclusive()
+            && let Some(last) = self.known.size().checked_sub(1)
+        {
             let write = request(self.known.inode(), DataOperation::Write, held, last, 1);
             io.data_write(&write, &[0], None).await?;
         }
@@ -70,7 +73,20 @@ impl<S: Shell> State<S> {
         Ok(())
     }
 
-    /// A write that is at the server when this returns, while others may write too.
+    /// Makes the new object, empty, and reports it, so that the shard gives it the file's size. If another client's object
+    /// came first, that is the file's.
+    async fn publish_object(&mut self, io: &Objects<S>) -> Result<()> {
+        let make = request(self.known.inode(), DataOperation::Write, self.held()?, 0, 0);
+        io.data_write(&make, &[], None).await?;
+        self.hold(io).await?;
+        if !self.commit(io).await? {
+            self.regain(io).await?;
+        }
+        Ok(())
+    }
+
+    /// A write that is at the server when this returns, while others may write too. An append takes the end of the object
+    /// for that of the file: the shard has to have given the object the file's size before.
     pub async fn write_now(
         &mut self,
         io: &Objects<S>,
@@ -81,6 +97,9 @@ impl<S: Shell> State<S> {
         let operation = if options.append { DataOperation::Append } else { DataOperation::Write };
         for attempt in 0..2 {
             self.ensure_object(io).await?;
+            if options.append && self.known.object_is_new() {
+                self.publish_object(io).await?;
+            }
             let target = (self.known.inode(), self.held()?, operation);
             match io.write_object(target, bytes, offset, options.registration).await {
                 Ok(reply) => {
