@@ -34,10 +34,30 @@ impl<S: Shell> Handle<S> {
         Self { open, options, who, reader: S::Monitor::new(Reader::new()) }
     }
 
+    /// Fills a small buffer, if all of it is at hand and still good: what a sequential reader does most of the time, without
+    /// the state of a procedure.
+    pub fn read_at_hand(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> bool {
+        self.options.access.reads()
+            && buffer.len() <= io.tuning.small_bytes
+            && self.reader.try_lock().is_some_and(|mut reader| {
+                reader.has(offset) && reader.read_at_hand(self.open.version_now(io), buffer, offset)
+            })
+    }
+
+    /// Writes a small buffer into the run that is being gathered, if it continues the run and the lease covers it: what a
+    /// sequential writer does most of the time, without the state of a procedure.
+    pub fn write_at_hand(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> bool {
+        let OpenOptions { access, append, direct, .. } = self.options;
+        access.writes() && !append && !direct && self.open.write_at_hand(io, bytes, offset)
+    }
+
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     pub async fn read_at(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> Result<usize> {
         if !self.options.access.reads() {
             return Err(Error::BadHandle);
+        }
+        if self.read_at_hand(io, buffer, offset) {
+            return Ok(buffer.len());
         }
         match self.read(io, buffer, offset).await {
             Err(Error::NoObject | Error::CapabilityRejected) => {
@@ -64,6 +84,9 @@ impl<S: Shell> Handle<S> {
     ) -> Result<Written> {
         if !self.options.access.writes() {
             return Err(Error::BadHandle);
+        }
+        if self.write_at_hand(io, bytes, offset) {
+            return Ok(Written { offset, is_safe: false });
         }
         let options = OpenOptions { registration, ..self.options };
         match self.open.write(io, bytes, offset, &options).await {
@@ -106,12 +129,6 @@ impl<S: Shell> Handle<S> {
 
     async fn read(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let Self { open, options, reader, .. } = self;
-        if buffer.len() <= io.tuning.small_bytes
-            && let Some(mut reader) = reader.try_lock()
-            && reader.read_at_hand(open.version_now(io), buffer, offset)
-        {
-            return Ok(buffer.len());
-        }
         let (via, version) = open.read_via(io, buffer, offset).await?;
         if let Some(mut reader) = reader.try_lock() {
             // Also where the file is read by other ways now: others need the connection.

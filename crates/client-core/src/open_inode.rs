@@ -264,6 +264,18 @@ impl<S: Shell> OpenInode<S> {
         self.changed();
     }
 
+    /// Gathers bytes that continue the run, if nothing has to be asked, sent or told first. Returns whether it did.
+    pub(crate) fn write_at_hand(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> bool {
+        let Some(mut state) = self.state.try_lock() else { return false };
+        let now_ms = io.calls.shell.now_ms();
+        let holds = now_ms < self.term.load(Ordering::Acquire) && state.known.session() == io.calls.session.id();
+        let gathered = holds && state.draining == 0 && state.gather_at_hand(io, bytes, offset, now_ms);
+        if gathered {
+            self.changed();
+        }
+        gathered
+    }
+
     /// A write. Returns when the bytes are gathered (exclusive lease), in the object's file, or at the server.
     pub async fn write(
         &self,

@@ -162,6 +162,11 @@ impl<S: Shell> Reader<S> {
         }
     }
 
+    /// Whether the byte at an offset is at hand, good or stale.
+    pub fn has(&self, offset: u64) -> bool {
+        self.block.has(offset)
+    }
+
     /// Fills `into`, if all of it is at hand and of this version.
     pub fn read_at_hand(&mut self, version: Option<Version>, into: &mut [u8], offset: u64) -> bool {
         let end = offset.saturating_add(into.len() as u64);

@@ -38,6 +38,11 @@ impl WriteBehind {
         self.bytes.len()
     }
 
+    /// Whether so many more bytes leave it short of being full.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.bytes.len() + bytes < self.capacity
+    }
+
     /// First offset behind the run.
     pub fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64

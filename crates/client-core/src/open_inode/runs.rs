@@ -23,6 +23,30 @@ pub(super) struct Sending<S: Shell> {
 const SHORT_RUN_BYTES: usize = 4096;
 
 impl<S: Shell> State<S> {
+    /// Adds bytes to the run that they continue, if the lease and the right hold and the run need not be sent. Returns
+    /// whether it did.
+    pub fn gather_at_hand(&mut self, io: &Objects<S>, bytes: &[u8], offset: u64, now_ms: u64) -> bool {
+        let has_file = self.descriptor_to_write().is_some();
+        let limit = if has_file { io.tuning.block_bytes } else { usize::MAX };
+        let continues = !self.run.is_empty() && self.run.end() == offset && self.run.has_room(bytes.len());
+        let may = continues
+            && self.run.len() + bytes.len() < limit
+            && bytes.len() <= io.tuning.small_bytes
+            && self.known.is_exclusive()
+            && self.kernel.is_none()
+            && self.known.error().is_none()
+            && self.known.may_gather()
+            && self.known.held().is_some()
+            && now_ms < self.right_until_ms;
+        if may {
+            let taken = self.run.take(offset, bytes, Vec::new);
+            assert_eq!(taken, Taken::All, "the run has room for {} bytes", bytes.len());
+            self.next_write = self.run.end();
+            self.note_written(io, self.run.end());
+        }
+        may
+    }
+
     /// Adds bytes to the run, and sends it when it is full or they do not continue it.
     pub async fn gather(&mut self, io: &Objects<S>, mut bytes: &[u8], mut offset: u64) -> Result<()> {
         while !bytes.is_empty() {
