@@ -88,7 +88,7 @@ impl Slot {
             let inode = InodeNumber::from_raw(self.inode.load(Ordering::Relaxed));
             let since_ms = self.since_ms.load(Ordering::Relaxed);
             fence(Ordering::Acquire);
-            if version % 2 == 0 && self.version.load(Ordering::Relaxed) == version {
+            if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
                 let request = format!("{} {bytes} bytes at {offset}, inode {inode}, object {object}", name(operation?));
                 let state = phase.waits_for(&self.socket)?.to_owned();
                 let age_ms = now_ms.saturating_sub(since_ms);

@@ -4,9 +4,8 @@
 //! sends fills the direction to the node; the node, whose replies nobody reads, fills the other one and stops reading:
 //! both then wait for ever. [`InFlightWindow`] rules that out in two ways:
 //!
-//! * It bounds the unanswered requests, so that their replies fit the smallest socket buffer
-//!   ([`DATA_REQUESTS_IN_FLIGHT_MAX`](crate::limits::DATA_REQUESTS_IN_FLIGHT_MAX)), and bounds their bytes, so that they
-//!   fit the processor's cache.
+//! * It bounds the unanswered requests, so that their replies fit a socket buffer of the default size
+//!   ([`DATA_REQUESTS_IN_FLIGHT_MAX`](crate::limits::DATA_REQUESTS_IN_FLIGHT_MAX)), and their bytes.
 //! * [`InFlightWindow::next`] never has a peer wait for room to send while a reply is due: it waits for either.
 //!
 //! The second rule suffices whatever the sizes of the buffers; the first makes the case rare and bounds the memory.

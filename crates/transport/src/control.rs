@@ -1,8 +1,8 @@
 //! A control connection, as a client uses it: requests go out, replies come back, by the caller's own thread.
 //!
-//! A caller that waits for each reply ([`ControlConnection::call`]) may block: the node owes it nothing else. Where both
-//! sides send unasked (recalls, and the answers to them), nobody blocks: [`ControlConnection::post`] queues what the
-//! socket does not take, and [`ControlConnection::receive_now`] takes what has come.
+//! A caller that waits for each reply ([`ControlConnection::call`]) may block: the node owes it nothing else. Where
+//! both sides send unasked (recalls, and the answers to them), nobody blocks: [`ControlConnection::post`] queues what
+//! the socket does not take, and [`ControlConnection::receive_now`] takes what has come.
 
 use crate::{Result, Socket, TransportError};
 use weft_protocol::message::Message;
@@ -10,8 +10,8 @@ use weft_protocol::{codec, frame};
 
 /// Bytes received with one call: most replies are far smaller.
 const RECEIVE_BYTES: usize = 16 << 10;
-/// Posted bytes that may wait for the peer to read. A node reads unless megabytes wait for us, which we always take: one
-/// that lets so many wait is no longer there.
+/// Posted bytes that may wait for the peer to read. A node reads, unless megabytes of its own wait for us, and those we
+/// always take: one that lets so many wait is no longer there.
 const POSTED_BYTES_MAX: usize = 4 << 20;
 
 /// One control connection. Used by one thread at a time.

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 #[path = "end_to_end/others.rs"]
 mod others;
+#[path = "end_to_end/flow_control.rs"]
+mod flow_control;
 #[path = "end_to_end/regions.rs"]
 mod regions;
 #[path = "end_to_end/two_mounts.rs"]
