@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 mod hosts;
 #[path = "end_to_end/leftovers.rs"]
 mod leftovers;
+#[path = "end_to_end/names.rs"]
+mod names;
 #[path = "end_to_end/others.rs"]
 mod others;
 #[path = "end_to_end/regions.rs"]
