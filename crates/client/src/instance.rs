@@ -30,6 +30,8 @@ use weft_sys::own_directory::{self, OwnDirectory};
 
 /// Longest name of a file system: it stands in paths of sockets, which may have 107 bytes in all.
 pub const INSTANCE_NAME_BYTES_MAX: usize = 32;
+/// How often the directory of a new file system is tried to be made.
+const MAKE_TRIES: usize = 10;
 
 /// A process started by `weft up`, for finding leftovers of a killed run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -125,11 +127,37 @@ impl Instance {
     /// at the same time, exactly one gets it.
     pub fn make_directory(name: &str) -> io::Result<PathBuf> {
         let parent = Self::runtime_directory();
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&parent).map_err(|error| at(&parent, &error))?;
-        own_directory::check_path(&parent)?;
         let directory = parent.join(name);
-        fs::DirBuilder::new().mode(0o700).create(&directory).map_err(|error| at(&directory, &error))?;
-        Ok(directory)
+        // The end of another file system may remove an empty parent just now.
+        for _ in 0..MAKE_TRIES {
+            match fs::DirBuilder::new().recursive(true).mode(0o700).create(&parent) {
+                // Something else is there: the check says what.
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(&parent, &error)),
+                _ => {}
+            }
+            match own_directory::check_path(&parent) {
+                Err(error) if error.is_not_found() => continue,
+                checked => checked?,
+            }
+            match fs::DirBuilder::new().mode(0o700).create(&directory) {
+                Ok(()) => return Ok(directory),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    OwnDirectory::open(&parent, &directory)?;
+                    return Err(at(&directory, &error));
+                }
+            }
+        }
+        Err(at(&directory, &io::ErrorKind::NotFound.into()))
+    }
+
+    /// Removes the runtime directory if nothing is in it.
+    pub fn remove_empty_runtime_directory() -> io::Result<()> {
+        let parent = Self::runtime_directory();
+        match OwnDirectory::open(parent.parent().unwrap_or(&parent), &parent) {
+            Err(error) if error.is_not_found() => Ok(()),
+            opened => Ok(opened?.remove().map(|_| ())?),
+        }
     }
 
     /// The file system of this name, or the only one when `name` is `None`. Errors say what is running.
@@ -194,6 +222,16 @@ impl Instance {
         }
         let map = ClusterMap { name: name.to_owned(), ..ClusterMap::default() };
         Ok(Instance { map, processes: processes_of_pid_files(&directory)?, directory, user_key: None })
+    }
+
+    /// The nodes that run, or ran, on this machine, by the `.pid` files of the file system of this name.
+    pub fn processes_here(name: &str) -> io::Result<Vec<NodeProcess>> {
+        let directory = Self::directory_of(name);
+        if Self::check_runtime_directory()? && directory.exists() {
+            processes_of_pid_files(&directory)
+        } else {
+            Ok(Vec::new())
+        }
     }
 
     /// Whether any of its nodes still runs.

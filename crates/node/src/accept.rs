@@ -110,12 +110,13 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
                 }
             }
             (Err(TransportError::Refused(Error::Busy)), _) => {
-                tracing::warn!("connection of {} refused: there are too many", socket.peer_text());
+                let peer = socket.peer_text();
+                node.log_refusal(format_args!("connection of {peer} refused: there are too many"));
             }
             (Ok(_), None) => {}
             (Err(error), _) => {
                 AtomicCounters::add(&node.counters.peers_rejected, 1);
-                tracing::warn!("connection of {} refused: {error}", socket.peer_text());
+                node.log_refusal(format_args!("connection of {} refused: {error}", socket.peer_text()));
             }
         }
     });
@@ -133,7 +134,8 @@ fn serve_data(node: &Arc<Node>, socket: &Arc<Socket>, peer: &Peer) {
     let result = DataConnection::new(node, &*server.store, socket, peer).serve();
     if matches!(result, Err(TransportError::Malformed)) {
         AtomicCounters::add(&node.counters.peers_rejected, 1);
-        tracing::warn!("data connection of {} closed: malformed message", socket.peer_text());
+        let peer = socket.peer_text();
+        node.log_refusal(format_args!("data connection of {peer} closed: malformed message"));
     }
     node.connections.fetch_sub(1, Ordering::Relaxed);
     if lock(&node.sessions).closed(peer.session, None, clock::boot_ms()) {

@@ -202,6 +202,7 @@ impl EventLoop {
             }
             if self.mailbox.index == 0 {
                 shards::tick(&node, &mut sink);
+                node.refusals.log_untold(clock::boot_ms());
             }
             // What closing a connection brings about is sent too.
             while !sink.local.is_empty() || !self.touched.is_empty() {
@@ -239,7 +240,8 @@ impl EventLoop {
         }
         let shards = shards::next_deadline(&self.node);
         let sessions = lock(&self.node.sessions).next_end_ms();
-        let next = shards.into_iter().chain(sessions).min()?;
+        let refusals = self.node.refusals.due_ms();
+        let next = shards.into_iter().chain(sessions).chain(refusals).min()?;
         let wait = next.saturating_sub(clock::boot_ms()).clamp(1, SESSION_CHECK_MS);
         Some(Timespec { tv_sec: (wait / 1000).cast_signed(), tv_nsec: (wait % 1000 * 1_000_000).cast_signed() })
     }
@@ -305,7 +307,8 @@ impl EventLoop {
         if matches!(error, TransportError::Malformed) {
             AtomicCounters::add(&self.node.counters.peers_rejected, 1);
             if let Some(connection) = self.connections.get(&key) {
-                tracing::warn!("connection of {} closed: malformed message", connection.socket.peer_text());
+                let peer = connection.socket.peer_text();
+                self.node.log_refusal(format_args!("connection of {peer} closed: malformed message"));
             }
         }
         self.close(key, sink);

@@ -19,6 +19,7 @@ mod data_activity;
 mod dispatch;
 mod event_loop;
 mod places;
+mod refusals;
 mod revoked;
 mod sessions;
 mod shards;
@@ -28,6 +29,7 @@ mod storage_server;
 
 use crate::event_loop::{EventLoop, Mailbox};
 use crate::places::Places;
+use crate::refusals::Refusals;
 use crate::state::{AtomicCounters, Node, Stop};
 use crate::storage_server::StorageServer;
 use serde::{Deserialize, Serialize};
@@ -183,6 +185,7 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
         loops,
         counters: AtomicCounters::default(),
         rdma: Default::default(),
+        refusals: Refusals::default(),
         connections: AtomicU32::new(0),
         data_activity: Default::default(),
         places: Arc::new(Places::new()),

@@ -1,8 +1,8 @@
 //! What all threads of a node share.
 //!
-//! Lock order: `map` (1), `shards` (2), one shard's machine (3), `pending`, `sessions`, `couriers`, `places`, `fences`,
-//! `data_activity`, the storage server's collector (4, never two of them together). None is held across a send, a
-//! receive, or file I/O.
+//! Lock order: `map` (1), `shards` (2), one shard's machine (3), `pending`, `sessions`, `couriers`, `places`,
+//! `data_activity`, `fences`, `refusals`, the storage server's collector (4, never two of them together). None is held
+//! across a send, a receive, or file I/O.
 
 use crate::NodeConfig;
 use crate::clock;
@@ -10,6 +10,7 @@ use crate::courier::Couriers;
 use crate::data_activity::DataActivity;
 use crate::event_loop::Mailbox;
 use crate::places::Places;
+use crate::refusals::Refusals;
 use crate::revoked::Revoked;
 use crate::sessions::Sessions;
 use crate::shards::{ShardSlot, Waiting};
@@ -42,6 +43,7 @@ pub struct Node {
     pub counters: AtomicCounters,
     /// What of RDMA the last client that asked was told, for people.
     pub rdma: Mutex<String>,
+    pub refusals: Refusals,
     pub connections: AtomicU32,
     pub data_activity: DataActivity,
     pub places: Arc<Places>,
@@ -73,6 +75,14 @@ impl Node {
     pub fn is_fenced(&self, session: SessionId, inode: InodeNumber) -> bool {
         let fences = || self.fences.read().unwrap_or_else(PoisonError::into_inner);
         self.has_fences.load(Ordering::Acquire) && fences().holds(session, inode.shard())
+    }
+
+    /// Logs that a peer was refused, as often as [`Refusals`] lets it.
+    pub fn log_refusal(&self, what: std::fmt::Arguments<'_>) {
+        if self.refusals.log(clock::boot_ms(), what) {
+            // It looks after the clock.
+            self.loops.iter().take(1).for_each(|mailbox| mailbox.look());
+        }
     }
 
     /// A number for a call that a shard may answer later.

@@ -34,6 +34,8 @@ enum Kind {
     No,
     /// Exit code 2.
     Failed,
+    /// Another machine could not be asked. Exit code 2.
+    Unreachable,
     /// Nobody reads the answer any more. Exit code 0, nothing is said.
     ClosedPipe,
 }
@@ -50,6 +52,11 @@ impl Failure {
     /// What was named is not there: exit code 1.
     pub fn no(text: impl Into<String>) -> Self {
         Self { kind: Kind::No, ..Self::new(text) }
+    }
+
+    /// A machine that could not be asked.
+    pub fn unreachable(text: impl Into<String>) -> Self {
+        Self { kind: Kind::Unreachable, ..Self::new(text) }
     }
 
     /// What the user can do about it.
@@ -114,6 +121,11 @@ impl Failure {
         self.kind == Kind::No
     }
 
+    /// Whether another machine could not be asked.
+    pub fn is_unreachable(&self) -> bool {
+        self.kind == Kind::Unreachable
+    }
+
     /// Whether to stop in silence.
     pub fn is_closed_pipe(&self) -> bool {
         self.kind == Kind::ClosedPipe
@@ -124,7 +136,7 @@ impl Failure {
         match self.kind {
             Kind::ClosedPipe => 0,
             Kind::No => 1,
-            Kind::Failed => 2,
+            Kind::Failed | Kind::Unreachable => 2,
         }
     }
 }

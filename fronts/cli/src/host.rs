@@ -4,6 +4,7 @@
 //! one by `ssh HOST weft host`, order and reply as a line of JSON. So there is one way to start and stop nodes, near
 //! and far.
 
+pub mod failed_logs;
 pub mod start;
 pub mod stop;
 pub mod stores;
@@ -11,9 +12,11 @@ pub mod stores;
 use crate::failure::{Explain, Failure, Outcome};
 use crate::unmount;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::thread;
 use weft_client::Instance;
 
 /// What a machine is told to do.
@@ -70,6 +73,27 @@ impl Machine {
     }
 }
 
+/// The machines that run nodes of a file system, and this one.
+pub fn machines(instance: &Instance) -> BTreeSet<Machine> {
+    let of_nodes = instance.processes.iter().map(|process| process.ssh_host.clone().into());
+    of_nodes.chain([Machine::Here]).collect()
+}
+
+/// Has orders carried out on several machines at the same time.
+pub fn on_all(
+    machines: &BTreeSet<Machine>,
+    order: impl Fn(&Machine) -> Order + Sync,
+) -> Vec<(Machine, Outcome<Reply>)> {
+    thread::scope(|scope| {
+        let order = &order;
+        let perform = |machine: &Machine| machine.perform(&order(machine));
+        let running: Vec<_> =
+            machines.iter().map(|machine| (machine.clone(), scope.spawn(move || perform(machine)))).collect();
+        let crashed = || Err(Failure::new("a thread that gives orders to a machine failed"));
+        running.into_iter().map(|(machine, run)| (machine, run.join().unwrap_or_else(|_| crashed()))).collect()
+    })
+}
+
 /// Carries out an order on this machine.
 pub fn perform_here(order: &Order) -> Outcome<Reply> {
     match order {
@@ -93,12 +117,14 @@ fn ssh_program() -> OsString {
 fn perform_by_ssh(host: &str, order: &Order) -> Outcome<Reply> {
     let order = serde_json::to_vec(order).map_err(|error| Failure::new(format!("order as JSON: {error}")))?;
     let mut ssh = Command::new(ssh_program())
-        .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", host, "weft", "host"])
+        .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"])
+        // A host that dies in between does not answer for ever.
+        .args(["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "--", host, "weft", "host"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| Failure::of_io("ssh", &error).failed().remedy("install ssh, or name it in WEFT_SSH"))?;
+        .map_err(|error| Failure::unreachable(format!("ssh: {error}")).remedy("install ssh, or name it in WEFT_SSH"))?;
     if let Some(mut input) = ssh.stdin.take() {
         // An ssh that ended early does not read; what it said on standard error tells why.
         let _ = input.write_all(&order);
@@ -113,7 +139,7 @@ fn perform_by_ssh(host: &str, order: &Order) -> Outcome<Reply> {
         None => {
             let said = String::from_utf8_lossy(&output.stderr);
             let said = said.lines().last().unwrap_or("no reply").to_owned();
-            Err(Failure::new(format!("ssh {host} weft host: {said}"))
+            Err(Failure::unreachable(format!("ssh {host} weft host: {said}"))
                 .remedy(format!("`ssh -o BatchMode=yes {host} weft --version` must work without a question")))
         }
     }

@@ -75,12 +75,33 @@ pub fn at(mount_point: &Path) -> Option<(PathBuf, Mount)> {
     Some((file, mount))
 }
 
-/// Removes the directories of a mount's file that only mounts with a key have, when they are empty.
+/// Clears up after a mount whose file this was: logs of mounts with a key that were killed, of which nobody is told any
+/// more, and, when they are empty, the directories that only such mounts have.
 pub fn clear_directories(file: &Path) {
     let user_directory = Instance::user_directory();
+    if !file.starts_with(&user_directory) {
+        return;
+    }
+    if let Some(directory) = file.parent() {
+        remove_dead_logs(directory);
+    }
     for directory in file.ancestors().skip(1).take_while(|directory| directory.starts_with(&user_directory)) {
         // What is not empty stays.
         let _ = fs::remove_dir(directory);
+    }
+    let _ = Instance::remove_empty_runtime_directory();
+}
+
+/// Removes logs without a record whose process does not run.
+fn remove_dead_logs(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_log = path.extension().is_some_and(|extension| extension == "log");
+        let pid = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+        if is_log && !path.with_extension("json").exists() && pid.and_then(Process::of).is_none() {
+            // One that cannot be removed is left for the next time.
+            let _ = fs::remove_file(&path);
+        }
     }
 }
 

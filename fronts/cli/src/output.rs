@@ -81,9 +81,38 @@ pub fn printable(bytes: &[u8]) -> String {
     if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.into_owned() }
 }
 
+/// Bytes of a path or name in JSON: as text, and in hexadecimal where no text is the same bytes.
+pub struct JsonName {
+    /// With U+FFFD in place of bytes that are not UTF-8.
+    pub text: String,
+    /// `None`: `text` is exact.
+    pub hex: Option<String>,
+}
+
+impl JsonName {
+    /// As JSON has it.
+    pub fn new(bytes: &[u8]) -> Self {
+        let hex = std::str::from_utf8(bytes).is_err().then(|| hexadecimal(bytes));
+        Self { text: String::from_utf8_lossy(bytes).into_owned(), hex }
+    }
+}
+
+/// Bytes as hexadecimal text.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_in_json_is_the_name() {
+        let name = JsonName::new(b"a\"b\n\x1b");
+        assert_eq!((name.text.as_bytes(), name.hex), (&b"a\"b\n\x1b"[..], None));
+        let name = JsonName::new(b"a\xff");
+        assert_eq!((name.text.as_str(), name.hex.as_deref()), ("a\u{fffd}", Some("61ff")));
+    }
 
     #[test]
     fn names_cannot_play_with_the_terminal() {

@@ -2,6 +2,7 @@
 
 use crate::failure::{Explain, Failure, Outcome};
 use crate::mounts::{self, Mount};
+use crate::output::note;
 use crate::processes;
 use std::fs;
 use std::io;
@@ -14,13 +15,18 @@ use weft_protocol::ClusterMap;
 
 /// How long a mount process may take to write back what it buffers after it was unmounted.
 const END_PATIENCE: Duration = Duration::from_secs(30);
+/// How long it may take when the file system ends, too.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long one whose mount was taken away by force may take before it is ended.
 const FORCED_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a busy mount point is tried again, and how often.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Unmounts all mounts of a file system on this machine. `force`: busy ones vanish from the tree at once.
+/// Unmounts all mounts of a file system that ends, on this machine. `force`: busy ones vanish from the tree at once.
+///
+/// Their processes are ended if they do not end by themselves: what they have not written back would be gone with the
+/// file system anyway, and they may wait for a node that does not answer.
 pub fn all_of(name: &str, force: bool) -> Outcome<()> {
     // Records of another user would name mounts and processes that are none of this one's.
     if !Instance::check_runtime_directory().explain(|| "runtime directory")? {
@@ -28,23 +34,41 @@ pub fn all_of(name: &str, force: bool) -> Outcome<()> {
     }
     let map = ClusterMap { name: name.to_owned(), ..ClusterMap::default() };
     let instance = Instance { map, processes: Vec::new(), directory: Instance::directory_of(name), user_key: None };
-    mounts::of_instance(&instance).iter().try_for_each(|(file, mount)| one(mount, file, force))
+    let mounts = mounts::of_instance(&instance);
+    mounts.iter().try_for_each(|(_, mount)| release(&mount.mount_point, force))?;
+    let processes: Vec<_> = mounts.iter().map(|(_, mount)| mount.process).collect();
+    let alone = if force { FORCED_PATIENCE } else { LAST_PATIENCE };
+    processes::end_all(&processes, alone, FORCED_PATIENCE);
+    mounts.iter().try_for_each(|(file, mount)| clear(mount, file))
 }
 
 /// Unmounts one mount, waits for its process to end, and removes its file.
 pub fn one(mount: &Mount, file: &Path, force: bool) -> Outcome<()> {
     release(&mount.mount_point, force)?;
     end_process(mount, force)?;
-    match fs::remove_file(file) {
-        // Its process removes it, too.
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Failure::of_io("remove the record of the mount", &error).failed())
-        }
-        _ => {
-            mounts::clear_directories(file);
-            Ok(())
+    clear(mount, file)
+}
+
+/// Removes the record and the log of a mount whose process has ended. The process removes both itself, unless it was
+/// killed or something went wrong: then its last words are said here.
+fn clear(mount: &Mount, file: &Path) -> Outcome<()> {
+    let log = file.with_extension("log");
+    let text = fs::read_to_string(&log).unwrap_or_default();
+    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    if let Some(last) = last {
+        let (mount_point, pid) = (mount.mount_point.display(), mount.process.pid);
+        note(format_args!("{mount_point}: the last words of its process {pid}: {last}"));
+    }
+    for path in [file, &log] {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Failure::of_io("remove the record of the mount", &error).failed());
+            }
+            _ => {}
         }
     }
+    mounts::clear_directories(file);
+    Ok(())
 }
 
 /// Has the kernel take the mount away, when it is there.

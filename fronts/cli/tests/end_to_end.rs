@@ -10,6 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+#[path = "end_to_end/hosts.rs"]
+mod hosts;
+#[path = "end_to_end/leftovers.rs"]
+mod leftovers;
+#[path = "end_to_end/names.rs"]
+mod names;
 #[path = "end_to_end/others.rs"]
 mod others;
 #[path = "end_to_end/flow_control.rs"]
@@ -303,49 +309,6 @@ fn a_store_in_memory_keeps_to_its_size_and_goes_with_its_node() {
     assert!(free.iter().all(|node| node["total"] == 32 << 20), "{free:?}");
     ground.weft(&["down", "e2e"]);
     assert!(!ground.path("tmp").exists(), "nothing of the stores was in a directory");
-}
-
-#[test]
-fn hosts_are_started_and_ended_over_ssh() {
-    let ground = Ground::new("ssh");
-    // A stand-in for ssh: each host has a runtime directory of its own on this machine.
-    let ssh = ground.path("ssh");
-    let script = format!(
-        "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\n\
-         export XDG_RUNTIME_DIR='{run}'/run-$2 TMPDIR='{run}'/tmp-$2\n\
-         export SSH_CONNECTION='127.0.0.1 1 127.0.0.1 22'\nmkdir -p \"$XDG_RUNTIME_DIR\"\necho 'Welcome!'\n\
-         [ \"$2\" = down ] && {{ echo 'No route to host' >&2; exit 255; }}\nshift 3\nexec '{weft}' \"$@\"\n",
-        run = ground.directory.display(),
-        weft = env!("CARGO_BIN_EXE_weft")
-    );
-    fs::write(&ssh, script).expect("written");
-    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).expect("set");
-    let weft = |words: &[&str]| {
-        let output = ground.command(words).output().expect("weft starts");
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    fs::write(ground.path("hosts"), "a site=east\nb site=west\na\n").expect("written");
-    assert_eq!(weft(&["up", "e2e", "--hosts", "hosts"]), (Some(0), String::new()));
-    fs::write(ground.path("word"), "hello").expect("written");
-    ground.weft(&["cp", "-q", "word", "e2e:/"]);
-    assert_eq!(ground.weft(&["cat", "e2e:/word"]), "hello");
-    let hosts: Vec<String> = ground.status()["nodes"]
-        .as_array()
-        .expect("nodes")
-        .iter()
-        .map(|node| format!("{} {}", node["host"].as_str().unwrap_or(""), node["site"].as_str().unwrap_or("")))
-        .collect();
-    assert_eq!(hosts, ["a east", "b west", "a local"]);
-    assert!(ground.path("run-b/weft/e2e/instance.json").exists(), "clients on that host find it");
-    assert_eq!(weft(&["down", "e2e"]), (Some(0), String::new()));
-    for left in ["run/weft/e2e", "run-a/weft/e2e", "run-b/weft/e2e"] {
-        assert!(!ground.path(left).exists(), "{left}");
-    }
-    // When one host cannot be reached, nothing is left on the others.
-    fs::write(ground.path("hosts"), "a\ndown\n").expect("written");
-    let (code, said) = weft(&["up", "e2e", "--hosts", "hosts"]);
-    assert!(code == Some(2) && said.contains("down: ssh down weft host: No route to host"), "{said}");
-    assert!(!ground.path("run-a/weft/e2e").exists() && !ground.path("run/weft/e2e").exists());
 }
 
 #[test]

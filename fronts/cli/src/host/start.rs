@@ -4,9 +4,11 @@
 //! says goes to its log. When one fails, those that were started are ended, what was made is removed, and the log of
 //! the one that failed is kept beside the directory of the file system.
 
+use super::failed_logs;
 use super::stores::{self, Store};
 use crate::failure::{Explain, Failure, Outcome};
 use crate::listen::Listen;
+use crate::output::hexadecimal;
 use crate::processes::{self, Process};
 use crate::session::node_name;
 use serde::{Deserialize, Serialize};
@@ -101,6 +103,7 @@ pub fn start(order: &StartOrder) -> Outcome<Started> {
             if directory_made {
                 // The failure is the news; what is left here is found by the next `weft up`.
                 let _ = fs::remove_dir_all(&directory);
+                let _ = Instance::remove_empty_runtime_directory();
             }
             Err(failure)
         }
@@ -280,7 +283,7 @@ fn explain_log(config: &NodeConfig, directory: &Path, late: bool) -> Failure {
     let text = fs::read_to_string(&log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines[lines.len().saturating_sub(3)..].join("\n    ");
-    let kept = Instance::runtime_directory().join(format!("{}-{name}.failed.log", config.name));
+    let kept = failed_logs::path_of(&config.name, config.node);
     let log = fs::rename(&log, &kept).map_or(log, |()| kept);
     let why = if late { "did not listen in time" } else { "ended before it listened" };
     let last = if last.is_empty() { String::new() } else { format!("\n    {last}") };
@@ -304,11 +307,6 @@ pub fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
-}
-
-/// Bytes as the hexadecimal text of a configuration.
-pub fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {

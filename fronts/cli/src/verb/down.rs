@@ -1,14 +1,12 @@
 //! `weft down`: ends a file system.
 
-use crate::failure::{Ending, Failure, Outcome};
-use crate::host::stop::{StopOrder, Stopped};
-use crate::host::stores;
-use crate::host::{Machine, Order, Reply};
+use crate::failure::{Ending, Explain, Failure, Outcome};
+use crate::host::stop::{RuntimeFiles, StopOrder, Stopped};
+use crate::host::{self, Machine, Order, Reply, failed_logs, stores};
 use crate::leftovers::{self, State};
 use crate::output::{self, note};
 use crate::session::{self, node_name};
-use std::collections::BTreeSet;
-use std::thread;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use weft_client::Instance;
 use weft_client::instance::NodeProcess;
@@ -30,7 +28,12 @@ is to stay.
 
 --force is for what a killed run left: nothing needs to answer, busy mounts are
 detached, and processes are ended by signals. A process is only signalled when
-its start time is the recorded one.
+its start time is the recorded one. It also removes logs of nodes that did not
+start.
+
+All hosts are asked at once. What runs on hosts that cannot be reached is named,
+and the exit code is 2: run the same command again when they are back. With
+--force they are forgotten.
 
 Examples:
   weft down
@@ -64,6 +67,9 @@ pub fn run(args: &Args) -> Outcome {
             // What --force is to achieve is there already.
             Err(failure) if args.force && failure.is_no() => {
                 note(format_args!("{}: nothing to do", failure.text()));
+                if !args.dry_run {
+                    forget_failed_logs(args.name.as_deref())?;
+                }
                 return Ok(Ending::Done);
             }
             Err(failure) => return Err(failure),
@@ -76,7 +82,16 @@ pub fn run(args: &Args) -> Outcome {
             failed.replace(failure).iter().for_each(output::warn);
         }
     }
+    if args.all && args.force && !args.dry_run {
+        forget_failed_logs(None)?;
+    }
     failed.map_or(Ok(Ending::Done), Err)
+}
+
+/// Removes the logs of nodes that did not start, of one file system or of all.
+fn forget_failed_logs(name: Option<&str>) -> Outcome<()> {
+    let removed = failed_logs::remove(name).and_then(|()| Instance::remove_empty_runtime_directory());
+    removed.map_err(|error| Failure::of_io("remove logs of nodes that did not start", &error).failed())
 }
 
 /// Says what `down` would do.
@@ -96,43 +111,43 @@ fn describe(instance: &Instance) -> Outcome<()> {
     output::print(&text)
 }
 
-/// Ends one file system.
+/// Ends one file system on all machines that can be reached.
 fn end(instance: &Instance, force: bool) -> Outcome<()> {
     let name = &instance.map.name;
     let state = leftovers::state_of(instance);
-    match &state {
-        State::Starting(_) if !force => {
-            return Err(Failure::new(format!("\"{name}\" is {}", leftovers::describe(&state)))
-                .remedy("wait for it; or end that process, then use --force"));
-        }
-        State::LeftOver | State::HalfStarted { .. } if !force => {
-            return Err(Failure::new(format!(
-                "\"{name}\" was not ended by `weft down`: {}",
-                leftovers::describe(&state)
-            ))
-            .remedy(format!("`weft down --force {name}` removes what it left")));
-        }
-        State::Running { dead } if !dead.is_empty() => note(format_args!("{} had ended before", names(dead))),
-        _ => {}
-    }
-    let machines: BTreeSet<Machine> =
-        instance.processes.iter().map(|process| process.ssh_host.clone().into()).chain([Machine::Here]).collect();
-    let unmount = |machine: &Machine| machine.perform(&Order::Unmount { name: name.clone(), force });
-    for (_, reply) in on_all(&machines, unmount) {
-        reply?;
-    }
-    let told = matches!(state, State::Running { .. }) && tell_to_end(instance);
-    let stop = |machine: &Machine| machine.perform(&Order::Stop(stop_order(instance, machine, told)));
-    let mut failed = None;
-    let mut ended = Stopped::default();
-    for (_, reply) in on_all(&machines, stop) {
+    check_state(name, &state, force)?;
+    let mut machines = host::machines(instance);
+    let mut away = Away::default();
+    for (machine, reply) in host::on_all(&machines, |_| Order::Unmount { name: name.clone(), force }) {
         match reply {
-            Ok(Reply::Stopped(stopped)) => {
-                ended.killed.extend(stopped.killed);
-                ended.left.extend(stopped.left);
+            Err(failure) if failure.is_unreachable() => away.add(&mut machines, machine, &failure),
+            reply => drop(reply?),
+        }
+    }
+    let told = if matches!(state, State::Running { .. }) { tell_to_end(instance) } else { BTreeSet::new() };
+    let mut ended = Stopped::default();
+    let mut failed = None;
+    machines.remove(&Machine::Here);
+    // This machine is the last one: whether its record is needed any more is known then, and its runtime files may be
+    // those of a node that is reached by this machine's name.
+    for last in [false, true] {
+        let machines = if last { [Machine::Here].into() } else { machines.clone() };
+        let runtime_files = match away.is_empty() || force {
+            true => RuntimeFiles::RemoveWithFailedLogs,
+            false => RuntimeFiles::keep_here(name).explain(|| "identity of this machine")?,
+        };
+        let order =
+            |machine: &Machine| Order::Stop(stop_order(instance, machine, !told.is_empty(), runtime_files.clone()));
+        for (machine, reply) in host::on_all(&machines, order) {
+            match reply {
+                Ok(Reply::Stopped(stopped)) => {
+                    ended.killed.extend(stopped.killed);
+                    ended.left.extend(stopped.left);
+                }
+                Ok(_) => {}
+                Err(failure) if failure.is_unreachable() => away.add(&mut BTreeSet::new(), machine, &failure),
+                Err(failure) => failed = Some(failure),
             }
-            Ok(_) => {}
-            Err(failure) => failed = Some(failure),
         }
     }
     if instance.map.nodes.is_empty() {
@@ -144,39 +159,93 @@ fn end(instance: &Instance, force: bool) -> Outcome<()> {
     for left in &ended.left {
         note(format_args!("{} holds files that are not of Weft, and was left", left.display()));
     }
-    failed.map_or(Ok(()), Err)
+    failed.map_or(Ok(()), Err)?;
+    away.finish(instance, &told, force)
 }
 
-/// Carries something out on all machines at the same time.
-fn on_all<T: Send>(
-    machines: &BTreeSet<Machine>,
-    action: impl Fn(&Machine) -> Outcome<T> + Sync,
-) -> Vec<(Machine, Outcome<T>)> {
-    thread::scope(|scope| {
-        let action = &action;
-        let running: Vec<_> =
-            machines.iter().map(|machine| (machine.clone(), scope.spawn(move || action(machine)))).collect();
-        let crashed = || Err(Failure::new("a thread of `weft down` failed"));
-        running.into_iter().map(|(machine, run)| (machine, run.join().unwrap_or_else(|_| crashed()))).collect()
-    })
+/// Refuses what needs `--force`.
+fn check_state(name: &str, state: &State, force: bool) -> Outcome<()> {
+    match state {
+        State::Starting(_) if !force => {
+            return Err(Failure::new(format!("\"{name}\" is {}", leftovers::describe(state)))
+                .remedy("wait for it; or end that process, then use --force"));
+        }
+        State::LeftOver | State::HalfStarted { .. } if !force => {
+            return Err(Failure::new(format!(
+                "\"{name}\" was not ended by `weft down`: {}",
+                leftovers::describe(state)
+            ))
+            .remedy(format!("`weft down --force {name}` removes what it left")));
+        }
+        State::Running { dead } if !dead.is_empty() => note(format_args!("{} had ended before", names(dead))),
+        _ => {}
+    }
+    Ok(())
 }
 
-/// Tells the nodes to end; true when at least one said that it does.
-fn tell_to_end(instance: &Instance) -> bool {
-    let Ok(client) = session::connect_patiently(instance, SHUTDOWN_PATIENCE) else { return false };
+/// Machines that could not be asked, and why.
+#[derive(Default)]
+struct Away(BTreeMap<Machine, String>);
+
+impl Away {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Notes one that was to be asked.
+    fn add(&mut self, asked: &mut BTreeSet<Machine>, machine: Machine, failure: &Failure) {
+        asked.remove(&machine);
+        self.0.insert(machine, failure.text().to_owned());
+    }
+
+    /// Says what is left there, and keeps a record of that, unless nothing is to be kept.
+    fn finish(&self, instance: &Instance, told: &BTreeSet<NodeId>, force: bool) -> Outcome<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let name = &instance.map.name;
+        let is_left = |process: &&NodeProcess| self.0.contains_key(&Machine::from(process.ssh_host.clone()));
+        let processes: Vec<NodeProcess> = instance.processes.iter().filter(is_left).cloned().collect();
+        let mut text = format!("down {name}: not everything was ended");
+        for (machine, why) in &self.0 {
+            text.push_str(&format!("\n    {why}; left there:"));
+            for process in processes.iter().filter(|process| process.ssh_host == machine.ssh_host()) {
+                let ends = if told.contains(&process.node) { ", which was told to end" } else { "" };
+                text.push_str(&format!("\n      {}, process {}{ends}", node_name(process.node), process.pid));
+                if !process.store.as_os_str().is_empty() {
+                    text.push_str(&format!(", store {}", process.store.display()));
+                }
+            }
+        }
+        let failure = Failure::new(text);
+        if force {
+            return Err(failure.remedy(format!("`weft down --force {name}` there, when it is back")));
+        }
+        let left = Instance { processes, ..instance.clone() };
+        left.save().map_err(|error| Failure::of_io("record what is left", &error).failed())?;
+        Err(failure.remedy(format!(
+            "`weft down {name}` again, when it is back; `weft down --force {name}` forgets what is there"
+        )))
+    }
+}
+
+/// Tells the nodes to end; returns those that said that they do.
+fn tell_to_end(instance: &Instance) -> BTreeSet<NodeId> {
+    let Ok(client) = session::connect_patiently(instance, SHUTDOWN_PATIENCE) else { return BTreeSet::new() };
     let nodes = instance.map.nodes.iter().map(|node| node.id);
     let answers = session::ask_nodes(&client, nodes, &NodeRequest::Shutdown, SHUTDOWN_PATIENCE);
-    answers.iter().any(|(_, answer)| answer.is_ok())
+    answers.into_iter().filter_map(|(node, answer)| answer.is_ok().then_some(node)).collect()
 }
 
 /// What one machine has to end and remove.
-fn stop_order(instance: &Instance, machine: &Machine, told: bool) -> StopOrder {
+fn stop_order(instance: &Instance, machine: &Machine, told: bool, runtime_files: RuntimeFiles) -> StopOrder {
     let here = |process: &&NodeProcess| Machine::from(process.ssh_host.clone()) == *machine;
     StopOrder {
         name: instance.map.name.clone(),
         processes: instance.processes.iter().filter(here).cloned().collect(),
         alone_ms: if told { ALONE_MS } else { 0 },
         asked_ms: ASKED_MS,
+        runtime_files,
     }
 }
 
@@ -203,8 +272,8 @@ mod tests {
         let processes = vec![process(0, None), process(1, Some("b")), process(2, Some("b"))];
         let instance = Instance { map, processes, directory: "/nonexistent".into(), user_key: None };
         let nodes = |order: StopOrder| order.processes.iter().map(|process| process.node.0).collect::<Vec<_>>();
-        assert_eq!(nodes(stop_order(&instance, &Machine::Here, false)), [0]);
-        assert_eq!(nodes(stop_order(&instance, &Machine::Ssh("b".into()), true)), [1, 2]);
-        assert_eq!(stop_order(&instance, &Machine::Here, false).alone_ms, 0);
+        assert_eq!(nodes(stop_order(&instance, &Machine::Here, false, RuntimeFiles::Remove)), [0]);
+        assert_eq!(nodes(stop_order(&instance, &Machine::Ssh("b".into()), true, RuntimeFiles::Remove)), [1, 2]);
+        assert_eq!(stop_order(&instance, &Machine::Here, false, RuntimeFiles::Remove).alone_ms, 0);
     }
 }

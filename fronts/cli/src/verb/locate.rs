@@ -1,18 +1,20 @@
 //! `weft locate`: where the bytes of a file live.
 
 use crate::failure::{Ending, Explain, Failure, Outcome};
-use crate::output;
+use crate::output::{self, JsonName};
 use crate::session::{Sessions, node_name};
 use crate::table::Table;
 use crate::target::{Target, WeftPath};
 use serde::Serialize;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use weft_client::Location;
 use weft_protocol::{Error, FileKind};
 
 const HELP: &str = "\
 --json prints an array with an object per path:
-  path, ranges: [{offset, bytes, node (number, null: a hole), host, site}]
+  path, path_hex (null, or the bytes of a path that is not UTF-8), ranges:
+    [{offset, bytes, node (number, null: a hole), host, site}]
 A path below a mount of this user's file systems is translated.
 
 Examples:
@@ -35,6 +37,10 @@ pub struct Args {
 #[derive(Serialize)]
 struct Located {
     path: String,
+    path_hex: Option<String>,
+    /// For people.
+    #[serde(skip)]
+    shown: String,
     ranges: Vec<Range>,
 }
 
@@ -59,7 +65,9 @@ pub fn run(args: &Args) -> Outcome {
             return Err(failure.remedy("name files: only they have bytes on nodes"));
         }
         let locations = session.client.locate(&session.who, found.inode).explain(|| format!("locate {path}"))?;
-        located.push(Located { path: path.to_string(), ranges: locations.into_iter().map(Range::from).collect() });
+        let JsonName { text, hex } = JsonName::new(path.to_os_string().as_bytes());
+        let ranges = locations.into_iter().map(Range::from).collect();
+        located.push(Located { path: text, path_hex: hex, shown: path.to_string(), ranges });
     }
     output::print_either(args.json, &located, || table(&located).to_string())?;
     sessions.close()?;
@@ -79,7 +87,7 @@ fn table(located: &[Located]) -> Table {
         for range in &file.ranges {
             let node = range.node.map_or("(hole)".to_owned(), |node| node_name(weft_protocol::NodeId(node)));
             let (offset, bytes) = (range.offset.to_string(), range.bytes.to_string());
-            table.row([file.path.clone(), offset, bytes, node, range.host.clone(), range.site.clone()]);
+            table.row([file.shown.clone(), offset, bytes, node, range.host.clone(), range.site.clone()]);
         }
     }
     table
@@ -93,7 +101,7 @@ mod tests {
     fn ranges_as_a_table() {
         let range = |offset, node| Range { offset, bytes: 10, node, host: "h".into(), site: "s".into() };
         let ranges = vec![range(0, Some(1)), range(10, None)];
-        let located = [Located { path: "w:/a".into(), ranges }];
+        let located = [Located { path: String::new(), path_hex: None, shown: "w:/a".into(), ranges }];
         assert_eq!(
             table(&located).to_string(),
             "FILE  OFFSET  BYTES  NODE    HOST  SITE\n\

@@ -87,6 +87,8 @@ fn rename(args: &Args, session: &Arc<Session>, source: &WeftPath, target: &WeftP
                 Failure::new(format!("mv {source} to {target}: is there already")).remedy("leave out -n to replace it")
             );
         }
+        // The names are valid, so that one reason is left.
+        Err(Error::Invalid) => return Err(into_itself(source, target)),
         renamed => return renamed.explain(|| format!("mv {source} to {target}")),
     }
     if args.no_clobber && session.client.lookup(&session.who, new_parent, &new_name).is_ok() {
@@ -96,6 +98,9 @@ fn rename(args: &Args, session: &Arc<Session>, source: &WeftPath, target: &WeftP
     }
     let from = copy::Place::Weft(Arc::clone(session), source.path.clone());
     let to = copy::Place::Weft(Arc::clone(session), target.path.clone());
+    if to.is_below(&from) {
+        return Err(into_itself(source, target));
+    }
     copy::copy_as(&from, &to, &Choices { recursive: true, ..Choices::default() })?;
     let moved = session.walk(source, false, "mv")?.attributes;
     let mut tell = |path: &WeftPath| {
@@ -106,4 +111,9 @@ fn rename(args: &Args, session: &Arc<Session>, source: &WeftPath, target: &WeftP
     tree::remove(session, source, parent, &name, (moved.inode, moved.kind), &mut removal)?;
     output::note(format_args!("{source} was copied to {target} and removed: they are on different shards"));
     Ok(())
+}
+
+fn into_itself(source: &WeftPath, target: &WeftPath) -> Failure {
+    Failure::new(format!("mv {source} to {target}: cannot move a directory into itself"))
+        .remedy(format!("name a target that is not below {source}"))
 }

@@ -3,23 +3,27 @@
 use crate::accounts::Accounts;
 use crate::calendar;
 use crate::failure::{Ending, Explain, Outcome};
-use crate::output::{self, Answer, printable};
+use crate::output::{self, Answer, JsonName, printable};
 use crate::quantity::bytes_text;
 use crate::session::{Session, Sessions, node_name};
 use crate::target::{Target, WeftPath};
 use crate::verb::ls::mode_text;
 use serde::Serialize;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use weft_protocol::{Attributes, FileKind, Layout};
 
 const HELP: &str = "\
 --json prints an array with an object per path:
-  path, kind (\"regular\", \"directory\", \"symlink\"), size, mode (octal text),
-    links, uid, gid,
+  path, path_hex, kind (\"regular\", \"directory\", \"symlink\"), size, mode (octal
+    text), links, uid, gid,
   inode (number), shard, atime, mtime, ctime (RFC 3339, UTC), link (of a
-    symlink, else null),
+    symlink, else null), link_hex,
   object (\"NODE:SEQUENCE\", null while nothing was written), node (that holds
     it, or null)
+Names are bytes. path_hex and link_hex are null where the text is exact; else
+they have the bytes in hexadecimal, and the text has U+FFFD for what is not
+UTF-8.
 Exit code 1: a path is not there.
 
 Examples:
@@ -45,6 +49,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Described {
     path: String,
+    path_hex: Option<String>,
     kind: &'static str,
     size: u64,
     mode: String,
@@ -57,6 +62,7 @@ struct Described {
     mtime: String,
     ctime: String,
     link: Option<String>,
+    link_hex: Option<String>,
     object: Option<String>,
     node: Option<u16>,
 }
@@ -106,8 +112,12 @@ fn kind_text(kind: FileKind) -> &'static str {
 
 fn describe(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>) -> Described {
     let object = attributes.layout.object();
+    let name = JsonName::new(path.to_os_string().as_bytes());
+    let link = link.map(|link| JsonName::new(&link));
+    let (link, link_hex) = link.map_or((None, None), |link| (Some(link.text), link.hex));
     Described {
-        path: path.to_string(),
+        path: name.text,
+        path_hex: name.hex,
         kind: kind_text(attributes.kind),
         size: attributes.size,
         mode: format!("{:04o}", attributes.mode),
@@ -119,7 +129,8 @@ fn describe(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>) -> 
         atime: calendar::rfc3339(attributes.atime),
         mtime: calendar::rfc3339(attributes.mtime),
         ctime: calendar::rfc3339(attributes.ctime),
-        link: link.map(|link| String::from_utf8_lossy(&link).into_owned()),
+        link,
+        link_hex,
         object: object.map(|object| object.to_string()),
         node: object.map(|object| object.node().0),
     }

@@ -3,8 +3,8 @@
 use crate::cluster;
 use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::host::start::{self, NodeOrder, StartOrder, Started, StartedNode};
-use crate::host::stop::StopOrder;
-use crate::host::{Machine, Order, Reply};
+use crate::host::stop::{RuntimeFiles, StopOrder};
+use crate::host::{self, Machine, Order, Reply};
 use crate::hosts::{self, SITE_DEFAULT, StoreChoice};
 use crate::leftovers;
 use crate::listen::Listen;
@@ -12,7 +12,7 @@ use crate::output;
 use crate::processes::Process;
 use crate::quantity::{bytes_text, span_text};
 use crate::session;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -258,7 +258,7 @@ fn claim_name(name: &str) -> Outcome<PathBuf> {
 fn begin(plan: &Plan, directory: &Path) -> Outcome<Instance> {
     let mut key = [0; 32];
     getrandom::fill(&mut key).map_err(|error| Failure::new(format!("random numbers for the node key: {error}")))?;
-    let node_key = start::hexadecimal(&key);
+    let node_key = output::hexadecimal(&key);
     start::write_key(&directory.join("node.key"), &node_key)?;
 
     let mut orders: BTreeMap<&Machine, StartOrder> = BTreeMap::new();
@@ -351,33 +351,30 @@ fn complete(instance: &Instance) -> Outcome<()> {
         .attributes(&client.credentials(), InodeNumber::ROOT)
         .map_err(|error| Failure::of_weft(format_args!("look at {name}:/"), &error).failed())?;
     // Other machines of the file system get the record, so that clients on them find it.
-    let others = machines(instance).into_iter().filter(|machine| *machine != Machine::Here);
+    let others = host::machines(instance).into_iter().filter(|machine| *machine != Machine::Here);
     others
         .into_iter()
         .try_for_each(|machine| machine.perform(&Order::Install(Box::new(instance.clone()))).map(|_| ()))?;
     client.close().map_err(|error| Failure::of_weft("end the connection", &error).failed())
 }
 
-/// This machine and those that run nodes.
-fn machines(instance: &Instance) -> BTreeSet<Machine> {
-    let of_nodes = instance.processes.iter().map(|process| process.ssh_host.clone().into());
-    of_nodes.chain([Machine::Here]).collect()
-}
-
-/// Ends what was started, on all machines. What fails here is said and does not hide the failure that led here.
+/// Ends what was started, on all machines: on this one last, for its runtime files are those of a node that was reached
+/// by this machine's name, too. What fails here is said and does not hide the failure that led here.
 fn take_back(instance: &Instance) {
-    for machine in machines(instance) {
-        let of_machine = |process: &&NodeProcess| Machine::from(process.ssh_host.clone()) == machine;
-        let order = Order::Stop(StopOrder {
+    let order = |machine: &Machine| {
+        let of_machine = |process: &&NodeProcess| Machine::from(process.ssh_host.clone()) == *machine;
+        Order::Stop(StopOrder {
             name: instance.map.name.clone(),
             processes: instance.processes.iter().filter(of_machine).cloned().collect(),
             alone_ms: 0,
             asked_ms: STOP_PATIENCE_MS,
-        });
-        if let Err(failure) = machine.perform(&order) {
-            output::warn(&failure);
-        }
-    }
+            runtime_files: RuntimeFiles::Remove,
+        })
+    };
+    let mut others = host::machines(instance);
+    others.remove(&Machine::Here);
+    let stopped = host::on_all(&others, order).into_iter().chain(host::on_all(&[Machine::Here].into(), order));
+    stopped.filter_map(|(_, reply)| reply.err()).for_each(|failure| output::warn(&failure));
 }
 
 /// Where the stores are.

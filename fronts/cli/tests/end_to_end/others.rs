@@ -163,7 +163,7 @@ fn a_host_obeys_no_records_in_a_runtime_directory_of_another_user() {
     fs::create_dir_all(&theirs).expect("made");
     link(&shared.precious.join("objects/00"), &theirs.join("mounts"));
     chown(ground.path("run/weft"), Some(STRANGER), None).expect("given");
-    let stop = r#"{"Stop":{"name":"e2e","processes":[],"alone_ms":0,"asked_ms":0}}"#;
+    let stop = r#"{"Stop":{"name":"e2e","processes":[],"alone_ms":0,"asked_ms":0,"runtime_files":"Remove"}}"#;
     for order in [stop, r#"{"Unmount":{"name":"e2e","force":true}}"#] {
         fs::write(ground.path("order"), order).expect("written");
         let mut command = ground.command(&["host"]);
