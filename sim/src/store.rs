@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, Timestamp};
-use weft_storage::{Collector, Fences, check_access};
+use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp};
+use weft_storage::{Collector, FenceTable, check_access};
 
 /// Bytes, shown as runs of equal ones.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -56,7 +56,7 @@ struct Object {
 pub struct Storage {
     node: NodeId,
     pub collector: Collector,
-    fences: Fences,
+    fences: FenceTable,
     objects: BTreeMap<ObjectId, Object>,
     pub full_until_ms: u64,
     /// Writes refused since the disk was full.
@@ -65,7 +65,7 @@ pub struct Storage {
 
 impl Storage {
     pub fn new(node: NodeId) -> Self {
-        let (collector, fences) = (Collector::new(node, 1), Fences::default());
+        let (collector, fences) = (Collector::new(node, 1), FenceTable::default());
         Self { node, collector, fences, objects: BTreeMap::new(), full_until_ms: 0, refused: 0 }
     }
 
@@ -99,7 +99,7 @@ impl Storage {
         let DataMessage { session, request, bytes, .. } = message;
         let seconds = u32::try_from(wall.parts().0).unwrap_or(u32::MAX);
         if self.fences.holds(*session, request.inode.shard()) {
-            return Err(Error::CapabilityRejected);
+            return Err(Error::SessionEnded);
         }
         let grant = check_access(request, *session, self.node, key, seconds, MapEpoch(0))?;
         let writes = matches!(request.operation, DataOperation::Write | DataOperation::Append);
@@ -143,6 +143,11 @@ impl Storage {
         Ok((DataReply { size, mtime, bulk_bytes, ..DataReply::default() }, told))
     }
 
+    /// A shard has ended a session.
+    pub fn fence(&mut self, session: SessionId, shard: ShardId, (_, wall): (u64, Timestamp)) {
+        self.fences.add(session, shard, u32::try_from(wall.parts().0).unwrap_or(u32::MAX));
+    }
+
     /// A shard's request.
     pub fn perform(&mut self, request: &StorageRequest, (now_ms, wall): (u64, Timestamp)) -> Result<StorageAnswer> {
         let is_full = self.full_until_ms > now_ms;
@@ -164,11 +169,9 @@ impl Storage {
                 }
                 Ok(StorageAnswer::Done)
             }
-            StorageRequest::Fence { session, shard } => {
-                self.fences.add(*session, *shard, u32::try_from(wall.parts().0).unwrap_or(u32::MAX));
-                Ok(StorageAnswer::Done)
+            StorageRequest::Fence { .. } | StorageRequest::LeaseObjects { .. } | StorageRequest::Space => {
+                Err(Error::Invalid)
             }
-            StorageRequest::LeaseObjects { .. } | StorageRequest::Space => Err(Error::Invalid),
         }
     }
 }

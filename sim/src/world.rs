@@ -63,6 +63,8 @@ enum Message {
     PeerReply(PeerReply),
     Storage { shard: ShardId, token: Option<u64>, node: NodeId, request: StorageRequest },
     StorageAnswer { shard: ShardId, token: u64, result: Result<StorageAnswer, Error> },
+    Fence { shard: ShardId, session: SessionId, node: NodeId },
+    Fenced { shard: ShardId, session: SessionId, node: NodeId },
     Data { client: usize, process: ProcessId, number: Ticket, message: Box<DataMessage> },
     Batch { client: usize, process: ProcessId, number: Ticket, session: SessionId, node: NodeId },
     Ping { client: usize, process: ProcessId, number: Ticket, node: NodeId },
@@ -319,6 +321,8 @@ impl World {
             Message::StorageAnswer { shard, token, result } => {
                 self.step(shard, Event::StorageAnswer { token, result });
             }
+            Message::Fence { shard, session, node } => self.fence_arrived(shard, session, node),
+            Message::Fenced { shard, session, node } => self.step(shard, Event::FenceConfirmed { session, node }),
             Message::Data { client, process, number, message } => self.data_arrived(client, process, number, &message),
             Message::Batch { client, process, number, session, node } => {
                 let result = self.lease_objects(session, node);

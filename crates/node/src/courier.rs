@@ -33,6 +33,8 @@ pub enum Errand {
     Peer(PeerCall),
     /// A request of this node's shard to a storage server.
     Storage { shard: ShardId, token: Option<u64>, request: StorageRequest },
+    /// A shard has ended this session.
+    Fence { shard: ShardId, session: SessionId, is_waited_for: bool },
     /// Whether the file has this object, for the collection of orphans.
     AskShard { inode: InodeNumber, object: ObjectId },
 }
@@ -121,6 +123,9 @@ impl Worker {
         match errand {
             Errand::Peer(call) => Message::Peer(call.clone()),
             Errand::Storage { request, .. } => Message::Storage(request.clone()),
+            Errand::Fence { shard, session, .. } => {
+                Message::Storage(StorageRequest::Fence { session: *session, shard: *shard })
+            }
             Errand::AskShard { inode, .. } => self.shard_call(*inode, ShardRequest::GetAttributes { inode: *inode }),
         }
     }
@@ -166,6 +171,9 @@ impl Worker {
                 shards::give(node, shard, Event::StorageAnswer { token, result }, None, &mut sink);
             }
             (Errand::Storage { token: None, .. }, _) => {}
+            (Errand::Fence { shard, session, .. }, Ok(Message::StorageReply(Ok(_)))) => {
+                shards::give(node, shard, Event::FenceConfirmed { session, node: self.to }, None, &mut sink);
+            }
             (Errand::AskShard { inode, object }, Ok(Message::ShardReply(reply))) => {
                 let known = reply.result.map(|answer| match answer {
                     ShardAnswer::Entry { attributes, .. } => attributes.layout.object() == Some(object),

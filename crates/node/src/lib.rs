@@ -18,6 +18,7 @@ mod data;
 mod data_activity;
 mod dispatch;
 mod event_loop;
+mod fencing;
 mod places;
 mod revoked;
 mod sessions;
@@ -36,7 +37,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 use weft_protocol::{NodeAddress, NodeId, NodeIdentity, NodeKey};
@@ -186,8 +187,7 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
         connections: AtomicU32::new(0),
         data_activity: Default::default(),
         places: Arc::new(Places::new()),
-        fences: RwLock::default(),
-        has_fences: AtomicBool::new(false),
+        fencing: Default::default(),
         stopping: Stop::default(),
     });
     Ok((node, jobs))

@@ -4,8 +4,9 @@
 
 use crate::courier::Errand;
 use crate::event_loop::{ConnectionRef, Sink};
+use crate::fencing::ConfirmTo;
 use crate::state::{Node, lock};
-use crate::{clock, shards};
+use crate::{clock, fencing, shards};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -94,7 +95,9 @@ pub fn handle(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, request: S
         (Some(server), StorageRequest::Space) => server.store.space().map(StorageAnswer::Space),
         (Some(_), _) if !matches!(peer.key_name, KeyName::Node(_)) => Err(Error::NotPermitted),
         (Some(_), StorageRequest::Fence { session, shard }) => {
-            node.fence(*session, *shard);
+            if !fencing::fence(node, *session, *shard, Some(ConfirmTo::Connection(from, id))) {
+                return;
+            }
             Ok(StorageAnswer::Done)
         }
         (Some(server), StorageRequest::Stat { .. }) => perform(&*server.store, &request),

@@ -4,6 +4,10 @@
 //! counts from its last answer. Its session is *refused* first: it gets no other answer any more than that the session
 //! has ended, and ends with that term.
 //!
+//! A session that is ended against its will is *fenced* first: its leases stay until no byte of it can land any more at
+//! the storage servers of the files that it may write ([`Event::FenceConfirmed`]). So a fence always comes before the
+//! grant of what conflicts.
+//!
 //! With the session its leases go; files that it had open for writing are asked about at their storage servers, so that
 //! the shard knows their size; orphans that only it had open go with their objects; its calls that wait are not carried
 //! out, unless another party has begun them already.
@@ -13,14 +17,77 @@ use super::storage::StorageWait;
 use super::{Effect, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
+use std::collections::BTreeSet;
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Error, InodeNumber, LeaseKey, SessionId};
+use weft_protocol::{Error, InodeNumber, LeaseKey, NodeId, SessionId};
+
+/// Storage servers of which a session's end waits for the confirmation of its fence.
+pub(super) struct Fencing {
+    waiting: BTreeSet<NodeId>,
+    confirmed: BTreeSet<NodeId>,
+}
 
 impl<K: KeyValue> Shard<K> {
     /// Ends a session. `fenced`: the client did not ask for it, and is told when it comes back.
     pub(super) fn end_session(&mut self, session: SessionId, fenced: bool, out: &mut Vec<Effect>) {
         // Who was refused could not write back what he had, also when he says goodbye.
-        let fenced = fenced || self.sessions.refuses(session);
+        if !fenced && !self.sessions.refuses(session) {
+            return self.finish_session(session, false, out);
+        }
+        if !self.sessions.begin_end(session) {
+            return;
+        }
+        self.drop_work_of(session, out);
+        let (confirm, shared) = self.written_by(session);
+        out.push(Effect::EndSession { session, confirm: confirm.iter().copied().collect(), shared });
+        if confirm.is_empty() {
+            self.finish_session(session, true, out);
+        } else {
+            self.fencing.insert(session, Fencing { waiting: confirm, confirmed: BTreeSet::new() });
+        }
+    }
+
+    /// Nothing that the session writes can land at this storage server any more.
+    pub(super) fn fence_confirmed(&mut self, session: SessionId, node: NodeId, out: &mut Vec<Effect>) {
+        let (written, shared) = self.written_by(session);
+        let Some(fencing) = self.fencing.get_mut(&session) else { return };
+        if fencing.waiting.remove(&node) {
+            fencing.confirmed.insert(node);
+        }
+        if !fencing.waiting.is_empty() {
+            return;
+        }
+        // What was carried through meanwhile may have given a file its first object.
+        fencing.waiting = written.difference(&fencing.confirmed).copied().collect();
+        if fencing.waiting.is_empty() {
+            self.fencing.remove(&session);
+            self.finish_session(session, true, out);
+        } else {
+            let confirm = fencing.waiting.iter().copied().collect();
+            out.push(Effect::EndSession { session, confirm, shared });
+        }
+    }
+
+    /// The storage servers of the files that the session may write, and those of the files that other sessions have
+    /// open too.
+    fn written_by(&self, session: SessionId) -> (BTreeSet<NodeId>, Vec<InodeNumber>) {
+        let (mut nodes, mut shared) = (BTreeSet::new(), BTreeSet::new());
+        for key in self.leases.log(session) {
+            let LeaseKey::Data(inode) = *key else { continue };
+            let writes = self.leases.holder(key, session).is_some_and(|holder| holder.writing);
+            let object = self.back.inode(inode).and_then(|record| record.layout.object());
+            if let (true, Some(object)) = (writes, object) {
+                nodes.insert(object.node());
+                if self.leases.holders(key).any(|holder| holder.session != session) {
+                    shared.insert(inode);
+                }
+            }
+        }
+        (nodes, shared.into_iter().collect())
+    }
+
+    /// The session is over, and with it all that it held.
+    fn finish_session(&mut self, session: SessionId, fenced: bool, out: &mut Vec<Effect>) {
         if !self.sessions.end(session, fenced) {
             return;
         }
@@ -38,9 +105,6 @@ impl<K: KeyValue> Shard<K> {
             self.end_recall(number);
         }
         self.apply(&Command::ForgetSession { session });
-        if fenced {
-            out.push(Effect::EndSession { session });
-        }
     }
 
     /// The session did not answer a recall in its time. What it holds it keeps for as long as its client may believe in
