@@ -161,8 +161,8 @@ impl<'a> World<'a> {
                 Effect::PeerReply { reply, .. } => self.peer_replies.push_back(reply),
                 Effect::Storage { token: Some(token), request, .. } => self.storage.push_back((shard, token, request)),
                 Effect::Storage { token: None, request, .. } => encodable(&Message::Storage(request)),
-                Effect::EndSession { session, confirm, .. } => {
-                    self.fences.extend(confirm.into_iter().map(|node| (shard, session, node)));
+                Effect::EndSession { session, fences } => {
+                    self.fences.extend(fences.keys().map(|node| (shard, session, *node)));
                     if self.reader.byte() < 220 {
                         self.begin_new_session(session);
                     }

@@ -355,6 +355,10 @@ impl Shell for SimShell {
         Err(Error::NotSupported)
     }
 
+    fn is_abandoned(&self, _file: &()) -> bool {
+        false
+    }
+
     async fn invalidate_inode(&self, _inode: InodeNumber, _data: bool) {}
 
     async fn invalidate(&self, _dropped: &Dropped) {}

@@ -1,12 +1,13 @@
 //! A session without the client library: calls and data requests of a test's own making.
 
 use crate::FileSystem;
+use std::os::fd::OwnedFd;
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataRequest};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::{InodeNumber, MapEpoch, NodeId, SessionId, SlotIndex, UserKey};
-use weft_transport::{ControlConnection, Peer, Socket, SocketKind, connect};
+use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, SocketKind, connect};
 
 /// A session of the owner. Dropping it closes its control connection: by Unix socket that ends the session.
 pub struct RawSession {
@@ -38,6 +39,15 @@ impl RawSession {
     /// A data connection of the session.
     pub fn data(&self, fs: &FileSystem, node: NodeId, kind: SocketKind) -> Socket {
         enter(fs, node, kind, self.session, Purpose::Data)
+    }
+
+    /// A descriptor for writing of the object that a request of this session is about.
+    pub fn descriptor(&self, fs: &FileSystem, node: NodeId, request: &DataRequest) -> OwnedFd {
+        let mut data = SocketBulk::new(self.data(fs, node, SocketKind::Unix));
+        let asked = DataRequest { operation: DataOperation::Descriptor, bytes: 1, ..*request };
+        let (reply, passed) = data.descriptor(&asked).expect("the server answers");
+        assert_eq!(reply.status, 0, "it is passed");
+        passed.expect("a descriptor")
     }
 
     /// Opens a file for writing. The result is a write of no bytes, with the capability for it.

@@ -1,11 +1,14 @@
 //! Bytes of a session that has ended never land in a file that others have gone on with: not the rest of a write whose
 //! first half had been received, and not behind the size that the shard has taken over.
 
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
-use weft_client::{Client, OpenOptions, Way};
+use weft_client::{Client, Invalidator, OpenOptions, Way};
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REPLY_BYTES};
 use weft_protocol::message::shard::{Access, CreateFile};
-use weft_protocol::{InodeNumber, Name, NodeId};
+use weft_protocol::{Error, InodeNumber, Name, NodeId};
 use weft_tests::{FileSystem, RawSession, Stored, Wanted, with_each_store};
 use weft_transport::{BulkConnection, Socket, SocketBulk, SocketKind};
 
@@ -15,6 +18,81 @@ const SLOWLY: Duration = Duration::from_secs(30);
 const LATE: u8 = b'S';
 const NEXT: u8 = b'Z';
 const OLD: u8 = b'o';
+
+#[test]
+fn what_is_written_by_a_descriptor_after_the_term_is_not_seen() {
+    for node in [NodeId(0), NodeId(1)] {
+        let fs = FileSystem::start(Wanted { nodes: 2, shards_per_node: 1, ..Wanted::default() });
+        let inode = file_with_object_at(&fs, node, 300_000);
+        let mut session = RawSession::start(&fs, NodeId(0), 70);
+        let request = session.open_for_writing(inode);
+        let file = session.descriptor(&fs, node, &request);
+        rustix::io::pwrite(&file, &[LATE; 1000], 0).expect("written in its term");
+        drop(session);
+        let next = fs.client(Way::Auto);
+        let writer = next.open(&FileSystem::me(), inode, OpenOptions::of(Access::ReadWrite)).expect("opened");
+        assert_eq!(contents(&fs.client(Way::Tcp), inode).first(), Some(&LATE), "what was written in time is there");
+        writer.write_at(&vec![NEXT; 300_000], 0).expect("written");
+        writer.sync().expect("synced");
+        // The first client goes on after its term: over bytes, behind the end, and by a cut.
+        rustix::io::pwrite(&file, &[LATE; 1000], 0).expect("an orphan takes it");
+        rustix::io::pwrite(&file, &[LATE; 1000], 300_000).expect("an orphan takes it");
+        let mut byte = [0];
+        assert_eq!((writer.read_at(&mut byte, 0), byte), (Ok(1), [NEXT]), "the next writer's own descriptor");
+        let found = contents(&fs.client(Way::Tcp), inode);
+        assert!(found.len() == 300_000 && found.iter().all(|byte| *byte == NEXT), "bytes of the ended session");
+        rustix::fs::ftruncate(&file, 0).expect("an orphan is cut");
+        assert_eq!(contents(&fs.client(Way::Auto), inode), found);
+        assert_eq!(contents(&next, inode), found);
+    }
+}
+
+#[test]
+fn a_client_that_has_closed_its_descriptors_costs_no_copy() {
+    let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
+    let inode = file_with_object_at(&fs, NodeId(0), 1000);
+    let mut session = RawSession::start(&fs, NodeId(0), 70);
+    let request = session.open_for_writing(inode);
+    let file = session.descriptor(&fs, NodeId(0), &request);
+    let stat = |file: &OwnedFd| rustix::fs::fstat(file).map(|stat| stat.st_ino).expect("a number");
+    let number = stat(&file);
+    drop((file, session));
+    let mut session = RawSession::start(&fs, NodeId(0), 71);
+    let request = session.open_for_writing(inode);
+    assert_eq!(stat(&session.descriptor(&fs, NodeId(0), &request)), number, "it is the same file");
+}
+
+/// A mount that answers no recall of a file until it is released.
+struct Paused(Arc<Barrier>, AtomicBool);
+
+impl Invalidator for Paused {
+    fn entries(&self, _: InodeNumber, _: Vec<Name>) {}
+
+    fn inode(&self, _: InodeNumber, _: bool) {
+        if !self.1.swap(true, Ordering::SeqCst) {
+            self.0.wait();
+        }
+    }
+}
+
+/// A kernel goes on with what its mount was passed, whatever becomes of the mount's session.
+#[test]
+fn a_kernel_whose_mount_was_ended_writes_into_an_orphan_and_is_told() {
+    let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
+    let (mount, other, me) = (fs.client(Way::Auto), fs.client(Way::Auto), FileSystem::me());
+    let file = weft_tests::open(&mount, "f", OpenOptions::of(Access::ReadWrite));
+    let lent = file.lend().expect("lent");
+    rustix::io::pwrite(lent.descriptor(), b"kept", 0).expect("written");
+    file.flush().expect("flushed");
+    let released = Arc::new(Barrier::new(2));
+    mount.set_invalidator(Arc::new(Paused(Arc::clone(&released), AtomicBool::new(false))));
+    let reader = other.open(&me, file.inode(), OpenOptions::READ).expect("opened when the session has ended");
+    released.wait();
+    rustix::io::pwrite(lent.descriptor(), b"lost", 4).expect("written");
+    assert_eq!(file.flush(), Err(Error::SessionEnded));
+    assert_eq!(contents(&other, file.inode()), b"kept");
+    drop(reader);
+}
 
 with_each_store!(
     a_write_that_was_half_received_does_not_go_on_after_the_next_one,

@@ -109,11 +109,14 @@ pub enum Effect {
     /// Send to a storage server. Without a token nobody waits for the answer.
     Storage { token: Option<u64>, node: NodeId, request: StorageRequest },
     /// The shard has ended this session: its term has passed, after its last message, or after the last one before it
-    /// was refused because it did not answer a recall. It is to be fenced at all storage servers. What it held is granted
-    /// to others once each of `confirm` has answered with [`Event::FenceConfirmed`]. `shared`: files among those it may
-    /// write that other sessions have open.
-    EndSession { session: SessionId, confirm: Vec<NodeId>, shared: Vec<InodeNumber> },
+    /// was refused because it did not answer a recall. It is to be fenced at all storage servers.
+    /// What it held is granted to others once each server named in `fences` has answered with [`Event::FenceConfirmed`].
+    EndSession { session: SessionId, fences: Fences },
 }
+
+/// Storage servers whose confirmation the end of a session waits for, with the objects that each has to abandon if
+/// somebody still has a descriptor of them.
+pub type Fences = BTreeMap<NodeId, BTreeSet<(InodeNumber, ObjectId)>>;
 
 /// What a shard is made with.
 #[derive(Clone, Debug)]

@@ -141,7 +141,7 @@ impl<'a> DataConnection<'a> {
         let wanted = (request.inode, request.object);
         if let Some(position) = self.at_hand.iter().position(|(id, _)| *id == wanted) {
             let (id, object) = self.at_hand.remove(position);
-            if object.stat().is_ok() || request.operation.reads() {
+            if object.is_current() && (request.operation.reads() || object.stat().is_ok()) {
                 self.at_hand.push((id, Arc::clone(&object)));
                 return Ok(object);
             }

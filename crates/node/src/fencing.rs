@@ -6,16 +6,21 @@
 //!
 //! Lock order: `table`, `connections` and `unsettled` are leaves, and never held together.
 
+mod abandon;
+
+pub use abandon::work;
+
 use crate::event_loop::{ConnectionRef, Sink};
 use crate::state::{Node, lock};
 use crate::{clock, shards};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use weft_metadata::Event;
 use weft_protocol::message::Message;
 use weft_protocol::message::storage::StorageAnswer;
-use weft_protocol::{Result, SessionId, ShardId};
+use weft_protocol::{InodeNumber, ObjectId, Result, SessionId, ShardId};
 use weft_storage::{FenceTable, Gate, ServingTerm};
 use weft_store_io::WriteGuard;
 use weft_transport::Socket;
@@ -26,18 +31,24 @@ pub struct Fencing {
     /// Data connections of each session.
     connections: Mutex<HashMap<SessionId, Vec<Weak<Socket>>>>,
     /// Who waits for a fence to be settled.
-    unsettled: Mutex<Vec<(SessionId, ShardId, ConfirmTo)>>,
+    unsettled: Mutex<Vec<Unsettled>>,
+    /// Settled fences whose objects are to be abandoned.
+    to_abandon: Sender<Unsettled>,
     own_term: Arc<ServingTerm>,
 }
 
-impl Default for Fencing {
-    fn default() -> Self {
-        Self {
+impl Fencing {
+    /// No fences; the second value is for [`work`].
+    pub fn new() -> (Self, Receiver<Unsettled>) {
+        let (to_abandon, receiver) = channel();
+        let fencing = Self {
             table: RwLock::default(),
             connections: Mutex::default(),
             unsettled: Mutex::default(),
+            to_abandon,
             own_term: Arc::new(ServingTerm::unlimited()),
-        }
+        };
+        (fencing, receiver)
     }
 }
 
@@ -50,9 +61,17 @@ pub enum ConfirmTo {
     Connection(ConnectionRef, u64),
 }
 
-/// Fences a session on behalf of a shard. Returns true if whoever is to be told can be told at once, and is not told by
-/// anybody else.
-pub fn fence(node: &Node, session: SessionId, shard: ShardId, confirm: Option<ConfirmTo>) -> bool {
+/// A fence that is to be confirmed.
+pub struct Unsettled {
+    pub session: SessionId,
+    pub shard: ShardId,
+    /// To be abandoned before.
+    pub objects: Vec<(InodeNumber, ObjectId)>,
+    pub confirm: ConfirmTo,
+}
+
+/// Fences a session on behalf of a shard.
+pub fn fence(node: &Node, session: SessionId, shard: ShardId) {
     {
         let mut table = node.fencing.table.write().unwrap_or_else(PoisonError::into_inner);
         table.add(session, shard, clock::wall_seconds());
@@ -62,40 +81,52 @@ pub fn fence(node: &Node, session: SessionId, shard: ShardId, confirm: Option<Co
             socket.shutdown();
         }
     }
+}
+
+/// Fences a session, and has that confirmed. Returns true if it is confirmed at once, by the caller.
+pub fn fence_and_confirm(node: &Node, fence: Unsettled) -> bool {
+    let (session, shard, confirm) = (fence.session, fence.shard, fence.confirm);
+    self::fence(node, session, shard);
     // Noted before the look: whoever writes the last piece finds it.
-    let Some(to) = confirm else { return false };
-    lock(&node.fencing.unsettled).push((session, shard, to));
+    lock(&node.fencing.unsettled).push(fence);
     let mut settled = node.fencing.take_settled(session, shard);
-    let is_ours = settled.iter().position(|other| *other == to).map(|ours| settled.swap_remove(ours)).is_some();
-    tell(node, (session, shard), settled);
-    is_ours
+    let is_ours = |other: &Unsettled| other.confirm == confirm && other.objects.is_empty();
+    let ours = settled.iter().position(is_ours).map(|ours| settled.swap_remove(ours));
+    complete(node, settled);
+    ours.is_some()
 }
 
 impl Fencing {
     /// Takes out those who wait for this fence, if it is settled.
-    fn take_settled(&self, session: SessionId, shard: ShardId) -> Vec<ConfirmTo> {
+    fn take_settled(&self, session: SessionId, shard: ShardId) -> Vec<Unsettled> {
         let is_settled = self.table.read().unwrap_or_else(PoisonError::into_inner).is_settled(session, shard);
         if !is_settled {
             return Vec::new();
         }
-        let mut unsettled = lock(&self.unsettled);
-        unsettled
-            .extract_if(.., |waiting| (waiting.0, waiting.1) == (session, shard))
-            .map(|waiting| waiting.2)
-            .collect()
+        lock(&self.unsettled).extract_if(.., |fence| (fence.session, fence.shard) == (session, shard)).collect()
     }
 }
 
-fn tell(node: &Node, (session, shard): (SessionId, ShardId), settled: Vec<ConfirmTo>) {
-    let mut sink = Sink::remote(node);
-    for to in settled {
-        match to {
-            ConfirmTo::Shard => {
-                let event = Event::FenceConfirmed { session, node: node.config.node };
-                shards::give(node, shard, event, None, &mut sink);
-            }
-            ConfirmTo::Connection(to, id) => sink.send(to, id, Message::StorageReply(Ok(StorageAnswer::Done))),
+/// Confirms fences that are settled, after their objects were abandoned.
+fn complete(node: &Node, settled: Vec<Unsettled>) {
+    for fence in settled {
+        if fence.objects.is_empty() {
+            confirm(node, &fence);
+        } else {
+            // The thread lives as long as the node: a send fails only when everything ends.
+            let _ = node.fencing.to_abandon.send(fence);
         }
+    }
+}
+
+fn confirm(node: &Node, fence: &Unsettled) {
+    let mut sink = Sink::remote(node);
+    match fence.confirm {
+        ConfirmTo::Shard => {
+            let event = Event::FenceConfirmed { session: fence.session, node: node.config.node };
+            shards::give(node, fence.shard, event, None, &mut sink);
+        }
+        ConfirmTo::Connection(to, id) => sink.send(to, id, Message::StorageReply(Ok(StorageAnswer::Done))),
     }
 }
 
@@ -177,7 +208,7 @@ impl WriteGuard for RequestGuard<'_> {
     fn leave(&self) {
         if self.gate.leave() {
             let settled = self.node.fencing.take_settled(self.session, self.shard);
-            tell(self.node, (self.session, self.shard), settled);
+            complete(self.node, settled);
         }
     }
 }

@@ -8,14 +8,14 @@
 
 use crate::courier::Errand;
 use crate::event_loop::{ConnectionRef, Sink};
-use crate::fencing::ConfirmTo;
+use crate::fencing::{ConfirmTo, Unsettled};
 use crate::state::{Node, lock};
 use crate::{clock, fencing, status, storage_server};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use weft_metadata::{Effect, Event, MemoryStore, RootDirectory, Shard, ShardConfig};
+use weft_metadata::{Effect, Event, Fences, MemoryStore, RootDirectory, Shard, ShardConfig};
 use weft_protocol::limits::{CONTROL_BODY_BYTES_MAX, TEXT_BYTES_MAX};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::ShardStatus;
@@ -298,20 +298,21 @@ fn carry_out(
                 node.couriers.send(holder, Errand::Storage { shard, token, request });
             }
         }
-        Effect::EndSession { session, confirm, .. } => end_session(node, (shard, session), &confirm, work),
+        Effect::EndSession { session, fences } => end_session(node, (shard, session), fences, work),
     }
 }
 
-/// A shard ends a session: all storage servers fence it, and those in `confirm` say so.
-fn end_session(node: &Node, (shard, session): (ShardId, SessionId), confirm: &[NodeId], work: &mut VecDeque<Work>) {
+/// A shard ends a session: all storage servers fence it, and those in `fences` confirm that.
+fn end_session(node: &Node, (shard, session): (ShardId, SessionId), mut fences: Fences, work: &mut VecDeque<Work>) {
     tracing::info!("shard {shard}: session {session} fenced");
     let own = node.config.node;
-    let is_waited_for = |holder: &NodeId| confirm.contains(holder);
     for holder in node.map().nodes.iter().filter(|other| other.stores && other.id != own) {
-        let errand = Errand::Fence { shard, session, is_waited_for: is_waited_for(&holder.id) };
-        node.couriers.send(holder.id, errand);
+        let objects = fences.remove(&holder.id).map(|objects| objects.into_iter().collect());
+        node.couriers.send(holder.id, Errand::Fence { shard, session, objects });
     }
-    if fencing::fence(node, session, shard, is_waited_for(&own).then_some(ConfirmTo::Shard)) {
+    let Some(objects) = fences.remove(&own) else { return fencing::fence(node, session, shard) };
+    let objects = objects.into_iter().collect();
+    if fencing::fence_and_confirm(node, Unsettled { session, shard, objects, confirm: ConfirmTo::Shard }) {
         work.push_back(Work { shard, event: Event::FenceConfirmed { session, node: own } });
     }
 }
@@ -363,7 +364,7 @@ pub fn unreachable(node: &Node, holder: NodeId, errand: Errand) {
             let event = Event::StorageAnswer { token, result: Err(Error::Unreachable) };
             give(node, shard, event, None, &mut sink);
         }
-        Errand::Fence { shard, session, is_waited_for: true } => {
+        Errand::Fence { shard, session, objects: Some(_) } => {
             give(node, shard, Event::FenceConfirmed { session, node: holder }, None, &mut sink);
         }
         Errand::Storage { token: None, .. } | Errand::AskShard { .. } | Errand::Fence { .. } => {}

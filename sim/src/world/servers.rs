@@ -64,11 +64,11 @@ impl World {
                 let delay = self.server_delay();
                 self.network.after(delay, Message::Storage { shard, token, node, request });
             }
-            Effect::EndSession { session, confirm, .. } => {
+            Effect::EndSession { session, fences } => {
                 self.tally.fenced += 1;
                 self.clients.iter().for_each(|client| client.process.fenced(client.session(), session, shard));
                 self.note(&format!("shard {shard} has ended session {session}"));
-                let gone = confirm.into_iter().filter(|node| !self.storage.contains_key(node)).collect::<Vec<_>>();
+                let gone = fences.into_keys().filter(|node| !self.storage.contains_key(node)).collect::<Vec<_>>();
                 for node in self.storage.keys().copied().chain(gone).collect::<Vec<_>>() {
                     let delay = self.server_delay();
                     self.network.after(delay, Message::Fence { shard, session, node });

@@ -12,9 +12,10 @@
 //! the shard knows their size; orphans that only it had open go with their objects; its calls that wait are not carried
 //! out, unless another party has begun them already.
 
+use super::leases::Holder;
 use super::park::{Wait, Work};
 use super::storage::StorageWait;
-use super::{Effect, Shard};
+use super::{Effect, Fences, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
 use std::collections::BTreeSet;
@@ -38,18 +39,19 @@ impl<K: KeyValue> Shard<K> {
             return;
         }
         self.drop_work_of(session, out);
-        let (confirm, shared) = self.written_by(session);
-        out.push(Effect::EndSession { session, confirm: confirm.iter().copied().collect(), shared });
-        if confirm.is_empty() {
+        let fences = self.written_by(session);
+        let waiting: BTreeSet<NodeId> = fences.keys().copied().collect();
+        out.push(Effect::EndSession { session, fences });
+        if waiting.is_empty() {
             self.finish_session(session, true, out);
         } else {
-            self.fencing.insert(session, Fencing { waiting: confirm, confirmed: BTreeSet::new() });
+            self.fencing.insert(session, Fencing { waiting, confirmed: BTreeSet::new() });
         }
     }
 
     /// Nothing that the session writes can land at this storage server any more.
     pub(super) fn fence_confirmed(&mut self, session: SessionId, node: NodeId, out: &mut Vec<Effect>) {
-        let (written, shared) = self.written_by(session);
+        let mut fences = self.written_by(session);
         let Some(fencing) = self.fencing.get_mut(&session) else { return };
         if fencing.waiting.remove(&node) {
             fencing.confirmed.insert(node);
@@ -58,32 +60,39 @@ impl<K: KeyValue> Shard<K> {
             return;
         }
         // What was carried through meanwhile may have given a file its first object.
-        fencing.waiting = written.difference(&fencing.confirmed).copied().collect();
+        fences.retain(|node, _| !fencing.confirmed.contains(node));
+        fencing.waiting = fences.keys().copied().collect();
         if fencing.waiting.is_empty() {
             self.fencing.remove(&session);
             self.finish_session(session, true, out);
         } else {
-            let confirm = fencing.waiting.iter().copied().collect();
-            out.push(Effect::EndSession { session, confirm, shared });
+            out.push(Effect::EndSession { session, fences });
         }
     }
 
-    /// The storage servers of the files that the session may write, and those of the files that other sessions have
-    /// open too.
-    fn written_by(&self, session: SessionId) -> (BTreeSet<NodeId>, Vec<InodeNumber>) {
-        let (mut nodes, mut shared) = (BTreeSet::new(), BTreeSet::new());
+    /// The storage servers of the files that the session may write, with those objects of which it may have descriptors
+    /// that nobody else shares.
+    fn written_by(&self, session: SessionId) -> Fences {
+        let mut fences = Fences::new();
         for key in self.leases.log(session) {
             let LeaseKey::Data(inode) = *key else { continue };
             let writes = self.leases.holder(key, session).is_some_and(|holder| holder.writing);
             let object = self.back.inode(inode).and_then(|record| record.layout.object());
-            if let (true, Some(object)) = (writes, object) {
-                nodes.insert(object.node());
-                if self.leases.holders(key).any(|holder| holder.session != session) {
-                    shared.insert(inode);
-                }
+            let (true, Some(object)) = (writes, object) else { continue };
+            let objects = fences.entry(object.node()).or_default();
+            // While others have the file open, no client writes by its descriptor; only kernels do, and on one object
+            // they all see each other's writes.
+            let is_shared = self.leases.holders(key).any(|holder| holder.session != session);
+            if !is_shared {
+                objects.insert((inode, object));
             }
         }
-        (nodes, shared.into_iter().collect())
+        fences
+    }
+
+    /// Whether the holder's session is being ended, and bytes that it writes may still land.
+    pub(super) fn is_being_fenced(&self, holder: &Holder) -> bool {
+        holder.writing && self.fencing.contains_key(&holder.session)
     }
 
     /// The session is over, and with it all that it held.

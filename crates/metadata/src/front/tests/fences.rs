@@ -68,14 +68,29 @@ fn who_says_goodbye_is_not_fenced() {
 }
 
 #[test]
-fn files_that_others_have_open_are_told_with_the_fence() {
+fn an_object_is_abandoned_unless_others_have_the_file_open() {
     let mut world = World::new();
-    let (inode, alone) = (world.file("f", 1), world.file("g", 2));
-    world.ok(B, open_direct(inode, Access::Read));
-    let token = world.waits(A, open_direct(inode, Access::Write));
+    let (shared, alone) = (world.file("f", 1), world.file("g", 2));
+    world.ok(B, open_direct(shared, Access::Read));
+    let token = world.waits(A, open_direct(shared, Access::Write));
     world.answer_recalls(LeaseMode::Open);
     world.done(token);
     world.ok(A, open(alone, Access::Write));
     world.expire(&[B]);
-    assert_eq!((world.ended.as_slice(), world.shared.as_slice()), ([A].as_slice(), [inode].as_slice()));
+    assert_eq!((world.ended.as_slice(), world.abandoned.as_slice()), ([A].as_slice(), [(alone, object(2))].as_slice()));
+}
+
+#[test]
+fn nobody_gets_at_an_object_that_may_be_being_abandoned() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    // It holds no more than Open, which is in nobody's way while it lives.
+    world.ok(A, open_direct(inode, Access::Write));
+    world.keeps_fences = true;
+    world.expire(&[B]);
+    let waiting = [open_direct(inode, Access::Read), open_direct(inode, Access::Write), resize(inode, 7), unlink("f")];
+    for request in waiting {
+        world.waits(B, request);
+    }
+    assert_eq!(world.storage, []);
 }

@@ -125,8 +125,8 @@ pub struct World {
     /// Fences that are not confirmed. That happens at once unless `keeps_fences`.
     pub fences: Vec<(SessionId, NodeId)>,
     pub keeps_fences: bool,
-    /// What the last ended session shared with others.
-    pub shared: Vec<InodeNumber>,
+    /// Objects to be abandoned of the session that was ended last.
+    pub abandoned: Vec<(InodeNumber, ObjectId)>,
     token: u64,
     sequence: u32,
 }
@@ -155,7 +155,7 @@ impl World {
             ended: Vec::new(),
             fences: Vec::new(),
             keeps_fences: false,
-            shared: Vec::new(),
+            abandoned: Vec::new(),
             token: 0,
             sequence: 0,
         }
@@ -176,10 +176,10 @@ impl World {
                 Effect::PeerCall(call) => self.peer_calls.push(call),
                 Effect::PeerReply { token, reply } => self.peer_replies.push((token, reply)),
                 Effect::Storage { token, node, request } => self.storage.push((token, node, request)),
-                Effect::EndSession { session, confirm, shared } => {
+                Effect::EndSession { session, fences } => {
                     self.ended.push(session);
-                    self.fences.extend(confirm.into_iter().map(|node| (session, node)));
-                    self.shared = shared;
+                    self.fences.extend(fences.keys().map(|node| (session, *node)));
+                    self.abandoned = fences.into_values().flatten().collect();
                 }
             }
         }
