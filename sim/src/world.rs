@@ -66,6 +66,7 @@ enum Message {
     Fence { shard: ShardId, session: SessionId, node: NodeId },
     Fenced { shard: ShardId, session: SessionId, node: NodeId },
     Data { client: usize, process: ProcessId, number: Ticket, message: Box<DataMessage> },
+    Piece(u64),
     Batch { client: usize, process: ProcessId, number: Ticket, session: SessionId, node: NodeId },
     Ping { client: usize, process: ProcessId, number: Ticket, node: NodeId },
     Tick(ShardId),
@@ -122,6 +123,8 @@ pub struct Tally {
     pub broken: u64,
     /// Writes of which only a part came in.
     pub torn: u64,
+    /// Pieces of writes that came after their header.
+    pub pieces: u64,
     /// Writes that a full disk refused.
     pub refused: u64,
     /// Reads and sizes that were compared with the model.
@@ -323,7 +326,8 @@ impl World {
             }
             Message::Fence { shard, session, node } => self.fence_arrived(shard, session, node),
             Message::Fenced { shard, session, node } => self.step(shard, Event::FenceConfirmed { session, node }),
-            Message::Data { client, process, number, message } => self.data_arrived(client, process, number, &message),
+            Message::Data { client, process, number, message } => self.data_arrived((client, process, number), message),
+            Message::Piece(body) => self.piece_arrived(body),
             Message::Batch { client, process, number, session, node } => {
                 let result = self.lease_objects(session, node);
                 let answer = match result {
@@ -342,6 +346,7 @@ impl World {
             }
             Message::Tick(shard) => self.tick(shard),
             Message::SessionOver(session) => self.collect(session),
+            Message::Settled(since) if self.may_land(since) => self.settle_again(since),
             Message::Settled(since) => self.files.borrow_mut().settled(since),
         }
     }

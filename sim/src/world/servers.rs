@@ -83,6 +83,7 @@ impl World {
         if let Some(storage) = self.storage.get_mut(&node) {
             storage.fence(session, shard, now);
         }
+        self.fence_reached(session, shard, node);
         let delay = self.server_delay();
         self.network.after(delay, Message::Fenced { shard, session, node });
     }
