@@ -90,6 +90,7 @@ struct World<'a> {
     directories: Vec<InodeNumber>,
     recalls: VecDeque<(usize, SessionId, Recall)>,
     storage: VecDeque<(usize, u64, StorageRequest)>,
+    fences: VecDeque<(usize, SessionId, NodeId)>,
     peer_calls: VecDeque<PeerCall>,
     peer_replies: VecDeque<PeerReply>,
 }
@@ -128,6 +129,7 @@ impl<'a> World<'a> {
             directories: vec![InodeNumber::ROOT],
             recalls: VecDeque::new(),
             storage: VecDeque::new(),
+            fences: VecDeque::new(),
             peer_calls: VecDeque::new(),
             peer_replies: VecDeque::new(),
         };
@@ -159,7 +161,8 @@ impl<'a> World<'a> {
                 Effect::PeerReply { reply, .. } => self.peer_replies.push_back(reply),
                 Effect::Storage { token: Some(token), request, .. } => self.storage.push_back((shard, token, request)),
                 Effect::Storage { token: None, request, .. } => encodable(&Message::Storage(request)),
-                Effect::EndSession { session } => {
+                Effect::EndSession { session, fences } => {
+                    self.fences.extend(fences.keys().map(|node| (shard, session, *node)));
                     if self.reader.byte() < 220 {
                         self.begin_new_session(session);
                     }
@@ -370,6 +373,14 @@ impl<'a> World<'a> {
     }
 
     fn answer_storage(&mut self) {
+        if let Some((shard, session, node)) = self.fences.pop_front() {
+            // Confirmed, perhaps twice, or by another storage server; else it stays for the next time.
+            let node = if self.reader.byte() < 230 { node } else { NodeId(self.reader.byte().into()) };
+            if self.reader.byte() < 30 {
+                self.fences.push_back((shard, session, node));
+            }
+            return self.give(shard, Event::FenceConfirmed { session, node });
+        }
         let result = match self.reader.below(6) {
             0 => Err(Error::NoObject),
             1 => Err(Error::Unreachable),

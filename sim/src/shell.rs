@@ -156,7 +156,8 @@ pub struct SimData {
 impl SimData {
     fn send(&self, request: &DataRequest, bytes: &[u8], append: Option<OperationId>) -> Ticket {
         let (session, connection) = (self.session, self.number);
-        let message = DataMessage { session, connection, request: *request, bytes: Bytes(bytes.to_vec()), append };
+        let (request, bytes, pieces_ms) = (*request, Bytes(bytes.to_vec()), Vec::new());
+        let message = DataMessage { session, connection, request, bytes, append, pieces_ms };
         self.process.ask(Ask::Data(Box::new(message)))
     }
 
@@ -353,6 +354,10 @@ impl Shell for SimShell {
 
     fn stat_file(&self, _file: &()) -> Result<(u64, Timestamp)> {
         Err(Error::NotSupported)
+    }
+
+    fn is_abandoned(&self, _file: &()) -> bool {
+        false
     }
 
     async fn invalidate_inode(&self, _inode: InodeNumber, _data: bool) {}

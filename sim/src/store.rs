@@ -1,5 +1,7 @@
 //! A simulated storage server: the production collector and the production check of rights, over objects in memory.
 //!
+//! The bytes of a write come in pieces, and the production gate admits each of them.
+//!
 //! Faults: the disk is *full* for a while (a write that would make an object longer is cut off at its end and refused),
 //! and a write may be *torn*: its connection broke, or its client died, while the bytes came in, and only the first of
 //! them are there.
@@ -9,10 +11,12 @@
 use crate::bytes::OperationId;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, Timestamp};
-use weft_storage::{Collector, Fences, check_access};
+use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp};
+use weft_storage::{Collector, FenceTable, Gate, ServingTerm, check_access};
 
 /// Bytes, shown as runs of equal ones.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -36,6 +40,8 @@ pub struct DataMessage {
     pub bytes: Bytes,
     /// The append that it carries.
     pub append: Option<OperationId>,
+    /// When the bytes come that do not come with the header.
+    pub pieces_ms: Vec<u64>,
 }
 
 impl fmt::Debug for DataMessage {
@@ -56,7 +62,9 @@ struct Object {
 pub struct Storage {
     node: NodeId,
     pub collector: Collector,
-    fences: Fences,
+    fences: FenceTable,
+    /// Without end: what shards say of fences arrives here.
+    term: Arc<ServingTerm>,
     objects: BTreeMap<ObjectId, Object>,
     pub full_until_ms: u64,
     /// Writes refused since the disk was full.
@@ -65,8 +73,9 @@ pub struct Storage {
 
 impl Storage {
     pub fn new(node: NodeId) -> Self {
-        let (collector, fences) = (Collector::new(node, 1), Fences::default());
-        Self { node, collector, fences, objects: BTreeMap::new(), full_until_ms: 0, refused: 0 }
+        let (collector, fences) = (Collector::new(node, 1), FenceTable::default());
+        let term = Arc::new(ServingTerm::unlimited());
+        Self { node, collector, fences, term, objects: BTreeMap::new(), full_until_ms: 0, refused: 0 }
     }
 
     /// All objects, with the files they are of.
@@ -88,18 +97,12 @@ impl Storage {
         self.objects.get_mut(&object).filter(|object| object.inode == inode).ok_or(Error::NoObject)
     }
 
-    /// A client's request. `torn`: only so many of its bytes came in.
-    pub fn serve(
-        &mut self,
-        message: &DataMessage,
-        torn: Option<usize>,
-        key: &NodeKey,
-        (now_ms, wall): (u64, Timestamp),
-    ) -> Result<(DataReply, Bytes)> {
-        let DataMessage { session, request, bytes, .. } = message;
+    /// The header of a client's request has come: may it be served? Makes the object that it may make.
+    pub fn begin(&mut self, message: &DataMessage, key: &NodeKey, wall: Timestamp) -> Result<()> {
+        let DataMessage { session, request, .. } = message;
         let seconds = u32::try_from(wall.parts().0).unwrap_or(u32::MAX);
-        if self.fences.holds(*session, request.inode.shard()) {
-            return Err(Error::CapabilityRejected);
+        if self.gate(*session, request.inode.shard()).is_fenced() {
+            return Err(Error::SessionEnded);
         }
         let grant = check_access(request, *session, self.node, key, seconds, MapEpoch(0))?;
         let writes = matches!(request.operation, DataOperation::Write | DataOperation::Append);
@@ -107,40 +110,61 @@ impl Storage {
             let made = || Object { inode: request.inode, bytes: Vec::new(), mtime: wall };
             self.objects.entry(request.object).or_insert_with(made);
         }
+        self.object(request.inode, request.object)?;
+        Ok(())
+    }
+
+    fn gate(&mut self, session: SessionId, shard: ShardId) -> Arc<Gate> {
+        self.fences.gate(session, shard, &self.term)
+    }
+
+    /// A piece of a write has come: those bytes of it, counted from its beginning. Passes the session's gate.
+    pub fn piece(
+        &mut self,
+        message: &DataMessage,
+        range: Range<usize>,
+        (now_ms, wall): (u64, Timestamp),
+    ) -> Result<()> {
+        let DataMessage { session, request, bytes, .. } = message;
+        let gate = self.gate(*session, request.inode.shard());
+        gate.enter(|| now_ms)?;
         let is_full = self.full_until_ms > now_ms;
-        let object = self.object(request.inode, request.object)?;
-        let mut told = Bytes::default();
-        let mut refused = false;
-        match request.operation {
-            DataOperation::Write | DataOperation::Append => {
-                let append = request.operation == DataOperation::Append;
-                let offset = if append { object.bytes.len() } else { index(request.offset) };
-                let came = bytes.0.get(..torn.unwrap_or(usize::MAX)).unwrap_or(&bytes.0);
-                let room = if is_full { object.bytes.len().saturating_sub(offset) } else { usize::MAX };
-                let taken = came.get(..room).unwrap_or(came);
-                refused = taken.len() < came.len();
-                object.put(offset, taken, wall);
-            }
-            DataOperation::Read => {
-                let from = index(request.offset).min(object.bytes.len());
-                let to = (from + request.bytes as usize).min(object.bytes.len());
-                told = Bytes(object.bytes[from..to].to_vec());
-            }
-            DataOperation::Stat
-            | DataOperation::Sync
-            | DataOperation::Descriptor
-            | DataOperation::Share
-            | DataOperation::OpenRdma
-            | DataOperation::ShowMemory
-            | DataOperation::ProbeMemory => {}
-        }
-        let (size, mtime) = (object.bytes.len() as u64, object.mtime);
-        if refused {
+        let object = self.object(request.inode, request.object);
+        let taken = object.map(|object| {
+            let append = request.operation == DataOperation::Append;
+            let offset = if append { object.bytes.len() } else { index(request.offset) + range.start };
+            let came = bytes.0.get(range).unwrap_or_default();
+            let room = if is_full { object.bytes.len().saturating_sub(offset) } else { usize::MAX };
+            let taken = came.get(..room).unwrap_or(came);
+            object.put(offset, taken, wall);
+            taken.len() == came.len()
+        });
+        gate.leave();
+        if !taken? {
             self.refused += 1;
             return Err(Error::NoSpace);
         }
+        Ok(())
+    }
+
+    /// What a client's request is answered, when all its bytes have come.
+    pub fn end(&mut self, message: &DataMessage) -> Result<(DataReply, Bytes)> {
+        let request = &message.request;
+        let object = self.object(request.inode, request.object)?;
+        let mut told = Bytes::default();
+        if request.operation == DataOperation::Read {
+            let from = index(request.offset).min(object.bytes.len());
+            let to = (from + request.bytes as usize).min(object.bytes.len());
+            told = Bytes(object.bytes[from..to].to_vec());
+        }
+        let (size, mtime) = (object.bytes.len() as u64, object.mtime);
         let bulk_bytes = u32::try_from(told.0.len()).unwrap_or(u32::MAX);
         Ok((DataReply { size, mtime, bulk_bytes, ..DataReply::default() }, told))
+    }
+
+    /// A shard has ended a session.
+    pub fn fence(&mut self, session: SessionId, shard: ShardId, (_, wall): (u64, Timestamp)) {
+        self.fences.add(session, shard, u32::try_from(wall.parts().0).unwrap_or(u32::MAX));
     }
 
     /// A shard's request.
@@ -164,11 +188,9 @@ impl Storage {
                 }
                 Ok(StorageAnswer::Done)
             }
-            StorageRequest::Fence { session, shard } => {
-                self.fences.add(*session, *shard, u32::try_from(wall.parts().0).unwrap_or(u32::MAX));
-                Ok(StorageAnswer::Done)
+            StorageRequest::Fence { .. } | StorageRequest::LeaseObjects { .. } | StorageRequest::Space => {
+                Err(Error::Invalid)
             }
-            StorageRequest::LeaseObjects { .. } | StorageRequest::Space => Err(Error::Invalid),
         }
     }
 }

@@ -63,7 +63,10 @@ enum Message {
     PeerReply(PeerReply),
     Storage { shard: ShardId, token: Option<u64>, node: NodeId, request: StorageRequest },
     StorageAnswer { shard: ShardId, token: u64, result: Result<StorageAnswer, Error> },
+    Fence { shard: ShardId, session: SessionId, node: NodeId },
+    Fenced { shard: ShardId, session: SessionId, node: NodeId },
     Data { client: usize, process: ProcessId, number: Ticket, message: Box<DataMessage> },
+    Piece(u64),
     Batch { client: usize, process: ProcessId, number: Ticket, session: SessionId, node: NodeId },
     Ping { client: usize, process: ProcessId, number: Ticket, node: NodeId },
     Tick(ShardId),
@@ -120,6 +123,8 @@ pub struct Tally {
     pub broken: u64,
     /// Writes of which only a part came in.
     pub torn: u64,
+    /// Pieces of writes that came after their header.
+    pub pieces: u64,
     /// Writes that a full disk refused.
     pub refused: u64,
     /// Reads and sizes that were compared with the model.
@@ -319,7 +324,10 @@ impl World {
             Message::StorageAnswer { shard, token, result } => {
                 self.step(shard, Event::StorageAnswer { token, result });
             }
-            Message::Data { client, process, number, message } => self.data_arrived(client, process, number, &message),
+            Message::Fence { shard, session, node } => self.fence_arrived(shard, session, node),
+            Message::Fenced { shard, session, node } => self.step(shard, Event::FenceConfirmed { session, node }),
+            Message::Data { client, process, number, message } => self.data_arrived((client, process, number), message),
+            Message::Piece(body) => self.piece_arrived(body),
             Message::Batch { client, process, number, session, node } => {
                 let result = self.lease_objects(session, node);
                 let answer = match result {
@@ -338,6 +346,7 @@ impl World {
             }
             Message::Tick(shard) => self.tick(shard),
             Message::SessionOver(session) => self.collect(session),
+            Message::Settled(since) if self.may_land(since) => self.settle_again(since),
             Message::Settled(since) => self.files.borrow_mut().settled(since),
         }
     }

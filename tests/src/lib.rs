@@ -4,9 +4,11 @@
 
 mod files;
 mod proxy;
+mod raw;
 
 pub use files::{open, pattern, status};
 pub use proxy::{Held, Proxy};
+pub use raw::{RawSession, enter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

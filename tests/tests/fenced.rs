@@ -75,21 +75,23 @@ fn a_fenced_session_has_no_rights_at_other_nodes() {
         };
         (control, request)
     };
-    let write = |data: &mut SocketBulk, request| data.write(request, b"abc").unwrap().result().map(|_| ());
+    let write = |data: &mut SocketBulk, request| data.write(request, b"abc").map(|reply| reply.result().map(|_| ()));
 
     let (control, request) = open_for_writing(70);
     let mut data = SocketBulk::new(enter(&fs, 1, 70, Purpose::Data));
-    assert_eq!(write(&mut data, &request), Ok(()));
-    // Its shard ends the session; the connection to the storage server goes on, and the right has most of an hour left.
+    assert_eq!(write(&mut data, &request).unwrap(), Ok(()));
+    // Its shard ends the session, and the storage server its connection; the right has most of an hour left.
     drop(control);
     let end = Instant::now() + Duration::from_secs(20);
-    while write(&mut data, &request) != Err(Error::CapabilityRejected) {
-        assert!(Instant::now() < end, "the right still holds");
+    while write(&mut data, &request).is_ok() {
+        assert!(Instant::now() < end, "the connection still holds");
         std::thread::yield_now();
     }
+    let mut data = SocketBulk::new(enter(&fs, 1, 70, Purpose::Data));
+    assert_eq!(write(&mut data, &request).unwrap(), Err(Error::SessionEnded));
     let (_control, request) = open_for_writing(71);
     let mut data = SocketBulk::new(enter(&fs, 1, 71, Purpose::Data));
-    assert_eq!(write(&mut data, &request), Ok(()), "another session is not touched");
+    assert_eq!(write(&mut data, &request).unwrap(), Ok(()), "another session is not touched");
 }
 
 #[test]

@@ -63,6 +63,12 @@ pub(crate) fn request(
     }
 }
 
+/// A capability that is void because its session has ended is asked for again like any other: the shard then says that
+/// the session has ended, and a new one is begun.
+fn void_with_session(error: Error) -> Error {
+    if error == Error::SessionEnded { Error::CapabilityRejected } else { error }
+}
+
 impl<S: Shell> Objects<S> {
     /// [`Error::Unreachable`]: no node of the map has storage.
     pub fn new(calls: Calls<S>, tuning: Tuning) -> Result<Self> {
@@ -123,7 +129,7 @@ impl<S: Shell> Objects<S> {
         }
         let reply = reply?;
         shell.return_data(connection);
-        reply.result().copied()
+        reply.result().copied().map_err(void_with_session)
     }
 
     /// Writes from the caller's memory, likewise; an append only once. Also requests without bulk.
@@ -143,7 +149,7 @@ impl<S: Shell> Objects<S> {
         }
         let reply = reply?;
         shell.return_data(connection);
-        reply.result().copied()
+        reply.result().copied().map_err(void_with_session)
     }
 
     /// Reads from the storage server straight into memory. Returns how many bytes the object has of it.

@@ -201,6 +201,10 @@ pub trait Shell: Sized {
     /// Size and modification time of the file.
     fn stat_file(&self, file: &Self::Descriptor) -> Result<(u64, Timestamp)>;
 
+    /// Whether the object has another file by now: the storage server abandons a file when a session has ended with a
+    /// descriptor of it.
+    fn is_abandoned(&self, file: &Self::Descriptor) -> bool;
+
     /// Tells the cache above (the kernel's) to drop an inode's attributes and, with `data`, its pages; it writes dirty
     /// pages back to this client first.
     fn invalidate_inode(&self, inode: weft_protocol::InodeNumber, data: bool) -> impl Future<Output = ()>;

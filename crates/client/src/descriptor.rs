@@ -47,6 +47,12 @@ pub(crate) fn stat(file: &OwnedFd) -> Result<(u64, Timestamp)> {
     Ok((stat.st_size.cast_unsigned(), Timestamp::from_parts(stat.st_mtime, nanoseconds)))
 }
 
+/// Whether the file has lost its name: its object was removed, or has another file.
+pub(crate) fn has_no_name(file: &OwnedFd) -> bool {
+    // Where that cannot be told, what goes wrong with the device shows in the next write.
+    rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink == 0)
+}
+
 /// An error of the device below, as the file system's.
 fn of_errno(errno: Errno) -> Error {
     match errno {

@@ -171,6 +171,10 @@ impl Shell for NativeShell {
         descriptor::stat(file)
     }
 
+    fn is_abandoned(&self, file: &OwnedFd) -> bool {
+        descriptor::has_no_name(file)
+    }
+
     async fn invalidate_inode(&self, inode: InodeNumber, data: bool) {
         if let Some(invalidator) = self.invalidators.get() {
             invalidator.inode(inode, data);

@@ -85,6 +85,9 @@ pub enum Event {
     PeerReply(PeerReply),
     /// Answer to an [`Effect::Storage`] that had a token. Each gets one, be it [`Error::Unreachable`].
     StorageAnswer { token: u64, result: Result<StorageAnswer, Error> },
+    /// Nothing that a session writes to this shard's files can land at the storage server any more: see
+    /// [`Effect::EndSession`].
+    FenceConfirmed { session: SessionId, node: NodeId },
     /// The map has changed.
     SetMap(ClusterMap),
     /// The time of [`Shard::deadline`] has come. Events that are at hand should be given first: they may be the
@@ -106,9 +109,14 @@ pub enum Effect {
     /// Send to a storage server. Without a token nobody waits for the answer.
     Storage { token: Option<u64>, node: NodeId, request: StorageRequest },
     /// The shard has ended this session: its term has passed, after its last message, or after the last one before it
-    /// was refused because it did not answer a recall.
-    EndSession { session: SessionId },
+    /// was refused because it did not answer a recall. It is to be fenced at all storage servers.
+    /// What it held is granted to others once each server named in `fences` has answered with [`Event::FenceConfirmed`].
+    EndSession { session: SessionId, fences: Fences },
 }
+
+/// Storage servers whose confirmation the end of a session waits for, with the objects that each has to abandon if
+/// somebody still has a descriptor of them.
+pub type Fences = BTreeMap<NodeId, BTreeSet<(InodeNumber, ObjectId)>>;
 
 /// What a shard is made with.
 #[derive(Clone, Debug)]
@@ -160,6 +168,8 @@ pub struct Shard<K> {
     /// Those of them that were cut since.
     cut_since: BTreeSet<InodeNumber>,
     orphans: BTreeSet<InodeNumber>,
+    /// Sessions that are being ended and wait for storage servers.
+    fencing: BTreeMap<SessionId, end::Fencing>,
     /// Objects to be removed, sent at the end of the step.
     removals: BTreeMap<NodeId, Vec<(InodeNumber, ObjectId)>>,
     intents: intents::Asking,
@@ -211,6 +221,7 @@ impl<K: KeyValue> Shard<K> {
             recovering: BTreeMap::new(),
             cut_since: BTreeSet::new(),
             orphans: BTreeSet::new(),
+            fencing: BTreeMap::new(),
             removals: BTreeMap::new(),
             intents: intents::Asking::default(),
         }
@@ -248,6 +259,7 @@ impl<K: KeyValue> Shard<K> {
             Event::PeerCall { token, call } => self.receive_step(token, call, out),
             Event::PeerReply(reply) => self.peer_replied(reply, out),
             Event::StorageAnswer { token, result } => self.storage_answered(token, result),
+            Event::FenceConfirmed { session, node } => self.fence_confirmed(session, node, out),
             Event::SetMap(map) => {
                 if map.epoch >= self.map.epoch {
                     self.map = map;

@@ -13,5 +13,5 @@ pub mod kv;
 pub mod placement;
 
 pub use back::RootDirectory;
-pub use front::{Effect, Event, Now, Shard, ShardConfig, StuckCall};
+pub use front::{Effect, Event, Fences, Now, Shard, ShardConfig, StuckCall};
 pub use kv::{KeyValue, MemoryStore};

@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use weft_metadata::Event;
 use weft_protocol::handshake::{KeyName, Purpose};
+use weft_protocol::limits::FENCED_OBJECTS_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardRequest};
@@ -33,6 +34,8 @@ pub enum Errand {
     Peer(PeerCall),
     /// A request of this node's shard to a storage server.
     Storage { shard: ShardId, token: Option<u64>, request: StorageRequest },
+    /// A shard ends this session. `objects`: the shard waits for the confirmation, and these are to be abandoned.
+    Fence { shard: ShardId, session: SessionId, objects: Option<Vec<(InodeNumber, ObjectId)>> },
     /// Whether the file has this object, for the collection of orphans.
     AskShard { inode: InodeNumber, object: ObjectId },
 }
@@ -89,9 +92,11 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
-        while let Some(errand) = self.next() {
-            let message = self.message(&errand);
-            let answer = self.call(&message);
+        while let Some(mut errand) = self.next() {
+            let answer = self.fence_most(&mut errand).and_then(|()| {
+                let message = self.message(&errand);
+                self.call(&message)
+            });
             if let Errand::AskShard { inode, .. } = &errand {
                 self.end_session(*inode);
             }
@@ -121,8 +126,22 @@ impl Worker {
         match errand {
             Errand::Peer(call) => Message::Peer(call.clone()),
             Errand::Storage { request, .. } => Message::Storage(request.clone()),
+            Errand::Fence { shard, session, objects } => {
+                let objects = objects.clone().unwrap_or_default();
+                Message::Storage(StorageRequest::Fence { session: *session, shard: *shard, objects })
+            }
             Errand::AskShard { inode, .. } => self.shard_call(*inode, ShardRequest::GetAttributes { inode: *inode }),
         }
+    }
+
+    /// Tells of the objects of a fence that do not fit one message, and leaves those that do.
+    fn fence_most(&mut self, errand: &mut Errand) -> Result<()> {
+        let Errand::Fence { shard, session, objects: Some(objects) } = errand else { return Ok(()) };
+        while objects.len() > FENCED_OBJECTS_MAX {
+            let part = objects.split_off(objects.len() - FENCED_OBJECTS_MAX);
+            self.call(&Message::Storage(StorageRequest::Fence { session: *session, shard: *shard, objects: part }))?;
+        }
+        Ok(())
     }
 
     /// Ends the session at the shard that was asked. Its answer granted a lease, for which whoever changes the file
@@ -166,6 +185,10 @@ impl Worker {
                 shards::give(node, shard, Event::StorageAnswer { token, result }, None, &mut sink);
             }
             (Errand::Storage { token: None, .. }, _) => {}
+            (Errand::Fence { objects: None, .. }, _) => {}
+            (Errand::Fence { shard, session, .. }, Ok(Message::StorageReply(Ok(_)))) => {
+                shards::give(node, shard, Event::FenceConfirmed { session, node: self.to }, None, &mut sink);
+            }
             (Errand::AskShard { inode, object }, Ok(Message::ShardReply(reply))) => {
                 let known = reply.result.map(|answer| match answer {
                     ShardAnswer::Entry { attributes, .. } => attributes.layout.object() == Some(object),

@@ -1,6 +1,6 @@
 //! A data connection: one thread that checks each request and moves its bytes itself.
 //!
-//! No shard, no lock but the object table's (and, after a session was fenced, that of the fences) is entered. Requests
+//! No shard, no lock but the object table's is entered; each piece of a write passes the gate of its session. Requests
 //! are served in their order, and the next header is read as soon as the last reply has gone, so a client that sends
 //! ahead keeps this thread busy.
 
@@ -8,6 +8,7 @@ mod rdma;
 
 use crate::clock;
 use crate::data_activity::{Activity, Phase};
+use crate::fencing::{Gates, RequestGuard};
 use crate::state::{AtomicCounters, Node};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub struct DataConnection<'a> {
     socket: &'a Socket,
     peer: &'a Peer,
     activity: Activity<'a>,
+    gates: Gates<'a>,
     pipe: Pipe,
     /// The client's memory, where it may be read.
     memory: Option<PeerMemory>,
@@ -48,6 +50,7 @@ impl<'a> DataConnection<'a> {
     /// A connection whose handshake is done.
     pub fn new(node: &'a Node, store: &'a dyn ObjectStore, socket: &'a Arc<Socket>, peer: &'a Peer) -> Self {
         Self {
+            gates: Gates::new(node, peer.session, socket),
             node,
             store,
             socket,
@@ -93,14 +96,12 @@ impl<'a> DataConnection<'a> {
         }
         let (node, session) = (self.node, self.peer.session);
         let checked = check_access(request, session, node.config.node, &node.key, clock::wall_seconds(), node.epoch())
-            .and_then(
-                |grant| if node.is_fenced(session, request.inode) { Err(Error::CapabilityRejected) } else { Ok(grant) },
-            );
-        let prepared = checked.and_then(|grant| Ok((grant, self.object(request, grant)?)));
-        let (grant, object) = match prepared {
+            .and_then(|grant| Ok((grant, self.gates.guard(request.inode.shard())?)));
+        let prepared = checked.and_then(|(grant, guard)| Ok((grant, guard, self.object(request, grant)?)));
+        let (grant, guard, object) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
-                if error == Error::CapabilityRejected {
+                if let Error::CapabilityRejected | Error::SessionEnded = error {
                     AtomicCounters::add(&self.node.counters.capabilities_rejected, 1);
                 }
                 return self.refuse(request, &error);
@@ -108,7 +109,7 @@ impl<'a> DataConnection<'a> {
         };
         match request.operation {
             DataOperation::Read => self.read(request, &*object),
-            DataOperation::Write | DataOperation::Append => self.write(request, &*object),
+            DataOperation::Write | DataOperation::Append => self.write(request, &*object, &guard),
             DataOperation::Sync => {
                 let done = object.sync().and_then(|()| object.stat());
                 self.reply_stat(request, done)
@@ -140,7 +141,7 @@ impl<'a> DataConnection<'a> {
         let wanted = (request.inode, request.object);
         if let Some(position) = self.at_hand.iter().position(|(id, _)| *id == wanted) {
             let (id, object) = self.at_hand.remove(position);
-            if object.stat().is_ok() || request.operation.reads() {
+            if object.is_current() && (request.operation.reads() || object.stat().is_ok()) {
                 self.at_hand.push((id, Arc::clone(&object)));
                 return Ok(object);
             }
@@ -190,7 +191,7 @@ impl<'a> DataConnection<'a> {
         }
     }
 
-    fn write(&mut self, request: &DataRequest, object: &dyn ObjectHandle) -> Result<()> {
+    fn write(&mut self, request: &DataRequest, object: &dyn ObjectHandle, guard: &RequestGuard<'_>) -> Result<()> {
         let plan = match request.operation {
             DataOperation::Append => object.append_plan(request.bytes),
             _ => object.write_plan(request.offset, request.bytes),
@@ -201,16 +202,16 @@ impl<'a> DataConnection<'a> {
         };
         let address = request.memory.address;
         let moved = if Self::is_rdma(request) {
-            match self.get(request, plan, object.windows())? {
+            match self.get(request, plan, object.windows(), guard)? {
                 Some(moved) => moved,
                 None => return self.refuse(request, &Error::NotSupported),
             }
         } else if address == 0 {
             self.activity.enter(Phase::Receives);
-            self.pipe.receive(self.socket, plan, request.bytes)?
+            self.pipe.receive(self.socket, plan, request.bytes, guard)?
         } else {
             let memory = self.memory.as_ref().ok_or(TransportError::Malformed)?;
-            self.pipe.take(memory, address, plan, request.bytes)?
+            self.pipe.take(memory, address, plan, request.bytes, guard)?
         };
         match moved {
             Moved::Done => {

@@ -9,6 +9,7 @@
 //! | `connection` | one per data connection: checks and moves bytes ([`data`]) |
 //! | `courier-N` | requests to other nodes, while there are any ([`courier`]) |
 //! | `objects` | cuts, removes and lists objects ([`storage_server`]) |
+//! | `abandon` | copies objects of which ended sessions have descriptors ([`fencing`]) |
 //! | `signals` | SIGTERM and SIGINT end the node, SIGUSR1 writes what is in flight to the log |
 
 mod accept;
@@ -18,6 +19,7 @@ mod data;
 mod data_activity;
 mod dispatch;
 mod event_loop;
+mod fencing;
 mod places;
 mod refusals;
 mod revoked;
@@ -28,6 +30,7 @@ mod status;
 mod storage_server;
 
 use crate::event_loop::{EventLoop, Mailbox};
+use crate::fencing::Fencing;
 use crate::places::Places;
 use crate::refusals::Refusals;
 use crate::state::{AtomicCounters, Node, Stop};
@@ -38,7 +41,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 use weft_protocol::{NodeAddress, NodeId, NodeIdentity, NodeKey};
@@ -113,9 +117,10 @@ pub fn run(config: &NodeConfig, ready: impl FnOnce(&NodeAddress)) -> io::Result<
     }
     let (node, jobs) = new_node(config)?;
     spawn_signals(&node)?;
-    if let Some(jobs) = jobs {
-        let node = Arc::clone(&node);
-        spawn("objects", move || storage_server::work(&node, &jobs))?;
+    if let Some(Jobs { objects, fences }) = jobs {
+        let (cutting, abandoning) = (Arc::clone(&node), Arc::clone(&node));
+        spawn("objects", move || storage_server::work(&cutting, &objects))?;
+        spawn("abandon", move || fencing::work(&abandoning, &fences))?;
     }
     for (index, mailbox) in node.loops.iter().enumerate() {
         let event_loop = EventLoop::new(Arc::clone(&node), Arc::clone(mailbox))?;
@@ -156,7 +161,10 @@ fn listen_unix(path: &std::path::Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-type Jobs = std::sync::mpsc::Receiver<storage_server::Job>;
+struct Jobs {
+    objects: Receiver<storage_server::Job>,
+    fences: Receiver<fencing::Unsettled>,
+}
 
 fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
     let key = NodeKey::new(parse_key(&config.node_key)?);
@@ -169,6 +177,7 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
     };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let loops = (0..(cores / 2).clamp(1, LOOPS_MAX)).map(Mailbox::new).collect::<io::Result<Vec<_>>>()?;
+    let (fencing, fences) = Fencing::new();
     let node = Arc::new_cyclic(|weak| Node {
         config: config.clone(),
         key,
@@ -189,10 +198,10 @@ fn new_node(config: &NodeConfig) -> io::Result<(Arc<Node>, Option<Jobs>)> {
         connections: AtomicU32::new(0),
         data_activity: Default::default(),
         places: Arc::new(Places::new()),
-        fences: RwLock::default(),
-        has_fences: AtomicBool::new(false),
+        fencing,
         stopping: Stop::default(),
     });
+    let jobs = jobs.map(|objects| Jobs { objects, fences });
     Ok((node, jobs))
 }
 

@@ -8,19 +8,19 @@
 
 use crate::courier::Errand;
 use crate::event_loop::{ConnectionRef, Sink};
+use crate::fencing::{ConfirmTo, Unsettled};
 use crate::state::{Node, lock};
-use crate::{clock, status, storage_server};
+use crate::{clock, fencing, status, storage_server};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use weft_metadata::{Effect, Event, MemoryStore, RootDirectory, Shard, ShardConfig};
+use weft_metadata::{Effect, Event, Fences, MemoryStore, RootDirectory, Shard, ShardConfig};
 use weft_protocol::limits::{CONTROL_BODY_BYTES_MAX, TEXT_BYTES_MAX};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::ShardStatus;
 use weft_protocol::message::peer::PeerReply;
 use weft_protocol::message::shard::ShardReply;
-use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{ClusterMap, Error, NodeId, SessionId, ShardId};
 use weft_transport::SocketKind;
 
@@ -298,17 +298,22 @@ fn carry_out(
                 node.couriers.send(holder, Errand::Storage { shard, token, request });
             }
         }
-        Effect::EndSession { session } => fence(node, shard, session),
+        Effect::EndSession { session, fences } => end_session(node, (shard, session), fences, work),
     }
 }
 
-/// A shard has ended a session: its rights are void at the storage servers as soon as they hear of it.
-fn fence(node: &Node, shard: ShardId, session: SessionId) {
+/// A shard ends a session: all storage servers fence it, and those in `fences` confirm that.
+fn end_session(node: &Node, (shard, session): (ShardId, SessionId), mut fences: Fences, work: &mut VecDeque<Work>) {
     tracing::info!("shard {shard}: session {session} fenced");
-    node.fence(session, shard);
-    for holder in node.map().nodes.iter().filter(|other| other.stores && other.id != node.config.node) {
-        let request = StorageRequest::Fence { session, shard };
-        node.couriers.send(holder.id, Errand::Storage { shard, token: None, request });
+    let own = node.config.node;
+    for holder in node.map().nodes.iter().filter(|other| other.stores && other.id != own) {
+        let objects = fences.remove(&holder.id).map(|objects| objects.into_iter().collect());
+        node.couriers.send(holder.id, Errand::Fence { shard, session, objects });
+    }
+    let Some(objects) = fences.remove(&own) else { return fencing::fence(node, session, shard) };
+    let objects = objects.into_iter().collect();
+    if fencing::fence_and_confirm(node, Unsettled { session, shard, objects, confirm: ConfirmTo::Shard }) {
+        work.push_back(Work { shard, event: Event::FenceConfirmed { session, node: own } });
     }
 }
 
@@ -359,6 +364,9 @@ pub fn unreachable(node: &Node, holder: NodeId, errand: Errand) {
             let event = Event::StorageAnswer { token, result: Err(Error::Unreachable) };
             give(node, shard, event, None, &mut sink);
         }
-        Errand::Storage { token: None, .. } | Errand::AskShard { .. } => {}
+        Errand::Fence { shard, session, objects: Some(_) } => {
+            give(node, shard, Event::FenceConfirmed { session, node: holder }, None, &mut sink);
+        }
+        Errand::Storage { token: None, .. } | Errand::AskShard { .. } | Errand::Fence { .. } => {}
     }
 }

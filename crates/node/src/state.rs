@@ -1,7 +1,7 @@
 //! What all threads of a node share.
 //!
 //! Lock order: `map` (1), `shards` (2), one shard's machine (3), `pending`, `sessions`, `couriers`, `places`,
-//! `data_activity`, `fences`, `refusals`, the storage server's collector (4, never two of them together). None is held
+//! `data_activity`, `fencing`, `refusals`, the storage server's collector (4, never two of them together). None is held
 //! across a send, a receive, or file I/O.
 
 use crate::NodeConfig;
@@ -9,6 +9,7 @@ use crate::clock;
 use crate::courier::Couriers;
 use crate::data_activity::DataActivity;
 use crate::event_loop::Mailbox;
+use crate::fencing::Fencing;
 use crate::places::Places;
 use crate::refusals::Refusals;
 use crate::revoked::Revoked;
@@ -20,8 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 use weft_protocol::message::node::{Counters, RdmaCounters};
-use weft_protocol::{ClusterMap, InodeNumber, MapEpoch, NodeKey, SessionId, ShardId};
-use weft_storage::Fences;
+use weft_protocol::{ClusterMap, MapEpoch, NodeKey, ShardId};
 
 /// A node's shared state.
 pub struct Node {
@@ -47,9 +47,7 @@ pub struct Node {
     pub connections: AtomicU32,
     pub data_activity: DataActivity,
     pub places: Arc<Places>,
-    pub fences: RwLock<Fences>,
-    /// Whether there was ever a fence: looked at with each data request.
-    pub has_fences: AtomicBool,
+    pub fencing: Fencing,
     pub stopping: Stop,
 }
 
@@ -62,19 +60,6 @@ impl Node {
     /// Epoch of the present map.
     pub fn epoch(&self) -> MapEpoch {
         MapEpoch(self.epoch.load(Ordering::Acquire))
-    }
-
-    /// Sees that the rights of a session to files of a shard are void here from now on.
-    pub fn fence(&self, session: SessionId, shard: ShardId) {
-        let mut fences = self.fences.write().unwrap_or_else(PoisonError::into_inner);
-        fences.add(session, shard, clock::wall_seconds());
-        self.has_fences.store(true, Ordering::Release);
-    }
-
-    /// Whether the session's rights to the file are void.
-    pub fn is_fenced(&self, session: SessionId, inode: InodeNumber) -> bool {
-        let fences = || self.fences.read().unwrap_or_else(PoisonError::into_inner);
-        self.has_fences.load(Ordering::Acquire) && fences().holds(session, inode.shard())
     }
 
     /// Logs that a peer was refused, as often as [`Refusals`] lets it.

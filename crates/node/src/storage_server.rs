@@ -4,13 +4,15 @@
 
 use crate::courier::Errand;
 use crate::event_loop::{ConnectionRef, Sink};
+use crate::fencing::{ConfirmTo, Unsettled};
 use crate::state::{Node, lock};
-use crate::{clock, shards};
+use crate::{clock, fencing, shards};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use weft_metadata::Event;
 use weft_protocol::handshake::KeyName;
+use weft_protocol::limits::FENCED_OBJECTS_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Error, InodeNumber, ObjectId, Result, SessionId, ShardId};
@@ -93,8 +95,12 @@ pub fn handle(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, request: S
         (Some(server), StorageRequest::LeaseObjects { count }) => lease_objects(node, server, peer, *count),
         (Some(server), StorageRequest::Space) => server.store.space().map(StorageAnswer::Space),
         (Some(_), _) if !matches!(peer.key_name, KeyName::Node(_)) => Err(Error::NotPermitted),
-        (Some(_), StorageRequest::Fence { session, shard }) => {
-            node.fence(*session, *shard);
+        (Some(_), StorageRequest::Fence { objects, .. }) if objects.len() > FENCED_OBJECTS_MAX => Err(Error::Invalid),
+        (Some(_), StorageRequest::Fence { session, shard, objects }) => {
+            let (objects, confirm) = (objects.clone(), ConfirmTo::Connection(from, id));
+            if !fencing::fence_and_confirm(node, Unsettled { session: *session, shard: *shard, objects, confirm }) {
+                return;
+            }
             Ok(StorageAnswer::Done)
         }
         (Some(server), StorageRequest::Stat { .. }) => perform(&*server.store, &request),
@@ -131,7 +137,13 @@ fn perform(store: &dyn ObjectStore, request: &StorageRequest) -> Result<StorageA
     match request {
         StorageRequest::Stat { inode, object } => store.open(*inode, *object, false)?.stat().map(stat),
         StorageRequest::Truncate { inode, object, size } => {
-            store.open(*inode, *object, false)?.truncate(*size).map(stat)
+            let handle = store.open(*inode, *object, false)?;
+            match handle.truncate(*size) {
+                // It was moved to a new file meanwhile.
+                Err(Error::NoObject) => store.open(*inode, *object, false)?.truncate(*size),
+                cut => cut,
+            }
+            .map(stat)
         }
         StorageRequest::Remove { objects } => {
             let mut result = Ok(StorageAnswer::Done);

@@ -138,6 +138,8 @@ impl Error {
         match self {
             Error::NoObject => 0x8001,
             Error::CapabilityRejected => 0x8002,
+            Error::SessionEnded => 0x8004,
+            Error::Busy => 0x8005,
             other => u16::try_from(other.to_errno()).unwrap_or(0x8003),
         }
     }
@@ -147,6 +149,8 @@ impl Error {
         match i32::from(status) {
             0x8001 => Error::NoObject,
             0x8002 => Error::CapabilityRejected,
+            0x8004 => Error::SessionEnded,
+            0x8005 => Error::Busy,
             errno::ENOSPC => Error::NoSpace,
             errno::EFBIG => Error::FileTooLarge,
             errno::EINVAL => Error::Invalid,

@@ -39,6 +39,8 @@ pub const OBJECT_BATCH_COUNT: u32 = 1024;
 /// Runs of leased identifiers that one session may have at one node, counted where they do not follow each other: at
 /// least 67 million objects. Beyond it the session gets no more.
 pub const OBJECT_RUNS_PER_SESSION_MAX: usize = 65_536;
+/// Objects in one `Fence`: with their files they stay below the body's limit.
+pub const FENCED_OBJECTS_MAX: usize = 32_768;
 /// Leases in one release message.
 pub const RELEASE_KEYS_MAX: usize = 4096;
 /// Groups in a user's credentials. What Linux allows is 65,536; NFS allows 16.

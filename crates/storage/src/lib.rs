@@ -6,9 +6,11 @@
 //! Not here: the objects (`weft-store-io`), the shards (`weft-metadata`).
 
 mod fences;
+mod gate;
 mod grant;
 mod orphans;
 
-pub use fences::Fences;
+pub use fences::FenceTable;
+pub use gate::{Gate, ServingTerm};
 pub use grant::{Grant, check_access};
 pub use orphans::{Collector, CollectorEffect};

@@ -8,6 +8,7 @@
 
 mod turns;
 
+use crate::guard::WriteGuard;
 use crate::region::refused;
 use crate::store::{BlockObject, lock};
 use std::io;
@@ -136,15 +137,15 @@ fn failed(error: Error, is_first: bool) -> Result<std::result::Result<(), Error>
     if is_first { Ok(Err(error)) } else { Err(TransportError::Io(io::Error::from_raw_os_error(error.to_errno()))) }
 }
 
-/// Writes bytes that `fill` brings to an object, piece by piece; of a large write, a piece comes while the one before
+/// Writes bytes that `fill` brings to an object, piece by piece as `guard` admits; of a large write, a piece comes while the one before
 /// is written, for which there is a thread more. Of a failure, the error and how many bytes were not asked for.
 pub(crate) fn write(
     object: &dyn BlockObject,
-    offset: u64,
-    bytes: u32,
+    (offset, bytes): (u64, u32),
+    guard: &dyn WriteGuard,
     fill: impl FnMut(&mut [u8]) -> Result<()> + Send,
 ) -> Result<std::result::Result<(), (Error, usize)>> {
-    let turns = Turns::new(object, offset, bytes, fill);
+    let turns = Turns::new((object, guard), offset, bytes, fill);
     if bytes < OVERLAPPED_FROM_BYTES {
         turns.take();
     } else {
@@ -161,6 +162,7 @@ pub(crate) fn write(
 mod tests {
     use super::*;
     use crate::executor::{Moved, Pipe};
+    use crate::guard::Unguarded;
     use crate::store::{Segment, WritePlan};
     use std::os::unix::net::UnixStream;
 
@@ -215,7 +217,7 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| client.send_all_with(&bytes, b"next").unwrap());
                 let plan = WritePlan::Blocks { object: &object, offset };
-                let moved = Pipe::new().receive(&server, plan, count).unwrap();
+                let moved = Pipe::new().receive(&server, plan, count, &Unguarded).unwrap();
                 assert!(if is_done {
                     matches!(moved, Moved::Done)
                 } else {

@@ -9,6 +9,8 @@
 //! without a name, and harms nobody.
 //! On a crash: nothing is to be repaired; objects that no shard knows are collected as orphans.
 
+mod abandon;
+
 use crate::space::Account;
 use crate::store::{
     FilePlan, ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan, device_error, is_listed, lock,
@@ -63,6 +65,8 @@ struct FileObject {
     /// Under a cap: guards the choice of an end for appends.
     end: Mutex<u64>,
     removed: AtomicBool,
+    /// The object has another file.
+    replaced: AtomicBool,
     windows: Option<Windows>,
 }
 
@@ -163,6 +167,20 @@ impl DirectoryStore {
         }
     }
 
+    fn file_object(&self, inode: InodeNumber, object: ObjectId, create: bool) -> Result<Arc<FileObject>> {
+        let mut open = lock(&self.open);
+        if let Some(found) = open.get(&(inode, object)) {
+            return Ok(Arc::clone(found));
+        }
+        // Opened under the lock: two handles of one object would each count its bytes.
+        let file = self.open_file(inode, object, create)?;
+        if open.len() >= OPEN_OBJECTS_MAX {
+            open.retain(|_, object| Arc::strong_count(object) > 1);
+        }
+        open.insert((inode, object), Arc::clone(&file));
+        Ok(file)
+    }
+
     fn open_file(&self, inode: InodeNumber, object: ObjectId, create: bool) -> Result<Arc<FileObject>> {
         let name = Self::file_name(inode, object);
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -184,6 +202,7 @@ impl DirectoryStore {
             charged: AtomicU64::new(size),
             end: Mutex::new(size),
             removed: AtomicBool::new(false),
+            replaced: AtomicBool::new(false),
             windows: self.has_windows.then(Windows::default),
         }))
     }
@@ -191,17 +210,11 @@ impl DirectoryStore {
 
 impl ObjectStore for DirectoryStore {
     fn open(&self, inode: InodeNumber, object: ObjectId, create: bool) -> Result<Arc<dyn ObjectHandle>> {
-        let mut open = lock(&self.open);
-        if let Some(found) = open.get(&(inode, object)) {
-            return Ok(Arc::clone(found) as Arc<dyn ObjectHandle>);
-        }
-        // Opened under the lock: two handles of one object would each count its bytes.
-        let file = self.open_file(inode, object, create)?;
-        if open.len() >= OPEN_OBJECTS_MAX {
-            open.retain(|_, object| Arc::strong_count(object) > 1);
-        }
-        open.insert((inode, object), Arc::clone(&file));
-        Ok(file)
+        Ok(self.file_object(inode, object, create)?)
+    }
+
+    fn abandon(&self, inode: InodeNumber, object: ObjectId) -> Result<bool> {
+        self.move_object(inode, object)
     }
 
     fn remove(&self, inode: InodeNumber, object: ObjectId) -> Result<bool> {
@@ -276,7 +289,7 @@ fn names(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
     names.filter(|name| !name.as_ref().is_ok_and(|name| name == b"." || name == b"..")).collect()
 }
 
-fn size_of(file: &OwnedFd) -> Result<ObjectStat> {
+fn size_of(file: impl AsFd) -> Result<ObjectStat> {
     let stat = rustix::fs::fstat(file).map_err(device_error)?;
     let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
     Ok(ObjectStat { size: stat.st_size.cast_unsigned(), mtime: Timestamp::from_parts(stat.st_mtime, nanoseconds) })
@@ -284,7 +297,10 @@ fn size_of(file: &OwnedFd) -> Result<ObjectStat> {
 
 impl FileObject {
     fn check(&self) -> Result<()> {
-        if self.removed.load(Ordering::Acquire) { Err(Error::NoObject) } else { Ok(()) }
+        if self.removed.load(Ordering::Acquire) || self.replaced.load(Ordering::Acquire) {
+            return Err(Error::NoObject);
+        }
+        Ok(())
     }
 
     fn close_windows(&self) {
@@ -309,6 +325,10 @@ impl FileObject {
 }
 
 impl ObjectHandle for FileObject {
+    fn is_current(&self) -> bool {
+        self.check().is_ok()
+    }
+
     fn stat(&self) -> Result<ObjectStat> {
         self.check()?;
         size_of(&self.file)
@@ -342,8 +362,8 @@ impl ObjectHandle for FileObject {
     }
 
     fn truncate(&self, size: u64) -> Result<ObjectStat> {
-        self.check()?;
         let mut end = lock(&self.end);
+        self.check()?;
         self.charge(size)?;
         rustix::fs::ftruncate(&self.file, size).map_err(device_error)?;
         self.close_windows();

@@ -16,6 +16,7 @@
 //! come while one is sent; of a large write, while one is written.
 
 use crate::blocks;
+use crate::guard::{Admitted, WriteGuard};
 use crate::store::{BlockObject, FilePlan, Segment, WritePlan, device_error};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
@@ -134,30 +135,44 @@ impl Pipe {
         Ok(())
     }
 
-    /// Takes `bytes` off the socket into the object. An error is one of the connection.
-    pub fn receive(&mut self, socket: &Socket, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
+    /// Takes `bytes` off the socket into the object, each piece of them as `guard` admits. An error is one of the
+    /// connection.
+    pub fn receive(
+        &mut self,
+        socket: &Socket,
+        plan: WritePlan<'_>,
+        bytes: u32,
+        guard: &dyn WriteGuard,
+    ) -> Result<Moved> {
         let Some(offset) = plan.offset() else {
-            return self.append(plan, bytes, |memory| socket.receive_exact(memory));
+            return self.append(plan, bytes, guard, |memory| socket.receive_exact(memory));
         };
         match plan {
             WritePlan::File(plan) if bytes as usize > COPIED_WRITE_BYTES => {
-                self.receive_spliced(socket, plan, offset, bytes)
+                self.receive_spliced(socket, plan, (offset, bytes), guard)
             }
-            WritePlan::File(plan) => self.receive_copied(socket, plan, offset, bytes),
-            WritePlan::Blocks { object, .. } => self.receive_blocks(socket, object, offset, bytes),
+            WritePlan::File(plan) => self.receive_copied(socket, plan, (offset, bytes), guard),
+            WritePlan::Blocks { object, .. } => self.receive_blocks(socket, object, (offset, bytes), guard),
         }
     }
 
-    /// Takes `bytes` out of the client's memory into the object. An error: they are not lent any more, and the
+    /// Takes `bytes` out of the client's memory into the object, likewise. An error: they are not lent any more, and the
     /// connection is of no more use.
-    pub fn take(&mut self, peer: &PeerMemory, mut address: u64, plan: WritePlan<'_>, bytes: u32) -> Result<Moved> {
+    pub fn take(
+        &mut self,
+        peer: &PeerMemory,
+        mut address: u64,
+        plan: WritePlan<'_>,
+        bytes: u32,
+        guard: &dyn WriteGuard,
+    ) -> Result<Moved> {
         let Some(mut offset) = plan.offset() else {
-            return self.append(plan, bytes, |memory| peer.read(address, memory));
+            return self.append(plan, bytes, guard, |memory| peer.read(address, memory));
         };
         let file_plan = match plan {
             WritePlan::File(plan) => plan,
             WritePlan::Blocks { object, .. } => {
-                let written = blocks::write(object, offset, bytes, |memory| {
+                let written = blocks::write(object, (offset, bytes), guard, |memory| {
                     peer.read(address, memory)?;
                     address = address.wrapping_add(memory.len() as u64);
                     Ok(())
@@ -169,8 +184,8 @@ impl Pipe {
         while left > 0 {
             let memory = self.memory(left.min(COPY_BYTES));
             peer.read(address, memory)?;
-            if let Err(errno) = write_all(file_plan, memory, offset) {
-                return Ok(Err(errno).into());
+            if let Err(error) = write_admitted(file_plan, memory, offset, guard) {
+                return Ok(Moved::Failed(error));
             }
             left -= memory.len();
             offset += memory.len() as u64;
@@ -179,20 +194,32 @@ impl Pipe {
         Ok(Moved::Done)
     }
 
-    fn append(&mut self, plan: WritePlan<'_>, bytes: u32, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Moved> {
+    fn append(
+        &mut self,
+        plan: WritePlan<'_>,
+        bytes: u32,
+        guard: &dyn WriteGuard,
+        fill: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<Moved> {
         let memory = self.memory(bytes as usize);
         fill(memory)?;
-        let appended = match plan {
+        let appended = Admitted::by(guard).and_then(|_admitted| match plan {
             WritePlan::File(plan) => append_all(plan.file, memory).map_err(device_error),
             WritePlan::Blocks { object, .. } => object.append(memory),
-        };
+        });
         self.memory.truncate(MEMORY_KEPT_BYTES);
         self.memory.shrink_to(MEMORY_KEPT_BYTES);
         Ok(appended.into())
     }
 
-    fn receive_blocks(&mut self, socket: &Socket, object: &dyn BlockObject, offset: u64, bytes: u32) -> Result<Moved> {
-        match blocks::write(object, offset, bytes, |memory| socket.receive_in_pieces(memory, COPY_BYTES))? {
+    fn receive_blocks(
+        &mut self,
+        socket: &Socket,
+        object: &dyn BlockObject,
+        range: (u64, u32),
+        guard: &dyn WriteGuard,
+    ) -> Result<Moved> {
+        match blocks::write(object, range, guard, |memory| socket.receive_in_pieces(memory, COPY_BYTES))? {
             Ok(()) => Ok(Moved::Done),
             Err((error, left)) => {
                 self.discard(socket, left)?;
@@ -201,22 +228,34 @@ impl Pipe {
         }
     }
 
-    fn receive_copied(&mut self, socket: &Socket, plan: FilePlan<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
+    fn receive_copied(
+        &mut self,
+        socket: &Socket,
+        plan: FilePlan<'_>,
+        (mut offset, bytes): (u64, u32),
+        guard: &dyn WriteGuard,
+    ) -> Result<Moved> {
         let mut left = bytes as usize;
         while left > 0 {
             let memory = self.memory(left.min(COPY_BYTES));
             socket.receive_in_pieces(memory, COPY_BYTES)?;
             left -= memory.len();
-            if let Err(errno) = write_all(plan, memory, offset) {
+            if let Err(error) = write_admitted(plan, memory, offset, guard) {
                 self.discard(socket, left)?;
-                return Ok(Err(errno).into());
+                return Ok(Moved::Failed(error));
             }
             offset += memory.len() as u64;
         }
         Ok(Moved::Done)
     }
 
-    fn receive_spliced(&mut self, socket: &Socket, plan: FilePlan<'_>, mut offset: u64, bytes: u32) -> Result<Moved> {
+    fn receive_spliced(
+        &mut self,
+        socket: &Socket,
+        plan: FilePlan<'_>,
+        (mut offset, bytes): (u64, u32),
+        guard: &dyn WriteGuard,
+    ) -> Result<Moved> {
         let (output, input) = self.pipe_ends()?;
         let mut left = bytes as usize;
         while left > 0 {
@@ -227,16 +266,22 @@ impl Pipe {
                 Err(errno) => return Err(errno.into()),
             };
             left -= in_pipe;
+            let admitted = Admitted::by(guard);
             while in_pipe > 0 {
                 let count = in_pipe.min(plan.call_bytes);
-                match splice(&output, None, plan.file, Some(&mut offset), count, SpliceFlags::MOVE) {
+                let written = match &admitted {
+                    Ok(_) => splice(&output, None, plan.file, Some(&mut offset), count, SpliceFlags::MOVE),
+                    Err(_) => Ok(0),
+                };
+                match written {
                     Ok(count) if count > 0 => in_pipe -= count,
                     Err(Errno::INTR) => {}
                     failed => {
+                        let error = admitted.err().unwrap_or_else(|| device_error(failed.err().unwrap_or(Errno::IO)));
                         // What is in the pipe is lost with it; what is still in the socket has to be taken off.
                         drop((output, input));
                         self.discard(socket, left)?;
-                        return Ok(Err(failed.err().unwrap_or(Errno::IO)).into());
+                        return Ok(Moved::Failed(error));
                     }
                 }
             }
@@ -303,6 +348,17 @@ fn append_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> std::result::Result<(),
     Ok(())
 }
 
+/// Writes one piece, if the guard admits it.
+fn write_admitted(
+    plan: FilePlan<'_>,
+    bytes: &[u8],
+    offset: u64,
+    guard: &dyn WriteGuard,
+) -> std::result::Result<(), Error> {
+    let _admitted = Admitted::by(guard)?;
+    write_all(plan, bytes, offset).map_err(device_error)
+}
+
 pub(crate) fn write_all(plan: FilePlan<'_>, mut bytes: &[u8], mut offset: u64) -> std::result::Result<(), Errno> {
     while !bytes.is_empty() {
         let call = bytes.get(..plan.call_bytes).unwrap_or(bytes);
@@ -322,6 +378,7 @@ pub(crate) fn write_all(plan: FilePlan<'_>, mut bytes: &[u8], mut offset: u64) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::Unguarded;
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::fs::File;
     use std::io::Write;
@@ -374,7 +431,7 @@ mod tests {
             let plan = WritePlan::File(FilePlan { file: file.as_fd(), offset: Some(7), call_bytes: 10_000 });
             std::thread::scope(|scope| {
                 scope.spawn(|| client.send_all(&bytes).unwrap());
-                assert!(matches!(Pipe::new().receive(&server, plan, count), Ok(Moved::Done)));
+                assert!(matches!(Pipe::new().receive(&server, plan, count, &Unguarded), Ok(Moved::Done)));
             });
             let mut found = vec![0; bytes.len() + 1];
             assert_eq!(rustix::io::pread(&file, &mut found, 7), Ok(bytes.len()));

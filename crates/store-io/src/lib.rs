@@ -8,6 +8,7 @@
 mod blocks;
 pub mod directory;
 pub mod executor;
+pub mod guard;
 pub mod rdma;
 pub mod region;
 mod ring_pages;
@@ -17,5 +18,6 @@ pub mod windows;
 
 pub use directory::DirectoryStore;
 pub use executor::Pipe;
+pub use guard::WriteGuard;
 pub use region::RegionStore;
 pub use store::{ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan};

@@ -21,6 +21,7 @@
 mod streamed;
 
 use crate::executor::{Moved, read_all, write_all};
+use crate::guard::{Admitted, WriteGuard};
 use crate::store::{FilePlan, Segment, WritePlan, device_error};
 use crate::windows::{WindowPart, Windows};
 use rustix::fs::{Timespec, Timestamps};
@@ -242,14 +243,15 @@ impl ClientMemory {
         }
     }
 
-    /// Gets `bytes` out of the client's memory into the object. When this returns the memory is used no more.
-    /// `windows`: of its file.
+    /// Gets `bytes` out of the client's memory into the object, each piece as `guard` admits. When this returns the
+    /// memory is used no more; after an error this way to it has to be dropped first. `windows`: of the object's file.
     pub fn get(
         &mut self,
         socket: &Socket,
         memory: BulkDescriptor,
         (plan, windows): (WritePlan<'_>, Option<&Windows>),
         bytes: u32,
+        guard: &dyn WriteGuard,
     ) -> Result<Moved> {
         // What is appended in two calls could have another's between them: it comes by the stream.
         let offset = plan.offset().ok_or(TransportError::Malformed)?;
@@ -271,7 +273,8 @@ impl ClientMemory {
             let slot = number % SLOTS;
             self.mover.wait(slot, socket.as_fd(), LOOK)?;
             if failed.is_none() {
-                failed = write_piece(plan, slot_of(&mut self.mover, slot, count)?, offset + at).err();
+                let piece = slot_of(&mut self.mover, slot, count)?;
+                failed = Admitted::by(guard).and_then(|_admitted| write_piece(plan, piece, offset + at)).err();
             }
         }
         Ok(failed.map_or(Moved::Done, Moved::Failed))

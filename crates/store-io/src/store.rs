@@ -98,6 +98,14 @@ pub trait ObjectStore: Send + Sync {
     /// Removes an object. `false`: it was not there.
     fn remove(&self, inode: InodeNumber, object: ObjectId) -> Result<bool>;
 
+    /// Moves an object to a new file if anybody else has a descriptor of its present one: what is written there from now
+    /// on is in no object. Nobody writes it through this store meanwhile. Returns whether it was moved. Costs a copy
+    /// where the file system does not share blocks between files (`FICLONE`), and the space of both until the last
+    /// descriptor is closed.
+    fn abandon(&self, _inode: InodeNumber, _object: ObjectId) -> Result<bool> {
+        Ok(false)
+    }
+
     /// The objects in these runs of identifiers (the first one and their number, ascending), for the collection of
     /// orphans. Costs a walk over the store.
     fn list(&self, runs: &[(ObjectId, u32)]) -> Result<Vec<(InodeNumber, ObjectId)>>;
@@ -121,6 +129,11 @@ pub trait ObjectStore: Send + Sync {
 /// An object at hand. Used by several threads at once; what is read while it is written may be old or new, byte by
 /// byte.
 pub trait ObjectHandle: Send + Sync {
+    /// Whether it is still the object's: a handle may be left with what was removed or abandoned.
+    fn is_current(&self) -> bool {
+        true
+    }
+
     /// Size and time now.
     fn stat(&self) -> Result<ObjectStat>;
 

@@ -5,6 +5,7 @@
 
 pub mod huge;
 pub mod mapped;
+pub mod opened;
 pub mod own_directory;
 pub mod ring;
 pub mod tmpfs;

@@ -25,7 +25,7 @@ mod unpaced;
 pub use bulk::{Ahead, BulkConnection, Carrier, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
 pub use handshake::{Peer, accept, connect};
-pub use peer_memory::PeerMemory;
+pub use peer_memory::{PeerMemory, Seal};
 pub use rdma::{RdmaBulk, RdmaCounters, RdmaSettings, Registration, Rpc};
 pub use socket::{DataEnd, LOOK_BEFORE_SLEEP, Socket, SocketKind};
 pub use unpaced::Listener;

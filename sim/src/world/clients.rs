@@ -1,7 +1,7 @@
 //! Clients: when they do something, their faults, and what comes in for them.
 
 use super::{Answer, Message, Renewal, World};
-use crate::bytes::ProcessId;
+use crate::bytes::{Moment, ProcessId};
 use crate::client::Client;
 use crate::process::{Ask, Ticket, Told};
 use crate::program::NamesOperation;
@@ -123,6 +123,11 @@ impl World {
 
     fn settle_later(&mut self) {
         let since = self.files.borrow_mut().moment();
+        self.network.after(SETTLE_MS, Message::Settled(since));
+    }
+
+    /// Something is still on its way.
+    pub(super) fn settle_again(&mut self, since: Moment) {
         self.network.after(SETTLE_MS, Message::Settled(since));
     }
 

@@ -3,19 +3,41 @@
 //! What holds of them, as of sockets: requests on one connection come in order, each once, or the connection breaks.
 //! Then the client learns that it broke, and not whether what was on its way arrived, as a whole or in part, or not at
 //! all. What it then sends again on another connection arrives after that: a server does not go on to read a connection
-//! long after its client has given it up. When a client dies, the same becomes of what it had sent.
+//! long after its client has given it up. When a client dies, the same becomes of what it had sent; but the body of a
+//! write may come in pieces, the last of them terms later, and then nothing but the fence of its session stops it.
 
 use super::{Answer, Message, World};
-use crate::bytes::ProcessId;
+use crate::bytes::{Moment, ProcessId};
 use crate::process::Ticket;
 use crate::store::{Bytes, DataMessage};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::data::{DataOperation, DataReply};
+use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::{Error, NodeId, SessionId, ShardId};
 
 /// Longest way of a request, milliseconds.
 const DELAY_MS_MAX: u64 = 30;
 /// One request in so many breaks its connection, while faults are on.
 const BREAKING: u64 = 60;
+
+/// One write in so many comes in pieces, while faults are on, and one piece in so many comes late.
+const SPLITTING: u64 = 4;
+const STALLING: u64 = 8;
+const STALL_MS_MAX: u64 = 2 * SESSION_TERM_MS;
+
+/// A write whose bytes come in pieces.
+struct Body {
+    to: (usize, ProcessId, Ticket),
+    message: Box<DataMessage>,
+    begun: Moment,
+    /// Bytes that have come, and those that will.
+    came: usize,
+    end: usize,
+    /// Pieces that have not come.
+    left: usize,
+    is_answered: bool,
+    refused: Option<Error>,
+}
 
 /// Connections that there are and were.
 #[derive(Default)]
@@ -23,6 +45,9 @@ pub struct Connections {
     /// When the last request on each will have arrived.
     last_ms: BTreeMap<(ProcessId, u64), u64>,
     broken: BTreeSet<(ProcessId, u64)>,
+    bodies: BTreeMap<u64, Body>,
+    latest_body: u64,
+    fenced: BTreeSet<(SessionId, ShardId, NodeId)>,
 }
 
 /// What becomes of a request.
@@ -35,12 +60,30 @@ enum Fate {
 }
 
 impl World {
-    pub(super) fn send_data(&mut self, client: usize, process: ProcessId, number: Ticket, message: Box<DataMessage>) {
+    pub(super) fn send_data(
+        &mut self,
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        mut message: Box<DataMessage>,
+    ) {
         self.tally.data += 1;
         let now_ms = self.network.now_ms;
         let last_ms = self.connections.last_ms.entry((process, message.connection)).or_default();
-        *last_ms = (*last_ms).max(now_ms + 1 + self.random.below(DELAY_MS_MAX));
-        self.network.after(*last_ms - now_ms, Message::Data { client, process, number, message });
+        let arrives_ms = (*last_ms).max(now_ms + 1 + self.random.below(DELAY_MS_MAX));
+        let mut pieces = Vec::new();
+        let splits = message.request.operation == DataOperation::Write && message.bytes.0.len() > 1;
+        if splits && self.network.faults && self.random.one_in(SPLITTING) {
+            let mut at_ms = arrives_ms;
+            for _ in 0..=self.random.below(2) {
+                let stalls = self.random.one_in(STALLING);
+                at_ms += 1 + self.random.below(if stalls { STALL_MS_MAX } else { DELAY_MS_MAX });
+                pieces.push(at_ms);
+            }
+        }
+        *last_ms = pieces.last().copied().unwrap_or(arrives_ms);
+        message.pieces_ms = pieces;
+        self.network.after(arrives_ms - now_ms, Message::Data { client, process, number, message });
     }
 
     fn fate(&mut self, is_alive: bool, bytes: usize) -> Fate {
@@ -53,49 +96,112 @@ impl World {
         }
     }
 
-    pub(super) fn data_arrived(&mut self, client: usize, process: ProcessId, number: Ticket, message: &DataMessage) {
-        let is_alive = self.clients[client].is_process(process);
+    pub(super) fn data_arrived(&mut self, to: (usize, ProcessId, Ticket), mut message: Box<DataMessage>) {
+        let is_alive = self.clients[to.0].is_process(to.1);
         let is_there = self.storage.contains_key(&message.request.object.node());
-        let connection = (process, message.connection);
+        let connection = (to.1, message.connection);
+        let bytes = message.bytes.0.len();
         let fate = if is_there && !self.connections.broken.contains(&connection) {
-            self.fate(is_alive, message.bytes.0.len())
+            self.fate(is_alive, bytes)
         } else {
             Fate::Lost
         };
-        let told = match fate {
-            Fate::Served => Some(self.serve(message, None)),
-            Fate::Lost => None,
-            Fate::Torn(bytes) => {
-                self.tally.torn += u64::from(bytes > 0 && bytes < message.bytes.0.len());
-                self.serve(message, Some(bytes));
-                None
-            }
-            Fate::Unanswered => {
-                self.serve(message, None);
-                None
+        let (end, is_answered) = match fate {
+            Fate::Lost => return self.answer_data(to, &message, None),
+            Fate::Served => (bytes, true),
+            Fate::Unanswered => (bytes, false),
+            Fate::Torn(end) => {
+                self.tally.torn += u64::from(end > 0 && end < bytes);
+                (end, false)
             }
         };
-        let answer = match told {
-            Some((reply, bytes)) => Answer::Data(reply, bytes),
-            None => {
-                self.tally.broken += 1;
-                self.connections.broken.insert(connection);
-                Answer::Broken
-            }
-        };
-        self.answer_client((client, process, number), answer);
-    }
-
-    fn serve(&mut self, message: &DataMessage, torn: Option<usize>) -> (DataReply, Bytes) {
-        let now = (self.network.now_ms, self.now().wall);
-        let Some(storage) = self.storage.get_mut(&message.request.object.node()) else { return Default::default() };
+        let wall = self.now().wall;
+        let Some(storage) = self.storage.get_mut(&message.request.object.node()) else { return };
+        let begun = self.files.borrow_mut().moment();
+        let refused = storage.begin(&message, &self.key, wall).err();
         if let (DataOperation::Append, Some(id)) = (message.request.operation, message.append) {
             let end = storage.bytes(message.request.object).map_or(0, <[u8]>::len);
             self.files.borrow_mut().append_placed(id, end as u64);
         }
-        match storage.serve(message, torn, &self.key, now) {
-            Ok(told) => told,
-            Err(error) => (DataReply::failed(0, &error), Bytes::default()),
+        let pieces = std::mem::take(&mut message.pieces_ms);
+        let mut body = Body { to, message, begun, came: 0, end, left: pieces.len(), is_answered, refused };
+        if pieces.is_empty() {
+            self.take_piece(&mut body);
+            return self.finish(&body);
         }
+        self.tally.pieces += pieces.len() as u64;
+        let number = self.connections.latest_body + 1;
+        self.connections.latest_body = number;
+        self.connections.bodies.insert(number, body);
+        for at_ms in pieces {
+            self.network.after(at_ms - self.network.now_ms, Message::Piece(number));
+        }
+    }
+
+    /// Another piece of a write has come; with the last one it is answered.
+    pub(super) fn piece_arrived(&mut self, number: u64) {
+        let Some(mut body) = self.connections.bodies.remove(&number) else { return };
+        body.left -= 1;
+        self.take_piece(&mut body);
+        if body.left > 0 {
+            self.connections.bodies.insert(number, body);
+        } else {
+            self.finish(&body);
+        }
+    }
+
+    fn take_piece(&mut self, body: &mut Body) {
+        let (now, request) = ((self.network.now_ms, self.now().wall), &body.message.request);
+        let came = body.came + (body.end - body.came) / (body.left + 1).max(1);
+        let range = body.came..if body.left == 0 { body.end } else { came };
+        body.came = range.end;
+        let writes = matches!(request.operation, DataOperation::Write | DataOperation::Append);
+        let Some(storage) = self.storage.get_mut(&request.object.node()).filter(|_| writes) else { return };
+        if body.refused.is_none() {
+            body.refused = storage.piece(&body.message, range, now).err();
+        }
+    }
+
+    fn finish(&mut self, body: &Body) {
+        let told = self.storage.get_mut(&body.message.request.object.node()).filter(|_| body.is_answered);
+        let told = told.map(|storage| {
+            let told = body.refused.clone().map_or_else(|| storage.end(&body.message), Err);
+            told.unwrap_or_else(|error| (DataReply::failed(0, &error), Bytes::default()))
+        });
+        self.answer_data(body.to, &body.message, told);
+    }
+
+    /// `None`: the connection has broken.
+    fn answer_data(&mut self, to: (usize, ProcessId, Ticket), message: &DataMessage, told: Option<(DataReply, Bytes)>) {
+        let answer = told.map_or(Answer::Broken, |(reply, bytes)| Answer::Data(reply, bytes));
+        if let Answer::Broken = answer {
+            self.tally.broken += 1;
+            self.connections.broken.insert((to.1, message.connection));
+        }
+        self.answer_client(to, answer);
+    }
+
+    /// A storage server has fenced a session and shuts down its connections; a piece that has come may be on its way
+    /// into the object.
+    pub(super) fn fence_reached(&mut self, session: SessionId, shard: ShardId, node: NodeId) {
+        self.connections.fenced.insert((session, shard, node));
+        let of_session = |body: &Body| body.message.session == session && body.message.request.object.node() == node;
+        let bodies = self.connections.bodies.iter().filter(|(_, body)| of_session(body));
+        for number in bodies.map(|(number, _)| *number).collect::<Vec<_>>() {
+            if self.random.one_in(2)
+                && let Some(body) = self.connections.bodies.remove(&number)
+            {
+                self.answer_data(body.to, &body.message, None);
+            }
+        }
+    }
+
+    /// Whether bytes of a write that began before `since` may still land: its session is not fenced.
+    pub(super) fn may_land(&self, since: Moment) -> bool {
+        self.connections.bodies.values().any(|body| {
+            let DataMessage { session, request, .. } = &*body.message;
+            let fence = (*session, request.inode.shard(), request.object.node());
+            body.begun < since && !self.connections.fenced.contains(&fence)
+        })
     }
 }

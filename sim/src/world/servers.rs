@@ -64,16 +64,28 @@ impl World {
                 let delay = self.server_delay();
                 self.network.after(delay, Message::Storage { shard, token, node, request });
             }
-            Effect::EndSession { session } => {
+            Effect::EndSession { session, fences } => {
                 self.tally.fenced += 1;
                 self.clients.iter().for_each(|client| client.process.fenced(client.session(), session, shard));
                 self.note(&format!("shard {shard} has ended session {session}"));
-                for node in self.storage.keys().copied().collect::<Vec<_>>() {
-                    let (request, delay) = (StorageRequest::Fence { session, shard }, self.server_delay());
-                    self.network.after(delay, Message::Storage { shard, token: None, node, request });
+                let gone = fences.into_keys().filter(|node| !self.storage.contains_key(node)).collect::<Vec<_>>();
+                for node in self.storage.keys().copied().chain(gone).collect::<Vec<_>>() {
+                    let delay = self.server_delay();
+                    self.network.after(delay, Message::Fence { shard, session, node });
                 }
             }
         }
+    }
+
+    /// A storage server is told of a fence. A node that is gone writes nothing.
+    pub(super) fn fence_arrived(&mut self, shard: ShardId, session: SessionId, node: NodeId) {
+        let now = (self.network.now_ms, self.now().wall);
+        if let Some(storage) = self.storage.get_mut(&node) {
+            storage.fence(session, shard, now);
+        }
+        self.fence_reached(session, shard, node);
+        let delay = self.server_delay();
+        self.network.after(delay, Message::Fenced { shard, session, node });
     }
 
     fn server_delay(&mut self) -> u64 {

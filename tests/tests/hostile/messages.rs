@@ -96,7 +96,7 @@ fn users_do_not_command_nodes_and_objects() {
         StorageRequest::Remove { objects: vec![(inode, object)] },
         StorageRequest::Truncate { inode, object, size: 0 },
         StorageRequest::Stat { inode, object },
-        StorageRequest::Fence { session: SessionId(SESSION), shard: inode.shard() },
+        StorageRequest::Fence { session: SessionId(SESSION), shard: inode.shard(), objects: vec![(inode, object)] },
     ] {
         let reply = connection.call(&Message::Storage(request)).expect("answered");
         assert_eq!(reply, Message::StorageReply(Err(Error::NotPermitted)));

@@ -7,8 +7,9 @@
 //! - Nothing is gathered or read ahead here beside a kernel; other handles read and write the same object at once.
 //! - Size and time are the object's: they are looked up whenever they are told or reported.
 //!
-//! Only when the session was lost and somebody truncated the file before it was opened anew, the kernel is left with an
-//! object that is no file's any more: then the next flush fails if the kernel has written to it.
+//! Only when the session was lost, the kernel is left with what is no file's any more: an object that somebody truncated
+//! away before the file was opened anew, or a file that the storage server has abandoned. Then the next flush fails if
+//! the kernel has written to it.
 
 use super::state::State;
 use crate::objects::Objects;
@@ -28,6 +29,8 @@ pub(super) struct KernelUse<S: Shell> {
     pub writers: u32,
     /// The object's modification time when it was last looked up.
     seen: Timestamp,
+    /// The object has another file: what the kernel writes is lost.
+    abandoned: bool,
 }
 
 impl<S: Shell> State<S> {
@@ -66,14 +69,18 @@ impl<S: Shell> State<S> {
         match &mut self.kernel {
             // One file for all handles: the kernel keeps the first that it got.
             Some(kernel) => kernel.writable |= writable && kernel.object == object,
-            None => self.kernel = Some(Box::new(KernelUse { file, object, writable, handles: 0, writers: 0, seen })),
+            None => {
+                let (handles, writers, abandoned) = (0, 0, false);
+                self.kernel = Some(Box::new(KernelUse { file, object, writable, handles, writers, seen, abandoned }));
+            }
         }
     }
 
     /// The file in the kernel's hands, as long as its object is the file's object.
     pub fn kernel_file(&self) -> Option<&Arc<S::Descriptor>> {
         let held = self.known.object();
-        self.kernel.as_ref().filter(|kernel| held == Some(kernel.object)).map(|kernel| &kernel.file)
+        let is_current = |kernel: &&KernelUse<S>| held == Some(kernel.object) && !kernel.abandoned;
+        self.kernel.as_deref().filter(is_current).map(|kernel| &kernel.file)
     }
 
     /// Whether a kernel may change size and time at any moment.
@@ -87,7 +94,8 @@ impl<S: Shell> State<S> {
         let Some(kernel) = &mut self.kernel else { return };
         // An open file of this machine: fstat fails only when its device does, and then the next write tells.
         let Ok((size, mtime)) = io.calls.shell.stat_file(&kernel.file) else { return };
-        let is_current = held == Some(kernel.object);
+        kernel.abandoned |= io.calls.shell.is_abandoned(&kernel.file);
+        let is_current = held == Some(kernel.object) && !kernel.abandoned;
         let is_changed = mtime != kernel.seen || (is_current && size != self.known.size());
         let is_written = is_changed && kernel.writers > 0;
         kernel.seen = mtime;

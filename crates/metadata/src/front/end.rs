@@ -4,23 +4,99 @@
 //! counts from its last answer. Its session is *refused* first: it gets no other answer any more than that the session
 //! has ended, and ends with that term.
 //!
+//! A session that is ended against its will is *fenced* first: its leases stay until no byte of it can land any more at
+//! the storage servers of the files that it may write ([`Event::FenceConfirmed`]). So a fence always comes before the
+//! grant of what conflicts.
+//!
 //! With the session its leases go; files that it had open for writing are asked about at their storage servers, so that
 //! the shard knows their size; orphans that only it had open go with their objects; its calls that wait are not carried
 //! out, unless another party has begun them already.
 
+use super::leases::Holder;
 use super::park::{Wait, Work};
 use super::storage::StorageWait;
-use super::{Effect, Shard};
+use super::{Effect, Fences, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
+use std::collections::BTreeSet;
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Error, InodeNumber, LeaseKey, SessionId};
+use weft_protocol::{Error, InodeNumber, LeaseKey, NodeId, SessionId};
+
+/// Storage servers of which a session's end waits for the confirmation of its fence.
+pub(super) struct Fencing {
+    waiting: BTreeSet<NodeId>,
+    confirmed: BTreeSet<NodeId>,
+}
 
 impl<K: KeyValue> Shard<K> {
     /// Ends a session. `fenced`: the client did not ask for it, and is told when it comes back.
     pub(super) fn end_session(&mut self, session: SessionId, fenced: bool, out: &mut Vec<Effect>) {
         // Who was refused could not write back what he had, also when he says goodbye.
-        let fenced = fenced || self.sessions.refuses(session);
+        if !fenced && !self.sessions.refuses(session) {
+            return self.finish_session(session, false, out);
+        }
+        if !self.sessions.begin_end(session) {
+            return;
+        }
+        self.drop_work_of(session, out);
+        let fences = self.written_by(session);
+        let waiting: BTreeSet<NodeId> = fences.keys().copied().collect();
+        out.push(Effect::EndSession { session, fences });
+        if waiting.is_empty() {
+            self.finish_session(session, true, out);
+        } else {
+            self.fencing.insert(session, Fencing { waiting, confirmed: BTreeSet::new() });
+        }
+    }
+
+    /// Nothing that the session writes can land at this storage server any more.
+    pub(super) fn fence_confirmed(&mut self, session: SessionId, node: NodeId, out: &mut Vec<Effect>) {
+        let mut fences = self.written_by(session);
+        let Some(fencing) = self.fencing.get_mut(&session) else { return };
+        if fencing.waiting.remove(&node) {
+            fencing.confirmed.insert(node);
+        }
+        if !fencing.waiting.is_empty() {
+            return;
+        }
+        // What was carried through meanwhile may have given a file its first object.
+        fences.retain(|node, _| !fencing.confirmed.contains(node));
+        fencing.waiting = fences.keys().copied().collect();
+        if fencing.waiting.is_empty() {
+            self.fencing.remove(&session);
+            self.finish_session(session, true, out);
+        } else {
+            out.push(Effect::EndSession { session, fences });
+        }
+    }
+
+    /// The storage servers of the files that the session may write, with those objects of which it may have descriptors
+    /// that nobody else shares.
+    fn written_by(&self, session: SessionId) -> Fences {
+        let mut fences = Fences::new();
+        for key in self.leases.log(session) {
+            let LeaseKey::Data(inode) = *key else { continue };
+            let writes = self.leases.holder(key, session).is_some_and(|holder| holder.writing);
+            let object = self.back.inode(inode).and_then(|record| record.layout.object());
+            let (true, Some(object)) = (writes, object) else { continue };
+            let objects = fences.entry(object.node()).or_default();
+            // While others have the file open, no client writes by its descriptor; only kernels do, and on one object
+            // they all see each other's writes.
+            let is_shared = self.leases.holders(key).any(|holder| holder.session != session);
+            if !is_shared {
+                objects.insert((inode, object));
+            }
+        }
+        fences
+    }
+
+    /// Whether the holder's session is being ended, and bytes that it writes may still land.
+    pub(super) fn is_being_fenced(&self, holder: &Holder) -> bool {
+        holder.writing && self.fencing.contains_key(&holder.session)
+    }
+
+    /// The session is over, and with it all that it held.
+    fn finish_session(&mut self, session: SessionId, fenced: bool, out: &mut Vec<Effect>) {
         if !self.sessions.end(session, fenced) {
             return;
         }
@@ -38,9 +114,6 @@ impl<K: KeyValue> Shard<K> {
             self.end_recall(number);
         }
         self.apply(&Command::ForgetSession { session });
-        if fenced {
-            out.push(Effect::EndSession { session });
-        }
     }
 
     /// The session did not answer a recall in its time. What it holds it keeps for as long as its client may believe in

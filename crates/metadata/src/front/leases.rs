@@ -174,6 +174,11 @@ impl Leases {
         Some(dropped)
     }
 
+    /// Returns the keys that the session may hold, some of them perhaps several times.
+    pub fn log(&self, session: SessionId) -> &[LeaseKey] {
+        self.grantees.get(&session).map_or(&[], |grantee| &grantee.log)
+    }
+
     /// Keys that the session may hold, to be dropped one by one: its log is taken.
     pub fn take_log(&mut self, session: SessionId) -> Vec<LeaseKey> {
         let mut log =

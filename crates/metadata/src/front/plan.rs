@@ -97,7 +97,8 @@ impl<K: KeyValue> Shard<K> {
                 let others = Some(holder.session) != requester;
                 let stronger = holder.mode > touch.allowed;
                 let unasked = touch.asks_all && !asked.contains(&(touch.key, holder.session));
-                if others && (stronger || unasked) {
+                let is_data = matches!(touch.key, LeaseKey::Data(_));
+                if others && (stronger || unasked || (is_data && self.is_being_fenced(holder))) {
                     recalls.push((touch.key, holder.session, touch.to));
                 }
             }

@@ -5,7 +5,7 @@
 //! it ended. One that was ended by the shard is remembered, so that a client that comes back after its leases were
 //! given to others is told so, and does not believe in them.
 //!
-//! Invariant: each session stands in `checks` once, at or before the end of its term. The term counts from the last
+//! Invariant: each session that is not being ended stands in `checks` once, at or before the end of its term. The term counts from the last
 //! message that was not refused: a client that counts from when it sent that one has stopped to believe before the end.
 //! Not here: what ends with a session (`end.rs`).
 
@@ -22,6 +22,8 @@ struct Alive {
     heard_ms: u64,
     /// Its messages do not count any more, and it ends with the term that it has.
     refused: bool,
+    /// It is being ended: its term is over, and storage servers are told.
+    ending: bool,
     /// Where it stands in `checks`.
     check_ms: u64,
 }
@@ -54,7 +56,7 @@ impl Sessions {
             return false;
         }
         let check_ms = now_ms + SESSION_TERM_MS;
-        self.alive.insert(session, Alive { heard_ms: now_ms, refused: false, check_ms });
+        self.alive.insert(session, Alive { heard_ms: now_ms, refused: false, ending: false, check_ms });
         self.checks.insert((check_ms, session));
         true
     }
@@ -97,6 +99,15 @@ impl Sessions {
             self.checks.insert((end_ms, session));
         }
         None
+    }
+
+    /// The session is refused from now on, and its term does not count any more. Returns false if it is not known, or is
+    /// being ended already.
+    pub fn begin_end(&mut self, session: SessionId) -> bool {
+        let Some(alive) = self.alive.get_mut(&session).filter(|alive| !alive.ending) else { return false };
+        (alive.refused, alive.ending) = (true, true);
+        self.checks.remove(&(alive.check_ms, session));
+        true
     }
 
     /// The session is over. `remember`: the client did not ask for it, and is to be told when it comes back. Returns

@@ -2,6 +2,7 @@
 
 mod cuts;
 mod data;
+mod fences;
 mod harness;
 mod leases;
 mod limits;

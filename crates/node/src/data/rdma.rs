@@ -3,6 +3,7 @@
 
 use super::{DataConnection, reply_with};
 use crate::data_activity::Phase;
+use crate::fencing::RequestGuard;
 use crate::state::{AtomicCounters, lock};
 use weft_protocol::Error;
 use weft_protocol::data::{
@@ -11,6 +12,7 @@ use weft_protocol::data::{
 };
 use weft_protocol::handshake::KeyName;
 use weft_store_io::executor::Moved;
+use weft_store_io::guard::Admitted;
 use weft_store_io::rdma::ClientMemory;
 use weft_store_io::windows::Windows;
 use weft_store_io::{ObjectStat, Segment, WritePlan};
@@ -191,11 +193,23 @@ impl DataConnection<'_> {
         request: &DataRequest,
         plan: WritePlan<'_>,
         windows: Option<&Windows>,
+        guard: &RequestGuard<'_>,
     ) -> Result<Option<Moved>> {
         let socket = self.socket;
         self.activity.enter(Phase::Moves);
         let Some(memory) = self.named_memory(request)? else { return Ok(None) };
-        let moved = memory.get(socket, request.memory, (plan, windows), request.bytes)?;
+        // An adapter may write into a file's pages until its transfers have ended: all of them are one piece.
+        let admitted = match Admitted::by(guard) {
+            Ok(admitted) => admitted,
+            Err(error) => return Ok(Some(Moved::Failed(error))),
+        };
+        let moved = memory.get(socket, request.memory, (plan, windows), request.bytes, guard);
+        if moved.is_err() {
+            // Ends the transfers that have not.
+            self.client_memory = None;
+        }
+        drop(admitted);
+        let moved = moved?;
         self.count_transfers();
         Ok(Some(moved))
     }

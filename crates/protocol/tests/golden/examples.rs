@@ -252,7 +252,7 @@ pub fn storage_requests() -> Vec<StorageRequest> {
         StorageRequest::Truncate { inode: inode(), object: object(), size: 4096 },
         StorageRequest::Remove { objects: vec![(inode(), object())] },
         StorageRequest::Space,
-        StorageRequest::Fence { session: SessionId(7), shard: ShardId(3) },
+        StorageRequest::Fence { session: SessionId(7), shard: ShardId(3), objects: vec![(InodeNumber::ROOT, OBJECT)] },
     ]
 }
 
@@ -457,5 +457,6 @@ pub fn shared_memory() -> SharedMemory {
 
 pub fn data_replies() -> Vec<DataReply> {
     let done = DataReply { status: 0, id: 12, bulk_bytes: 65_536, written_bytes: 0, size: 1 << 33, mtime: time() };
-    vec![done, DataReply::failed(12, &Error::NoSpace), DataReply::failed(12, &Error::CapabilityRejected)]
+    let failed = [Error::NoSpace, Error::CapabilityRejected, Error::SessionEnded, Error::Busy];
+    std::iter::once(done).chain(failed.iter().map(|error| DataReply::failed(12, error))).collect()
 }

@@ -7,6 +7,7 @@
 //! panics takes both from the others.
 
 use super::{Lent, Piece, pieces};
+use crate::guard::{Admitted, WriteGuard};
 use crate::store::BlockObject;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use weft_transport::{Result, TransportError};
 /// See the module.
 pub(super) struct Turns<'a, F> {
     object: &'a dyn BlockObject,
+    guard: &'a dyn WriteGuard,
     turn: Mutex<Turn<F>>,
     /// What the object said.
     refused: Mutex<Option<Error>>,
@@ -31,9 +33,9 @@ struct Turn<F> {
 
 impl<'a, F: FnMut(&mut [u8]) -> Result<()>> Turns<'a, F> {
     /// Bytes that `fill` brings, for an object from an offset on.
-    pub fn new(object: &'a dyn BlockObject, offset: u64, bytes: u32, fill: F) -> Self {
+    pub fn new((object, guard): (&'a dyn BlockObject, &'a dyn WriteGuard), offset: u64, bytes: u32, fill: F) -> Self {
         let rest = offset..offset.saturating_add(u64::from(bytes));
-        Self { object, turn: Mutex::new(Turn { fill, rest, broken: None }), refused: Mutex::default() }
+        Self { object, guard, turn: Mutex::new(Turn { fill, rest, broken: None }), refused: Mutex::default() }
     }
 
     /// Receives pieces and writes them, until there are no more or something has failed.
@@ -41,7 +43,8 @@ impl<'a, F: FnMut(&mut [u8]) -> Result<()>> Turns<'a, F> {
         let mut memory = Lent::take();
         while let Some((piece, mut refused)) = self.receive(&mut memory) {
             let bytes = memory.get(piece.lead..piece.lead + piece.count).unwrap_or_default();
-            *refused = self.object.write_at(piece.offset, bytes).err();
+            let admitted = Admitted::by(self.guard);
+            *refused = admitted.and_then(|_admitted| self.object.write_at(piece.offset, bytes)).err();
         }
     }
 
@@ -81,6 +84,7 @@ impl<'a, F: FnMut(&mut [u8]) -> Result<()>> Turns<'a, F> {
 mod tests {
     use super::super::{OVERLAPPED_FROM_BYTES, PIECE_BYTES, write};
     use super::*;
+    use crate::guard::Unguarded;
     use crate::store::lock;
     use std::io::ErrorKind;
     use std::sync::mpsc::{Receiver, Sender, channel};
@@ -180,7 +184,7 @@ mod tests {
         for (fault, offset) in [(Fault::None, 0), (Fault::Waits(0), 0), (Fault::Waits(0), 4097), (Fault::Waits(3), 0)] {
             let (object, received) = faulty(fault);
             let mut calls = 0;
-            let done = write(&object, offset, BYTES, bring(&contents, usize::MAX, received, &mut calls));
+            let done = write(&object, (offset, BYTES), &Unguarded, bring(&contents, usize::MAX, received, &mut calls));
             assert!(matches!(done, Ok(Ok(()))), "{fault:?}");
             let offset = usize::try_from(offset).unwrap();
             assert!(lock(&object.bytes)[offset..offset + contents.len()] == contents, "{fault:?} at {offset}");
@@ -193,7 +197,7 @@ mod tests {
         for piece in 0..PIECES {
             let (object, received) = faulty(Fault::Refuses(piece));
             let mut calls = 0;
-            let done = write(&object, 0, BYTES, bring(&contents, usize::MAX, received, &mut calls));
+            let done = write(&object, (0, BYTES), &Unguarded, bring(&contents, usize::MAX, received, &mut calls));
             let Ok(Err((Error::NoSpace, left))) = done else { panic!("piece {piece}") };
             let came = (calls * PIECE_BYTES).min(BYTES as usize);
             assert_eq!(came + left, BYTES as usize, "piece {piece}: the rest can be taken off the connection");
@@ -214,7 +218,7 @@ mod tests {
         for piece in 0..PIECES - 1 {
             let (object, received) = faulty(Fault::WaitsAndRefuses(piece));
             let mut calls = 0;
-            let done = write(&object, 0, BYTES, bring(&contents, usize::MAX, received, &mut calls));
+            let done = write(&object, (0, BYTES), &Unguarded, bring(&contents, usize::MAX, received, &mut calls));
             assert!(matches!(done, Ok(Err((Error::NoSpace, _)))), "piece {piece}");
             assert_eq!(calls, piece + 2);
             is_there_up_to(&object, &contents, piece);
@@ -231,7 +235,7 @@ mod tests {
                 }
                 let (object, received) = faulty(fault);
                 let mut calls = 0;
-                let done = write(&object, 0, BYTES, bring(&contents, pieces, received, &mut calls));
+                let done = write(&object, (0, BYTES), &Unguarded, bring(&contents, pieces, received, &mut calls));
                 assert!(done.is_err(), "{fault:?}");
                 assert_eq!(calls, pieces + 1, "{fault:?}: nobody asks again");
                 is_there_up_to(&object, &contents, piece);

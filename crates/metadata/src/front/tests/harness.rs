@@ -122,6 +122,11 @@ pub struct World {
     pub peer_calls: Vec<PeerCall>,
     pub peer_replies: Vec<(u64, PeerReply)>,
     pub ended: Vec<SessionId>,
+    /// Fences that are not confirmed. That happens at once unless `keeps_fences`.
+    pub fences: Vec<(SessionId, NodeId)>,
+    pub keeps_fences: bool,
+    /// Objects to be abandoned of the session that was ended last.
+    pub abandoned: Vec<(InodeNumber, ObjectId)>,
     token: u64,
     sequence: u32,
 }
@@ -148,6 +153,9 @@ impl World {
             peer_calls: Vec::new(),
             peer_replies: Vec::new(),
             ended: Vec::new(),
+            fences: Vec::new(),
+            keeps_fences: false,
+            abandoned: Vec::new(),
             token: 0,
             sequence: 0,
         }
@@ -168,8 +176,22 @@ impl World {
                 Effect::PeerCall(call) => self.peer_calls.push(call),
                 Effect::PeerReply { token, reply } => self.peer_replies.push((token, reply)),
                 Effect::Storage { token, node, request } => self.storage.push((token, node, request)),
-                Effect::EndSession { session } => self.ended.push(session),
+                Effect::EndSession { session, fences } => {
+                    self.ended.push(session);
+                    self.fences.extend(fences.keys().map(|node| (session, *node)));
+                    self.abandoned = fences.into_values().flatten().collect();
+                }
             }
+        }
+        if !self.keeps_fences {
+            self.confirm_fences();
+        }
+    }
+
+    /// Storage servers confirm all fences that they were told of.
+    pub fn confirm_fences(&mut self) {
+        for (session, node) in std::mem::take(&mut self.fences) {
+            self.event(Event::FenceConfirmed { session, node });
         }
     }
 

@@ -1,0 +1,79 @@
+//! A session without the client library: calls and data requests of a test's own making.
+
+use crate::FileSystem;
+use std::os::fd::OwnedFd;
+use weft_protocol::data::{BulkDescriptor, DataOperation, DataRequest};
+use weft_protocol::handshake::{KeyName, Purpose};
+use weft_protocol::message::Message;
+use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardCall, ShardRequest};
+use weft_protocol::{InodeNumber, MapEpoch, NodeId, SessionId, SlotIndex, UserKey};
+use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, SocketKind, connect};
+
+/// A session of the owner. Dropping it closes its control connection: by Unix socket that ends the session.
+pub struct RawSession {
+    session: SessionId,
+    control: ControlConnection,
+}
+
+/// Connects as the owner, in a session of the test's choice.
+pub fn enter(fs: &FileSystem, node: NodeId, kind: SocketKind, session: SessionId, purpose: Purpose) -> Socket {
+    let record = fs.instance.map.node(node).expect("the node is in the map");
+    let socket = match kind {
+        SocketKind::Unix => Socket::connect_unix(record.address.unix.as_ref()),
+        SocketKind::Tcp => Socket::connect_tcp(&record.address.tcp),
+    };
+    let socket = socket.expect("the node listens");
+    let peer = Peer { key_name: KeyName::Owner, purpose, session, identity: record.identity };
+    connect(&socket, &peer, &UserKey::derive(&fs.key, &KeyName::Owner)).expect("the handshake");
+    socket
+}
+
+impl RawSession {
+    /// A session with a control connection by Unix socket to a node.
+    pub fn start(fs: &FileSystem, node: NodeId, session: u64) -> Self {
+        let session = SessionId(session);
+        let control = ControlConnection::new(enter(fs, node, SocketKind::Unix, session, Purpose::Control));
+        Self { session, control }
+    }
+
+    /// A data connection of the session.
+    pub fn data(&self, fs: &FileSystem, node: NodeId, kind: SocketKind) -> Socket {
+        enter(fs, node, kind, self.session, Purpose::Data)
+    }
+
+    /// A descriptor for writing of the object that a request of this session is about.
+    pub fn descriptor(&self, fs: &FileSystem, node: NodeId, request: &DataRequest) -> OwnedFd {
+        let mut data = SocketBulk::new(self.data(fs, node, SocketKind::Unix));
+        let asked = DataRequest { operation: DataOperation::Descriptor, bytes: 1, ..*request };
+        let (reply, passed) = data.descriptor(&asked).expect("the server answers");
+        assert_eq!(reply.status, 0, "it is passed");
+        passed.expect("a descriptor")
+    }
+
+    /// Opens a file for writing. The result is a write of no bytes, with the capability for it.
+    pub fn open_for_writing(&mut self, inode: InodeNumber) -> DataRequest {
+        let flags = OpenFlags { access: Access::ReadWrite, truncate: false, direct: false };
+        let reply = self.control.call(&Message::Shard(ShardCall {
+            shard: inode.shard(),
+            epoch: MapEpoch(1),
+            slot: SlotIndex(0),
+            sequence: 1,
+            credentials: None,
+            request: ShardRequest::Open { inode, flags },
+        }));
+        let Message::ShardReply(reply) = reply.expect("the node answers") else { panic!("no reply of a shard") };
+        let ShardAnswer::Opened { attributes, capability, .. } = reply.result.expect("opened") else {
+            panic!("the answer to another call")
+        };
+        DataRequest {
+            operation: DataOperation::Write,
+            bytes: 0,
+            id: 0,
+            object: attributes.layout.object().expect("the file has an object"),
+            inode,
+            offset: 0,
+            memory: BulkDescriptor::default(),
+            capability: capability.expect("a capability"),
+        }
+    }
+}
