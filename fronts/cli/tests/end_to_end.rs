@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+#[path = "end_to_end/names.rs"]
+mod names;
 #[path = "end_to_end/others.rs"]
 mod others;
 #[path = "end_to_end/regions.rs"]

@@ -7,5 +7,6 @@ mod leases;
 mod limits;
 mod passing;
 mod random;
+mod renames;
 mod shards;
 mod slots;
