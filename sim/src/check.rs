@@ -76,7 +76,10 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
             model.drop_link(*inode);
             expect(taken == Some(*inode), || format!("removed {inode}, the model had {taken:?}"))
         }
-        (ShardRequest::Rename { parent, name, new_parent, new_name, .. }, ShardAnswer::Renamed { inode, replaced }) => {
+        (
+            ShardRequest::Rename { parent, name, new_parent, new_name, .. },
+            ShardAnswer::Renamed { inode, replaced, .. },
+        ) => {
             if (parent, name) == (new_parent, new_name) {
                 return Ok(());
             }

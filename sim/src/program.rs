@@ -70,7 +70,7 @@ pub async fn use_names(machine: Rc<Files<SimShell>>, process: Rc<Process>, opera
         NamesOperation::Unlink { parent, name } => machine.unlink(&who, *parent, name).await,
         NamesOperation::RemoveDirectory { parent, name } => machine.remove_directory(&who, *parent, name).await,
         NamesOperation::Rename { from: (parent, name), to: (new_parent, new_name) } => {
-            machine.rename(&who, (*parent, name), (*new_parent, new_name), RenameMode::Replace).await
+            machine.rename(&who, (*parent, name), (*new_parent, new_name), RenameMode::Replace).await.map(|_| ())
         }
         NamesOperation::List { inode, with_attributes } => {
             let cursor = DirectoryCursor::default();

@@ -8,7 +8,9 @@
 //! Not here: data leases of open files; the kernel's caches above, which are told what is [`Dropped`].
 
 mod room;
+mod shared;
 
+use shared::SharedDirectories;
 use std::collections::{BTreeMap, VecDeque};
 use weft_protocol::hash::FixedMap;
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
@@ -37,6 +39,8 @@ pub enum Cached {
 pub struct Dropped {
     pub names: Vec<(InodeNumber, Name)>,
     pub inodes: Vec<InodeNumber>,
+    /// The lease that was recalled: a cache above may know more of what it covered.
+    pub recalled: Option<LeaseKey>,
 }
 
 /// What an own operation did to a directory.
@@ -125,6 +129,7 @@ pub struct Cache {
     attribute_order: VecDeque<InodeNumber>,
     directories: FixedMap<InodeNumber, HeldDirectory>,
     directory_order: VecDeque<InodeNumber>,
+    shared: SharedDirectories,
     /// The stamp of the last recall of a key, while replies granted before may be on their way.
     recalls: BTreeMap<LeaseKey, u64>,
     /// Leases dropped to make room, to be given back, with the stamps of their grants.
@@ -169,7 +174,7 @@ impl Cache {
     pub fn clear(&mut self) -> Dropped {
         let names =
             std::mem::take(&mut self.names).into_iter().map(|((parent, _), known)| (parent, known.name)).collect();
-        let dropped = Dropped { names, inodes: self.attributes.keys().copied().collect() };
+        let dropped = Dropped { names, inodes: self.attributes.keys().copied().collect(), recalled: None };
         let terms = std::mem::take(&mut self.terms);
         *self = Self::default();
         self.terms =
@@ -243,6 +248,7 @@ impl Cache {
 
     /// As [`Cache::learn_name`], without making room. Returns whether the name is known to be what the reply told.
     fn take_name(&mut self, parent: InodeNumber, name: &Name, target: Cached, grants: Grants, stamp: u64) -> bool {
+        self.shared.told(parent, grants, stamp);
         let key = (parent, name.hash64());
         let age = self.age(parent);
         let known = self.known(key, name, age);
@@ -385,6 +391,7 @@ impl Cache {
         page: &DirectoryPage,
         stamp: u64,
     ) -> bool {
+        self.shared.told(directory, page.grants, stamp);
         let listed = page.grants.contains(Grants::DIRECTORY) && self.hold(directory, stamp);
         let mut all = true;
         for entry in &page.entries {
@@ -542,7 +549,8 @@ impl Cache {
     /// A recall came. Data leases are not kept here.
     pub fn recall(&mut self, key: LeaseKey, stamp: u64) -> Dropped {
         self.note_recall(key, stamp);
-        let mut dropped = Dropped::default();
+        let mut dropped = Dropped { recalled: Some(key), ..Dropped::default() };
+        self.note_shared(key, stamp);
         match key {
             LeaseKey::Attributes(inode) => {
                 match self.attributes.get_mut(&inode) {

@@ -1,8 +1,9 @@
 //! What a client decides, without I/O: state machines over a [`Shell`], which makes the effects.
 //!
 //! [`Files`] is the whole client machine: its layers are in `files.rs`. Below them are machines without any effect:
-//! what may still be believed of names ([`Cache`]) and of open files ([`FileState`]), which written bytes are
-//! gathered ([`WriteBehind`]), which bytes and names are prefetched ([`ReadAhead`], [`LookAhead`]).
+//! what may still be believed of names ([`Cache`]) and of open files ([`FileState`]), what the kernel of a mount may
+//! still believe ([`KernelView`]), which written bytes are gathered ([`WriteBehind`]), which bytes and names are
+//! prefetched ([`ReadAhead`], [`LookAhead`]).
 //!
 //! The client library's shell is sockets, threads and files; the simulation's is a virtual network and clock. Both
 //! run the same procedures.
@@ -14,6 +15,7 @@ mod file_state;
 mod files;
 mod handle;
 mod home;
+mod kernel_view;
 mod link;
 mod lock;
 mod look_ahead;
@@ -40,6 +42,7 @@ pub use entry::{DirectoryListing, Entry, Location};
 pub use file_state::{FileState, Held, Opened};
 pub use files::Files;
 pub use handle::Handle;
+pub use kernel_view::{KernelView, Ticket};
 pub use link::SlotFor;
 pub use look_ahead::{LookAhead, PageAhead};
 pub use notice::Notice;

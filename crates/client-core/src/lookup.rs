@@ -289,6 +289,24 @@ impl<S: Shell> Files<S> {
         self.calls().session.cache().directory_held_since(inode, self.calls().shell.now_ms())
     }
 
+    /// Holds the directory's permissions from now on, by which other sessions are told that this one uses it. Call it
+    /// before the names whose replies [`Files::is_shared_directory`] is asked of.
+    pub async fn use_directory(&self, who: &Credentials, inode: InodeNumber) {
+        let calls = self.calls();
+        let is_held = calls.session.cache().permissions(inode, calls.shell.now_ms()).is_some();
+        if !is_held {
+            // If it cannot be, the directory counts as shared.
+            drop(calls.ask_attributes(who, inode).await);
+        }
+    }
+
+    /// Whether other sessions use the directory, as far as replies and recalls have told, or may use it without knowing
+    /// that this one does.
+    pub fn is_shared_directory(&self, inode: InodeNumber) -> bool {
+        let cache = self.calls().session.cache();
+        cache.is_shared(inode) || cache.permissions(inode, self.calls().shell.now_ms()).is_none()
+    }
+
     /// Where the bytes of a file live.
     pub async fn locate(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<Location>> {
         let attributes = self.attributes(who, inode).await?.attributes;

@@ -1,11 +1,12 @@
 //! Changes of names: made by one message to the shard of the directory, and learnt from its reply.
 
-use crate::cache::DirectoryChange;
+use crate::cache::{Cached, DirectoryChange};
 use crate::calls::Answer;
 use crate::entry::Entry;
 use crate::files::Files;
 use crate::lookup::Told;
 use crate::shell::Shell;
+use std::time::Duration;
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest, SymlinkTarget};
 use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Name, Result};
 
@@ -119,33 +120,52 @@ impl<S: Shell> Files<S> {
         Ok(())
     }
 
-    /// Gives what has one name another.
+    /// Gives what has one name another. Returns how long a cache above that moves its own record of the name may go on
+    /// using it: zero where no lease covers the new name (after an exchange: both).
     pub async fn rename(
         &self,
         who: &Credentials,
         (parent, name): (InodeNumber, &Name),
         (new_parent, new_name): (InodeNumber, &Name),
         mode: RenameMode,
-    ) -> Result<()> {
+    ) -> Result<Duration> {
         if parent.shard() != new_parent.shard() {
             return Err(Error::CrossShard);
         }
         let (from, to) = (name.clone(), new_name.clone());
         let request = ShardRequest::Rename { parent, name: from, new_parent, new_name: to, mode };
         let answer = self.calls().call(who, parent.shard(), request).await?;
-        let ShardAnswer::Renamed { inode, replaced } = answer.answer else { return Err(Error::Malformed) };
+        let ShardAnswer::Renamed { inode, kind, replaced, exchanged, grants } = answer.answer else {
+            return Err(Error::Malformed);
+        };
         if let Some((replaced, links)) = replaced {
             self.name_gone(replaced, links).await;
         }
-        let Some(mut cache) = self.calls().session.cache_for(answer.session) else { return Ok(()) };
+        let Some(mut cache) = self.calls().session.cache_for(answer.session) else { return Ok(Duration::ZERO) };
         for directory in [parent, new_parent] {
             cache.directory_changed(directory, answer.stamp);
         }
-        cache.forget_name(parent, name, answer.stamp);
-        cache.forget_name(new_parent, new_name, answer.stamp);
-        for changed in [Some(inode), replaced.map(|(inode, _)| inode)].into_iter().flatten() {
+        // The reply to a resent call may be of the first time: others may have changed the names since.
+        match exchanged.filter(|_| !answer.resent) {
+            Some(other) => cache.learn_renamed(parent, name, other, grants, answer.stamp),
+            None => cache.forget_name(parent, name, answer.stamp),
+        }
+        if answer.resent {
+            cache.forget_name(new_parent, new_name, answer.stamp);
+        } else {
+            cache.learn_renamed(new_parent, new_name, (inode, kind), grants, answer.stamp);
+        }
+        let changed = [Some(inode), replaced.map(|(inode, _)| inode), exchanged.map(|(inode, _)| inode)];
+        for changed in changed.into_iter().flatten() {
             cache.forget_attributes(changed, answer.stamp);
         }
-        Ok(())
+        let now = self.calls().shell.now_ms();
+        let covers = |parent: InodeNumber, name, inode| {
+            let is_known = matches!(cache.lookup(parent, name, now), Cached::Found(at, _) if at == inode);
+            if is_known { cache.holds_ms(parent.shard(), now) } else { 0 }
+        };
+        let new_ms = covers(new_parent, new_name, inode);
+        let old_ms = exchanged.map_or(new_ms, |(other, _)| covers(parent, name, other));
+        Ok(Duration::from_millis(new_ms.min(old_ms)))
     }
 }

@@ -196,7 +196,31 @@ impl Client {
         new_name: &Name,
         mode: RenameMode,
     ) -> Result<()> {
-        block_on(self.files().rename(who, (parent, name), (new_parent, new_name), mode))
+        self.rename_name(who, (parent, name), (new_parent, new_name), mode).map(drop)
+    }
+
+    /// As [`Client::rename`]. Returns how long a cache above that moves its own record of the name may go on using it:
+    /// zero where no lease covers the new name (after an exchange: both).
+    pub fn rename_name(
+        &self,
+        who: &Credentials,
+        from: (InodeNumber, &Name),
+        to: (InodeNumber, &Name),
+        mode: RenameMode,
+    ) -> Result<Duration> {
+        block_on(self.files().rename(who, from, to, mode))
+    }
+
+    /// Holds the directory's permissions from now on, by which other sessions are told that this one uses it. Call it
+    /// before the names whose replies [`Client::is_shared_directory`] is asked of.
+    pub fn use_directory(&self, who: &Credentials, inode: InodeNumber) {
+        block_on(self.files().use_directory(who, inode));
+    }
+
+    /// Whether other sessions use the directory, as far as replies and recalls have told, or may use it without knowing
+    /// that this one does.
+    pub fn is_shared_directory(&self, inode: InodeNumber) -> bool {
+        self.files().is_shared_directory(inode)
     }
 
     /// One page of a directory listing.

@@ -4,11 +4,14 @@ use crate::block_on::lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use weft_client_core::Dropped;
-use weft_protocol::{InodeNumber, Name};
+use weft_protocol::{InodeNumber, LeaseKey, Name};
 
 /// Told when a lease is recalled, so that another cache above (the kernel's) drops what it keeps. Called on the recall
 /// thread with no lock held; may block.
 pub trait Invalidator: Send + Sync {
+    /// This lease on names or attributes is recalled. What the client itself knew under it follows by the methods
+    /// below; the cache above may know more.
+    fn recalled(&self, _key: LeaseKey) {}
     /// These names in a directory may mean something else now.
     fn entries(&self, parent: InodeNumber, names: Vec<Name>);
     /// Attributes of the inode may be others now; with `data`, its contents too.
@@ -61,6 +64,9 @@ impl Invalidators {
 
 /// Tells what was dropped, a call per directory and inode.
 pub(crate) fn tell(invalidator: &dyn Invalidator, dropped: &Dropped) {
+    if let Some(key) = dropped.recalled {
+        invalidator.recalled(key);
+    }
     let mut names: BTreeMap<InodeNumber, Vec<Name>> = BTreeMap::new();
     for (parent, name) in &dropped.names {
         names.entry(*parent).or_default().push(name.clone());

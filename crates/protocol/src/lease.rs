@@ -74,6 +74,9 @@ bitflags::bitflags! {
         const DATA_EXCLUSIVE = 32;
         /// `Permissions` of the directory in the reply, shared.
         const PERMISSIONS = 64;
+        /// No lease: another session holds `Permissions` of the directory of the name in the request, and may change
+        /// names there at any moment.
+        const SHARED_DIRECTORY = 128;
     }
 }
 

@@ -54,5 +54,5 @@ pub use window::{InFlightWindow, NextStep};
 /// | 9 | counters of RDMA have `mapped_bytes` |
 /// | 10 | counters of RDMA have `streamed_bytes` |
 /// | 11 | without what version 6 had brought |
-/// | 12 | data replies say `SessionEnded` and `Busy`; `Fence` has `objects`, and is answered when it is settled |
+/// | 12 | data replies say `SessionEnded` and `Busy`; `Fence` has `objects`, and is answered when it is settled; `Renamed` grants the new name; `Grants` tells of directories that other sessions use |
 pub const PROTOCOL_VERSION: u8 = 12;

@@ -10,16 +10,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+#[path = "end_to_end/flow_control.rs"]
+mod flow_control;
 #[path = "end_to_end/hosts.rs"]
 mod hosts;
+#[path = "end_to_end/kernel_names.rs"]
+mod kernel_names;
 #[path = "end_to_end/leftovers.rs"]
 mod leftovers;
 #[path = "end_to_end/names.rs"]
 mod names;
 #[path = "end_to_end/others.rs"]
 mod others;
-#[path = "end_to_end/flow_control.rs"]
-mod flow_control;
 #[path = "end_to_end/regions.rs"]
 mod regions;
 #[path = "end_to_end/two_mounts.rs"]

@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime};
 use weft_client::Entry;
 use weft_protocol::limits::NAME_BYTES_MAX;
 use weft_protocol::message::shard::DirectoryEntry;
-use weft_protocol::{AttributeChanges, Error, FileKind, InodeNumber, Result};
+use weft_protocol::{AttributeChanges, Error, FileKind, InodeNumber, Name, Result};
 
 /// Unit in which space is told.
 const SPACE_BLOCK_BYTES: u64 = 4096;
@@ -89,26 +89,37 @@ impl Filesystem for MountedFilesystem {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
-        self.run(move |front| match name.and_then(|name| front.lookup(caller, parent, &name)) {
-            Ok(Found::Entry(entry)) => answer_entry("lookup", Ok(entry), reply),
-            Ok(Found::Absent(valid)) => {
-                // Inode 0 means: not there, and keep that.
-                let nothing = convert::no_attributes(InodeNumber::from_raw(0), FileKind::Regular);
-                reply.entry_with_ttls(&Duration::ZERO, &valid, &nothing, convert::GENERATION);
+        self.run(move |front| {
+            let telling = front.telling(&[parent]);
+            match name.and_then(|name| Ok((front.lookup(caller, parent, &name)?, name))) {
+                Ok((Found::Entry(entry), name)) => {
+                    answer_entry("lookup", Ok(telling.entry(parent, &name, entry)), reply);
+                }
+                Ok((Found::Absent(valid), name)) => {
+                    // Inode 0 means: not there, and keep that.
+                    let nothing = convert::no_attributes(InodeNumber::from_raw(0), FileKind::Regular);
+                    let valid = telling.absent(parent, &name, valid);
+                    reply.entry_with_ttls(&Duration::ZERO, &valid, &nothing, convert::GENERATION);
+                }
+                Err(Error::NotFound) => reply.error(Errno::ENOENT),
+                Err(error) => reply.error(failed("lookup", &error)),
             }
-            Err(Error::NotFound) => reply.error(Errno::ENOENT),
-            Err(error) => reply.error(failed("lookup", &error)),
         });
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, _lookups: u64) {
         // Inode numbers are Weft's own, so there is no table of them to shrink.
         self.front.modes.forgotten(convert::inode(inode));
+        self.front.caches.view().forgotten(convert::inode(inode));
     }
 
     fn getattr(&self, request: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let (caller, inode) = (Caller::from(request), convert::inode(inode));
-        self.run(move |front| answer_attributes("getattr", front.attributes(caller, inode), reply));
+        self.run(move |front| {
+            let telling = front.telling(&[]);
+            let told = front.attributes(caller, inode).map(|entry| telling.attributes(entry));
+            answer_attributes("getattr", told, reply);
+        });
     }
 
     fn setattr(
@@ -138,7 +149,12 @@ impl Filesystem for MountedFilesystem {
             atime: atime.map(convert::time_change),
             mtime: mtime.map(convert::time_change),
         };
-        self.run(move |front| answer_attributes("setattr", front.set_attributes(caller, inode, &changes), reply));
+        // The kernel takes these attributes also when it was told to drop them while the reply was in flight: it is
+        // told of no time, and asks again, which costs no message.
+        let told = |entry| Entry { attributes_valid: Duration::ZERO, ..entry };
+        self.run(move |front| {
+            answer_attributes("setattr", front.set_attributes(caller, inode, &changes).map(told), reply);
+        });
     }
 
     fn readlink(&self, request: &Request, inode: INodeNo, reply: ReplyData) {
@@ -165,7 +181,11 @@ impl Filesystem for MountedFilesystem {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
         let mode = convert::new_permissions(mode, umask);
         self.run(move |front| {
-            let made = name.and_then(|name| front.make_file(caller, parent, &name, mode));
+            let telling = front.telling_change(&[parent]);
+            let made = name.and_then(|name| {
+                let entry = front.make_file(caller, parent, &name, mode)?;
+                Ok(telling.entry(parent, &name, entry))
+            });
             answer_entry("mknod", made, reply);
         });
     }
@@ -174,20 +194,38 @@ impl Filesystem for MountedFilesystem {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
         let mode = convert::new_permissions(mode, umask);
         self.run(move |front| {
-            let made = name.and_then(|name| front.make_directory(caller, parent, &name, mode));
+            let telling = front.telling_change(&[parent]);
+            let made = name.and_then(|name| {
+                let entry = front.make_directory(caller, parent, &name, mode)?;
+                Ok(telling.entry(parent, &name, entry))
+            });
             answer_entry("mkdir", made, reply);
         });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
-        self.run(move |front| answer("unlink", name.and_then(|name| front.unlink(caller, parent, &name)), reply));
+        self.run(move |front| {
+            let telling = front.telling_change(&[parent]);
+            let removed = name.and_then(|name| {
+                front.unlink(caller, parent, &name)?;
+                telling.removed(parent, &name);
+                Ok(())
+            });
+            answer("unlink", removed, reply);
+        });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
         self.run(move |front| {
-            answer("rmdir", name.and_then(|name| front.remove_directory(caller, parent, &name)), reply);
+            let telling = front.telling_change(&[parent]);
+            let removed = name.and_then(|name| {
+                front.remove_directory(caller, parent, &name)?;
+                telling.removed(parent, &name);
+                Ok(())
+            });
+            answer("rmdir", removed, reply);
         });
     }
 
@@ -195,7 +233,11 @@ impl Filesystem for MountedFilesystem {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
         let target = target.as_os_str().as_bytes().to_vec();
         self.run(move |front| {
-            let made = name.and_then(|name| front.make_symlink(caller, parent, &name, &target));
+            let telling = front.telling_change(&[parent]);
+            let made = name.and_then(|name| {
+                let entry = front.make_symlink(caller, parent, &name, &target)?;
+                Ok(telling.entry(parent, &name, entry))
+            });
             answer_entry("symlink", made, reply);
         });
     }
@@ -211,12 +253,19 @@ impl Filesystem for MountedFilesystem {
         reply: ReplyEmpty,
     ) {
         let caller = Caller::from(request);
-        let from = convert::name(name).map(|name| (convert::inode(parent), name));
-        let to = convert::name(new_name).map(|name| (convert::inode(new_parent), name));
+        let (parent, new_parent) = (convert::inode(parent), convert::inode(new_parent));
+        let from = convert::name(name).map(|name| (parent, name));
+        let to = convert::name(new_name).map(|name| (new_parent, name));
         let mode = convert::rename_mode(flags);
         self.run(move |front| {
-            let renamed = (|| front.rename(caller, &from?, &to?, mode?))();
-            answer("rename", renamed, reply);
+            let telling = front.telling_change(&[parent, new_parent]);
+            let rename = || {
+                let (from, to, mode) = (from?, to?, mode?);
+                let valid = front.rename(caller, &from, &to, mode)?;
+                telling.renamed(&from, &to, mode, valid);
+                Ok(())
+            };
+            answer("rename", rename(), reply);
         });
     }
 
@@ -224,7 +273,13 @@ impl Filesystem for MountedFilesystem {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
         let inode = convert::inode(inode);
         self.run(move |front| {
-            answer_entry("link", name.and_then(|name| front.link(caller, inode, parent, &name)), reply);
+            let telling = front.telling_change(&[parent]);
+            let made = name.and_then(|name| {
+                let entry = front.link(caller, inode, parent, &name)?;
+                // As in `setattr`.
+                Ok(telling.entry(parent, &name, Entry { attributes_valid: Duration::ZERO, ..entry }))
+            });
+            answer_entry("link", made, reply);
         });
     }
 
@@ -255,8 +310,13 @@ impl Filesystem for MountedFilesystem {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
         let mode = convert::new_permissions(mode, umask);
         self.run(move |front| {
+            let telling = front.telling_change(&[parent]);
             let register = |descriptor: std::os::fd::BorrowedFd<'_>| reply.open_backing(descriptor);
-            match name.and_then(|name| front.create(caller, parent, &name, mode, flags, &register)) {
+            let create = |name: Name| {
+                let (entry, opened) = front.create(caller, parent, &name, mode, flags, &register)?;
+                Ok((telling.entry(parent, &name, entry), opened))
+            };
+            match name.and_then(create) {
                 Ok((entry, opened)) => {
                     // The kernel takes one term for both here.
                     let valid = entry.name_valid.min(entry.attributes_valid);
@@ -377,6 +437,8 @@ impl Filesystem for MountedFilesystem {
 
     fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.run(move |front| {
+            let telling = front.telling(&[convert::inode(inode)]);
+            let mut is_told = false;
             let shown = show(front, handle, offset, true, |pages, item, next| {
                 // Of `.` and `..` the kernel takes the name and the number only.
                 let unknown = |inode| convert::no_attributes(inode, FileKind::Directory);
@@ -386,8 +448,12 @@ impl Filesystem for MountedFilesystem {
                 match item {
                     Item::Itself => add(OsStr::new("."), Duration::ZERO, unknown(convert::inode(inode))),
                     Item::Parent(parent) => add(OsStr::new(".."), Duration::ZERO, unknown(parent)),
+                    // What was told is not to wait for a message: a recall of it may come meanwhile.
+                    Item::Entry(entry, _) if is_told && needs_message(entry) => true,
                     Item::Entry(entry, valid) => {
                         let (valid, attributes) = entry_attributes(pages, entry, valid);
+                        let valid = telling.listed(convert::inode(inode), &entry.name, entry.inode, valid);
+                        is_told |= !valid.is_zero();
                         add(OsStr::from_bytes(entry.name.as_bytes()), valid, attributes)
                     }
                 }
@@ -534,6 +600,11 @@ fn show(
 /// Whether anybody has the right to run the file, or it is a directory.
 fn may_be_run(attributes: &weft_protocol::Attributes) -> bool {
     attributes.kind != weft_protocol::FileKind::Regular || attributes.mode & 0o111 != 0
+}
+
+/// Whether a message may be needed to tell of the entry.
+fn needs_message(entry: &DirectoryEntry) -> bool {
+    entry.attributes.is_none() && entry.kind == FileKind::Regular
 }
 
 /// What is told of an entry beside its name.

@@ -12,7 +12,8 @@
 //! | `filesystem`, `operations`, `files` | the kernel's requests, and what each does |
 //! | `open_modes` | through which cache the kernel takes an open file, per inode |
 //! | `new_files` | which new files will stay empty |
-//! | `invalidate` | the kernel's caches follow the recall of leases |
+//! | `telling` | what replies tell of names and attributes, and for how long |
+//! | `invalidate`, `notify` | the kernel's caches follow the recall of leases |
 //! | `listing` | an open directory: running numbers over pages of names |
 //! | `handles` | numbers for what is open |
 //! | `workers` | threads that serve requests, so that a slow one holds up no other |
@@ -42,8 +43,8 @@
 //!    server only, never for another client's lease: while a lease is being recalled its holder reads and writes past
 //!    it.
 //! 3. A name: the kernel takes the directory's lock, which an operation on that directory may hold that itself waits
-//!    for this recall to be answered. So this runs on a thread of its own, and the recall waits for it only for a
-//!    moment.
+//!    for this recall to be answered. So this runs on a thread of its own; after 10 ms all names are dropped without
+//!    that lock, by the epoch, and only then the recall is answered (`invalidate`).
 //!
 //! Lock order: `open_modes` (1), `new_files` (1), `handles` (2), `credentials` (2), `workers` (3), notifier (3); none
 //! is held across a
@@ -65,8 +66,10 @@ mod listing;
 pub mod mount;
 mod mount_table;
 mod new_files;
+mod notify;
 mod open_modes;
 mod operations;
+mod telling;
 pub mod unmount;
 mod workers;
 

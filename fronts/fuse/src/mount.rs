@@ -9,6 +9,7 @@
 
 use crate::attach::{Attachment, attach};
 use crate::filesystem::MountedFilesystem;
+use crate::notify::Device;
 use crate::operations::{Front, Settings};
 use crate::workers::Workers;
 use fuser::{Config, InitFlags, KernelConfig, Session, SessionACL};
@@ -63,6 +64,8 @@ pub struct MountOptions {
     /// What it buys: a program that writes 4 KiB at a time without a buffer of its own was seven times as fast, one
     /// that makes small files no faster.
     pub writeback: bool,
+    /// Does without the epoch of names, as on a kernel before Linux 6.16. For tests.
+    pub no_epoch: bool,
 }
 
 impl Default for MountOptions {
@@ -75,6 +78,7 @@ impl Default for MountOptions {
             read_only: false,
             max_transfer_bytes: 0,
             writeback: false,
+            no_epoch: false,
         }
     }
 }
@@ -98,6 +102,8 @@ pub struct Negotiated {
     pub direct: bool,
     /// Files that bypass the page cache can be mapped too.
     pub direct_mmap: bool,
+    /// The kernel can drop all names at once, without the lock of a directory.
+    pub epoch: bool,
     /// Version of the kernel's FUSE protocol, as `7.44`.
     pub kernel_abi: String,
 }
@@ -150,6 +156,7 @@ impl Agreement {
             passthrough: mode.passthrough,
             direct: mode.direct,
             direct_mmap: agreed.contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP),
+            epoch: false,
             kernel_abi: format!("{}.{}", abi.0, abi.1),
         };
         mode
@@ -232,18 +239,21 @@ impl Mounted {
         config.n_threads = Some(threads);
         config.clone_fd = true;
         let (connection, attachment) = attach(mount_point, name, options)?;
+        let device = connection.try_clone();
         // Who may use the mount is checked by the kernel (`allow_other`); a second check here would refuse root's own
         // write-back.
-        let session = match Session::from_fd(filesystem, connection, SessionACL::All, config) {
-            Ok(session) => session,
+        let session = Session::from_fd(filesystem, connection, SessionACL::All, config);
+        let (session, device) = match session.and_then(|session| Ok((session, device?))) {
+            Ok(both) => both,
             Err(error) => {
                 // The connection is closed already, but the mount was made a moment ago: its number is still its own.
                 attachment.detach();
                 return Err(error);
             }
         };
-        front.caches.connect(Some(Arc::new(session.notifier())));
+        let epoch = front.caches.connect(Arc::new(Device::new(device)), !options.no_epoch);
         let mut negotiated = result.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        negotiated.epoch = epoch;
         if let Some(bytes) = raise_readahead(attachment.device, options.transfer_bytes()) {
             negotiated.max_readahead_bytes = bytes;
         }
@@ -270,7 +280,7 @@ impl Mounted {
             self.attachment.detach();
         }
         // From here on nothing of this process keeps the connection.
-        self.front.caches.connect(None);
+        self.front.caches.disconnect();
         if !self.workers.wait_until_done(Instant::now() + END_WAIT) {
             tracing::warn!("some requests are still waiting for a server; the mount ends without them");
         }
@@ -285,7 +295,7 @@ impl Drop for Mounted {
         // Never served.
         if self.session.is_some() {
             self.attachment.detach();
-            self.front.caches.connect(None);
+            self.front.caches.disconnect();
         }
     }
 }

@@ -141,8 +141,8 @@ impl Front {
         from: &(InodeNumber, Name),
         to: &(InodeNumber, Name),
         mode: RenameMode,
-    ) -> Result<()> {
-        self.client.rename(&self.who(caller), from.0, &from.1, to.0, &to.1, mode)
+    ) -> Result<Duration> {
+        self.client.rename_name(&self.who(caller), (from.0, &from.1), (to.0, &to.1), mode)
     }
 
     pub fn space(&self) -> Result<FileSystemSpace> {

@@ -14,7 +14,7 @@ use super::permission::{SEARCH, WRITE, check_access, check_change_names, check_s
 use super::{Aftermath, Back, Dentry};
 use crate::kv::KeyValue;
 use weft_protocol::message::shard::{RenameMode, ShardAnswer};
-use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Name, Result, Timestamp};
+use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp};
 
 /// The two names of a rename.
 #[derive(Clone, Copy)]
@@ -35,6 +35,13 @@ impl Move<'_> {
 struct End {
     dentry: Dentry,
     inode: Option<Inode>,
+}
+
+/// The answer; what it grants is for the front to say.
+fn renamed(dentry: Dentry, replaced: Option<(InodeNumber, u32)>, exchanged: Option<Dentry>) -> ShardAnswer {
+    let Dentry { inode, kind } = dentry;
+    let exchanged = exchanged.map(|other| (other.inode, other.kind));
+    ShardAnswer::Renamed { inode, kind, replaced, exchanged, grants: Grants::empty() }
 }
 
 impl<K: KeyValue> Back<K> {
@@ -66,23 +73,23 @@ impl<K: KeyValue> Back<K> {
             self.check_no_cycle(target, way.parent, way)?;
         }
         if target.as_ref().is_some_and(|target| target.dentry.inode == source.dentry.inode) {
-            return Ok(ShardAnswer::Renamed { inode: source.dentry.inode, replaced: None });
+            return Ok(renamed(source.dentry, None, None));
         }
         check_may_leave(caller, &directory, &source, way)?;
         match &target {
             None => check_change_names(&new_directory, caller)?,
             Some(target) => check_may_leave(caller, &new_directory, target, way)?,
         }
-        let inode = source.dentry.inode;
+        let dentry = source.dentry;
         if let (Some(target), RenameMode::Exchange) = (&target, mode) {
             self.exchange(time, way, source, target);
-            return Ok(ShardAnswer::Renamed { inode, replaced: None });
+            return Ok(renamed(dentry, None, Some(target.dentry)));
         }
         if let Some(target) = &target {
             self.check_replaceable(&source, target)?;
         }
         let replaced = self.move_name(time, way, source, target, keep, aftermath);
-        Ok(ShardAnswer::Renamed { inode, replaced })
+        Ok(renamed(dentry, replaced, None))
     }
 
     fn end(&self, dentry: Dentry) -> Result<End> {

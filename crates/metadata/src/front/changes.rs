@@ -172,11 +172,17 @@ impl<K: KeyValue> Shard<K> {
                     *capability = self.capability(attributes, flags.access, session);
                 }
             }
-            ShardAnswer::Done
-            | ShardAnswer::Target(_)
-            | ShardAnswer::Page(_)
-            | ShardAnswer::Removed { .. }
-            | ShardAnswer::Renamed { .. } => {}
+            ShardAnswer::Renamed { exchanged, grants, .. } => {
+                if let ShardRequest::Rename { parent, name, new_parent, new_name, .. } = &call.request {
+                    *grants = self.grant_renamed(session, *new_parent, new_name);
+                    if exchanged.is_some() {
+                        let other = self.grant_renamed(session, *parent, name);
+                        grants.set(Grants::ENTRY, grants.contains(Grants::ENTRY) && other.contains(Grants::ENTRY));
+                        *grants |= other & Grants::SHARED_DIRECTORY;
+                    }
+                }
+            }
+            ShardAnswer::Done | ShardAnswer::Target(_) | ShardAnswer::Page(_) | ShardAnswer::Removed { .. } => {}
         }
     }
 

@@ -19,9 +19,14 @@ impl<K: KeyValue> Shard<K> {
     pub(super) fn grant(&mut self, session: SessionId, key: LeaseKey, bit: Grants) -> Grants {
         let contended =
             !self.contended.is_empty() && self.contended.get(&key).is_some_and(|until_ms| *until_ms > self.now.boot_ms);
+        if contended { Grants::empty() } else { self.grant_though_contended(session, key, bit) }
+    }
+
+    /// As [`Shard::grant`], also within a second of a recall.
+    fn grant_though_contended(&mut self, session: SessionId, key: LeaseKey, bit: Grants) -> Grants {
         // A call that waited may be carried out after its session has ended: nobody would give the lease back.
         let may_hold = self.sessions.is_alive(session) && self.leases.has_room(session, 1);
-        if contended || self.parking.is_claimed(&key) || !may_hold {
+        if self.parking.is_claimed(&key) || !may_hold {
             return Grants::empty();
         }
         let stamp = self.next_grant_stamp();
@@ -35,13 +40,36 @@ impl<K: KeyValue> Shard<K> {
     }
 
     /// A name, there or not there. A name that an intent is about is not granted, nor is one that the session's lease
-    /// on the whole directory covers.
+    /// on the whole directory covers. Says too whether others use the directory.
     pub(super) fn grant_entry(&mut self, session: SessionId, parent: InodeNumber, name: &Name) -> Grants {
-        let covered = self.leases.holder(&LeaseKey::Directory(parent), session).is_some();
-        if covered || self.back.locked(parent, name).is_some() {
-            return Grants::empty();
+        let shared = self.shared_directory(session, parent);
+        if !self.needs_entry_lease(session, parent, name) {
+            return shared;
         }
-        self.grant(session, LeaseKey::Entry(parent, name.hash64()), Grants::ENTRY)
+        shared | self.grant(session, LeaseKey::Entry(parent, name.hash64()), Grants::ENTRY)
+    }
+
+    /// As [`Shard::grant_entry`], of a name that the session's own rename has given to another inode: also within a
+    /// second of a recall. Its kernel may use the dentry that it has moved there for the rest of its time, and only a
+    /// lease has it dropped.
+    pub(super) fn grant_renamed(&mut self, session: SessionId, parent: InodeNumber, name: &Name) -> Grants {
+        let shared = self.shared_directory(session, parent);
+        if !self.needs_entry_lease(session, parent, name) {
+            return shared;
+        }
+        shared | self.grant_though_contended(session, LeaseKey::Entry(parent, name.hash64()), Grants::ENTRY)
+    }
+
+    fn needs_entry_lease(&self, session: SessionId, parent: InodeNumber, name: &Name) -> bool {
+        let covered = self.leases.holder(&LeaseKey::Directory(parent), session).is_some();
+        !covered && self.back.locked(parent, name).is_none()
+    }
+
+    /// Whether another session uses the directory: one that has its permissions.
+    pub(super) fn shared_directory(&self, session: SessionId, directory: InodeNumber) -> Grants {
+        let key = LeaseKey::Permissions(directory);
+        let mut holders = self.leases.holders(&key);
+        if holders.any(|holder| holder.session != session) { Grants::SHARED_DIRECTORY } else { Grants::empty() }
     }
 
     /// Attributes, unless another session's writing can change them at any moment; of a directory also the permissions

@@ -97,6 +97,7 @@ impl<K: KeyValue> Shard<K> {
             entries.push(DirectoryEntry { name, inode, kind, attributes });
         }
         grants |= of_directories.unwrap_or_default() & Grants::PERMISSIONS;
+        grants |= self.shared_directory(session, number);
         let last = entries.last().filter(|_| listing.has_more);
         let next = last.map(|entry| DirectoryCursor { bucket: 0, after: Some(entry.name.clone()) });
         Ok(ShardAnswer::Page(DirectoryPage { entries, next, grants, parent: listing.parent }))
@@ -104,7 +105,7 @@ impl<K: KeyValue> Shard<K> {
 
     /// Grants each of these names, up to the first that cannot be; whether all were.
     fn grant_each(&mut self, session: SessionId, parent: InodeNumber, entries: &[(Name, Dentry)]) -> bool {
-        entries.iter().all(|(name, _)| !self.grant_entry(session, parent, name).is_empty())
+        entries.iter().all(|(name, _)| self.grant_entry(session, parent, name).contains(Grants::ENTRY))
     }
 
     /// Attributes beside a name in a listing: given only together with a lease on them. `of_directories`: what was

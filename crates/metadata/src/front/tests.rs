@@ -8,5 +8,6 @@ mod leases;
 mod limits;
 mod passing;
 mod random;
+mod renames;
 mod shards;
 mod slots;

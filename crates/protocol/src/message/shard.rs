@@ -185,10 +185,17 @@ pub enum ShardAnswer {
         inode: InodeNumber,
         links: u32,
     },
-    /// `inode` has the new name. `replaced`: what the new name named before, and the names left of it.
+    /// `inode` has the new name.
     Renamed {
         inode: InodeNumber,
+        kind: FileKind,
+        /// What the new name named before, and the names left of it. `None` after an exchange.
         replaced: Option<(InodeNumber, u32)>,
+        /// What the old name names now, after an exchange.
+        exchanged: Option<(InodeNumber, FileKind)>,
+        /// `ENTRY`: on the new name, and after an exchange on both. Granted even soon after a recall: the kernel of a
+        /// mount moves the dentry, with the time for which it may be used, and a lease has to cover it.
+        grants: Grants,
     },
 }
 

@@ -235,7 +235,20 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
             parent: InodeNumber::ROOT,
         }),
         ShardAnswer::Removed { time: Timestamp(1_700_000_000_000_000_009), inode: inode(), links: 1 },
-        ShardAnswer::Renamed { inode: inode(), replaced: Some((InodeNumber::ROOT, 0)) },
+        ShardAnswer::Renamed {
+            inode: inode(),
+            kind: FileKind::Regular,
+            replaced: Some((InodeNumber::ROOT, 0)),
+            exchanged: None,
+            grants: Grants::ENTRY | Grants::SHARED_DIRECTORY,
+        },
+        ShardAnswer::Renamed {
+            inode: inode(),
+            kind: FileKind::Directory,
+            replaced: None,
+            exchanged: Some((InodeNumber::ROOT, FileKind::Regular)),
+            grants: Grants::ENTRY,
+        },
     ];
     answers.extend(
         file_kinds()
@@ -252,7 +265,11 @@ pub fn storage_requests() -> Vec<StorageRequest> {
         StorageRequest::Truncate { inode: inode(), object: object(), size: 4096 },
         StorageRequest::Remove { objects: vec![(inode(), object())] },
         StorageRequest::Space,
-        StorageRequest::Fence { session: SessionId(7), shard: ShardId(3), objects: vec![(InodeNumber::ROOT, OBJECT)] },
+        StorageRequest::Fence {
+            session: SessionId(7),
+            shard: ShardId(3),
+            objects: vec![(InodeNumber::ROOT, object())],
+        },
     ]
 }
 

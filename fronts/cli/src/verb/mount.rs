@@ -36,6 +36,7 @@ Options for -o, separated by commas:
                      mount has CAP_SYS_ADMIN
   writeback          the kernel collects writes: only for files that no other
                      client changes meanwhile; excludes passthrough
+  noepoch            names are dropped as before Linux 6.16, for tests
   allow_other        other users may use it (root, or user_allow_other in
                      /etc/fuse.conf)
   ro                 nothing can be changed
@@ -148,6 +149,7 @@ fn parse_options(options: &[String], threads: usize) -> Outcome<(MountOptions, T
             ("passthrough", "") => (parsed.passthrough, asks_passthrough) = (true, true),
             ("nopassthrough", "") => (parsed.passthrough, asks_passthrough) = (false, false),
             ("writeback", "") => parsed.writeback = true,
+            ("noepoch", "") => parsed.no_epoch = true,
             ("allow_other", "") => parsed.allow_other = true,
             ("ro", "") => parsed.read_only = true,
             ("rw", "") => parsed.read_only = false,

@@ -285,7 +285,7 @@ fn hard_links_count() {
     // Both names are of one inode: nothing happens, both stay.
     bench.change(link(file, "f")).expect("a new name");
     let same = bench.change(rename((ROOT, "f"), (ROOT, "g"), RenameMode::Replace));
-    assert_eq!(same, Ok(ShardAnswer::Renamed { inode: file, replaced: None }));
+    assert!(matches!(same, Ok(ShardAnswer::Renamed { inode, replaced: None, .. }) if inode == file), "{same:?}");
     assert_eq!(bench.back.dentries(), 2);
     let mut inode = bench.get(file);
     inode.links = LINKS_MAX;

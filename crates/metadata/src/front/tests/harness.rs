@@ -95,11 +95,10 @@ pub fn grants(answer: &ShardAnswer) -> Grants {
         ShardAnswer::Entry { grants, .. }
         | ShardAnswer::RemoteDirectory { grants, .. }
         | ShardAnswer::Absent { grants }
+        | ShardAnswer::Renamed { grants, .. }
         | ShardAnswer::Opened { grants, .. } => *grants,
         ShardAnswer::Page(page) => page.grants,
-        ShardAnswer::Done | ShardAnswer::Target(_) | ShardAnswer::Removed { .. } | ShardAnswer::Renamed { .. } => {
-            Grants::empty()
-        }
+        ShardAnswer::Done | ShardAnswer::Target(_) | ShardAnswer::Removed { .. } => Grants::empty(),
     }
 }
 

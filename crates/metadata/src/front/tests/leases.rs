@@ -36,7 +36,7 @@ fn a_create_recalls_the_negative_name_the_listing_and_the_directory_attributes()
         ))
     );
     // Reads go on, with nothing granted on what is under recall.
-    assert_eq!(grants(&world.ok(C, lookup("f"))), Grants::empty());
+    assert_eq!(grants(&world.ok(C, lookup("f"))), Grants::SHARED_DIRECTORY);
     assert_eq!(grants(&world.ok(C, stat(ROOT))), Grants::PERMISSIONS);
     // The holder's own changes go on too.
     world.ok(A, create("g"));

@@ -1,0 +1,112 @@
+//! Notifications to the kernel, as bytes on `/dev/fuse` (include/uapi/linux/fuse.h).
+//!
+//! Written here rather than with the kernel crate's notifier: that has no FUSE_NOTIFY_INC_EPOCH, and takes an inode
+//! that the kernel does not know for one that was invalidated.
+//!
+//! Not here: which notification when (`invalidate.rs`).
+
+use crate::invalidate::Kernel;
+use rustix::io::{Errno, write};
+use std::io;
+use std::os::fd::OwnedFd;
+use weft_protocol::{InodeNumber, Name};
+
+const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
+const FUSE_NOTIFY_INVAL_ENTRY: i32 = 3;
+/// Since Linux 6.16; answered EINVAL before.
+const FUSE_NOTIFY_INC_EPOCH: i32 = 8;
+/// `struct fuse_out_header`.
+const HEADER_BYTES: usize = 16;
+
+/// The kernel's connection of a mount.
+pub struct Device(OwnedFd);
+
+impl Device {
+    /// Of a descriptor of `/dev/fuse` that is, or will be, the mount's.
+    pub const fn new(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+
+    fn send(&self, code: i32, payload: &[u8]) -> io::Result<()> {
+        write(&self.0, &message(code, payload))?;
+        Ok(())
+    }
+}
+
+/// A `fuse_out_header` with the notification's code in place of an error and no request's number, and what follows it.
+fn message(code: i32, payload: &[u8]) -> Vec<u8> {
+    // A payload is a name at most.
+    let length = (HEADER_BYTES + payload.len()) as u32;
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(code.to_ne_bytes());
+    bytes.extend(0_u64.to_ne_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// `struct fuse_notify_inval_entry_out`, and the name with a zero behind it.
+fn entry_payload(parent: InodeNumber, name: &Name) -> Vec<u8> {
+    let name = name.as_bytes();
+    let mut payload = Vec::with_capacity(HEADER_BYTES + name.len() + 1);
+    payload.extend(parent.raw().to_ne_bytes());
+    payload.extend((name.len() as u32).to_ne_bytes());
+    // No flags: FUSE_EXPIRE_ONLY would let a revalidation in flight revive the dentry.
+    payload.extend(0_u32.to_ne_bytes());
+    payload.extend(name);
+    payload.push(0);
+    payload
+}
+
+/// `struct fuse_notify_inval_inode_out`.
+fn inode_payload(inode: InodeNumber, offset: i64, bytes: i64) -> [u8; 24] {
+    let mut payload = [0; 24];
+    payload[..8].copy_from_slice(&inode.raw().to_ne_bytes());
+    payload[8..16].copy_from_slice(&offset.to_ne_bytes());
+    payload[16..].copy_from_slice(&bytes.to_ne_bytes());
+    payload
+}
+
+impl Kernel for Device {
+    fn entry(&self, parent: InodeNumber, name: &Name) -> io::Result<()> {
+        match self.send(FUSE_NOTIFY_INVAL_ENTRY, &entry_payload(parent, name)) {
+            // It has no such dentry.
+            Err(error) if is_not_found(&error) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn attributes(&self, inode: InodeNumber) -> io::Result<()> {
+        self.send(FUSE_NOTIFY_INVAL_INODE, &inode_payload(inode, -1, 0))
+    }
+
+    fn contents(&self, inode: InodeNumber, offset: u64, bytes: u64) -> io::Result<()> {
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.send(FUSE_NOTIFY_INVAL_INODE, &inode_payload(inode, signed(offset), signed(bytes)))
+    }
+
+    fn increment_epoch(&self) -> io::Result<()> {
+        self.send(FUSE_NOTIFY_INC_EPOCH, &[])
+    }
+}
+
+/// Whether the kernel answered that it does not know the inode or name.
+pub fn is_not_found(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NOENT.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notifications_as_the_kernel_reads_them() {
+        let bytes = message(FUSE_NOTIFY_INC_EPOCH, &[]);
+        assert_eq!(bytes, [16_u32.to_ne_bytes(), 8_u32.to_ne_bytes(), [0; 4], [0; 4]].concat());
+        let name = Name::new(b"ab").unwrap();
+        let payload = entry_payload(InodeNumber::from_raw(5), &name);
+        assert_eq!(payload, [&5_u64.to_ne_bytes()[..], &2_u64.to_le_bytes()[..], b"ab\0"].concat());
+        let payload = inode_payload(InodeNumber::from_raw(5), -1, 0);
+        assert_eq!(payload[..], [5_u64.to_ne_bytes(), (-1_i64).to_ne_bytes(), [0; 8]].concat());
+    }
+}

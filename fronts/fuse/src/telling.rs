@@ -1,0 +1,119 @@
+//! What a reply tells the kernel of names and attributes, and for how long.
+//!
+//! A [`Telling`] lives from before the client is asked until the reply has been written. All that is told goes through
+//! it into the record (`weft_client_core::KernelView`), which takes back what was recalled meanwhile.
+
+use crate::invalidate::KernelCaches;
+use crate::operations::Front;
+use std::time::Duration;
+use weft_client::Entry;
+use weft_client_core::Ticket;
+use weft_protocol::message::shard::RenameMode;
+use weft_protocol::{InodeNumber, Name};
+
+/// A request whose reply tells something.
+pub struct Telling<'a> {
+    front: &'a Front,
+    /// There until it is dropped.
+    ticket: Option<Ticket>,
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.caches().view().end(ticket);
+        }
+    }
+}
+
+impl Front {
+    /// A request begins that changes no names, and may tell of some in these directories.
+    pub fn telling(&self, directories: &[InodeNumber]) -> Telling<'_> {
+        self.use_directories(directories);
+        Telling { front: self, ticket: Some(self.caches.view().begin()) }
+    }
+
+    /// A request begins that changes names in these directories.
+    pub fn telling_change(&self, directories: &[InodeNumber]) -> Telling<'_> {
+        self.use_directories(directories);
+        Telling { front: self, ticket: Some(self.caches.view().begin_change(directories)) }
+    }
+
+    /// A kernel without epochs keeps names of directories only that no other mount uses: each says that it does.
+    fn use_directories(&self, directories: &[InodeNumber]) {
+        if !self.caches.has_epoch() {
+            directories.iter().for_each(|directory| self.client.use_directory(&self.client.credentials(), *directory));
+        }
+    }
+}
+
+impl Telling<'_> {
+    fn caches(&self) -> &KernelCaches {
+        &self.front.caches
+    }
+
+    /// A kernel without epochs keeps no names of directories that others use.
+    fn name_valid(&self, parent: InodeNumber, valid: Duration) -> u64 {
+        let keeps = self.caches().has_epoch() || !self.front.client.is_shared_directory(parent);
+        if keeps { millis(valid) } else { 0 }
+    }
+
+    /// A name and its inode. What is not to be believed any more is told with no time.
+    pub fn entry(&self, parent: InodeNumber, name: &Name, entry: Entry) -> Entry {
+        let Some(ticket) = &self.ticket else { return entry };
+        let now_ms = self.caches().now_ms();
+        let name_ms = self.name_valid(parent, entry.name_valid);
+        let (inode, place) = (entry.attributes.inode, Some((parent, name)));
+        let mut view = self.caches().view();
+        let name_valid = Duration::from_millis(view.tell_name(ticket, parent, name, name_ms, now_ms));
+        let attributes_ms = view.tell_attributes(ticket, inode, place, millis(entry.attributes_valid), now_ms);
+        Entry { name_valid, attributes_valid: Duration::from_millis(attributes_ms), ..entry }
+    }
+
+    /// A name that is not there.
+    pub fn absent(&self, parent: InodeNumber, name: &Name, valid: Duration) -> Duration {
+        let Some(ticket) = &self.ticket else { return Duration::ZERO };
+        let valid_ms = self.name_valid(parent, valid);
+        let told = self.caches().view().tell_name(ticket, parent, name, valid_ms, self.caches().now_ms());
+        Duration::from_millis(told)
+    }
+
+    /// Attributes alone.
+    pub fn attributes(&self, entry: Entry) -> Entry {
+        let Some(ticket) = &self.ticket else { return entry };
+        let (inode, valid_ms) = (entry.attributes.inode, millis(entry.attributes_valid));
+        let told = self.caches().view().tell_attributes(ticket, inode, None, valid_ms, self.caches().now_ms());
+        Entry { attributes_valid: Duration::from_millis(told), ..entry }
+    }
+
+    /// A name of a listing with its attributes: the time for both.
+    pub fn listed(&self, parent: InodeNumber, name: &Name, inode: InodeNumber, valid: Duration) -> Duration {
+        let Some(ticket) = &self.ticket else { return Duration::ZERO };
+        let now_ms = self.caches().now_ms();
+        let valid_ms = self.name_valid(parent, valid);
+        let mut view = self.caches().view();
+        let name_ms = view.tell_listed(ticket, parent, name, valid_ms, now_ms);
+        Duration::from_millis(view.tell_attributes(ticket, inode, Some((parent, name)), name_ms, now_ms))
+    }
+
+    /// A name was removed.
+    pub fn removed(&self, parent: InodeNumber, name: &Name) {
+        self.caches().view().removed(parent, name);
+    }
+
+    /// The kernel is about to move a dentry. `valid`: how long leases cover what the names are now. Where they do not,
+    /// the kernel drops the dentry before it moves it.
+    pub fn renamed(&self, from: &(InodeNumber, Name), to: &(InodeNumber, Name), mode: RenameMode, valid: Duration) {
+        let Some(ticket) = &self.ticket else { return };
+        let (from, to) = ((from.0, &from.1), (to.0, &to.1));
+        let exchange = mode == RenameMode::Exchange;
+        let uncovered = self.caches().view().renamed(ticket, from, to, exchange, !valid.is_zero());
+        if uncovered {
+            self.caches().drop_moved(&[to, from]);
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
