@@ -31,9 +31,9 @@ detached, and processes are ended by signals. A process is only signalled when
 its start time is the recorded one. It also removes logs of nodes that did not
 start.
 
-All hosts are asked at once. What runs on hosts that cannot be reached is named,
-and the exit code is 2: run the same command again when they are back. With
---force they are forgotten.
+All hosts are asked at once. What runs on hosts that cannot be reached is
+named, and the exit code is 2: run the same command again when they are back.
+With --force they are forgotten.
 
 Examples:
   weft down
