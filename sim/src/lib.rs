@@ -10,6 +10,7 @@ mod bytes;
 mod check;
 mod client;
 mod file;
+pub mod kernel;
 mod model;
 mod network;
 mod process;

@@ -1,0 +1,58 @@
+//! The model of the kernel against the real kernel: the same scripts, the same requests and results.
+//!
+//! Rules by hand (`names.rs`, `pages.rs`, ...) and random scripts (`random.rs`). Where `/dev/fuse` cannot be mounted the
+//! scripts run against the model only, and the reason is printed.
+
+mod linux;
+mod model;
+mod names;
+mod pages;
+mod programs;
+mod script;
+mod server;
+mod trace;
+mod wire;
+
+use script::Script;
+use std::sync::OnceLock;
+
+/// Why the real kernel is not asked, once for all tests.
+fn unavailable() -> Option<&'static String> {
+    static REASON: OnceLock<Option<String>> = OnceLock::new();
+    REASON
+        .get_or_init(|| {
+            let reason = linux::unavailable();
+            if let Some(reason) = &reason {
+                println!("only the model runs: {reason}");
+            }
+            reason
+        })
+        .as_ref()
+}
+
+/// Where model and kernel differ, as text; `None` if they do not.
+fn difference(script: &Script) -> Option<String> {
+    let expected = model::run(script);
+    if unavailable().is_some() {
+        return None;
+    }
+    let difference = linux::run(script, &expected).err()?;
+    let mut text = String::new();
+    for (number, step) in script.steps.iter().enumerate().take(difference.step + 1) {
+        text.push_str(&format!("{number}: {step:?}\n"));
+        if number < difference.step {
+            text.push_str(&format!("{}\n", trace::show(&expected[number])));
+        }
+    }
+    text.push_str(&format!("  model:\n{}\n", trace::show(&difference.expected)));
+    text.push_str(&format!("  kernel:\n{}\n", trace::show(&difference.found)));
+    Some(text)
+}
+
+/// Runs a script against both.
+fn check(script: &Script) -> Vec<trace::Events> {
+    if let Some(text) = difference(script) {
+        panic!("model and kernel differ:\n{text}");
+    }
+    model::run(script)
+}
