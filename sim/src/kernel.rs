@@ -62,6 +62,8 @@ pub struct Config {
     pub passthrough: bool,
     pub writeback_cache: bool,
     pub handle_killpriv_v2: bool,
+    /// Settles races between calls that go on at the same time; `None`: the oldest goes first.
+    pub seed: Option<u64>,
     /// The programs have no CAP_FSETID: their writes clear set-user-ID bits.
     pub kills_privileges: bool,
 }
@@ -85,6 +87,7 @@ impl Config {
         passthrough: false,
         writeback_cache: false,
         handle_killpriv_v2: false,
+        seed: None,
         kills_privileges: false,
     };
 }

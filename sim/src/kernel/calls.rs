@@ -174,7 +174,7 @@ impl Context {
             }
             Call::Msync { mapping } => {
                 let file = self.mapped(*mapping, false)?;
-                done(self.fsync(file.key, false).await)
+                done(self.fsync(file.key, true).await)
             }
             Call::Unmap { mapping } => {
                 let mapping = self.mount().mappings.remove(mapping).ok_or(Errno::EBADF)?;

@@ -1,11 +1,14 @@
 //! Tasks of one kernel: system calls, notifications and background completions as futures, polled in order.
 //!
-//! A task waits for a condition on the mount's state, not for a waker: after each input all tasks are polled in the
-//! order of their birth until none gets further, so that one order of inputs gives one run. References to inodes and
+//! A task waits for a condition on the mount's state, not for a waker: after each input tasks are polled until none gets
+//! further, the oldest first, or in an order from a seed. So one order of inputs and one seed give one run, and seeds
+//! settle races between tasks that the same event lets go on. References to inodes and
 //! dentries, and locks, are guards; dropping one puts it into a queue that is worked off before the state is next
 //! looked at, so that a guard may be dropped anywhere.
 //!
 //! Not here: what tasks do.
+
+use crate::random::Random;
 
 use super::requests::{Answer, NodeId, Operation, Request};
 use super::state::{Mount, Put};
@@ -85,30 +88,42 @@ impl Context {
 pub struct Executor {
     pub context: Context,
     tasks: Vec<Task>,
+    /// Chooses who gets further first; `None`: the oldest.
+    random: Option<Random>,
 }
 
 impl Executor {
     pub fn new(mount: Mount) -> Self {
-        Self { context: Context::new(mount), tasks: Vec::new() }
+        let random = mount.config.seed.map(Random::new);
+        Self { context: Context::new(mount), tasks: Vec::new(), random }
     }
 
     /// Polls until nothing gets further.
     pub fn run(&mut self) {
+        while self.step() {}
+    }
+
+    /// Polls one task after the other until one gets further.
+    fn step(&mut self) -> bool {
         let mut cx = TaskContext::from_waker(Waker::noop());
-        loop {
-            self.context.mount().progress = false;
-            self.tasks.extend(self.context.take_spawned());
-            self.tasks.retain_mut(|task| {
-                let pending = task.as_mut().poll(&mut cx).is_pending();
-                if !pending {
-                    self.context.mount().progress = true;
-                }
-                pending
-            });
-            if !self.context.mount().progress {
-                return;
+        self.tasks.extend(self.context.take_spawned());
+        let mut order: Vec<usize> = (0..self.tasks.len()).collect();
+        if let Some(random) = &mut self.random {
+            for at in (1..order.len()).rev() {
+                order.swap(at, random.below(at as u64 + 1) as usize);
             }
         }
+        for at in order {
+            self.context.mount().progress = false;
+            if self.tasks[at].as_mut().poll(&mut cx).is_ready() {
+                drop(self.tasks.remove(at));
+                return true;
+            }
+            if self.context.mount().progress {
+                return true;
+            }
+        }
+        false
     }
 
     /// Requests that were sent since the last time.

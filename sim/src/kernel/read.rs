@@ -24,6 +24,8 @@ struct Filling {
     first: u64,
     ids: Vec<u64>,
     version: u64,
+    /// For a reader, which makes the access time stale; not for a write of a part of the page.
+    is_read: bool,
 }
 
 /// Cached pages in a row, and what is to be done about the last one.
@@ -52,7 +54,10 @@ impl Mount {
             }
             match runs.last_mut() {
                 Some(run) if run.first + run.ids.len() as u64 == index && run.ids.len() < pages_max => run.ids.push(id),
-                _ => runs.push(Filling { inode: key, first: index, ids: vec![id], version: self.attr_version }),
+                _ => {
+                    let version = self.attr_version;
+                    runs.push(Filling { inode: key, first: index, ids: vec![id], version, is_read: true });
+                }
             }
         }
         runs
@@ -67,7 +72,9 @@ impl Mount {
             let end = filling.first * page_bytes as u64 + data.len() as u64;
             self.shrink_after_short_read(filling.inode, end, filling.version);
         }
-        self.make_stale(filling.inode, Stale::ATIME);
+        if filling.is_read {
+            self.make_stale(filling.inode, Stale::ATIME);
+        }
         for (at, id) in filling.ids.iter().enumerate() {
             let index = filling.first + at as u64;
             let Some(page) = self.inode_mut(filling.inode).pages.same_mut(index, *id) else { continue };
@@ -158,9 +165,9 @@ impl Context {
             if !self.is_cached(inode, index) {
                 let window = {
                     let mut mount = self.mount();
-                    let (max, page_bytes) = (mount.readahead_pages(), mount.page_bytes());
-                    let before = mount.cached_before(inode, index, max);
-                    mount.file_mut(file).readahead.miss(index, last - index, max, page_bytes, before)
+                    let limits = mount.readahead_limits();
+                    let before = mount.cached_before(inode, index, limits.window.max(last - index));
+                    mount.file_mut(file).readahead.miss(index, last - index, limits, before)
                 };
                 self.start_readahead(file, window).await;
             }
@@ -212,7 +219,8 @@ impl Context {
             let mut mount = self.mount();
             let id = mount.add_locked_page(inode, index);
             let data = mount.inode(inode).pages.get(index).map(|page| page.data.clone()).unwrap_or_default();
-            (Filling { inode, first: index, ids: vec![id], version: mount.attr_version }, data)
+            let version = mount.attr_version;
+            (Filling { inode, first: index, ids: vec![id], version, is_read: true }, data)
         };
         self.read_one(file, filling).await?;
         Ok(data)
@@ -238,15 +246,22 @@ impl Context {
             .await;
             return Ok(false);
         }
-        self.read_one(file, Filling { inode, first: index, ids: vec![id], version }).await?;
+        self.read_one(file, Filling { inode, first: index, ids: vec![id], version, is_read: true }).await?;
         Ok(true)
     }
 
     /// Reads a page that the caller has locked, and unlocks it.
-    pub async fn read_locked_page(&self, file: FileKey, index: u64, id: u64) -> Result<(), Errno> {
+    pub async fn read_locked_page(
+        &self,
+        file: FileKey,
+        index: u64,
+        id: u64,
+        is_read: bool,
+    ) -> Result<(), Errno> {
         let filling = {
             let mount = self.mount();
-            Filling { inode: mount.file(file).inode, first: index, ids: vec![id], version: mount.attr_version }
+            let (inode, version) = (mount.file(file).inode, mount.attr_version);
+            Filling { inode, first: index, ids: vec![id], version, is_read }
         };
         self.read_one(file, filling).await
     }
@@ -291,13 +306,13 @@ impl Context {
         let window = {
             let mut mount = self.mount();
             let inode = mount.file(file).inode;
-            let max = mount.readahead_pages();
-            let hole = mount.next_hole(inode, index, max);
+            let limits = mount.readahead_limits();
+            let hole = mount.next_hole(inode, index, limits.window);
             match mount.inode_mut(inode).pages.get_mut(index) {
                 Some(page) if !page.writeback => page.readahead = false,
                 _ => return,
             }
-            mount.file_mut(file).readahead.marked(index, last - index, max, hole)
+            mount.file_mut(file).readahead.marked(index, last - index, limits, hole)
         };
         if let Some(window) = window {
             self.start_readahead(file, window).await;

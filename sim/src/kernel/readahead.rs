@@ -19,6 +19,28 @@ pub struct Readahead {
 /// Faults beyond which a mapping is no longer read around (`MMAP_LOTSAMISS`).
 const MAPPING_MISSES_MAX: u32 = 100;
 
+/// What the kernel takes for the best size of a request where a file system does not say (`VM_READAHEAD_PAGES`).
+const IO_PAGES: u64 = 32;
+/// Pages of a folio of order 2.
+const WINDOW_ALIGNMENT: u64 = 4;
+
+/// Limits of the mount.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Largest window, pages; 0: no readahead.
+    pub window: u64,
+    /// Largest window for one large read (`bdi->io_pages`).
+    pub request: u64,
+    pub page_bytes: u64,
+}
+
+impl Limits {
+    /// `ractl_max_pages`.
+    fn max_for(&self, wanted: u64) -> u64 {
+        if wanted > self.window && self.request > self.window { wanted.min(self.request) } else { self.window }
+    }
+}
+
 /// Pages to read, and which of them is marked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
@@ -35,11 +57,12 @@ impl Readahead {
 
     /// A read missed at `index` and wants `wanted` pages (`page_cache_sync_ra`). `cached_before` counts the cached
     /// pages in front of it, and says whether they reach the beginning of the file.
-    pub fn miss(&mut self, index: u64, wanted: u64, max: u64, page_bytes: u64, cached_before: u64) -> Window {
+    pub fn miss(&mut self, index: u64, wanted: u64, limits: Limits, cached_before: u64) -> Window {
         // Without readahead only the page that is wanted is read.
-        if max == 0 {
+        if limits.window == 0 {
             return Window { start: index, pages: 1, mark: u64::MAX };
         }
+        let (max, page_bytes) = (limits.max_for(wanted), limits.page_bytes);
         let previous = self.previous.map(|at| at / page_bytes);
         let is_sequential = previous.is_some_and(|previous| index.wrapping_sub(previous) <= 1);
         if index == 0 || wanted > max || is_sequential {
@@ -60,10 +83,11 @@ impl Readahead {
     }
 
     /// A reader came to a marked page (`page_cache_async_ra`). `next_hole`: the first page after it that is not cached.
-    pub fn marked(&mut self, index: u64, wanted: u64, max: u64, next_hole: u64) -> Option<Window> {
-        if max == 0 {
+    pub fn marked(&mut self, index: u64, wanted: u64, limits: Limits, next_hole: u64) -> Option<Window> {
+        if limits.window == 0 {
             return None;
         }
+        let max = limits.max_for(wanted);
         if index == (self.start + self.size).wrapping_sub(self.async_size) {
             self.start += self.size;
             self.size = self.size.max(next_size(self.size, max));
@@ -73,6 +97,12 @@ impl Readahead {
             }
             self.start = next_hole;
             self.size = next_size(next_hole - index + wanted, max);
+        }
+        // Since 6.17 a window ends at a boundary of the next larger folio, also where there are none.
+        let end = self.start + self.size;
+        let aligned = end / WINDOW_ALIGNMENT * WINDOW_ALIGNMENT;
+        if aligned > self.start {
+            self.size -= end - aligned;
         }
         self.async_size = self.size;
         Some(self.window())
@@ -115,9 +145,12 @@ fn next_size(size: u64, max: u64) -> u64 {
 }
 
 impl Mount {
-    /// Largest window, pages.
-    pub fn readahead_pages(&self) -> u64 {
-        u64::from(self.config.max_readahead_bytes / self.config.page_bytes)
+    pub fn readahead_limits(&self) -> Limits {
+        Limits {
+            window: u64::from(self.config.max_readahead_bytes / self.config.page_bytes),
+            request: IO_PAGES,
+            page_bytes: self.page_bytes(),
+        }
     }
 
     /// How many pages directly before `index` are cached, up to `max` (`page_cache_prev_miss`).

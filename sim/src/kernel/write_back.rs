@@ -180,7 +180,7 @@ impl Context {
                 (mount.inode(inode).pages.get(index).is_some_and(|page| page.uptodate), beyond)
             };
             if !uptodate && count < page_bytes as usize && !beyond {
-                if let Err(error) = self.read_locked_page(file, index, id).await {
+                if let Err(error) = self.read_locked_page(file, index, id, false).await {
                     return if written > 0 { Ok(written as u64) } else { Err(error) };
                 }
                 continue;

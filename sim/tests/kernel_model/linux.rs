@@ -67,7 +67,8 @@ impl Mounted {
         let device = Arc::new(device);
         let from = device.clone();
         let reader = std::thread::spawn(move || {
-            let mut buffer = vec![0; REQUEST_BYTES_MAX];
+            // Touched here: a munmap that waits for its pages to be written holds the lock that page faults take.
+            let mut buffer = vec![1; REQUEST_BYTES_MAX];
             loop {
                 match (&*from).read(&mut buffer) {
                     Ok(bytes) => {
@@ -264,7 +265,8 @@ impl Run<'_> {
         if let Some((_, number)) = self.backing.get(&node) {
             return *number;
         }
-        let path = std::env::temp_dir().join(format!("weft-kernel-model-{}-backing-{node}", std::process::id()));
+        let number = MOUNTS.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("weft-kernel-model-{}-backing-{number}", std::process::id()));
         let mut file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         let _ = std::fs::remove_file(&path);
         file.write_all(&self.server.content(node)).unwrap();

@@ -348,8 +348,8 @@ fn a_direct_and_a_cached_file_share_the_pages() {
             .outside(Change::Write { node: 2, offset: 0, data: bytes(4 * PAGE, 3) })
             .invalidate(2, 0, 0)
             .pread(0, 1, 0, 100)
-            .pwrite(1, 2, 0, bytes(10, 4))
             .release()
+            .pwrite(1, 2, 0, bytes(10, 4))
             .pread(0, 1, 0, 100)
             .build(),
     );
@@ -420,8 +420,8 @@ fn a_release_waits_for_pages_in_flight() {
             .pread(0, 1, 0, 100)
             .release()
             .hold("read")
-            .pread(0, 1, 2 * PAGE, 100)
-            .close(1, 1)
+            .pread(0, 1, PAGE, 100)
+            .close(0, 1)
             .release()
             .stat(0, "a")
             .build(),

@@ -164,6 +164,31 @@ fn attributes(stat: &Stat) -> Attributes {
     }
 }
 
+/// A buffer that begins with a page: direct I/O counts the pages of its buffer.
+struct Aligned {
+    memory: Vec<u8>,
+    start: usize,
+    bytes: usize,
+}
+
+impl Aligned {
+    fn new(bytes: usize) -> Self {
+        let memory = vec![0; bytes + 4096];
+        let start = memory.as_ptr().align_offset(4096);
+        Self { memory, start, bytes }
+    }
+
+    fn with(data: &[u8]) -> Self {
+        let mut buffer = Self::new(data.len());
+        buffer.bytes().copy_from_slice(data);
+        buffer
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.bytes]
+    }
+}
+
 type Outcome = Result<Value, SystemError>;
 
 fn done(result: Result<(), SystemError>) -> Outcome {
@@ -226,22 +251,23 @@ impl Shared {
                 Ok(Value::Done)
             }
             Call::Read { handle, size } => {
-                let mut data = vec![0; *size as usize];
-                let count = rustix::io::read(&*self.file(*handle)?, data.as_mut_slice())?;
-                data.truncate(count);
-                Ok(Value::Data(data))
+                let mut buffer = Aligned::new(*size as usize);
+                let count = rustix::io::read(&*self.file(*handle)?, buffer.bytes())?;
+                Ok(Value::Data(buffer.bytes()[..count].to_vec()))
             }
             Call::Pread { handle, offset, size } => {
-                let mut data = vec![0; *size as usize];
-                let count = rustix::io::pread(&*self.file(*handle)?, data.as_mut_slice(), *offset)?;
-                data.truncate(count);
-                Ok(Value::Data(data))
+                let mut buffer = Aligned::new(*size as usize);
+                let count = rustix::io::pread(&*self.file(*handle)?, buffer.bytes(), *offset)?;
+                Ok(Value::Data(buffer.bytes()[..count].to_vec()))
             }
             Call::Write { handle, data } => {
-                rustix::io::write(&*self.file(*handle)?, data).map(|count| Value::Count(count as u64))
+                let mut buffer = Aligned::with(data);
+                rustix::io::write(&*self.file(*handle)?, buffer.bytes()).map(|count| Value::Count(count as u64))
             }
             Call::Pwrite { handle, offset, data } => {
-                rustix::io::pwrite(&*self.file(*handle)?, data, *offset).map(|count| Value::Count(count as u64))
+                let mut buffer = Aligned::with(data);
+                let count = rustix::io::pwrite(&*self.file(*handle)?, buffer.bytes(), *offset)?;
+                Ok(Value::Count(count as u64))
             }
             Call::Fstat { handle } => {
                 rustix::fs::fstat(&*self.file(*handle)?).map(|stat| Value::Attributes(attributes(&stat)))

@@ -45,7 +45,7 @@ impl Events {
 }
 
 /// Long runs of equal numbers become one with a count.
-fn shorten(text: &str) -> String {
+pub fn shorten(text: &str) -> String {
     let mut parts: Vec<(&str, usize)> = Vec::new();
     for part in text.split(", ") {
         match parts.last_mut() {

@@ -66,13 +66,10 @@ impl Context {
 
     /// Clears the bits before a write, under the inode's lock (`file_remove_privs`).
     pub async fn kill_privileges(&self, key: InodeKey) -> Result<(), Errno> {
-        if self.mount().config.handle_killpriv_v2 {
-            return Ok(());
-        }
-        match self.mode_without_bits(key, None).await? {
-            Some(mode) => self.set_attributes(key, Some(mode), None, None, false).await,
-            None => Ok(()),
-        }
+        let server_does = self.mount().config.handle_killpriv_v2;
+        let mode = if server_does { None } else { self.mode_without_bits(key, None).await? };
+        // Also without anything to change: other flags of the change are set (`notify_change`).
+        self.set_attributes(key, mode, None, None, false).await
     }
 
     /// The mode as the server has it now, without the bits; `None` if they are gone already.
@@ -112,12 +109,12 @@ impl Context {
         }
         if size.is_some() {
             self.hold_writes(key).await;
-            let mut mount = self.mount();
-            mount.inode_mut(key).size_unstable = true;
-            if writeback && size != Some(mount.inode(key).size()) {
-                let now = mount.now_ms;
-                (change.mtime, change.ctime) = (Some(now), Some(now));
-            }
+            self.mount().inode_mut(key).size_unstable = true;
+        }
+        if writeback {
+            let mount = self.mount();
+            change.ctime = Some(mount.now_ms);
+            change.mtime = size.filter(|size| *size != mount.inode(key).size()).map(|_| mount.now_ms);
         }
         let version = self.mount().attr_version;
         let result = match self.ask(node, Operation::Setattr(change.clone())).await {

@@ -123,7 +123,7 @@ impl Context {
                 None => {
                     let window = {
                         let mut mount = self.mount();
-                        let max = mount.readahead_pages();
+                        let max = mount.readahead_limits().window;
                         mount.file_mut(file).readahead.fault(index, max)
                     };
                     if let Some(window) = window {
@@ -131,7 +131,7 @@ impl Context {
                     }
                 }
                 Some((true, _)) => {
-                    let max = self.mount().readahead_pages();
+                    let max = self.mount().readahead_limits().window;
                     self.continue_readahead(file, index, index + max).await;
                 }
                 Some(_) => {}
@@ -139,7 +139,7 @@ impl Context {
             let id = self.lock_or_add_page(key, index).await;
             let uptodate = self.mount().inode(key).pages.get(index).is_some_and(|page| page.uptodate);
             if !uptodate {
-                self.read_locked_page(file, index, id).await.map_err(|_| BUS_ERROR)?;
+                self.read_locked_page(file, index, id, true).await.map_err(|_| BUS_ERROR)?;
                 continue;
             }
             if index >= self.pages_of_file(key) {
