@@ -97,9 +97,15 @@ impl Config {
 pub enum Output {
     /// For the server, or for a backing file ([`requests::Operation::is_backing`]).
     Request(Request),
-    Returned { call: CallId, result: CallResult },
+    Returned {
+        call: CallId,
+        result: CallResult,
+    },
     /// A notification was carried out; the server's write to the device returns.
-    Notified { id: CallId, result: Result<(), Errno> },
+    Notified {
+        id: CallId,
+        result: Result<(), Errno>,
+    },
 }
 
 /// The kernel of one mount.

@@ -1,12 +1,12 @@
 //! The attribute cache: when a reply's attributes count, and what follows for the pages.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | A reply counts only if nothing changed the inode since its request (`attr_version`), nor a size is in the making (`FUSE_I_SIZE_UNSTABLE`) | `fuse_change_attributes_i` |
-//! | stat returns what the reply says even when the cache ignores it | `fuse_do_getattr`, `fuse_fillattr` |
-//! | Another size drops the pages behind it; with `auto_inval_data` another mtime, and without `explicit_inval_data` another size, drops all | `fuse_change_attributes_i` |
-//! | Single attributes are stale on their own (`inval_mask`) | `fuse_update_get_attr` |
-//! | With write-back, size, mtime and ctime of files are the kernel's | `fuse_get_cache_mask` |
+//! - A reply counts only if nothing changed the inode since its request (`attr_version`), nor a size is in the making
+//!   (`FUSE_I_SIZE_UNSTABLE`) (`fuse_change_attributes_i`).
+//! - stat returns what the reply says even when the cache ignores it (`fuse_do_getattr`, `fuse_fillattr`).
+//! - Another size drops the pages behind it; with `auto_inval_data` another mtime, and without `explicit_inval_data`
+//!   another size, drops all (`fuse_change_attributes_i`).
+//! - Single attributes are stale on their own (`inval_mask`) (`fuse_update_get_attr`).
+//! - With write-back, size, mtime and ctime of files are the kernel's (`fuse_get_cache_mask`).
 //!
 //! Not here: SETATTR (`calls/attributes.rs`), short reads (`read.rs`).
 
@@ -179,8 +179,7 @@ impl Context {
             let is_file = mount.inode(key).kind == Kind::Regular;
             let resized = !own && is_file && old_size != attributes.size;
             let other_time = mount.config.auto_inval_data && old_mtime != attributes.mtime;
-            let drop_all =
-                if resized { !mount.config.explicit_inval_data } else { !own && is_file && other_time };
+            let drop_all = if resized { !mount.config.explicit_inval_data } else { !own && is_file && other_time };
             (attributes, resized, drop_all)
         };
         if resized {

@@ -24,33 +24,106 @@ pub type Path = Vec<String>;
 /// A system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
-    Stat { path: Path },
-    Open { path: Path, flags: OpenFlags, mode: u16, handle: Handle },
-    Close { handle: Handle },
-    Read { handle: Handle, size: u64 },
-    Pread { handle: Handle, offset: u64, size: u64 },
-    Write { handle: Handle, data: Vec<u8> },
-    Pwrite { handle: Handle, offset: u64, data: Vec<u8> },
-    Fstat { handle: Handle },
-    Truncate { path: Path, size: u64 },
-    Ftruncate { handle: Handle, size: u64 },
-    Fsync { handle: Handle, data_only: bool },
-    Chmod { path: Path, mode: u16 },
-    Mkdir { path: Path, mode: u16 },
-    Unlink { path: Path },
-    Rmdir { path: Path },
-    Link { from: Path, to: Path },
-    Rename { from: Path, to: Path, mode: RenameMode },
+    Stat {
+        path: Path,
+    },
+    Open {
+        path: Path,
+        flags: OpenFlags,
+        mode: u16,
+        handle: Handle,
+    },
+    Close {
+        handle: Handle,
+    },
+    Read {
+        handle: Handle,
+        size: u64,
+    },
+    Pread {
+        handle: Handle,
+        offset: u64,
+        size: u64,
+    },
+    Write {
+        handle: Handle,
+        data: Vec<u8>,
+    },
+    Pwrite {
+        handle: Handle,
+        offset: u64,
+        data: Vec<u8>,
+    },
+    Fstat {
+        handle: Handle,
+    },
+    Truncate {
+        path: Path,
+        size: u64,
+    },
+    Ftruncate {
+        handle: Handle,
+        size: u64,
+    },
+    Fsync {
+        handle: Handle,
+        data_only: bool,
+    },
+    Chmod {
+        path: Path,
+        mode: u16,
+    },
+    Mkdir {
+        path: Path,
+        mode: u16,
+    },
+    Unlink {
+        path: Path,
+    },
+    Rmdir {
+        path: Path,
+    },
+    Link {
+        from: Path,
+        to: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+        mode: RenameMode,
+    },
     /// One getdents64 with a buffer of this many bytes.
-    Getdents { handle: Handle, bytes: usize },
-    Seekdir { handle: Handle, position: u64 },
+    Getdents {
+        handle: Handle,
+        bytes: usize,
+    },
+    Seekdir {
+        handle: Handle,
+        position: u64,
+    },
     /// MAP_SHARED from the beginning of the file.
-    Map { handle: Handle, mapping: Handle, writable: bool },
-    Load { mapping: Handle, offset: u64, size: u64 },
-    Store { mapping: Handle, offset: u64, data: Vec<u8> },
+    Map {
+        handle: Handle,
+        mapping: Handle,
+        writable: bool,
+    },
+    Load {
+        mapping: Handle,
+        offset: u64,
+        size: u64,
+    },
+    Store {
+        mapping: Handle,
+        offset: u64,
+        data: Vec<u8>,
+    },
     /// MS_SYNC.
-    Msync { mapping: Handle },
-    Unmap { mapping: Handle },
+    Msync {
+        mapping: Handle,
+    },
+    Unmap {
+        mapping: Handle,
+    },
 }
 
 /// What a call returns with success.
@@ -109,6 +182,7 @@ impl Context {
             }
             Call::Read { handle, size } => {
                 let file = self.file(*handle)?;
+                let _position = self.lock_position(file.key).await;
                 self.read(file.key, None, *size).await.map(Value::Data)
             }
             Call::Pread { handle, offset, size } => {
@@ -117,6 +191,7 @@ impl Context {
             }
             Call::Write { handle, data } => {
                 let file = self.file(*handle)?;
+                let _position = self.lock_position(file.key).await;
                 self.write(file.key, None, data).await.map(Value::Count)
             }
             Call::Pwrite { handle, offset, data } => {
@@ -144,10 +219,12 @@ impl Context {
                 if !self.mount().file(file.key).is_directory {
                     return Err(Errno::ENOTDIR);
                 }
+                let _position = self.lock_position(file.key).await;
                 self.getdents(file.key, *bytes).await.map(Value::Entries)
             }
             Call::Seekdir { handle, position } => {
                 let file = self.file(*handle)?;
+                let _position = self.lock_position(file.key).await;
                 self.mount().file_mut(file.key).position = *position;
                 Ok(Value::Done)
             }

@@ -1,12 +1,10 @@
 //! The dentry cache: which name of which directory is which inode, until when, and from which epoch.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | A timeout belongs to the dentry (`d_fsdata`), so it moves with it on rename | `d_move`, `d_exchange` |
-//! | Unlink leaves a negative dentry with timeout 0 if nobody else uses it, else none | `d_delete` |
-//! | Invalidation unhashes, and frees what is unused below | `d_invalidate` |
-//! | A directory has one dentry; found under a second name it is moved there | `d_splice_alias` |
-//! | Lookups of one name at the same time are one | `d_alloc_parallel` |
+//! - A timeout belongs to the dentry (`d_fsdata`), so it moves with it on rename (`d_move`, `d_exchange`).
+//! - Unlink leaves a negative dentry with timeout 0 if nobody else uses it, else none (`d_delete`).
+//! - Invalidation unhashes, and frees what is unused below (`d_invalidate`).
+//! - A directory has one dentry; found under a second name it is moved there (`d_splice_alias`).
+//! - Lookups of one name at the same time are one (`d_alloc_parallel`).
 //!
 //! Not here: when a dentry is believed (`walk.rs`), requests.
 
@@ -185,12 +183,20 @@ impl Mount {
         self.dentries.allocate(parent, name)
     }
 
-    /// Gives a dentry its inode, whose counted reference goes over to it, and hashes it (`d_add`, `d_instantiate`).
+    /// Gives a dentry its inode, whose counted reference goes over to it, and hashes it (`d_add`).
     pub fn instantiate(&mut self, id: DentryId, inode: Option<InodeKey>) {
         if let Some(old) = std::mem::replace(&mut self.dentries.get_mut(id).inode, inode) {
             self.put_inode(old);
         }
         self.dentries.hash(id);
+    }
+
+    /// Gives a dentry its inode and leaves it hashed or not (`d_instantiate`): one that was invalidated while its file
+    /// was being created stays out of sight.
+    pub fn give_inode(&mut self, id: DentryId, inode: InodeKey) {
+        if let Some(old) = self.dentries.get_mut(id).inode.replace(inode) {
+            self.put_inode(old);
+        }
     }
 
     /// Until when the name is believed (`fuse_change_entry_timeout`).

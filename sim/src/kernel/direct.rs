@@ -1,11 +1,13 @@
 //! Reads and writes that bypass the pages: FOPEN_DIRECT_IO, O_DIRECT, and passed-through files.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | FOPEN_DIRECT_IO writes dirty pages of its range back first, and a write drops them before and after | `fuse_direct_io` |
-//! | Its writes hold the inode's lock, shared with FOPEN_PARALLEL_DIRECT_WRITES unless they append, grow the file, or the inode is cached | `fuse_dio_lock` |
-//! | O_DIRECT on a cached file sends all requests at once and, if cut short, goes on through pages | `fuse_direct_IO`, `generic_file_read_iter`, `generic_file_direct_write` |
-//! | A passed-through file's I/O goes to the backing file; a write still changes the size here | `fuse_passthrough_write_iter` |
+//! - FOPEN_DIRECT_IO writes dirty pages of its range back first, and a write drops them before and after
+//!   (`fuse_direct_io`).
+//! - Its writes hold the inode's lock, shared with FOPEN_PARALLEL_DIRECT_WRITES unless they append, grow the file, or
+//!   the inode is cached (`fuse_dio_lock`).
+//! - O_DIRECT on a cached file sends all requests at once and, if cut short, goes on through pages (`fuse_direct_IO`,
+//!   `generic_file_read_iter`, `generic_file_direct_write`).
+//! - A passed-through file's I/O goes to the backing file; a write still changes the size here
+//!   (`fuse_passthrough_write_iter`).
 //!
 //! Not here: which of them applies (`calls/io.rs`).
 
@@ -172,6 +174,8 @@ impl Context {
                 requests.push((mount.send(node, operation), done, count));
                 done += count;
             }
+            // Before the answers: nobody waits for them with this.
+            mount.make_stale(inode, if writes { Stale::MODIFY_SIZE } else { Stale::ATIME });
             requests
         };
         let (mut end, mut out, mut failed) = (transfer.bytes(), Vec::new(), None);

@@ -1,12 +1,14 @@
 //! Listings: streams with cookies, READDIRPLUS that makes dentries, and the listing cache.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | One getdents is at most one READDIR from the stream's position; what does not fit is dropped and asked for again by its cookie | `fuse_readdir_uncached`, `parse_dirfile` |
-//! | READDIRPLUS makes a dentry of each entry of a reply, also of those that did not fit, and counts a lookup each | `parse_dirplusfile`, `fuse_direntplus_link` |
-//! | With `readdirplus_auto` it is used at the beginning and after a lookup in the directory | `fuse_use_readdirplus` |
-//! | An entry of READDIRPLUS gets the epoch of its reply, not of its request | `fuse_direntplus_link` |
-//! | A cached listing is in pages: dropping them, another mtime, or a change of names here makes it void at the next beginning | `fuse_readdir_cached` |
+//! - One getdents is at most one READDIR from the stream's position; what does not fit is dropped and asked for again
+//!   by its cookie (`fuse_readdir_uncached`, `parse_dirfile`).
+//! - READDIRPLUS makes a dentry of each entry of a reply, also of those that did not fit, and counts a lookup each
+//!   (`parse_dirplusfile`, `fuse_direntplus_link`).
+//! - With `readdirplus_auto` it is used at the beginning and after a lookup in the directory
+//!   (`fuse_use_readdirplus`).
+//! - An entry of READDIRPLUS gets the epoch of its reply, not of its request (`fuse_direntplus_link`).
+//! - A cached listing is in pages: dropping them, another mtime, or a change of names here makes it void at the next
+//!   beginning (`fuse_readdir_cached`).
 //!
 //! Not here: OPENDIR (`calls/open.rs`).
 
@@ -129,8 +131,7 @@ impl Mount {
             return Cached::Uncached;
         }
         let inode = self.inode(key);
-        let changed =
-            inode.version != inode.listing.directory_version || inode.attributes.mtime != inode.listing.mtime;
+        let changed = inode.version != inode.listing.directory_version || inode.attributes.mtime != inode.listing.mtime;
         if buffer.position == 0 && changed {
             self.reset_listing(key);
             return Cached::Again;

@@ -1,6 +1,7 @@
 //! Tasks of one kernel: system calls, notifications and background completions as futures, polled in order.
 //!
-//! A task waits for a condition on the mount's state, not for a waker: after each input tasks are polled until none gets
+//! A task waits for a condition on the mount's state, not for a waker: after each input tasks are polled until none
+//! gets
 //! further, the oldest first, or in an order from a seed. So one order of inputs and one seed give one run, and seeds
 //! settle races between tasks that the same event lets go on. References to inodes and
 //! dentries, and locks, are guards; dropping one puts it into a queue that is worked off before the state is next

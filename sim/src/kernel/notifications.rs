@@ -1,10 +1,10 @@
 //! Notifications of the server: what they drop, and which locks they wait for.
 //!
-//! | notification | waits for | kernel |
-//! | --- | --- | --- |
-//! | INVAL_ENTRY, DELETE | the directory's lock, exclusive; a create or rename there holds it while its request is in flight | `fuse_reverse_inval_entry` |
-//! | INVAL_INODE with a range | locks of pages that are being read, and writes of dirty ones | `fuse_reverse_inval_inode` |
-//! | INVAL_INODE without, INC_EPOCH | nothing | `fuse_notify_inc_epoch` |
+//! - INVAL_ENTRY, DELETE waits for the directory's lock, exclusive; a create or rename there holds it while its
+//!   request is in flight (`fuse_reverse_inval_entry`).
+//! - INVAL_INODE with a range waits for locks of pages that are being read, and writes of dirty ones
+//!   (`fuse_reverse_inval_inode`).
+//! - INVAL_INODE without, INC_EPOCH waits for nothing (`fuse_notify_inc_epoch`).
 //!
 //! INVAL_INODE makes replies to earlier requests not count; INVAL_ENTRY does nothing about a lookup in flight, and
 //! INC_EPOCH does: a dentry gets the epoch of when its lookup was sent.
@@ -22,9 +22,7 @@ impl Context {
             Notification::Delete { parent, child, name } => {
                 self.invalidate_entry(parent, &name, false, Some(child)).await
             }
-            Notification::InvalidateInode { node, offset, bytes } => {
-                self.invalidate_inode(node, offset, bytes).await
-            }
+            Notification::InvalidateInode { node, offset, bytes } => self.invalidate_inode(node, offset, bytes).await,
             Notification::IncrementEpoch => {
                 self.mount().epoch += 1;
                 Ok(())

@@ -1,17 +1,19 @@
 //! Open files: the handle at the server, and the I/O mode of their inode.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | The first cached open keeps out passthrough, and the other way round; the wrong one fails with EIO | `fuse_file_io_open` |
-//! | Direct opens are neutral until they are mapped | `fuse_file_cached_io_open` in `fuse_file_mmap` |
-//! | Parallel direct writes and cached opens exclude each other; the cached open waits | `fuse_inode_uncached_io_start`, `fuse_is_io_cache_wait` |
-//! | RELEASE goes out when the last descriptor, mapping and request in flight is gone, and nobody waits for it | `fuse_file_put` |
+//! - The first cached open keeps out passthrough, and the other way round; the wrong one fails with EIO
+//!   (`fuse_file_io_open`).
+//! - Direct opens are neutral until they are mapped (`fuse_file_cached_io_open` in `fuse_file_mmap`).
+//! - Parallel direct writes and cached opens exclude each other; the cached open waits
+//!   (`fuse_inode_uncached_io_start`, `fuse_is_io_cache_wait`).
+//! - RELEASE goes out when the last descriptor, mapping and request in flight is gone, and nobody waits for it
+//!   (`fuse_file_put`).
 //!
 //! Not here: OPEN (`calls/open.rs`), reading and writing.
 
 use super::dentries::DentryId;
 use super::directory_stream::Stream;
 use super::executor::Context;
+use super::locks::InodeLock;
 use super::readahead::Readahead;
 use super::requests::{Errno, OpenFlags, Opened, Operation};
 use super::state::{InodeKey, Mount};
@@ -29,7 +31,6 @@ pub enum IoMode {
 }
 
 /// `struct file` and `struct fuse_file`.
-#[derive(Debug)]
 pub struct OpenFile {
     pub inode: InodeKey,
     pub dentry: DentryId,
@@ -37,8 +38,9 @@ pub struct OpenFile {
     pub opened: Opened,
     pub io_mode: IoMode,
     pub is_directory: bool,
-    /// Position of read, write and getdents.
+    /// Position of read, write and getdents, and the lock under which they use it (`f_pos_lock`).
     pub position: u64,
+    pub position_lock: InodeLock,
     pub readahead: Readahead,
     pub stream: Stream,
     /// Descriptors and mappings; then requests in flight, of which the former count for one together.

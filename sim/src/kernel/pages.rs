@@ -1,10 +1,9 @@
 //! The page cache of an inode.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | A page is locked while it is read, and whoever drops it waits for that | `folio_lock` |
-//! | Invalidation writes back dirty pages, waits, and leaves a page that was made dirty again; callers ignore that | `invalidate_inode_pages2_range`, `fuse_launder_folio` |
-//! | Truncation drops dirty pages too and zeroes the rest of the last page | `truncate_inode_pages_range` |
+//! - A page is locked while it is read, and whoever drops it waits for that (`folio_lock`).
+//! - Invalidation writes back dirty pages, waits, and leaves a page that was made dirty again; callers ignore that
+//!   (`invalidate_inode_pages2_range`, `fuse_launder_folio`).
+//! - Truncation drops dirty pages too and zeroes the rest of the last page (`truncate_inode_pages_range`).
 //!
 //! All pages have one size ([`super::Config::page_bytes`]); larger folios are not modelled.
 //! Not here: filling pages (`read.rs`), writing them (`write.rs`, `write_back.rs`).
@@ -86,15 +85,7 @@ impl Mount {
     pub fn add_locked_page(&mut self, key: InodeKey, index: u64) -> u64 {
         let id = self.new_ticket();
         let data = Rc::new(RefCell::new(vec![0; self.config.page_bytes as usize]));
-        let page = Page {
-            id,
-            data,
-            uptodate: false,
-            dirty: false,
-            locked: true,
-            writeback: false,
-            readahead: false,
-        };
+        let page = Page { id, data, uptodate: false, dirty: false, locked: true, writeback: false, readahead: false };
         self.inode_mut(key).pages.insert(index, page);
         id
     }

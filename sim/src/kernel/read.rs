@@ -1,12 +1,12 @@
 //! Buffered reads: pages, readahead, and what a short reply does.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | A read asks for attributes first if it goes beyond the size, or with `auto_inval_data` | `fuse_cache_read_iter` |
-//! | Readahead asks for runs of missing pages in the background and keeps them locked until the reply | `fuse_readahead`, `fuse_send_readpages` |
-//! | A short reply is the end of the file: the size shrinks if nothing changed the inode since; the rest of the pages is zeros | `fuse_short_read`, `fuse_read_update_size` |
-//! | A reader looks at the size again after its page came, and returns fewer bytes | `filemap_read` |
-//! | A page whose readahead failed is asked for again, alone | `filemap_update_page`, `fuse_read_folio` |
+//! - A read asks for attributes first if it goes beyond the size, or with `auto_inval_data` (`fuse_cache_read_iter`).
+//! - Readahead asks for runs of missing pages in the background and keeps them locked until the reply
+//!   (`fuse_readahead`, `fuse_send_readpages`).
+//! - A short reply is the end of the file: the size shrinks if nothing changed the inode since; the rest of the pages
+//!   is zeros (`fuse_short_read`, `fuse_read_update_size`).
+//! - A reader looks at the size again after its page came, and returns fewer bytes (`filemap_read`).
+//! - A page whose readahead failed is asked for again, alone (`filemap_update_page`, `fuse_read_folio`).
 //!
 //! Not here: windows (`readahead.rs`), direct reads (`direct.rs`).
 
@@ -251,13 +251,7 @@ impl Context {
     }
 
     /// Reads a page that the caller has locked, and unlocks it.
-    pub async fn read_locked_page(
-        &self,
-        file: FileKey,
-        index: u64,
-        id: u64,
-        is_read: bool,
-    ) -> Result<(), Errno> {
+    pub async fn read_locked_page(&self, file: FileKey, index: u64, id: u64, is_read: bool) -> Result<(), Errno> {
         let filling = {
             let mount = self.mount();
             let (inode, version) = (mount.file(file).inode, mount.attr_version);

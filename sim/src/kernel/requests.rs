@@ -1,6 +1,7 @@
 //! The FUSE protocol as plain values: requests of the kernel, replies and notifications of the server.
 //!
-//! Close to `include/uapi/linux/fuse.h`, without its encoding. Times are milliseconds of the simulation; names are text.
+//! Close to `include/uapi/linux/fuse.h`, without its encoding. Times are milliseconds of the simulation; names are
+//! text.
 //! Not here: what the kernel does with them.
 
 /// A node identifier of the protocol, and an inode number.
@@ -151,32 +152,96 @@ pub struct Change {
 /// What a request asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
-    Lookup { name: String },
-    Forget { lookups: u64 },
-    Getattr { fh: Option<u64> },
+    Lookup {
+        name: String,
+    },
+    Forget {
+        lookups: u64,
+    },
+    Getattr {
+        fh: Option<u64>,
+    },
     Setattr(Change),
-    Mkdir { name: String, mode: u16 },
-    Unlink { name: String },
-    Rmdir { name: String },
-    Rename { name: String, new_parent: NodeId, new_name: String, mode: RenameMode },
-    Link { inode: NodeId, new_name: String },
-    Open { flags: OpenFlags },
-    Create { name: String, mode: u16, flags: OpenFlags },
-    Read { fh: u64, offset: u64, size: u32 },
+    Mkdir {
+        name: String,
+        mode: u16,
+    },
+    Unlink {
+        name: String,
+    },
+    Rmdir {
+        name: String,
+    },
+    Rename {
+        name: String,
+        new_parent: NodeId,
+        new_name: String,
+        mode: RenameMode,
+    },
+    Link {
+        inode: NodeId,
+        new_name: String,
+    },
+    Open {
+        flags: OpenFlags,
+    },
+    Create {
+        name: String,
+        mode: u16,
+        flags: OpenFlags,
+    },
+    Read {
+        fh: u64,
+        offset: u64,
+        size: u32,
+    },
     /// `cached`: write-back of pages (`FUSE_WRITE_CACHE`); `kill_privileges`: `FUSE_WRITE_KILL_SUIDGID`.
-    Write { fh: u64, offset: u64, data: Vec<u8>, cached: bool, kill_privileges: bool },
-    Flush { fh: u64 },
-    Release { fh: u64 },
-    Fsync { fh: u64, data_only: bool },
+    Write {
+        fh: u64,
+        offset: u64,
+        data: Vec<u8>,
+        cached: bool,
+        kill_privileges: bool,
+    },
+    Flush {
+        fh: u64,
+    },
+    Release {
+        fh: u64,
+    },
+    Fsync {
+        fh: u64,
+        data_only: bool,
+    },
     Opendir,
-    Readdir { fh: u64, offset: u64, size: u32, plus: bool },
-    Releasedir { fh: u64 },
+    Readdir {
+        fh: u64,
+        offset: u64,
+        size: u32,
+        plus: bool,
+    },
+    Releasedir {
+        fh: u64,
+    },
     /// I/O of a passed-through file: answered by the backing file, never seen by the server.
-    BackingRead { backing: u32, offset: u64, size: u32 },
-    BackingWrite { backing: u32, offset: u64, data: Vec<u8>, append: bool },
-    BackingSync { backing: u32 },
+    BackingRead {
+        backing: u32,
+        offset: u64,
+        size: u32,
+    },
+    BackingWrite {
+        backing: u32,
+        offset: u64,
+        data: Vec<u8>,
+        append: bool,
+    },
+    BackingSync {
+        backing: u32,
+    },
     /// A page fault in a mapping of the backing file is a read or a write of it.
-    BackingSize { backing: u32 },
+    BackingSize {
+        backing: u32,
+    },
 }
 
 impl Operation {
@@ -205,7 +270,10 @@ pub struct Request {
 pub enum Reply {
     Done,
     Entry(Entry),
-    Attributes { attributes: Attributes, valid_ms: u64 },
+    Attributes {
+        attributes: Attributes,
+        valid_ms: u64,
+    },
     Opened(Opened),
     Created(Entry, Opened),
     Data(Vec<u8>),

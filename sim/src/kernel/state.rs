@@ -33,7 +33,7 @@ pub enum LockKind {
 }
 
 /// A guard that was dropped.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Put {
     Inode(InodeKey),
     Dentry(DentryId),
@@ -43,6 +43,7 @@ pub enum Put {
     Handle(FileKey),
     Lock(InodeKey, LockKind, Ticket),
     RenameMutex(Ticket),
+    Position(FileKey, Ticket),
 }
 
 /// Keeps an inode in memory.
@@ -184,8 +185,10 @@ impl Mount {
             mtime: 0,
             ctime: 0,
         };
+        // `process_init_reply` takes the second only without the first.
+        let explicit_inval_data = config.explicit_inval_data && !config.auto_inval_data;
         let mut mount = Self {
-            config,
+            config: Config { explicit_inval_data, ..config },
             now_ms: 1,
             puts: Puts::default(),
             inodes: BTreeMap::new(),
@@ -311,6 +314,12 @@ impl Mount {
             Put::Lock(key, kind, ticket) => {
                 if let Some(inode) = self.inodes.get_mut(&key) {
                     inode.lock_of(kind).release(ticket);
+                    self.progress = true;
+                }
+            }
+            Put::Position(key, ticket) => {
+                if let Some(file) = self.files.get_mut(&key) {
+                    file.position_lock.release(ticket);
                     self.progress = true;
                 }
             }
@@ -454,13 +463,19 @@ impl Context {
         let guard = {
             let mut mount = self.mount();
             let ticket = mount.new_ticket();
-            mount.inode_mut(key).lock_of(kind).request(ticket, exclusive);
+            let fair = mount.config.seed.is_none();
+            mount.inode_mut(key).lock_of(kind).request(ticket, exclusive, fair);
             let inode = mount.hold(key);
             // From here on: a wait that is given up leaves the queue.
             LockGuard { put: Some(Put::Lock(key, kind, ticket)), puts: mount.puts.clone(), _inode: Some(inode) }
         };
         let Some(Put::Lock(_, _, ticket)) = guard.put else { return guard };
-        self.wait(|mount| mount.inode_mut(key).lock_of(kind).is_held_by(ticket).then_some(())).await;
+        self.wait(|mount| {
+            let fair = mount.config.seed.is_none();
+            let lock = mount.inode_mut(key).lock_of(kind);
+            (if fair { lock.is_held_by(ticket) } else { lock.steal(ticket) }).then_some(())
+        })
+        .await;
         guard
     }
 
@@ -484,12 +499,25 @@ impl Context {
         Some(LockGuard { put, puts: mount.puts.clone(), _inode: Some(inode) })
     }
 
+    /// Waits for the position of an open file (`fdget_pos`).
+    pub async fn lock_position(&self, key: FileKey) -> LockGuard {
+        let (guard, ticket) = {
+            let mut mount = self.mount();
+            let ticket = mount.new_ticket();
+            mount.file_mut(key).position_lock.request(ticket, true, true);
+            let put = Some(Put::Position(key, ticket));
+            (LockGuard { put, puts: mount.puts.clone(), _inode: None }, ticket)
+        };
+        self.wait(|mount| mount.file(key).position_lock.is_held_by(ticket).then_some(())).await;
+        guard
+    }
+
     /// `s_vfs_rename_mutex`.
     pub async fn lock_renames(&self) -> LockGuard {
         let guard = {
             let mut mount = self.mount();
             let ticket = mount.new_ticket();
-            mount.rename_mutex.request(ticket, true);
+            mount.rename_mutex.request(ticket, true, true);
             LockGuard { put: Some(Put::RenameMutex(ticket)), puts: mount.puts.clone(), _inode: None }
         };
         let Some(Put::RenameMutex(ticket)) = guard.put else { return guard };

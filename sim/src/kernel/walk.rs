@@ -1,11 +1,12 @@
 //! Names to dentries: lookups, revalidation, walks along a path.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | A cached name counts if its epoch is the present one and its time has not passed; an exclusive create and a rename's target ask in any case | `fuse_dentry_revalidate` |
-//! | A negative name that has expired is looked up anew, a positive one asked for with LOOKUP; another inode there invalidates it | `fuse_dentry_revalidate` |
-//! | A lookup holds the directory's lock, shared; one on the way to a change of names, exclusive | `lookup_slow`, `lookup_one_qstr_excl` |
-//! | Any call that fails with ESTALE is repeated once and asks for each name then | `retry_estale`, `LOOKUP_REVAL` |
+//! - A cached name counts if its epoch is the present one and its time has not passed; an exclusive create and a
+//!   rename's target ask in any case (`fuse_dentry_revalidate`).
+//! - A negative name that has expired is looked up anew, a positive one asked for with LOOKUP; another inode there
+//!   invalidates it (`fuse_dentry_revalidate`).
+//! - A lookup holds the directory's lock, shared; one on the way to a change of names, exclusive (`lookup_slow`,
+//!   `lookup_one_qstr_excl`).
+//! - Any call that fails with ESTALE is repeated once and asks for each name then (`retry_estale`, `LOOKUP_REVAL`).
 //!
 //! Not here: symbolic links, permissions (the mount is one without `default_permissions`, used by its owner).
 

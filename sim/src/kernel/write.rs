@@ -1,12 +1,13 @@
 //! Buffered writes that go to the server at once.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | The bytes go into pages first, then to the server; readers see them while the WRITE is in flight | `fuse_fill_write_pages`, `fuse_send_write_pages` |
-//! | A page that is not uptodate stays locked until the reply, and ends a request; it does not become uptodate | `fuse_fill_write_pages` |
-//! | After an error or a short count the pages are not uptodate any more | `fuse_send_write_pages` |
-//! | While the file grows, replies' sizes do not count; afterwards earlier replies' attributes do not | `fuse_perform_write` |
-//! | The inode's lock is held throughout | `fuse_cache_write_iter` |
+//! - The bytes go into pages first, then to the server; readers see them while the WRITE is in flight
+//!   (`fuse_fill_write_pages`, `fuse_send_write_pages`).
+//! - A page that is not uptodate stays locked until the reply, and ends a request; it does not become uptodate
+//!   (`fuse_fill_write_pages`).
+//! - After an error or a short count the pages are not uptodate any more (`fuse_send_write_pages`).
+//! - While the file grows, replies' sizes do not count; afterwards earlier replies' attributes do not
+//!   (`fuse_perform_write`).
+//! - The inode's lock is held throughout (`fuse_cache_write_iter`).
 //!
 //! Not here: pages that are written later (`write_back.rs`), direct writes (`direct.rs`).
 

@@ -1,12 +1,12 @@
 //! Dirty pages on their way to the server: of mappings, and of write-back mode.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | fsync, msync, munmap, close and a truncation's invalidation write back all dirty pages, and wait | `write_inode_now`, `fuse_vma_close`, `fuse_flush`, `fuse_fsync` |
-//! | Runs of pages go out in one WRITE, through any file that was opened or mapped for writing | `fuse_writepages_fill`, `fuse_write_file_get` |
-//! | What lies behind the size is cut off | `fuse_send_writepage` |
-//! | A truncation and an fsync wait for writes in flight and hold up others (`FUSE_NOWRITE`) | `fuse_set_nowrite` |
-//! | An error is told to the next fsync or close | `mapping_set_error`, `filemap_check_errors` |
+//! - fsync, msync, munmap, close and a truncation's invalidation write back all dirty pages, and wait
+//!   (`write_inode_now`, `fuse_vma_close`, `fuse_flush`, `fuse_fsync`).
+//! - Runs of pages go out in one WRITE, through any file that was opened or mapped for writing
+//!   (`fuse_writepages_fill`, `fuse_write_file_get`).
+//! - What lies behind the size is cut off (`fuse_send_writepage`).
+//! - A truncation and an fsync wait for writes in flight and hold up others (`FUSE_NOWRITE`) (`fuse_set_nowrite`).
+//! - An error is told to the next fsync or close (`mapping_set_error`, `filemap_check_errors`).
 //!
 //! Not modelled: write-back by time or by amount; without it only the events above write.
 
@@ -61,7 +61,7 @@ impl Context {
     }
 
     /// `fuse_flush_times`.
-    async fn write_times(&self, key: InodeKey) -> Result<(), Errno> {
+    pub async fn write_times(&self, key: InodeKey) -> Result<(), Errno> {
         let request = {
             let mut mount = self.mount();
             let inode = mount.inode_mut(key);
@@ -167,7 +167,7 @@ impl Context {
     pub async fn write_to_pages(&self, file: FileKey, offset: u64, data: &[u8]) -> Result<u64, Errno> {
         let inode = self.mount().file(file).inode;
         let page_bytes = self.mount().page_bytes();
-        let mut written = 0_usize;
+        let (mut written, mut retried_at) = (0_usize, 0_usize);
         while written < data.len() {
             let at = offset + written as u64;
             let (index, from) = (at / page_bytes, (at % page_bytes) as usize);
@@ -180,8 +180,12 @@ impl Context {
                 (mount.inode(inode).pages.get(index).is_some_and(|page| page.uptodate), beyond)
             };
             if !uptodate && count < page_bytes as usize && !beyond {
-                if let Err(error) = self.read_locked_page(file, index, id, false).await {
-                    return if written > 0 { Ok(written as u64) } else { Err(error) };
+                match self.read_locked_page(file, index, id, false).await {
+                    // What came before counts as a step of its own, and the rest is tried again (`iomap_iter`).
+                    Err(_) if written > retried_at => retried_at = written,
+                    Err(_) if written > 0 => return Ok(written as u64),
+                    Err(error) => return Err(error),
+                    Ok(()) => {}
                 }
                 continue;
             }

@@ -3,10 +3,10 @@
 //! The model's events say what to wait for at each step. When they have come, and whoever is still in a call sleeps,
 //! nothing else may have come.
 
+use crate::programs::Programs;
 use crate::script::{Script, Step};
 use crate::server::{Outcome, Server};
 use crate::trace::{Events, comparable};
-use crate::programs::Programs;
 use crate::wire::{Incoming, decode, encode, encode_error, encode_init, encode_notification};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +24,7 @@ use weft_sim::kernel::requests::{Answer, Errno, NodeId, Reply, Request};
 use weft_sim::kernel::{CallId, CallResult};
 
 /// How long an event may take to come.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Buffer for one request; the kernel wants room for the largest write.
 const REQUEST_BYTES_MAX: usize = (1 << 20) + 4096;
 

@@ -1,16 +1,19 @@
 //! The model of the kernel against the real kernel: the same scripts, the same requests and results.
 //!
-//! Rules by hand (`names.rs`, `pages.rs`, ...) and random scripts (`random.rs`). Where `/dev/fuse` cannot be mounted the
-//! scripts run against the model only, and the reason is printed.
+//! Rules by hand (`names.rs`, `pages.rs`, ...) and random scripts (`random.rs`). Where `/dev/fuse` cannot be mounted
+//! the scripts run against the model only, and the reason is printed.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod linux;
 mod listings;
 mod mappings;
 mod model;
-mod names;
 mod modes;
+mod names;
 mod pages;
 mod programs;
+mod random;
 mod script;
 mod server;
 mod trace;

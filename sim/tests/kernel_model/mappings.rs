@@ -12,11 +12,7 @@ fn bytes(count: u64, value: u8) -> Vec<u8> {
 }
 
 fn mapped(size: u64) -> Builder {
-    Builder::new()
-        .timeouts(LONG, LONG)
-        .create_outside("a", bytes(size, 1))
-        .open(0, "a", BOTH, 1)
-        .map(0, 1, 1)
+    Builder::new().timeouts(LONG, LONG).create_outside("a", bytes(size, 1)).open(0, "a", BOTH, 1).map(0, 1, 1)
 }
 
 fn unmap(script: Builder) -> Builder {
@@ -87,9 +83,7 @@ fn a_store_while_its_page_is_written_back_waits() {
 
 #[test]
 fn stores_behind_the_end_are_cut_off() {
-    let script = mapped(PAGE + 100)
-        .store(0, 1, PAGE + 90, bytes(50, 2))
-        .store(0, 1, 2 * PAGE, bytes(10, 2));
+    let script = mapped(PAGE + 100).store(0, 1, PAGE + 90, bytes(50, 2)).store(0, 1, 2 * PAGE, bytes(10, 2));
     check(&msync(script).pread(0, 1, PAGE, 500).pwrite(0, 1, PAGE + 200, bytes(10, 3)).pread(0, 1, PAGE, 500).build());
 }
 

@@ -2,8 +2,8 @@
 
 use crate::check;
 use crate::script::{BOTH, Builder, CREATE, Change, LONG, READ, path};
-use weft_sim::kernel::requests::{Notification, RenameMode};
 use weft_sim::kernel::Call;
+use weft_sim::kernel::requests::{Notification, RenameMode};
 
 #[test]
 fn a_name_is_asked_for_while_it_is_not_valid() {
@@ -175,9 +175,7 @@ fn an_open_carries_only_the_inode() {
 fn an_invalidated_name_is_looked_up_and_an_expired_one_asked_for() {
     for expire_only in [false, true] {
         for negative in [false, true] {
-            let mut script = Builder::new()
-                .timeouts(LONG, LONG)
-                .outside(Change::Negative { entry_ms: Some(LONG) });
+            let mut script = Builder::new().timeouts(LONG, LONG).outside(Change::Negative { entry_ms: Some(LONG) });
             if !negative {
                 script = script.create_outside("a", vec![1; 10]);
             }

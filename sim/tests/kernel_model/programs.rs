@@ -47,8 +47,7 @@ pub struct Programs {
 
 impl Programs {
     pub fn new(point: &Path, events: Sender<Event>, unprivileged: bool) -> Self {
-        let shared =
-            Shared { point: point.to_owned(), files: Mutex::default(), mappings: Mutex::default() };
+        let shared = Shared { point: point.to_owned(), files: Mutex::default(), mappings: Mutex::default() };
         Self {
             shared: Arc::new(shared),
             programs: BTreeMap::new(),
@@ -87,7 +86,8 @@ impl Programs {
     pub fn all_asleep(&self) -> bool {
         self.busy.values().all(|thread| {
             let file = |name: &str| {
-                std::fs::read_to_string(format!("/proc/self/task/{}/{name}", thread.as_raw_nonzero())).unwrap_or_default()
+                std::fs::read_to_string(format!("/proc/self/task/{}/{name}", thread.as_raw_nonzero()))
+                    .unwrap_or_default()
             };
             let state = file("stat");
             let asleep = state.rsplit(')').next().is_some_and(|rest| rest.starts_with(" S") || rest.starts_with(" D"));
@@ -212,7 +212,8 @@ impl Shared {
         match call {
             Call::Stat { path } => rustix::fs::stat(self.path(path)).map(|stat| Value::Attributes(attributes(&stat))),
             Call::Open { path, flags, mode, handle } => {
-                let file = rustix::fs::open(self.path(path), system_flags(*flags), Mode::from_bits_retain((*mode).into()))?;
+                let file =
+                    rustix::fs::open(self.path(path), system_flags(*flags), Mode::from_bits_retain((*mode).into()))?;
                 let old = self.files.lock().unwrap().insert(*handle, Arc::new(file));
                 drop(old);
                 Ok(Value::Done)

@@ -21,26 +21,67 @@ pub enum Fate {
 /// What somebody else changes at the server, or a setting of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    Write { node: NodeId, offset: u64, data: Vec<u8> },
-    Truncate { node: NodeId, size: u64 },
-    Touch { node: NodeId },
-    Chmod { node: NodeId, mode: u16 },
-    Create { parent: NodeId, name: String, content: Vec<u8> },
-    Mkdir { parent: NodeId, name: String },
-    Unlink { parent: NodeId, name: String },
-    Rename { parent: NodeId, name: String, new_parent: NodeId, new_name: String },
+    Write {
+        node: NodeId,
+        offset: u64,
+        data: Vec<u8>,
+    },
+    Truncate {
+        node: NodeId,
+        size: u64,
+    },
+    Chmod {
+        node: NodeId,
+        mode: u16,
+    },
+    Create {
+        parent: NodeId,
+        name: String,
+        content: Vec<u8>,
+    },
+    Mkdir {
+        parent: NodeId,
+        name: String,
+    },
+    Unlink {
+        parent: NodeId,
+        name: String,
+    },
+    Rename {
+        parent: NodeId,
+        name: String,
+        new_parent: NodeId,
+        new_name: String,
+    },
     /// Validity of names and attributes in replies from now on, in milliseconds: 0, or long.
-    Timeouts { entry_ms: u64, attributes_ms: u64 },
+    Timeouts {
+        entry_ms: u64,
+        attributes_ms: u64,
+    },
     /// Unknown names get a negative entry of this validity.
-    Negative { entry_ms: Option<u64> },
-    Opens { direct_io: bool, keep_cache: bool, cache_dir: bool, parallel: bool, passthrough: bool },
+    Negative {
+        entry_ms: Option<u64>,
+    },
+    Opens {
+        direct_io: bool,
+        keep_cache: bool,
+        cache_dir: bool,
+        parallel: bool,
+        passthrough: bool,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// A program, which is not in a call, begins one.
-    Call { program: usize, call: Call },
-    Fate { kind: Kind, fate: Fate },
+    Call {
+        program: usize,
+        call: Call,
+    },
+    Fate {
+        kind: Kind,
+        fate: Fate,
+    },
     /// The reply that waits longest goes out.
     Release,
     Notify(Notification),
@@ -58,12 +99,8 @@ pub struct Script {
 pub const LONG: u64 = 3_600_000;
 
 /// Pages of the real kernel, few of them in a request, so that small files need several.
-pub const CONFIG: Config = Config {
-    max_read_bytes: 8 * 4096,
-    max_write_bytes: 4 * 4096,
-    max_readahead_bytes: 4 * 4096,
-    ..Config::WEFT
-};
+pub const CONFIG: Config =
+    Config { max_read_bytes: 8 * 4096, max_write_bytes: 4 * 4096, max_readahead_bytes: 4 * 4096, ..Config::WEFT };
 
 /// Builds a script.
 pub struct Builder {

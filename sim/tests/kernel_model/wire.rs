@@ -11,9 +11,13 @@ use weft_sim::kernel::requests::{
 pub enum Incoming {
     Request(Request),
     Forgets(Vec<(NodeId, u64)>),
-    Init { unique: u64 },
+    Init {
+        unique: u64,
+    },
     /// Answered with ENOSYS; no part of the comparison.
-    Unknown { unique: u64 },
+    Unknown {
+        unique: u64,
+    },
     /// Not answered.
     Ignored,
 }
@@ -114,9 +118,7 @@ pub fn decode(message: &[u8]) -> Incoming {
         25 => Operation::Flush { fh: body.u64() },
         26 => return Incoming::Init { unique },
         27 => Operation::Opendir,
-        28 | 44 => {
-            Operation::Readdir { fh: body.u64(), offset: body.u64(), size: body.u32(), plus: opcode == 44 }
-        }
+        28 | 44 => Operation::Readdir { fh: body.u64(), offset: body.u64(), size: body.u32(), plus: opcode == 44 },
         29 => Operation::Releasedir { fh: body.u64() },
         35 => {
             let (flags, mode) = (body.u32(), body.u32());

@@ -1,12 +1,12 @@
 //! Changes of attributes: chmod, truncate, ftruncate, and the bits that a write clears.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | While a truncation is in flight replies' sizes do not count, and no write-back is sent | `fuse_do_setattr` |
-//! | Its reply's attributes count in any case, with timeout 0 if something else changed the inode meanwhile | `fuse_do_setattr` |
-//! | Another size drops all pages | `fuse_do_setattr` |
-//! | chmod of a directory makes its name expire | `fuse_setattr` |
-//! | A write or truncation without CAP_FSETID asks for the mode and clears the bits by SETATTR, unless the server does it | `fuse_setattr`, `file_remove_privs` |
+//! - While a truncation is in flight replies' sizes do not count, and no write-back is sent (`fuse_do_setattr`).
+//! - Its reply's attributes count in any case, with timeout 0 if something else changed the inode meanwhile
+//!   (`fuse_do_setattr`).
+//! - Another size drops all pages (`fuse_do_setattr`).
+//! - chmod of a directory makes its name expire (`fuse_setattr`).
+//! - A write or truncation without CAP_FSETID asks for the mode and clears the bits by SETATTR, unless the server
+//!   does it (`fuse_setattr`, `file_remove_privs`).
 
 use crate::kernel::attributes::Stale;
 use crate::kernel::executor::Context;
@@ -15,13 +15,25 @@ use crate::kernel::requests::{Attributes, Change, Errno, Operation, Reply};
 use crate::kernel::state::InodeKey;
 use crate::kernel::write::drops_privileges;
 
+/// What a call changes (`struct iattr`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wish {
+    pub mode: Option<u16>,
+    pub size: Option<u64>,
+    pub fh: Option<u64>,
+    /// Set-user-ID bits go with it.
+    pub kills: bool,
+    /// ftruncate and O_TRUNC change mtime also where the size stays.
+    pub tells_mtime: bool,
+}
+
 impl Context {
     /// chmod(2).
     pub async fn chmod(&self, path: &[String], mode: u16, revalidate: bool) -> Result<(), Errno> {
         let dentry = self.walk(path, revalidate).await?;
         let key = self.inode_of(&dentry).ok_or(Errno::ENOENT)?;
         let _lock = self.lock_exclusive(key).await;
-        self.set_attributes(key, Some(mode), None, None, false).await?;
+        self.set_attributes(key, Wish { mode: Some(mode), ..Wish::default() }).await?;
         let mut mount = self.mount();
         if mount.inode(key).is_directory() {
             mount.expire_entry(dentry.id);
@@ -38,7 +50,7 @@ impl Context {
         }
         let _lock = self.lock_exclusive(key).await;
         let kills = self.loses_bits(key);
-        self.set_attributes(key, None, Some(size), None, kills).await
+        self.set_attributes(key, Wish { size: Some(size), kills, ..Wish::default() }).await
     }
 
     /// ftruncate(2).
@@ -47,7 +59,7 @@ impl Context {
         let _lock = self.lock_exclusive(key).await;
         let kills = self.loses_bits(key);
         let fh = self.mount().file(file).opened.fh;
-        self.set_attributes(key, None, Some(size), Some(fh), kills).await
+        self.set_attributes(key, Wish { size: Some(size), fh: Some(fh), kills, tells_mtime: true, mode: None }).await
     }
 
     /// Sets a size under the inode's lock (`fuse_do_truncate`).
@@ -56,7 +68,7 @@ impl Context {
             let mount = self.mount();
             (mount.file(file).inode, mount.file(file).opened.fh)
         };
-        self.set_attributes(key, None, Some(size), Some(fh), false).await
+        self.set_attributes(key, Wish { size: Some(size), fh: Some(fh), ..Wish::default() }).await
     }
 
     fn loses_bits(&self, key: InodeKey) -> bool {
@@ -69,7 +81,7 @@ impl Context {
         let server_does = self.mount().config.handle_killpriv_v2;
         let mode = if server_does { None } else { self.mode_without_bits(key, None).await? };
         // Also without anything to change: other flags of the change are set (`notify_change`).
-        self.set_attributes(key, mode, None, None, false).await
+        self.set_attributes(key, Wish { mode, ..Wish::default() }).await
     }
 
     /// The mode as the server has it now, without the bits; `None` if they are gone already.
@@ -82,14 +94,8 @@ impl Context {
     }
 
     /// `fuse_setattr`, under the inode's lock.
-    pub async fn set_attributes(
-        &self,
-        key: InodeKey,
-        mode: Option<u16>,
-        size: Option<u64>,
-        fh: Option<u64>,
-        kills: bool,
-    ) -> Result<(), Errno> {
+    pub async fn set_attributes(&self, key: InodeKey, wish: Wish) -> Result<(), Errno> {
+        let Wish { mode, size, fh, kills, tells_mtime } = wish;
         let (node, bad, v2, writeback) = {
             let mount = self.mount();
             let inode = mount.inode(key);
@@ -114,7 +120,8 @@ impl Context {
         if writeback {
             let mount = self.mount();
             change.ctime = Some(mount.now_ms);
-            change.mtime = size.filter(|size| *size != mount.inode(key).size()).map(|_| mount.now_ms);
+            let resizes = size.is_some_and(|size| tells_mtime || size != mount.inode(key).size());
+            change.mtime = resizes.then_some(mount.now_ms);
         }
         let version = self.mount().attr_version;
         let result = match self.ask(node, Operation::Setattr(change.clone())).await {
@@ -134,14 +141,7 @@ impl Context {
         result
     }
 
-    async fn apply_change(
-        &self,
-        key: InodeKey,
-        attributes: &Attributes,
-        valid_ms: u64,
-        version: u64,
-        change: &Change,
-    ) {
+    async fn apply_change(&self, key: InodeKey, attributes: &Attributes, valid_ms: u64, version: u64, change: &Change) {
         let truncates = change.size.is_some();
         let (old_size, owned) = {
             let mut mount = self.mount();

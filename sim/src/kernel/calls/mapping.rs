@@ -1,12 +1,12 @@
 //! Shared mappings: mmap, loads, stores, msync, munmap.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | The first shared mapping of a direct file makes its inode a cached one until the file is released; the pages are dropped first | `fuse_file_mmap` |
-//! | A load that misses reads a whole window around it; one behind the size's last page fails | `filemap_fault`, `do_sync_mmap_readahead` |
-//! | A store makes the page dirty and tells nobody | `fuse_page_mkwrite` |
-//! | munmap of the last part writes back; msync is fsync | `fuse_vma_close`, `fuse_fsync` |
-//! | A passed-through file is mapped from its backing file | `fuse_passthrough_mmap` |
+//! - The first shared mapping of a direct file makes its inode a cached one until the file is released; the pages are
+//!   dropped first (`fuse_file_mmap`).
+//! - A load that misses reads a whole window around it; one behind the size's last page fails (`filemap_fault`,
+//!   `do_sync_mmap_readahead`).
+//! - A store makes the page dirty and tells nobody (`fuse_page_mkwrite`).
+//! - munmap of the last part writes back; msync is fsync (`fuse_vma_close`, `fuse_fsync`).
+//! - A passed-through file is mapped from its backing file (`fuse_passthrough_mmap`).
 
 use crate::kernel::executor::Context;
 use crate::kernel::open_file::FileKey;

@@ -40,7 +40,7 @@ impl Context {
         let operation = Operation::Link { inode: node, new_name: place.name.clone() };
         let result = self.add_entry(&place, &dentry, operation, Kind::Regular).await;
         match result {
-            Ok(()) => self.update_ctime_in_cache(inode),
+            Ok(()) => self.update_ctime_in_cache(inode).await,
             Err(Errno::EINTR) => self.mount().make_stale(inode, Stale::ALL),
             Err(_) => {}
         }
@@ -107,16 +107,13 @@ impl Context {
         let result = self.ask(node, operation).await;
         match result {
             Ok(_) => {
-                let mut mount = self.mount();
-                mount.directory_changed(place.inode);
-                drop(mount);
-                self.entry_unlinked(&dentry, inode.key);
-                let mut mount = self.mount();
+                self.mount().directory_changed(place.inode);
+                self.entry_unlinked(&dentry, inode.key).await;
                 if kind == Kind::Directory {
+                    let mut mount = self.mount();
                     mount.inode_mut(inode.key).dead = true;
                     mount.shrink_below(dentry.id);
                 }
-                drop(mount);
                 drop(inode_lock);
                 self.mount().delete_dentry(dentry.id);
                 Ok(())
@@ -138,30 +135,38 @@ impl Context {
     }
 
     /// `fuse_entry_unlinked`.
-    fn entry_unlinked(&self, dentry: &DentryRef, inode: InodeKey) {
-        let mut mount = self.mount();
-        mount.advance_version(inode);
-        let attributes = &mut mount.inode_mut(inode).attributes;
-        attributes.nlink = if attributes.kind == Kind::Directory { 0 } else { attributes.nlink.saturating_sub(1) };
-        mount.expire_entry(dentry.id);
-        drop(mount);
-        self.update_ctime(inode);
+    async fn entry_unlinked(&self, dentry: &DentryRef, inode: InodeKey) {
+        {
+            let mut mount = self.mount();
+            mount.advance_version(inode);
+            let attributes = &mut mount.inode_mut(inode).attributes;
+            let is_directory = attributes.kind == Kind::Directory;
+            attributes.nlink = if is_directory { 0 } else { attributes.nlink.saturating_sub(1) };
+            mount.expire_entry(dentry.id);
+        }
+        self.update_ctime(inode).await;
     }
 
     /// `fuse_update_ctime`.
-    fn update_ctime(&self, inode: InodeKey) {
+    async fn update_ctime(&self, inode: InodeKey) {
         self.mount().make_stale(inode, Stale::CTIME);
-        self.update_ctime_in_cache(inode);
+        self.update_ctime_in_cache(inode).await;
     }
 
-    /// With write-back the kernel's ctime is the one that counts (`fuse_update_ctime_in_cache`).
-    fn update_ctime_in_cache(&self, inode: InodeKey) {
-        let mut mount = self.mount();
-        if mount.own_attributes(inode) != Stale::NONE {
+    /// With write-back the kernel's ctime is the one that counts, and is told (`fuse_update_ctime_in_cache`).
+    async fn update_ctime_in_cache(&self, key: InodeKey) {
+        {
+            let mut mount = self.mount();
+            if mount.own_attributes(key) == Stale::NONE {
+                return;
+            }
             let now = mount.now_ms;
-            let inode = mount.inode_mut(inode);
+            let inode = mount.inode_mut(key);
             inode.attributes.ctime = now;
             inode.times_dirty = true;
+        }
+        if let Err(error) = self.write_times(key).await {
+            self.mount().inode_mut(key).writeback_error = Some(error);
         }
     }
 
@@ -173,8 +178,7 @@ impl Context {
         mode: RenameMode,
         revalidate: bool,
     ) -> Result<(), Errno> {
-        let (from, to) =
-            (self.walk_to_parent(from, revalidate).await?, self.walk_to_parent(to, revalidate).await?);
+        let (from, to) = (self.walk_to_parent(from, revalidate).await?, self.walk_to_parent(to, revalidate).await?);
         let _locks = self.lock_both(&from, &to).await;
         let old = self.lookup_locked(&from, Intent { revalidate, ask: false }).await?;
         let source = self.inode_of(&old).map(|key| self.hold(key)).ok_or(Errno::ENOENT)?;
@@ -207,7 +211,7 @@ impl Context {
         let (name, new_name) = (from.name.clone(), to.name.clone());
         match self.ask(node, Operation::Rename { name, new_parent, new_name, mode }).await {
             Ok(_) => {
-                self.renamed((&from, &old, source.key), (&to, &new, target_key), mode);
+                self.renamed((&from, &old, source.key), (&to, &new, target_key), mode).await;
                 Ok(())
             }
             Err(error) => {
@@ -222,7 +226,7 @@ impl Context {
         }
     }
 
-    /// `lock_rename`: both directories, one below the other from above, others in a fixed order.
+    /// `lock_rename`: both directories, from above if one is below the other, else the new one first.
     async fn lock_both(&self, from: &Place, to: &Place) -> Vec<LockGuard> {
         if from.inode == to.inode {
             return vec![self.lock_exclusive(from.inode).await];
@@ -231,7 +235,6 @@ impl Context {
         let from_first = {
             let mount = self.mount();
             mount.dentries.is_below(to.directory.id, from.directory.id)
-                || !mount.dentries.is_below(from.directory.id, to.directory.id)
         };
         let (first, second) = if from_first { (from.inode, to.inode) } else { (to.inode, from.inode) };
         vec![mutex, self.lock_exclusive(first).await, self.lock_exclusive(second).await]
@@ -278,16 +281,16 @@ impl Context {
     }
 
     /// What a rename that succeeded does to the dentries (`fuse_rename_common`, `vfs_rename`).
-    fn renamed(
+    async fn renamed(
         &self,
         (from, old, source): (&Place, &DentryRef, InodeKey),
         (to, new, target): (&Place, &DentryRef, Option<InodeKey>),
         mode: RenameMode,
     ) {
-        self.update_ctime(source);
+        self.update_ctime(source).await;
         let exchanges = mode == RenameMode::Exchange;
         if let Some(target) = target.filter(|_| exchanges) {
-            self.update_ctime(target);
+            self.update_ctime(target).await;
         }
         {
             let mut mount = self.mount();
@@ -297,7 +300,7 @@ impl Context {
             }
         }
         if let Some(target) = target.filter(|_| !exchanges) {
-            self.entry_unlinked(new, target);
+            self.entry_unlinked(new, target).await;
             let mut mount = self.mount();
             if mount.inode(target).is_directory() {
                 mount.shrink_below(new.id);

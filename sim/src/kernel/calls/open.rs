@@ -1,17 +1,20 @@
 //! open, creat and opendir; close.
 //!
-//! | rule | kernel |
-//! | --- | --- |
-//! | A cached positive name goes straight to OPEN, which carries only the inode | `lookup_fast_for_open`, `fuse_open` |
-//! | O_CREAT takes the directory's lock exclusive and looks a negative name up first, then sends CREATE | `lookup_open`, `fuse_atomic_open`, `fuse_create_open` |
-//! | ESTALE from any of it: all once more, asking for each name | `do_filp_open` |
-//! | O_TRUNC is in OPEN with `FUSE_ATOMIC_O_TRUNC`; afterwards size and pages are cut here | `fuse_open`, `fuse_do_setattr` |
-//! | Without FOPEN_KEEP_CACHE an open drops the pages | `fuse_open`, `fuse_dir_open` |
-//! | close writes back and flushes; nobody waits for RELEASE | `fuse_flush`, `fuse_release` |
+//! - A cached positive name goes straight to OPEN, which carries only the inode (`lookup_fast_for_open`,
+//!   `fuse_open`).
+//! - O_CREAT takes the directory's lock exclusive and looks a negative name up first, then sends CREATE
+//!   (`lookup_open`, `fuse_atomic_open`, `fuse_create_open`).
+//! - ESTALE from any of it: all once more, asking for each name (`do_filp_open`).
+//! - O_TRUNC is in OPEN with `FUSE_ATOMIC_O_TRUNC`; afterwards size and pages are cut here (`fuse_open`,
+//!   `fuse_do_setattr`).
+//! - Without FOPEN_KEEP_CACHE an open drops the pages (`fuse_open`, `fuse_dir_open`).
+//! - close writes back and flushes; nobody waits for RELEASE (`fuse_flush`, `fuse_release`).
 
 use crate::kernel::attributes::{Asked, Stale};
+use crate::kernel::calls::attributes::Wish;
 use crate::kernel::directory_stream::Stream;
 use crate::kernel::executor::Context;
+use crate::kernel::locks::InodeLock;
 use crate::kernel::open_file::{FileKey, IoMode, OpenFile};
 use crate::kernel::readahead::Readahead;
 use crate::kernel::requests::{Errno, Kind, OpenFlags, Opened, Operation, Reply};
@@ -76,11 +79,8 @@ impl Context {
                 return Ok(Found::Dentry(dentry));
             }
         }
-        let _lock = if flags.create {
-            self.lock_exclusive(place.inode).await
-        } else {
-            self.lock_shared(place.inode).await
-        };
+        let _lock =
+            if flags.create { self.lock_exclusive(place.inode).await } else { self.lock_shared(place.inode).await };
         let intent = Intent { revalidate, ask: exclusive };
         let dentry = self.lookup_parallel(&place.directory, place.inode, &place.name, intent).await?;
         if !flags.create || self.inode_of(&dentry).is_some() {
@@ -90,18 +90,14 @@ impl Context {
     }
 
     /// `fuse_create_open`, under the directory's lock.
-    async fn create(
-        &self,
-        place: &Place,
-        dentry: DentryRef,
-        flags: OpenFlags,
-        mode: u16,
-    ) -> Result<FileRef, Errno> {
+    async fn create(&self, place: &Place, dentry: DentryRef, flags: OpenFlags, mode: u16) -> Result<FileRef, Errno> {
         let (node, epoch) = {
             let mount = self.mount();
             (mount.inode(place.inode).node, mount.epoch)
         };
         let name = place.name.clone();
+        // What is made exclusively has nothing to cut (`lookup_open`).
+        let flags = OpenFlags { truncate: flags.truncate && !flags.exclusive, ..flags };
         let answer = self.ask(node, Operation::Create { name, mode, flags }).await;
         let (entry, opened) = match answer {
             Ok(Reply::Created(entry, opened)) if entry.node != 0 && entry.attributes.kind == Kind::Regular => {
@@ -121,7 +117,7 @@ impl Context {
         {
             let mut mount = self.mount();
             mount.count_inode(inode.key);
-            mount.instantiate(dentry.id, Some(inode.key));
+            mount.give_inode(dentry.id, inode.key);
             mount.dentries.get_mut(dentry.id).epoch = epoch;
             mount.set_entry_timeout(dentry.id, entry.entry_ms);
             mount.directory_changed(place.inode);
@@ -156,6 +152,7 @@ impl Context {
             io_mode: IoMode::None,
             is_directory,
             position: 0,
+            position_lock: InodeLock::default(),
             readahead: Readahead::default(),
             stream: Stream::default(),
             users: 0,
@@ -239,7 +236,8 @@ impl Context {
             mount.config.kills_privileges && drops_privileges(mount.inode(key).attributes.mode)
         };
         if !atomic {
-            return self.set_attributes(key, None, Some(0), None, kills).await;
+            let wish = Wish { size: Some(0), kills, tells_mtime: true, ..Wish::default() };
+            return self.set_attributes(key, wish).await;
         }
         if kills && !self.mount().config.handle_killpriv_v2 {
             let fh = self.mount().file(file.key).opened.fh;
