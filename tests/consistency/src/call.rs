@@ -67,9 +67,12 @@ pub struct OpenFlags {
     pub dsync: bool,
 }
 
+/// Finds a flag.
+type FlagOf = fn(&mut OpenFlags) -> &mut bool;
+
 impl OpenFlags {
     /// The flags with their words in scripts.
-    pub const WORDS: [(&str, fn(&mut Self) -> &mut bool); 7] = [
+    pub const WORDS: [(&str, FlagOf); 7] = [
         ("creat", |flags| &mut flags.create),
         ("excl", |flags| &mut flags.exclusive),
         ("trunc", |flags| &mut flags.truncate),

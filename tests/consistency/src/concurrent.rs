@@ -44,13 +44,7 @@ pub struct Faults {
 /// Runs a concurrent script once.
 pub fn run(ground: &mut Ground, script: &Script) -> Result<(Report, Faults), Stop> {
     let workers = script.workers();
-    match ground.begin(&workers) {
-        Err(Stop::Violated(_)) => {
-            ground.restart()?;
-            ground.begin(&workers)?;
-        }
-        other => other?,
-    }
+    ground.begin(&workers)?;
     let (mut done, mut faults, mut counts) = (Vec::new(), Vec::new(), Faults::default());
     let mut hung = None;
     for steps in script.steps.split(|step| *step == Step::Barrier) {
@@ -127,7 +121,7 @@ fn overlap(
     let mut workers = ground.take_workers(calls.keys().copied());
     // Closed while a mount is not there: calls would reach the directory below it.
     let gates: BTreeMap<char, RwLock<()>> = calls.keys().map(|who| (who.mount, RwLock::new(()))).collect();
-    let result = thread::scope(|scope| {
+    let results = thread::scope(|scope| {
         let running: Vec<_> = workers
             .iter_mut()
             .map(|(who, worker)| {
@@ -150,8 +144,8 @@ fn overlap(
     });
     ground.give_back_workers(workers);
     // A call that hangs says more than what failed because of it.
-    let hangs = result.iter().find(|result| matches!(result, Err(Stop::Violated(_)))).cloned();
-    hangs.map_or_else(|| result.into_iter().collect(), |hang| hang)
+    let hangs = results.iter().find(|result| matches!(result, Err(Stop::Violated(_)))).cloned();
+    hangs.unwrap_or_else(|| results.into_iter().collect())
 }
 
 fn make_calls(who: WorkerId, worker: &mut Worker, calls: &[Call], gate: &RwLock<()>) -> (Vec<Done>, Result<(), Stop>) {

@@ -113,8 +113,20 @@ impl Ground {
         Ok(())
     }
 
-    /// Prepares a run of these workers in a new, empty directory. What the run before left is removed.
+    /// Prepares a run of these workers in a new, empty directory. What the run before left is removed; if it left a file
+    /// system that does not answer, another one is started.
     pub fn begin(&mut self, workers: &[WorkerId]) -> Result<(), Stop> {
+        match self.prepare(workers) {
+            // No script can be blamed for the state that the one before left.
+            Err(Stop::Violated(_)) => {
+                self.restart()?;
+                self.prepare(workers)
+            }
+            other => other,
+        }
+    }
+
+    fn prepare(&mut self, workers: &[WorkerId]) -> Result<(), Stop> {
         for id in workers {
             if !self.workers.contains_key(id) {
                 let worker = Worker::start(*id, &self.file_system)?;

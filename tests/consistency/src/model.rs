@@ -134,7 +134,8 @@ impl Model {
         if let Call::Open { path, access, flags, .. } = call {
             // O_TRUNC without write access, and O_DIRECT of a directory, are undefined.
             let is_directory = || self.find(path).is_ok_and(|id| self.is_directory(id));
-            return !(flags.truncate && *access == Access::Read) && !(flags.direct && is_directory());
+            let is_undefined = flags.truncate && *access == Access::Read || flags.direct && is_directory();
+            return !is_undefined;
         }
         let Some(id) = call.uses() else { return true };
         let Some(handle) = self.handles.get(&(who, id)) else { return false };

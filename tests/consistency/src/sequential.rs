@@ -158,14 +158,7 @@ pub struct Report {
 /// Runs a script once.
 pub fn run(ground: &mut Ground, script: &Script) -> Result<Report, Stop> {
     let workers = script.workers();
-    let mut run = match Run::begin(ground, &workers) {
-        // The state that the run before left is none that a script can be blamed for.
-        Err(Stop::Violated(_)) => {
-            ground.restart()?;
-            Run::begin(ground, &workers)?
-        }
-        run => run?,
-    };
+    let mut run = Run::begin(ground, &workers)?;
     for (index, step) in script.steps.iter().enumerate() {
         let text = match run.step(step) {
             Ok(None) => continue,
