@@ -1,8 +1,8 @@
 //! A file mapped with MAP_SHARED, whose bytes are copied by the kernel.
 //!
 //! [`SharedMapping::load`] and [`SharedMapping::store`] pass the mapped address to `write` and `read` of a pipe. The
-//! page faults are those of an ordinary access, but a page that cannot be had (beyond the end of the file, or of a mount
-//! that died) is EFAULT instead of a SIGBUS. Slower than [`crate::mapped`], and for tests of file systems only.
+//! page faults are those of an ordinary access, but a page that cannot be had (beyond the end of the file, or because
+//! its mount died) is EFAULT instead of a SIGBUS. Slower than [`crate::mapped`], and for tests of file systems only.
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -38,8 +38,8 @@ impl SharedMapping {
         self.check(offset, into.len())?;
         for (index, chunk) in into.chunks_mut(CHUNK_BYTES).enumerate() {
             let from = self.address.wrapping_byte_add(offset + index * CHUNK_BYTES);
-            // SAFETY: `check` keeps the range inside the mapping, which lives as long as `self`. The kernel reads it and
-            // answers EFAULT where a page cannot be had.
+            // SAFETY: `check` keeps the range inside the mapping, which lives as long as `self`. The kernel reads it,
+            // and answers EFAULT where a page cannot be had.
             let copied = unsafe { libc::write(self.write_end.as_raw_fd(), from, chunk.len()) };
             let copied = usize::try_from(copied).map_err(|_| last_error())?;
             let (read, _) = chunk.split_at_mut(copied);

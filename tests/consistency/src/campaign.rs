@@ -37,6 +37,8 @@ pub struct Plan {
     pub seed: u64,
     /// For each mode.
     pub time: Duration,
+    /// For each mode; `None`: as many as there is time for.
+    pub scripts: Option<u64>,
     pub schedule: Schedule,
     /// Mounts and nodes are paused, and mounts killed, beside concurrent calls.
     pub faults: bool,
@@ -80,27 +82,31 @@ impl Plan {
     }
 }
 
-/// Runs all modes of a plan. Returns what was done in each; prints violations.
-pub fn run(plan: &Plan) -> Result<Vec<Tally>, Stop> {
-    let mut tallies = Vec::new();
+/// Runs all modes of a plan and prints violations. Counts what was done in each mode, also if it is stopped.
+pub fn run(plan: &Plan, tallies: &mut Vec<Tally>) -> Result<(), Stop> {
     for mode in &plan.modes {
-        let tally = run_mode(plan, mode)?;
+        let mut tally = Tally { mode: mode.name.clone(), ..Tally::default() };
+        let result = run_mode(plan, mode, &mut tally);
         let failed = tally.violations > 0;
         tallies.push(tally);
+        result?;
         if failed && !plan.go_on {
             break;
         }
     }
-    Ok(tallies)
+    Ok(())
 }
 
-fn run_mode(plan: &Plan, mode: &Mode) -> Result<Tally, Stop> {
-    let mut tally = Tally { mode: mode.name.clone(), ..Tally::default() };
+fn run_mode(plan: &Plan, mode: &Mode, tally: &mut Tally) -> Result<(), Stop> {
     let choice = Choice::without(&plan.without, plan.locks, plan.workers(mode)).map_err(Stop::CannotRun)?;
     let mut ground = Ground::start(&plan.weft, mode, &plan.letters())?;
     ground.allowances.any_mtime |= !choice.has("times");
     let (begun, mut told) = (Instant::now(), Instant::now());
-    while begun.elapsed() < plan.time && !is_interrupted() {
+    let has_more = |tally: &Tally| match plan.scripts {
+        Some(scripts) => tally.scripts < scripts,
+        None => begun.elapsed() < plan.time,
+    };
+    while has_more(tally) && !is_interrupted() {
         let seed = plan.seed.wrapping_add(tally.scripts);
         let is_concurrent = match plan.schedule {
             // Its inode numbers are used again.
@@ -110,7 +116,7 @@ fn run_mode(plan: &Plan, mode: &Mode) -> Result<Tally, Stop> {
             Schedule::Both => seed % 2 == 1,
         };
         let (script, report) = if is_concurrent {
-            let script = concurrent::script(seed, mode, &choice.workers, plan.calls, plan.faults);
+            let script = concurrent::script(seed, mode, &choice, plan.calls, plan.faults);
             let (report, faults) = concurrent::run(&mut ground, &script)?;
             tally.pauses += faults.pauses;
             tally.kills += faults.kills;
@@ -128,14 +134,14 @@ fn run_mode(plan: &Plan, mode: &Mode) -> Result<Tally, Stop> {
         if told.elapsed() > PROGRESS {
             told = Instant::now();
             let seconds = begun.elapsed().as_secs();
-            let Tally { scripts, operations, pauses, kills, .. } = tally;
+            let Tally { scripts, operations, pauses, kills, .. } = &*tally;
             println!(
                 "{}: {seconds} s, {scripts} scripts, {operations} operations, {pauses} pauses, {kills} kills",
                 mode.name
             );
         }
     }
-    Ok(tally)
+    if is_interrupted() { Err(Stop::Interrupted) } else { Ok(()) }
 }
 
 /// Runs the random script of a seed.

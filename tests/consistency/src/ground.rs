@@ -41,7 +41,7 @@ impl Worker {
         let input = child.stdin.take();
         let output = child.stdout.take().ok_or_else(|| Stop::CannotRun(format!("worker {id} has no output")))?;
         let (sender, replies) = channel();
-        // It ends with the worker's output. No join: a worker in a hung call closes its output when the mount is killed.
+        // Not joined: it ends with the worker's output, which a worker in a hung call closes once its mount is killed.
         thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 if sender.send(line).is_err() {
@@ -113,8 +113,8 @@ impl Ground {
         Ok(())
     }
 
-    /// Prepares a run of these workers in a new, empty directory. What the run before left is removed; if it left a file
-    /// system that does not answer, another one is started.
+    /// Prepares a run of these workers in a new, empty directory, and removes the previous run's. A file system that
+    /// does not answer since the previous run is replaced.
     pub fn begin(&mut self, workers: &[WorkerId]) -> Result<(), Stop> {
         match self.prepare(workers) {
             // No script can be blamed for the state that the one before left.

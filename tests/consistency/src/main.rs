@@ -54,6 +54,9 @@ struct RunArgs {
     /// No pauses and no kills beside concurrent calls
     #[arg(long)]
     no_faults: bool,
+    /// Scripts for each mode, instead of --seconds
+    #[arg(long, conflicts_with = "seconds")]
+    scripts: Option<u64>,
     /// Calls of each script
     #[arg(long, default_value_t = 200)]
     calls: usize,
@@ -135,6 +138,7 @@ fn run(args: RunArgs) -> Result<bool, Stop> {
         modes: Mode::of_word(&args.mode).map_err(Stop::CannotRun)?,
         seed: args.seed.unwrap_or(u64::from_le_bytes(random) >> 16),
         time: Duration::from_secs(args.seconds),
+        scripts: args.scripts,
         schedule: args.schedule,
         faults: !args.no_faults,
         calls: args.calls,
@@ -148,8 +152,10 @@ fn run(args: RunArgs) -> Result<bool, Stop> {
         go_on: args.go_on,
     };
     println!("seed {}", plan.seed);
-    let tallies = campaign::run(&plan)?;
+    let mut tallies = Vec::new();
+    let result = campaign::run(&plan, &mut tallies);
     print!("\n{}", campaign::table(&tallies));
+    result?;
     Ok(tallies.iter().any(|tally| tally.violations > 0))
 }
 

@@ -171,11 +171,13 @@ mod tests {
 
     #[test]
     fn a_script_is_read_and_printed() {
-        let text = "# about\nmodes tcp,limited\nrepeat 3\na0 mkdir d # why\nloop 2\n b1 open h0 s{} rdwr creat\nend\nbarrier\nstopnode 0 5\nwait 5\n";
+        let text = "# about\nmodes tcp,limited\nrepeat 3\na0 mkdir d # why\nloop 2\n b1 open h0 s{} rdwr creat\nend\n\
+                    barrier\nstopnode 0 5\nwait 5\n";
         let script: Script = text.parse().expect("a script");
         assert_eq!(
             script.to_string(),
-            "modes tcp,limited\nrepeat 3\na0 mkdir d\nb1 open h0 s000 rdwr creat\nb1 open h0 s001 rdwr creat\nbarrier\nstopnode 0 5\nwait 5\n"
+            "modes tcp,limited\nrepeat 3\na0 mkdir d\nb1 open h0 s000 rdwr creat\nb1 open h0 s001 rdwr creat\n\
+             barrier\nstopnode 0 5\nwait 5\n"
         );
         assert_eq!(script.to_string().parse(), Ok(script.clone()));
         let workers: Vec<String> = script.workers().iter().map(ToString::to_string).collect();

@@ -41,7 +41,7 @@ impl<'g> Run<'g> {
         Ok(Self { ground, model, workers: workers.to_vec(), calls: 0, trace: Vec::new() })
     }
 
-    /// Makes one step. `Ok(Some(_))`: what it returned is wrong. Steps that are undefined where the run is are left out.
+    /// Makes one step, unless it is undefined in the present state. `Ok(Some(_))`: what it returned is wrong.
     pub fn step(&mut self, step: &Step) -> Result<Option<String>, Stop> {
         if is_interrupted() {
             return Err(Stop::Interrupted);

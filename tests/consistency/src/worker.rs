@@ -1,7 +1,8 @@
 //! A worker process: executes the calls that come on its standard input, one a line, and answers each with a line of
 //! JSON.
 //!
-//! `reset PATH` closes all handles and makes PATH the directory that paths are relative to; `clear PATH` removes a tree. The process holds no state
+//! `reset PATH` closes all handles and makes PATH the directory that paths are relative to; `clear PATH` removes a
+//! tree. The process holds no state
 //! that matters beyond its descriptors, so that a controller may kill it whenever a call does not return.
 
 mod kernel;

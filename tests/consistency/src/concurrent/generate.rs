@@ -1,6 +1,7 @@
 //! Random concurrent scripts: few files under few names, each worker on its own course, and faults.
 
 use crate::call::{Access, Call, HandleId, OpenFlags, RenameHow, WorkerId};
+use crate::generate::Choice;
 use crate::mode::Mode;
 use crate::random::Random;
 use crate::script::{Script, Step};
@@ -17,7 +18,8 @@ const PAGE: u64 = 4096;
 const VALUES: u64 = 255;
 
 /// Makes the script of a seed: setup, an overlapping part of `calls` calls, and a look at everything from everywhere.
-pub fn script(seed: u64, mode: &Mode, workers: &[WorkerId], calls: usize, with_faults: bool) -> Script {
+pub fn script(seed: u64, mode: &Mode, choice: &Choice, calls: usize, with_faults: bool) -> Script {
+    let workers = &choice.workers;
     let mut random = Random::new(seed);
     let Some(first) = workers.first().copied() else { return Script::default() };
     let mut steps = vec![Step::Call(first, Call::MakeDirectory { path: "d".to_owned() })];
@@ -30,7 +32,7 @@ pub fn script(seed: u64, mode: &Mode, workers: &[WorkerId], calls: usize, with_f
     let mut values = 0;
     for _ in 0..calls {
         let index = random.below(courses.len() as u64) as usize;
-        steps.push(courses[index].next(&mut random, &mut values));
+        steps.push(courses[index].next(choice, &mut random, &mut values));
     }
     if with_faults && mode.weft.is_some() {
         add_faults(&mut steps, &mut random, mode, workers);
@@ -87,17 +89,17 @@ struct Course {
 }
 
 impl Course {
-    fn next(&mut self, random: &mut Random, values: &mut u64) -> Step {
+    fn next(&mut self, choice: &Choice, random: &mut Random, values: &mut u64) -> Step {
         let handle = random.below(HANDLES) as HandleId;
         let call = match random.below(10) {
-            0..3 => on_names(random),
-            _ if self.open.insert(handle) => open(handle, random),
-            _ => self.on_handle(handle, random, values),
+            0..3 => on_names(choice, random),
+            _ if self.open.insert(handle) => open(handle, choice, random),
+            _ => self.on_handle(handle, choice, random, values),
         };
         Step::Call(self.who, call)
     }
 
-    fn on_handle(&mut self, handle: HandleId, random: &mut Random, values: &mut u64) -> Call {
+    fn on_handle(&mut self, handle: HandleId, choice: &Choice, random: &mut Random, values: &mut u64) -> Call {
         let (offset, bytes) = range(random);
         match random.below(14) {
             0..2 => {
@@ -108,10 +110,10 @@ impl Course {
                 *values += 1;
                 Call::WriteAt { handle, offset, bytes, value: *values as u8 }
             }
-            6 => Call::TruncateHandle { handle, size: offset },
-            7 => Call::Sync { handle },
+            6 if choice.has("sizes") => Call::TruncateHandle { handle, size: offset },
+            7 if choice.has("sync") => Call::Sync { handle },
             8 => Call::StatHandle { handle },
-            9 if !self.who.is_native() => Call::MapRead { handle, offset: 0, bytes: PAGE },
+            9 if choice.has("mmap") && !self.who.is_native() => Call::MapRead { handle, offset: 0, bytes: PAGE },
             _ => Call::ReadAt { handle, offset, bytes: 4 * bytes },
         }
     }
@@ -125,25 +127,26 @@ fn range(random: &mut Random) -> (u64, u64) {
     }
 }
 
-fn open(handle: HandleId, random: &mut Random) -> Call {
+fn open(handle: HandleId, choice: &Choice, random: &mut Random) -> Call {
     let path = (*random.choose(&FILES)).to_owned();
     let access = *random.choose(&[Access::Read, Access::ReadWrite, Access::ReadWrite]);
     let flags = OpenFlags {
         create: random.below(3) > 0,
         exclusive: false,
-        truncate: access != Access::Read && random.one_in(10),
-        sync: random.one_in(12),
+        truncate: choice.has("sizes") && access != Access::Read && random.one_in(10),
+        sync: choice.has("sync") && random.one_in(12),
         ..OpenFlags::default()
     };
     let flags = OpenFlags { exclusive: flags.create && random.one_in(6), ..flags };
     Call::Open { handle, path, access, flags }
 }
 
-fn on_names(random: &mut Random) -> Call {
+fn on_names(choice: &Choice, random: &mut Random) -> Call {
     let mut path = || (*random.choose(&FILES)).to_owned();
     let (path, other) = (path(), path());
     let how = *random.choose(&[RenameHow::Replace, RenameHow::Replace, RenameHow::NoReplace, RenameHow::Exchange]);
     match random.below(12) {
+        _ if !choice.has("names") => Call::Stat { path },
         0..4 => Call::Stat { path },
         4..7 => Call::Rename { from: path, to: other, how },
         7 => Call::Link { from: path, to: other },
@@ -153,7 +156,7 @@ fn on_names(random: &mut Random) -> Call {
     }
 }
 
-/// Puts a fault beside the calls: a mount is killed, paused beyond the end of its session, or for a moment, or a node is.
+/// Puts a fault beside the calls: a mount is killed, or paused (also beyond its session's end), or a node is paused.
 fn add_faults(steps: &mut Vec<Step>, random: &mut Random, mode: &Mode, workers: &[WorkerId]) {
     let mut mounts: Vec<char> = workers.iter().filter(|who| !who.is_native()).map(|who| who.mount).collect();
     mounts.dedup();

@@ -46,7 +46,7 @@ pub struct History {
     pub faults: Vec<Fault>,
 }
 
-/// How long after a fault calls of its mount may still fail: a client learns of its ended session with its next message.
+/// How long calls of a mount may still fail after a fault: a client learns of its session's end by a message.
 const AFTERMATH_NS: u64 = 15_000_000_000;
 
 impl History {

@@ -1,5 +1,5 @@
-//! Listings under concurrent calls: a name that lasts from the opening to the end is told exactly once, and no name that
-//! was not there at any time in between.
+//! Listings under concurrent calls: a name that lasts from the opening to the end is returned exactly once, and no
+//! name that did not exist at any time in between.
 
 use super::history::{History, Moment, Record};
 use crate::call::{Call, HandleId, RenameHow, WorkerId};

@@ -1,10 +1,10 @@
 //! Names under concurrent calls: some order of all calls, in which each takes effect between its begin and its end,
 //! explains every result (linearizability).
 //!
-//! The search keeps the set of possible states (Lowe 2017, "just-in-time linearization"): when a call returns, each state
-//! is continued by every order of pending calls that ends with this one and gives it its result. A call that takes two
-//! steps in the kernel (a path is looked up, then the inode asked or linked) takes them at two moments here as well.
-//! Calls lost with their mount stay pending for ever.
+//! The search keeps the set of possible states (Lowe 2017, "just-in-time linearization"): when a call returns, each
+//! state is continued by every order of pending calls that ends with this one and gives it its result. A call that
+//! takes two steps in the kernel (a path is looked up, then the inode asked or linked) takes them at two moments here
+//! as well. Calls lost with their mount stay pending for ever.
 //!
 //! Directories do not move; the paths of calls are compared as text.
 
