@@ -24,6 +24,7 @@ const LEVELS: &[(&str, u8)] = &[
     ("weft-fuse", 4),
     ("weft-sim", 4),
     ("weft-tests", 4),
+    ("weft-consistency", 4),
     ("weft-bench", 4),
     ("weft-fuzz", 4),
     ("weft-xtask", 4),
