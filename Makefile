@@ -36,9 +36,11 @@ lint: ## Formatting, and clippy without a warning
 bench: ## Measure, beside other systems where they are installed; see docs/performance.md
 	bench/run.sh
 
-test-long: ## Simulation and fuzz, for MINUTES (10) each; an hour of churn in region stores that are nearly full
+test-long: ## Simulation, fuzz and consistency of mounts, for MINUTES (10) each; an hour of churn in full region stores
 	timeout --preserve-status $(MINUTES)m $(CARGO) run --release -p weft-sim -- endless
 	WEFT_FUZZ_SECONDS=$$(( $(MINUTES) * 60 )) $(CARGO) test --release -p weft-fuzz -- --nocapture
+	$(CARGO) build --release -p weft -p weft-consistency
+	$(BINARIES)/release/weft-consistency run --mode all --seconds $$(( $(MINUTES) * 60 / 12 ))
 	$(CARGO) build --release -p weft-bench
 	rm -f $(BINARIES)/churn.store && fallocate -l 1GiB $(BINARIES)/churn.store
 	for fill in 50 80 95; do for on in store versions; do \

@@ -9,7 +9,7 @@
 mod bytes;
 mod check;
 mod client;
-
+pub mod kernel;
 mod model;
 mod network;
 mod process;

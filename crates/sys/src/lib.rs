@@ -7,7 +7,9 @@ pub mod huge;
 pub mod mapped;
 pub mod opened;
 pub mod own_directory;
+pub mod plain_calls;
 pub mod ring;
+pub mod shared_mapping;
 pub mod tmpfs;
 
 use std::io::{self, IoSliceMut};

@@ -7,12 +7,14 @@
 //! that was there before.
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync};
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+/// Smallest page of any machine.
+const PAGE: usize = 4096;
 /// Files that may be mapped at a time.
 const MAPPED_MAX: usize = 4096;
 
@@ -84,6 +86,40 @@ impl MappedFile {
         self.bytes
     }
 
+    /// Copies bytes out of the mapping. `FAULT`: a page of them lies behind the end of the file, or cannot be read.
+    pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.populate(offset, bytes.len(), Advice::LinuxPopulateRead)?;
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            // SAFETY: within the mapping, as `populate` checked; volatile, since others may write meanwhile.
+            *byte = unsafe { self.address.add(offset + at).read_volatile() };
+        }
+        Ok(())
+    }
+
+    /// Copies bytes into the mapping. `FAULT`: as for [`MappedFile::read_at`].
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), Errno> {
+        self.populate(offset, bytes.len(), Advice::LinuxPopulateWrite)?;
+        for (at, byte) in bytes.iter().enumerate() {
+            // SAFETY: as in `read_at`.
+            unsafe { self.address.add(offset + at).write_volatile(*byte) };
+        }
+        Ok(())
+    }
+
+    /// Writes changed pages back and waits (msync with `MS_SYNC`).
+    pub fn sync(&self) -> Result<(), Errno> {
+        // SAFETY: the mapping is this one's.
+        unsafe { msync(self.address.cast(), self.bytes, MsyncFlags::SYNC) }
+    }
+
+    /// Has the kernel bring the pages of a range, which fails where touching them would raise SIGBUS.
+    fn populate(&self, offset: usize, bytes: usize, access: Advice) -> Result<(), Errno> {
+        let end = offset.checked_add(bytes).filter(|end| *end <= self.bytes).ok_or(Errno::INVAL)?;
+        let first = offset / PAGE * PAGE;
+        // SAFETY: within the mapping; populating changes no bytes.
+        unsafe { madvise(self.address.add(first).cast(), end - first, access) }
+    }
+
     /// Whether all that was touched so far was the file's.
     pub fn is_whole(&self) -> bool {
         !self.guard.is_cut.load(Ordering::Acquire)
@@ -133,7 +169,6 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
 
 /// Puts a page of zeros there, which belongs to no file.
 fn replace_page(address: usize) -> bool {
-    const PAGE: usize = 4096;
     let page = address & !(PAGE - 1);
     // SAFETY: it lies in a mapping of a `MappedFile`, which is alive: the thread that touched it holds it. The kernel
     // saves errno's value for nobody, so it is put back.

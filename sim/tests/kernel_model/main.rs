@@ -1,0 +1,80 @@
+//! The model of the kernel against the real kernel: the same scripts, the same requests and results.
+//!
+//! Rules by hand (`names.rs`, `pages.rs`, ...) and random scripts (`random.rs`). Where `/dev/fuse` cannot be mounted
+//! the scripts run against the model only, and the reason is printed.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod linux;
+mod listings;
+mod mappings;
+mod model;
+mod modes;
+mod names;
+mod pages;
+mod programs;
+mod random;
+mod script;
+mod server;
+mod trace;
+mod wire;
+
+use script::Script;
+use std::sync::OnceLock;
+
+/// Why the real kernel is not asked, once for all tests.
+fn unavailable() -> Option<&'static String> {
+    static REASON: OnceLock<Option<String>> = OnceLock::new();
+    REASON
+        .get_or_init(|| {
+            let reason = linux::unavailable();
+            if let Some(reason) = &reason {
+                println!("only the model runs: {reason}");
+            }
+            reason
+        })
+        .as_ref()
+}
+
+/// Seeds for races between calls, of which the real kernel may settle each in either way.
+const RACE_SEEDS: u64 = 12;
+
+/// Where model and kernel differ, as text; `None` if the kernel did what the model does with some seed.
+fn difference(script: &Script) -> Option<String> {
+    let expected = model::run(script);
+    if unavailable().is_some() {
+        return None;
+    }
+    let first = linux::run(script, &expected).err()?;
+    let mut tried = vec![expected.clone()];
+    for seed in 0..RACE_SEEDS {
+        let mut other = script.clone();
+        other.config.seed = Some(seed);
+        let run = model::run(&other);
+        if tried.contains(&run) {
+            continue;
+        }
+        if linux::run(script, &run).is_ok() {
+            return None;
+        }
+        tried.push(run);
+    }
+    let mut text = String::new();
+    for (number, step) in script.steps.iter().enumerate().take(first.step + 1) {
+        text.push_str(&format!("{number}: {}\n", trace::shorten(&format!("{step:?}"))));
+        if number < first.step {
+            text.push_str(&format!("{}\n", trace::show(&expected[number])));
+        }
+    }
+    text.push_str(&format!("  model:\n{}\n", trace::show(&first.expected)));
+    text.push_str(&format!("  kernel:\n{}\n", trace::show(&first.found)));
+    Some(text)
+}
+
+/// Runs a script against both.
+fn check(script: &Script) -> Vec<trace::Events> {
+    if let Some(text) = difference(script) {
+        panic!("model and kernel differ:\n{text}");
+    }
+    model::run(script)
+}

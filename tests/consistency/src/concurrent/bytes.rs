@@ -1,0 +1,314 @@
+//! Bytes of files under concurrent calls: each byte is a register, and so is whether the file is that long.
+//!
+//! A write or a cut is an operation with a begin and an end. A read may return what an operation put there, unless
+//! another one began after that had ended, and had ended itself (or been read by somebody) before the read began. What
+//! overlaps in time may be seen or not, byte by byte. The same model as in the simulation (`sim/src/bytes.rs`).
+//!
+//! An operation is *doubtful* if the promises allow its loss: it failed, or its mount was killed, or paused beyond its
+//! session's end, before it was flushed. It may be there or not, and what it overwrote may show again.
+//!
+//! Files are told apart by their inode numbers, which must not be used again during a run. (Those of ext4 are.)
+
+use super::history::{Fault, History, Moment, Record};
+use crate::call::{Call, OpenFlags, WorkerId};
+use crate::outcome::{Outcome, Runs};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Effect {
+    Write { offset: u64, bytes: u64, value: u8 },
+    Cut { size: u64 },
+}
+
+#[derive(Clone, Debug)]
+struct Operation {
+    effect: Effect,
+    by: Option<WorkerId>,
+    begun: Moment,
+    /// `None`: it may take effect at any time.
+    ended: Option<Moment>,
+    is_doubtful: bool,
+    /// Ranges of it that were read, and when the read had ended.
+    seen: Vec<(u64, u64, Moment)>,
+}
+
+impl Operation {
+    fn new(effect: Effect, record: &Record) -> Self {
+        let is_doubtful = !record.is_done();
+        let ended = (!is_doubtful).then_some(record.ended);
+        Self { effect, by: Some(record.who), begun: record.begun, ended, is_doubtful, seen: Vec::new() }
+    }
+
+    fn value_at(&self, place: u64) -> Option<u8> {
+        match self.effect {
+            Effect::Write { offset, bytes, value } => (offset <= place && place < offset + bytes).then_some(value),
+            Effect::Cut { size } => (place >= size).then_some(0),
+        }
+    }
+
+    fn presence_at(&self, place: u64) -> Option<bool> {
+        match self.effect {
+            Effect::Write { offset, bytes, .. } => (place < offset + bytes).then_some(true),
+            Effect::Cut { size } => Some(place < size),
+        }
+    }
+
+    /// When it is certain to have taken effect at a place.
+    fn certain_at(&self, place: u64) -> Option<Moment> {
+        let seen = self.seen.iter().filter(|(start, end, _)| *start <= place && place < *end).map(|(_, _, at)| *at);
+        if self.is_doubtful { None } else { seen.chain(self.ended).min() }
+    }
+}
+
+/// Returns the values that a place may have for a read that began at `since`.
+fn could_be<T>(
+    operations: &[Operation],
+    place: u64,
+    since: Moment,
+    until: Moment,
+    at: impl Fn(&Operation) -> Option<T>,
+) -> Vec<T> {
+    let there = || operations.iter().filter(|operation| operation.begun < until);
+    let there = || there().filter_map(|operation| at(operation).map(|value| (operation, value)));
+    let certain = |operation: &&Operation| operation.certain_at(place).is_some_and(|certain| certain < since);
+    let latest = there().map(|(operation, _)| operation).filter(certain).map(|operation| operation.begun).max();
+    let is_covered = |operation: &Operation| operation.ended.is_some_and(|ended| Some(ended) < latest);
+    there().filter(|(operation, _)| !is_covered(operation)).map(|(_, value)| value).collect()
+}
+
+/// Compares all reads and sizes of a history with its writes.
+pub fn check(history: &History) -> Result<(), String> {
+    let mut files = operations(history);
+    let mut observers: Vec<&Record> = history.effective().filter(|record| record.is_done()).collect();
+    observers.sort_by_key(|record| record.ended);
+    for record in observers {
+        let interval = (record.begun, record.ended);
+        let result = match (&record.call, &record.outcome, &record.handle) {
+            (Call::ReadAt { offset, bytes, .. }, Outcome::Bytes(runs), Some((inode, _))) => {
+                files.get_mut(inode).map(|file| {
+                    read(file, *offset, runs, interval).and_then(|()| ends(file, *offset, *bytes, runs, interval))
+                })
+            }
+            // The last page of a mapping has zeros after the end of the file.
+            (Call::MapRead { offset, .. }, Outcome::Bytes(runs), Some((inode, _))) => {
+                files.get_mut(inode).map(|file| read(file, *offset, runs, interval))
+            }
+            (Call::StatHandle { .. } | Call::Stat { .. }, Outcome::Attributes(got), _) if !got.is_directory => {
+                files.get(&got.inode).map(|file| size(file, got.size, interval))
+            }
+            _ => None,
+        };
+        if let Some(Err(text)) = result {
+            return Err(format!("{} {}: {text}", record.who, record.call));
+        }
+    }
+    Ok(())
+}
+
+fn operations(history: &History) -> BTreeMap<u64, Vec<Operation>> {
+    let mut files: BTreeMap<u64, Vec<Operation>> = BTreeMap::new();
+    let mut cuts = Vec::new();
+    for record in history.effective() {
+        // Refused before anything was done.
+        let is_refused =
+            matches!(record.outcome.errno(), Some(Errno::BADF | Errno::INVAL | Errno::NOENT | Errno::EXIST));
+        if is_refused {
+            continue;
+        }
+        let effect = match &record.call {
+            Call::WriteAt { offset, bytes, value, .. } | Call::MapWrite { offset, bytes, value, .. } => {
+                Some(Effect::Write { offset: *offset, bytes: *bytes, value: *value })
+            }
+            Call::TruncateHandle { size, .. } => Some(Effect::Cut { size: *size }),
+            Call::Open { flags: OpenFlags { truncate: true, .. }, .. } => Some(Effect::Cut { size: 0 }),
+            _ => None,
+        };
+        let inode = match (&record.outcome, &record.handle) {
+            (Outcome::Opened(inode), _) => Some(*inode),
+            (_, handle) => handle.as_ref().map(|(inode, _)| *inode),
+        };
+        let made = Operation {
+            effect: Effect::Cut { size: 0 },
+            by: None,
+            begun: 0,
+            ended: Some(0),
+            is_doubtful: false,
+            seen: Vec::new(),
+        };
+        match (inode, effect) {
+            (Some(inode), effect) => {
+                let file = files.entry(inode).or_insert_with(|| vec![made]);
+                file.extend(effect.map(|effect| Operation::new(effect, record)));
+            }
+            // An open that failed: which file it cut, if any, is unknown.
+            (None, Some(effect)) => cuts.push(Operation::new(effect, record)),
+            (None, None) => {}
+        }
+    }
+    for (inode, file) in &mut files {
+        file.extend(cuts.iter().cloned());
+        history.faults.iter().for_each(|fault| doubt(history, *inode, file, fault));
+    }
+    files
+}
+
+/// What a faulty mount had not flushed may be lost.
+fn doubt(history: &History, inode: u64, file: &mut [Operation], fault: &Fault) {
+    let of_mount = |who: WorkerId| who.mount == fault.mount;
+    let flushes: Vec<(Moment, Moment)> = history
+        .records
+        .iter()
+        .filter(|record| of_mount(record.who) && record.is_done())
+        .filter(|record| matches!(record.call, Call::Sync { .. } | Call::Close { .. }))
+        .filter(|record| record.handle.as_ref().is_some_and(|(of, _)| *of == inode))
+        .map(|record| (record.begun, record.ended))
+        .collect();
+    for operation in file.iter_mut().filter(|operation| operation.by.is_some_and(of_mount)) {
+        let Some(ended) = operation.ended.filter(|_| operation.begun < fault.ended) else { continue };
+        let is_flushed = flushes.iter().any(|(begun, flushed)| *begun > ended && *flushed < fault.begun);
+        // The server cuts before it answers.
+        let is_cut = matches!(operation.effect, Effect::Cut { .. });
+        if !is_flushed && !is_cut {
+            operation.is_doubtful = true;
+            operation.ended = None;
+        }
+    }
+}
+
+/// Compares the bytes that a read returned.
+fn read(file: &mut [Operation], offset: u64, told: &Runs, (since, until): (Moment, Moment)) -> Result<(), String> {
+    let mut runs = Vec::new();
+    let mut at = offset;
+    for (value, count) in &told.0 {
+        runs.push((at, at + count, *value));
+        at += count;
+    }
+    for (start, stop, value) in runs {
+        for (from, to) in pieces(file, start, stop) {
+            let possible = could_be(file, from, since, until, |operation| operation.value_at(from));
+            if !possible.contains(&value) {
+                let possible: BTreeSet<u8> = possible.into_iter().collect();
+                return Err(format!("byte {from} was read as {value}, it can only be {possible:?}"));
+            }
+            for operation in file.iter_mut().filter(|operation| operation.by.is_some() && !operation.is_doubtful) {
+                if value != 0 && operation.value_at(from) == Some(value) {
+                    operation.seen.push((from, to, until));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Compares how many bytes a read returned: fewer than wanted only at the end of the file.
+fn ends(file: &[Operation], offset: u64, wanted: u64, told: &Runs, interval: (Moment, Moment)) -> Result<(), String> {
+    let end = offset + told.len();
+    if !told.is_empty() {
+        present(file, end - 1, interval, true)?;
+    }
+    if told.len() < wanted { present(file, end, interval, false) } else { Ok(()) }
+}
+
+/// Cuts a range where an operation begins or ends, so that all bytes of a piece have the same history.
+fn pieces(file: &[Operation], start: u64, end: u64) -> Vec<(u64, u64)> {
+    let mut places = BTreeSet::from([start, end]);
+    for operation in file {
+        match operation.effect {
+            Effect::Write { offset, bytes, .. } => places.extend([offset, offset + bytes]),
+            Effect::Cut { size } => places.extend([size]),
+        }
+        places.extend(operation.seen.iter().flat_map(|(from, to, _)| [*from, *to]));
+    }
+    let places: Vec<u64> = places.into_iter().filter(|place| start <= *place && *place <= end).collect();
+    places.windows(2).map(|pair| (pair[0], pair[1])).collect()
+}
+
+fn size(file: &[Operation], size: u64, interval: (Moment, Moment)) -> Result<(), String> {
+    if let Some(last) = size.checked_sub(1) {
+        present(file, last, interval, true)?;
+    }
+    present(file, size, interval, false)
+}
+
+fn present(file: &[Operation], place: u64, (since, until): (Moment, Moment), told: bool) -> Result<(), String> {
+    // That a byte was read shows the write, whatever the size was before: no `seen` counts here.
+    let bare: Vec<Operation> =
+        file.iter().map(|operation| Operation { seen: Vec::new(), ..operation.clone() }).collect();
+    let possible = could_be(&bare, place, since, until, |operation| operation.presence_at(place));
+    match possible.contains(&told) {
+        true => Ok(()),
+        false if told => Err(format!("byte {place} is in the file, which must be shorter")),
+        false => Err(format!("byte {place} is not in the file, which must be longer")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::{Attributes, Reply};
+
+    /// Lines `a0 CALL`, each with begin, end and outcome.
+    fn history(lines: &[(&str, Moment, Moment, Outcome)], faults: &[Fault]) -> History {
+        let done = lines.iter().map(|(line, begun, ended, outcome)| {
+            let (who, call) = line.split_once(' ').expect("a worker and a call");
+            let (outcome, begun, ended) = (outcome.clone(), *begun, *ended);
+            let reply = Reply { outcome, begun, ended, wall_begun: 0, wall_ended: 0 };
+            (who.parse().expect(who), call.parse().expect(call), reply)
+        });
+        History::new(done.collect(), faults.to_vec())
+    }
+
+    fn bytes(bytes: &[u8]) -> Outcome {
+        Outcome::Bytes(Runs::of(bytes))
+    }
+
+    fn begin() -> Vec<(&'static str, Moment, Moment, Outcome)> {
+        vec![
+            ("a0 open h0 f rdwr creat", 1, 2, Outcome::Opened(5)),
+            ("b0 open h0 f rdwr", 3, 4, Outcome::Opened(5)),
+            ("a0 pwrite h0 0 4 7", 10, 20, Outcome::Count(4)),
+        ]
+    }
+
+    fn holds(more: &[(&'static str, Moment, Moment, Outcome)], faults: &[Fault]) -> bool {
+        check(&history(&[begin(), more.to_vec()].concat(), faults)).is_ok()
+    }
+
+    #[test]
+    fn what_overlaps_may_be_seen_or_not_and_the_rest_has_one_answer() {
+        assert!(holds(&[("b0 pread h0 0 8", 15, 16, bytes(&[]))], &[]));
+        assert!(holds(&[("b0 pread h0 0 8", 15, 16, bytes(&[7, 7, 7, 7]))], &[]));
+        assert!(holds(&[("b0 pread h0 0 8", 21, 22, bytes(&[7, 7, 7, 7]))], &[]));
+        assert!(!holds(&[("b0 pread h0 0 8", 21, 22, bytes(&[7, 7, 7]))], &[]));
+        assert!(!holds(&[("b0 pread h0 0 8", 21, 22, bytes(&[7, 0, 7, 7]))], &[]));
+        assert!(!holds(&[("b0 pread h0 0 8", 21, 22, bytes(&[7, 7, 7, 7, 0]))], &[]));
+        let attributes =
+            |size| Outcome::Attributes(Attributes { inode: 5, is_directory: false, mode: 0, links: 1, size, mtime: 0 });
+        assert!(holds(&[("b0 stat f", 21, 22, attributes(4))], &[]));
+        assert!(!holds(&[("b0 stat f", 21, 22, attributes(3))], &[]));
+    }
+
+    #[test]
+    fn what_was_read_once_is_not_unread() {
+        let later = |second: &[u8]| {
+            [
+                ("b0 pwrite h0 0 4 8", 30, 60, Outcome::Count(4)),
+                ("a0 pread h0 0 4", 40, 42, bytes(&[8, 8, 7, 7])),
+                ("a0 pread h0 0 4", 50, 52, bytes(second)),
+            ]
+        };
+        assert!(holds(&later(&[8, 8, 8, 7]), &[]));
+        assert!(!holds(&later(&[7, 8, 7, 7]), &[]));
+    }
+
+    #[test]
+    fn what_a_killed_mount_had_not_flushed_may_be_lost() {
+        let kill = [Fault { mount: 'a', begun: 100, ended: 110, is_kill: true }];
+        let sync = ("a0 fsync h0", 30, 40, Outcome::Done);
+        let empty = ("b0 pread h0 0 4", 200, 210, bytes(&[]));
+        assert!(!holds(std::slice::from_ref(&empty), &[]));
+        assert!(holds(std::slice::from_ref(&empty), &kill));
+        assert!(!holds(&[sync, empty], &kill));
+    }
+}

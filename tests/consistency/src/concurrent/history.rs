@@ -1,0 +1,112 @@
+//! What happened in a concurrent run.
+
+use crate::call::{Call, HandleId, WorkerId};
+use crate::outcome::{Outcome, Reply};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+pub type Moment = u64;
+
+/// A mount's process was paused long enough for its session to end, or killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    pub mount: char,
+    pub begun: Moment,
+    /// When the mount worked again.
+    pub ended: Moment,
+    pub is_kill: bool,
+}
+
+/// A call and its outcome.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub who: WorkerId,
+    pub call: Call,
+    pub outcome: Outcome,
+    pub begun: Moment,
+    pub ended: Moment,
+    /// Inode and path of the handle that the call uses.
+    pub handle: Option<(u64, String)>,
+    /// Whether the call failed as calls of a faulty mount do: what it would have done may have happened, or still may.
+    pub is_lost: bool,
+}
+
+impl Record {
+    /// Returns true unless the call failed.
+    pub fn is_done(&self) -> bool {
+        self.outcome.errno().is_none() && self.outcome != Outcome::Skipped
+    }
+}
+
+/// Calls in the order of their begin.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    pub records: Vec<Record>,
+    pub faults: Vec<Fault>,
+}
+
+/// How long calls of a mount may still fail after a fault: a client learns of its session's end by a message.
+const AFTERMATH_NS: u64 = 15_000_000_000;
+
+impl History {
+    /// Sorts what each worker did into one history, and finds the inodes of handles.
+    pub fn new(done: Vec<(WorkerId, Call, Reply)>, faults: Vec<Fault>) -> Self {
+        let mut history = Self { records: Vec::new(), faults };
+        let mut handles: BTreeMap<(WorkerId, HandleId), (u64, String, Moment)> = BTreeMap::new();
+        // Per worker, calls are in order already; between workers handles have nothing in common.
+        for (who, call, reply) in done {
+            let handle = call.uses().and_then(|id| handles.get(&(who, id)).cloned());
+            match (&call, &reply.outcome) {
+                (Call::Open { handle, path, .. } | Call::OpenDirectory { handle, path }, Outcome::Opened(inode)) => {
+                    handles.insert((who, *handle), (*inode, path.clone(), reply.begun));
+                }
+                (Call::Close { handle }, _) => {
+                    handles.remove(&(who, *handle));
+                }
+                _ => {}
+            }
+            let is_lost = history.is_lost(who, &reply, handle.as_ref().map(|(_, _, opened)| *opened));
+            let handle = handle.map(|(inode, path, _)| (inode, path));
+            let Reply { outcome, begun, ended, .. } = reply;
+            history.records.push(Record { who, call, outcome, begun, ended, handle, is_lost });
+        }
+        history.records.sort_by_key(|record| record.begun);
+        history
+    }
+
+    /// Returns true for a failure that a fault of the worker's mount explains.
+    fn is_lost(&self, who: WorkerId, reply: &Reply, opened: Option<Moment>) -> bool {
+        let errnos = [Errno::NOTCONN, Errno::CONNABORTED, Errno::IO, Errno::STALE, Errno::INTR, Errno::NODEV];
+        if !reply.outcome.errno().is_some_and(|errno| errnos.contains(&errno)) {
+            return false;
+        }
+        self.faults.iter().filter(|fault| fault.mount == who.mount).any(|fault| {
+            let is_near = fault.begun <= reply.ended && reply.begun <= fault.ended + AFTERMATH_NS;
+            let has_dead_handle = fault.is_kill && opened.is_some_and(|opened| opened < fault.ended);
+            is_near || has_dead_handle
+        })
+    }
+
+    /// The calls that may explain or contradict others: none that did nothing.
+    pub fn effective(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter().filter(|record| record.outcome != Outcome::Skipped)
+    }
+
+    /// One line for each call.
+    pub fn describe(&self) -> Vec<String> {
+        let first = self.records.first().map_or(0, |record| record.begun);
+        let micros = |moment: Moment| moment.saturating_sub(first) / 1000;
+        let line = |record: &Record| {
+            let Record { who, call, outcome, begun, ended, is_lost, .. } = record;
+            let note = if *is_lost { " (lost)" } else { "" };
+            format!("{who} {call}    # {}..{} us: {outcome}{note}", micros(*begun), micros(*ended))
+        };
+        let of_fault = |fault: &Fault| {
+            let Fault { mount, begun, ended, is_kill } = fault;
+            let what = if *is_kill { "killed" } else { "paused" };
+            format!("# {}..{} us: mount {mount} {what}", micros(*begun), micros(*ended))
+        };
+        self.records.iter().map(line).chain(self.faults.iter().map(of_fault)).collect()
+    }
+}

@@ -1,0 +1,359 @@
+//! Names under concurrent calls: some order of all calls, in which each takes effect between its begin and its end,
+//! explains every result (linearizability).
+//!
+//! The search keeps the set of possible states (Lowe 2017, "just-in-time linearization"): when a call returns, each
+//! state is continued by every order of pending calls that ends with this one and gives it its result. A call that
+//! takes two steps in the kernel (a path is looked up, then the inode asked or linked) takes them at two moments here
+//! as well. Calls lost with their mount stay pending for ever.
+//!
+//! Directories do not move; the paths of calls are compared as text.
+
+use super::history::{History, Record};
+use crate::call::{Call, RenameHow};
+use crate::outcome::Outcome;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// States that are followed at a time. Beyond it, a history counts as undecided.
+const STATES_MAX: usize = 20_000;
+
+/// What a name stands for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Target {
+    File(u64),
+    /// Made by a lost call with this index: whatever is seen there first.
+    Unknown(usize),
+    Directory,
+}
+
+/// How far a call is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Progress {
+    Begun,
+    /// The path was looked up.
+    Found(Target),
+    Done,
+}
+
+type Names = BTreeMap<String, Target>;
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+struct State {
+    names: Names,
+    pending: BTreeMap<usize, Progress>,
+}
+
+/// Searches for an order. `Ok(false)`: there are too many to search.
+pub fn check(history: &History) -> Result<bool, String> {
+    let records: Vec<&Record> = history.effective().filter(|record| is_about_names(record)).collect();
+    let mut events: Vec<(u64, bool, usize)> = Vec::new();
+    for (index, record) in records.iter().enumerate() {
+        events.push((record.begun, false, index));
+        if !record.is_lost {
+            events.push((record.ended, true, index));
+        }
+    }
+    // At the same moment, begins come first: the calls overlap.
+    events.sort_unstable();
+    let mut states = BTreeSet::from([State::default()]);
+    for (_, is_return, index) in events {
+        states = match is_return {
+            false => states
+                .into_iter()
+                .map(|mut state| {
+                    state.pending.insert(index, Progress::Begun);
+                    state
+                })
+                .collect(),
+            true => returned(&states, index, &records),
+        };
+        if states.len() > STATES_MAX {
+            return Ok(false);
+        }
+        if states.is_empty() {
+            let Record { who, call, outcome, .. } = records[index];
+            return Err(format!("{who} {call}: got {outcome}, which no order of the calls about names explains"));
+        }
+    }
+    Ok(true)
+}
+
+fn is_about_names(record: &Record) -> bool {
+    matches!(
+        record.call,
+        Call::Open { .. }
+            | Call::Stat { .. }
+            | Call::StatHandle { .. }
+            | Call::Rename { .. }
+            | Call::Link { .. }
+            | Call::Unlink { .. }
+            | Call::MakeDirectory { .. }
+            | Call::RemoveDirectory { .. }
+    )
+}
+
+/// The states in which a call has taken effect, without it.
+fn returned(states: &BTreeSet<State>, index: usize, records: &[&Record]) -> BTreeSet<State> {
+    let mut seen = states.clone();
+    let mut left: Vec<State> = states.iter().cloned().collect();
+    let mut found = BTreeSet::new();
+    while let Some(mut state) = left.pop() {
+        if state.pending.get(&index) == Some(&Progress::Done) {
+            state.pending.remove(&index);
+            found.insert(state);
+            continue;
+        }
+        if seen.len() > STATES_MAX {
+            return seen;
+        }
+        for (other, progress) in state.pending.iter().filter(|(_, progress)| **progress != Progress::Done) {
+            let mut next = state.clone();
+            if let Some(progress) = step(&mut next.names, *other, *progress, records[*other]) {
+                next.pending.insert(*other, progress);
+                if seen.insert(next.clone()) {
+                    left.push(next);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Takes the next step of a call. `None`: it cannot be taken in this state with the result that the call had.
+fn step(names: &mut Names, index: usize, progress: Progress, record: &Record) -> Option<Progress> {
+    let result = if record.is_lost { None } else { Some(record.outcome.errno()) };
+    // A lost call is explained by any errno.
+    let fails = |errno: Errno| result.is_none_or(|got| got == Some(errno)).then_some(Progress::Done);
+    let may_succeed = result.is_none_or(|got| got.is_none());
+    let done = || may_succeed.then_some(Progress::Done);
+    if progress == Progress::Begun && paths(&record.call).iter().any(|path| !has_parent(names, path)) {
+        return fails(Errno::NOENT);
+    }
+    match &record.call {
+        Call::Open { path, flags, .. } => match names.get(path).copied() {
+            Some(_) if flags.create && flags.exclusive => fails(Errno::EXIST),
+            Some(Target::Directory) => fails(Errno::ISDIR),
+            Some(target) => match record.outcome {
+                Outcome::Opened(inode) => is_file(names, target, inode).then_some(Progress::Done),
+                _ => done(),
+            },
+            None if !flags.create => fails(Errno::NOENT),
+            None => {
+                let target = match record.outcome {
+                    Outcome::Opened(inode) if !is_known(names, inode) => Target::File(inode),
+                    Outcome::Opened(_) => return None,
+                    _ => Target::Unknown(index),
+                };
+                names.insert(path.clone(), target);
+                done()
+            }
+        },
+        Call::Stat { path } => match progress {
+            Progress::Found(target) => observed(names, target, &record.outcome).then_some(Progress::Done),
+            _ => match names.get(path).copied() {
+                Some(target) if may_succeed => Some(Progress::Found(target)),
+                Some(_) => None,
+                None => fails(Errno::NOENT),
+            },
+        },
+        Call::StatHandle { .. } => {
+            let (inode, _) = record.handle.as_ref()?;
+            observed(names, Target::File(*inode), &record.outcome).then_some(Progress::Done)
+        }
+        Call::Rename { from, to, how } => rename(names, (from, to, *how), record),
+        Call::Link { from, to } => match progress {
+            Progress::Found(_) if names.contains_key(to) => fails(Errno::EXIST),
+            // Directories may be at different shards.
+            Progress::Found(_) if record.outcome.errno() == Some(Errno::XDEV) => Some(Progress::Done),
+            Progress::Found(target) if !names.values().any(|named| *named == target) => fails(Errno::NOENT),
+            Progress::Found(target) => {
+                names.insert(to.clone(), target);
+                done()
+            }
+            _ => match names.get(from).copied() {
+                Some(target) => Some(Progress::Found(target)),
+                None => fails(Errno::NOENT),
+            },
+        },
+        Call::Unlink { path } => match names.get(path) {
+            Some(Target::Directory) => fails(Errno::ISDIR),
+            Some(_) => {
+                names.remove(path);
+                done()
+            }
+            None => fails(Errno::NOENT),
+        },
+        Call::MakeDirectory { path } => match names.get(path) {
+            Some(_) => fails(Errno::EXIST),
+            None => {
+                names.insert(path.clone(), Target::Directory);
+                done()
+            }
+        },
+        Call::RemoveDirectory { path } => match names.get(path) {
+            Some(Target::Directory) => {
+                names.remove(path);
+                done()
+            }
+            Some(_) => fails(Errno::NOTDIR),
+            None => fails(Errno::NOENT),
+        },
+        _ => Some(Progress::Done),
+    }
+}
+
+fn paths(call: &Call) -> Vec<&str> {
+    match call {
+        Call::Open { path, .. }
+        | Call::Stat { path }
+        | Call::Unlink { path }
+        | Call::MakeDirectory { path }
+        | Call::RemoveDirectory { path } => vec![path],
+        Call::Rename { from, to, .. } | Call::Link { from, to } => vec![from, to],
+        _ => Vec::new(),
+    }
+}
+
+fn has_parent(names: &Names, path: &str) -> bool {
+    path.rsplit_once('/').is_none_or(|(parent, _)| names.get(parent) == Some(&Target::Directory))
+}
+
+fn rename(names: &mut Names, (from, to, how): (&str, &str, RenameHow), record: &Record) -> Option<Progress> {
+    let result = if record.is_lost { None } else { Some(record.outcome.errno()) };
+    let gives = |errno: Option<Errno>| result.is_none_or(|got| got == errno).then_some(Progress::Done);
+    let (old, new) = (names.get(from).copied(), names.get(to).copied());
+    let Some(old) = old else { return gives(Some(Errno::NOENT)) };
+    match (how, new) {
+        (RenameHow::NoReplace, Some(_)) => return gives(Some(Errno::EXIST)),
+        (RenameHow::Exchange, None) => return gives(Some(Errno::NOENT)),
+        _ => {}
+    }
+    if record.outcome.errno() == Some(Errno::XDEV) {
+        return Some(Progress::Done);
+    }
+    if new != Some(old) {
+        match (how, new) {
+            (RenameHow::Exchange, Some(new)) => names.insert(from.to_owned(), new),
+            _ => names.remove(from),
+        };
+        names.insert(to.to_owned(), old);
+    }
+    gives(None)
+}
+
+/// Returns true if the target is this file; one made by a lost call becomes it.
+fn is_file(names: &mut Names, target: Target, inode: u64) -> bool {
+    match target {
+        Target::File(number) => number == inode,
+        Target::Unknown(_) if !is_known(names, inode) => {
+            names.values_mut().filter(|named| **named == target).for_each(|named| *named = Target::File(inode));
+            true
+        }
+        _ => false,
+    }
+}
+
+fn is_known(names: &Names, inode: u64) -> bool {
+    names.values().any(|named| *named == Target::File(inode))
+}
+
+/// Compares what stat told of an inode at this moment.
+fn observed(names: &mut Names, target: Target, outcome: &Outcome) -> bool {
+    let Outcome::Attributes(got) = outcome else { return true };
+    match target {
+        Target::Directory => got.is_directory,
+        _ if got.is_directory => false,
+        target => {
+            let links = |names: &Names, target| names.values().filter(|named| **named == target).count() as u64;
+            // One that lost its last name is no name's target any more, so it is compared before.
+            let is_same = match target {
+                Target::File(number) => number == got.inode,
+                target => is_file(names, target, got.inode) || links(names, target) == 0,
+            };
+            is_same && links(names, Target::File(got.inode)) == got.links
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::concurrent::history::Fault;
+    use crate::outcome::{Attributes, Reply};
+
+    fn holds(lines: &[(&str, u64, u64, Outcome)], faults: &[Fault]) -> bool {
+        let done = lines.iter().map(|(line, begun, ended, outcome)| {
+            let (who, call) = line.split_once(' ').expect("a worker and a call");
+            let reply = Reply { outcome: outcome.clone(), begun: *begun, ended: *ended, wall_begun: 0, wall_ended: 0 };
+            (who.parse().expect(who), call.parse().expect(call), reply)
+        });
+        check(&History::new(done.collect(), faults.to_vec())) == Ok(true)
+    }
+
+    fn failed(errno: Errno) -> Outcome {
+        Outcome::Failed(errno.raw_os_error())
+    }
+
+    fn stat(inode: u64, links: u64) -> Outcome {
+        Outcome::Attributes(Attributes { inode, is_directory: false, mode: 0, links, size: 0, mtime: 0 })
+    }
+
+    #[test]
+    fn a_name_that_always_exists_is_found() {
+        let history = |found: Outcome| {
+            vec![
+                ("a0 open h0 r wronly creat", 1, 2, Outcome::Opened(1)),
+                ("a0 open h1 t wronly creat", 3, 4, Outcome::Opened(2)),
+                ("a0 rename t r", 10, 20, Outcome::Done),
+                ("b0 open h0 r rdonly", 15, 25, found),
+            ]
+        };
+        assert!(holds(&history(Outcome::Opened(1)), &[]) && holds(&history(Outcome::Opened(2)), &[]));
+        assert!(!holds(&history(failed(Errno::NOENT)), &[]) && !holds(&history(failed(Errno::STALE)), &[]));
+        let mut later = history(Outcome::Opened(2));
+        later.push(("a1 open h0 r rdonly", 30, 35, Outcome::Opened(1)));
+        assert!(!holds(&later, &[]));
+    }
+
+    #[test]
+    fn one_of_two_exclusive_creates_makes_the_file() {
+        let history = |second: Outcome| {
+            [
+                ("a0 open h0 f wronly creat excl", 1, 10, Outcome::Opened(1)),
+                ("b0 open h0 f wronly creat excl", 2, 9, second),
+            ]
+        };
+        assert!(holds(&history(failed(Errno::EXIST)), &[]) && !holds(&history(Outcome::Opened(2)), &[]));
+    }
+
+    #[test]
+    fn stat_looks_up_first_and_asks_later() {
+        let history = |told: Outcome| {
+            [
+                ("a0 open h0 f wronly creat", 1, 2, Outcome::Opened(1)),
+                ("a0 unlink f", 10, 20, Outcome::Done),
+                ("b0 stat f", 5, 25, told),
+            ]
+        };
+        for told in [stat(1, 1), stat(1, 0), failed(Errno::NOENT)] {
+            assert!(holds(&history(told.clone()), &[]), "{told}");
+        }
+        assert!(!holds(&history(stat(2, 1)), &[]) && !holds(&history(stat(1, 2)), &[]));
+    }
+
+    #[test]
+    fn a_call_that_died_with_its_mount_may_have_been_made_or_not() {
+        let kill = [Fault { mount: 'a', begun: 10, ended: 20, is_kill: true }];
+        let history = |told: Outcome| {
+            [
+                ("a0 open h0 f wronly creat", 1, 2, Outcome::Opened(1)),
+                ("a0 unlink f", 9, 11, failed(Errno::NOTCONN)),
+                ("b0 stat f", 30, 35, told),
+            ]
+        };
+        for told in [stat(1, 1), failed(Errno::NOENT)] {
+            assert!(holds(&history(told.clone()), &kill), "{told}");
+        }
+        assert!(!holds(&history(stat(1, 1)), &[]));
+    }
+}
