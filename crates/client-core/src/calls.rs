@@ -256,8 +256,8 @@ impl<S: Shell> Calls<S> {
         Ok(())
     }
 
-    /// Gives leases back that are not needed any more. Those that are queued meanwhile wait: a program that keeps making
-    /// files would otherwise have its leases go back by twos and threes.
+    /// Gives leases back that are not needed any more. Those that are queued meanwhile wait: a program that keeps
+    /// making files would otherwise have its leases go back by twos and threes.
     pub async fn release_surplus(&self) {
         let evicted = self.session.cache().take_evicted();
         self.shell.invalidate(&evicted).await;

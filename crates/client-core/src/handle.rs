@@ -34,8 +34,8 @@ impl<S: Shell> Handle<S> {
         Self { open, options, who, reader: S::Monitor::new(Reader::new()) }
     }
 
-    /// Fills a small buffer, if all of it is at hand and still good: what a sequential reader does most of the time, without
-    /// the state of a procedure.
+    /// Fills a small buffer, if all of it is at hand and still good: what a sequential reader does most of the time,
+    /// without the state of a procedure.
     pub fn read_at_hand(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> bool {
         self.options.access.reads()
             && buffer.len() <= io.tuning.small_bytes
@@ -44,8 +44,8 @@ impl<S: Shell> Handle<S> {
             })
     }
 
-    /// Writes a small buffer into the run that is being gathered, if it continues the run and the lease covers it: what a
-    /// sequential writer does most of the time, without the state of a procedure.
+    /// Writes a small buffer into the run that is being gathered, if it continues the run and the lease covers it:
+    /// what a sequential writer does most of the time, without the state of a procedure.
     pub fn write_at_hand(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> bool {
         let OpenOptions { access, append, direct, .. } = self.options;
         access.writes() && !append && !direct && self.open.write_at_hand(io, bytes, offset)

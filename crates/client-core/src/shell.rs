@@ -104,8 +104,8 @@ pub trait DataConnection {
     /// Bytes of one prefetch request, and of all that were not taken yet.
     fn prefetch_window(&self) -> (u32, u64);
 
-    /// Whether a write of so many bytes may be started before a reply is read: requests and bytes in flight are bounded,
-    /// so that neither end blocks in a send while the other one does.
+    /// Whether a write of so many bytes may be started before a reply is read: requests and bytes in flight are
+    /// bounded, so that neither end blocks in a send while the other one does.
     fn may_start(&self, bytes: usize) -> bool;
 
     /// Whether the memory of writes is registered, and therefore reused rather than copied.

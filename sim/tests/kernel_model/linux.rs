@@ -24,7 +24,7 @@ use weft_sim::kernel::requests::{Answer, Errno, NodeId, Reply, Request};
 use weft_sim::kernel::{CallId, CallResult};
 
 /// How long an event may take to come.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(15);
 /// Buffer for one request; the kernel wants room for the largest write.
 const REQUEST_BYTES_MAX: usize = (1 << 20) + 4096;
 

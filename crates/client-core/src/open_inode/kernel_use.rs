@@ -1,15 +1,15 @@
 //! An object that a kernel reads and writes by itself.
 //!
-//! A mount can pass the object's descriptor to its kernel (FUSE passthrough). From then on programs' bytes bypass this
-//! process, and nothing takes the descriptor back before the last close: no recall, no end of a session. So it is lent
-//! under any lease or none, and these rules hold instead:
+//! A mount can pass the object's descriptor to its kernel (FUSE passthrough). From then on programs' bytes bypass
+//! this process, and nothing takes the descriptor back before the last close: no recall, no end of a session. So it
+//! is lent under any lease or none, and these rules hold instead:
 //! - The object stays the file's while anybody has the file open: the shard truncates it in place.
 //! - Nothing is gathered or read ahead here beside a kernel; other handles read and write the same object at once.
 //! - Size and time are the object's: they are looked up whenever they are told or reported.
 //!
-//! Only when the session was lost, the kernel is left with what is no file's any more: an object that somebody truncated
-//! away before the file was opened anew, or a file that the storage server has abandoned. Then the next flush fails if
-//! the kernel has written to it.
+//! Only when the session was lost, the kernel is left with what is no file's any more: an object that somebody
+//! truncated away before the file was opened anew, or a file that the storage server has abandoned. Then the next
+//! flush fails if the kernel has written to it.
 
 use super::state::State;
 use crate::objects::Objects;

@@ -51,8 +51,8 @@ pub(super) fn end_of(offset: u64, bytes: usize) -> Result<u64> {
 }
 
 impl<S: Shell> State<S> {
-    /// A file without an object gets one, at the client's home node. One that was extended by truncate gets its size; where
-    /// others may write too, that size is the shard's to know, and it extends the object when it is told of it.
+    /// A file without an object gets one, at the client's home node. One that was extended by truncate gets its size;
+    /// where others may write too, that size is the shard's to know, and it extends the object when it is told of it.
     pub async fn ensure_object(&mut self, io: &Objects<S>) -> Result<()> {
         if self.known.held().is_some() {
             return Ok(());
@@ -73,8 +73,8 @@ impl<S: Shell> State<S> {
         Ok(())
     }
 
-    /// Makes the new object, empty, and reports it, so that the shard gives it the file's size. If another client's object
-    /// came first, that is the file's.
+    /// Makes the new object, empty, and reports it, so that the shard gives it the file's size. If another client's
+    /// object came first, that is the file's.
     async fn publish_object(&mut self, io: &Objects<S>) -> Result<()> {
         let make = request(self.known.inode(), DataOperation::Write, self.held()?, 0, 0);
         io.data_write(&make, &[], None).await?;
@@ -85,8 +85,8 @@ impl<S: Shell> State<S> {
         Ok(())
     }
 
-    /// A write that is at the server when this returns, while others may write too. An append takes the end of the object
-    /// for that of the file: the shard has to have given the object the file's size before.
+    /// A write that is at the server when this returns, while others may write too. An append takes the end of the
+    /// object for that of the file: the shard has to have given the object the file's size before.
     pub async fn write_now(
         &mut self,
         io: &Objects<S>,
