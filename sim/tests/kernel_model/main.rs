@@ -71,8 +71,8 @@ fn difference(script: &Script) -> Option<String> {
     Some(text)
 }
 
-/// How often a script is run before a difference counts: the kernel's flusher threads may write a dirty page back between
-/// two steps.
+/// How often a script is run before a difference counts: the kernel's flusher threads may write a dirty page back
+/// between two steps.
 const ATTEMPTS: usize = 3;
 
 /// Runs a script against both.
