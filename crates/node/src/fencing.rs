@@ -1,8 +1,8 @@
 //! Fences at this node's storage server: the gates of its data connections, and who waits for a fence to be settled.
 //!
 //! A shard fences a session that it has ended. From then on no piece of a write of that session is admitted, its data
-//! connections are shut down (a thread that waits for the rest of a write ends now), and the fence is confirmed when the
-//! pieces in flight are written: by the thread that writes the last of them.
+//! connections are shut down (a thread that waits for the rest of a write ends now), and the fence is confirmed when
+//! the pieces in flight are written: by the thread that writes the last of them.
 //!
 //! Lock order: `table`, `connections` and `unsettled` are leaves, and never held together.
 

@@ -1,7 +1,8 @@
 //! What all threads of a node share.
 //!
-//! Lock order: `map` (1), `shards` (2), one shard's machine (3), `pending`, `sessions`, `couriers`, `places`, `data_activity`, `fencing`,
-//! the storage server's collector (4, never two of them together). None is held across a send, a receive, or file I/O.
+//! Lock order: `map` (1), `shards` (2), one shard's machine (3), `pending`, `sessions`, `couriers`, `places`,
+//! `data_activity`, `fencing`, the storage server's collector (4, never two of them together). None is held across a
+//! send, a receive, or file I/O.
 
 use crate::NodeConfig;
 use crate::courier::Couriers;

@@ -1,5 +1,5 @@
-//! The fences of a storage server: sessions that a shard has ended. Their capabilities for files of that shard are void,
-//! though they are signed and have not expired.
+//! The fences of a storage server: sessions that a shard has ended. Their capabilities for files of that shard are
+//! void, though they are signed and have not expired.
 //!
 //! What a session held may be another's as soon as its shard has ended it, and a client that was only paused would go
 //! on to write. A fence holds until the last capability that the session can have has expired.

@@ -1,9 +1,9 @@
 //! The gate that each piece of a write passes on its way into an object.
 //!
 //! There is one gate per session and shard. A thread that writes holds the gate for the length of one piece (one
-//! `pwrite`, `splice` or device write), never while it waits for a client. So a fence needs no lock: it closes the gate,
-//! and is *settled* once the pieces that had passed before are written. From then on no byte of the session lands in a
-//! file of the shard.
+//! `pwrite`, `splice` or device write), never while it waits for a client. So a fence needs no lock: it closes the
+//! gate, and is *settled* once the pieces that had passed before are written. From then on no byte of the session lands
+//! in a file of the shard.
 //!
 //! Cost: two atomic operations and, at another node than the shard's, a look at the clock per piece.
 
@@ -59,8 +59,9 @@ impl Gate {
         &self.term
     }
 
-    /// Lets one piece pass, which [`Gate::leave`] ends. [`Error::SessionEnded`]: the session is fenced. [`Error::Busy`]:
-    /// the shard has not been heard for a term; nothing is wrong with the session, and the term may be renewed.
+    /// Lets one piece pass, which [`Gate::leave`] ends. [`Error::SessionEnded`]: the session is fenced.
+    /// [`Error::Busy`]: the shard has not been heard for a term; nothing is wrong with the session, and the term may be
+    /// renewed.
     pub fn enter(&self, now_ms: impl FnOnce() -> u64) -> Result<()> {
         let until_ms = self.term.until_ms();
         let in_term = until_ms == u64::MAX || now_ms() < until_ms;
@@ -73,8 +74,8 @@ impl Gate {
         }
     }
 
-    /// A piece that had passed is written. Returns true if the session was fenced meanwhile and this was its last piece:
-    /// the fence is settled.
+    /// A piece that had passed is written. Returns true if the session was fenced meanwhile and this was its last
+    /// piece: the fence is settled.
     pub fn leave(&self) -> bool {
         self.state.fetch_sub(1, Ordering::AcqRel) == FENCED | 1
     }

@@ -137,8 +137,9 @@ fn failed(error: Error, is_first: bool) -> Result<std::result::Result<(), Error>
     if is_first { Ok(Err(error)) } else { Err(TransportError::Io(io::Error::from_raw_os_error(error.to_errno()))) }
 }
 
-/// Writes bytes that `fill` brings to an object, piece by piece as `guard` admits; of a large write, a piece comes while the one before
-/// is written, for which there is a thread more. Of a failure, the error and how many bytes were not asked for.
+/// Writes bytes that `fill` brings to an object, piece by piece as `guard` admits; of a large write, a piece comes
+/// while the one before is written, for which there is a thread more. Of a failure, the error and how many bytes were
+/// not asked for.
 pub(crate) fn write(
     object: &dyn BlockObject,
     (offset, bytes): (u64, u32),

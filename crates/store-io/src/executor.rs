@@ -156,8 +156,8 @@ impl Pipe {
         }
     }
 
-    /// Takes `bytes` out of the client's memory into the object, likewise. An error: they are not lent any more, and the
-    /// connection is of no more use.
+    /// Takes `bytes` out of the client's memory into the object, likewise. An error: they are not lent any more, and
+    /// the connection is of no more use.
     pub fn take(
         &mut self,
         peer: &PeerMemory,

@@ -9,8 +9,8 @@ const F_SETSIG: libc::c_int = 10;
 /// Returns true if the file is open by any other open file description than this one, wherever that is: in another
 /// process, on its way over a socket, mapped, or in the kernel (FUSE passthrough). Also when the kernel cannot tell.
 ///
-/// The kernel grants a write lease (fcntl(2), `F_SETLEASE`) only on a file that nobody else has open. `file` is open for
-/// writing, and belongs to this user.
+/// The kernel grants a write lease (fcntl(2), `F_SETLEASE`) only on a file that nobody else has open. `file` is open
+/// for writing, and belongs to this user.
 pub fn is_open_elsewhere(file: BorrowedFd<'_>) -> bool {
     let set = |command, argument: libc::c_int| {
         // SAFETY: a descriptor that is open, and commands that take a number.

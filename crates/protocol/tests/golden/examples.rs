@@ -252,7 +252,11 @@ pub fn storage_requests() -> Vec<StorageRequest> {
         StorageRequest::Truncate { inode: inode(), object: object(), size: 4096 },
         StorageRequest::Remove { objects: vec![(inode(), object())] },
         StorageRequest::Space,
-        StorageRequest::Fence { session: SessionId(7), shard: ShardId(3), objects: vec![(InodeNumber::ROOT, OBJECT)] },
+        StorageRequest::Fence {
+            session: SessionId(7),
+            shard: ShardId(3),
+            objects: vec![(InodeNumber::ROOT, object())],
+        },
     ]
 }
 
