@@ -109,8 +109,9 @@ pub enum Effect {
     /// Send to a storage server. Without a token nobody waits for the answer.
     Storage { token: Option<u64>, node: NodeId, request: StorageRequest },
     /// The shard has ended this session: its term has passed, after its last message, or after the last one before it
-    /// was refused because it did not answer a recall. It is to be fenced at all storage servers. What it held is
-    /// granted to others once each server named in `fences` has answered with [`Event::FenceConfirmed`].
+    /// was refused because it did not answer a recall. It is to be fenced at all storage servers.
+    /// What it held is granted to others once each server named in `fences` has answered with
+    /// [`Event::FenceConfirmed`].
     EndSession { session: SessionId, fences: Fences },
 }
 

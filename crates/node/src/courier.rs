@@ -28,6 +28,10 @@ const IDLE: Duration = Duration::from_secs(5);
 /// A call not answered in this time has failed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How often a fence is sent again to a node that can be reached but does not answer, so that a node that hangs does
+/// not keep what the session held for ever.
+const FENCE_ATTEMPTS_MAX: u32 = 3;
+
 /// Something to be asked of another node.
 pub enum Errand {
     /// A step of an operation that touches two shards.
@@ -35,7 +39,8 @@ pub enum Errand {
     /// A request of this node's shard to a storage server.
     Storage { shard: ShardId, token: Option<u64>, request: StorageRequest },
     /// A shard ends this session. `objects`: the shard waits for the confirmation, and these are to be abandoned.
-    Fence { shard: ShardId, session: SessionId, objects: Option<Vec<(InodeNumber, ObjectId)>> },
+    /// `attempts`: how often it was not answered in time.
+    Fence { shard: ShardId, session: SessionId, objects: Option<Vec<(InodeNumber, ObjectId)>>, attempts: u32 },
     /// Whether the file has this object, for the collection of orphans.
     AskShard { inode: InodeNumber, object: ObjectId },
 }
@@ -126,7 +131,7 @@ impl Worker {
         match errand {
             Errand::Peer(call) => Message::Peer(call.clone()),
             Errand::Storage { request, .. } => Message::Storage(request.clone()),
-            Errand::Fence { shard, session, objects } => {
+            Errand::Fence { shard, session, objects, .. } => {
                 let objects = objects.clone().unwrap_or_default();
                 Message::Storage(StorageRequest::Fence { session: *session, shard: *shard, objects })
             }
@@ -136,7 +141,7 @@ impl Worker {
 
     /// Tells of the objects of a fence that do not fit one message, and leaves those that do.
     fn fence_most(&mut self, errand: &mut Errand) -> Result<()> {
-        let Errand::Fence { shard, session, objects: Some(objects) } = errand else { return Ok(()) };
+        let Errand::Fence { shard, session, objects: Some(objects), .. } = errand else { return Ok(()) };
         while objects.len() > FENCED_OBJECTS_MAX {
             let part = objects.split_off(objects.len() - FENCED_OBJECTS_MAX);
             self.call(&Message::Storage(StorageRequest::Fence { session: *session, shard: *shard, objects: part }))?;
@@ -189,6 +194,13 @@ impl Worker {
             (Errand::Fence { shard, session, .. }, Ok(Message::StorageReply(Ok(_)))) => {
                 shards::give(node, shard, Event::FenceConfirmed { session, node: self.to }, None, &mut sink);
             }
+            (Errand::Fence { shard, session, objects, attempts }, Err(error))
+                if is_timeout(&error) && attempts < FENCE_ATTEMPTS_MAX =>
+            {
+                // It may be copying what it abandons, or wait for its device.
+                let errand = Errand::Fence { shard, session, objects, attempts: attempts + 1 };
+                node.couriers.send(self.to, errand);
+            }
             (Errand::AskShard { inode, object }, Ok(Message::ShardReply(reply))) => {
                 let known = reply.result.map(|answer| match answer {
                     ShardAnswer::Entry { attributes, .. } => attributes.layout.object() == Some(object),
@@ -203,6 +215,12 @@ impl Worker {
             (errand, _) => shards::unreachable(node, self.to, errand),
         }
     }
+}
+
+/// Whether the other node did not answer in time, and may still be at it.
+fn is_timeout(error: &TransportError) -> bool {
+    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    matches!(error, TransportError::Io(error) if matches!(error.kind(), TimedOut | WouldBlock))
 }
 
 /// A control connection to another node, under this node's own name.

@@ -17,6 +17,7 @@ use weft_protocol::handshake::KeyName;
 use weft_protocol::{Error, InodeNumber, ObjectId};
 use weft_storage::{Grant, check_access};
 use weft_store_io::executor::{Moved, Pipe};
+use weft_store_io::guard::Admitted;
 use weft_store_io::rdma::ClientMemory;
 use weft_store_io::{ObjectHandle, ObjectStat, ObjectStore};
 use weft_transport::pass::send_descriptor;
@@ -115,7 +116,11 @@ impl<'a> DataConnection<'a> {
                 self.reply_stat(request, done)
             }
             DataOperation::Stat => self.reply_stat(request, object.stat()),
-            DataOperation::Descriptor => self.pass(request, &*object, grant),
+            DataOperation::Descriptor => match Admitted::by(&guard) {
+                // A fence waits until it has left, and then finds that the file is open elsewhere.
+                Ok(_admitted) => self.pass(request, &*object, grant),
+                Err(error) => self.refuse(request, &error),
+            },
             // Answered above: they are about no object.
             DataOperation::Share | DataOperation::OpenRdma | DataOperation::ShowMemory | DataOperation::ProbeMemory => {
                 Ok(())

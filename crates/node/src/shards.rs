@@ -308,7 +308,7 @@ fn end_session(node: &Node, (shard, session): (ShardId, SessionId), mut fences: 
     let own = node.config.node;
     for holder in node.map().nodes.iter().filter(|other| other.stores && other.id != own) {
         let objects = fences.remove(&holder.id).map(|objects| objects.into_iter().collect());
-        node.couriers.send(holder.id, Errand::Fence { shard, session, objects });
+        node.couriers.send(holder.id, Errand::Fence { shard, session, objects, attempts: 0 });
     }
     let Some(objects) = fences.remove(&own) else { return fencing::fence(node, session, shard) };
     let objects = objects.into_iter().collect();
@@ -364,7 +364,7 @@ pub fn unreachable(node: &Node, holder: NodeId, errand: Errand) {
             let event = Event::StorageAnswer { token, result: Err(Error::Unreachable) };
             give(node, shard, event, None, &mut sink);
         }
-        Errand::Fence { shard, session, objects: Some(_) } => {
+        Errand::Fence { shard, session, objects: Some(_), .. } => {
             give(node, shard, Event::FenceConfirmed { session, node: holder }, None, &mut sink);
         }
         Errand::Storage { token: None, .. } | Errand::AskShard { .. } | Errand::Fence { .. } => {}

@@ -2,8 +2,8 @@
 //!
 //! There is one gate per session and shard. A thread that writes holds the gate for the length of one piece (one
 //! `pwrite`, `splice` or device write), never while it waits for a client. So a fence needs no lock: it closes the
-//! gate, and is *settled* once the pieces that had passed before are written. From then on no byte of the session
-//! lands in a file of the shard.
+//! gate, and is *settled* once the pieces that had passed before are written. From then on no byte of the session lands
+//! in a file of the shard.
 //!
 //! Cost: two atomic operations and, at another node than the shard's, a look at the clock per piece.
 
@@ -60,8 +60,8 @@ impl Gate {
     }
 
     /// Lets one piece pass, which [`Gate::leave`] ends. [`Error::SessionEnded`]: the session is fenced.
-    /// [`Error::Busy`]: the shard has not been heard for a term; nothing is wrong with the session, and the term may
-    /// be renewed.
+    /// [`Error::Busy`]: the shard has not been heard for a term; nothing is wrong with the session, and the term may be
+    /// renewed.
     pub fn enter(&self, now_ms: impl FnOnce() -> u64) -> Result<()> {
         let until_ms = self.term.until_ms();
         let in_term = until_ms == u64::MAX || now_ms() < until_ms;

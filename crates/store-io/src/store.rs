@@ -100,8 +100,8 @@ pub trait ObjectStore: Send + Sync {
 
     /// Moves an object to a new file if anybody else has a descriptor of its present one: what is written there from
     /// now on is in no object. Nobody writes it through this store meanwhile. Returns whether it was moved. Costs a
-    /// copy where the file system does not share blocks between files (`FICLONE`), and the space of both until the
-    /// last descriptor is closed.
+    /// copy where the file system does not share blocks between files (`FICLONE`), and the space of both until the last
+    /// descriptor is closed.
     fn abandon(&self, _inode: InodeNumber, _object: ObjectId) -> Result<bool> {
         Ok(false)
     }

@@ -81,7 +81,8 @@ impl World {
                 pieces.push(at_ms);
             }
         }
-        *last_ms = pieces.last().copied().unwrap_or(arrives_ms);
+        // What follows on the connection comes behind the last piece.
+        *last_ms = pieces.last().map_or(arrives_ms, |last_ms| last_ms + 1);
         message.pieces_ms = pieces;
         self.network.after(arrives_ms - now_ms, Message::Data { client, process, number, message });
     }

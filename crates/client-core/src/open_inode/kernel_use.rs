@@ -8,8 +8,8 @@
 //! - Size and time are the object's: they are looked up whenever they are told or reported.
 //!
 //! Only when the session was lost, the kernel is left with what is no file's any more: an object that somebody
-//! truncated away before the file was opened anew, or a file that the storage server has abandoned. Then the next
-//! flush fails if the kernel has written to it.
+//! truncated away before the file was opened anew, or a file that the storage server has abandoned. Then the next flush
+//! fails if the kernel has written to it.
 
 use super::state::State;
 use crate::objects::Objects;

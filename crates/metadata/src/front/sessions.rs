@@ -5,10 +5,9 @@
 //! then is it ended. One that was ended by the shard is remembered, so that a client that comes back after its leases
 //! were given to others is told so, and does not believe in them.
 //!
-//! Invariant: each session that is not being ended stands in `checks` once, at or before the end of its term. The
-//! term counts from the last message that was not refused: a client that counts from when it sent that one has
-//! stopped to believe before the end.
-//! Not here: what ends with a session (`end.rs`).
+//! Invariant: each session that is not being ended stands in `checks` once, at or before the end of its term. The term
+//! counts from the last message that was not refused: a client that counts from when it sent that one has stopped to
+//! believe before the end. Not here: what ends with a session (`end.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_protocol::SessionId;

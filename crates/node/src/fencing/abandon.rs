@@ -29,8 +29,7 @@ pub fn work(node: &Node, fences: &Receiver<Unsettled>) {
                 confirm(node, &fence);
             } else {
                 tracing::warn!(
-                    "session {session} ended with descriptors: {} files wait until they can be copied, or until \
-                     these are closed",
+                    "session {session} ended with descriptors: {} files wait to be copied, or for these to be closed",
                     fence.objects.len()
                 );
                 waiting.push(fence);

@@ -20,8 +20,8 @@ pub enum StorageRequest {
     Space,
     /// Shard: it ends this session, and what that holds will be others'. The session's capabilities for files of the
     /// shard are void from now on. Objects that are named are abandoned if anybody has a descriptor of them; at most
-    /// [`crate::limits::FENCED_OBJECTS_MAX`]. Answer: `Done`, when nothing that the session writes can land in them
-    /// any more.
+    /// [`crate::limits::FENCED_OBJECTS_MAX`]. Answer: `Done`, when nothing that the session writes can land in them any
+    /// more.
     Fence { session: SessionId, shard: ShardId, objects: Vec<(InodeNumber, ObjectId)> },
 }
 
