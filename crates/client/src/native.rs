@@ -12,6 +12,7 @@ use crate::invalidator::{Invalidators, tell};
 use crate::node_end::{NodeEnd, connect_to};
 use crate::options::Way;
 use crate::recall_connections::RecallConnections;
+use crate::space::SpaceQuestions;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -30,6 +31,7 @@ pub struct NativeShell {
     pub(crate) counters: Arc<AtomicCounters>,
     pub(crate) invalidators: Arc<Invalidators>,
     pub(crate) recalls: RecallConnections,
+    pub(crate) space: SpaceQuestions,
     ends: Mutex<HashMap<NodeId, Arc<NodeEnd>>>,
 }
 
@@ -37,7 +39,8 @@ impl NativeShell {
     /// A shell that has connected to nothing.
     pub(crate) fn new(identity: Identity, data_way: DataWay, recalls: RecallConnections) -> Self {
         let (counters, invalidators) = (Arc::default(), Arc::default());
-        Self { identity, data_way, counters, invalidators, recalls, ends: Mutex::default() }
+        let (space, ends) = (Mutex::default(), Mutex::default());
+        Self { identity, data_way, counters, invalidators, recalls, space, ends }
     }
 
     /// A node as this session reaches it.

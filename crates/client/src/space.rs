@@ -1,10 +1,20 @@
 //! Space of the file system: what its storage servers have, added up.
+//!
+//! All servers are asked at the same time, each by a thread of its own, and one deadline holds for all of them. A
+//! server that hangs has at most one thread: later calls wait for the same answer.
 
-use crate::block_on::block_on;
+use crate::block_on::{block_on, lock};
 use crate::client::Client;
-use std::collections::BTreeMap;
+use crate::native::NativeShell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use weft_client_core::Files;
 use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
 use weft_protocol::{Error, NodeId, NodeIdentity, Result};
+
+/// How long all servers together may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Space of the whole file system: the sum, and each storage server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -16,18 +26,50 @@ pub struct FileSystemSpace {
     pub nodes: Vec<(NodeId, Result<Space>)>,
 }
 
+/// Questions in flight, one for each server at most.
+pub(crate) type SpaceQuestions = Mutex<HashMap<NodeId, Arc<Question>>>;
+
+/// A question to a server, and its answer.
+#[derive(Default)]
+pub(crate) struct Question {
+    answer: Mutex<Option<Result<Space>>>,
+    answered: Condvar,
+}
+
+impl Question {
+    /// Waits for the answer until the deadline.
+    fn wait(&self, deadline: Instant) -> Result<Space> {
+        let mut answer = lock(&self.answer);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if let Some(answer) = answer.as_ref() {
+                return answer.clone();
+            }
+            if left.is_zero() {
+                return Err(Error::Unreachable);
+            }
+            answer = self.answered.wait_timeout(answer, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn answer(&self, answer: Result<Space>) {
+        *lock(&self.answer) = Some(answer);
+        self.answered.notify_all();
+    }
+}
+
 impl Client {
     /// Space of the file system. What several storage servers of one machine have on one device counts once in the
-    /// sums.
+    /// sums. A server that does not answer within three seconds is [`Error::Unreachable`], and missing in the sums.
     pub fn space(&self) -> Result<FileSystemSpace> {
+        let deadline = Instant::now() + PATIENCE;
+        let map = self.map();
+        let asked: Vec<_> =
+            map.nodes.iter().filter(|record| record.stores).map(|record| (record, self.ask_space(record.id))).collect();
         let mut nodes = BTreeMap::new();
         let mut devices: BTreeMap<(u64, NodeIdentity), Vec<Space>> = BTreeMap::new();
-        for record in self.map().nodes.iter().filter(|record| record.stores) {
-            let space = match block_on(self.0.0.calls().storage_call(record.id, StorageRequest::Space)) {
-                Ok(StorageAnswer::Space(space)) => Ok(space),
-                Ok(_) => Err(Error::Malformed),
-                Err(error) => Err(error),
-            };
+        for (record, question) in asked {
+            let space = question.wait(deadline);
             if let Ok(space) = &space {
                 devices.entry((space.device, record.identity)).or_default().push(*space);
             }
@@ -40,6 +82,40 @@ impl Client {
             files: nodes.values().flatten().map(|space| space.objects).sum(),
             nodes: nodes.into_iter().collect(),
         })
+    }
+
+    /// Asks a server, unless a question to it is in flight.
+    fn ask_space(&self, node: NodeId) -> Arc<Question> {
+        let question = {
+            let mut questions = lock(&self.0.shell().space);
+            if let Some(question) = questions.get(&node) {
+                return Arc::clone(question);
+            }
+            let question = Arc::new(Question::default());
+            questions.insert(node, Arc::clone(&question));
+            question
+        };
+        // Not the client itself: its session may end before the answer comes.
+        let files = Arc::clone(&self.0.0);
+        let asked = Arc::clone(&question);
+        let ask = move || {
+            let answer = ask(&files, node);
+            lock(&files.calls().shell.space).remove(&node);
+            asked.answer(answer);
+        };
+        if let Err(error) = std::thread::Builder::new().name("weft-space".to_owned()).spawn(ask) {
+            tracing::warn!("no thread to ask node {node} for its space: {error}");
+            lock(&self.0.shell().space).remove(&node);
+            question.answer(Err(Error::Busy));
+        }
+        question
+    }
+}
+
+fn ask(files: &Files<NativeShell>, node: NodeId) -> Result<Space> {
+    match block_on(files.calls().storage_call(node, StorageRequest::Space))? {
+        StorageAnswer::Space(space) => Ok(space),
+        _ => Err(Error::Malformed),
     }
 }
 
@@ -58,6 +134,19 @@ fn on_one_device(stores: &[Space]) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_has_its_answer_or_the_deadline() {
+        let question = Question::default();
+        assert_eq!(question.wait(Instant::now()), Err(Error::Unreachable));
+        let space = Space { total: 3, free: 2, reserve: 0, objects: 1, device: 5, device_free: 2 };
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| question.wait(Instant::now() + Duration::from_secs(60)));
+            question.answer(Ok(space));
+            assert_eq!(waiting.join().expect("ended"), Ok(space));
+        });
+        assert_eq!(question.wait(Instant::now()), Ok(space), "for those who come later, too");
+    }
 
     #[test]
     fn stores_on_one_device_have_not_more_than_it_has() {

@@ -14,9 +14,10 @@ pub mod thput;
 pub mod worker;
 
 use crate::failure::{Explain, Outcome};
+use crate::removal::{self, Victim};
 use crate::session::Session;
 use crate::target::WeftPath;
-use crate::tree::{self, Removal};
+use crate::tree;
 use std::time::{Duration, Instant};
 use weft_client::Instance;
 use weft_protocol::Name;
@@ -76,8 +77,8 @@ impl Playground {
         let found = self.session.walk(&self.path, false, "remove")?.attributes;
         let (parent, name): (_, Name) = self.session.parent(&self.path, "remove")?;
         let mut tell = |_: &WeftPath| Ok(());
-        let mut removal = Removal { dry_run: false, tell: &mut tell };
-        tree::remove(&self.session, &self.path, parent, &name, (found.inode, found.kind), &mut removal)?;
+        let victim = Victim { path: &self.path, parent, name: &name, inode: found.inode, kind: found.kind };
+        removal::remove(&self.session, &victim, &mut tell)?;
         let since = Instant::now();
         while objects(&self.session)? > self.objects && since.elapsed() < REMOVAL_WAIT_MAX {
             std::thread::sleep(REMOVAL_LOOK);

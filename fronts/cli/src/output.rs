@@ -4,15 +4,15 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use serde::Serialize;
 use std::fmt::Arguments;
-use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 /// The answer of a command. Buffered; [`Answer::finish`] sends it.
-pub struct Answer(BufWriter<StdoutLock<'static>>);
+pub struct Answer(BufWriter<Stdout>);
 
 impl Answer {
     /// The answer on standard output.
     pub fn new() -> Self {
-        Self(BufWriter::with_capacity(64 << 10, io::stdout().lock()))
+        Self(BufWriter::with_capacity(64 << 10, io::stdout()))
     }
 
     /// One line.

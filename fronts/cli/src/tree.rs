@@ -1,4 +1,6 @@
-//! Directory trees of a file system: whole listings, and removal.
+//! Directory trees of a file system: listings, and what makes directories.
+//!
+//! Not here: removal (`removal.rs`).
 
 use crate::failure::{Explain, Outcome};
 use crate::session::Session;
@@ -12,19 +14,38 @@ use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Name, Result};
 /// Cost: a message per page of up to [`DIRECTORY_PAGE_ENTRIES_MAX`] entries.
 pub fn list(session: &Session, directory: InodeNumber, with_attributes: bool) -> Result<Vec<DirectoryEntry>> {
     let mut entries = Vec::new();
-    let mut cursor = DirectoryCursor::default();
-    loop {
-        let (client, who) = (&session.client, &session.who);
-        let page = client.read_directory(who, directory, &cursor, DIRECTORY_PAGE_ENTRIES_MAX, with_attributes)?;
-        entries.extend(page.entries);
-        match page.next {
-            Some(next) => cursor = next,
-            None => break,
-        }
+    let mut pages = Pages::new(session, directory, with_attributes);
+    while let Some(page) = pages.next()? {
+        entries.extend(page);
     }
     // A directory spread over shards is listed bucket by bucket.
     entries.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(entries)
+}
+
+/// A directory's entries, page by page.
+pub struct Pages<'a> {
+    session: &'a Session,
+    directory: InodeNumber,
+    with_attributes: bool,
+    /// `None`: there are no more.
+    cursor: Option<DirectoryCursor>,
+}
+
+impl<'a> Pages<'a> {
+    pub fn new(session: &'a Session, directory: InodeNumber, with_attributes: bool) -> Self {
+        Self { session, directory, with_attributes, cursor: Some(DirectoryCursor::default()) }
+    }
+
+    /// The next page; `None`: that was all.
+    pub fn next(&mut self) -> Result<Option<Vec<DirectoryEntry>>> {
+        let Some(cursor) = self.cursor.take() else { return Ok(None) };
+        let (client, who) = (&self.session.client, &self.session.who);
+        let entries = DIRECTORY_PAGE_ENTRIES_MAX;
+        let page = client.read_directory(who, self.directory, &cursor, entries, self.with_attributes)?;
+        self.cursor = page.next;
+        Ok(Some(page.entries))
+    }
 }
 
 /// Attributes of a listed entry: those that came with it, or asked for now.
@@ -32,45 +53,6 @@ pub fn attributes_of(session: &Session, entry: &DirectoryEntry) -> Result<Attrib
     match &entry.attributes {
         Some(attributes) => Ok(attributes.clone()),
         None => session.client.attributes(&session.who, entry.inode).map(|entry| entry.attributes),
-    }
-}
-
-/// What a removal does beside removing.
-pub struct Removal<'a> {
-    /// Only tell, do not remove.
-    pub dry_run: bool,
-    /// Told of each path, before it is removed.
-    pub tell: &'a mut dyn FnMut(&WeftPath) -> Outcome<()>,
-}
-
-/// Removes a name and, of a directory, all below it. What vanished meanwhile is as good as removed.
-pub fn remove(
-    session: &Session,
-    path: &WeftPath,
-    parent: InodeNumber,
-    name: &Name,
-    (inode, kind): (InodeNumber, FileKind),
-    removal: &mut Removal<'_>,
-) -> Outcome<()> {
-    let (client, who) = (&session.client, &session.who);
-    if kind == FileKind::Directory {
-        let below = list(session, inode, false).explain(|| format!("rm {path}"))?;
-        for entry in below {
-            let path = path.join(entry.name.as_bytes());
-            remove(session, &path, inode, &entry.name, (entry.inode, entry.kind), removal)?;
-        }
-    }
-    (removal.tell)(path)?;
-    if removal.dry_run {
-        return Ok(());
-    }
-    let removed = match kind {
-        FileKind::Directory => client.remove_directory(who, parent, name),
-        FileKind::Regular | FileKind::Symlink => client.unlink(who, parent, name),
-    };
-    match removed {
-        Err(Error::NotFound) => Ok(()),
-        removed => removed.explain(|| format!("rm {path}")),
     }
 }
 

@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+#[path = "end_to_end/away.rs"]
+mod away;
+#[path = "end_to_end/copies.rs"]
+mod copies;
 #[path = "end_to_end/flow_control.rs"]
 mod flow_control;
 #[path = "end_to_end/hosts.rs"]
@@ -24,6 +28,8 @@ mod names;
 mod others;
 #[path = "end_to_end/regions.rs"]
 mod regions;
+#[path = "end_to_end/removal.rs"]
+mod removal;
 #[path = "end_to_end/two_mounts.rs"]
 mod two_mounts;
 #[path = "end_to_end/ucx.rs"]

@@ -71,7 +71,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Copies to the end of the source, wherever that is by now.
+    /// Copies to the end of the source, wherever that is by now. An end before the size that was seen is an error.
     fn copy_small(&self, source: &Place, part: &Place, item: &Item, buffer: &mut [u8]) -> Outcome<()> {
         let reader = source.open()?;
         let writer = part.create(true)?;
@@ -82,6 +82,9 @@ impl Copy<'_> {
                 writer.write_at(part, &buffer[..count], offset)?;
                 self.progress.copied(count as u64);
                 offset += count as u64;
+            }
+            if count == 0 && offset < item.size {
+                return Err(ends_early(source, offset, item.size));
             }
             // A file of the size that was seen needs no further read to show its end; one of size 0 may be of /proc.
             if count == 0 || (offset == item.size && count < buffer.len()) {
@@ -163,7 +166,7 @@ impl Copy<'_> {
             let left = usize::try_from(end - offset).unwrap_or(usize::MAX).min(buffer.len());
             let count = large.reader.read_at(source, &mut buffer[..left], offset)?;
             if count == 0 {
-                return Err(Failure::new(format!("cp {source}: became shorter while it was copied")));
+                return Err(ends_early(source, offset, large.job.item.size));
             }
             large.writer.write_at(&large.part, &buffer[..count], offset)?;
             self.progress.copied(count as u64);
@@ -208,6 +211,12 @@ impl LargeCopy {
         state.recorded_at = Instant::now();
         Ok(())
     }
+}
+
+/// A source that has fewer bytes than its size says: a copy of it would look whole and lack the rest.
+fn ends_early(source: &Place, read: u64, size: u64) -> Failure {
+    Failure::new(format!("cp {source}: only {read} of {size} bytes can be read"))
+        .remedy("it became shorter while it was copied, or bytes of it were lost: compare it with its source")
 }
 
 /// Whether the target is a whole copy already: same size and time, which a copy gets last.

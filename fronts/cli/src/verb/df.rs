@@ -15,8 +15,9 @@ const HELP: &str = "\
     error}]
 A size given with --store shows as far as the device has it; what nodes of one
 machine have on the same device counts once in the sums.
-Of a node that does not answer, `error` says why and the numbers are null. Exit
-code 1: a node does not answer.
+All nodes are asked at once, and have 3 s. Of one that does not answer, `error`
+says why and the numbers are null; the sums lack it. Exit code 1: a node does
+not answer.
 
 Examples:
   weft df

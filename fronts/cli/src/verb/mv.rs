@@ -3,9 +3,9 @@
 use crate::copy::{self, Choices};
 use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::output::{self, Answer};
+use crate::removal::{self, Victim};
 use crate::session::{Session, Sessions};
 use crate::target::{Target, WeftPath};
-use crate::tree::{self, Removal};
 use std::ffi::OsString;
 use std::sync::Arc;
 use weft_protocol::message::shard::RenameMode;
@@ -107,8 +107,8 @@ fn rename(args: &Args, session: &Arc<Session>, source: &WeftPath, target: &WeftP
         tracing::debug!("removed {path}");
         Ok(())
     };
-    let mut removal = Removal { dry_run: false, tell: &mut tell };
-    tree::remove(session, source, parent, &name, (moved.inode, moved.kind), &mut removal)?;
+    let victim = Victim { path: source, parent, name: &name, inode: moved.inode, kind: moved.kind };
+    removal::remove(session, &victim, &mut tell)?;
     output::note(format_args!("{source} was copied to {target} and removed: they are on different shards"));
     Ok(())
 }

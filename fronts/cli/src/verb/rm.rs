@@ -2,14 +2,16 @@
 
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output::{self, Answer};
+use crate::removal::{self, Victim};
 use crate::session::{Session, Sessions};
 use crate::target::{Target, WeftPath};
-use crate::tree::{self, Removal};
 use std::ffi::OsString;
 use weft_protocol::FileKind;
 
 const HELP: &str = "\
-A symbolic link is removed, not what it points to.
+A symbolic link is removed, not what it points to. With -r many names are
+removed at a time, directories after what is in them; what cannot be removed is
+said and does not hinder the rest.
 
 Examples:
   weft rm weft:/old.txt
@@ -67,9 +69,13 @@ fn remove(args: &Args, session: &Session, path: &WeftPath, answer: &mut Answer) 
             Failure::new(format!("rm {path}: is a directory")).remedy("add -r to remove it and all that is in it")
         );
     }
-    let tells = args.verbose || args.dry_run;
-    let words = if args.dry_run { "would remove" } else { "removed" };
-    let mut tell = |path: &WeftPath| if tells { answer.line(format_args!("{words} {path}")) } else { Ok(()) };
-    let mut removal = Removal { dry_run: args.dry_run, tell: &mut tell };
-    tree::remove(session, path, parent, &name, (inode, kind), &mut removal)
+    if args.dry_run {
+        let mut tell = |path: &WeftPath| answer.line(format_args!("would remove {path}"));
+        return removal::describe(session, path, inode, kind, &mut tell);
+    }
+    let mut tell = |path: &WeftPath| match args.verbose {
+        true => answer.line(format_args!("removed {path}")),
+        false => Ok(()),
+    };
+    removal::remove(session, &Victim { path, parent, name: &name, inode, kind }, &mut tell)
 }

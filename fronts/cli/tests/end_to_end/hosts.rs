@@ -34,18 +34,18 @@ fn run(ground: &Ground, words: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-fn pids(ground: &Ground) -> Nodes {
+pub fn pids(ground: &Ground) -> Nodes {
     let status = ground.status();
     Nodes(status["nodes"].as_array().expect("nodes").iter().filter_map(|node| node["pid"].as_u64()).collect())
 }
 
-fn signal(pid: u64, name: &str) {
+pub fn signal(pid: u64, name: &str) {
     let sent = Command::new("kill").args([name, &pid.to_string()]).status();
     assert!(std::thread::panicking() || sent.expect("kill").success());
 }
 
 /// Kills nodes when a test fails that has stopped one: no command would end it.
-struct Nodes(Vec<u64>);
+pub struct Nodes(Vec<u64>);
 
 impl Drop for Nodes {
     fn drop(&mut self) {
