@@ -36,7 +36,8 @@ fn all_seeds_hold_and_the_faults_really_happen() {
         }
     }
     println!(
-        "operations, cached, recalls, fenced, resent, lost, doubled, intents, crashes, pauses, deaf, orphans, pieces: {sums:?}"
+        "operations, cached, recalls, fenced, resent, lost, doubled, intents, crashes, pauses, deaf, orphans, \
+         pieces: {sums:?}"
     );
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
 }

@@ -1,8 +1,8 @@
 //! Removes names and trees: many names at a time, directories after what is in them.
 //!
-//! Workers take tasks from a stack: list a directory, or remove a batch of files. A directory counts what is still to be
-//! done below it; the worker that does the last of that removes it. The stack is bounded: a worker that finds it full
-//! performs the task itself, so that memory does not grow with the tree.
+//! Workers take tasks from a stack: list a directory, or remove a batch of files. A directory counts what is still to
+//! be done below it; the worker that does the last of that removes it. The stack is bounded: a worker that finds it
+//! full performs the task itself, so that memory does not grow with the tree.
 //!
 //! Cost: a message for each name, up to [`WORKERS`] of them in flight, and one per page of a directory.
 
