@@ -276,7 +276,7 @@ impl<S: Shell> Calls<S> {
 
     /// Queues the data lease of a closed file for release.
     pub(crate) fn give_back(&self, inode: InodeNumber, stamp: u64) {
-        if self.session.queue_release(inode, stamp) {
+        if self.session.queue_release(LeaseKey::Data(inode), stamp) {
             self.shell.wake_release();
         }
     }

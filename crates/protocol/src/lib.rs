@@ -55,4 +55,5 @@ pub use window::{InFlightWindow, NextStep};
 /// | 10 | counters of RDMA have `streamed_bytes` |
 /// | 11 | without what version 6 had brought |
 /// | 12 | data replies say `SessionEnded` and `Busy`; `Fence` has `objects`, and is answered when it is settled; `Renamed` grants the new name; `Grants` tells of directories that other sessions use |
-pub const PROTOCOL_VERSION: u8 = 12;
+/// | 13 | `Access::Execute`; `HoldDirectory`; `LeaseKey::Inode`; a recall of attributes may be answered `Open` |
+pub const PROTOCOL_VERSION: u8 = 13;
