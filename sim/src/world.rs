@@ -285,7 +285,7 @@ impl World {
             && self.tokens.is_empty()
             && self.shards.values().all(|shard| {
                 let status = shard.status();
-                status.sessions == 0 && status.parked == 0
+                status.sessions == 0 && status.parked == 0 && shard.back().orphans().is_empty()
             })
     }
 

@@ -576,7 +576,7 @@ impl Cache {
                     dropped.names = self.drop_listed(directory, &held);
                 }
             }
-            LeaseKey::Data(_) => {}
+            LeaseKey::Data(_) | LeaseKey::Inode(_) => {}
         }
         dropped
     }

@@ -15,7 +15,7 @@ use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    Attributes, ClusterMap, Credentials, Error, InodeNumber, MapEpoch, NodeId, Result, SessionId, ShardId,
+    Attributes, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, MapEpoch, NodeId, Result, SessionId, ShardId,
 };
 
 /// How long a call waits before it is sent again to a server that is busy, microseconds.
@@ -276,7 +276,7 @@ impl<S: Shell> Calls<S> {
 
     /// Queues the data lease of a closed file for release.
     pub(crate) fn give_back(&self, inode: InodeNumber, stamp: u64) {
-        if self.session.queue_release(inode, stamp) {
+        if self.session.queue_release(LeaseKey::Data(inode), stamp) {
             self.shell.wake_release();
         }
     }

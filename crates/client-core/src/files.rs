@@ -58,16 +58,6 @@ impl<S: Shell> Files<S> {
         Arc::clone(&opener)
     }
 
-    /// A name of a file is gone. With the last one its lease is given back, unless it is open: an open file stays.
-    pub(crate) async fn name_gone(&self, inode: InodeNumber, links: u32) {
-        if links == 0 {
-            let idle = lock(&self.open).drop_idle(inode);
-            if let Some(open) = idle {
-                self.calls().give_back(inode, open.stamp().await);
-            }
-        }
-    }
-
     /// Writes back what is buffered and ends the session at every node. Later operations fail.
     pub async fn close(&self) -> Result<()> {
         let open = lock(&self.open).all();

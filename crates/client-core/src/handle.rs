@@ -48,7 +48,8 @@ impl<S: Shell> Handle<S> {
     /// what a sequential writer does most of the time, without the state of a procedure.
     pub fn write_at_hand(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> bool {
         let OpenOptions { access, append, direct, .. } = self.options;
-        access.writes() && !append && !direct && self.open.write_at_hand(io, bytes, offset)
+        let writes = access.writes() && !self.open.has_set_id(&self.who);
+        writes && !append && !direct && self.open.write_at_hand(io, bytes, offset)
     }
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
@@ -88,6 +89,7 @@ impl<S: Shell> Handle<S> {
         if self.write_at_hand(io, bytes, offset) {
             return Ok(Written { offset, is_safe: false });
         }
+        self.open.clear_set_id(io, &self.who).await?;
         let options = OpenOptions { registration, ..self.options };
         match self.open.write(io, bytes, offset, &options).await {
             Err(Error::NoObject | Error::CapabilityRejected) => {

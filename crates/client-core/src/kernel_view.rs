@@ -219,7 +219,8 @@ impl KernelView {
         | LeaseKey::Directory(parent)
         | LeaseKey::Attributes(parent)
         | LeaseKey::Permissions(parent)
-        | LeaseKey::Data(parent)) = key;
+        | LeaseKey::Data(parent)
+        | LeaseKey::Inode(parent)) = key;
         let Some(directory) = self.directories.get(&parent) else { return Vec::new() };
         match key {
             LeaseKey::Entry(_, hash) => directory.names.get(&hash).map(|told| told.name.clone()).into_iter().collect(),

@@ -147,10 +147,11 @@ impl<S: Shell> Files<S> {
     pub async fn lookup(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<Entry> {
         match self.cached(who, parent, name) {
             Cached::Absent => return Err(Error::NotFound),
-            Cached::Found(inode, _) => {
-                let attributes = self.attributes(who, inode).await?.attributes;
-                return self.entry(who, parent, name, &attributes, Told::HERE).await;
-            }
+            Cached::Found(inode, _) => match self.attributes(who, inode).await {
+                // Replaced or removed since, and the recall of the name is in flight: the shard knows what it names.
+                Err(Error::Stale) => {}
+                found => return self.entry(who, parent, name, &found?.attributes, Told::HERE).await,
+            },
             Cached::Unknown => {}
         }
         if let Some(entry) = self.look_ahead(who, parent, name).await {
@@ -173,8 +174,12 @@ impl<S: Shell> Files<S> {
                 if let Some(mut cache) = session.cache_for(asked_by) {
                     cache.learn_name(parent, name, target, grants, stamp);
                 }
-                let attributes = self.calls().ask_attributes(who, inode).await?;
-                self.entry(who, parent, name, &attributes, told).await
+                match self.calls().ask_attributes(who, inode).await {
+                    // Removed at its own shard, and the name is about to go.
+                    Err(Error::Stale) => Err(Error::NotFound),
+                    Ok(attributes) if attributes.links == 0 => Err(Error::NotFound),
+                    attributes => self.entry(who, parent, name, &attributes?, told).await,
+                }
             }
             ShardAnswer::Absent { grants } => {
                 // A read is executed anew each time it is sent: the answer is the last one's.

@@ -213,6 +213,9 @@ impl<S: Shell> Files<S> {
             && (self.flush_dropped(&open).await || !open.is_dirty().await)
         {
             self.calls().give_back(open.inode, open.stamp().await);
+            if open.is_nameless() {
+                self.calls().shell.release_soon();
+            }
         }
     }
 }

@@ -15,6 +15,7 @@
 mod kernel_use;
 mod reports;
 mod runs;
+mod set_id;
 mod state;
 mod writes;
 
@@ -29,7 +30,7 @@ use crate::shell::{Monitor, Shell};
 use crate::tuning::Tuning;
 use state::{Descriptor, RIGHT_MS, State};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, ShardRequest};
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, InodeNumber, Result, SessionId};
@@ -56,6 +57,10 @@ pub struct OpenInode<S: Shell> {
     term: Term,
     /// Grows when bytes that a reader has at hand may be stale.
     data_version: AtomicU64,
+    /// The file had set-id bits when it was opened, and no user has written to it here since.
+    set_id: AtomicBool,
+    /// Its last name was removed here: it is not kept after its last close.
+    nameless: AtomicBool,
 }
 
 /// On whose behalf a file is flushed.
@@ -107,6 +112,8 @@ impl<S: Shell> OpenInode<S> {
             in_flight: AtomicU32::new(0),
             term,
             data_version: AtomicU64::new(0),
+            set_id: AtomicBool::new(false),
+            nameless: AtomicBool::new(false),
         }
     }
 
@@ -166,10 +173,11 @@ impl<S: Shell> OpenInode<S> {
         if state.known.reports_before_lease() {
             state.commit(io).await?;
         }
-        state.opener = Some(Arc::clone(who));
+        (state.opener, state.runs) = (Some(Arc::clone(who)), access == Access::Execute);
         if access.writes() {
             state.known.will_write();
         }
+        self.note_set_id(&opened.attributes);
         let session = &io.calls.session;
         let recalled = state.was_recalled(io, opened);
         if state.known.opened(opened, session.id(), recalled) {
@@ -191,7 +199,8 @@ impl<S: Shell> OpenInode<S> {
     pub(crate) async fn reopen(&self, io: &Objects<S>, who: &Credentials, access: Access) -> Option<Attributes> {
         let mut state = self.lock(io).await.ok()?;
         state.look(io);
-        let allowed = state.opener.as_deref() == Some(who) && state.known.open_again_unasked(access);
+        let is_same = state.opener.as_deref() == Some(who) && state.runs == (access == Access::Execute);
+        let allowed = is_same && state.known.open_again_unasked(access);
         allowed.then(|| state.known.attributes().clone())
     }
 
@@ -203,7 +212,21 @@ impl<S: Shell> OpenInode<S> {
         state.notice_session(io);
         state.spare = Vec::new();
         let passed = matches!(state.descriptor, Descriptor::Passed { .. });
-        state.known.is_kept().then_some(if passed { Holds::Descriptor } else { Holds::Nothing })
+        (state.known.is_kept() && !self.is_nameless()).then_some(if passed {
+            Holds::Descriptor
+        } else {
+            Holds::Nothing
+        })
+    }
+
+    /// Its last name was removed by this client.
+    pub(crate) fn lose_name(&self) {
+        self.nameless.store(true, Ordering::Release);
+    }
+
+    /// Whether its last name was removed by this client.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.nameless.load(Ordering::Acquire)
     }
 
     /// Whether the shard has not been told of everything that was written.

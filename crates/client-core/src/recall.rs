@@ -22,7 +22,7 @@ impl<S: Shell> Files<S> {
         }
         let dropped = self.calls().session.cache().recall(recall.key, recall.stamp);
         shell.invalidate(&dropped).await;
-        LeaseMode::None
+        self.number_kept(recall.key)
     }
 
     async fn give_up_data(&self, inode: InodeNumber, stamp: u64, session: SessionId) -> LeaseMode {

@@ -10,12 +10,13 @@
 use crate::cache::{Cache, Dropped};
 use crate::lock::lock;
 use crate::look_ahead::LookAhead;
+use crate::numbers::Numbers;
 use crate::opens::Opens;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weft_protocol::hash::FixedMap;
 use weft_protocol::limits::RELEASE_KEYS_MAX;
-use weft_protocol::{InodeNumber, LeaseKey, SessionId, ShardId};
+use weft_protocol::{LeaseKey, SessionId, ShardId};
 
 /// Leases of closed files that are gathered before they are given back in one call.
 pub const RELEASE_BATCH: usize = 512;
@@ -33,8 +34,10 @@ pub struct Session {
     reports: AtomicU64,
     pub(crate) look_ahead: Mutex<LookAhead>,
     pub(crate) opens: Opens,
-    /// Data leases of closed files, with the stamps of their grants, to be given back together.
+    /// Data leases of closed files and numbers of removed inodes, with the stamps of their grants, to be given back together.
     closed_leases: Mutex<Vec<(LeaseKey, u64)>>,
+    /// Inodes whose number the cache above may use without a lease on them.
+    pub(crate) numbers: Mutex<Numbers>,
 }
 
 impl Session {
@@ -48,6 +51,7 @@ impl Session {
             look_ahead: Mutex::default(),
             opens: Opens::default(),
             closed_leases: Mutex::default(),
+            numbers: Mutex::default(),
         }
     }
 
@@ -68,6 +72,7 @@ impl Session {
             term.store(0, Ordering::Release);
         }
         lock(&self.closed_leases).clear();
+        lock(&self.numbers).clear();
         Some(cache.clear())
     }
 
@@ -121,10 +126,10 @@ impl Session {
         self.reports.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Queues the data lease of a closed file for release. Returns whether a batch has gathered.
-    pub(crate) fn queue_release(&self, inode: InodeNumber, stamp: u64) -> bool {
+    /// Queues a lease for release. Returns whether a batch has gathered.
+    pub(crate) fn queue_release(&self, key: LeaseKey, stamp: u64) -> bool {
         let mut closed = lock(&self.closed_leases);
-        closed.push((LeaseKey::Data(inode), stamp));
+        closed.push((key, stamp));
         closed.len() >= RELEASE_BATCH
     }
 

@@ -154,6 +154,13 @@ pub trait Shell: Sized {
     /// Wakes whoever gives leases back, because a batch of them has gathered.
     fn wake_release(&self);
 
+    /// Has leases given back within milliseconds: somebody's space waits for them.
+    fn release_soon(&self);
+
+    /// Whether the cache above (the kernel's) may still use an inode's number. If so, it says when it has forgotten it
+    /// (`Files::forgotten`).
+    fn knows_number(&self, inode: weft_protocol::InodeNumber) -> bool;
+
     /// Takes a connection for file data; waits when as many as allowed are in use.
     fn take_data(&self, node: &NodeRecord, session: SessionId) -> impl Future<Output = Result<Self::Data>>;
 

@@ -97,6 +97,11 @@ impl Client {
         self.0.shell().invalidators.set(invalidator);
     }
 
+    /// The cache above has forgotten the inode's number, and will not use it before it is told of it again.
+    pub fn forgotten(&self, inode: InodeNumber) {
+        self.files().forgotten(inode);
+    }
+
     /// Makes sure that file data goes to the client's home by UCX where that was asked for. An error says in words
     /// why it cannot.
     pub fn require_ucx(&self) -> std::result::Result<(), String> {

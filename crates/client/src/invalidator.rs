@@ -16,6 +16,11 @@ pub trait Invalidator: Send + Sync {
     fn entries(&self, parent: InodeNumber, names: Vec<Name>);
     /// Attributes of the inode may be others now; with `data`, its contents too.
     fn inode(&self, inode: InodeNumber, data: bool);
+    /// Whether the cache above may still use the inode's number. If so, it calls [`crate::Client::forgotten`] at the
+    /// end. A cache that uses no numbers knows none.
+    fn knows(&self, _inode: InodeNumber) -> bool {
+        false
+    }
 }
 
 /// Lists the inodes that are open here.

@@ -115,6 +115,14 @@ impl Shell for NativeShell {
         self.recalls.wake();
     }
 
+    fn release_soon(&self) {
+        self.recalls.release_soon();
+    }
+
+    fn knows_number(&self, inode: InodeNumber) -> bool {
+        self.invalidators.get().is_some_and(|above| above.knows(inode))
+    }
+
     async fn take_data(&self, node: &NodeRecord, session: SessionId) -> Result<NativeData> {
         let end = self.end(node, session);
         let bulk = end.take_data(&self.identity, &self.data_way)?;

@@ -29,6 +29,8 @@ pub(crate) struct RecallConnections {
     /// Nodes whose recalls are listened to.
     attended: Mutex<HashMap<NodeId, Arc<AtomicBool>>>,
     new: Mutex<Vec<Listened>>,
+    /// Leases are to be given back before the next renewal.
+    soon: Arc<AtomicBool>,
     stopping: Arc<AtomicBool>,
 }
 
@@ -36,7 +38,8 @@ impl RecallConnections {
     /// None yet.
     pub fn new() -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        Ok(Self { wake, attended: Mutex::default(), new: Mutex::default(), stopping: Arc::default() })
+        let (soon, stopping) = (Arc::default(), Arc::default());
+        Ok(Self { wake, attended: Mutex::default(), new: Mutex::default(), soon, stopping })
     }
 
     /// What the listener waits on beside the connections, and what tells it to end.
@@ -48,6 +51,18 @@ impl RecallConnections {
     pub fn wake(&self) {
         // An eventfd refuses a write only when 2^64 - 1 wake-ups are pending.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Has leases given back in a moment.
+    pub fn release_soon(&self) {
+        if !self.soon.swap(true, Ordering::AcqRel) {
+            self.wake();
+        }
+    }
+
+    /// Whether leases are to be given back in a moment; asked once for each time.
+    pub fn take_release_soon(&self) -> bool {
+        self.soon.swap(false, Ordering::AcqRel)
     }
 
     /// Ends the listener and the worker.

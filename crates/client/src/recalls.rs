@@ -27,6 +27,9 @@ use weft_transport::ControlConnection;
 /// How often the session is renewed and leases are given back, milliseconds.
 const RENEW_MS: u64 = SESSION_TERM_MS / 4;
 
+/// How long leases wait that somebody's space waits for, milliseconds: others come with them in one message.
+const RELEASE_SOON_MS: u64 = 5;
+
 /// A recall to be answered.
 struct Job {
     recall: Recall,
@@ -48,7 +51,8 @@ pub(crate) fn start(files: &Arc<Files<NativeShell>>) -> io::Result<()> {
     std::thread::Builder::new().name("weft-release".to_owned()).spawn(move || release(&weak, &due))?;
     let (wake, stopping) = files.calls().shell.recalls.signals();
     let (files, listened) = (Arc::downgrade(files), Vec::new());
-    let listener = Listener { files, wake, stopping, listened, jobs, releases, working, last_renewal_ms: 0 };
+    let (release_ms, last_renewal_ms) = (None, 0);
+    let listener = Listener { files, wake, stopping, listened, jobs, releases, release_ms, working, last_renewal_ms };
     std::thread::Builder::new().name("weft-listen".to_owned()).spawn(move || listener.run())?;
     Ok(())
 }
@@ -61,6 +65,8 @@ struct Listener {
     jobs: Sender<Job>,
     /// To the releaser: when it is busy, what it misses comes with the next renewal.
     releases: SyncSender<()>,
+    /// When leases are given back before the next renewal.
+    release_ms: Option<u64>,
     working: Working,
     last_renewal_ms: u64,
 }
@@ -81,7 +87,7 @@ impl Listener {
                 }
             }
             self.listened.retain(|one| one.live.load(Ordering::Acquire));
-            let due = self.renew(&files);
+            let due = self.renew(&files) | self.release_is_due(&files);
             if due || files.calls().session.has_release_batch() {
                 let _ = self.releases.try_send(());
             }
@@ -96,14 +102,23 @@ impl Listener {
             wanted.set(PollFlags::OUT, lock(&one.connection).has_posted());
             PollFd::from_borrowed_fd(one.socket.as_fd(), wanted)
         }));
-        let renew_ms = i64::try_from(RENEW_MS).expect("a quarter of a lease term is seconds");
-        let renew = Timespec { tv_sec: renew_ms / 1000, tv_nsec: renew_ms % 1000 * 1_000_000 };
         // Without connections there is nothing to renew: only a wake-up changes that.
-        let timeout = (!self.listened.is_empty()).then_some(&renew);
-        match poll(&mut polled, timeout) {
+        let renew_ms = (!self.listened.is_empty()).then_some(RENEW_MS);
+        let timeout = self.release_ms.map_or(renew_ms, |_| Some(RELEASE_SOON_MS)).map(time_of);
+        match poll(&mut polled, timeout.as_ref()) {
             Ok(_) => polled.iter().map(|fd| !fd.revents().is_empty()).collect(),
             Err(_) => Vec::new(),
         }
+    }
+
+    /// Whether it is time to give back the leases that somebody's space waits for.
+    fn release_is_due(&mut self, files: &Files<NativeShell>) -> bool {
+        let shell = &files.calls().shell;
+        let now_ms = shell.now_ms();
+        if shell.recalls.take_release_soon() {
+            self.release_ms.get_or_insert(now_ms + RELEASE_SOON_MS);
+        }
+        self.release_ms.take_if(|release_ms| *release_ms <= now_ms).is_some()
     }
 
     fn receive(&mut self, files: &Files<NativeShell>, index: usize) {
@@ -159,10 +174,16 @@ impl Listener {
     }
 }
 
+fn time_of(ms: u64) -> Timespec {
+    let ms = i64::try_from(ms).expect("what the listener waits for is seconds");
+    Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 }
+}
+
 fn release(files: &Weak<Files<NativeShell>>, due: &Receiver<()>) {
     while due.recv().is_ok() {
         let Some(files) = files.upgrade() else { return };
         block_on(files.calls().release_surplus());
+        block_on(files.hold_directories());
     }
 }
 

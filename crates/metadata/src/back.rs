@@ -51,7 +51,8 @@ pub struct RootDirectory {
 /// What the front knows and a change depends on: part of the command, so that followers decide the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Context {
-    /// The inode that loses a name is open somewhere: it stays as an orphan if that was the last one.
+    /// The inode that loses a name is open somewhere, or may be opened by its number: it stays as an orphan if that was
+    /// the last one.
     pub keep: bool,
     /// The caller's session has the file open for writing.
     pub is_writer: bool,
@@ -70,11 +71,11 @@ pub enum Command {
     BeginIntent { origin: Origin, credentials: Credentials, request: ShardRequest, to: ShardId },
     /// The other shard's answer to the present step of an intent.
     AnswerIntent { number: u64, answer: Result<PeerAnswer> },
-    /// A step of another shard's intent.
-    PeerStep { intent: IntentId, step: PeerStep },
+    /// A step of another shard's intent. `keep`: as in [`Context`].
+    PeerStep { intent: IntentId, step: PeerStep, keep: bool },
     /// What the storage server says of a file whose writer is gone.
     Recover { inode: InodeNumber, size: u64, mtime: Timestamp },
-    /// Nobody has this orphan open any more.
+    /// Nobody has this orphan open, or may open it, any more.
     Reap { inode: InodeNumber },
     /// The session will not ask again: its last replies are not needed.
     ForgetSession { session: SessionId },
@@ -195,7 +196,9 @@ impl<K: KeyValue> Back<K> {
                     Answer::Client(result)
                 }
             },
-            Command::PeerStep { intent, step } => Answer::Peer(self.peer_step(*intent, step, &mut aftermath)),
+            Command::PeerStep { intent, step, keep } => {
+                Answer::Peer(self.peer_step(time, (*intent, step), *keep, &mut aftermath))
+            }
             Command::Recover { inode, size, mtime } => {
                 self.recover(time, *inode, *size, *mtime);
                 Answer::None
@@ -242,7 +245,7 @@ impl<K: KeyValue> Back<K> {
                 self.unlink(time, caller, (*parent, name), context.keep, aftermath)
             }
             ShardRequest::RemoveDirectory { parent, name } => {
-                self.remove_directory(time, caller, *parent, name, aftermath)
+                self.remove_directory(time, caller, (*parent, name), context.keep, aftermath)
             }
             ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
                 let way = rename::Move { parent: *parent, name, new_parent: *new_parent, new_name };
@@ -252,6 +255,7 @@ impl<K: KeyValue> Back<K> {
             | ShardRequest::GetAttributes { .. }
             | ShardRequest::ReadLink { .. }
             | ShardRequest::ReadDirectory { .. }
+            | ShardRequest::HoldDirectory { .. }
             | ShardRequest::Release { .. }
             | ShardRequest::EndSession
             | ShardRequest::Ping => Err(Error::Invalid),

@@ -23,6 +23,7 @@ mod end;
 mod grants;
 mod intents;
 mod leases;
+mod orphans;
 mod park;
 mod peer;
 mod plan;
@@ -168,7 +169,8 @@ pub struct Shard<K> {
     recovering: BTreeMap<InodeNumber, u32>,
     /// Those of them that were cut since.
     cut_since: BTreeSet<InodeNumber>,
-    orphans: BTreeSet<InodeNumber>,
+    orphans: orphans::Orphans,
+    told: orphans::Told,
     /// Sessions that are being ended and wait for storage servers.
     fencing: BTreeMap<SessionId, end::Fencing>,
     /// Objects to be removed, sent at the end of the step.
@@ -221,7 +223,8 @@ impl<K: KeyValue> Shard<K> {
             cuts: BTreeMap::new(),
             recovering: BTreeMap::new(),
             cut_since: BTreeSet::new(),
-            orphans: BTreeSet::new(),
+            orphans: orphans::Orphans::default(),
+            told: orphans::Told::default(),
             fencing: BTreeMap::new(),
             removals: BTreeMap::new(),
             intents: intents::Asking::default(),
@@ -285,7 +288,8 @@ impl<K: KeyValue> Shard<K> {
 
     /// [`Now::boot_ms`] at which a [`Event::Tick`] is needed. `None`: nothing waits for time.
     pub fn deadline(&self) -> Option<u64> {
-        [self.sessions.next_check(), self.recalls.next_due(), self.intents.next_due()].into_iter().flatten().min()
+        let (sessions, recalls) = (self.sessions.next_check(), self.recalls.next_due());
+        [sessions, recalls, self.intents.next_due(), self.orphans.next_due()].into_iter().flatten().min()
     }
 
     fn tick(&mut self, out: &mut Vec<Effect>) {
@@ -300,6 +304,7 @@ impl<K: KeyValue> Shard<K> {
             }
         }
         self.ask_again(out);
+        self.reap_due();
         self.contended.retain(|_, until_ms| *until_ms > now_ms);
     }
 

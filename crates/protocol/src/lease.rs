@@ -20,11 +20,15 @@ pub enum LeaseKey {
     Entry(InodeNumber, u64),
     /// All names in a directory: whoever knows all of them also knows which are not there.
     Directory(InodeNumber),
-    /// Contents, size and modification time of a regular file. Held by everyone who has the file open.
+    /// Contents, size and modification time of a regular file. Held by everyone who has the file open. Of a directory:
+    /// held by those who have it open, `Open` at most.
     Data(InodeNumber),
     /// Mode, owner and group of a directory: what decides who may use its names. Others making names there do not touch
     /// it, unlike its attributes.
     Permissions(InodeNumber),
+    /// The number of an inode. Not granted by itself: whoever is told of an inode may open it by its number for one
+    /// term after its last name is gone. Given back when nobody above the client can do so any more.
+    Inode(InodeNumber),
 }
 
 impl LeaseKey {
@@ -35,6 +39,7 @@ impl LeaseKey {
             | LeaseKey::Entry(inode, _)
             | LeaseKey::Directory(inode)
             | LeaseKey::Data(inode)
+            | LeaseKey::Inode(inode)
             | LeaseKey::Permissions(inode) => *inode,
         }
     }

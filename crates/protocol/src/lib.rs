@@ -47,14 +47,13 @@ pub use window::{InFlightWindow, NextStep};
 /// | 2 | `KeyName::User` has the id of the key; `NodeRequest::RevokeKey`; `Status` is for the owner |
 /// | 3 | storage requests: `Fence`; `Space` has `device_free`, and `device` also of a store with a cap |
 /// | 4 | leases on permissions of directories; pages that grant their names one by one |
-/// | 5 | `RenewReply` says if the session is refused; shards answer `Ping`; `Share`, writes from the client's memory
-/// |
+/// | 5 | `RenewReply` says if the session is refused; shards answer `Ping`; `Share`, writes from client memory |
 /// | 6 | `OpenPipe` and `ReadPiped`; counters have `read_pipe_bytes` |
 /// | 7 | `OpenRdma`, `ShowMemory`, `ProbeMemory`; `RdmaCounters`; `NodeStatus` has `rdma` |
 /// | 8 | requests for RDMA may come as messages of UCX; counters have `messages` |
 /// | 9 | counters of RDMA have `mapped_bytes` |
 /// | 10 | counters of RDMA have `streamed_bytes` |
 /// | 11 | without what version 6 had brought |
-/// | 12 | data replies say `SessionEnded` and `Busy`; `Fence` has `objects`, and is answered when it is settled;
-/// `Renamed` grants the new name; `Grants` tells of directories that other sessions use |
-pub const PROTOCOL_VERSION: u8 = 12;
+/// | 12 | data replies say `SessionEnded`, `Busy`; `Fence` has `objects`; `Renamed` and `Grants` tell more of names |
+/// | 13 | `Access::Execute`; `HoldDirectory`; `LeaseKey::Inode`; a recall of attributes may be answered `Open` |
+pub const PROTOCOL_VERSION: u8 = 13;

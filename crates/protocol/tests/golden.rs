@@ -106,6 +106,7 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::Release { .. } => "Release",
     ShardRequest::EndSession => "EndSession",
     ShardRequest::Ping => "Ping",
+    ShardRequest::HoldDirectory { .. } => "HoldDirectory",
 });
 every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Done => "Done",
@@ -164,6 +165,7 @@ every_variant!(lease_key, LeaseKey, examples::lease_keys(), {
     LeaseKey::Directory(_) => "Directory",
     LeaseKey::Data(_) => "Data",
     LeaseKey::Permissions(_) => "Permissions",
+    LeaseKey::Inode(_) => "Inode",
 });
 every_variant!(lease_mode, LeaseMode, examples::lease_modes(), {
     LeaseMode::None => "None",
@@ -175,6 +177,7 @@ every_variant!(access, Access, examples::access(), {
     Access::Read => "Read",
     Access::Write => "Write",
     Access::ReadWrite => "ReadWrite",
+    Access::Execute => "Execute",
 });
 every_variant!(rename_mode, RenameMode, examples::rename_modes(), {
     RenameMode::Replace => "Replace",

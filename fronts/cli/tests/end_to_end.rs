@@ -26,6 +26,8 @@ mod leftovers;
 mod names;
 #[path = "end_to_end/others.rs"]
 mod others;
+#[path = "end_to_end/posix.rs"]
+mod posix;
 #[path = "end_to_end/regions.rs"]
 mod regions;
 #[path = "end_to_end/removal.rs"]

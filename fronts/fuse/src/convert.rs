@@ -30,6 +30,8 @@ const O_APPEND: i32 = OFlags::APPEND.bits() as i32;
 const O_DIRECT: i32 = OFlags::DIRECT.bits() as i32;
 /// O_SYNC's bits, of which one is O_DSYNC.
 const O_SYNC: i32 = OFlags::SYNC.bits() as i32;
+/// The kernel opens a program to run it. No program can set it: the kernel takes it out of the flags of `open`.
+const FMODE_EXEC: i32 = 0x20;
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
 
@@ -147,6 +149,7 @@ pub fn is_regular(mode: u32) -> bool {
 pub fn open_options(flags: OpenFlags) -> OpenOptions {
     OpenOptions {
         access: match flags.acc_mode() {
+            OpenAccMode::O_RDONLY if flags.0 & FMODE_EXEC != 0 => Access::Execute,
             OpenAccMode::O_RDONLY => Access::Read,
             OpenAccMode::O_WRONLY => Access::Write,
             OpenAccMode::O_RDWR => Access::ReadWrite,
@@ -246,6 +249,7 @@ mod tests {
             assert_eq!(open_options(OpenFlags(flags)), expected, "{flags:#o}");
         };
         check(0, Access::Read, false, false, false);
+        check(FMODE_EXEC | 0o100_000, Access::Execute, false, false, false);
         check(1 | O_TRUNC, Access::Write, true, false, false);
         check(2 | O_APPEND, Access::ReadWrite, false, true, false);
         check(2 | O_DIRECT | 0o100_000, Access::ReadWrite, false, false, true);

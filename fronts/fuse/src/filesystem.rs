@@ -107,10 +107,13 @@ impl Filesystem for MountedFilesystem {
         });
     }
 
-    fn forget(&self, _: &Request, inode: INodeNo, _lookups: u64) {
-        // Inode numbers are Weft's own, so there is no table of them to shrink.
-        self.front.modes.forgotten(convert::inode(inode));
-        self.front.caches.view().forgotten(convert::inode(inode));
+    fn forget(&self, _: &Request, inode: INodeNo, lookups: u64) {
+        let inode = convert::inode(inode);
+        self.front.modes.forgotten(inode);
+        self.front.caches.view().forgotten(inode);
+        if self.front.caches.inodes.forgotten(inode, lookups) {
+            self.front.client.forgotten(inode);
+        }
     }
 
     fn getattr(&self, request: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -454,7 +457,11 @@ impl Filesystem for MountedFilesystem {
                         let (valid, attributes) = entry_attributes(pages, entry, valid);
                         let valid = telling.listed(convert::inode(inode), &entry.name, entry.inode, valid);
                         is_told |= !valid.is_zero();
-                        add(OsStr::from_bytes(entry.name.as_bytes()), valid, attributes)
+                        let is_full = add(OsStr::from_bytes(entry.name.as_bytes()), valid, attributes);
+                        if is_full {
+                            telling.not_listed(entry.inode);
+                        }
+                        is_full
                     }
                 }
             });

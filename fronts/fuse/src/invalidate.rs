@@ -25,6 +25,7 @@
 //! it drops pages. Assumed: `File::may_cache` is false from before the invalidator is called. Not here: who may cache
 //! what (the client library), page cache modes (`open_modes.rs`).
 
+use crate::kernel_inodes::KernelInodes;
 use crate::notify::is_not_found;
 use crate::open_modes::OpenModes;
 use crate::workers::Pool;
@@ -76,6 +77,7 @@ pub struct KernelCaches {
     view: Arc<Mutex<KernelView>>,
     /// The record's time is counted from here.
     start: Instant,
+    pub inodes: KernelInodes,
     pool: Pool,
 }
 
@@ -84,7 +86,7 @@ impl KernelCaches {
         let pool = Pool::new("weft-fuse-invalidate", THREADS_MAX, WAITING_MAX);
         let view = Arc::new(Mutex::new(KernelView::new()));
         let (kernel, has_epoch) = (Mutex::new(None), AtomicBool::new(false));
-        Self { kernel, has_epoch, modes, view, start: Instant::now(), pool }
+        Self { kernel, has_epoch, modes, view, start: Instant::now(), inodes: KernelInodes::new(), pool }
     }
 
     /// The mount is ready. `use_epoch`: increment the kernel's epoch where it has one. Returns whether it has.
@@ -234,6 +236,18 @@ impl Invalidator for KernelCaches {
             // Of a directory: others are changing names in it.
             self.drop_names(inode, &[LeaseKey::Directory(inode)]);
         }
+    }
+
+    fn knows(&self, inode: InodeNumber) -> bool {
+        let (Some(kernel), Some(unleased)) = (self.kernel(), self.inodes.known(inode)) else { return false };
+        if let Some((parent, name)) = unleased {
+            // Of no use any more; without it the kernel forgets an inode that nobody has open. Not waited for.
+            let job = move || report("unleased entry", kernel.entry(parent, &name));
+            if self.pool.submit(Box::new(job)).is_err() {
+                tracing::debug!("inode {inode} stays in the kernel's memory: too many names are recalled at once");
+            }
+        }
+        true
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `open_modes` | through which cache the kernel takes an open file, per inode |
 //! | `new_files` | which new files will stay empty |
 //! | `telling` | what replies tell of names and attributes, and for how long |
+//! | `kernel_inodes` | which inodes the kernel knows |
 //! | `invalidate`, `notify` | the kernel's caches follow the recall of leases |
 //! | `listing` | an open directory: running numbers over pages of names |
 //! | `handles` | numbers for what is open |
@@ -46,9 +47,9 @@
 //!    for this recall to be answered. So this runs on a thread of its own; after 10 ms all names are dropped without
 //!    that lock, by the epoch, and only then the recall is answered (`invalidate`).
 //!
-//! Lock order: `open_modes` (1), `new_files` (1), `handles` (2), `credentials` (2), `workers` (3), notifier (3); none
-//! is held across a
-//! call of the client library, of the kernel, or a reply. The one exception, a listing's own lock, says why.
+//! Lock order: `open_modes` (1), `new_files` (1), `handles` (2), `credentials` (2), `workers` (3), `kernel_inodes` (3),
+//! notifier (3); none is held across a call of the client library, of the kernel, or a reply. The one exception, a
+//! listing's own lock, says why.
 //!
 //! On a crash of this process: the mount point stays and answers "transport endpoint is not connected"; [`unmount()`]
 //! takes it away.
@@ -61,6 +62,7 @@ mod filesystem;
 mod handles;
 mod holders;
 mod invalidate;
+mod kernel_inodes;
 mod kernel_listings;
 mod listing;
 pub mod mount;

@@ -66,6 +66,7 @@ impl Telling<'_> {
         let (inode, place) = (entry.attributes.inode, Some((parent, name)));
         let mut view = self.caches().view();
         let name_valid = Duration::from_millis(view.tell_name(ticket, parent, name, name_ms, now_ms));
+        self.caches().inodes.told(inode, name_valid.is_zero().then_some((parent, name)));
         let attributes_ms = view.tell_attributes(ticket, inode, place, millis(entry.attributes_valid), now_ms);
         Entry { name_valid, attributes_valid: Duration::from_millis(attributes_ms), ..entry }
     }
@@ -86,14 +87,21 @@ impl Telling<'_> {
         Entry { attributes_valid: Duration::from_millis(told), ..entry }
     }
 
-    /// A name of a listing with its attributes: the time for both.
+    /// A name of a listing with its attributes: the time for both. To be undone by [`Telling::not_listed`] where there
+    /// is no room for it in the reply.
     pub fn listed(&self, parent: InodeNumber, name: &Name, inode: InodeNumber, valid: Duration) -> Duration {
         let Some(ticket) = &self.ticket else { return Duration::ZERO };
         let now_ms = self.caches().now_ms();
         let valid_ms = self.name_valid(parent, valid);
         let mut view = self.caches().view();
         let name_ms = view.tell_listed(ticket, parent, name, valid_ms, now_ms);
+        self.caches().inodes.told(inode, (name_ms == 0).then_some((parent, name)));
         Duration::from_millis(view.tell_attributes(ticket, inode, Some((parent, name)), name_ms, now_ms))
+    }
+
+    /// What [`Telling::listed`] took for told is not in the reply.
+    pub fn not_listed(&self, inode: InodeNumber) {
+        self.caches().inodes.forgotten(inode, 1);
     }
 
     /// A name was removed.

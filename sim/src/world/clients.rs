@@ -207,10 +207,12 @@ impl World {
             NamesOperation::Attributes { inode } => {
                 let Some(told) = cache.attributes(*inode, now_ms) else { return false };
                 let known = self.model.inodes.get(inode);
-                let same = known.is_some_and(|known| {
-                    known.links == told.links
-                        && (told.kind != known.kind || known.size == told.size || known.entries.is_empty())
-                });
+                let removed = known.is_none() && told.links == 0;
+                let same = removed
+                    || known.is_some_and(|known| {
+                        known.links == told.links
+                            && (told.kind != known.kind || known.size == told.size || known.entries.is_empty())
+                    });
                 if !same && !is_changing && self.model.knows(*inode) {
                     self.fail(&format!("client {index} believes {told:?}, the model has {known:?}"));
                 }

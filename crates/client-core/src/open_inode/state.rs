@@ -32,6 +32,8 @@ pub(super) struct State<S: Shell> {
     pub known: FileState,
     /// The last to open it through the shard, who may open it again under the lease without asking.
     pub opener: Option<Arc<Credentials>>,
+    /// The opener opened it to run it, and may be forbidden to read it.
+    pub runs: bool,
     /// In whose slot the current holder of the lock makes calls.
     pub slot: SlotFor,
     pub term: Term,
@@ -60,6 +62,7 @@ impl<S: Shell> State<S> {
         Self {
             known: FileState::new(attributes, session),
             opener: None,
+            runs: false,
             slot: SlotFor::Caller,
             term,
             now_ms: 0,
@@ -154,6 +157,7 @@ impl<S: Shell> State<S> {
     }
 
     async fn open_again(&mut self, io: &Objects<S>, access: Access) -> Result<Opened> {
+        let access = if self.runs && access == Access::Read { Access::Execute } else { access };
         let flags = OpenFlags { access, truncate: false, direct: false };
         let inode = self.known.inode();
         let sent_ms = io.calls.shell.now_ms();

@@ -36,10 +36,10 @@ impl Inode {
         self.change_owner(caller, changes)?;
         if let Some(mode) = changes.mode {
             if !owns {
-                return Err(Error::NotPermitted);
+                self.check_clears_set_id(caller, mode & MODE_BITS, is_writer)?;
             }
             self.mode = mode & MODE_BITS;
-            if caller.uid != 0 && !caller.in_group(self.gid) {
+            if owns && caller.uid != 0 && !caller.in_group(self.gid) {
                 self.mode &= !SET_GID;
             }
         }
@@ -71,6 +71,16 @@ impl Inode {
         }
         // A handle that was opened for writing may cut the file even if its mode forbids writing by now.
         if is_writer && caller.uid == self.uid { Ok(()) } else { check_access(self, caller, WRITE) }
+    }
+
+    /// Allows a writer who does not own the file to take its set-id bits away, and nothing else. Linux does so with a
+    /// change of mode of its own before a write, which a mount cannot tell from `chmod`.
+    fn check_clears_set_id(&self, caller: &Credentials, mode: u16, is_writer: bool) -> Result<()> {
+        let mut cleared = self.clone();
+        cleared.drop_set_id();
+        let may_write = is_writer || check_access(self, caller, WRITE).is_ok();
+        let only_clears = self.kind == FileKind::Regular && mode == cleared.mode;
+        if only_clears && may_write { Ok(()) } else { Err(Error::NotPermitted) }
     }
 
     fn change_owner(&mut self, caller: &Credentials, changes: &AttributeChanges) -> Result<()> {

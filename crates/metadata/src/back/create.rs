@@ -2,11 +2,11 @@
 
 use super::inode::{GROUP_EXECUTE, Inode, MODE_BITS, SET_GID};
 use super::keys::Key;
-use super::permission::{READ, SEARCH, WRITE, check_access, check_change_names};
+use super::permission::{EXECUTE, READ, SEARCH, WRITE, check_access, check_change_names};
 use super::{Aftermath, Back, Context, Dentry};
 use crate::kv::KeyValue;
 use weft_protocol::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
-use weft_protocol::message::shard::{CreateFile, OpenFlags, ShardAnswer, SymlinkTarget};
+use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, SymlinkTarget};
 use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, Timestamp};
 
 /// Owner, group and mode of what a caller makes in a directory.
@@ -89,6 +89,7 @@ impl<K: KeyValue> Back<K> {
         let (parent, name) = place;
         let mut directory = self.directory(parent)?;
         check_access(&directory, caller, SEARCH)?;
+        directory.check_has_name()?;
         let grants = Grants::empty();
         // Made without a look for the name first: most names that may be made are not there.
         if let Some(CreateFile { mode, .. }) = create
@@ -125,7 +126,11 @@ impl<K: KeyValue> Back<K> {
             FileKind::Directory => return Err(Error::IsDirectory),
             FileKind::Symlink => return Err(Error::SymlinkLoop),
         }
-        let read = if flags.access.reads() { READ } else { 0 };
+        let read = match flags.access {
+            Access::Read | Access::ReadWrite => READ,
+            Access::Execute => EXECUTE,
+            Access::Write => 0,
+        };
         let write = if flags.access.writes() || flags.truncate { WRITE } else { 0 };
         check_access(&inode, caller, read | write)?;
         Ok(inode)
@@ -222,6 +227,7 @@ impl<K: KeyValue> Back<K> {
     pub(super) fn free_place(&self, caller: &Credentials, parent: InodeNumber, name: &Name) -> Result<Inode> {
         let directory = self.directory(parent)?;
         check_access(&directory, caller, SEARCH)?;
+        directory.check_has_name()?;
         if self.dentry(parent, name).is_some() {
             return Err(Error::Exists);
         }

@@ -74,6 +74,11 @@ impl Inode {
         }
     }
 
+    /// Refuses a directory that was removed and is still open somewhere.
+    pub(super) fn check_has_name(&self) -> Result<()> {
+        if self.links > 0 { Ok(()) } else { Err(Error::NotFound) }
+    }
+
     fn encode(&self, record: &mut Record) {
         let mut first = kind_code(self.kind);
         let object = match self.layout {

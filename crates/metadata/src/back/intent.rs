@@ -158,8 +158,9 @@ impl<K: KeyValue> Back<K> {
     /// A step that another shard asks for. The same step again gets the same answer.
     pub(super) fn peer_step(
         &mut self,
-        intent: IntentId,
-        step: &PeerStep,
+        time: Timestamp,
+        (intent, step): (IntentId, &PeerStep),
+        keep: bool,
         aftermath: &mut Aftermath,
     ) -> Result<PeerAnswer> {
         match step {
@@ -195,7 +196,7 @@ impl<K: KeyValue> Back<K> {
                 Ok(PeerAnswer::Made(inode.attributes(number)))
             }
             PeerStep::RemoveDirectoryInode { inode, credentials, sticky_parent_uid } => {
-                self.remove_directory_inode(*inode, credentials, *sticky_parent_uid, aftermath)
+                self.remove_directory_inode(time, *inode, (credentials, *sticky_parent_uid), keep, aftermath)
             }
             PeerStep::Forget | PeerStep::Undo => unreachable!("answered above"),
         };
@@ -205,13 +206,14 @@ impl<K: KeyValue> Back<K> {
 
     fn remove_directory_inode(
         &mut self,
+        time: Timestamp,
         number: InodeNumber,
-        caller: &Credentials,
-        sticky_parent_uid: Option<u32>,
+        (caller, sticky_parent_uid): (&Credentials, Option<u32>),
+        keep: bool,
         aftermath: &mut Aftermath,
     ) -> Result<PeerAnswer> {
         // Gone already: an earlier removal of it got no answer through. The dentry shall go too.
-        let Some(inode) = self.inode(number) else {
+        let Some(inode) = self.inode(number).filter(|inode| inode.links > 0) else {
             return Ok(PeerAnswer::Removed);
         };
         if inode.kind != FileKind::Directory {
@@ -221,7 +223,7 @@ impl<K: KeyValue> Back<K> {
             return Err(Error::NotPermitted);
         }
         self.check_empty(number, &inode)?;
-        self.drop_inode(number, &inode, aftermath);
+        self.drop_directory(time, number, inode, keep, aftermath);
         Ok(PeerAnswer::Removed)
     }
 

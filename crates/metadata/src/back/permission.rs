@@ -11,6 +11,8 @@ pub const READ: u16 = 4;
 pub const WRITE: u16 = 2;
 /// Execute: pass through a directory.
 pub const SEARCH: u16 = 1;
+/// Execute: run a program.
+pub const EXECUTE: u16 = 1;
 
 /// Whether the caller has all these rights to the inode: those of the first class (owner, group, others) that he is in.
 pub fn check_access(inode: &Inode, caller: &Credentials, rights: u16) -> Result<()> {

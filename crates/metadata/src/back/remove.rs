@@ -1,8 +1,8 @@
 //! Unlink, rmdir, and the end of inodes.
 //!
-//! An inode whose last name goes while somebody has it open becomes an *orphan*: it stays, marked, until
-//! [`Command::Reap`]. The front knows who has it open, and says so in the command, so that the back stays
-//! deterministic.
+//! An inode whose last name goes while somebody has it open, or may open it by its number, becomes an *orphan*: it
+//! stays, marked, until [`Command::Reap`]. The front knows for whom, and says so in the command, so that the back stays
+//! deterministic. A directory without a name is empty, and nothing is made in it.
 //!
 //! [`Command::Reap`]: super::Command::Reap
 
@@ -44,8 +44,8 @@ impl<K: KeyValue> Back<K> {
         &mut self,
         time: Timestamp,
         caller: &Credentials,
-        parent: InodeNumber,
-        name: &Name,
+        (parent, name): (InodeNumber, &Name),
+        keep: bool,
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
         let mut directory = self.directory(parent)?;
@@ -63,7 +63,7 @@ impl<K: KeyValue> Back<K> {
         self.check_empty(dentry.inode, &target)?;
         self.drop_dentry(time, (parent, &mut directory), name, dentry.kind);
         self.put_inode(parent, &directory);
-        self.drop_inode(dentry.inode, &target, aftermath);
+        self.drop_directory(time, dentry.inode, target, keep, aftermath);
         Ok(ShardAnswer::Removed { time, inode: dentry.inode, links: 0 })
     }
 
@@ -86,14 +86,34 @@ impl<K: KeyValue> Back<K> {
         inode.ctime = time;
         if inode.links > 0 {
             self.put_inode(number, &inode);
-        } else if keep && inode.kind == FileKind::Regular {
-            self.put_inode(number, &inode);
+        } else {
+            self.drop_or_keep(number, &inode, keep, aftermath);
+        }
+        inode.links
+    }
+
+    /// The name of an empty directory is gone.
+    pub(super) fn drop_directory(
+        &mut self,
+        time: Timestamp,
+        number: InodeNumber,
+        mut directory: Inode,
+        keep: bool,
+        aftermath: &mut Aftermath,
+    ) {
+        directory.links = 0;
+        directory.ctime = time;
+        self.drop_or_keep(number, &directory, keep, aftermath);
+    }
+
+    fn drop_or_keep(&mut self, number: InodeNumber, inode: &Inode, keep: bool, aftermath: &mut Aftermath) {
+        if keep {
+            self.put_inode(number, inode);
             self.store.put(&Key::orphan(number), &[]);
             aftermath.orphaned = Some(number);
         } else {
-            self.drop_inode(number, &inode, aftermath);
+            self.drop_inode(number, inode, aftermath);
         }
-        inode.links
     }
 
     /// The inode ends, and its object with it.
@@ -108,7 +128,7 @@ impl<K: KeyValue> Back<K> {
         aftermath.removed = inode.layout.object().map(|object| (number, object));
     }
 
-    /// Nobody has the orphan open any more. Nothing is done when it is no orphan.
+    /// Nobody uses the orphan any more. Nothing is done when it is no orphan.
     pub(super) fn reap(&mut self, number: InodeNumber, aftermath: &mut Aftermath) {
         if self.store.delete(&Key::orphan(number)) {
             let inode = self.inode(number).expect("an orphan has an inode until it is reaped");

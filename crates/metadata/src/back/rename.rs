@@ -61,6 +61,7 @@ impl<K: KeyValue> Back<K> {
         let new_directory = self.directory(way.new_parent)?;
         check_access(&directory, caller, SEARCH)?;
         check_access(&new_directory, caller, SEARCH)?;
+        new_directory.check_has_name()?;
         let source = self.end(self.existing(way.parent, way.name)?)?;
         let target = self.dentry(way.new_parent, way.new_name).map(|dentry| self.end(dentry)).transpose()?;
         match (&target, mode) {
@@ -75,10 +76,16 @@ impl<K: KeyValue> Back<K> {
         if target.as_ref().is_some_and(|target| target.dentry.inode == source.dentry.inode) {
             return Ok(renamed(source.dentry, None, None));
         }
-        check_may_leave(caller, &directory, &source, way)?;
+        check_may_leave(caller, &directory, &source)?;
         match &target {
             None => check_change_names(&new_directory, caller)?,
-            Some(target) => check_may_leave(caller, &new_directory, target, way)?,
+            Some(target) => check_may_leave(caller, &new_directory, target)?,
+        }
+        if way.changes_parent() {
+            check_may_move(caller, &source)?;
+            if let (Some(target), RenameMode::Exchange) = (&target, mode) {
+                check_may_move(caller, target)?;
+            }
         }
         let dentry = source.dentry;
         if let (Some(target), RenameMode::Exchange) = (&target, mode) {
@@ -149,7 +156,7 @@ impl<K: KeyValue> Back<K> {
                 back.drop_dentry(time, (way.new_parent, directory), way.new_name, dentry.kind);
             });
             if dentry.kind == FileKind::Directory {
-                self.drop_inode(dentry.inode, &inode, aftermath);
+                self.drop_directory(time, dentry.inode, inode, keep, aftermath);
                 return (dentry.inode, 0);
             }
             (dentry.inode, self.drop_link(time, dentry.inode, inode, keep, aftermath))
@@ -205,17 +212,22 @@ impl<K: KeyValue> Back<K> {
     }
 }
 
-/// Whether the caller may take this name away from its directory.
-fn check_may_leave(caller: &Credentials, directory: &Inode, end: &End, way: Move<'_>) -> Result<()> {
+/// Whether the caller may take this name away from its directory: by moving or by replacing it.
+fn check_may_leave(caller: &Credentials, directory: &Inode, end: &End) -> Result<()> {
     check_change_names(directory, caller)?;
     let Some(inode) = &end.inode else {
         // The owner of a directory at another shard is not known here.
         let may = directory.mode & super::inode::STICKY == 0 || super::permission::is_owner(directory, caller);
         return if may { Ok(()) } else { Err(Error::CrossShard) };
     };
-    check_sticky(directory, inode, caller)?;
-    if inode.kind == FileKind::Directory && way.changes_parent() {
-        check_access(inode, caller, WRITE)?;
+    check_sticky(directory, inode, caller)
+}
+
+/// Whether the caller may give this a new parent: that changes a directory's `..`. A directory that is replaced keeps
+/// its own until it goes, and needs no permission.
+fn check_may_move(caller: &Credentials, end: &End) -> Result<()> {
+    match &end.inode {
+        Some(inode) if inode.kind == FileKind::Directory => check_access(inode, caller, WRITE),
+        _ => Ok(()),
     }
-    Ok(())
 }

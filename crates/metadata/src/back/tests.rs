@@ -2,4 +2,5 @@
 
 mod model;
 mod operations;
+mod posix;
 mod size;

@@ -122,7 +122,7 @@ impl<K: KeyValue> Shard<K> {
     }
 
     fn context(&self, call: &Call, cut: Option<Cut>, plan: &Plan) -> Context {
-        let keep = plan.target.is_some_and(|inode| self.leases.holders(&LeaseKey::Data(inode)).next().is_some());
+        let keep = self.keeps_target(plan);
         let own = match &call.request {
             ShardRequest::Commit { inode, .. } | ShardRequest::SetAttributes { inode, .. } => {
                 self.leases.holder(&LeaseKey::Data(*inode), call.session())
@@ -299,7 +299,7 @@ impl<K: KeyValue> Shard<K> {
             self.removals.entry(object.node()).or_default().push((inode, object));
         }
         if let Some(inode) = aftermath.orphaned {
-            self.orphans.insert(inode);
+            self.orphaned(inode);
         }
         if let Some(inode) = aftermath.gone {
             self.drop_keys_of(inode);

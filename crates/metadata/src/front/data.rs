@@ -9,7 +9,6 @@
 use super::leases::Holder;
 use super::park::Call;
 use super::{Pause, Shard, Wait};
-use crate::back::Command;
 use crate::kv::KeyValue;
 use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, RELEASE_KEYS_MAX};
 use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer};
@@ -83,6 +82,17 @@ impl<K: KeyValue> Shard<K> {
         granted
     }
 
+    /// Registers that a session has a directory open.
+    pub(super) fn grant_open_directory(&mut self, session: SessionId, inode: InodeNumber) -> Grants {
+        if !self.sessions.is_alive(session) {
+            return Grants::empty();
+        }
+        let stamp = self.next_grant_stamp();
+        let holder = Holder { session, mode: LeaseMode::Open, writing: false, wrote_through: false, stamp };
+        self.leases.set(LeaseKey::Data(inode), holder);
+        Grants::OPEN
+    }
+
     /// What a session is told that it holds. While it is asked to give something up, it is told of nothing that it has
     /// to: the recall has an older stamp than this reply, and would seem to be done with.
     pub(super) fn told_of_data(&self, session: SessionId, key: LeaseKey, mode: LeaseMode) -> Grants {
@@ -96,8 +106,13 @@ impl<K: KeyValue> Shard<K> {
             return Err(Error::Invalid);
         }
         for (key, stamp) in leases {
-            if self.leases.holder(key, session).is_some_and(|holder| holder.stamp <= *stamp) {
+            if let LeaseKey::Inode(inode) = key {
+                self.number_returned(*inode, session);
+            } else if self.leases.holder(key, session).is_some_and(|holder| holder.stamp <= *stamp) {
                 self.weaken(session, *key, LeaseMode::None);
+                if let LeaseKey::Attributes(inode) = key {
+                    self.note_told(*inode, session);
+                }
             }
         }
         Ok(ShardAnswer::Done)
@@ -132,7 +147,11 @@ impl<K: KeyValue> Shard<K> {
         // sent it has open: the answer may be from before that.
         let since = self.leases.holder(&recall.key, session).is_some_and(|holder| holder.stamp > recall.stamp);
         let kept = if since { LeaseMode::Open } else { kept.min(LeaseMode::Open) };
-        self.weaken(session, recall.key, kept);
+        let key = recall.key;
+        if let (LeaseKey::Attributes(inode) | LeaseKey::Permissions(inode), LeaseMode::Open) = (key, kept) {
+            self.note_told(inode, session);
+        }
+        self.weaken(session, key, kept);
         self.end_recall(number);
     }
 
@@ -149,15 +168,11 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// Takes a lease from a session. The last holder of an orphan takes the file with him.
+    /// Takes a lease from a session. The last holder of an orphan takes the inode with him.
     pub(super) fn drop_holder(&mut self, key: &LeaseKey, session: SessionId) -> Option<Holder> {
         let holder = self.leases.drop_holder(key, session)?;
-        if let LeaseKey::Data(inode) = key
-            && self.orphans.contains(inode)
-            && self.leases.holders(key).next().is_none()
-        {
-            self.orphans.remove(inode);
-            self.apply(&Command::Reap { inode: *inode });
+        if let LeaseKey::Data(inode) = key {
+            self.reap_unused(*inode);
         }
         Some(holder)
     }

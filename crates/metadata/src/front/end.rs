@@ -110,6 +110,7 @@ impl<K: KeyValue> Shard<K> {
             }
         }
         self.leases.drop_session(session);
+        self.numbers_of_ended(session);
         for number in self.recalls.of_session(session) {
             self.end_recall(number);
         }

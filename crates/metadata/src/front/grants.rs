@@ -73,8 +73,16 @@ impl<K: KeyValue> Shard<K> {
     }
 
     /// Attributes, unless another session's writing can change them at any moment; of a directory also the permissions
-    /// alone, which hold while others make names in it.
+    /// alone, which hold while others make names in it. The session is told of the inode in any case.
     pub(super) fn grant_attributes(&mut self, session: SessionId, attributes: &Attributes) -> Grants {
+        let granted = self.grant_known_attributes(session, attributes);
+        if !granted.contains(Grants::ATTRIBUTES) {
+            self.note_told(attributes.inode, session);
+        }
+        granted
+    }
+
+    fn grant_known_attributes(&mut self, session: SessionId, attributes: &Attributes) -> Grants {
         let inode = attributes.inode;
         if attributes.kind == FileKind::Regular {
             let key = LeaseKey::Data(inode);

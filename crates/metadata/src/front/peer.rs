@@ -46,7 +46,8 @@ impl<K: KeyValue> Shard<K> {
                 return Err(pause);
             }
         }
-        let command = Command::PeerStep { intent: call.intent, step: call.step.clone() };
+        // Who asks is not known here, and may have the directory open without a lease on it.
+        let command = Command::PeerStep { intent: call.intent, step: call.step.clone(), keep: true };
         match self.apply(&command).answer {
             Answer::Peer(result) => Ok(result),
             other => panic!("a step is answered to its shard, not by {other:?}"),

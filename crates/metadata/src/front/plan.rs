@@ -23,12 +23,12 @@ struct Touch {
     asks_all: bool,
 }
 
-/// The keys that a change touches, and the file that may lose its last name by it.
+/// The keys that a change touches, and the inode that may lose its last name by it.
 #[derive(Clone, Debug)]
 pub struct Plan {
     touches: [Touch; TOUCHED_MAX],
     count: usize,
-    /// Regular file whose name goes.
+    /// Inode whose name goes.
     pub target: Option<InodeNumber>,
 }
 
@@ -69,6 +69,7 @@ impl Plan {
 
     /// A directory, with all that is known of it.
     pub fn directory_goes(&mut self, inode: InodeNumber) {
+        self.target = Some(inode);
         self.alone(LeaseKey::Attributes(inode));
         self.alone(LeaseKey::Directory(inode));
         self.alone(LeaseKey::Permissions(inode));
@@ -174,6 +175,7 @@ impl<K: KeyValue> Shard<K> {
             | ShardRequest::GetAttributes { .. }
             | ShardRequest::ReadLink { .. }
             | ShardRequest::ReadDirectory { .. }
+            | ShardRequest::HoldDirectory { .. }
             | ShardRequest::Release { .. }
             | ShardRequest::EndSession
             | ShardRequest::Ping => {}
@@ -192,14 +194,13 @@ impl<K: KeyValue> Shard<K> {
     /// A name of this inode goes, and perhaps the inode with it.
     fn plan_lost_name(&self, plan: &mut Plan, inode: InodeNumber) {
         plan.alone(LeaseKey::Attributes(inode));
+        plan.target = Some(inode);
         if let Some(record) = self.back.inode(inode)
             && record.kind == FileKind::Regular
+            && record.links == 1
         {
-            plan.target = Some(inode);
-            if record.links == 1 {
-                let key = LeaseKey::Data(inode);
-                plan.add(Touch { key, allowed: LeaseMode::Open, to: LeaseMode::None, asks_all: true });
-            }
+            let key = LeaseKey::Data(inode);
+            plan.add(Touch { key, allowed: LeaseMode::Open, to: LeaseMode::None, asks_all: true });
         }
     }
 

@@ -16,6 +16,7 @@ impl<K: KeyValue> Shard<K> {
         let result = match &call.request {
             ShardRequest::Lookup { parent, name } => return self.look_up(call, *parent, name),
             ShardRequest::GetAttributes { inode } => return self.entry(call, *inode, Grants::empty()),
+            ShardRequest::HoldDirectory { inode } => return self.hold_directory(call, *inode),
             ShardRequest::ReadLink { inode } => self.back.read_link(*inode).map(ShardAnswer::Target),
             ShardRequest::ReadDirectory { inode, cursor, entries_max, with_attributes } => {
                 self.list(call, *inode, cursor, (*entries_max, *with_attributes))
@@ -67,8 +68,23 @@ impl<K: KeyValue> Shard<K> {
     ) -> ShardAnswer {
         if grantable {
             grants |= self.grant_attributes(session, &attributes);
+        } else {
+            self.note_told(attributes.inode, session);
         }
         ShardAnswer::Entry { attributes, grants }
+    }
+
+    /// A directory is open: it stays without a name, as a file does.
+    fn hold_directory(&mut self, call: &Call, inode: InodeNumber) -> Verdict {
+        match self.back.inode(inode) {
+            None => return Verdict::Reply(Err(Error::Stale)),
+            Some(record) if record.kind != FileKind::Directory => {
+                return Verdict::Reply(Err(Error::NotDirectory));
+            }
+            Some(_) => {}
+        }
+        let grants = self.grant_open_directory(call.session(), inode);
+        self.entry(call, inode, grants)
     }
 
     fn list(

@@ -6,6 +6,7 @@ mod fences;
 mod harness;
 mod leases;
 mod limits;
+mod orphans;
 mod passing;
 mod random;
 mod renames;

@@ -35,6 +35,8 @@ pub enum Access {
     Read,
     Write,
     ReadWrite,
+    /// To run it: needs permission to execute instead of to read, and the handle reads.
+    Execute,
 }
 
 impl Access {
@@ -45,7 +47,7 @@ impl Access {
 
     /// Whether the handle may write.
     pub fn writes(self) -> bool {
-        self != Access::Read
+        matches!(self, Access::Write | Access::ReadWrite)
     }
 }
 
@@ -134,6 +136,9 @@ pub enum ShardRequest {
     EndSession,
     /// Read. Does nothing: the limit of what a call can reach. Answer: `Done`.
     Ping,
+    /// Read. The session has the directory open: it gets `Data` of it, `Open`, and a removed directory stays until that
+    /// is given back. Answer: `Entry`.
+    HoldDirectory { inode: InodeNumber },
 }
 
 /// Target of a symbolic link: 1 to 4095 bytes without zero, refused otherwise when applied.
@@ -232,6 +237,7 @@ impl ShardRequest {
                 | ShardRequest::GetAttributes { .. }
                 | ShardRequest::ReadLink { .. }
                 | ShardRequest::ReadDirectory { .. }
+                | ShardRequest::HoldDirectory { .. }
                 | ShardRequest::Ping
         )
     }
@@ -252,7 +258,8 @@ impl ShardRequest {
             | ShardRequest::Unlink { parent: inode, .. }
             | ShardRequest::RemoveDirectory { parent: inode, .. }
             | ShardRequest::Rename { parent: inode, .. }
-            | ShardRequest::ReadDirectory { inode, .. } => Some(*inode),
+            | ShardRequest::ReadDirectory { inode, .. }
+            | ShardRequest::HoldDirectory { inode } => Some(*inode),
             ShardRequest::Release { .. } | ShardRequest::EndSession | ShardRequest::Ping => None,
         }
     }

@@ -106,6 +106,7 @@ pub fn lease_keys() -> Vec<LeaseKey> {
         LeaseKey::Directory(InodeNumber::ROOT),
         LeaseKey::Data(inode()),
         LeaseKey::Permissions(inode()),
+        LeaseKey::Inode(inode()),
     ]
 }
 
@@ -114,7 +115,7 @@ pub fn lease_modes() -> Vec<LeaseMode> {
 }
 
 pub fn access() -> Vec<Access> {
-    vec![Access::Read, Access::Write, Access::ReadWrite]
+    vec![Access::Read, Access::Write, Access::ReadWrite, Access::Execute]
 }
 
 pub fn rename_modes() -> Vec<RenameMode> {
@@ -192,6 +193,7 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         ShardRequest::Release { leases: lease_keys().into_iter().map(|key| (key, 300)).collect() },
         ShardRequest::EndSession,
         ShardRequest::Ping,
+        ShardRequest::HoldDirectory { inode: InodeNumber::ROOT },
     ];
     requests.extend(access().into_iter().map(|access| ShardRequest::Open { inode: inode(), flags: flags(access) }));
     requests.extend(rename_modes().into_iter().map(|mode| ShardRequest::Rename {

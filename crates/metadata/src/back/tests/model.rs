@@ -145,10 +145,13 @@ impl Model {
         node == above
     }
 
-    fn may_leave(&self, directory: usize, node: usize, uid: u32, moves: bool) -> Done {
+    fn may_leave(&self, directory: usize, node: usize, uid: u32) -> Done {
         self.may(directory, uid, 3)?;
-        self.sticky(directory, node, uid)?;
-        if self.nodes[&node].is_directory && moves { self.may(node, uid, 2) } else { Ok(()) }
+        self.sticky(directory, node, uid)
+    }
+
+    fn may_move(&self, node: usize, uid: u32) -> Done {
+        if self.nodes[&node].is_directory { self.may(node, uid, 2) } else { Ok(()) }
     }
 
     fn rename(&mut self, from: (usize, &str), to: (usize, &str), mode: RenameMode, uid: u32) -> Done {
@@ -178,10 +181,16 @@ impl Model {
         if target == Some(source) {
             return Ok(());
         }
-        self.may_leave(from.0, source, uid, moves)?;
+        self.may_leave(from.0, source, uid)?;
         match target {
             None => self.may(to.0, uid, 3)?,
-            Some(target) => self.may_leave(to.0, target, uid, moves)?,
+            Some(target) => self.may_leave(to.0, target, uid)?,
+        }
+        if moves {
+            self.may_move(source, uid)?;
+            if let (Some(target), RenameMode::Exchange) = (target, mode) {
+                self.may_move(target, uid)?;
+            }
         }
         if let (Some(target), RenameMode::Exchange) = (target, mode) {
             self.take(from.0, from.1);
@@ -237,8 +246,12 @@ impl Model {
             Step::Rename(from, text, to, new_text, mode) => self.rename((*from, text), (*to, new_text), *mode, uid),
             Step::Link(node, directory, text) => self.link(*node, *directory, text, uid),
             Step::Chmod(node, mode) => {
-                let node = self.owned(*node, uid)?;
-                let member = uid == 0 || uid == node.gid;
+                let clears_set_id = |file: &Node| !file.is_directory && without_set_id(file.mode) == *mode;
+                let owns = self.owned(*node, uid).is_ok();
+                let writer =
+                    !owns && self.nodes.get(node).is_some_and(clears_set_id) && self.may(*node, uid, 2).is_ok();
+                let node = self.owned(*node, if writer { 0 } else { uid })?;
+                let member = writer || uid == 0 || uid == node.gid;
                 node.mode = if member { *mode } else { *mode & !0o2000 };
                 Ok(())
             }
@@ -249,12 +262,17 @@ impl Model {
                 }
                 node.uid = *to;
                 if !node.is_directory {
-                    node.mode &= if node.mode & 0o010 != 0 { !0o6000 } else { !0o4000 };
+                    node.mode = without_set_id(node.mode);
                 }
                 Ok(())
             }
         }
     }
+}
+
+/// A mode after a write or `chown` by a user.
+fn without_set_id(mode: u16) -> u16 {
+    mode & if mode & 0o010 != 0 { !0o6000 } else { !0o4000 }
 }
 
 /// Node `n` of the model is inode `n + 1`: the root is 1, and both count up.

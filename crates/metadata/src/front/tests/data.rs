@@ -18,6 +18,11 @@ fn release(inode: InodeNumber) -> ShardRequest {
     ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX)] }
 }
 
+/// It is closed, and no kernel above can open it by its number.
+fn forget(inode: InodeNumber) -> ShardRequest {
+    ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX), (LeaseKey::Inode(inode), 0)] }
+}
+
 fn open_cut(inode: InodeNumber) -> ShardRequest {
     ShardRequest::Open { inode, flags: CUT }
 }
@@ -271,9 +276,9 @@ fn an_unlinked_file_lives_while_somebody_has_it_open() {
     assert!(matches!(world.done(token), ShardAnswer::Removed { inode: gone, links: 0, .. } if gone == inode));
     assert_eq!(world.removed_objects(), []);
     assert_eq!(attributes(&world.ok(B, stat(inode))).links, 0);
-    world.ok(B, release(inode));
+    world.ok(B, forget(inode));
     assert_eq!(world.removed_objects(), []);
-    world.ok(A, release(inode));
+    world.ok(A, forget(inode));
     assert_eq!(world.removed_objects(), [object(1)]);
     assert_eq!(world.refused(A, stat(inode)), Error::Stale);
 }
@@ -297,7 +302,7 @@ fn the_requesters_own_open_keeps_the_file() {
     world.ok(A, unlink("f"));
     world.ok(A, commit(inode, 5, 10));
     assert_eq!(world.shard.back().orphans(), [inode]);
-    world.ok(A, release(inode));
+    world.ok(A, forget(inode));
     assert_eq!((world.removed_objects(), world.shard.status().inodes), (vec![object(5)], 1));
 }
 
@@ -353,7 +358,7 @@ fn leases_on_an_inode_end_with_it() {
     let mut world = World::new();
     world.ok(A, create("f"));
     world.ok(A, unlink("f"));
-    world.ok(A, release(InodeNumber::from_raw(2)));
+    world.ok(A, forget(InodeNumber::from_raw(2)));
     assert_eq!(world.shard.status().leases, 1, "only that the name is not there");
 }
 

@@ -191,7 +191,14 @@ impl Play {
         client.recalled.insert(recall.key, recall.stamp);
         let mut kept = LeaseMode::None;
         match recall.key {
-            LeaseKey::Attributes(inode) => drop(client.attributes.remove(&inode)),
+            LeaseKey::Attributes(inode) => {
+                client.attributes.remove(&inode);
+                if open {
+                    // A kernel above may open it by its number.
+                    kept = LeaseMode::Open;
+                }
+            }
+            LeaseKey::Inode(inode) => panic!("the number of inode {inode} is recalled"),
             LeaseKey::Entry(_, hash) => client.names.retain(|text, _| name(text).hash64() != hash),
             LeaseKey::Directory(_) => client.listing = None,
             LeaseKey::Permissions(inode) => drop(client.permissions.remove(&inode)),

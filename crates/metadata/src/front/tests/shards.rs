@@ -3,6 +3,7 @@
 
 use super::harness::*;
 use crate::front::Event;
+use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::peer::{PeerReply, PeerStep};
 use weft_protocol::message::shard::*;
 use weft_protocol::*;
@@ -180,8 +181,27 @@ fn rmdir_asks_the_other_shard_whether_it_is_empty() {
     pair.there.answer_recalls(LeaseMode::None);
     pair.carry_replies(2);
     assert!(matches!(pair.here.done(token), ShardAnswer::Removed { inode: gone, links: 0, .. } if gone == inode));
-    assert_eq!((pair.there.shard.status().inodes, pair.here.shard.status().dentries), (0, 0));
     assert_eq!(attributes(&pair.here.ok(A, stat(ROOT))).links, 2);
+    // Its maker was told of the directory below there, and may use it for a term.
+    assert_eq!(pair.there.shard.status().inodes, 1);
+    pair.there.pass(SESSION_TERM_MS, &[A]);
+    assert_eq!((pair.there.shard.status().inodes, pair.here.shard.status().dentries), (0, 0));
+}
+
+#[test]
+fn an_open_directory_at_another_shard_stays_when_it_is_removed() {
+    let mut pair = Pair::new();
+    let inode = pair.make(A, "d");
+    pair.there.ok(B, ShardRequest::HoldDirectory { inode });
+    let token = pair.here.waits(A, rmdir(ROOT, "d"));
+    pair.carry_calls(2);
+    pair.there.answer_recalls(LeaseMode::None);
+    pair.carry_all();
+    pair.here.done(token);
+    pair.there.pass(2 * SESSION_TERM_MS, &[B]);
+    assert_eq!(attributes(&pair.there.ok(B, stat(inode))).links, 0);
+    pair.there.ok(B, ShardRequest::EndSession);
+    assert_eq!(pair.there.shard.status().inodes, 0);
 }
 
 #[test]
@@ -225,7 +245,7 @@ fn a_late_step_of_a_forgotten_intent_does_nothing() {
     pair.there.ok(A, ShardRequest::Unlink { parent: directory, name: name("s") });
     pair.there.event(Event::PeerCall { token: 77, call: late });
     pair.there.answer_recalls(LeaseMode::None);
-    assert_eq!(pair.there.shard.status().inodes, 1, "the directory is still there");
+    assert_eq!(attributes(&pair.there.ok(A, stat(directory))).links, 2, "the directory is still there");
 }
 
 #[test]

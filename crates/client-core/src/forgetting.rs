@@ -1,0 +1,105 @@
+//! Removed inodes, and those whose lease is recalled, while the cache above may know their number (`numbers.rs`).
+
+use crate::calls::Calls;
+use crate::files::Files;
+use crate::lock::lock;
+use crate::numbers::Directory;
+use crate::shell::Shell;
+use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
+use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, Result};
+
+impl<S: Shell> Calls<S> {
+    /// Notes the number if the cache above may use it. Returns whether it may.
+    fn doubt(&self, inode: InodeNumber, directory: Directory) -> bool {
+        // Noted first: it may be forgotten in between.
+        let noted = lock(&self.session.numbers).note(inode, directory, self.shell.now_ms());
+        let known = noted && self.shell.knows_number(inode);
+        if !known {
+            lock(&self.session.numbers).remove(inode);
+        }
+        known
+    }
+
+    fn return_number(&self, inode: InodeNumber, directory: Directory) {
+        if let Directory::Held(stamp) = directory {
+            self.session.queue_release(LeaseKey::Data(inode), stamp);
+        }
+        self.session.queue_release(LeaseKey::Inode(inode), 0);
+        self.shell.release_soon();
+    }
+}
+
+impl<S: Shell> Files<S> {
+    /// A name of an inode is gone. With the last one its lease is given back at once, unless it is open: its space is
+    /// free when nobody can open it any more.
+    pub(crate) async fn name_gone(&self, inode: InodeNumber, links: u32) {
+        if links > 0 {
+            return;
+        }
+        let idle = {
+            let mut table = lock(&self.open);
+            let idle = table.drop_idle(inode);
+            if let Some(open) = table.get(inode) {
+                open.lose_name();
+            }
+            idle
+        };
+        if let Some(open) = idle {
+            self.calls().give_back(inode, open.stamp().await);
+            self.calls().shell.release_soon();
+        }
+        if !self.calls().doubt(inode, Directory::Perhaps) {
+            self.calls().return_number(inode, Directory::No);
+        }
+    }
+
+    /// What is kept of a key of names or attributes that is recalled: `Open` of an inode whose number the cache above
+    /// may still use. To be asked after that cache was told of the recall.
+    pub(crate) fn number_kept(&self, key: LeaseKey) -> LeaseMode {
+        let known = match key {
+            LeaseKey::Attributes(inode) => self.calls().doubt(inode, Directory::No),
+            LeaseKey::Permissions(inode) => self.calls().doubt(inode, Directory::Perhaps),
+            LeaseKey::Entry(..) | LeaseKey::Directory(_) | LeaseKey::Data(_) | LeaseKey::Inode(_) => false,
+        };
+        if known { LeaseMode::Open } else { LeaseMode::None }
+    }
+
+    /// The cache above has forgotten the inode's number, and will not use it before it is told of it again.
+    pub fn forgotten(&self, inode: InodeNumber) {
+        let number = lock(&self.calls().session.numbers).remove(inode);
+        if let Some(number) = number {
+            self.calls().return_number(inode, number.directory);
+        }
+    }
+
+    /// Holds the directories at their shards that the cache above has not forgotten since they were noted. To be called
+    /// several times a term.
+    pub async fn hold_directories(&self) {
+        let calls = self.calls();
+        let unheld = lock(&calls.session.numbers).look_through(calls.shell.now_ms());
+        for inode in unheld {
+            let held = self.hold_directory(inode).await;
+            let mut numbers = lock(&calls.session.numbers);
+            match (numbers.get_mut(inode), held) {
+                (Some(number), Ok(stamp)) => number.directory = Directory::Held(stamp),
+                // A file, or gone; or its server is away for now.
+                (Some(number), Err(_)) => number.directory = Directory::No,
+                (None, Ok(stamp)) => {
+                    drop(numbers);
+                    calls.give_back(inode, stamp);
+                }
+                (None, Err(_)) => {}
+            }
+        }
+    }
+
+    async fn hold_directory(&self, inode: InodeNumber) -> Result<u64> {
+        let request = ShardRequest::HoldDirectory { inode };
+        let who = &self.calls().caller.credentials;
+        let answer = self.calls().call(who, inode.shard(), request).await?;
+        match answer.answer {
+            ShardAnswer::Entry { .. } => Ok(answer.stamp),
+            _ => Err(Error::Malformed),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Inodes whose last name is gone, and who may still use them.
+//!
+//! An orphan stays while a session has it open, and for one lease term after its last name went while a session that
+//! was told of it may open it by its number: the kernel of a mount opens by number alone, and the number may be on its
+//! way when the name goes. A session was told of an inode if it holds a lease on its attributes, held one within the
+//! last term, or was answered with them without a lease. It gives the number back ([`LeaseKey::Inode`]) when nobody
+//! above it can use it any more: then the orphan goes at once.
+//!
+//! Invariant: an orphan that nobody has open, or may open, is reaped in the same step.
+//! Not here: the record of an orphan (`back/remove.rs`).
+
+use super::Shard;
+use super::plan::Plan;
+use crate::back::Command;
+use crate::kv::KeyValue;
+use std::collections::{BTreeMap, BTreeSet};
+use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::{InodeNumber, LeaseKey, SessionId};
+
+/// Sessions that were told of inodes and hold no lease on them: at least those of the last term.
+#[derive(Default)]
+pub struct Told {
+    recent: BTreeSet<(InodeNumber, SessionId)>,
+    older: BTreeSet<(InodeNumber, SessionId)>,
+    /// When `recent` was begun.
+    begun_ms: u64,
+}
+
+impl Told {
+    /// Notes that the session knows the inode's number.
+    pub fn note(&mut self, inode: InodeNumber, session: SessionId, now_ms: u64) {
+        self.forget_old(now_ms);
+        self.recent.insert((inode, session));
+    }
+
+    /// Forgets what is older than a term.
+    pub fn forget_old(&mut self, now_ms: u64) {
+        let age_ms = now_ms.saturating_sub(self.begun_ms);
+        if age_ms >= SESSION_TERM_MS {
+            self.older = std::mem::take(&mut self.recent);
+            self.begun_ms = now_ms;
+        }
+        if age_ms >= 2 * SESSION_TERM_MS {
+            self.older.clear();
+        }
+    }
+
+    fn drop_one(&mut self, inode: InodeNumber, session: SessionId) {
+        self.recent.remove(&(inode, session));
+        self.older.remove(&(inode, session));
+    }
+
+    fn sessions(&self, inode: InodeNumber) -> impl Iterator<Item = SessionId> {
+        let range = (inode, SessionId(0))..=(inode, SessionId(u64::MAX));
+        self.recent.range(range.clone()).chain(self.older.range(range)).map(|(_, session)| *session)
+    }
+}
+
+/// An inode without a name.
+struct Orphan {
+    /// Sessions that may open it by its number.
+    told: BTreeSet<SessionId>,
+    /// Another shard has asked for the removal: for a session that may have been told, and is not known here.
+    anybody: bool,
+    /// Until when.
+    until_ms: u64,
+}
+
+impl Orphan {
+    fn may_be_opened(&self) -> bool {
+        self.anybody || !self.told.is_empty()
+    }
+}
+
+/// All orphans of the shard.
+#[derive(Default)]
+pub struct Orphans {
+    orphans: BTreeMap<InodeNumber, Orphan>,
+    due: BTreeSet<(u64, InodeNumber)>,
+}
+
+impl Orphans {
+    /// When the next orphan can no longer be opened by its number.
+    pub fn next_due(&self) -> Option<u64> {
+        self.due.first().map(|(until_ms, _)| *until_ms)
+    }
+
+    fn insert(&mut self, inode: InodeNumber, orphan: Orphan) {
+        if orphan.may_be_opened() {
+            self.due.insert((orphan.until_ms, inode));
+        }
+        self.orphans.insert(inode, orphan);
+    }
+
+    fn remove(&mut self, inode: InodeNumber) {
+        if let Some(orphan) = self.orphans.remove(&inode) {
+            self.due.remove(&(orphan.until_ms, inode));
+        }
+    }
+
+    /// The session cannot open the inode any more. Returns whether it could.
+    fn drop_told(&mut self, inode: InodeNumber, session: SessionId) -> bool {
+        self.orphans.get_mut(&inode).is_some_and(|orphan| orphan.told.remove(&session))
+    }
+
+    /// Nobody can open this orphan by its number any more: the next one whose time has come.
+    fn pop_due(&mut self, now_ms: u64) -> Option<InodeNumber> {
+        let (until_ms, inode) = self.due.first().copied().filter(|(until_ms, _)| *until_ms <= now_ms)?;
+        self.due.remove(&(until_ms, inode));
+        if let Some(orphan) = self.orphans.get_mut(&inode) {
+            orphan.told.clear();
+            orphan.anybody = false;
+        }
+        Some(inode)
+    }
+}
+
+impl<K: KeyValue> Shard<K> {
+    /// Whether the inode that a change takes a name from has to stay if that is its last.
+    pub(super) fn keeps_target(&self, plan: &Plan) -> bool {
+        plan.target.is_some_and(|inode| self.is_open(inode) || !self.told_of(inode).is_empty())
+    }
+
+    fn is_open(&self, inode: InodeNumber) -> bool {
+        self.leases.holders(&LeaseKey::Data(inode)).next().is_some()
+    }
+
+    /// Sessions that may open the inode by its number.
+    fn told_of(&self, inode: InodeNumber) -> BTreeSet<SessionId> {
+        let told = self.told.sessions(inode).filter(|session| self.sessions.is_alive(*session));
+        let keys = [LeaseKey::Attributes(inode), LeaseKey::Permissions(inode)];
+        let holders = keys.iter().flat_map(|key| self.leases.holders(key)).map(|holder| holder.session);
+        told.chain(holders).collect()
+    }
+
+    /// Notes that the session may use the inode's number, though it holds no lease on the attributes.
+    pub(super) fn note_told(&mut self, inode: InodeNumber, session: SessionId) {
+        if self.sessions.is_alive(session) {
+            self.told.note(inode, session, self.now.boot_ms);
+        }
+    }
+
+    /// An inode has lost its last name, and stays.
+    pub(super) fn orphaned(&mut self, inode: InodeNumber) {
+        let told = self.told_of(inode);
+        let anybody = told.is_empty() && !self.is_open(inode);
+        self.orphans.insert(inode, Orphan { told, anybody, until_ms: self.now.boot_ms + SESSION_TERM_MS });
+    }
+
+    /// The session has given the inode's number back.
+    pub(super) fn number_returned(&mut self, inode: InodeNumber, session: SessionId) {
+        self.told.drop_one(inode, session);
+        if self.orphans.drop_told(inode, session) {
+            self.reap_unused(inode);
+        }
+    }
+
+    /// The session has ended: it opens nothing any more.
+    pub(super) fn numbers_of_ended(&mut self, session: SessionId) {
+        let of_session = self.orphans.orphans.iter().filter(|(_, orphan)| orphan.told.contains(&session));
+        let inodes: Vec<InodeNumber> = of_session.map(|(inode, _)| *inode).collect();
+        for inode in inodes {
+            self.number_returned(inode, session);
+        }
+    }
+
+    /// Reaps the orphans whose time has come.
+    pub(super) fn reap_due(&mut self) {
+        while let Some(inode) = self.orphans.pop_due(self.now.boot_ms) {
+            self.reap_unused(inode);
+        }
+        self.told.forget_old(self.now.boot_ms);
+    }
+
+    /// Reaps an orphan, if it is one and nobody has it open or may open it.
+    pub(super) fn reap_unused(&mut self, inode: InodeNumber) {
+        let unused = self.orphans.orphans.get(&inode).is_some_and(|orphan| !orphan.may_be_opened());
+        if unused && !self.is_open(inode) {
+            self.orphans.remove(inode);
+            self.apply(&Command::Reap { inode });
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The inodes that the kernel knows.
+//!
+//! The kernel counts how often it was told of an inode, by each reply with an entry, and gives the count back when it
+//! forgets the inode: until then it may open it, or have it open. Inode numbers are Weft's own, so nothing has to be
+//! found by this table; it answers whether an inode can still be used when its last name goes.
+//!
+//! A name that was told without a lease is asked for again before each use, but keeps the inode in the kernel's memory,
+//! and no recall takes it away: it is remembered here, to be dropped with the inode's attributes.
+//!
+//! Invariant: the count of an inode is at least the kernel's, since it grows before the reply.
+//! Cost: about 30 bytes for each inode in the kernel's memory.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use weft_protocol::hash::FixedMap;
+use weft_protocol::{InodeNumber, Name};
+
+/// Parts, so that threads seldom wait for each other.
+const PARTS: usize = 16;
+
+/// A name in a directory.
+pub type Place = (InodeNumber, Name);
+
+#[derive(Default)]
+struct Known {
+    told: u64,
+    /// Its name, if the latest was told without a lease.
+    unleased: Option<Box<Place>>,
+}
+
+/// See the module.
+pub struct KernelInodes {
+    /// Rank 3. Held for one look.
+    parts: [Mutex<FixedMap<InodeNumber, Known>>; PARTS],
+}
+
+impl KernelInodes {
+    pub fn new() -> Self {
+        Self { parts: std::array::from_fn(|_| Mutex::new(HashMap::default())) }
+    }
+
+    fn part(&self, inode: InodeNumber) -> MutexGuard<'_, FixedMap<InodeNumber, Known>> {
+        let index = (inode.raw() % PARTS as u64) as usize;
+        self.parts[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel will be told of the inode, under this name if it has no lease on it.
+    pub fn told(&self, inode: InodeNumber, unleased: Option<(InodeNumber, &Name)>) {
+        let unleased = unleased.map(|(parent, name)| Box::new((parent, name.clone())));
+        let mut part = self.part(inode);
+        let known = part.entry(inode).or_default();
+        known.told += 1;
+        known.unleased = unleased;
+    }
+
+    /// The kernel gives back so many times that it was told. Returns whether it knows the inode no more.
+    pub fn forgotten(&self, inode: InodeNumber, times: u64) -> bool {
+        let mut part = self.part(inode);
+        let Some(known) = part.get_mut(&inode) else { return true };
+        known.told = known.told.saturating_sub(times);
+        let gone = known.told == 0;
+        if gone {
+            part.remove(&inode);
+        }
+        gone
+    }
+
+    /// Whether the kernel knows the inode, and the name that keeps it though it has no lease.
+    pub fn known(&self, inode: InodeNumber) -> Option<Option<Place>> {
+        self.part(inode).get(&inode).map(|known| known.unleased.as_deref().cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inode_is_known_until_each_time_that_it_was_told_is_given_back() {
+        let inodes = KernelInodes::new();
+        let (inode, directory) = (InodeNumber::from_raw(7), InodeNumber::ROOT);
+        let name = Name::new(b"f").unwrap();
+        assert_eq!(inodes.known(inode), None);
+        for unleased in [None, None, Some((directory, &name))] {
+            inodes.told(inode, unleased);
+        }
+        assert_eq!(inodes.known(inode), Some(Some((directory, name))));
+        assert!(!inodes.forgotten(inode, 2));
+        inodes.told(inode, None);
+        assert_eq!(inodes.known(inode), Some(None), "there is a lease on the name now");
+        assert!(inodes.forgotten(inode, 2));
+        assert_eq!(inodes.known(inode), None);
+        assert!(inodes.forgotten(inode, 1), "of a reply that the kernel did not take");
+    }
+}
