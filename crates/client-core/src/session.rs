@@ -34,7 +34,8 @@ pub struct Session {
     reports: AtomicU64,
     pub(crate) look_ahead: Mutex<LookAhead>,
     pub(crate) opens: Opens,
-    /// Data leases of closed files and numbers of removed inodes, with the stamps of their grants, to be given back together.
+    /// Data leases of closed files and numbers of removed inodes, with the stamps of their grants, to be given back
+    /// together.
     closed_leases: Mutex<Vec<(LeaseKey, u64)>>,
     /// Inodes whose number the cache above may use without a lease on them.
     pub(crate) numbers: Mutex<Numbers>,
