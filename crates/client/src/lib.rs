@@ -27,6 +27,7 @@ pub mod path;
 mod recall_connections;
 mod recalls;
 mod space;
+mod space_questions;
 
 pub use client::Client;
 pub use counters::ClientCounters;

@@ -12,7 +12,7 @@ use crate::invalidator::{Invalidators, tell};
 use crate::node_end::{NodeEnd, connect_to};
 use crate::options::Way;
 use crate::recall_connections::RecallConnections;
-use crate::space::SpaceQuestions;
+use crate::space_questions::SpaceQuestions;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

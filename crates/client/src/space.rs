@@ -6,8 +6,9 @@
 use crate::block_on::{block_on, lock};
 use crate::client::Client;
 use crate::native::NativeShell;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use crate::space_questions::Question;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_client_core::Files;
 use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
@@ -24,38 +25,6 @@ pub struct FileSystemSpace {
     /// Files that have an object.
     pub files: u64,
     pub nodes: Vec<(NodeId, Result<Space>)>,
-}
-
-/// Questions in flight, one for each server at most.
-pub(crate) type SpaceQuestions = Mutex<HashMap<NodeId, Arc<Question>>>;
-
-/// A question to a server, and its answer.
-#[derive(Default)]
-pub(crate) struct Question {
-    answer: Mutex<Option<Result<Space>>>,
-    answered: Condvar,
-}
-
-impl Question {
-    /// Waits for the answer until the deadline.
-    fn wait(&self, deadline: Instant) -> Result<Space> {
-        let mut answer = lock(&self.answer);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if let Some(answer) = answer.as_ref() {
-                return answer.clone();
-            }
-            if left.is_zero() {
-                return Err(Error::Unreachable);
-            }
-            answer = self.answered.wait_timeout(answer, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    fn answer(&self, answer: Result<Space>) {
-        *lock(&self.answer) = Some(answer);
-        self.answered.notify_all();
-    }
 }
 
 impl Client {
