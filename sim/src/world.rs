@@ -44,8 +44,8 @@ const SHARDS: u16 = 5;
 const CLIENTS: usize = 4;
 /// Operations on names of one run, over all clients.
 const OPERATIONS: u64 = 400;
-/// How long messages between servers are waited for at the end.
-const DRAIN_MS: u64 = 2000;
+/// How long messages between servers are waited for at the end, and inodes that may be opened for a term.
+const DRAIN_MS: u64 = SESSION_TERM_MS + 2000;
 /// Last events kept for the report of a failure.
 const HISTORY: usize = 60;
 
