@@ -11,7 +11,7 @@ const PROGRAMS: usize = 3;
 /// Runs that a script which differs may cost to be made short.
 const ATTEMPTS_MAX: usize = 60;
 /// Orders in which the model settles races, to find out whether there is one.
-const RACE_SEEDS: u64 = 4;
+const RACE_SEEDS: u64 = 10;
 
 /// Steele, Lea, Flood 2014.
 struct Random(u64);
