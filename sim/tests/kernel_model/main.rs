@@ -7,7 +7,6 @@
 
 mod linux;
 mod listings;
-mod mappings;
 mod model;
 mod modes;
 mod names;
