@@ -7,11 +7,13 @@
 //!
 //! What the promises allow to be lost is *doubtful* from then on: it may be there or not, and what it was written over
 //! may show again. That is what failed (and said so), and what a client that died had in its buffers (SEMANTICS,
-//! section 1: "write, buffered: client killed: no"). What was written directly, flushed or closed never is.
+//! section 1: "write, buffered: client killed: no"). What was written directly, flushed or closed never is. Once nothing
+//! is on its way and somebody has seen what became of it, everybody sees that.
 //!
 //! Not here: the bytes of a file of which a part was at a node that crashed: nothing is said of it any more.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use weft_protocol::{InodeNumber, ShardId};
 
 /// A place in the order of all that happened.
@@ -27,12 +29,14 @@ pub struct OperationId {
 }
 
 /// What it does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Deed {
     /// `offset` is `None` until an append has been given one.
     Write { offset: Option<u64>, bytes: u64, value: u8 },
     /// The file has this size.
     Cut { size: u64 },
+    /// No operation: these bytes were read at an offset when some were doubtful.
+    Seen { offset: u64, bytes: Rc<[u8]> },
 }
 
 #[derive(Clone, Debug)]
@@ -54,22 +58,26 @@ struct Operation {
 impl Operation {
     /// What it makes of the byte at `place`; `None`: it leaves it as it was.
     fn value_at(&self, place: u64) -> Option<u8> {
-        match self.deed {
+        match &self.deed {
             Deed::Write { offset: Some(offset), bytes, value } => {
-                (offset <= place && place < offset + bytes).then_some(value)
+                (*offset <= place && place < offset + bytes).then_some(*value)
             }
             // An append on its way may be anywhere.
-            Deed::Write { offset: None, value, .. } => Some(value),
-            Deed::Cut { size } => (place >= size).then_some(0),
+            Deed::Write { offset: None, value, .. } => Some(*value),
+            Deed::Cut { size } => (place >= *size).then_some(0),
+            Deed::Seen { offset, bytes } => {
+                place.checked_sub(*offset).and_then(|at| bytes.get(usize::try_from(at).ok()?)).copied()
+            }
         }
     }
 
     /// What it makes of whether the file has a byte at `place`.
     fn presence_at(&self, place: u64) -> Option<bool> {
-        match self.deed {
+        match &self.deed {
             Deed::Write { offset: Some(offset), bytes, .. } => (place < offset + bytes).then_some(true),
             Deed::Write { offset: None, .. } => Some(true),
-            Deed::Cut { size } => Some(place < size),
+            Deed::Cut { size } => Some(place < *size),
+            Deed::Seen { offset, bytes } => (place < offset + bytes.len() as u64).then_some(true),
         }
     }
 }
@@ -101,6 +109,8 @@ pub struct Files {
     /// Reads that were compared, and operations that became doubtful.
     pub compared: u64,
     pub doubts: u64,
+    /// Looks that settled what became of doubtful operations.
+    pub seen: u64,
 }
 
 impl Files {
@@ -323,7 +333,30 @@ impl Files {
             if (told.len() as u64) < wanted { compare_presence(inode, &operations, end, since, false) } else { Ok(()) }
         });
         self.file(inode).operations = operations;
-        if self.file(inode).lost { Ok(()) } else { result }
+        if self.file(inode).lost {
+            return Ok(());
+        }
+        result?;
+        if told.is_empty() {
+            return Ok(());
+        }
+        self.saw(inode, since, || Deed::Seen { offset, bytes: told.into() });
+        if (told.len() as u64) < wanted {
+            self.saw(inode, since, || Deed::Cut { size: offset + told.len() as u64 });
+        }
+        Ok(())
+    }
+
+    /// What became of doubtful operations was seen by a look that began at `since`. It stays so, if none was in flight.
+    fn saw(&mut self, inode: InodeNumber, since: Moment, deed: impl FnOnce() -> Deed) {
+        let ended = self.moment();
+        let operations = &mut self.file(inode).operations;
+        let rests = operations.iter().all(|operation| operation.ended.is_some_and(|ended| ended < since));
+        if rests && operations.iter().any(|operation| operation.doubtful) {
+            let (deed, begun, ended) = (deed(), since, Some(ended));
+            operations.push(Operation { deed, by: None, open_by: None, begun, ended, safe: true, doubtful: false });
+            self.seen += 1;
+        }
     }
 
     fn compare_bytes(
@@ -349,12 +382,19 @@ impl Files {
         }
     }
 
+    /// What was done to a file, for people.
+    pub fn describe(&mut self, inode: InodeNumber) -> String {
+        describe(&self.file(inode).operations)
+    }
+
     /// A size was told by a call that began at `since`.
     pub fn compare_size(&mut self, inode: InodeNumber, size: u64, since: Moment) -> Result<(), String> {
         let operations = std::mem::take(&mut self.file(inode).operations);
         let result = self.compare_end(inode, &operations, size, since);
         self.file(inode).operations = operations;
-        result
+        result?;
+        self.saw(inode, since, || Deed::Cut { size });
+        Ok(())
     }
 
     fn compare_end(
@@ -401,6 +441,7 @@ fn describe(operations: &[Operation]) -> String {
                 format!("  {begun}..{ended}: {bytes} bytes {value} at {at}{by}{notes}")
             }
             Deed::Cut { size } => format!("  {begun}..{ended}: size {size}{by}{notes}"),
+            Deed::Seen { offset, bytes } => format!("  {begun}..{ended}: read {bytes:?} at {offset}"),
         }
     };
     format!("what was done to it:\n{}", operations.iter().map(line).collect::<Vec<_>>().join("\n"))
@@ -457,6 +498,31 @@ mod tests {
         write(&mut files, 2, 0, 9);
         files.settled(since + 1000);
         assert!(reads(&mut files, &[9; 4]));
+    }
+
+    #[test]
+    fn what_became_of_a_write_in_doubt_is_the_same_for_all_who_see_it() {
+        for (first, second) in [([7, 7, 7, 7], [8, 8, 8, 8]), ([8, 8, 8, 8], [7, 7, 7, 7])] {
+            let mut files = Files::default();
+            write(&mut files, 1, 0, 7);
+            let since = files.moment();
+            assert!(files.flushed(1, FILE, since).is_ok());
+            write(&mut files, 1, 0, 8);
+            files.lost_buffers(1, FILE);
+            assert!(reads(&mut files, &first) && reads(&mut files, &second), "it may be on its way");
+            let now = files.moment();
+            files.settled(now);
+            assert!(reads(&mut files, &first) && !reads(&mut files, &second) && reads(&mut files, &first));
+        }
+        let mut files = Files::default();
+        write(&mut files, 1, 0, 7);
+        files.lost_buffers(1, FILE);
+        let now = files.moment();
+        files.settled(now);
+        let since = files.moment();
+        assert!(files.compare_size(FILE, 0, since).is_ok());
+        let since = files.moment();
+        assert!(files.compare_size(FILE, 4, since).is_err() && !reads(&mut files, &[7; 4]) && reads(&mut files, &[]));
     }
 
     #[test]

@@ -369,6 +369,8 @@ impl Shell for SimShell {
 
     async fn invalidate_inode(&self, _inode: InodeNumber, _data: bool) {}
 
+    fn contents_lost(&self, _inode: InodeNumber) {}
+
     async fn invalidate(&self, _dropped: &Dropped) {}
 
     fn notice(&self, notice: Notice) {

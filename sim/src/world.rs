@@ -131,6 +131,8 @@ pub struct Tally {
     pub compared: u64,
     /// Writes that may be lost by the rules.
     pub doubts: u64,
+    /// Looks that settled what became of such writes.
+    pub seen: u64,
 }
 
 /// One run.
@@ -239,7 +241,10 @@ impl World {
         }
         (self.tally.lost, self.tally.doubled) = (self.network.lost, self.network.doubled);
         self.tally.refused += self.storage.values().map(|storage| storage.refused).sum::<u64>();
-        (self.tally.compared, self.tally.doubts) = (self.files.borrow().compared, self.files.borrow().doubts);
+        {
+            let files = self.files.borrow();
+            (self.tally.compared, self.tally.doubts, self.tally.seen) = (files.compared, files.doubts, files.seen);
+        }
         self.check_end();
     }
 

@@ -13,7 +13,8 @@
 use weft_protocol::error::errno;
 use weft_protocol::message::shard::{Access, ShardRequest, whole};
 use weft_protocol::{
-    Attributes, Capability, Error, Grants, InodeNumber, LeaseMode, ObjectId, Rights, SessionId, ShardId, Timestamp,
+    Attributes, Capability, Error, Grants, InodeNumber, Layout, LeaseMode, ObjectId, Rights, SessionId, ShardId,
+    Timestamp,
 };
 
 /// The object of a file, and the right to it.
@@ -62,6 +63,8 @@ pub struct FileState {
     object_is_new: bool,
     /// A program was told that it wrote, and the bytes are nowhere but in an object that the shard does not know.
     relies_on_new_object: bool,
+    /// Size of the file when it was given the object.
+    size_before_object: u64,
     /// Size or time have changed since the last report.
     dirty: bool,
     /// Of an exclusive lease that is being given up: nobody else knows the size before it was reported.
@@ -90,6 +93,7 @@ impl FileState {
             held: None,
             object_is_new: false,
             relies_on_new_object: false,
+            size_before_object: 0,
             dirty: false,
             knows_best: false,
             was_exclusive: false,
@@ -195,6 +199,11 @@ impl FileState {
         // Who is told of this must not take it for a right that is void, and try again.
         let is_of_right = matches!(error, Error::NoObject | Error::CapabilityRejected);
         self.error.get_or_insert(if is_of_right { Error::Device(errno::EIO) } else { error });
+        self.is_failing = true;
+    }
+
+    /// Gathered bytes were refused. They are not lost yet.
+    pub fn write_back_failed(&mut self) {
         self.is_failing = true;
     }
 
@@ -355,7 +364,7 @@ impl FileState {
     /// Whether it is kept when nobody has it open: its lease is worth something, or the shard could not be told what
     /// was written. As long as it is kept, the shard asks the storage server.
     pub fn is_kept(&self) -> bool {
-        self.dirty || (self.is_leased() && !self.owes_error())
+        self.dirty || self.error.is_some() || (self.is_leased() && !self.owes_error())
     }
 
     /// Whether size, time or object have changed since the last report.
@@ -402,8 +411,18 @@ impl FileState {
     pub fn object_made(&mut self, held: Held) {
         self.held = Some(Box::new(held));
         self.object_is_new = true;
+        self.size_before_object = self.attributes.size;
         self.attributes.layout = whole(held.object);
         self.dirty = true;
+    }
+
+    /// The node has refused the first write to the new object, and made none: nobody is to be told of it.
+    pub fn object_was_not_made(&mut self) {
+        self.held = None;
+        self.object_is_known();
+        self.attributes.layout = Layout::Empty;
+        self.attributes.size = self.size_before_object;
+        self.dirty = false;
     }
 
     /// Whether the shard is to be told of the object before a write has ended. While others may write too, they must
@@ -430,6 +449,13 @@ impl FileState {
     pub fn looked_up(&mut self, size: u64, mtime: Timestamp) {
         self.attributes.size = size;
         self.attributes.mtime = mtime;
+    }
+
+    /// Bytes were lost, and the object has this size. A new one may have nothing yet of what the file had before.
+    pub fn settled(&mut self, size: u64) {
+        let size = if self.object_is_new { size.max(self.size_before_object) } else { size };
+        self.dirty |= size != self.attributes.size;
+        self.attributes.size = size;
     }
 
     /// Whoever else writes the object for this client (a kernel) has changed it.

@@ -17,6 +17,8 @@ pub enum Notice {
     BytesLost(InodeNumber),
     /// All bytes written to the inode have reached its server and shard.
     Flushed(InodeNumber),
+    /// Somebody has seen the file after bytes of it were lost, or it could not be found out what is there.
+    NotSettled(InodeNumber, Error),
     /// Dirty data could not be written back when a lease was recalled.
     WritebackOnRecallFailed(InodeNumber, Error),
     /// Dirty data could not be written back when the last handle was dropped.

@@ -13,6 +13,7 @@
 //! that sends them.
 
 mod kernel_use;
+mod refused;
 mod reports;
 mod runs;
 mod set_id;
@@ -22,7 +23,7 @@ mod writes;
 use crate::file_state::{Held, Opened};
 use crate::link::SlotFor;
 use crate::notice::Notice;
-use crate::objects::{Objects, Registration, request};
+use crate::objects::{Objects, Registration};
 use crate::open_options::OpenOptions;
 use crate::reader::{Source, Version};
 use crate::session::Term;
@@ -31,7 +32,6 @@ use crate::tuning::Tuning;
 use state::{Descriptor, RIGHT_MS, State};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, ShardRequest};
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, InodeNumber, Result, SessionId};
 pub use writes::Written;
@@ -307,6 +307,20 @@ impl<S: Shell> OpenInode<S> {
         offset: u64,
         options: &OpenOptions<Registration<S>>,
     ) -> Result<Written> {
+        let written = self.write_by_lease(io, bytes, offset, options).await;
+        if written == Err(Error::NoSpace) {
+            self.program_was_told(io).await;
+        }
+        written
+    }
+
+    async fn write_by_lease(
+        &self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        offset: u64,
+        options: &OpenOptions<Registration<S>>,
+    ) -> Result<Written> {
         let mut state = self.lock(io).await?;
         while state.draining > 0 {
             drop(self.state.wait(state).await);
@@ -320,6 +334,9 @@ impl<S: Shell> OpenInode<S> {
             return Ok(Written { offset, is_safe: true });
         }
         state.regain(io).await?;
+        if !state.refused.is_empty() {
+            state.send_refused(io).await?;
+        }
         // A kernel may be writing the object beside us.
         let exclusive = state.known.is_exclusive() && state.kernel.is_none();
         let offset = if options.append && exclusive { state.known.size() } else { offset };
@@ -330,7 +347,7 @@ impl<S: Shell> OpenInode<S> {
             if !options.direct && bytes.len() <= io.tuning.small_bytes && state.known.may_gather() {
                 return state.gather(io, bytes, offset).await.map(|()| Written { offset, is_safe: false });
             }
-            state.send_all(io).await?;
+            state.send_refused(io).await?;
             let target = Target::File { file, call_bytes: state.call_bytes };
             return self.write_in_flight(io, state, (bytes, offset, end), options.direct, target).await;
         }
@@ -340,7 +357,7 @@ impl<S: Shell> OpenInode<S> {
         if exclusive && !options.direct && is_small && state.known.may_gather() {
             return state.gather(io, bytes, offset).await.map(|()| Written { offset, is_safe: false });
         }
-        state.send_all(io).await?;
+        state.send_refused(io).await?;
         if exclusive && !state.known.object_is_new() {
             // Nobody else has a right to the file now, so what is known of the object holds without the lock.
             let target = Target::Object { held: state.held()?, registration: options.registration };
@@ -371,7 +388,11 @@ impl<S: Shell> OpenInode<S> {
         // If the session ended meanwhile, the write may have raced the next holder; and where that has taken the object
         // away, this is what to say.
         state.hold(io).await?;
-        written?;
+        if let Err(error) = written {
+            // It was counted into the size when it began.
+            state.is_unsettled = true;
+            return Err(error);
+        }
         state.known.arrived();
         // Somebody may have reported the size from before the bytes were there.
         state.note_written(io, end);
@@ -421,7 +442,10 @@ impl<S: Shell> OpenInode<S> {
         since: u64,
     ) -> Option<bool> {
         match self.lock(io).await {
-            Ok(mut state) => state.overlay(io, attributes, asked, since),
+            Ok(mut state) => {
+                state.settle_seen(io).await;
+                state.overlay(io, attributes, asked, since)
+            }
             // The shard is away: what it told last is all there is.
             Err(_) => Some(false),
         }
@@ -436,6 +460,7 @@ impl<S: Shell> OpenInode<S> {
             let mut attributes = io.calls.ask_attributes(who, self.inode).await?;
             io.calls.ensure_term(self.inode.shard(), &self.term, SlotFor::Caller).await?;
             state.notice_session(io);
+            state.settle_seen(io).await;
             if let Some(unseen) = state.overlay(io, &mut attributes, true, since) {
                 return Ok((attributes, unseen));
             }
@@ -446,6 +471,7 @@ impl<S: Shell> OpenInode<S> {
     pub async fn known_size(&self, io: &Objects<S>) -> Option<u64> {
         let mut state = self.lock(io).await.ok()?;
         state.look(io);
+        state.settle_seen(io).await;
         (state.known.is_leased() || state.kernel_file().is_some()).then(|| state.known.size())
     }
 
@@ -464,7 +490,11 @@ impl<S: Shell> OpenInode<S> {
         let mut state = self.drain(self.lock(io).await?).await;
         state.slot = SlotFor::Caller;
         state.hold(io).await?;
-        state.flush(io).await?;
+        match state.flush(io).await {
+            // A cut may take what there is no space for.
+            Err(Error::NoSpace) if !state.refused.is_empty() => {}
+            result => result?,
+        }
         let state = Some(state).filter(|state| state.known.writes());
         let request = ShardRequest::SetAttributes { inode: self.inode, changes: changes.clone() };
         let call = io.calls.call_for_attributes(SlotFor::Caller, who, self.inode, request);
@@ -480,38 +510,12 @@ impl<S: Shell> OpenInode<S> {
             state.descriptor = Descriptor::NotAsked;
         }
         state.note_error(io);
+        state.refused.cut(changes.size.unwrap_or(u64::MAX));
         state.kernel_sees_change(io);
+        // The attributes are seen now.
+        state.settle_seen(io).await;
         self.changed();
         Ok(attributes)
-    }
-
-    /// Writes back and reports to the shard.
-    pub async fn flush(&self, io: &Objects<S>, by: FlushFor) -> Result<()> {
-        if self.state.lock().await.is_clean() {
-            return Ok(());
-        }
-        let slot = if by == FlushFor::Recall { SlotFor::Recall } else { SlotFor::Caller };
-        let mut state = self.lock_in(io, slot).await?;
-        let result = state.flush(io).await;
-        match by {
-            FlushFor::Program => result.and(state.known.tell_flusher().map_or(Ok(()), Err)),
-            FlushFor::Drop | FlushFor::Recall => result,
-        }
-    }
-
-    /// Flushes, and brings the data to the server's device.
-    pub async fn sync(&self, io: &Objects<S>) -> Result<()> {
-        self.flush(io, FlushFor::Program).await?;
-        let mut state = self.lock(io).await?;
-        if let Some(file) = state.own_file() {
-            return io.calls.shell.sync_file(file).await;
-        }
-        if !state.known.writes() {
-            return Ok(());
-        }
-        state.regain(io).await?;
-        let Some(held) = state.known.held() else { return Ok(()) };
-        io.data_write(&request(self.inode, DataOperation::Sync, held, 0, 0), &[], None).await.map(|_| ())
     }
 
     /// The object's file for one more handle of a kernel, and whether the handle may write through it. `None`: it is
@@ -576,6 +580,7 @@ impl<S: Shell> State<S> {
                 return Err(error.clone());
             }
         }
+        self.settle(io).await?;
         if let Some(file) = self.kernel_file() {
             return Ok(ReadVia::Descriptor { file: Arc::clone(file), leased: false });
         }

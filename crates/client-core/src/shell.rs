@@ -216,6 +216,10 @@ pub trait Shell: Sized {
     /// pages back to this client first.
     fn invalidate_inode(&self, inode: weft_protocol::InodeNumber, data: bool) -> impl Future<Output = ()>;
 
+    /// Bytes of an inode that the cache above may have are lost: it has to drop them. Returns at once, since the cache
+    /// above may be waiting for the caller; it is told on a thread of its own.
+    fn contents_lost(&self, inode: weft_protocol::InodeNumber);
+
     /// Tells the cache above to drop what a recall or an eviction took.
     fn invalidate(&self, dropped: &crate::cache::Dropped) -> impl Future<Output = ()>;
 

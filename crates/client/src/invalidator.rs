@@ -53,14 +53,23 @@ impl Invalidators {
 
     /// Tells that a session's leases are all gone, on a thread of its own: the caller may be serving the cache above.
     pub fn tell_all(&self, dropped: Dropped) {
-        let Some(invalidator) = self.get() else { return };
         let open = lock(&self.open).as_ref().and_then(Weak::upgrade);
-        let told = std::thread::Builder::new().name("weft-invalidate".to_owned()).spawn(move || {
+        self.tell_later(move |invalidator| {
             for inode in open.map_or_else(Vec::new, |open| open.open_inodes()) {
                 invalidator.inode(inode, true);
             }
-            tell(&*invalidator, &dropped);
+            tell(invalidator, &dropped);
         });
+    }
+
+    /// Tells that bytes of an inode are lost, likewise.
+    pub fn tell_contents_lost(&self, inode: InodeNumber) {
+        self.tell_later(move |invalidator| invalidator.inode(inode, true));
+    }
+
+    fn tell_later(&self, tell: impl FnOnce(&dyn Invalidator) + Send + 'static) {
+        let Some(invalidator) = self.get() else { return };
+        let told = std::thread::Builder::new().name("weft-invalidate".to_owned()).spawn(move || tell(&*invalidator));
         if let Err(error) = told {
             tracing::error!("no thread to invalidate the caches above: {error}; they hold for up to a lease term");
         }

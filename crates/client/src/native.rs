@@ -192,6 +192,10 @@ impl Shell for NativeShell {
         }
     }
 
+    fn contents_lost(&self, inode: InodeNumber) {
+        self.invalidators.tell_contents_lost(inode);
+    }
+
     async fn invalidate(&self, dropped: &Dropped) {
         if let Some(invalidator) = self.invalidators.get() {
             tell(&*invalidator, dropped);
@@ -209,6 +213,7 @@ impl Shell for NativeShell {
                 tracing::warn!("session {session} has ended at a server; beginning a new one");
             }
             Notice::BytesLost(inode) => tracing::debug!("inode {inode}: written bytes are lost; the program is told"),
+            Notice::NotSettled(inode, error) => tracing::debug!("inode {inode}: seen after bytes were lost: {error}"),
             Notice::WritebackOnRecallFailed(inode, error) => {
                 tracing::warn!("inode {inode}: writeback error when its lease was recalled: {error}");
             }

@@ -46,8 +46,18 @@ impl World {
             let object = record.layout.object();
             let stored =
                 object.and_then(|object| self.storage.get(&object.node()).and_then(|storage| storage.bytes(object)));
-            let mut bytes = stored.unwrap_or_default().to_vec();
-            bytes.resize(usize::try_from(record.size).unwrap_or(0), 0);
+            if let Some(stored) = stored.filter(|stored| stored.len() as u64 != record.size) {
+                self.fail(&format!(
+                    "at the end: inode {inode} has {} bytes, and size {} at its shard; {}",
+                    stored.len(),
+                    record.size,
+                    files.describe(inode)
+                ));
+            }
+            let bytes = match stored {
+                Some(stored) => stored.to_vec(),
+                None => vec![0; usize::try_from(record.size).unwrap_or(0)],
+            };
             let since = files.moment();
             if let Err(what) = files.compare_read(inode, (0, record.size + 1), &bytes, since) {
                 self.fail(&format!("at the end: {what}"));

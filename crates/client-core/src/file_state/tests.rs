@@ -210,7 +210,7 @@ fn what_a_flush_could_not_write_is_told_once_and_not_tried_again() {
     file.fail(Error::CapabilityRejected);
     // On recall nobody is told.
     assert_eq!(file.flushed(Ok(())), Err(Error::Device(errno::EIO)));
-    assert!(!file.is_kept());
+    assert!(file.is_kept());
     assert_eq!(file.tell_flusher(), Some(Error::Device(errno::EIO)), "the next program is");
     assert_eq!((file.flushed(Ok(())), file.tell_flusher()), (Ok(()), None));
     assert!(!file.may_gather(), "it may have been told in a place where nobody looks");
@@ -309,4 +309,32 @@ fn a_change_that_was_overtaken_tells_nothing() {
     assert_eq!(file.size(), 9);
     assert!(file.changed(&attributes(0, None), 11, 2));
     assert_eq!((file.size(), file.held()), (0, None));
+}
+
+#[test]
+fn an_object_that_the_node_did_not_make_is_not_reported() {
+    let mut file = opened(30, None, EXCLUSIVE);
+    file.object_made(Held { object: object(1), capability: right(object(1), Rights::READ | Rights::WRITE) });
+    file.written(50, Timestamp(1));
+    assert!(file.report().is_some());
+    file.object_was_not_made();
+    assert_eq!((file.report(), file.held(), file.size(), file.error()), (None, None, 30, None));
+    assert_eq!(file.attributes().layout, Layout::Empty);
+}
+
+#[test]
+fn a_size_falls_back_to_what_is_there_and_not_below_what_was_there() {
+    let mut file = opened(30, Some(object(1)), EXCLUSIVE);
+    file.settled(30);
+    assert!(!file.is_dirty());
+    file.written(50, Timestamp(1));
+    assert!(file.reported(&attributes(50, Some(object(1))), 12, 1));
+    file.settled(40);
+    assert_eq!((file.size(), file.is_dirty()), (40, true), "the shard has to know");
+    // The first object of a file that was made longer before it had one.
+    let mut file = opened(30, None, EXCLUSIVE);
+    file.object_made(Held { object: object(1), capability: right(object(1), Rights::READ | Rights::WRITE) });
+    file.written(50, Timestamp(1));
+    file.settled(0);
+    assert_eq!(file.size(), 30);
 }

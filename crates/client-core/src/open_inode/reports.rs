@@ -1,17 +1,84 @@
 //! What the shard and other clients are told of a file's size, time and object, and what this client makes of theirs.
 
 use super::state::{Descriptor, State};
+use super::{FlushFor, OpenInode};
+use crate::link::SlotFor;
 use crate::notice::Notice;
 use crate::objects::{Objects, request};
-use crate::shell::Shell;
+use crate::shell::{Monitor, Shell};
+use std::sync::atomic::Ordering;
 use weft_protocol::data::DataOperation;
 use weft_protocol::{Attributes, Error, Result};
+
+impl<S: Shell> OpenInode<S> {
+    /// Writes back and reports to the shard. What there is no space for is kept for another attempt when a program is
+    /// told; with the last handle, or a recall, it is lost.
+    pub async fn flush(&self, io: &Objects<S>, by: FlushFor) -> Result<()> {
+        if self.state.lock().await.is_clean() {
+            return Ok(());
+        }
+        let slot = if by == FlushFor::Recall { SlotFor::Recall } else { SlotFor::Caller };
+        let mut state = self.lock_in(io, slot).await?;
+        let is_last = by == FlushFor::Drop && self.handles.load(Ordering::Acquire) <= 1;
+        if is_last {
+            state.refused.clear_if_told();
+        }
+        let result = state.flush(io).await;
+        match by {
+            FlushFor::Program => {
+                let result = result.and(state.known.tell_flusher().map_or(Ok(()), Err));
+                drop(state);
+                if result.is_err() {
+                    self.program_was_told(io).await;
+                    // Nothing that the cache above waits for is waited for here.
+                    io.calls.shell.invalidate_inode(self.inode, true).await;
+                }
+                result
+            }
+            FlushFor::Drop | FlushFor::Recall => {
+                if is_last || by == FlushFor::Recall {
+                    state.lose_refused(io, Error::NoSpace);
+                }
+                result
+            }
+        }
+    }
+
+    /// Flushes, and brings the data to the server's device.
+    pub async fn sync(&self, io: &Objects<S>) -> Result<()> {
+        self.flush(io, FlushFor::Program).await?;
+        match self.sync_object(io).await {
+            Err(Error::NoObject | Error::CapabilityRejected) => {
+                self.right_is_void().await;
+                self.sync_object(io).await
+            }
+            result => result,
+        }
+    }
+
+    async fn sync_object(&self, io: &Objects<S>) -> Result<()> {
+        let mut state = self.lock(io).await?;
+        if let Some(file) = state.own_file() {
+            return io.calls.shell.sync_file(file).await;
+        }
+        if !state.known.writes() {
+            return Ok(());
+        }
+        state.regain(io).await?;
+        let Some(held) = state.known.held() else { return Ok(()) };
+        io.data_write(&request(self.inode, DataOperation::Sync, held, 0, 0), &[], None).await.map(|_| ())
+    }
+}
 
 impl<S: Shell> State<S> {
     /// Whether a flush would find nothing to do, and nothing to tell.
     pub fn is_clean(&self) -> bool {
-        let nothing_gathered = self.run.is_empty() && self.sending.is_none();
-        nothing_gathered && self.kernel.is_none() && self.known.report().is_none() && !self.known.owes_error()
+        let nothing_gathered = self.run.is_empty() && self.sending.is_none() && self.refused.is_empty();
+        nothing_gathered
+            && !self.is_unsettled
+            && self.kernel.is_none()
+            && self.known.report().is_none()
+            && !self.known.owes_error()
     }
 
     /// Lays size and times as this client has changed them over what the shard told. Returns whether a kernel may
@@ -24,9 +91,12 @@ impl<S: Shell> State<S> {
         self.known.overlay(attributes, asked, since).then(|| self.kernel_writes())
     }
 
-    /// Writes back and reports.
+    /// Writes back and reports. For what there is no space is kept, and told each time, but not lost yet.
     pub async fn flush(&mut self, io: &Objects<S>) -> Result<()> {
         let outcome = self.write_back(io).await;
+        if outcome == Err(Error::NoSpace) && !self.refused.is_empty() {
+            return self.known.flushed(Ok(())).and(outcome);
+        }
         let result = self.known.flushed(outcome);
         let inode = self.known.inode();
         io.calls.shell.notice(if result.is_ok() { Notice::Flushed(inode) } else { Notice::BytesLost(inode) });
@@ -39,17 +109,20 @@ impl<S: Shell> State<S> {
             self.regain(io).await?;
             self.look(io);
         }
-        self.send_all(io).await?;
-        self.commit(io).await.map(|_| ())
+        let sent = self.send_refused(io).await;
+        let reported = self.commit(io).await;
+        sent.and(reported.map(|_| ()))
     }
 
     /// Reports object, size and time to the shard if they have changed, with everything that was gathered: the object's
     /// size without it is not the file's. `false`: the file had got another object meanwhile.
     pub async fn commit(&mut self, io: &Objects<S>) -> Result<bool> {
+        self.settle_size(io).await?;
         if self.known.report().is_none() {
             return Ok(true);
         }
         self.send_all(io).await?;
+        self.settle_size(io).await?;
         self.freshen(io).await?;
         let Some(request) = self.known.report() else { return Ok(true) };
         let inode = self.known.inode();

@@ -79,9 +79,12 @@ impl<S: Shell> State<S> {
         }
         let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
         if let Some(file) = self.descriptor_to_write() {
-            let written = io.calls.shell.write_file(file, &bytes, offset, self.call_bytes).await;
+            match io.calls.shell.write_file(file, &bytes, offset, self.call_bytes).await {
+                Ok(()) => self.run_written(offset, bytes.len() as u64),
+                Err(error) => self.run_failed(io, offset, &bytes, error),
+            }
             self.spare.push(bytes);
-            return written.inspect_err(|error| self.fail(io, error.clone()));
+            return Ok(());
         }
         let Some(held) = self.known.held() else {
             self.fail(io, Error::NoObject);
@@ -129,10 +132,11 @@ impl<S: Shell> State<S> {
         match reply.map(|reply| reply.result().copied()) {
             Ok(Ok(reply)) => {
                 self.known.written_at(reply.mtime);
+                self.run_written(request.offset, u64::from(request.bytes));
                 self.sending = Some(sending);
             }
             Ok(Err(error)) => {
-                self.fail(io, error);
+                self.run_failed(io, request.offset, &memory[..request.bytes as usize], error);
                 self.sending = Some(sending);
             }
             Err(_) => {
@@ -167,8 +171,11 @@ impl<S: Shell> State<S> {
     async fn rewrite(&mut self, io: &Objects<S>, request: &DataRequest, memory: &[u8]) {
         let bytes = &memory[..request.bytes as usize];
         match io.data_write(request, bytes, None).await {
-            Ok(reply) => self.known.written_at(reply.mtime),
-            Err(error) => self.fail(io, error),
+            Ok(reply) => {
+                self.known.written_at(reply.mtime);
+                self.run_written(request.offset, u64::from(request.bytes));
+            }
+            Err(error) => self.run_failed(io, request.offset, bytes, error),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What is changed under an open inode's lock, and how it is kept true: session, right to the object, descriptor.
 
 use super::kernel_use::KernelUse;
+use super::refused::Refused;
 use super::runs::Sending;
 use crate::file_state::{FileState, Held, Opened};
 use crate::link::SlotFor;
@@ -44,6 +45,10 @@ pub(super) struct State<S: Shell> {
     /// Gathered bytes that the server does not have yet.
     pub run: WriteBehind,
     pub sending: Option<Box<Sending<S>>>,
+    /// Runs for which there was no space.
+    pub refused: Refused,
+    /// Bytes were lost, or may be: the size may be beyond what is there.
+    pub is_unsettled: bool,
     /// Memory of runs that were sent.
     pub spare: Vec<Vec<u8>>,
     pub descriptor: Descriptor<S::Descriptor>,
@@ -69,6 +74,8 @@ impl<S: Shell> State<S> {
             right_until_ms: 0,
             run: WriteBehind::new(tuning.buffer_bytes.min(tuning.run_bytes)),
             sending: None,
+            refused: Refused::default(),
+            is_unsettled: false,
             spare: Vec::new(),
             descriptor: Descriptor::NotAsked,
             call_bytes: usize::MAX,
@@ -89,7 +96,9 @@ impl<S: Shell> State<S> {
 
     /// The session has ended, and what was gathered under its lease is lost.
     fn lose_session(&mut self, io: &Objects<S>) {
-        let gathered = self.run.take_run().is_some() || self.sending.take().is_some();
+        let unsent = (self.run.take_run().is_some(), self.sending.take().is_some(), self.refused.clear());
+        self.is_unsettled = false;
+        let gathered = unsent != (false, false, false);
         let session = &io.calls.session;
         if self.known.lose_session(session.id(), gathered, session.next_report()) {
             io.calls.shell.notice(Notice::BytesLost(self.known.inode()));
@@ -100,6 +109,7 @@ impl<S: Shell> State<S> {
     /// Written bytes are lost, or a part of them: the next program is told.
     pub fn fail(&mut self, io: &Objects<S>, error: Error) {
         self.known.fail(error);
+        self.is_unsettled = true;
         io.calls.shell.notice(Notice::BytesLost(self.known.inode()));
     }
 

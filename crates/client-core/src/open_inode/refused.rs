@@ -1,0 +1,278 @@
+//! Runs that a node refused for lack of space.
+//!
+//! A program was told that they were written. They are kept, and written before the next write, fsync or close, so
+//! that a program that waits for space and writes on loses nothing. While there is none, each of these fails.
+//!
+//! What anybody sees of the file is what its object has: whoever looks at it (a read, a stat, a recall) before there is
+//! space settles that the runs are lost, and the next write, fsync or close fails once more. So a file never shows
+//! bytes that are lost later, and no bytes appear in it after somebody has seen it without them.
+//!
+//! Invariant: runs are kept only while this client holds the exclusive lease, or answers its recall; they are disjoint,
+//! and none was overwritten by a later write.
+
+use super::OpenInode;
+use super::state::State;
+use crate::link::SlotFor;
+use crate::notice::Notice;
+use crate::objects::{Objects, request};
+use crate::shell::{Monitor, Shell};
+use std::collections::BTreeMap;
+use weft_protocol::data::DataOperation;
+use weft_protocol::error::errno;
+use weft_protocol::{Error, ObjectId, Result};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Refused {
+    /// By offset.
+    runs: BTreeMap<u64, Vec<u8>>,
+    /// The object that refused them; `None`: it was never made.
+    object: Option<ObjectId>,
+    /// A program was told since.
+    is_told: bool,
+}
+
+impl Refused {
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Keeps a run, which is newer than those that are kept.
+    fn keep(&mut self, object: Option<ObjectId>, offset: u64, bytes: Vec<u8>) {
+        self.written(offset, bytes.len() as u64);
+        self.object = object;
+        self.runs.insert(offset, bytes);
+    }
+
+    /// A run that is newer than those that are kept was written, or is kept now: of older ones its range goes.
+    pub fn written(&mut self, offset: u64, bytes: u64) {
+        let end = offset + bytes;
+        let end_of = |(start, run): (&u64, &Vec<u8>)| (*start, start + run.len() as u64);
+        while let Some((start, run_end)) = self.runs.range(..end).next_back().map(end_of).filter(|run| run.1 > offset) {
+            let mut head = self.runs.remove(&start).expect("it was found just now");
+            if run_end > end {
+                self.runs.insert(end, head.split_off(index(end - start)));
+            }
+            if start < offset {
+                head.truncate(index(offset - start));
+                self.runs.insert(start, head);
+            }
+        }
+    }
+
+    /// Drops what lies at and behind `size`: the file was cut there.
+    pub fn cut(&mut self, size: u64) {
+        self.written(size, u64::MAX - size);
+    }
+
+    /// Drops all, if a program knows that they were not written.
+    pub fn clear_if_told(&mut self) {
+        if self.is_told {
+            self.clear();
+        }
+    }
+
+    /// Drops all. Returns whether there were any.
+    pub fn clear(&mut self) -> bool {
+        !std::mem::take(self).is_empty()
+    }
+}
+
+/// Runs are in memory.
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset within a run fits in memory")
+}
+
+impl<S: Shell> State<S> {
+    /// A run was refused, or failed: it is kept, or a program is told that it is lost.
+    pub fn run_failed(&mut self, io: &Objects<S>, offset: u64, bytes: &[u8], error: Error) {
+        if error == Error::NoSpace && !bytes.is_empty() {
+            self.refused.keep(self.known.object(), offset, bytes.to_vec());
+            self.known.write_back_failed();
+            self.is_unsettled = true;
+        } else {
+            self.fail(io, error);
+        }
+    }
+
+    /// A run, or another write that is newer than those that are kept, was written.
+    pub fn run_written(&mut self, offset: u64, bytes: u64) {
+        if !self.refused.is_empty() {
+            self.refused.written(offset, bytes);
+        }
+    }
+
+    /// Sends what was gathered, and then what was refused before, if the lease is still there.
+    /// [`Error::NoSpace`]: there is still no space, and the rest is kept.
+    pub async fn send_refused(&mut self, io: &Objects<S>) -> Result<()> {
+        self.send_all(io).await?;
+        if self.refused.is_empty() {
+            return Ok(());
+        }
+        if self.slot == SlotFor::Caller {
+            self.regain(io).await?;
+        }
+        if !self.known.is_exclusive() && self.slot == SlotFor::Caller {
+            self.lose_refused(io, Error::NoSpace);
+            return Err(Error::NoSpace);
+        }
+        while let Some((offset, bytes)) = self.refused.runs.pop_first() {
+            let written = self.write_refused(io, offset, &bytes).await;
+            if let Err(error) = written {
+                self.refused.runs.insert(offset, bytes);
+                if error != Error::NoSpace {
+                    self.lose_refused(io, error.clone());
+                }
+                return Err(error);
+            }
+        }
+        self.refused.clear();
+        Ok(())
+    }
+
+    async fn write_refused(&mut self, io: &Objects<S>, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.ensure_object(io).await?;
+        let held = self.held()?;
+        if self.refused.object.is_some_and(|object| object != held.object) {
+            // The file has got another object, and what was written to the former is lost with it.
+            return Err(Error::Device(errno::EIO));
+        }
+        if let Some(file) = self.descriptor_to_write() {
+            io.calls.shell.write_file(file, bytes, offset, self.call_bytes).await?;
+            self.hold(io).await?;
+        } else {
+            let write = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
+            let reply = io.data_write(&write, bytes, None).await;
+            self.hold(io).await?;
+            self.known.written_at(reply?.mtime);
+        }
+        self.note_written(io, offset + bytes.len() as u64);
+        Ok(())
+    }
+
+    /// What was refused is lost: the next program is told.
+    pub fn lose_refused(&mut self, io: &Objects<S>, error: Error) {
+        if self.refused.clear() {
+            self.fail(io, error);
+            io.calls.shell.contents_lost(self.known.inode());
+        }
+    }
+
+    /// Before somebody sees the file: what was refused is written now, or lost, and the size is that of what is there.
+    /// An error: bytes are lost of which no program was told before.
+    pub async fn settle(&mut self, io: &Objects<S>) -> Result<()> {
+        let is_told = self.refused.is_told;
+        let sent = if self.refused.is_empty() { Ok(()) } else { self.send_refused(io).await };
+        if let Err(error) = &sent {
+            self.lose_refused(io, error.clone());
+        }
+        self.settle_size(io).await?;
+        if is_told { Ok(()) } else { sent }
+    }
+
+    /// As [`State::settle`]. Who looks is told of no error: writers are.
+    pub async fn settle_seen(&mut self, io: &Objects<S>) {
+        if let Err(error) = self.settle(io).await {
+            io.calls.shell.notice(Notice::NotSettled(self.known.inode(), error));
+        }
+    }
+
+    /// Learns from the object how long the file is, after bytes of it were lost.
+    pub async fn settle_size(&mut self, io: &Objects<S>) -> Result<()> {
+        if !self.is_unsettled {
+            return Ok(());
+        }
+        self.send_all(io).await?;
+        let size = if let Some(file) = self.own_file() {
+            io.calls.shell.stat_file(file)?.0
+        } else if let Some(held) = self.known.held() {
+            let stat = request(self.known.inode(), DataOperation::Stat, held, 0, 0);
+            let reply = io.data_write(&stat, &[], None).await;
+            self.hold(io).await?;
+            match reply {
+                Err(Error::NoObject) if self.known.object_is_new() => {
+                    self.refused.object = None;
+                    self.known.object_was_not_made();
+                    self.is_unsettled = false;
+                    return Ok(());
+                }
+                reply => reply?.size,
+            }
+        } else {
+            self.is_unsettled = false;
+            return Ok(());
+        };
+        self.is_unsettled = false;
+        self.known.settled(size);
+        Ok(())
+    }
+}
+
+impl<S: Shell> OpenInode<S> {
+    /// A program was told of an error. If that was for want of space, what was refused is not seen any more.
+    pub(super) async fn program_was_told(&self, io: &Objects<S>) {
+        let mut state = self.state.lock().await;
+        if !state.refused.is_empty() && !state.refused.is_told {
+            state.refused.is_told = true;
+            io.calls.shell.notice(Notice::BytesLost(self.inode));
+            io.calls.shell.contents_lost(self.inode);
+        }
+        drop(state);
+        self.changed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What becomes of a run that a client sends.
+    #[derive(Clone, Debug)]
+    enum Fate {
+        Written,
+        Refused,
+        /// The file is cut at its offset instead.
+        Cut,
+    }
+
+    fn fates() -> impl Strategy<Value = Fate> {
+        prop_oneof![3 => Just(Fate::Written), 4 => Just(Fate::Refused), 1 => Just(Fate::Cut)]
+    }
+
+    proptest! {
+        /// Whichever runs are refused: when those that are kept are written last, the file is as if none had been.
+        #[test]
+        fn what_was_refused_and_is_written_later_makes_the_same_file(
+            runs in prop::collection::vec((0u64..100, 1usize..30, fates()), 1..50),
+        ) {
+            let (mut all, mut object) = (vec![0u8; 200], vec![0u8; 200]);
+            let mut refused = Refused::default();
+            for (number, (offset, bytes, fate)) in runs.into_iter().enumerate() {
+                let run = vec![u8::try_from(number).unwrap() + 1; bytes];
+                let range = index(offset)..index(offset) + bytes;
+                match fate {
+                    Fate::Cut => {
+                        all[range.start..].fill(0);
+                        object[range.start..].fill(0);
+                        refused.cut(offset);
+                        continue;
+                    }
+                    Fate::Written => {
+                        object[range.clone()].copy_from_slice(&run);
+                        refused.written(offset, bytes as u64);
+                    }
+                    Fate::Refused => refused.keep(None, offset, run.clone()),
+                }
+                all[range].copy_from_slice(&run);
+            }
+            let mut end = 0;
+            for (offset, run) in &refused.runs {
+                prop_assert!(*offset >= end && !run.is_empty(), "runs are disjoint");
+                end = offset + run.len() as u64;
+                object[index(*offset)..index(end)].copy_from_slice(run);
+            }
+            prop_assert_eq!(all, object);
+        }
+    }
+}
