@@ -88,6 +88,8 @@ struct File {
     operations: Vec<Operation>,
     writes: u64,
     lost: bool,
+    /// When a client last showed the file without being able to find out what is there.
+    unsettled: Moment,
 }
 
 /// What could be at one place.
@@ -132,7 +134,7 @@ impl Files {
                 safe: true,
                 doubtful: false,
             };
-            File { operations: vec![made], writes: 0, lost: false }
+            File { operations: vec![made], writes: 0, lost: false, unsettled: 0 }
         })
     }
 
@@ -347,12 +349,15 @@ impl Files {
         Ok(())
     }
 
-    /// What became of doubtful operations was seen by a look that began at `since`. It stays so, if none was in flight.
+    /// What became of doubtful operations was seen by a look that began at `since`. It stays so, if nothing was in flight.
     fn saw(&mut self, inode: InodeNumber, since: Moment, deed: impl FnOnce() -> Deed) {
         let ended = self.moment();
-        let operations = &mut self.file(inode).operations;
-        let rests = operations.iter().all(|operation| operation.ended.is_some_and(|ended| ended < since));
-        if rests && operations.iter().any(|operation| operation.doubtful) {
+        let File { operations, unsettled, .. } = self.file(inode);
+        // What is gathered may still be lost, and told.
+        let rests = operations.iter().all(|operation| {
+            operation.ended.is_some_and(|ended| ended < since) && (operation.safe || operation.doubtful)
+        });
+        if rests && *unsettled < since && operations.iter().any(|operation| operation.doubtful) {
             let (deed, begun, ended) = (deed(), since, Some(ended));
             operations.push(Operation { deed, by: None, open_by: None, begun, ended, safe: true, doubtful: false });
             self.seen += 1;
@@ -380,6 +385,17 @@ impl Files {
             0 => Ok(()),
             count => compare_presence(inode, operations, offset + count as u64 - 1, since, true),
         }
+    }
+
+    /// A client could not find out what became of a file's bytes before it showed the file.
+    pub fn not_settled(&mut self, inode: InodeNumber) {
+        let now = self.moment();
+        self.file(inode).unsettled = now;
+    }
+
+    /// Whether everything that was done to the file has ended.
+    pub fn rests(&mut self, inode: InodeNumber) -> bool {
+        self.file(inode).operations.iter().all(|operation| operation.ended.is_some())
     }
 
     /// What was done to a file, for people.

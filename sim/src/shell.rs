@@ -386,6 +386,7 @@ impl Shell for SimShell {
                 let since = files.moment();
                 process.check(files.flushed(process.id.get(), inode, since));
             }
+            Notice::NotSettled(inode, _) => process.files.borrow_mut().not_settled(inode),
             Notice::ShardCall | Notice::DataRequest | Notice::Recall => {}
             other => process.note(|| format!("{other:?}")),
         }

@@ -161,8 +161,11 @@ impl<S: Shell> State<S> {
     /// Before somebody sees the file: what was refused is written now, or lost, and the size is that of what is there.
     /// An error: bytes are lost of which no program was told before.
     pub async fn settle(&mut self, io: &Objects<S>) -> Result<()> {
+        if self.refused.is_empty() && !self.is_unsettled {
+            return Ok(());
+        }
         let is_told = self.refused.is_told;
-        let sent = if self.refused.is_empty() { Ok(()) } else { self.send_refused(io).await };
+        let sent = self.send_refused(io).await;
         if let Err(error) = &sent {
             self.lose_refused(io, error.clone());
         }
