@@ -16,6 +16,8 @@ mod away;
 mod copies;
 #[path = "end_to_end/flow_control.rs"]
 mod flow_control;
+#[path = "end_to_end/full.rs"]
+mod full;
 #[path = "end_to_end/hosts.rs"]
 mod hosts;
 #[path = "end_to_end/kernel_names.rs"]

@@ -25,11 +25,9 @@ const MODES: &str = "default,default-4,direct,direct-4,memory,memory-4";
 /// Scripts that fail today in at least one of [`SCRIPT_MODES`], likewise.
 const SCRIPTS_LEFT_OUT: &[(&str, &str)] = &[
     ("append-position-is-the-end", "5: the position ignores what other mounts wrote"),
-    ("fsync-of-an-unwritten-handle-works", "EIO without passthrough"),
     ("listing-while-others-create", "4"),
     ("listing-while-others-remove", "4"),
     ("mounts-agree-about-mtime", "see the group `times`"),
-    ("mounts-agree-after-enospc", "6"),
     ("mtime-stays-when-others-open", "see the group `times`"),
     ("open-while-renamed-over", "an open beside renames of two mounts at once finds an inode that was replaced before"),
     ("read-after-write-of-a-later-opener", "5"),
@@ -38,7 +36,6 @@ const SCRIPTS_LEFT_OUT: &[(&str, &str)] = &[
     ("rewound-listing-is-current", "4"),
     ("seek-end-after-truncate-is-current", "5"),
     ("truncate-after-mapped-store", "5"),
-    ("writes-after-enospc-are-kept", "6"),
 ];
 
 /// Modes in which scripts run; those that name their modes run only in these.
