@@ -11,7 +11,7 @@ use crate::shell::{DataConnection, Shell};
 use crate::tuning::Tuning;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest};
 use weft_protocol::limits::{BULK_BYTES_MAX, OBJECT_BATCH_COUNT};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
@@ -36,6 +36,8 @@ pub struct Objects<S: Shell> {
     pub calls: Calls<S>,
     pub tuning: Tuning,
     home: AtomicU16,
+    /// Identifier of the latest pipelined writes.
+    pipelined: AtomicU64,
     batches: Mutex<BTreeMap<NodeId, Batch>>,
     /// A home has refused to pass the descriptor of a new object: its store has a size limit.
     pub(crate) home_passes_none: AtomicBool,
@@ -77,10 +79,17 @@ impl<S: Shell> Objects<S> {
             calls,
             tuning,
             home: AtomicU16::new(home.0),
+            pipelined: AtomicU64::new(0),
             batches: Mutex::default(),
             home_passes_none: AtomicBool::new(false),
             passes_none: Mutex::default(),
         })
+    }
+
+    /// Returns an identifier for writes that are pipelined on one connection: the server refuses those that follow one
+    /// for which it has no space.
+    pub(crate) fn next_pipelined(&self) -> u64 {
+        self.pipelined.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Takes a data connection to a node.

@@ -54,6 +54,8 @@ pub struct DataConnection<'a> {
     client_memory: Option<ClientMemory>,
     /// Whether requests about that memory arrive as RDMA messages.
     has_messages: bool,
+    /// Identifier of the last pipelined write that was refused for lack of space; 0: none.
+    refused: u64,
     /// Body of the current request, if it arrived as an RDMA message.
     message: Option<Box<[u8]>>,
     /// Most recently used last. By inode and object: an object of another inode is refused.
@@ -73,6 +75,7 @@ impl<'a> DataConnection<'a> {
             memory: None,
             client_memory: None,
             has_messages: false,
+            refused: 0,
             message: None,
             cached: Vec::new(),
         }
@@ -176,11 +179,18 @@ impl<'a> DataConnection<'a> {
 
     /// Replies with an error, after discarding the body of the request.
     fn refuse(&mut self, request: &DataRequest, error: &Error) -> Result<()> {
+        self.note_refusal(request, error);
         if self.message.is_none() {
             self.activity.enter(Phase::Receives);
             self.pipe.discard(self.socket, request.bulk_bytes() as usize)?;
         }
         self.answer(&DataReply::failed(request.id, error))
+    }
+
+    fn note_refusal(&mut self, request: &DataRequest, error: &Error) {
+        if request.operation == DataOperation::Write && *error == Error::NoSpace {
+            self.refused = request.id;
+        }
     }
 
     fn read(&mut self, request: &DataRequest, object: &dyn ObjectHandle) -> Result<()> {
@@ -210,6 +220,9 @@ impl<'a> DataConnection<'a> {
     }
 
     fn write(&mut self, request: &DataRequest, object: &dyn ObjectHandle, guard: &RequestGuard<'_>) -> Result<()> {
+        if request.id != 0 && request.id == self.refused {
+            return self.refuse(request, &Error::NoSpace);
+        }
         let plan = match request.operation {
             DataOperation::Append => object.append_plan(request.bytes),
             _ => object.write_plan(request.offset, request.bytes),
@@ -244,7 +257,10 @@ impl<'a> DataConnection<'a> {
                 self.reply_stat(request, object.stat())
             }
             // The body was received already.
-            Moved::Failed(error) => self.answer(&DataReply::failed(request.id, &error)),
+            Moved::Failed(error) => {
+                self.note_refusal(request, &error);
+                self.answer(&DataReply::failed(request.id, &error))
+            }
         }
     }
 

@@ -5,7 +5,9 @@
 //! header and destination in one call, so the bytes land where they belong.
 //!
 //! Requests of one connection are served in order, and many may be sent before the first is answered. A writer that got
-//! an error reply goes on to get the replies of what it had sent behind.
+//! an error reply goes on to get the replies of what it had sent behind. Of `Write`s with one identifier, not 0, those
+//! behind one for which there was no space are refused likewise: a store that has space for some of them would leave a
+//! hole between bytes that a program wrote in order.
 //!
 //! Request (little-endian):
 //!
@@ -15,7 +17,7 @@
 //! | 2 | 1 | protocol version |
 //! | 3 | 1 | operation |
 //! | 4 | 4 | bytes to read, or bytes that follow, at most [`BULK_BYTES_MAX`] |
-//! | 8 | 8 | identifier, given back in the reply |
+//! | 8 | 8 | identifier, given back in the reply; of writes that were sent ahead, the same for all of them |
 //! | 16 | 8 | object |
 //! | 24 | 8 | inode that the object belongs to |
 //! | 32 | 8 | offset |

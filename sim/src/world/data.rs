@@ -48,6 +48,8 @@ pub struct Connections {
     bodies: BTreeMap<u64, Body>,
     latest_body: u64,
     fenced: BTreeSet<(SessionId, ShardId, NodeId)>,
+    /// Pipelined writes of which one was refused for lack of space.
+    refused: BTreeSet<(ProcessId, u64)>,
 }
 
 /// What becomes of a request.
@@ -119,7 +121,10 @@ impl World {
         let wall = self.now().wall;
         let Some(storage) = self.storage.get_mut(&message.request.object.node()) else { return };
         let begun = self.files.borrow_mut().moment();
-        let refused = storage.begin(&message, &self.key, wall).err();
+        let mut refused = storage.begin(&message, &self.key, wall).err();
+        if message.request.id != 0 && self.connections.refused.contains(&(to.1, message.request.id)) {
+            refused = Some(Error::NoSpace);
+        }
         if let (DataOperation::Append, Some(id)) = (message.request.operation, message.append) {
             let end = storage.bytes(message.request.object).map_or(0, <[u8]>::len);
             self.files.borrow_mut().append_placed(id, end as u64);
@@ -164,6 +169,9 @@ impl World {
     }
 
     fn finish(&mut self, body: &Body) {
+        if body.refused == Some(Error::NoSpace) {
+            self.connections.refused.insert((body.to.1, body.message.request.id));
+        }
         let told = self.storage.get_mut(&body.message.request.object.node()).filter(|_| body.is_answered);
         let told = told.map(|storage| {
             let told = body.refused.clone().map_or_else(|| storage.end(&body.message), Err);

@@ -15,6 +15,8 @@ use weft_protocol::{Error, Result};
 /// Runs in flight, oldest first.
 pub(super) struct Sending<S: Shell> {
     connection: S::Data,
+    /// Of all these requests.
+    id: u64,
     requests: VecDeque<DataRequest>,
 }
 
@@ -78,6 +80,12 @@ impl<S: Shell> State<S> {
             self.hold(io).await?;
         }
         let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
+        if !self.refused.is_empty() {
+            // Nothing is sent before what was refused: if that is lost, it must not leave a hole.
+            self.run_failed(io, offset, &bytes, Error::NoSpace);
+            self.spare.push(bytes);
+            return Ok(());
+        }
         if let Some(file) = self.descriptor_to_write() {
             match io.calls.shell.write_file(file, &bytes, offset, self.call_bytes).await {
                 Ok(()) => self.run_written(offset, bytes.len() as u64),
@@ -90,17 +98,18 @@ impl<S: Shell> State<S> {
             self.fail(io, Error::NoObject);
             return Err(Error::NoObject);
         };
-        let request = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
+        let mut request = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
         let mut sending = match self.sending.take() {
             Some(sending) => sending,
             None => match io.data_connection(held.object.node()).await {
-                Ok(connection) => Box::new(Sending { connection, requests: VecDeque::new() }),
+                Ok(connection) => Box::new(Sending { connection, id: io.next_pipelined(), requests: VecDeque::new() }),
                 Err(error) => {
                     self.fail(io, error.clone());
                     return Err(error);
                 }
             },
         };
+        request.id = sending.id;
         let is_short = bytes.len() <= SHORT_RUN_BYTES && !sending.connection.registers_memory();
         let bytes = if is_short { self.copy_short(bytes) } else { bytes };
         io.calls.shell.notice(Notice::DataRequest);
@@ -170,6 +179,9 @@ impl<S: Shell> State<S> {
 
     async fn rewrite(&mut self, io: &Objects<S>, request: &DataRequest, memory: &[u8]) {
         let bytes = &memory[..request.bytes as usize];
+        if !self.refused.is_empty() {
+            return self.run_failed(io, request.offset, bytes, Error::NoSpace);
+        }
         match io.data_write(request, bytes, None).await {
             Ok(reply) => {
                 self.known.written_at(reply.mtime);
