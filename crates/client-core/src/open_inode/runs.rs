@@ -79,9 +79,12 @@ impl<S: Shell> State<S> {
             self.finish_one(io).await;
             self.hold(io).await?;
         }
+        while !self.refused.is_empty() && self.sending.is_some() {
+            self.finish_one(io).await;
+        }
         let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
         if !self.refused.is_empty() {
-            // Nothing is sent before what was refused: if that is lost, it must not leave a hole.
+            // Nothing is sent before what was refused: if that is lost, it must not leave a hole. This run is the newest.
             self.run_failed(io, offset, &bytes, Error::NoSpace);
             self.spare.push(bytes);
             return Ok(());
