@@ -7,8 +7,8 @@
 //!
 //! What the promises allow to be lost is *doubtful* from then on: it may be there or not, and what it was written over
 //! may show again. That is what failed (and said so), and what a client that died had in its buffers (SEMANTICS,
-//! section 1: "write, buffered: client killed: no"). What was written directly, flushed or closed never is. Once nothing
-//! is on its way and somebody has seen what became of it, everybody sees that.
+//! section 1: "write, buffered: client killed: no"). What was written directly, flushed or closed never is. Once
+//! nothing is on its way and somebody has seen what became of it, everybody sees that.
 //!
 //! Not here: the bytes of a file of which a part was at a node that crashed: nothing is said of it any more.
 
@@ -349,7 +349,8 @@ impl Files {
         Ok(())
     }
 
-    /// What became of doubtful operations was seen by a look that began at `since`. It stays so, if nothing was in flight.
+    /// What became of doubtful operations was seen by a look that began at `since`. It stays so, if nothing was in
+    /// flight.
     fn saw(&mut self, inode: InodeNumber, since: Moment, deed: impl FnOnce() -> Deed) {
         let ended = self.moment();
         let File { operations, unsettled, .. } = self.file(inode);

@@ -451,6 +451,15 @@ impl FileState {
         self.attributes.mtime = mtime;
     }
 
+    /// An open of this client has cut the file, which nobody here had open: what was not reported before is moot.
+    pub fn cut_by_open(&mut self) {
+        if self.object_is_new {
+            self.held = None;
+            self.object_is_known();
+        }
+        self.dirty = false;
+    }
+
     /// Bytes were lost, and the object has this size. A new one may have nothing yet of what the file had before.
     pub fn settled(&mut self, size: u64) {
         let size = if self.object_is_new { size.max(self.size_before_object) } else { size };

@@ -186,6 +186,9 @@ impl<S: Shell> Files<S> {
         };
         let (open, in_use) = lock(&self.open).take(attributes.inode, make);
         let handle = Handle::new(open, options, self.kept(who));
+        if options.truncate && !in_use {
+            handle.open.cut_by_open().await;
+        }
         let mut result = handle.open.opened(&self.objects, &handle.who, options.access, opened, now_ms).await;
         if result.is_ok() && options.truncate && (in_use || opening.was_reported(attributes.inode)) {
             // What other handles of this client had gathered, and reported, may have overtaken the truncation of the

@@ -17,6 +17,7 @@ use crate::notice::Notice;
 use crate::objects::{Objects, request};
 use crate::shell::{Monitor, Shell};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use weft_protocol::data::DataOperation;
 use weft_protocol::error::errno;
 use weft_protocol::{Error, ObjectId, Result};
@@ -212,6 +213,16 @@ impl<S: Shell> State<S> {
 }
 
 impl<S: Shell> OpenInode<S> {
+    /// An open has cut the file, which nobody else here has open: what is still kept of it is moot.
+    pub(crate) async fn cut_by_open(&self) {
+        let mut state = self.state.lock().await;
+        if self.handles.load(Ordering::Acquire) == 1 {
+            state.refused.clear();
+            state.is_unsettled = false;
+            state.known.cut_by_open();
+        }
+    }
+
     /// A program was told of an error. If that was for want of space, what was refused is not seen any more.
     pub(super) async fn program_was_told(&self, io: &Objects<S>) {
         let mut state = self.state.lock().await;

@@ -84,7 +84,7 @@ impl<S: Shell> State<S> {
         }
         let Some((offset, bytes)) = self.run.take_run() else { return Ok(()) };
         if !self.refused.is_empty() {
-            // Nothing is sent before what was refused: if that is lost, it must not leave a hole. This run is the newest.
+            // Nothing is sent before what was refused: if that is lost, it must not leave a hole. This is the newest.
             self.run_failed(io, offset, &bytes, Error::NoSpace);
             self.spare.push(bytes);
             return Ok(());

@@ -113,7 +113,12 @@ impl<S: Shell> State<S> {
                     }
                 }
                 Err(Error::NoObject | Error::CapabilityRejected) if attempt == 0 && !self.known.object_is_new() => {}
-                Err(error) => return self.hold(io).await.and(Err(error)),
+                Err(error) => {
+                    // A part of it may be there, and the object longer.
+                    self.is_unsettled = true;
+                    self.known.changed_unseen();
+                    return self.hold(io).await.and(Err(error));
+                }
             }
             self.known.open_anew();
             self.regain(io).await?;
