@@ -88,8 +88,8 @@ struct File {
     operations: Vec<Operation>,
     writes: u64,
     lost: bool,
-    /// When a client last showed the file without being able to find out what is there.
-    unsettled: Moment,
+    /// When an operation last became doubtful, or a client showed the file without being able to find out what is there.
+    disturbed: Moment,
 }
 
 /// What could be at one place.
@@ -134,7 +134,7 @@ impl Files {
                 safe: true,
                 doubtful: false,
             };
-            File { operations: vec![made], writes: 0, lost: false, unsettled: 0 }
+            File { operations: vec![made], writes: 0, lost: false, disturbed: 0 }
         })
     }
 
@@ -237,7 +237,10 @@ impl Files {
 
     /// An operation failed, and its program knows.
     pub fn failed(&mut self, id: OperationId) {
-        self.file(id.inode).operations[id.index].doubtful = true;
+        let now = self.moment();
+        let file = self.file(id.inode);
+        file.operations[id.index].doubtful = true;
+        file.disturbed = now;
         self.doubts += 1;
     }
 
@@ -271,12 +274,15 @@ impl Files {
     /// A session of the process was ended: its leases are others' now. Nothing of it is on its way. `until`: when the
     /// process began another one; `None`: it has not.
     pub fn fenced(&mut self, by: ProcessId, shard: ShardId, until: Option<Moment>) {
-        let of_shard = self.files.iter_mut().filter(|(inode, _)| inode.shard() == shard);
-        for operation in of_shard.flat_map(|(_, file)| &mut file.operations) {
-            let is_of = until.is_none_or(|until| operation.ended.is_some_and(|ended| ended < until));
-            if operation.by == Some(by) && is_of && !operation.safe && !operation.doubtful {
-                operation.doubtful = true;
-                self.doubts += 1;
+        let now = self.moment();
+        for (_, file) in self.files.iter_mut().filter(|(inode, _)| inode.shard() == shard) {
+            for operation in &mut file.operations {
+                let is_of = until.is_none_or(|until| operation.ended.is_some_and(|ended| ended < until));
+                if operation.by == Some(by) && is_of && !operation.safe && !operation.doubtful {
+                    operation.doubtful = true;
+                    file.disturbed = now;
+                    self.doubts += 1;
+                }
             }
         }
     }
@@ -290,11 +296,13 @@ impl Files {
     }
 
     fn doubt(&mut self, is_it: impl Fn(InodeNumber, &Operation) -> bool) {
+        let now = self.moment();
         for (inode, file) in &mut self.files {
             for operation in file.operations.iter_mut().filter(|operation| !operation.safe) {
                 if is_it(*inode, operation) && !operation.doubtful {
                     operation.doubtful = true;
                     operation.ended = None;
+                    file.disturbed = now;
                     self.doubts += 1;
                 }
             }
@@ -353,12 +361,12 @@ impl Files {
     /// flight.
     fn saw(&mut self, inode: InodeNumber, since: Moment, deed: impl FnOnce() -> Deed) {
         let ended = self.moment();
-        let File { operations, unsettled, .. } = self.file(inode);
+        let File { operations, disturbed, .. } = self.file(inode);
         // What is gathered may still be lost, and told.
         let rests = operations.iter().all(|operation| {
             operation.ended.is_some_and(|ended| ended < since) && (operation.safe || operation.doubtful)
         });
-        if rests && *unsettled < since && operations.iter().any(|operation| operation.doubtful) {
+        if rests && *disturbed < since && operations.iter().any(|operation| operation.doubtful) {
             let (deed, begun, ended) = (deed(), since, Some(ended));
             operations.push(Operation { deed, by: None, open_by: None, begun, ended, safe: true, doubtful: false });
             self.seen += 1;
@@ -391,7 +399,7 @@ impl Files {
     /// A client could not find out what became of a file's bytes before it showed the file.
     pub fn not_settled(&mut self, inode: InodeNumber) {
         let now = self.moment();
-        self.file(inode).unsettled = now;
+        self.file(inode).disturbed = now;
     }
 
     /// Whether everything that was done to the file has ended.

@@ -5,7 +5,7 @@ use super::{Ground, can_mount};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn in_each_mode(test: &str, check: impl Fn(&Ground, [&Path; 2])) {
             for point in &points {
                 ground.weft(&["mount", "e2e", text(point), "-o", mode]);
             }
-            check(&ground, points.each_ref().map(|point| point.as_path()));
+            check(&ground, points.each_ref().map(PathBuf::as_path));
             for point in &points {
                 ground.weft(&["umount", text(point)]);
             }
