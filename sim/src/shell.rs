@@ -275,11 +275,11 @@ impl Shell for SimShell {
     type Descriptor = ();
 
     fn now_ms(&self) -> u64 {
-        self.0.now_ms.get()
+        self.0.now_ms()
     }
 
     fn wall(&self) -> Timestamp {
-        Timestamp(i64::try_from(self.0.now_ms.get() * 1_000_000).expect("a run lasts some virtual hours"))
+        self.0.clock.wall(self.0.true_ms.get())
     }
 
     fn new_session(&self) -> SessionId {

@@ -116,7 +116,7 @@ impl World {
                 (end, false)
             }
         };
-        let wall = self.now().wall;
+        let wall = self.now_at(message.request.object.node()).wall;
         let Some(storage) = self.storage.get_mut(&message.request.object.node()) else { return };
         let begun = self.files.borrow_mut().moment();
         let refused = storage.begin(&message, &self.key, wall).err();
@@ -152,7 +152,8 @@ impl World {
     }
 
     fn take_piece(&mut self, body: &mut Body) {
-        let (now, request) = ((self.network.now_ms, self.now().wall), &body.message.request);
+        let request = &body.message.request;
+        let now = self.now_at(request.object.node());
         let came = body.came + (body.end - body.came) / (body.left + 1).max(1);
         let range = body.came..if body.left == 0 { body.end } else { came };
         body.came = range.end;
