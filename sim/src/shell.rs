@@ -157,7 +157,8 @@ impl SimData {
     fn send(&self, request: &DataRequest, bytes: &[u8], append: Option<OperationId>) -> Ticket {
         let (session, connection) = (self.session, self.number);
         let (request, bytes, pieces_ms) = (*request, Bytes(bytes.to_vec()), Vec::new());
-        let message = DataMessage { session, connection, request, bytes, append, pieces_ms };
+        let sent = self.process.files.borrow_mut().moment();
+        let message = DataMessage { session, connection, request, bytes, append, pieces_ms, sent };
         self.process.ask(Ask::Data(Box::new(message)))
     }
 

@@ -8,7 +8,7 @@
 //!
 //! Not here: descriptors of objects passed to clients, which write past the server.
 
-use crate::bytes::OperationId;
+use crate::bytes::{Moment, OperationId};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -43,6 +43,8 @@ pub struct DataMessage {
     pub append: Option<OperationId>,
     /// When the bytes come that do not come with the header.
     pub pieces_ms: Vec<u64>,
+    /// Its client sent it then, perhaps the last thing that it did.
+    pub sent: Moment,
 }
 
 impl fmt::Debug for DataMessage {

@@ -29,7 +29,6 @@ const STALL_MS_MAX: u64 = 2 * SESSION_TERM_MS;
 struct Body {
     to: (usize, ProcessId, Ticket),
     message: Box<DataMessage>,
-    begun: Moment,
     /// Bytes that have come, and those that will.
     came: usize,
     end: usize,
@@ -118,14 +117,13 @@ impl World {
         };
         let wall = self.now_at(message.request.object.node()).wall;
         let Some(storage) = self.storage.get_mut(&message.request.object.node()) else { return };
-        let begun = self.files.borrow_mut().moment();
         let refused = storage.begin(&message, &self.key, wall).err();
         if let (DataOperation::Append, Some(id)) = (message.request.operation, message.append) {
             let end = storage.bytes(message.request.object).map_or(0, <[u8]>::len);
             self.files.borrow_mut().append_placed(id, end as u64);
         }
         let pieces = std::mem::take(&mut message.pieces_ms);
-        let mut body = Body { to, message, begun, came: 0, end, left: pieces.len(), is_answered, refused };
+        let mut body = Body { to, message, came: 0, end, left: pieces.len(), is_answered, refused };
         if pieces.is_empty() {
             self.take_piece(&mut body);
             return self.finish(&body);
@@ -203,7 +201,7 @@ impl World {
         self.connections.bodies.values().any(|body| {
             let DataMessage { session, request, .. } = &*body.message;
             let fence = (*session, request.inode.shard(), request.object.node());
-            body.begun < since && !self.connections.fenced.contains(&fence)
+            body.message.sent < since && !self.connections.fenced.contains(&fence)
         })
     }
 }
