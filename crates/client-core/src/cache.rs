@@ -257,6 +257,29 @@ impl Cache {
         self.make_room();
     }
 
+    /// An own operation made the name, as the reply with this stamp told.
+    pub fn name_made(
+        &mut self,
+        parent: InodeNumber,
+        name: &Name,
+        (inode, kind): (InodeNumber, FileKind),
+        grants: Grants,
+        stamp: u64,
+    ) {
+        self.take_made(parent, name, Cached::Found(inode, kind), grants, stamp);
+        self.make_room();
+    }
+
+    /// As [`Cache::name_made`], without making room. Nobody recalls what an own change makes untrue: a reply from before
+    /// it that is still on its way is not to be believed. Returns whether the name is known.
+    fn take_made(&mut self, parent: InodeNumber, name: &Name, target: Cached, grants: Grants, stamp: u64) -> bool {
+        let is_known = self.take_name(parent, name, target, grants, stamp);
+        if !is_known {
+            self.note_recall(LeaseKey::Entry(parent, name.hash64()), stamp);
+        }
+        is_known
+    }
+
     /// As [`Cache::learn_name`], without making room. Returns whether the name is known to be what the reply told.
     fn take_name(&mut self, parent: InodeNumber, name: &Name, target: Cached, grants: Grants, stamp: u64) -> bool {
         self.shared.told(parent, grants, stamp);
@@ -377,7 +400,7 @@ impl Cache {
         let change = DirectoryChange { entries: 1, directories: 0, time: attributes.ctime };
         self.directory_became(parent, change, stamp);
         let target = Cached::Found(attributes.inode, attributes.kind);
-        let name_known = self.take_name(parent, name, target, grants, stamp);
+        let name_known = self.take_made(parent, name, target, grants, stamp);
         let attributes_known = self.take_attributes(attributes, grants, stamp);
         self.make_room();
         let until = |known, inode: InodeNumber| if known { self.holds_ms(inode.shard(), now_ms) } else { 0 };

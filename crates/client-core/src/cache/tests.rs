@@ -237,6 +237,18 @@ fn an_own_change_that_is_told_late_does_not_undo_what_came_after() {
 }
 
 #[test]
+fn a_name_that_was_made_is_not_taken_for_absent_by_a_reply_from_before() {
+    let (n, target) = (Name::new(b"n").unwrap(), (InodeNumber::from_raw(9), FileKind::Regular));
+    // The lease on the name went with the reply that is late: the one that tells of the change has none.
+    let mut cache = heard();
+    cache.name_made(DIRECTORY, &n, target, Grants::empty(), 7);
+    cache.learn_name(DIRECTORY, &n, None, Grants::ENTRY, 6);
+    assert_eq!(known(&cache, "n"), Cached::Unknown);
+    cache.learn_name(DIRECTORY, &n, Some(target), Grants::ENTRY, 8);
+    assert_eq!(known(&cache, "n"), FOUND);
+}
+
+#[test]
 fn a_listing_from_before_an_own_change_is_not_taken_for_all_names() {
     let n = Name::new(b"n").unwrap();
     // The shard grants the directory with the listing, and so not the name that is made next.
