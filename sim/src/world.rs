@@ -54,28 +54,89 @@ const HISTORY: usize = 60;
 #[derive(Clone, Debug)]
 enum Message {
     Wake(usize),
-    Call { client: usize, process: ProcessId, number: Ticket, session: SessionId, call: Box<ShardCall> },
-    Recall { session: SessionId, recall: Recall },
-    RecallAnswer { session: SessionId, answer: RecallAnswer },
-    Renew { client: usize },
-    Renewal { client: usize, process: ProcessId, renewal: Renewal },
-    Renewed { client: usize, process: ProcessId, renewal: Renewal, refused: bool },
+    Call {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        session: SessionId,
+        call: Box<ShardCall>,
+    },
+    Recall {
+        session: SessionId,
+        recall: Recall,
+    },
+    RecallAnswer {
+        session: SessionId,
+        answer: RecallAnswer,
+    },
+    Renew {
+        client: usize,
+    },
+    Renewal {
+        client: usize,
+        process: ProcessId,
+        renewal: Renewal,
+    },
+    Renewed {
+        client: usize,
+        process: ProcessId,
+        renewal: Renewal,
+        refused: bool,
+    },
     Peer(PeerCall),
     PeerReply(PeerReply),
-    Storage { shard: ShardId, token: Option<u64>, node: NodeId, request: StorageRequest },
-    StorageAnswer { shard: ShardId, token: u64, result: Result<StorageAnswer, Error> },
-    Fence { shard: ShardId, session: SessionId, node: NodeId },
-    Fenced { shard: ShardId, session: SessionId, node: NodeId },
-    Data { client: usize, process: ProcessId, number: Ticket, message: Box<DataMessage> },
+    Storage {
+        shard: ShardId,
+        token: Option<u64>,
+        node: NodeId,
+        request: StorageRequest,
+    },
+    StorageAnswer {
+        shard: ShardId,
+        token: u64,
+        result: Result<StorageAnswer, Error>,
+    },
+    Fence {
+        shard: ShardId,
+        session: SessionId,
+        node: NodeId,
+    },
+    Fenced {
+        shard: ShardId,
+        session: SessionId,
+        node: NodeId,
+    },
+    Data {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        message: Box<DataMessage>,
+    },
     Piece(u64),
-    Batch { client: usize, process: ProcessId, number: Ticket, session: SessionId, node: NodeId },
-    Ping { client: usize, process: ProcessId, number: Ticket, node: NodeId },
+    Batch {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        session: SessionId,
+        node: NodeId,
+    },
+    Ping {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        node: NodeId,
+    },
     Tick(ShardId),
     /// Another partition begins.
     Cut,
     SessionOver(SessionId),
     Settled(Moment),
-    ToClient { client: usize, process: ProcessId, number: Ticket, answer: Answer },
+    ToClient {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        answer: Answer,
+    },
 }
 
 /// A client tells a node that its session lives.
