@@ -12,9 +12,9 @@ use crate::open_inode::OpenInode;
 use crate::shell::Shell;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_protocol::message::shard::{DirectoryCursor, ShardAnswer, ShardRequest};
+use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{
-    AttributeChanges, Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, SessionId,
+    AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, SessionId,
 };
 
 /// How attributes came to be told.
@@ -200,8 +200,7 @@ impl<S: Shell> Files<S> {
         if !permissions_known {
             self.calls().ask_attributes(who, parent).await.ok()?;
         }
-        let cursor = DirectoryCursor { bucket: 0, after: Some(after) };
-        let Ok(page) = self.read_directory(who, parent, &cursor, entries, true).await else {
+        let Ok(page) = self.read_directory(who, parent, after, entries, true).await else {
             lock(&session.look_ahead).refused(parent);
             return None;
         };
@@ -210,7 +209,7 @@ impl<S: Shell> Files<S> {
             Cached::Found(inode, _) => session.cache().attributes(inode, shell.now_ms()).cloned(),
             Cached::Absent | Cached::Unknown => None,
         };
-        let last = page.entries.last().map(|entry| &entry.name);
+        let last = page.entries.last().map(|entry| entry.cookie);
         lock(&session.look_ahead).page_came(parent, last, known.is_some());
         self.entry(who, parent, name, &known?, Told { asked: false, since }).await.ok()
     }
@@ -254,24 +253,24 @@ impl<S: Shell> Files<S> {
         self.inode_entry(who, &attributes, Told::HERE).await
     }
 
-    /// One page of a directory listing.
+    /// One page of a directory listing: the entries after a cookie, in the order of cookies.
     pub async fn read_directory(
         &self,
         who: &Credentials,
         inode: InodeNumber,
-        cursor: &DirectoryCursor,
+        after: Cookie,
         entries_max: u32,
         with_attributes: bool,
     ) -> Result<DirectoryListing> {
         let calls = self.calls();
-        let request = ShardRequest::ReadDirectory { inode, cursor: cursor.clone(), entries_max, with_attributes };
+        let request = ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes };
         let since = calls.session.reports();
         let answer = calls.call(who, inode.shard(), request).await?;
         let ShardAnswer::Page(mut page) = answer.answer else { return Err(Error::Malformed) };
         let now = calls.shell.now_ms();
         let (mut all_known, mut holds) = (false, Duration::ZERO);
         if let Some(mut cache) = calls.session.cache_for(answer.session) {
-            all_known = cache.learn_page(inode, cursor, &page, answer.stamp);
+            all_known = cache.learn_page(inode, after, &page, answer.stamp);
             holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
         }
         for entry in &mut page.entries {
