@@ -385,13 +385,7 @@ impl Cache {
 
     /// A page of a listing, with the names and attributes that it grants. Whether all of it is known now: nothing was
     /// recalled since.
-    pub fn learn_page(
-        &mut self,
-        directory: InodeNumber,
-        after: Cookie,
-        page: &DirectoryPage,
-        stamp: u64,
-    ) -> bool {
+    pub fn learn_page(&mut self, directory: InodeNumber, after: Cookie, page: &DirectoryPage, stamp: u64) -> bool {
         self.shared.told(directory, page.grants, stamp);
         let listed = page.grants.contains(Grants::DIRECTORY) && self.hold(directory, stamp);
         let mut all = true;
@@ -410,11 +404,12 @@ impl Cache {
             }
         }
         if let Some(held) = self.directories.get_mut(&directory).filter(|_| listed) {
-            let goes_on = match after {
-                Cookie::START => held.known != KnownNames::All,
-                after => held.known == KnownNames::UpTo(after),
+            let reached = match held.known {
+                KnownNames::Some => Some(Cookie::START),
+                KnownNames::UpTo(reached) => Some(reached),
+                KnownNames::All => None,
             };
-            if goes_on {
+            if reached.is_some_and(|reached| after <= reached && page.next.is_none_or(|next| next > reached)) {
                 held.known = page.next.map_or(KnownNames::All, KnownNames::UpTo);
             }
         }

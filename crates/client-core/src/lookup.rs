@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{
-    AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, SessionId,
+    AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result,
+    SessionId,
 };
 
 /// How attributes came to be told.
@@ -190,7 +191,7 @@ impl<S: Shell> Files<S> {
         }
     }
 
-    /// A lookup that follows others in the order of names: asks for a page that begins with it. `None`: it does not
+    /// A lookup that follows others in order: lists some of the directory, which may answer it. `None`: it does not
     /// follow others, or the page has no answer.
     async fn look_ahead(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Option<Entry> {
         let (shell, session) = (&self.calls().shell, &self.calls().session);
@@ -205,12 +206,11 @@ impl<S: Shell> Files<S> {
             return None;
         };
         let since = session.reports();
+        lock(&session.look_ahead).page_came(parent, page.entries.len(), page.next, !page.valid.is_zero());
         let known = match self.cached(who, parent, name) {
             Cached::Found(inode, _) => session.cache().attributes(inode, shell.now_ms()).cloned(),
             Cached::Absent | Cached::Unknown => None,
         };
-        let last = page.entries.last().map(|entry| entry.cookie);
-        lock(&session.look_ahead).page_came(parent, last, known.is_some());
         self.entry(who, parent, name, &known?, Told { asked: false, since }).await.ok()
     }
 

@@ -18,8 +18,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use weft_client::{Client, DirectoryListing, Entry, FileSystemSpace, OpenOptions};
-use weft_protocol::message::shard::{Access, CreateFile, DirectoryCursor, RenameMode};
-use weft_protocol::{AttributeChanges, Credentials, InodeNumber, Name, Result};
+use weft_protocol::message::shard::{Access, CreateFile, RenameMode};
+use weft_protocol::{AttributeChanges, Cookie, Credentials, InodeNumber, Name, Result};
 
 /// How this mount treats files; fixed when the kernel has agreed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -172,10 +172,10 @@ pub struct Pages<'a> {
 }
 
 impl PageSource for Pages<'_> {
-    fn page(&self, cursor: &DirectoryCursor, entries_max: u32, with_attributes: bool) -> Result<DirectoryListing> {
+    fn page(&self, after: Cookie, entries_max: u32, with_attributes: bool) -> Result<DirectoryListing> {
         let (directory, client) = (self.directory, &self.front.client);
-        let page = client.read_directory(&directory.who, directory.inode, cursor, entries_max, with_attributes)?;
-        directory.reading.page(cursor.after.is_none(), client.directory_hold(directory.inode));
+        let page = client.read_directory(&directory.who, directory.inode, after, entries_max, with_attributes)?;
+        directory.reading.page(after == Cookie::START, client.directory_hold(directory.inode));
         Ok(page)
     }
 }
