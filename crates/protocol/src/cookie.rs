@@ -1,9 +1,9 @@
 //! Cookies: positions of names in their directory.
 //!
-//! A dentry's cookie is a 63-bit hash of its name whose top 12 bits are its bucket. The shard settles collisions when it
-//! creates the dentry (the next free value of the bucket) and stores the cookie with it, so that a cookie stays what it
-//! is for as long as its name is there. Listings run in the order of cookies in every placement of a directory, and go
-//! on after a cookie, whether or not its name is still there.
+//! A dentry's cookie is a 63-bit hash of its name whose top 12 bits are its bucket. The shard settles collisions when
+//! it creates the dentry (the next free value of the bucket) and stores the cookie with it, so that a cookie stays what
+//! it is for as long as its name is there. Listings run in the order of cookies in every placement of a directory, and
+//! go on after a cookie, whether or not its name is still there.
 //!
 //! The hash is SipHash-2-4 with a key that all versions share: it decides the order of stored dentries. Its quality
 //! keeps users from choosing names that collide; FNV-1a ([`Name::hash64`]) would not.

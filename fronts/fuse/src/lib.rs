@@ -15,7 +15,7 @@
 //! | `telling` | what replies tell of names and attributes, and for how long |
 //! | `kernel_inodes` | which inodes the kernel knows |
 //! | `invalidate`, `notify` | the kernel's caches follow the recall of leases |
-//! | `listing` | an open directory: running numbers over pages of names |
+//! | `listing` | an open directory: cookies over pages of names |
 //! | `handles` | numbers for what is open |
 //! | `workers` | threads that serve requests, so that a slow one holds up no other |
 //! | `credentials` | on whose behalf a request is made |

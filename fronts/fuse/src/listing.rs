@@ -1,9 +1,9 @@
 //! An open directory: positions over pages of names.
 //!
 //! The kernel goes through a directory by offsets. The offset after a name is the name's cookie, which the shard stores
-//! with it: it means the same place in every open directory, every mount and after every change. 1 is after `.`, 2 after
-//! `..`. Pages of names are fetched as they are needed; a page is kept while the reader is in it. Offset 0 (`rewinddir`)
-//! begins anew.
+//! with it: it means the same place in every open directory, every mount and after every change. 1 is after `.`, 2
+//! after `..`. Pages of names are fetched as they are needed; a page is kept while the reader is in it. Offset 0
+//! (`rewinddir`) begins anew.
 //!
 //! Invariant: each kept page has all names of its range of cookies that were there when it was fetched. So a name that
 //! is there all the time is shown exactly once.

@@ -2,14 +2,14 @@
 //!
 //! A name's dentry has the cookie that its hash gives, or, where another name has that, the next free one of the same
 //! bucket (linear probing; the bucket's first cookie follows its last). It keeps its cookie until the name goes, since
-//! open listings go on after it. So nothing is moved up when a dentry of such a *run* is removed: a dentry that probes
-//! have passed says so (`continued`), and leaves a *tombstone* when it is removed. A tombstone goes, and the mark of the
-//! dentry before it, as soon as nothing follows it; the next name that passes by may take its place.
+//! open listings go on after it. So nothing moves up when a dentry of such a *run* is removed: a dentry that probes
+//! have passed says so (`continued`), and leaves a *tombstone* when it is removed. A tombstone goes, and the mark of
+//! the dentry before it, as soon as nothing follows it; the next name that passes by may take its place.
 //!
-//! Invariant: between the hash of a name and its dentry each cookie has a dentry or a tombstone, and all are
+//! Invariant: from the hash of a name up to its dentry each cookie has a dentry or a tombstone, and all are
 //! `continued`; what is `continued` is followed by one or the other. So a directory without names has no tombstones.
-//! Cost: one search of the store for a name without a collision. With the hash of [`Cookie::of`], two of a million names
-//! in one directory collide with a probability of one in ten million.
+//! Cost: one search of the store for a name without a collision. With the hash of [`Cookie::of`], there is a collision
+//! among a million names of one directory with a probability of one in 18 million.
 //! Not here: what becomes of the directory (`dentry.rs`).
 
 use super::inode::{kind_code, kind_from};
