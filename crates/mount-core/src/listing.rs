@@ -7,12 +7,13 @@
 //!
 //! Invariant: each kept page has all names of its range of cookies that were there when it was fetched. So a name that
 //! is there all the time is shown exactly once.
-//! Not here: the reply buffers of the kernel (`filesystem.rs`).
+//! Not here: the kernel's reply buffers (`weft-fuse`).
 //! Cost: one message per page of at most [`DIRECTORY_PAGE_ENTRIES_MAX`] names.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
-use weft_client::DirectoryListing;
+use std::future::Future;
+use std::time::Duration;
+use weft_client_core::DirectoryListing;
 use weft_protocol::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 use weft_protocol::message::shard::DirectoryEntry;
 use weft_protocol::{Cookie, InodeNumber, Result};
@@ -27,7 +28,15 @@ const AFTER_PARENT: u64 = 2;
 /// Where pages come from. An interface so that offsets are tested without a file system.
 pub trait PageSource {
     /// The page after a cookie.
-    fn page(&self, after: Cookie, entries_max: u32, with_attributes: bool) -> Result<DirectoryListing>;
+    fn page(
+        &self,
+        after: Cookie,
+        entries_max: u32,
+        with_attributes: bool,
+    ) -> impl Future<Output = Result<DirectoryListing>>;
+
+    /// The time.
+    fn now(&self) -> Duration;
 }
 
 /// One thing to show.
@@ -55,13 +64,13 @@ struct Page {
     after: Cookie,
     entries: Vec<DirectoryEntry>,
     next: Option<Cookie>,
-    valid_until: Instant,
+    valid_until: Duration,
 }
 
 impl Page {
-    fn new(after: Cookie, listing: DirectoryListing) -> Self {
+    fn new(after: Cookie, listing: DirectoryListing, now: Duration) -> Self {
         // Counted from now: a little more than from the request, far less than the margin of a lease's term.
-        let valid_until = Instant::now() + listing.valid;
+        let valid_until = now + listing.valid;
         Self { after, entries: listing.entries, next: listing.next, valid_until }
     }
 
@@ -89,7 +98,7 @@ impl Listing {
     }
 
     /// What comes after this offset, and the offset to go on with; `None`: the end.
-    pub fn at(
+    pub async fn at(
         &mut self,
         offset: u64,
         source: &impl PageSource,
@@ -97,13 +106,13 @@ impl Listing {
     ) -> Result<Option<(Item<'_>, u64)>> {
         if offset == 0 {
             *self = Self::default();
-            self.fetch(Cookie::START, source, with_attributes)?;
+            self.fetch(Cookie::START, source, with_attributes).await?;
             return Ok(Some((Item::Itself, AFTER_ITSELF)));
         }
         let mut position = position(offset);
         if self.parent.is_none() {
             // Not read from the beginning: `seekdir` to an offset of another open directory.
-            self.fetch(position, source, with_attributes)?;
+            self.fetch(position, source, with_attributes).await?;
         }
         if let (AFTER_ITSELF, Some(parent)) = (offset, self.parent) {
             return Ok(Some((Item::Parent(parent), AFTER_PARENT)));
@@ -111,7 +120,7 @@ impl Listing {
         loop {
             let page = match self.kept.iter().position(|page| page.covers(position)) {
                 Some(page) => page,
-                None => self.fetch(position, source, with_attributes)?,
+                None => self.fetch(position, source, with_attributes).await?,
             };
             let page = &self.kept[page];
             let index = page.index_after(position);
@@ -124,18 +133,18 @@ impl Listing {
         }
         let page = self.kept.iter().find(|page| page.covers(position)).expect("found right above");
         let entry = &page.entries[page.index_after(position)];
-        let valid = page.valid_until.saturating_duration_since(Instant::now());
+        let valid = page.valid_until.saturating_sub(source.now());
         Ok(Some((Item::Entry(entry, valid), entry.cookie.raw())))
     }
 
     /// Fetches the page after a position, and keeps it. Returns its index.
-    fn fetch(&mut self, after: Cookie, source: &impl PageSource, with_attributes: bool) -> Result<usize> {
-        let listing = source.page(after, DIRECTORY_PAGE_ENTRIES_MAX, with_attributes)?;
+    async fn fetch(&mut self, after: Cookie, source: &impl PageSource, with_attributes: bool) -> Result<usize> {
+        let listing = source.page(after, DIRECTORY_PAGE_ENTRIES_MAX, with_attributes).await?;
         self.parent = Some(listing.parent);
         if self.kept.len() >= PAGES_KEPT_MAX {
             self.kept.pop_front();
         }
-        self.kept.push_back(Page::new(after, listing));
+        self.kept.push_back(Page::new(after, listing, source.now()));
         Ok(self.kept.len() - 1)
     }
 }
@@ -145,6 +154,8 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
     use weft_protocol::{FileKind, Name};
 
     const PARENT: InodeNumber = InodeNumber::from_raw(99);
@@ -182,7 +193,7 @@ mod tests {
     }
 
     impl PageSource for Directory {
-        fn page(&self, after: Cookie, entries_max: u32, _: bool) -> Result<DirectoryListing> {
+        async fn page(&self, after: Cookie, entries_max: u32, _: bool) -> Result<DirectoryListing> {
             self.fetched.set(self.fetched.get() + 1);
             let names = self.names.borrow();
             let mut rest = names.iter().filter(|(cookie, _)| **cookie > after);
@@ -198,6 +209,17 @@ mod tests {
             let next = entries.last().map(|last| last.cookie).filter(|_| rest.next().is_some());
             Ok(DirectoryListing { entries, next, parent: PARENT, valid: Duration::from_secs(60) })
         }
+
+        fn now(&self) -> Duration {
+            Duration::from_secs(1)
+        }
+    }
+
+    /// What a procedure answers whose effects are ready.
+    fn ready<T>(procedure: impl Future<Output = Result<T>>) -> T {
+        let polled = pin!(procedure).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(result) = polled else { unreachable!("pages are at hand") };
+        result.unwrap()
     }
 
     /// Shows from an offset on: what comes, and the offset after each.
@@ -205,7 +227,7 @@ mod tests {
         let mut shown = Vec::new();
         let mut offset = offset;
         while shown.len() < count
-            && let Some((item, next)) = listing.at(offset, directory, false).unwrap()
+            && let Some((item, next)) = ready(listing.at(offset, directory, false))
         {
             let name = match item {
                 Item::Itself => ".".into(),
@@ -282,7 +304,7 @@ mod tests {
             let directory = Directory::new(300, page_entries);
             let mut listing = Listing::default();
             let (mut offset, mut seen, mut shown) = (0, Vec::new(), 0_usize);
-            while let Some((item, next)) = listing.at(offset, &directory, false).unwrap() {
+            while let Some((item, next)) = ready(listing.at(offset, &directory, false)) {
                 if let Item::Entry(entry, _) = item {
                     seen.push(entry.name.to_string());
                 }
@@ -305,7 +327,7 @@ mod tests {
         let directory = Directory::new(200, 7);
         let mut listing = Listing::default();
         let (mut offset, mut seen) = (0, Vec::new());
-        while let Some((item, next)) = listing.at(offset, &directory, false).unwrap() {
+        while let Some((item, next)) = ready(listing.at(offset, &directory, false)) {
             if let Item::Entry(entry, _) = item {
                 let name = entry.name.to_string();
                 directory.remove(&name);
