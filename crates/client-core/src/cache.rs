@@ -14,8 +14,8 @@ use shared::SharedDirectories;
 use std::collections::{BTreeMap, VecDeque};
 use weft_protocol::hash::FixedMap;
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
-use weft_protocol::message::shard::{DirectoryCursor, DirectoryPage};
-use weft_protocol::{Attributes, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp};
+use weft_protocol::message::shard::DirectoryPage;
+use weft_protocol::{Attributes, Cookie, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp};
 
 /// Names kept. Beyond it the oldest are given back.
 const ENTRIES_MAX: usize = 64 << 10;
@@ -70,7 +70,7 @@ impl KnownNames {
     fn covers(&self, name: &Name) -> bool {
         match self {
             KnownNames::Some => false,
-            KnownNames::UpTo(last) => name <= last,
+            KnownNames::UpTo(last) => Cookie::of(name).bucket() < last.bucket(),
             KnownNames::All => true,
         }
     }
@@ -111,8 +111,9 @@ struct HeldDirectory {
 #[derive(PartialEq, Eq, Debug)]
 enum KnownNames {
     Some,
-    /// All up to this one.
-    UpTo(Name),
+    /// All up to this cookie. Collisions settle within a bucket: only of those before it, it is known which names are
+    /// not there.
+    UpTo(Cookie),
     All,
 }
 
@@ -418,13 +419,7 @@ impl Cache {
 
     /// A page of a listing, with the names and attributes that it grants. Whether all of it is known now: nothing was
     /// recalled since.
-    pub fn learn_page(
-        &mut self,
-        directory: InodeNumber,
-        cursor: &DirectoryCursor,
-        page: &DirectoryPage,
-        stamp: u64,
-    ) -> bool {
+    pub fn learn_page(&mut self, directory: InodeNumber, after: Cookie, page: &DirectoryPage, stamp: u64) -> bool {
         self.shared.told(directory, page.grants, stamp);
         let listed = page.grants.contains(Grants::DIRECTORY) && self.hold(directory, stamp);
         let mut all = true;
@@ -443,13 +438,13 @@ impl Cache {
             }
         }
         if let Some(held) = self.directories.get_mut(&directory).filter(|_| listed) {
-            let goes_on = match &cursor.after {
-                None => held.known != KnownNames::All,
-                Some(after) => held.known == KnownNames::UpTo(after.clone()),
+            let reached = match held.known {
+                KnownNames::Some => Some(Cookie::START),
+                KnownNames::UpTo(reached) => Some(reached),
+                KnownNames::All => None,
             };
-            if goes_on {
-                let last = page.next.as_ref().and_then(|next| next.after.clone());
-                held.known = last.map_or(KnownNames::All, KnownNames::UpTo);
+            if reached.is_some_and(|reached| after <= reached && page.next.is_none_or(|next| next > reached)) {
+                held.known = page.next.map_or(KnownNames::All, KnownNames::UpTo);
             }
         }
         self.make_room();
