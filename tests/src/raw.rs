@@ -67,6 +67,7 @@ impl RawSession {
         };
         DataRequest {
             operation: DataOperation::Write,
+            pages: false,
             bytes: 0,
             id: 0,
             object: attributes.layout.object().expect("the file has an object"),

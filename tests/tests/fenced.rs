@@ -65,6 +65,7 @@ fn a_fenced_session_has_no_rights_at_other_nodes() {
         let ShardAnswer::Opened { attributes, capability, .. } = reply.result.unwrap() else { panic!("not opened") };
         let request = DataRequest {
             operation: DataOperation::Write,
+            pages: false,
             bytes: 3,
             id: 0,
             object: attributes.layout.object().unwrap(),

@@ -53,6 +53,7 @@ pub(crate) fn request(
 ) -> DataRequest {
     DataRequest {
         operation,
+        pages: false,
         bytes: u32::try_from(bytes).expect("callers cut transfers into pieces of BULK_BYTES_MAX"),
         id: 0,
         object: held.object,

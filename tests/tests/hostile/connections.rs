@@ -46,6 +46,7 @@ impl<'a> Data<'a> {
     pub fn request(&self, operation: DataOperation, bytes: u32, capability: Capability) -> DataRequest {
         DataRequest {
             operation,
+            pages: false,
             bytes,
             id: self.next_id,
             object: self.scene.object(),

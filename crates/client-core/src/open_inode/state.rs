@@ -12,7 +12,7 @@ use crate::tuning::Tuning;
 use crate::write_behind::WriteBehind;
 use std::sync::Arc;
 use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
-use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardRequest};
+use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer, ShardRequest};
 use weft_protocol::{Attributes, Credentials, Error, Result, SessionId};
 
 /// How long before its end a right is renewed, milliseconds: longer than anything that is done with it takes.
@@ -158,7 +158,7 @@ impl<S: Shell> State<S> {
 
     async fn open_again(&mut self, io: &Objects<S>, access: Access) -> Result<Opened> {
         let access = if self.runs && access == Access::Read { Access::Execute } else { access };
-        let flags = OpenFlags { access, truncate: false, direct: false };
+        let flags = OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None };
         let inode = self.known.inode();
         let sent_ms = io.calls.shell.now_ms();
         let request = ShardRequest::Open { inode, flags };
