@@ -12,6 +12,7 @@ mod client;
 pub mod kernel;
 mod model;
 mod network;
+mod pages;
 mod process;
 mod program;
 mod random;

@@ -22,8 +22,14 @@ impl<R> OpenOptions<R> {
     /// Open for reading.
     pub const READ: Self = Self::of(Access::Read);
     /// Open for writing, truncated.
-    pub const WRITE: Self =
-        Self { truncate: true, ..Self::of(Access::Write) };
+    pub const WRITE: Self = Self {
+        access: Access::Write,
+        truncate: true,
+        append: false,
+        direct: false,
+        page_cache: PageCache::None,
+        registration: None,
+    };
 
     /// Open with nothing special.
     pub const fn of(access: Access) -> Self {

@@ -45,6 +45,8 @@ pub fn handle(
             let event = Event::RecallAnswer { session: peer.session, number: answer.number, kept: answer.kept };
             shards::give(node, answer.shard, event, None, sink);
         }
+        // Nothing is noted yet that would have to be dropped.
+        Message::PagesDropped(_) => {}
         Message::Renew => {
             let refused = shards::renew(node, peer.session, sink);
             sink.send(from, id, Message::RenewReply { refused });
@@ -55,6 +57,7 @@ pub fn handle(
         | Message::NodeReply(_)
         | Message::PeerReply(_)
         | Message::Recall(_)
+        | Message::DropPages(_)
         | Message::RenewReply { .. } => return Err(TransportError::Malformed),
     }
     Ok(())

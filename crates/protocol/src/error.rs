@@ -73,8 +73,8 @@ pub enum Error {
     /// A message that the protocol does not allow; the connection is closed after it.
     #[error("malformed message")]
     Malformed,
-    /// Another client's kernel has pages of the range, which could not be dropped in time. Nothing was done; the request
-    /// is to be sent again, without a lock held that dropping pages may wait for.
+    /// Another client's kernel has pages of the range, which could not be dropped in time. Nothing was done; the
+    /// request is to be sent again, without a lock held that dropping pages may wait for.
     #[error("another client's kernel has pages of this range")]
     PagesCached,
 }

@@ -56,5 +56,5 @@ pub use window::{InFlightWindow, NextStep};
 /// | 11 | without what version 6 had brought |
 /// | 12 | data replies say `SessionEnded`, `Busy`; `Fence` has `objects`; `Renamed` and `Grants` tell more of names |
 /// | 13 | `Access::Execute`; `HoldDirectory`; `LeaseKey::Inode`; a recall of attributes may be answered `Open` |
-/// | 14 | `pages` of data requests; `DropPages`, `PagesDropped`, `Error::PagesCached`; `Truncate` has `by`; `page_cache` |
+/// | 14 | `pages` of data requests, `DropPages`, `PagesDropped`, `PagesCached`; `Truncate` has `by`; `page_cache` |
 pub const PROTOCOL_VERSION: u8 = 14;

@@ -171,8 +171,9 @@ impl Object {
     }
 
     fn may_go(&self, number: u64, request: &RangeRequest) -> bool {
-        !(request.pages && self.waits_for_change(number, request))
-            && !(request.changes && self.waits_for_pages(request))
+        let waits = (request.pages && self.waits_for_change(number, request))
+            || (request.changes && self.waits_for_pages(request));
+        !waits
     }
 
     /// A request goes on. Only a change stays in flight.
@@ -268,6 +269,11 @@ impl CachedRanges {
             record.drops.clear();
             self.go_on(object, now_ms, out);
         }
+    }
+
+    /// Returns true if nothing is noted, and nothing in flight.
+    pub fn is_idle(&self) -> bool {
+        self.objects.is_empty()
     }
 
     /// When [`CachedRanges::tick`] is due; `None`: nothing is outstanding.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use weft_client_core::Cached;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
-use weft_protocol::message::recall::Recall;
+use weft_protocol::message::recall::{DropPages, Recall};
 use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{InodeNumber, Name, NodeId, SessionId};
 
@@ -152,6 +152,10 @@ impl World {
                 Ask::RecallAnswer { session, answer } => {
                     self.network.send(&mut self.random, Message::RecallAnswer { session, answer });
                 }
+                Ask::PagesDropped { session, dropped } => {
+                    let node = dropped.object.node();
+                    self.network.send(&mut self.random, Message::PagesDropped { session, node, dropped });
+                }
                 Ask::Settle => self.settle_later(),
                 Ask::Note(line) => self.note(&format!("client {index}, process {id}: {line}")),
             }
@@ -253,6 +257,15 @@ impl World {
         }
         self.clients[index].process.recall(session, recall);
         self.poll(index);
+    }
+
+    /// A storage server has pages of a client's kernel dropped.
+    pub(super) fn drop_arrived(&mut self, session: SessionId, drop: DropPages) {
+        let Some(index) = self.clients.iter().position(|client| client.session() == session) else { return };
+        if self.ending || self.clients[index].deaf_until_ms <= self.network.now_ms {
+            self.clients[index].process.drop_pages(session, drop);
+            self.poll(index);
+        }
     }
 
     pub(super) fn renew(&mut self, index: usize) {

@@ -34,6 +34,8 @@ pub(super) struct State<S: Shell> {
     pub opener: Option<Arc<Credentials>>,
     /// The opener opened it to run it, and may be forbidden to read it.
     pub runs: bool,
+    /// What the shard was told of a kernel's pages.
+    pub page_cache: PageCache,
     /// In whose slot the current holder of the lock makes calls.
     pub slot: SlotFor,
     pub term: Term,
@@ -63,6 +65,7 @@ impl<S: Shell> State<S> {
             known: FileState::new(attributes, session),
             opener: None,
             runs: false,
+            page_cache: PageCache::None,
             slot: SlotFor::Caller,
             term,
             now_ms: 0,
@@ -158,7 +161,7 @@ impl<S: Shell> State<S> {
 
     async fn open_again(&mut self, io: &Objects<S>, access: Access) -> Result<Opened> {
         let access = if self.runs && access == Access::Read { Access::Execute } else { access };
-        let flags = OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None };
+        let flags = OpenFlags { access, truncate: false, direct: false, page_cache: self.page_cache };
         let inode = self.known.inode();
         let sent_ms = io.calls.shell.now_ms();
         let request = ShardRequest::Open { inode, flags };

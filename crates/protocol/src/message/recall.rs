@@ -26,8 +26,8 @@ pub struct RecallAnswer {
     pub kept: LeaseMode,
 }
 
-/// Storage server to client: have the kernel drop its pages of a range, which another client is about to change. Repeated
-/// (same number) until it is answered or the session ends.
+/// Storage server to client: have the kernel drop its pages of a range, which another client is about to change.
+/// Repeated (same number) until it is answered or the session ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DropPages {
     pub inode: InodeNumber,

@@ -25,6 +25,9 @@ fn write(session: SessionId, range: Range<u64>) -> RangeRequest {
     request(session, range, true, false)
 }
 
+/// A drop: of whom, its number, its range.
+type Told = (SessionId, u64, Range<u64>);
+
 /// The machine with its effects.
 struct World {
     ranges: CachedRanges,
@@ -67,7 +70,7 @@ impl World {
     }
 
     /// The drops that were sent, with their ranges, and the requests that were admitted.
-    fn effects(&mut self) -> (Vec<(SessionId, u64, Range<u64>)>, Vec<u64>) {
+    fn effects(&mut self) -> (Vec<Told>, Vec<u64>) {
         let (mut drops, mut admitted) = (Vec::new(), Vec::new());
         for effect in self.out.drain(..) {
             match effect {
@@ -81,7 +84,7 @@ impl World {
         (drops, admitted)
     }
 
-    fn one_drop(&mut self) -> (SessionId, u64, Range<u64>) {
+    fn one_drop(&mut self) -> Told {
         let (drops, admitted) = self.effects();
         assert_eq!((drops.len(), admitted.len()), (1, 0), "{drops:?} {admitted:?}");
         drops[0].clone()
@@ -237,7 +240,7 @@ struct Kernels {
     /// Pages by session and index.
     pages: BTreeMap<(SessionId, u64), Vec<u8>>,
     asked: BTreeMap<u64, Asked>,
-    drops: Vec<(SessionId, u64, Range<u64>)>,
+    drops: Vec<Told>,
 }
 
 impl Kernels {
