@@ -6,6 +6,8 @@
 //! Not here: the effects (`shell.rs`), what programs do (`program.rs`).
 
 use crate::bytes::{Files as Bytes, Moment, ProcessId};
+use crate::clock::Clock;
+use crate::pages::Pages;
 use crate::random::Random;
 use crate::store::{Bytes as Data, DataMessage};
 use std::cell::{Cell, RefCell};
@@ -15,7 +17,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use weft_protocol::data::DataReply;
 use weft_protocol::message::Message;
-use weft_protocol::message::recall::{Recall, RecallAnswer};
+use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::{InodeNumber, LeaseMode, NodeId, SessionId, ShardId};
 
 /// Directories that a process remembers.
@@ -35,6 +37,8 @@ pub enum Ask {
     RecallAnswer { session: SessionId, answer: RecallAnswer },
     /// What was doubtful will have settled after some time: not answered.
     Settle,
+    /// Pages were dropped: not answered.
+    PagesDropped { session: SessionId, dropped: PagesDropped },
     /// A line for the trace: not answered.
     Note(String),
 }
@@ -56,12 +60,18 @@ pub struct Ticket(pub u64);
 pub struct Process {
     pub id: Cell<ProcessId>,
     pub home: NodeId,
-    pub now_ms: Cell<u64>,
+    pub clock: Clock,
+    /// The simulation's time, for the clock.
+    pub true_ms: Cell<u64>,
     /// Sessions before, and when they were given up.
     pub given_up: RefCell<BTreeMap<SessionId, Moment>>,
     /// Recalls to be answered, and those that were received and are not answered.
     recalls: RefCell<VecDeque<(SessionId, Recall)>>,
     working: RefCell<BTreeSet<(ShardId, u64)>>,
+    /// Pages to be dropped.
+    drops: RefCell<VecDeque<(SessionId, DropPages)>>,
+    /// The kernel's.
+    pub pages: Pages,
     /// No program begins anything more.
     pub ending: Cell<bool>,
     /// The model of what files hold.
@@ -84,14 +94,17 @@ pub struct Process {
 
 impl Process {
     /// A process that has just started. `sessions`: the last session's number, of all processes.
-    pub fn new(home: NodeId, seed: u64, sessions: &Rc<Cell<u64>>, files: &Rc<RefCell<Bytes>>) -> Self {
+    pub fn new(home: NodeId, seed: u64, clock: Clock, sessions: &Rc<Cell<u64>>, files: &Rc<RefCell<Bytes>>) -> Self {
         Self {
             id: Cell::new(0),
             home,
-            now_ms: Cell::new(0),
+            clock,
+            true_ms: Cell::new(0),
             given_up: RefCell::default(),
             recalls: RefCell::default(),
             working: RefCell::default(),
+            drops: RefCell::default(),
+            pages: Pages::default(),
             ending: Cell::new(false),
             files: Rc::clone(files),
             random: RefCell::new(Random::new(seed)),
@@ -104,6 +117,11 @@ impl Process {
             answers: RefCell::default(),
             tickets: Cell::new(0),
         }
+    }
+
+    /// What the process's clock shows, milliseconds since boot.
+    pub fn now_ms(&self) -> u64 {
+        self.clock.boot_ms(self.true_ms.get())
     }
 
     /// A shard has ended a session, perhaps an earlier one of this process.
@@ -126,7 +144,9 @@ impl Process {
         let changes = match &ask {
             Ask::Send { message, .. } => Some(matches!(&**message, Message::Shard(call) if !call.request.is_read())),
             Ask::Data(_) | Ask::Sleep(_) => Some(false),
-            Ask::SessionOver(_) | Ask::RecallAnswer { .. } | Ask::Settle | Ask::Note(_) => None,
+            Ask::SessionOver(_) | Ask::RecallAnswer { .. } | Ask::PagesDropped { .. } | Ask::Settle | Ask::Note(_) => {
+                None
+            }
         };
         if let Some(changes) = changes {
             self.awaited.borrow_mut().insert(ticket, changes);
@@ -190,6 +210,16 @@ impl Process {
         self.working.borrow_mut().remove(&(recall.shard, recall.number));
         let answer = RecallAnswer { shard: recall.shard, number: recall.number, kept };
         self.ask(Ask::RecallAnswer { session, answer });
+    }
+
+    /// A storage server has pages dropped.
+    pub fn drop_pages(&self, session: SessionId, drop: DropPages) {
+        self.drops.borrow_mut().push_back((session, drop));
+    }
+
+    /// Waits for pages to be dropped.
+    pub async fn next_drop(&self) -> (SessionId, DropPages) {
+        poll_fn(|_| self.drops.borrow_mut().pop_front().map_or(Poll::Pending, Poll::Ready)).await
     }
 
     /// A directory that programs may use.

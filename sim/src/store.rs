@@ -8,15 +8,17 @@
 //!
 //! Not here: descriptors of objects passed to clients, which write past the server.
 
-use crate::bytes::OperationId;
+use crate::bytes::{Moment, OperationId};
+use crate::pages::PAGE_BYTES;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use weft_metadata::Now;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp};
-use weft_storage::{Collector, FenceTable, Gate, ServingTerm, check_access};
+use weft_storage::{CachedRanges, Collector, FenceTable, Gate, RangeRequest, ServingTerm, check_access};
 
 /// Bytes, shown as runs of equal ones.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -42,6 +44,8 @@ pub struct DataMessage {
     pub append: Option<OperationId>,
     /// When the bytes come that do not come with the header.
     pub pieces_ms: Vec<u64>,
+    /// Its client sent it then, perhaps the last thing that it did.
+    pub sent: Moment,
 }
 
 impl fmt::Debug for DataMessage {
@@ -66,6 +70,10 @@ pub struct Storage {
     /// Without end: what shards say of fences arrives here.
     term: Arc<ServingTerm>,
     objects: BTreeMap<ObjectId, Object>,
+    /// What kernels cache without a lease, in pages as small as the programs'.
+    pub ranges: CachedRanges,
+    /// When the next tick of the ranges is due.
+    pub tick_ms: Option<u64>,
     pub full_until_ms: u64,
     /// Writes refused since the disk was full.
     pub refused: u64,
@@ -75,7 +83,8 @@ impl Storage {
     pub fn new(node: NodeId) -> Self {
         let (collector, fences) = (Collector::new(node, 1), FenceTable::default());
         let term = Arc::new(ServingTerm::unlimited());
-        Self { node, collector, fences, term, objects: BTreeMap::new(), full_until_ms: 0, refused: 0 }
+        let (objects, ranges) = (BTreeMap::new(), CachedRanges::new(PAGE_BYTES, 1, 1));
+        Self { node, collector, fences, term, objects, ranges, tick_ms: None, full_until_ms: 0, refused: 0 }
     }
 
     /// All objects, with the files they are of.
@@ -114,21 +123,32 @@ impl Storage {
         Ok(())
     }
 
+    /// What a request is to the ranges that kernels cache; `None`: it may go at once.
+    pub fn range_of(&self, message: &DataMessage) -> Option<RangeRequest> {
+        let DataMessage { session, request, .. } = message;
+        let DataRequest { object, inode, offset, bytes, pages, .. } = *request;
+        let changes = match request.operation {
+            DataOperation::Read if pages => false,
+            DataOperation::Write | DataOperation::Append if bytes > 0 => true,
+            _ => return None,
+        };
+        let range = match request.operation {
+            DataOperation::Append => self.bytes(object).map_or(0, <[u8]>::len) as u64..u64::MAX,
+            _ => offset..offset + u64::from(bytes),
+        };
+        Some(RangeRequest { object, inode, session: Some(*session), range, changes, pages })
+    }
+
     fn gate(&mut self, session: SessionId, shard: ShardId) -> Arc<Gate> {
         self.fences.gate(session, shard, &self.term)
     }
 
     /// A piece of a write has come: those bytes of it, counted from its beginning. Passes the session's gate.
-    pub fn piece(
-        &mut self,
-        message: &DataMessage,
-        range: Range<usize>,
-        (now_ms, wall): (u64, Timestamp),
-    ) -> Result<()> {
+    pub fn piece(&mut self, message: &DataMessage, range: Range<usize>, now: Now) -> Result<()> {
         let DataMessage { session, request, bytes, .. } = message;
         let gate = self.gate(*session, request.inode.shard());
-        gate.enter(|| now_ms)?;
-        let is_full = self.full_until_ms > now_ms;
+        gate.enter(|| now.boot_ms)?;
+        let is_full = self.full_until_ms > now.boot_ms;
         let object = self.object(request.inode, request.object);
         let taken = object.map(|object| {
             let append = request.operation == DataOperation::Append;
@@ -136,7 +156,7 @@ impl Storage {
             let came = bytes.0.get(range).unwrap_or_default();
             let room = if is_full { object.bytes.len().saturating_sub(offset) } else { usize::MAX };
             let taken = came.get(..room).unwrap_or(came);
-            object.put(offset, taken, wall);
+            object.put(offset, taken, now.wall);
             taken.len() == came.len()
         });
         gate.leave();
@@ -163,23 +183,23 @@ impl Storage {
     }
 
     /// A shard has ended a session.
-    pub fn fence(&mut self, session: SessionId, shard: ShardId, (_, wall): (u64, Timestamp)) {
-        self.fences.add(session, shard, u32::try_from(wall.parts().0).unwrap_or(u32::MAX));
+    pub fn fence(&mut self, session: SessionId, shard: ShardId, now: Now) {
+        self.fences.add(session, shard, u32::try_from(now.wall.parts().0).unwrap_or(u32::MAX));
     }
 
     /// A shard's request.
-    pub fn perform(&mut self, request: &StorageRequest, (now_ms, wall): (u64, Timestamp)) -> Result<StorageAnswer> {
-        let is_full = self.full_until_ms > now_ms;
+    pub fn perform(&mut self, request: &StorageRequest, now: Now) -> Result<StorageAnswer> {
+        let is_full = self.full_until_ms > now.boot_ms;
         match request {
             StorageRequest::Stat { inode, object } => self.object(*inode, *object)?.stat(),
-            StorageRequest::Truncate { inode, object, size } => {
+            StorageRequest::Truncate { inode, object, size, .. } => {
                 let object = self.object(*inode, *object)?;
                 if is_full && index(*size) > object.bytes.len() {
                     self.refused += 1;
                     return Err(Error::NoSpace);
                 }
                 object.bytes.resize(index(*size), 0);
-                object.mtime = wall;
+                object.mtime = now.wall;
                 object.stat()
             }
             StorageRequest::Remove { objects } => {

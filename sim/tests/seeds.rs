@@ -1,6 +1,6 @@
 //! Some hundreds of seeds, and those that found something.
 
-use weft_sim::run_seed;
+use weft_sim::{Faults, run_seed};
 
 /// Seeds run each time.
 const SEEDS: std::ops::Range<u64> = 0..300;
@@ -12,10 +12,10 @@ const RARE_SEEDS: [u64; 10] = [18_330, 306, 597, 571, 31_694, 45_582, 1_003_983,
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
-    let mut sums = [0u64; 15];
+    let mut sums = [0u64; 17];
     for seed in SEEDS {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
-        let (tally, _) = run_seed(seed, false);
+        let (tally, _) = run_seed(seed, Faults::NOW, false);
         let counts = [
             tally.operations,
             tally.cached,
@@ -32,6 +32,8 @@ fn all_seeds_hold_and_the_faults_really_happen() {
             tally.pieces,
             tally.refused,
             tally.seen,
+            tally.drops,
+            tally.held,
         ];
         for (sum, count) in sums.iter_mut().zip(counts) {
             *sum += count;
@@ -39,7 +41,7 @@ fn all_seeds_hold_and_the_faults_really_happen() {
     }
     println!(
         "operations, cached, recalls, fenced, resent, lost, doubled, intents, crashes, pauses, deaf, orphans, \
-         pieces, refused, seen: {sums:?}"
+         pieces, refused, seen, drops, held: {sums:?}"
     );
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
 }
@@ -48,13 +50,13 @@ fn all_seeds_hold_and_the_faults_really_happen() {
 fn rare_seeds_hold() {
     for seed in RARE_SEEDS {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
-        run_seed(seed, false);
+        run_seed(seed, Faults::NONE, false);
     }
 }
 
 #[test]
 fn one_seed_gives_one_run() {
     for seed in [1, 7, 42] {
-        assert_eq!(run_seed(seed, false).1, run_seed(seed, false).1, "seed {seed}");
+        assert_eq!(run_seed(seed, Faults::NOW, false).1, run_seed(seed, Faults::NOW, false).1, "seed {seed}");
     }
 }

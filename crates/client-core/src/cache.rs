@@ -14,8 +14,8 @@ use shared::SharedDirectories;
 use std::collections::{BTreeMap, VecDeque};
 use weft_protocol::hash::FixedMap;
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
-use weft_protocol::message::shard::{DirectoryCursor, DirectoryPage};
-use weft_protocol::{Attributes, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp};
+use weft_protocol::message::shard::DirectoryPage;
+use weft_protocol::{Attributes, Cookie, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp};
 
 /// Names kept. Beyond it the oldest are given back.
 const ENTRIES_MAX: usize = 64 << 10;
@@ -70,7 +70,7 @@ impl KnownNames {
     fn covers(&self, name: &Name) -> bool {
         match self {
             KnownNames::Some => false,
-            KnownNames::UpTo(last) => name <= last,
+            KnownNames::UpTo(last) => Cookie::of(name).bucket() < last.bucket(),
             KnownNames::All => true,
         }
     }
@@ -81,6 +81,15 @@ impl KnownNames {
 struct Term {
     valid_until_ms: u64,
     age: u32,
+    /// Own changes that were sent and have no reply: while there are any, nothing is believed.
+    doubts: u32,
+}
+
+impl Term {
+    /// How long what is known still holds, milliseconds.
+    fn holds_ms(&self, now_ms: u64) -> u64 {
+        if self.doubts > 0 { 0 } else { self.valid_until_ms.saturating_sub(now_ms) }
+    }
 }
 
 #[derive(Debug)]
@@ -111,8 +120,9 @@ struct HeldDirectory {
 #[derive(PartialEq, Eq, Debug)]
 enum KnownNames {
     Some,
-    /// All up to this one.
-    UpTo(Name),
+    /// All up to this cookie. Collisions settle within a bucket: only of those before it, it is known which names are
+    /// not there.
+    UpTo(Cookie),
     All,
 }
 
@@ -169,11 +179,32 @@ impl Cache {
     /// not begin anew, since a shard that has never heard of the session takes it for a new one. Returns whether it
     /// goes on.
     pub fn extended(&mut self, shard: ShardId, sent_ms: u64, now_ms: u64) -> bool {
-        let holds = self.holds_ms(shard, now_ms) > 0;
+        let holds = now_ms < self.valid_until_ms(shard);
         if holds {
             self.renewed(shard, sent_ms, now_ms);
         }
         holds
+    }
+
+    /// An own change was sent to this shard and has no reply: it may have been made, or be made later, and nobody
+    /// recalls what it makes untrue. Nothing of the shard is believed until [`Cache::settled`]. Returns what was known,
+    /// for caches above.
+    pub fn doubt(&mut self, shard: ShardId) -> Dropped {
+        let term = self.terms.entry(shard).or_default();
+        term.doubts += 1;
+        term.age += 1;
+        let names = self.names.iter().filter(|((parent, _), _)| parent.shard() == shard);
+        let names = names.map(|((parent, _), known)| (*parent, known.name.clone())).collect();
+        let inodes = self.attributes.keys().copied().filter(|inode| inode.shard() == shard).collect();
+        Dropped { names, inodes, recalled: None }
+    }
+
+    /// The change has a reply. What was learnt meanwhile may be from before it.
+    pub fn settled(&mut self, shard: ShardId) {
+        if let Some(term) = self.terms.get_mut(&shard) {
+            term.doubts -= 1;
+            term.age += 1;
+        }
     }
 
     /// When the term at this shard ends; 0: there is none.
@@ -189,13 +220,13 @@ impl Cache {
         let terms = std::mem::take(&mut self.terms);
         *self = Self::default();
         self.terms =
-            terms.into_iter().map(|(shard, term)| (shard, Term { valid_until_ms: 0, age: term.age + 1 })).collect();
+            terms.into_iter().map(|(shard, term)| (shard, Term { age: term.age + 1, ..Term::default() })).collect();
         dropped
     }
 
     /// How long what is known of this shard still holds, milliseconds.
     pub fn holds_ms(&self, shard: ShardId, now_ms: u64) -> u64 {
-        self.terms.get(&shard).map_or(0, |term| term.valid_until_ms.saturating_sub(now_ms))
+        self.terms.get(&shard).map_or(0, |term| term.holds_ms(now_ms))
     }
 
     /// Whether anything is kept that a renewal would keep alive.
@@ -204,7 +235,7 @@ impl Cache {
     }
 
     fn current(&self, inode: InodeNumber, age: u32, now_ms: u64) -> bool {
-        self.terms.get(&inode.shard()).is_some_and(|term| term.age == age && now_ms < term.valid_until_ms)
+        self.terms.get(&inode.shard()).is_some_and(|term| term.age == age && term.holds_ms(now_ms) > 0)
     }
 
     fn age(&self, inode: InodeNumber) -> u32 {
@@ -255,6 +286,29 @@ impl Cache {
         let target = target.map_or(Cached::Absent, |(inode, kind)| Cached::Found(inode, kind));
         self.take_name(parent, name, target, grants, stamp);
         self.make_room();
+    }
+
+    /// An own operation made the name, as the reply with this stamp told.
+    pub fn name_made(
+        &mut self,
+        parent: InodeNumber,
+        name: &Name,
+        (inode, kind): (InodeNumber, FileKind),
+        grants: Grants,
+        stamp: u64,
+    ) {
+        self.take_made(parent, name, Cached::Found(inode, kind), grants, stamp);
+        self.make_room();
+    }
+
+    /// As [`Cache::name_made`], without making room. Nobody recalls what an own change makes untrue: a reply from before
+    /// it that is still on its way is not to be believed. Returns whether the name is known.
+    fn take_made(&mut self, parent: InodeNumber, name: &Name, target: Cached, grants: Grants, stamp: u64) -> bool {
+        let is_known = self.take_name(parent, name, target, grants, stamp);
+        if !is_known {
+            self.note_recall(LeaseKey::Entry(parent, name.hash64()), stamp);
+        }
+        is_known
     }
 
     /// As [`Cache::learn_name`], without making room. Returns whether the name is known to be what the reply told.
@@ -377,7 +431,7 @@ impl Cache {
         let change = DirectoryChange { entries: 1, directories: 0, time: attributes.ctime };
         self.directory_became(parent, change, stamp);
         let target = Cached::Found(attributes.inode, attributes.kind);
-        let name_known = self.take_name(parent, name, target, grants, stamp);
+        let name_known = self.take_made(parent, name, target, grants, stamp);
         let attributes_known = self.take_attributes(attributes, grants, stamp);
         self.make_room();
         let until = |known, inode: InodeNumber| if known { self.holds_ms(inode.shard(), now_ms) } else { 0 };
@@ -395,13 +449,7 @@ impl Cache {
 
     /// A page of a listing, with the names and attributes that it grants. Whether all of it is known now: nothing was
     /// recalled since.
-    pub fn learn_page(
-        &mut self,
-        directory: InodeNumber,
-        cursor: &DirectoryCursor,
-        page: &DirectoryPage,
-        stamp: u64,
-    ) -> bool {
+    pub fn learn_page(&mut self, directory: InodeNumber, after: Cookie, page: &DirectoryPage, stamp: u64) -> bool {
         self.shared.told(directory, page.grants, stamp);
         let listed = page.grants.contains(Grants::DIRECTORY) && self.hold(directory, stamp);
         let mut all = true;
@@ -420,13 +468,13 @@ impl Cache {
             }
         }
         if let Some(held) = self.directories.get_mut(&directory).filter(|_| listed) {
-            let goes_on = match &cursor.after {
-                None => held.known != KnownNames::All,
-                Some(after) => held.known == KnownNames::UpTo(after.clone()),
+            let reached = match held.known {
+                KnownNames::Some => Some(Cookie::START),
+                KnownNames::UpTo(reached) => Some(reached),
+                KnownNames::All => None,
             };
-            if goes_on {
-                let last = page.next.as_ref().and_then(|next| next.after.clone());
-                held.known = last.map_or(KnownNames::All, KnownNames::UpTo);
+            if reached.is_some_and(|reached| after <= reached && page.next.is_none_or(|next| next > reached)) {
+                held.known = page.next.map_or(KnownNames::All, KnownNames::UpTo);
             }
         }
         self.make_room();

@@ -220,6 +220,10 @@ pub trait Shell: Sized {
     /// above may be waiting for the caller; it is told on a thread of its own.
     fn contents_lost(&self, inode: weft_protocol::InodeNumber);
 
+    /// Tells the cache above (the kernel's) to drop its pages of a range (`bytes` `u64::MAX`: to the end). Returns when
+    /// none is left that was there before; waits for reads of these pages that are being served.
+    fn invalidate_pages(&self, inode: weft_protocol::InodeNumber, offset: u64, bytes: u64) -> impl Future<Output = ()>;
+
     /// Tells the cache above to drop what a recall or an eviction took.
     fn invalidate(&self, dropped: &crate::cache::Dropped) -> impl Future<Output = ()>;
 

@@ -6,6 +6,7 @@
 //! long after its client has given it up. When a client dies, the same becomes of what it had sent; but the body of a
 //! write may come in pieces, the last of them terms later, and then nothing but the fence of its session stops it.
 
+use super::partitions::Party;
 use super::{Answer, Message, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::process::Ticket;
@@ -13,6 +14,7 @@ use crate::store::{Bytes, DataMessage};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::data::{DataOperation, DataReply};
 use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{Error, NodeId, SessionId, ShardId};
 
 /// Longest way of a request, milliseconds.
@@ -26,17 +28,18 @@ const STALLING: u64 = 8;
 const STALL_MS_MAX: u64 = 2 * SESSION_TERM_MS;
 
 /// A write whose bytes come in pieces.
-struct Body {
-    to: (usize, ProcessId, Ticket),
-    message: Box<DataMessage>,
-    begun: Moment,
+pub(super) struct Body {
+    pub(super) to: (usize, ProcessId, Ticket),
+    pub(super) message: Box<DataMessage>,
     /// Bytes that have come, and those that will.
     came: usize,
     end: usize,
     /// Pieces that have not come.
     left: usize,
-    is_answered: bool,
-    refused: Option<Error>,
+    pub(super) is_answered: bool,
+    pub(super) refused: Option<Error>,
+    /// Its number at the ranges that kernels cache.
+    pub(super) number: Option<u64>,
 }
 
 /// Connections that there are and were.
@@ -50,6 +53,14 @@ pub struct Connections {
     fenced: BTreeSet<(SessionId, ShardId, NodeId)>,
     /// Pipelined writes of which one was refused for lack of space.
     refused: BTreeSet<(ProcessId, u64)>,
+    /// Requests that wait for pages to be dropped.
+    pub(super) held: BTreeMap<(NodeId, u64), Held>,
+}
+
+/// What waits.
+pub(super) enum Held {
+    Data(Box<Body>),
+    Cut { shard: ShardId, token: Option<u64>, request: StorageRequest },
 }
 
 /// What becomes of a request.
@@ -70,6 +81,10 @@ impl World {
         mut message: Box<DataMessage>,
     ) {
         self.tally.data += 1;
+        if self.is_cut(Party::Client(client), Party::Node(message.request.object.node())) {
+            self.connections.broken.insert((process, message.connection));
+            return self.break_connection((client, process, number));
+        }
         let now_ms = self.network.now_ms;
         let last_ms = self.connections.last_ms.entry((process, message.connection)).or_default();
         let arrives_ms = (*last_ms).max(now_ms + 1 + self.random.below(DELAY_MS_MAX));
@@ -99,7 +114,7 @@ impl World {
         }
     }
 
-    pub(super) fn data_arrived(&mut self, to: (usize, ProcessId, Ticket), mut message: Box<DataMessage>) {
+    pub(super) fn data_arrived(&mut self, to: (usize, ProcessId, Ticket), message: Box<DataMessage>) {
         let is_alive = self.clients[to.0].is_process(to.1);
         let is_there = self.storage.contains_key(&message.request.object.node());
         let connection = (to.1, message.connection);
@@ -118,29 +133,40 @@ impl World {
                 (end, false)
             }
         };
-        let wall = self.now().wall;
+        let wall = self.now_at(message.request.object.node()).wall;
         let Some(storage) = self.storage.get_mut(&message.request.object.node()) else { return };
-        let begun = self.files.borrow_mut().moment();
         let mut refused = storage.begin(&message, &self.key, wall).err();
         if message.request.id != 0 && self.connections.refused.contains(&(to.1, message.request.id)) {
             refused = Some(Error::NoSpace);
         }
-        if let (DataOperation::Append, Some(id)) = (message.request.operation, message.append) {
-            let end = storage.bytes(message.request.object).map_or(0, <[u8]>::len);
-            self.files.borrow_mut().append_placed(id, end as u64);
-        }
-        let pieces = std::mem::take(&mut message.pieces_ms);
-        let mut body = Body { to, message, begun, came: 0, end, left: pieces.len(), is_answered, refused };
+        let left = message.pieces_ms.len();
+        let body = Body { to, message, came: 0, end, left, is_answered, refused, number: None };
+        self.begin_data(body);
+    }
+
+    /// A request whose pages are out of the way is carried out.
+    pub(super) fn land(&mut self, mut body: Body) {
+        let pieces = std::mem::take(&mut body.message.pieces_ms);
+        self.place_append(&body.message);
         if pieces.is_empty() {
             self.take_piece(&mut body);
             return self.finish(&body);
         }
+        let now_ms = self.network.now_ms;
         self.tally.pieces += pieces.len() as u64;
         let number = self.connections.latest_body + 1;
         self.connections.latest_body = number;
         self.connections.bodies.insert(number, body);
         for at_ms in pieces {
-            self.network.after(at_ms - self.network.now_ms, Message::Piece(number));
+            self.network.after(at_ms.saturating_sub(now_ms), Message::Piece(number));
+        }
+    }
+
+    fn place_append(&self, message: &DataMessage) {
+        let storage = self.storage.get(&message.request.object.node());
+        if let (DataOperation::Append, Some(id), Some(storage)) = (message.request.operation, message.append, storage) {
+            let end = storage.bytes(message.request.object).map_or(0, <[u8]>::len);
+            self.files.borrow_mut().append_placed(id, end as u64);
         }
     }
 
@@ -157,7 +183,8 @@ impl World {
     }
 
     fn take_piece(&mut self, body: &mut Body) {
-        let (now, request) = ((self.network.now_ms, self.now().wall), &body.message.request);
+        let request = &body.message.request;
+        let now = self.now_at(request.object.node());
         let came = body.came + (body.end - body.came) / (body.left + 1).max(1);
         let range = body.came..if body.left == 0 { body.end } else { came };
         body.came = range.end;
@@ -177,12 +204,20 @@ impl World {
             let told = body.refused.clone().map_or_else(|| storage.end(&body.message), Err);
             told.unwrap_or_else(|error| (DataReply::failed(0, &error), Bytes::default()))
         });
+        // What waited for it changes the object that it tells of.
+        self.end_range(body);
         self.answer_data(body.to, &body.message, told);
     }
 
     /// `None`: the connection has broken.
-    fn answer_data(&mut self, to: (usize, ProcessId, Ticket), message: &DataMessage, told: Option<(DataReply, Bytes)>) {
-        let answer = told.map_or(Answer::Broken, |(reply, bytes)| Answer::Data(reply, bytes));
+    pub(super) fn answer_data(
+        &mut self,
+        to: (usize, ProcessId, Ticket),
+        message: &DataMessage,
+        told: Option<(DataReply, Bytes)>,
+    ) {
+        let is_cut = self.is_cut(Party::Node(message.request.object.node()), Party::Client(to.0));
+        let answer = told.filter(|_| !is_cut).map_or(Answer::Broken, |(reply, bytes)| Answer::Data(reply, bytes));
         if let Answer::Broken = answer {
             self.tally.broken += 1;
             self.connections.broken.insert((to.1, message.connection));
@@ -200,6 +235,7 @@ impl World {
             if self.random.one_in(2)
                 && let Some(body) = self.connections.bodies.remove(&number)
             {
+                self.end_range(&body);
                 self.answer_data(body.to, &body.message, None);
             }
         }
@@ -207,10 +243,14 @@ impl World {
 
     /// Whether bytes of a write that began before `since` may still land: its session is not fenced.
     pub(super) fn may_land(&self, since: Moment) -> bool {
-        self.connections.bodies.values().any(|body| {
+        let held = self.connections.held.values().filter_map(|held| match held {
+            Held::Data(body) => Some(&**body),
+            Held::Cut { .. } => None,
+        });
+        self.connections.bodies.values().chain(held).any(|body| {
             let DataMessage { session, request, .. } = &*body.message;
             let fence = (*session, request.inode.shard(), request.object.node());
-            body.begun < since && !self.connections.fenced.contains(&fence)
+            body.message.sent < since && !self.connections.fenced.contains(&fence)
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Shards and storage servers: their machines, and what is asked of them.
 
+use super::partitions::Party;
 use super::{Answer, Message, Pending, Renewal, World};
 use crate::bytes::ProcessId;
 use crate::check::check;
@@ -7,7 +8,7 @@ use weft_metadata::{Effect, Event, Shard};
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
-use weft_protocol::message::storage::StorageRequest;
+use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Capability, Credentials, Error, MapEpoch, NodeId, ObjectId, Result, SessionId, ShardId};
 use weft_storage::CollectorEffect;
 
@@ -18,12 +19,13 @@ const DELAY_MS_MAX: u64 = 20;
 
 impl World {
     pub(super) fn step(&mut self, shard: ShardId, event: Event) {
-        let now = self.now();
+        let (now, clock) = (self.now_of(shard), self.clocks[&self.node_of(shard)]);
         let Some(machine) = self.shards.get_mut(&shard) else { return };
         let mut effects = Vec::new();
         machine.step(now, event, &mut effects);
         if let Some(deadline) = machine.deadline() {
-            self.network.after(deadline.saturating_sub(now.boot_ms).max(1), Message::Tick(shard));
+            let wait_ms = clock.wait_ms(deadline.saturating_sub(now.boot_ms).max(1));
+            self.network.after(wait_ms, Message::Tick(shard));
         }
         for effect in effects {
             self.carry_out(shard, effect);
@@ -32,7 +34,7 @@ impl World {
 
     pub(super) fn tick(&mut self, shard: ShardId) {
         let due = self.shards.get(&shard).and_then(Shard::deadline);
-        if due.is_some_and(|deadline| deadline <= self.network.now_ms) {
+        if due.is_some_and(|deadline| deadline <= self.now_of(shard).boot_ms) {
             self.step(shard, Event::Tick);
         }
     }
@@ -44,13 +46,16 @@ impl World {
                 self.answered(&pending, &reply);
                 let Pending { client, process, number, .. } = pending;
                 let answer = Answer::Reply(Box::new(WireMessage::ShardReply(reply)));
-                if !self.network.send(&mut self.random, Message::ToClient { client, process, number, answer }) {
+                let (from, to) = (Party::Node(self.node_of(shard)), Party::Client(client));
+                if !self.send(from, to, Message::ToClient { client, process, number, answer }) {
                     self.break_connection((client, process, number));
                 }
             }
             Effect::Recall { session, recall } => {
                 self.tally.recalls += 1;
-                self.network.send(&mut self.random, Message::Recall { session, recall });
+                if let Some(to) = self.party_of(session) {
+                    self.send(Party::Node(self.node_of(shard)), to, Message::Recall { session, recall });
+                }
             }
             Effect::PeerCall(call) => {
                 self.tally.intents += 1;
@@ -79,10 +84,11 @@ impl World {
 
     /// A storage server is told of a fence. A node that is gone writes nothing.
     pub(super) fn fence_arrived(&mut self, shard: ShardId, session: SessionId, node: NodeId) {
-        let now = (self.network.now_ms, self.now().wall);
+        let now = self.now_at(node);
         if let Some(storage) = self.storage.get_mut(&node) {
             storage.fence(session, shard, now);
         }
+        self.caches_nothing(node, session, Some(shard));
         self.fence_reached(session, shard, node);
         let delay = self.server_delay();
         self.network.after(delay, Message::Fenced { shard, session, node });
@@ -101,14 +107,19 @@ impl World {
         for shard in &shards {
             self.step(*shard, Event::Heard { session });
         }
-        let refused = shards.iter().filter_map(|shard| self.shards.get(shard)).any(|shard| shard.refuses(session));
-        self.network.send(&mut self.random, Message::Renewed { client, process, renewal, refused });
+        let now_ms = self.now_at(renewal.node).boot_ms;
+        let is_overdue =
+            self.storage.get(&renewal.node).is_some_and(|storage| storage.ranges.is_overdue(session, now_ms));
+        let refused =
+            is_overdue || shards.iter().filter_map(|shard| self.shards.get(shard)).any(|shard| shard.refuses(session));
+        let from = Party::Node(renewal.node);
+        self.send(from, Party::Client(client), Message::Renewed { client, process, renewal, refused });
     }
 
     /// A shard gives an answer: this is the moment at which it has to be true.
     fn answered(&mut self, pending: &Pending, reply: &ShardReply) {
         let Pending { session, call, .. } = pending;
-        if matches!(reply.result, Err(Error::SessionEnded | Error::Busy)) {
+        if matches!(reply.result, Err(Error::SessionEnded | Error::Busy | Error::PagesCached)) {
             return;
         }
         let change = !call.request.is_read();
@@ -169,7 +180,13 @@ impl World {
     }
 
     pub(super) fn storage_asked(&mut self, shard: ShardId, token: Option<u64>, node: NodeId, request: &StorageRequest) {
-        let now = (self.network.now_ms, self.now().wall);
+        if !self.begin_cut(shard, token, node, request) {
+            self.perform(shard, token, node, request);
+        }
+    }
+
+    pub(super) fn perform(&mut self, shard: ShardId, token: Option<u64>, node: NodeId, request: &StorageRequest) {
+        let now = self.now_at(node);
         if let StorageRequest::Truncate { inode, size, .. } = request {
             self.files.borrow_mut().cut_seen(*inode, *size);
         }
@@ -177,6 +194,10 @@ impl World {
             None => Err(Error::Unreachable),
             Some(storage) => storage.perform(request, now),
         };
+        self.tell_shard(shard, token, result);
+    }
+
+    pub(super) fn tell_shard(&mut self, shard: ShardId, token: Option<u64>, result: Result<StorageAnswer>) {
         if let Some(token) = token {
             let delay = self.server_delay();
             self.network.after(delay, Message::StorageAnswer { shard, token, result });
@@ -184,7 +205,7 @@ impl World {
     }
 
     pub(super) fn lease_objects(&mut self, session: SessionId, node: NodeId) -> Result<Capability> {
-        let seconds = u32::try_from(self.now().wall.parts().0).unwrap_or(0);
+        let seconds = u32::try_from(self.now_at(node).wall.parts().0).unwrap_or(0);
         let storage = self.storage.get_mut(&node).ok_or(Error::Unreachable)?;
         storage.collector.lease_objects(session, 0, BATCH_COUNT, &self.key, MapEpoch(1), seconds)
     }
@@ -197,6 +218,7 @@ impl World {
         if let Some(storage) = self.storage.remove(&node) {
             self.tally.refused += storage.refused;
         }
+        self.forget_held(node);
         for shard in self.map.shards_at(node) {
             self.shards.remove(&shard);
             self.model.lost.insert(shard);
@@ -224,6 +246,7 @@ impl World {
             if let Some(storage) = self.storage.get_mut(&node) {
                 storage.collector.session_ended(session, &mut effects);
             }
+            self.caches_nothing(node, session, None);
             while let Some(effect) = effects.pop() {
                 self.collect_one(node, effect, &mut effects);
             }

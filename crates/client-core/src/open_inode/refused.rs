@@ -143,7 +143,7 @@ impl<S: Shell> State<S> {
             self.hold(io).await?;
         } else {
             let write = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
-            let reply = io.data_write(&write, bytes, None).await;
+            let reply = self.write_past_pages(io, &write, bytes).await;
             self.hold(io).await?;
             self.known.written_at(reply?.mtime);
         }

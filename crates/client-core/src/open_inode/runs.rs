@@ -9,7 +9,7 @@ use crate::objects::{Objects, request};
 use crate::shell::{DataConnection, Shell};
 use crate::write_behind::Taken;
 use std::collections::VecDeque;
-use weft_protocol::data::{DataOperation, DataRequest};
+use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::{Error, Result};
 
 /// Runs in flight, oldest first.
@@ -147,13 +147,14 @@ impl<S: Shell> State<S> {
                 self.run_written(request.offset, u64::from(request.bytes));
                 self.sending = Some(sending);
             }
+            // What was sent behind it may be of the same range, and has to come after it.
+            Ok(Err(Error::PagesCached)) | Err(_) => {
+                self.rewrite(io, &request, &memory).await;
+                self.rewrite_outstanding(io, *sending).await;
+            }
             Ok(Err(error)) => {
                 self.run_failed(io, request.offset, &memory[..request.bytes as usize], error);
                 self.sending = Some(sending);
-            }
-            Err(_) => {
-                self.rewrite(io, &request, &memory).await;
-                self.rewrite_outstanding(io, *sending).await;
             }
         }
         self.reuse(memory);
@@ -185,12 +186,22 @@ impl<S: Shell> State<S> {
         if !self.refused.is_empty() {
             return self.run_failed(io, request.offset, bytes, Error::NoSpace);
         }
-        match io.data_write(request, bytes, None).await {
+        match self.write_past_pages(io, request, bytes).await {
             Ok(reply) => {
                 self.known.written_at(reply.mtime);
                 self.run_written(request.offset, u64::from(request.bytes));
             }
             Err(error) => self.run_failed(io, request.offset, bytes, error),
+        }
+    }
+
+    /// Writes under an exclusive lease. Pages that are in the way are no open file's, and dropping them waits for nobody.
+    pub async fn write_past_pages(&self, io: &Objects<S>, request: &DataRequest, bytes: &[u8]) -> Result<DataReply> {
+        loop {
+            match io.data_write(request, bytes, None).await {
+                Err(Error::PagesCached) => io.calls.wait_for_pages().await,
+                result => return result,
+            }
         }
     }
 

@@ -30,7 +30,7 @@ pub fn object(sequence: u64) -> ObjectId {
 }
 
 pub fn flags(access: Access) -> OpenFlags {
-    OpenFlags { access, truncate: false, direct: false }
+    OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None }
 }
 
 pub fn create(text: &str) -> ShardRequest {
@@ -43,7 +43,10 @@ pub fn open(inode: InodeNumber, access: Access) -> ShardRequest {
 }
 
 pub fn open_direct(inode: InodeNumber, access: Access) -> ShardRequest {
-    ShardRequest::Open { inode, flags: OpenFlags { access, truncate: false, direct: true } }
+    ShardRequest::Open {
+        inode,
+        flags: OpenFlags { access, truncate: false, direct: true, page_cache: PageCache::None },
+    }
 }
 
 pub fn mkdir(parent: InodeNumber, text: &str) -> ShardRequest {
@@ -86,8 +89,8 @@ pub fn commit(inode: InodeNumber, sequence: u64, size: u64) -> ShardRequest {
 }
 
 pub fn list(inode: InodeNumber, after: Option<&str>, entries_max: u32) -> ShardRequest {
-    let cursor = DirectoryCursor { bucket: 0, after: after.map(name) };
-    ShardRequest::ReadDirectory { inode, cursor, entries_max, with_attributes: true }
+    let after = after.map_or(Cookie::START, |text| Cookie::of(&name(text)));
+    ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes: true }
 }
 
 pub fn grants(answer: &ShardAnswer) -> Grants {
