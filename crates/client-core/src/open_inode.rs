@@ -377,10 +377,12 @@ impl<S: Shell> OpenInode<S> {
     ) -> Result<Written> {
         state.note_written(io, end);
         self.in_flight.fetch_add(1, Ordering::AcqRel);
+        state.in_flight += 1;
         drop(state);
         let flight = Flight(self);
         let written = target.write(io, self.inode, bytes, offset).await;
         let mut state = self.state.lock().await;
+        state.in_flight -= 1;
         drop(flight);
         state.slot = SlotFor::Caller;
         // Whoever read while the bytes were in flight may have others at hand.

@@ -117,6 +117,8 @@ impl<S: Shell> State<S> {
     /// Reports object, size and time to the shard if they have changed, with everything that was gathered: the object's
     /// size without it is not the file's. `false`: the file had got another object meanwhile.
     pub async fn commit(&mut self, io: &Objects<S>) -> Result<bool> {
+        // What is in flight may be refused: the shard is told of it when it is there.
+        self.is_unsettled |= self.in_flight > 0 && self.known.report().is_some();
         self.settle_size(io).await?;
         if self.known.report().is_none() {
             return Ok(true);

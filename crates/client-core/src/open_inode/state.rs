@@ -49,6 +49,8 @@ pub(super) struct State<S: Shell> {
     pub sending: Option<Box<Sending<S>>>,
     /// Runs for which there was no space.
     pub refused: Refused,
+    /// Writes that are made without the lock.
+    pub in_flight: u32,
     /// Bytes were lost, or may be: the size may be beyond what is there.
     pub is_unsettled: bool,
     /// Memory of runs that were sent.
@@ -78,6 +80,7 @@ impl<S: Shell> State<S> {
             run: WriteBehind::new(tuning.buffer_bytes.min(tuning.run_bytes)),
             sending: None,
             refused: Refused::default(),
+            in_flight: 0,
             is_unsettled: false,
             spare: Vec::new(),
             descriptor: Descriptor::NotAsked,

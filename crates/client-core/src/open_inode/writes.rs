@@ -128,7 +128,12 @@ impl<S: Shell> State<S> {
                     // A part of it may be there, and the object longer.
                     self.is_unsettled = true;
                     self.known.changed_unseen();
-                    return self.hold(io).await.and(Err(error));
+                    self.hold(io).await?;
+                    if error == Error::NoSpace && self.known.object_is_new() {
+                        // Nobody else would see that part before.
+                        self.commit(io).await?;
+                    }
+                    return Err(error);
                 }
             }
             self.known.open_anew();
