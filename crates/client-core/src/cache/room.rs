@@ -9,6 +9,7 @@ impl Cache {
         while self.names.len() > ENTRIES_MAX {
             let Some(key) = self.name_order.pop_front() else { break };
             if let Some(known) = self.names.remove(&key) {
+                self.changes += 1;
                 self.not_all_known(key.0);
                 if !known.by_directory {
                     self.surplus.insert(LeaseKey::Entry(key.0, key.1), known.stamp);
@@ -19,6 +20,7 @@ impl Cache {
         while self.attributes.len() > ATTRIBUTES_MAX {
             let Some(inode) = self.attribute_order.pop_front() else { break };
             if let Some(known) = self.attributes.remove(&inode) {
+                self.changes += 1;
                 self.surplus.insert(LeaseKey::Attributes(inode), known.stamp);
                 if known.permissions {
                     self.surplus.insert(LeaseKey::Permissions(inode), known.stamp);
@@ -29,6 +31,7 @@ impl Cache {
         while self.directories.len() > DIRECTORIES_MAX {
             let Some(directory) = self.directory_order.pop_front() else { break };
             if let Some(held) = self.directories.remove(&directory) {
+                self.changes += 1;
                 self.surplus.insert(LeaseKey::Directory(directory), held.stamp);
                 let dropped = self.drop_listed(directory, &held);
                 self.evicted.names.extend(dropped);
