@@ -146,6 +146,8 @@ pub struct Cache {
     recalls: BTreeMap<LeaseKey, u64>,
     /// Leases dropped to make room, to be given back, with the stamps of their grants.
     surplus: BTreeMap<LeaseKey, u64>,
+    /// Names dropped to make room that are still listed of their directories.
+    unlisted: usize,
     /// Counts what was learnt and what is not known any more.
     changes: u64,
     /// What was dropped to make room: caches above have to drop it before its leases are given back.
