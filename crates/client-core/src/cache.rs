@@ -155,6 +155,10 @@ pub struct Cache {
     recalls: BTreeMap<LeaseKey, u64>,
     /// Leases dropped to make room, to be given back, with the stamps of their grants.
     surplus: BTreeMap<LeaseKey, u64>,
+    /// Names dropped to make room that are still listed of their directories.
+    unlisted: usize,
+    /// Counts what was learnt and what is not known any more.
+    changes: u64,
     /// What was dropped to make room: caches above have to drop it before its leases are given back.
     evicted: Dropped,
 }
@@ -218,7 +222,7 @@ impl Cache {
             std::mem::take(&mut self.names).into_iter().map(|((parent, _), known)| (parent, known.name)).collect();
         let dropped = Dropped { names, inodes: self.attributes.keys().copied().collect(), recalled: None };
         let terms = std::mem::take(&mut self.terms);
-        *self = Self::default();
+        *self = Self { changes: self.changes + 1, ..Self::default() };
         self.terms =
             terms.into_iter().map(|(shard, term)| (shard, Term { age: term.age + 1, ..Term::default() })).collect();
         dropped
@@ -227,6 +231,12 @@ impl Cache {
     /// How long what is known of this shard still holds, milliseconds.
     pub fn holds_ms(&self, shard: ShardId, now_ms: u64) -> u64 {
         self.terms.get(&shard).map_or(0, |term| term.holds_ms(now_ms))
+    }
+
+    /// A number that grows with all that is learnt, changed or lost: while it stays, so does what is known, for as long
+    /// as the term goes on.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Whether anything is kept that a renewal would keep alive.
@@ -313,6 +323,7 @@ impl Cache {
 
     /// As [`Cache::learn_name`], without making room. Returns whether the name is known to be what the reply told.
     fn take_name(&mut self, parent: InodeNumber, name: &Name, target: Cached, grants: Grants, stamp: u64) -> bool {
+        self.changes += 1;
         self.shared.told(parent, grants, stamp);
         let key = (parent, name.hash64());
         let age = self.age(parent);
@@ -387,6 +398,7 @@ impl Cache {
     /// As [`Cache::learn_attributes`], without making room. Returns whether all fields are known to be what the reply
     /// told.
     fn take_attributes(&mut self, attributes: &Attributes, grants: Grants, stamp: u64) -> bool {
+        self.changes += 1;
         let inode = attributes.inode;
         let age = self.age(inode);
         if self.attributes.get(&inode).is_some_and(|known| known.age == age && known.stamp > stamp) {
@@ -450,6 +462,7 @@ impl Cache {
     /// A page of a listing, with the names and attributes that it grants. Whether all of it is known now: nothing was
     /// recalled since.
     pub fn learn_page(&mut self, directory: InodeNumber, after: Cookie, page: &DirectoryPage, stamp: u64) -> bool {
+        self.changes += 1;
         self.shared.told(directory, page.grants, stamp);
         let listed = page.grants.contains(Grants::DIRECTORY) && self.hold(directory, stamp);
         let mut all = true;
@@ -519,6 +532,7 @@ impl Cache {
     /// of it is brought up to date, so that no message is needed to ask. Replies that passed each other on their way
     /// are told apart by their stamps: what is known from a later one has the change already.
     pub fn directory_became(&mut self, directory: InodeNumber, change: DirectoryChange, stamp: u64) {
+        self.changes += 1;
         if let Some(known) = self.attributes.get_mut(&directory)
             && known.stamp <= stamp
         {
@@ -552,6 +566,7 @@ impl Cache {
     /// An own operation changed the directory, as the reply with this stamp told: its times and size are not known any
     /// more, and not to be learnt from replies from before that are still on their way.
     pub fn directory_changed(&mut self, directory: InodeNumber, stamp: u64) {
+        self.changes += 1;
         if let Some(known) = self.attributes.get_mut(&directory) {
             known.times_stale = true;
         }
@@ -562,6 +577,7 @@ impl Cache {
     /// An own operation changed an inode, as the reply with this stamp told: its attributes are not known any more, and
     /// not to be learnt from replies from before.
     pub fn forget_attributes(&mut self, inode: InodeNumber, stamp: u64) {
+        self.changes += 1;
         self.attributes.remove(&inode);
         self.note_recall(LeaseKey::Attributes(inode), stamp + 1);
     }
@@ -587,6 +603,7 @@ impl Cache {
     /// Replies from before the change, still on their way, are not to be taken for what holds now; nor is this one, if
     /// a reply from after it has come already.
     fn name_changed(&mut self, parent: InodeNumber, name: &Name, target: Cached, stamp: u64) {
+        self.changes += 1;
         let key = (parent, name.hash64());
         let age = self.age(parent);
         // From a later reply than this one.
@@ -607,6 +624,7 @@ impl Cache {
 
     /// A recall came. Data leases are not kept here.
     pub fn recall(&mut self, key: LeaseKey, stamp: u64) -> Dropped {
+        self.changes += 1;
         self.note_recall(key, stamp);
         let mut dropped = Dropped { recalled: Some(key), ..Dropped::default() };
         self.note_shared(key, stamp);
