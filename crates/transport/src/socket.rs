@@ -40,6 +40,9 @@ const PROBES_MAX: u32 = 4;
 /// of an hour. Also how long a peer may take nothing at all; what was on its way to it is sent again by a connection
 /// that is new.
 const UNACKNOWLEDGED_MAX_MS: u32 = 60_000;
+/// Upper bound of the retransmission timeout, milliseconds. The kernel's own bound (two minutes) leaves a connection
+/// silent for as long again as its link was cut.
+const RETRANSMISSION_MS_MAX: i32 = 2_000;
 
 /// How long a TCP connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -108,6 +111,8 @@ impl Socket {
         sockopt::set_tcp_keepintvl(&stream, PROBES_APART)?;
         sockopt::set_tcp_keepcnt(&stream, PROBES_MAX)?;
         sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MAX_MS)?;
+        // Kernels before Linux 6.15 cannot; their connections come back later.
+        let _ = weft_sys::set_tcp_rto_max(stream.as_fd(), RETRANSMISSION_MS_MAX);
         Ok(Self { fd: stream.into(), kind: SocketKind::Tcp })
     }
 
@@ -400,5 +405,26 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_cut_link_leaves_no_end_of_a_connection_silent_for_long() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        if weft_sys::tcp_rto_max(client.as_fd()).is_err() {
+            eprintln!("skipped: TCP_RTO_MAX_MS needs Linux 6.15");
+            return;
+        }
+        for stream in [client, server] {
+            let socket = Socket::from_tcp(stream).unwrap();
+            assert_eq!(weft_sys::tcp_rto_max(socket.as_fd()).unwrap(), RETRANSMISSION_MS_MAX);
+        }
     }
 }
