@@ -43,6 +43,17 @@ pub struct Dropped {
     pub recalled: Option<LeaseKey>,
 }
 
+impl Dropped {
+    /// The names, by directory.
+    pub fn names_by_directory(&self) -> BTreeMap<InodeNumber, Vec<Name>> {
+        let mut names: BTreeMap<InodeNumber, Vec<Name>> = BTreeMap::new();
+        for (parent, name) in &self.names {
+            names.entry(*parent).or_default().push(name.clone());
+        }
+        names
+    }
+}
+
 /// What an own operation did to a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectoryChange {

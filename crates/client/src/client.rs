@@ -66,6 +66,12 @@ impl Client {
         &self.0.0
     }
 
+    /// The client machine, for fronts with procedures of their own over it (`weft-mount-core`). To be used while this
+    /// client lives: the session ends with it.
+    pub fn machine(&self) -> Arc<Files<NativeShell>> {
+        Arc::clone(&self.0.0)
+    }
+
     /// The credentials of the key that the client connected with.
     pub fn credentials(&self) -> Credentials {
         self.files().calls().caller.credentials.clone()

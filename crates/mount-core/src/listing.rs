@@ -7,12 +7,13 @@
 //!
 //! Invariant: an offset means the same name for as long as its page is kept. Of a page that is fetched again, names
 //! that were made meanwhile beyond its old length are not shown, as POSIX allows.
-//! Not here: the reply buffers of the kernel (`filesystem.rs`).
+//! Not here: the kernel's reply buffers (`weft-fuse`).
 //! Cost: one message per page of at most [`DIRECTORY_PAGE_ENTRIES_MAX`] names.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
-use weft_client::DirectoryListing;
+use std::future::Future;
+use std::time::Duration;
+use weft_client_core::DirectoryListing;
 use weft_protocol::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry};
 use weft_protocol::{InodeNumber, Result};
@@ -25,7 +26,15 @@ const FIRST_NAME: u64 = 2;
 /// Where pages come from. An interface so that offsets are tested without a file system.
 pub trait PageSource {
     /// The page at a cursor.
-    fn page(&self, cursor: &DirectoryCursor, entries_max: u32, with_attributes: bool) -> Result<DirectoryListing>;
+    fn page(
+        &self,
+        cursor: &DirectoryCursor,
+        entries_max: u32,
+        with_attributes: bool,
+    ) -> impl Future<Output = Result<DirectoryListing>>;
+
+    /// The time.
+    fn now(&self) -> Duration;
 }
 
 /// One thing to show.
@@ -57,13 +66,13 @@ pub struct Listing {
 struct Page {
     first: u64,
     entries: Vec<DirectoryEntry>,
-    valid_until: Instant,
+    valid_until: Duration,
 }
 
 impl Page {
-    fn new(first: u64, listing: DirectoryListing) -> Self {
+    fn new(first: u64, listing: DirectoryListing, now: Duration) -> Self {
         // Counted from now: a little more than from the request, far less than the margin of a lease's term.
-        Self { first, entries: listing.entries, valid_until: Instant::now() + listing.valid }
+        Self { first, entries: listing.entries, valid_until: now + listing.valid }
     }
 
     fn holds(&self, offset: u64) -> bool {
@@ -83,46 +92,49 @@ impl Listing {
     }
 
     /// What stands at this offset, or next behind it, and the offset to go on with; `None`: the end.
-    pub fn at(
+    pub async fn at(
         &mut self,
         offset: u64,
         source: &impl PageSource,
         with_attributes: bool,
     ) -> Result<Option<(Item<'_>, u64)>> {
-        if offset == 0 {
+        // An offset from before this directory was opened (`seekdir` with another's): all names, from the beginning.
+        if offset == 0 || self.parent.is_none() {
             *self = Self { next: Some(DirectoryCursor::default()), end: FIRST_NAME, ..Self::default() };
-            self.fetch_next(source, with_attributes)?;
-            return Ok(Some((Item::Itself, 1)));
+            self.fetch_next(source, with_attributes).await?;
         }
-        if self.parent.is_none() {
-            // An offset from before this directory was opened (`seekdir` with another's): all names, from the
-            // beginning.
-            self.at(0, source, with_attributes)?;
+        if offset == 0 {
+            return Ok(Some((Item::Itself, 1)));
         }
         if let (1, Some(parent)) = (offset, self.parent) {
             return Ok(Some((Item::Parent(parent), FIRST_NAME)));
         }
-        let Some((page, offset)) = self.find(offset, source, with_attributes)? else { return Ok(None) };
+        let Some((page, offset)) = self.find(offset, source, with_attributes).await? else { return Ok(None) };
         let page = &self.kept[page];
-        let valid = page.valid_until.saturating_duration_since(Instant::now());
+        let valid = page.valid_until.saturating_sub(source.now());
         Ok(Some((Item::Entry(&page.entries[(offset - page.first) as usize], valid), offset + 1)))
     }
 
     /// Index of the kept page with this offset or the next one that there is, and that offset.
-    fn find(&mut self, offset: u64, source: &impl PageSource, with_attributes: bool) -> Result<Option<(usize, u64)>> {
+    async fn find(
+        &mut self,
+        offset: u64,
+        source: &impl PageSource,
+        with_attributes: bool,
+    ) -> Result<Option<(usize, u64)>> {
         let mut offset = offset;
         loop {
             if let Some(index) = self.kept.iter().position(|page| page.holds(offset)) {
                 return Ok(Some((index, offset)));
             }
             if offset < self.end {
-                match self.fetch_again(offset, source, with_attributes)? {
+                match self.fetch_again(offset, source, with_attributes).await? {
                     // Names at its end were removed meanwhile: go on with the page behind.
                     Some(behind) => offset = behind,
                     None => continue,
                 }
             } else if self.next.is_some() {
-                self.fetch_next(source, with_attributes)?;
+                self.fetch_next(source, with_attributes).await?;
             } else {
                 return Ok(None);
             }
@@ -130,13 +142,13 @@ impl Listing {
     }
 
     /// Fetches the page behind the last one.
-    fn fetch_next(&mut self, source: &impl PageSource, with_attributes: bool) -> Result<()> {
+    async fn fetch_next(&mut self, source: &impl PageSource, with_attributes: bool) -> Result<()> {
         let Some(cursor) = self.next.clone() else { return Ok(()) };
-        let mut listing = source.page(&cursor, DIRECTORY_PAGE_ENTRIES_MAX, with_attributes)?;
+        let mut listing = source.page(&cursor, DIRECTORY_PAGE_ENTRIES_MAX, with_attributes).await?;
         self.parent = Some(listing.parent);
         self.next = listing.next.take();
         if !listing.entries.is_empty() {
-            let page = Page::new(self.end, listing);
+            let page = Page::new(self.end, listing, source.now());
             self.starts.push((self.end, cursor));
             self.end += page.entries.len() as u64;
             self.keep(page);
@@ -146,13 +158,18 @@ impl Listing {
 
     /// Fetches a page that was there before. Answers the first offset behind it when it does not reach the wanted one
     /// now.
-    fn fetch_again(&mut self, offset: u64, source: &impl PageSource, with_attributes: bool) -> Result<Option<u64>> {
+    async fn fetch_again(
+        &mut self,
+        offset: u64,
+        source: &impl PageSource,
+        with_attributes: bool,
+    ) -> Result<Option<u64>> {
         let behind = self.starts.partition_point(|(first, _)| *first <= offset);
         let (first, cursor) = &self.starts[behind - 1];
         let page_end = self.starts.get(behind).map_or(self.end, |(first, _)| *first);
-        let mut listing = source.page(cursor, DIRECTORY_PAGE_ENTRIES_MAX, with_attributes)?;
+        let mut listing = source.page(cursor, DIRECTORY_PAGE_ENTRIES_MAX, with_attributes).await?;
         listing.entries.truncate((page_end - first) as usize);
-        let page = Page::new(*first, listing);
+        let page = Page::new(*first, listing, source.now());
         if !page.holds(offset) {
             return Ok(Some(page_end));
         }
@@ -173,6 +190,8 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeSet;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
     use weft_protocol::{FileKind, Name};
 
     const PARENT: InodeNumber = InodeNumber::from_raw(99);
@@ -192,7 +211,7 @@ mod tests {
     }
 
     impl PageSource for Directory {
-        fn page(&self, cursor: &DirectoryCursor, entries_max: u32, _: bool) -> Result<DirectoryListing> {
+        async fn page(&self, cursor: &DirectoryCursor, entries_max: u32, _: bool) -> Result<DirectoryListing> {
             self.fetched.set(self.fetched.get() + 1);
             let names = self.names.borrow();
             let after = |name: &&Vec<u8>| cursor.after.as_ref().is_none_or(|after| name.as_slice() > after.as_bytes());
@@ -211,6 +230,17 @@ mod tests {
             let entries = page.into_iter().map(entry).collect();
             Ok(DirectoryListing { entries, next, parent: PARENT, valid: Duration::from_secs(60) })
         }
+
+        fn now(&self) -> Duration {
+            Duration::from_secs(1)
+        }
+    }
+
+    /// What a procedure answers whose effects are ready.
+    fn ready<T>(procedure: impl Future<Output = Result<T>>) -> T {
+        let polled = pin!(procedure).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(result) = polled else { unreachable!("pages are at hand") };
+        result.unwrap()
     }
 
     /// Shows from an offset on: what comes, and the offset behind each.
@@ -218,7 +248,7 @@ mod tests {
         let mut shown = Vec::new();
         let mut offset = offset;
         while shown.len() < count
-            && let Some((item, next)) = listing.at(offset, directory, false).unwrap()
+            && let Some((item, next)) = ready(listing.at(offset, directory, false))
         {
             let name = match item {
                 Item::Itself => ".".into(),
@@ -294,7 +324,7 @@ mod tests {
         let directory = Directory::new(200, 7);
         let mut listing = Listing::default();
         let (mut offset, mut seen) = (0, Vec::new());
-        while let Some((item, next)) = listing.at(offset, &directory, false).unwrap() {
+        while let Some((item, next)) = ready(listing.at(offset, &directory, false)) {
             if let Item::Entry(entry, _) = item {
                 seen.push(entry.name.to_string());
                 directory.names.borrow_mut().remove(entry.name.as_bytes());
