@@ -11,6 +11,7 @@ use crate::native::NativeShell;
 use crate::options::{ClientOptions, Way};
 use crate::recall_connections::RecallConnections;
 use crate::recalls;
+use crate::waits::Waits;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weft_client_core::{Caller, Calls, DirectoryListing, Entry, Files, IdleLimits, Location, Shell, Tuning};
@@ -50,7 +51,8 @@ impl Client {
         let first = SessionId(getrandom::u64().map_err(|_| Error::Device(weft_protocol::error::errno::EIO))?);
         let (identity, map) = Identity::of(instance, first)?;
         let caller = Caller { credentials: identity.credentials.clone(), is_fixed: identity.is_user() };
-        let shell = NativeShell::new(identity, DataWay::of(options), RecallConnections::new().map_err(device)?);
+        let recalls = RecallConnections::new().map_err(device)?;
+        let shell = NativeShell::new(identity, DataWay::of(options), recalls, Waits::new(options.soft));
         let mut tuning = Tuning { idle: idle_limits(), ..Tuning::NATIVE };
         if options.buffer_bytes != 0 {
             tuning.buffer_bytes = options.buffer_bytes;

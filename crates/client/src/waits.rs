@@ -1,0 +1,285 @@
+//! How long a call waits for a node that does not answer, and what ends its wait before.
+//!
+//! A call to a node that is stopped, or whose link is cut, waits in a socket. After half of the *soft* time the node is
+//! asked once more over a new connection, by a thread of its own. An answer means that the node lives and something
+//! else holds the call up (a lease of another client, a slow device): the wait starts anew. Without one the call fails
+//! with [`Error::Unreachable`] when the soft time has passed, and so do the calls that began before and queue behind it.
+//! Without a soft time (a *hard* client) calls wait until the node answers or is gone.
+//!
+//! A front may name the program that a thread works for ([`work_for`]): when that is killed, the thread's waits end.
+
+use crate::block_on::lock;
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use weft_protocol::limits::HANDSHAKE_MS_MAX;
+use weft_protocol::{Error, NodeId, Result};
+use weft_transport::TransportError;
+use weft_transport::patience::{Patience, Waited};
+
+/// Default of [`crate::ClientOptions::soft`].
+pub const SOFT_DEFAULT: Duration = Duration::from_secs(10);
+/// Longest wait for a handshake and for the answer of a node that is asked once more.
+const ANSWER_MAX: Duration = Duration::from_millis(HANDSHAKE_MS_MAX);
+/// A wait is this long before the first look at the program: looking costs a system call or three.
+const LOOK_AFTER: Duration = Duration::from_millis(400);
+/// Delay before a connection is tried again to a network that is unreachable now.
+const RETRY_REST: Duration = Duration::from_millis(200);
+
+/// Number of times that a node of this process's clients was found hung.
+static FOUND_HUNG: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// [`FOUND_HUNG`] when this thread's current procedure began.
+    static BEGAN: Cell<u64> = const { Cell::new(0) };
+    static PROGRAM: Cell<Option<Program>> = const { Cell::new(None) };
+}
+
+/// The program that a thread works for.
+#[derive(Clone, Copy)]
+pub struct Program {
+    /// Identifier of the program's waiting thread.
+    pub thread: u32,
+    /// Returns true if that thread is about to be killed.
+    pub is_killed: fn(u32) -> bool,
+    /// Waits for written bytes end too: those that the node has not confirmed are lost then, as after a node's end.
+    pub loses_writes: bool,
+}
+
+/// Restores the previous program on drop.
+pub struct Working(Option<Program>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        PROGRAM.set(self.0);
+    }
+}
+
+/// From now on this thread works for a program (or for none), until the result is dropped.
+pub fn work_for(program: Option<Program>) -> Working {
+    Working(PROGRAM.replace(program))
+}
+
+/// Suspends the program for a transfer whose interruption would lose written bytes that it did not write.
+pub(crate) fn keep_writes() -> Working {
+    work_for(PROGRAM.get().filter(|program| program.loses_writes))
+}
+
+/// A procedure begins on this thread.
+pub(crate) fn begin() {
+    BEGAN.set(FOUND_HUNG.load(Ordering::Relaxed));
+}
+
+/// Returns true if the program that this thread works for was killed.
+fn is_killed() -> bool {
+    PROGRAM.get().is_some_and(|program| (program.is_killed)(program.thread))
+}
+
+/// Asks a node for an answer over a new connection, within this time.
+type Ask = Box<dyn Fn(Duration) -> Result<()> + Send + Sync>;
+
+/// Waits for all nodes.
+pub(crate) struct Waits {
+    soft: Option<Duration>,
+    nodes: Mutex<HashMap<NodeId, Arc<NodeWaits>>>,
+}
+
+impl Waits {
+    /// `soft`: `None` for a hard client.
+    pub fn new(soft: Option<Duration>) -> Self {
+        Self { soft, nodes: Mutex::default() }
+    }
+
+    /// Returns the waits for a node; `ask` asks it once more.
+    pub fn of(&self, node: NodeId, ask: impl FnOnce() -> Ask) -> Arc<NodeWaits> {
+        let mut nodes = lock(&self.nodes);
+        let new = || NodeWaits { node, soft: self.soft, ask: ask(), hung: AtomicU64::new(0), asked: Mutex::default() };
+        Arc::clone(nodes.entry(node).or_insert_with(|| Arc::new(new())))
+    }
+}
+
+/// Waits for one node.
+pub(crate) struct NodeWaits {
+    node: NodeId,
+    soft: Option<Duration>,
+    ask: Ask,
+    /// [`FOUND_HUNG`] after this node was last found hung.
+    hung: AtomicU64,
+    asked: Mutex<Asked>,
+}
+
+#[derive(Default)]
+struct Asked {
+    in_flight: bool,
+    answered: Option<Instant>,
+}
+
+impl fmt::Debug for NodeWaits {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("NodeWaits").field("node", &self.node).field("soft", &self.soft).finish_non_exhaustive()
+    }
+}
+
+impl NodeWaits {
+    /// Longest wait for one handshake.
+    pub fn handshake_time(&self) -> Duration {
+        self.soft.map_or(ANSWER_MAX, |soft| ANSWER_MAX.min(soft / 2))
+    }
+
+    /// Fails if a call of this thread is not to wait for the node: the node was found hung since the call began, or the
+    /// program was killed.
+    pub fn check(&self) -> Result<()> {
+        let fails = self.was_found_hung() || is_killed();
+        if fails { Err(Error::Unreachable) } else { Ok(()) }
+    }
+
+    /// Returns true if connecting, which has taken since `since`, is to be tried again after a timeout.
+    pub fn tries_again(&self, since: Instant) -> bool {
+        if self.check().is_err() {
+            return false;
+        }
+        let Some(soft) = self.soft else { return true };
+        if since.elapsed() >= soft {
+            self.found_hung();
+            return false;
+        }
+        true
+    }
+
+    /// Rests before a connection is tried again.
+    pub fn rest(&self) {
+        std::thread::sleep(self.soft.map_or(RETRY_REST, |soft| RETRY_REST.min(soft / 4)));
+    }
+
+    fn was_found_hung(&self) -> bool {
+        self.soft.is_some() && self.hung.load(Ordering::Acquire) > BEGAN.get()
+    }
+
+    fn found_hung(&self) {
+        tracing::warn!("node {} does not answer: calls that wait for it fail", self.node);
+        self.hung.fetch_max(FOUND_HUNG.fetch_add(1, Ordering::AcqRel) + 1, Ordering::AcqRel);
+    }
+
+    /// Asks the node once more, on a thread of its own, unless that is under way.
+    fn ask(self: &Arc<Self>, time: Duration) {
+        if std::mem::replace(&mut lock(&self.asked).in_flight, true) {
+            return;
+        }
+        let waits = Arc::clone(self);
+        let ask = move || {
+            let answered = (waits.ask)(time).is_ok();
+            let mut asked = lock(&waits.asked);
+            asked.in_flight = false;
+            if answered {
+                asked.answered = Some(Instant::now());
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("weft-ask".to_owned()).spawn(ask) {
+            tracing::warn!("cannot start a thread to ask node {}: {error}", self.node);
+            lock(&self.asked).in_flight = false;
+        }
+    }
+}
+
+/// The patience of a node's sockets.
+#[derive(Debug)]
+pub(crate) struct SocketPatience(pub Arc<NodeWaits>);
+
+impl Patience for SocketPatience {
+    fn waited(&self, since: Instant) -> weft_transport::Result<Waited> {
+        let waits = &self.0;
+        let time = since.elapsed();
+        let is_over = waits.was_found_hung() || (time >= LOOK_AFTER && is_killed());
+        let Some(soft) = waits.soft.filter(|_| !is_over) else { return ended(is_over) };
+        if lock(&waits.asked).answered.is_some_and(|answered| answered > since) {
+            return Ok(Waited::Lives);
+        }
+        let answer = waits.handshake_time();
+        if time >= soft {
+            waits.found_hung();
+            return ended(true);
+        }
+        if time >= soft.saturating_sub(answer) {
+            waits.ask(answer);
+        }
+        Ok(Waited::GoOn)
+    }
+}
+
+fn ended(is_over: bool) -> weft_transport::Result<Waited> {
+    if is_over { Err(TransportError::Io(io::Error::from(Errno::TIMEDOUT))) } else { Ok(Waited::GoOn) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    fn waits(soft: Option<Duration>, asked: &Arc<AtomicUsize>, lives: bool) -> SocketPatience {
+        let asked = Arc::clone(asked);
+        let ask: Ask = Box::new(move |_| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            if lives { Ok(()) } else { Err(Error::Unreachable) }
+        });
+        SocketPatience(Waits::new(soft).of(NodeId(0), || ask))
+    }
+
+    /// Waits as a socket does, until the wait ends or `ticks` are over.
+    fn wait(patience: &SocketPatience, ticks: u32) -> (bool, u32) {
+        let mut since = Instant::now();
+        for tick in 0..ticks {
+            std::thread::sleep(Duration::from_millis(10));
+            match patience.waited(since) {
+                Ok(Waited::GoOn) => {}
+                Ok(Waited::Lives) => since = Instant::now(),
+                Err(_) => return (false, tick),
+            }
+        }
+        (true, ticks)
+    }
+
+    #[test]
+    fn a_call_fails_when_the_node_is_silent_and_goes_on_when_it_answers() {
+        let soft = Some(Duration::from_millis(200));
+        let asked = Arc::default();
+        begin();
+        assert!(!wait(&waits(soft, &asked, false), 1000).0, "nobody answers");
+        assert!(asked.load(Ordering::Relaxed) > 0, "it was asked once more before");
+        begin();
+        assert!(wait(&waits(soft, &asked, true), 100).0, "it lives: the call waits on");
+        begin();
+        assert!(wait(&waits(None, &asked, false), 100).0, "a hard client waits");
+    }
+
+    #[test]
+    fn calls_that_began_before_a_node_was_found_hung_fail_with_it() {
+        let patience = waits(Some(Duration::from_secs(600)), &Arc::default(), false);
+        begin();
+        assert_eq!(patience.0.check(), Ok(()));
+        patience.0.found_hung();
+        assert_eq!(patience.0.check(), Err(Error::Unreachable));
+        assert!(!wait(&patience, 1).0);
+        begin();
+        assert_eq!(patience.0.check(), Ok(()), "a later call asks for itself");
+    }
+
+    #[test]
+    fn the_end_of_a_program_ends_the_waits_for_it() {
+        let patience = waits(None, &Arc::default(), true);
+        let killed = Program { thread: 7, is_killed: |thread| thread == 7, loses_writes: false };
+        let _working = work_for(Some(killed));
+        assert!(!wait(&patience, 1000).0);
+        {
+            let _kept = keep_writes();
+            assert!(wait(&patience, 60).0, "others' bytes are not lost for it");
+        }
+        assert_eq!(patience.0.check(), Err(Error::Unreachable));
+        let _other = work_for(Some(Program { thread: 8, ..killed }));
+        assert!(wait(&patience, 60).0);
+    }
+}
