@@ -6,6 +6,7 @@
 //! Not here: the effects (`shell.rs`), what programs do (`program.rs`).
 
 use crate::bytes::{Files as Bytes, Moment, ProcessId};
+use crate::clock::Clock;
 use crate::random::Random;
 use crate::store::{Bytes as Data, DataMessage};
 use std::cell::{Cell, RefCell};
@@ -56,7 +57,9 @@ pub struct Ticket(pub u64);
 pub struct Process {
     pub id: Cell<ProcessId>,
     pub home: NodeId,
-    pub now_ms: Cell<u64>,
+    pub clock: Clock,
+    /// The simulation's time, for the clock.
+    pub true_ms: Cell<u64>,
     /// Sessions before, and when they were given up.
     pub given_up: RefCell<BTreeMap<SessionId, Moment>>,
     /// Recalls to be answered, and those that were received and are not answered.
@@ -84,11 +87,18 @@ pub struct Process {
 
 impl Process {
     /// A process that has just started. `sessions`: the last session's number, of all processes.
-    pub fn new(home: NodeId, seed: u64, sessions: &Rc<Cell<u64>>, files: &Rc<RefCell<Bytes>>) -> Self {
+    pub fn new(
+        home: NodeId,
+        seed: u64,
+        clock: Clock,
+        sessions: &Rc<Cell<u64>>,
+        files: &Rc<RefCell<Bytes>>,
+    ) -> Self {
         Self {
             id: Cell::new(0),
             home,
-            now_ms: Cell::new(0),
+            clock,
+            true_ms: Cell::new(0),
             given_up: RefCell::default(),
             recalls: RefCell::default(),
             working: RefCell::default(),
@@ -104,6 +114,11 @@ impl Process {
             answers: RefCell::default(),
             tickets: Cell::new(0),
         }
+    }
+
+    /// What the process's clock shows, milliseconds since boot.
+    pub fn now_ms(&self) -> u64 {
+        self.clock.boot_ms(self.true_ms.get())
     }
 
     /// A shard has ended a session, perhaps an earlier one of this process.

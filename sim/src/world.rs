@@ -17,6 +17,7 @@ mod servers;
 
 use crate::bytes::{Files, Moment, ProcessId};
 use crate::client::Client;
+use crate::clock::Clock;
 use crate::model::Model;
 use crate::network::Network;
 use crate::process::{Process, Ticket};
@@ -36,7 +37,6 @@ use weft_protocol::message::shard::ShardCall;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
     ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, SessionId, ShardId, SlotIndex,
-    Timestamp,
 };
 
 const NODES: u16 = 3;
@@ -133,9 +133,25 @@ pub struct Tally {
     pub doubts: u64,
 }
 
+/// Faults of a run, beside those that every run has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Faults {
+    /// Machines have clocks of their own.
+    pub drift: bool,
+}
+
+impl Faults {
+    pub const ALL: Self = Self { drift: true };
+    pub const NONE: Self = Self { drift: false };
+}
+
 /// One run.
 pub struct World {
     random: Random,
+    /// For what is decided before the run: it leaves what follows from `random` as it is.
+    setting: Random,
+    faults: Faults,
+    clocks: BTreeMap<NodeId, Clock>,
     network: Network<Message>,
     map: ClusterMap,
     key: NodeKey,
@@ -162,7 +178,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, trace: bool) -> Self {
+    pub fn new(seed: u64, faults: Faults, trace: bool) -> Self {
         let nodes = (0..NODES).map(|id| NodeRecord {
             id: NodeId(id),
             host: String::new(),
@@ -176,6 +192,9 @@ impl World {
         let key = NodeKey::new([7; 32]);
         let mut world = Self {
             random: Random::new(seed),
+            setting: Random::new(seed ^ 0x5e77),
+            faults,
+            clocks: BTreeMap::new(),
             network: Network::new(),
             key: key.clone(),
             shards: BTreeMap::new(),
@@ -196,10 +215,14 @@ impl World {
             tally: Tally::default(),
             map,
         };
+        for node in (0..NODES).map(NodeId) {
+            let clock = world.new_clock();
+            world.clocks.insert(node, clock);
+        }
         for id in (0..SHARDS).map(ShardId) {
             let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
             let config = ShardConfig { shard: id, node_key: key.clone(), root };
-            world.shards.insert(id, Shard::new(config, MemoryStore::new(), world.now()));
+            world.shards.insert(id, Shard::new(config, MemoryStore::new(), world.now_of(id)));
             world.step(id, Event::SetMap(world.map.clone()));
         }
         for index in 0..CLIENTS {
@@ -213,12 +236,27 @@ impl World {
     }
 
     fn process(&mut self, home: NodeId) -> Process {
-        Process::new(home, self.random.next(), &self.sessions, &self.files)
+        let clock = self.new_clock();
+        Process::new(home, self.random.next(), clock, &self.sessions, &self.files)
     }
 
-    fn now(&self) -> Now {
-        let now_ms = self.network.now_ms;
-        Now { boot_ms: now_ms, wall: Timestamp(i64::try_from(now_ms * 1_000_000).unwrap_or(i64::MAX)) }
+    fn new_clock(&mut self) -> Clock {
+        if self.faults.drift { Clock::new(&mut self.setting) } else { Clock::EXACT }
+    }
+
+    /// The time at a node.
+    fn now_at(&self, node: NodeId) -> Now {
+        let (clock, now_ms) = (&self.clocks[&node], self.network.now_ms);
+        Now { boot_ms: clock.boot_ms(now_ms), wall: clock.wall(now_ms) }
+    }
+
+    /// The time at a shard's node.
+    fn now_of(&self, shard: ShardId) -> Now {
+        self.now_at(self.node_of(shard))
+    }
+
+    fn node_of(&self, shard: ShardId) -> NodeId {
+        self.map.shards[usize::from(shard.0)]
     }
 
     /// Runs to the end, and checks what is left. Panics with the history when something is wrong.

@@ -29,7 +29,6 @@ const STALL_MS_MAX: u64 = 2 * SESSION_TERM_MS;
 struct Body {
     to: (usize, ProcessId, Ticket),
     message: Box<DataMessage>,
-    begun: Moment,
     /// Bytes that have come, and those that will.
     came: usize,
     end: usize,
@@ -116,16 +115,15 @@ impl World {
                 (end, false)
             }
         };
-        let wall = self.now().wall;
+        let wall = self.now_at(message.request.object.node()).wall;
         let Some(storage) = self.storage.get_mut(&message.request.object.node()) else { return };
-        let begun = self.files.borrow_mut().moment();
         let refused = storage.begin(&message, &self.key, wall).err();
         if let (DataOperation::Append, Some(id)) = (message.request.operation, message.append) {
             let end = storage.bytes(message.request.object).map_or(0, <[u8]>::len);
             self.files.borrow_mut().append_placed(id, end as u64);
         }
         let pieces = std::mem::take(&mut message.pieces_ms);
-        let mut body = Body { to, message, begun, came: 0, end, left: pieces.len(), is_answered, refused };
+        let mut body = Body { to, message, came: 0, end, left: pieces.len(), is_answered, refused };
         if pieces.is_empty() {
             self.take_piece(&mut body);
             return self.finish(&body);
@@ -152,7 +150,8 @@ impl World {
     }
 
     fn take_piece(&mut self, body: &mut Body) {
-        let (now, request) = ((self.network.now_ms, self.now().wall), &body.message.request);
+        let request = &body.message.request;
+        let now = self.now_at(request.object.node());
         let came = body.came + (body.end - body.came) / (body.left + 1).max(1);
         let range = body.came..if body.left == 0 { body.end } else { came };
         body.came = range.end;
@@ -202,7 +201,7 @@ impl World {
         self.connections.bodies.values().any(|body| {
             let DataMessage { session, request, .. } = &*body.message;
             let fence = (*session, request.inode.shard(), request.object.node());
-            body.begun < since && !self.connections.fenced.contains(&fence)
+            body.message.sent < since && !self.connections.fenced.contains(&fence)
         })
     }
 }

@@ -18,12 +18,13 @@ const DELAY_MS_MAX: u64 = 20;
 
 impl World {
     pub(super) fn step(&mut self, shard: ShardId, event: Event) {
-        let now = self.now();
+        let (now, clock) = (self.now_of(shard), self.clocks[&self.node_of(shard)]);
         let Some(machine) = self.shards.get_mut(&shard) else { return };
         let mut effects = Vec::new();
         machine.step(now, event, &mut effects);
         if let Some(deadline) = machine.deadline() {
-            self.network.after(deadline.saturating_sub(now.boot_ms).max(1), Message::Tick(shard));
+            let wait_ms = clock.wait_ms(deadline.saturating_sub(now.boot_ms).max(1));
+            self.network.after(wait_ms, Message::Tick(shard));
         }
         for effect in effects {
             self.carry_out(shard, effect);
@@ -32,7 +33,7 @@ impl World {
 
     pub(super) fn tick(&mut self, shard: ShardId) {
         let due = self.shards.get(&shard).and_then(Shard::deadline);
-        if due.is_some_and(|deadline| deadline <= self.network.now_ms) {
+        if due.is_some_and(|deadline| deadline <= self.now_of(shard).boot_ms) {
             self.step(shard, Event::Tick);
         }
     }
@@ -79,7 +80,7 @@ impl World {
 
     /// A storage server is told of a fence. A node that is gone writes nothing.
     pub(super) fn fence_arrived(&mut self, shard: ShardId, session: SessionId, node: NodeId) {
-        let now = (self.network.now_ms, self.now().wall);
+        let now = self.now_at(node);
         if let Some(storage) = self.storage.get_mut(&node) {
             storage.fence(session, shard, now);
         }
@@ -169,7 +170,7 @@ impl World {
     }
 
     pub(super) fn storage_asked(&mut self, shard: ShardId, token: Option<u64>, node: NodeId, request: &StorageRequest) {
-        let now = (self.network.now_ms, self.now().wall);
+        let now = self.now_at(node);
         if let StorageRequest::Truncate { inode, size, .. } = request {
             self.files.borrow_mut().cut_seen(*inode, *size);
         }
@@ -184,7 +185,7 @@ impl World {
     }
 
     pub(super) fn lease_objects(&mut self, session: SessionId, node: NodeId) -> Result<Capability> {
-        let seconds = u32::try_from(self.now().wall.parts().0).unwrap_or(0);
+        let seconds = u32::try_from(self.now_at(node).wall.parts().0).unwrap_or(0);
         let storage = self.storage.get_mut(&node).ok_or(Error::Unreachable)?;
         storage.collector.lease_objects(session, 0, BATCH_COUNT, &self.key, MapEpoch(1), seconds)
     }
