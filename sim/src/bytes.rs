@@ -133,7 +133,16 @@ impl Files {
         let begun = self.moment();
         let file = self.file(inode);
         let (open_by, running) = (None, by.is_some());
-        file.operations.push(Operation { deed, by, open_by, begun, ended: None, running, safe: false, doubtful: false });
+        file.operations.push(Operation {
+            deed,
+            by,
+            open_by,
+            begun,
+            ended: None,
+            running,
+            safe: false,
+            doubtful: false,
+        });
         OperationId { inode, index: file.operations.len() - 1 }
     }
 

@@ -87,13 +87,7 @@ pub struct Process {
 
 impl Process {
     /// A process that has just started. `sessions`: the last session's number, of all processes.
-    pub fn new(
-        home: NodeId,
-        seed: u64,
-        clock: Clock,
-        sessions: &Rc<Cell<u64>>,
-        files: &Rc<RefCell<Bytes>>,
-    ) -> Self {
+    pub fn new(home: NodeId, seed: u64, clock: Clock, sessions: &Rc<Cell<u64>>, files: &Rc<RefCell<Bytes>>) -> Self {
         Self {
             id: Cell::new(0),
             home,

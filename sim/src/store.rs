@@ -122,12 +122,7 @@ impl Storage {
     }
 
     /// A piece of a write has come: those bytes of it, counted from its beginning. Passes the session's gate.
-    pub fn piece(
-        &mut self,
-        message: &DataMessage,
-        range: Range<usize>,
-        now: Now,
-    ) -> Result<()> {
+    pub fn piece(&mut self, message: &DataMessage, range: Range<usize>, now: Now) -> Result<()> {
         let DataMessage { session, request, bytes, .. } = message;
         let gate = self.gate(*session, request.inode.shard());
         gate.enter(|| now.boot_ms)?;

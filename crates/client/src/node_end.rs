@@ -8,7 +8,7 @@ use crate::waits::{NodeWaits, SocketPatience};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use weft_protocol::handshake::Purpose;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::NodeRequest;
@@ -38,8 +38,7 @@ pub(crate) struct Reached<'a> {
 /// Connects to a node. Tries again for as long as a call may wait, if nothing answers.
 pub(crate) fn connect_to(node: Reached<'_>, session: SessionId, purpose: Purpose) -> Result<Socket> {
     let Reached { record, identity, way, waits } = node;
-    let since = Instant::now();
-    let mut attempts = 0;
+    let (mut attempts, mut waited) = (0, Duration::ZERO);
     loop {
         waits.check()?;
         attempts += 1;
@@ -49,12 +48,9 @@ pub(crate) fn connect_to(node: Reached<'_>, session: SessionId, purpose: Purpose
                 return Ok(socket);
             }
             Err(TransportError::Io(error)) => match error.kind() {
-                ErrorKind::TimedOut | ErrorKind::WouldBlock if waits.tries_again(since) => {}
+                ErrorKind::TimedOut | ErrorKind::WouldBlock if waits.tries_again(&mut waited) => {}
                 ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable | ErrorKind::NetworkDown
-                    if waits.tries_again(since) =>
-                {
-                    waits.rest();
-                }
+                    if waits.tries_again_later(&mut waited) => {}
                 // A server with too many handshakes in progress shuts the oldest down: that may have been ours.
                 ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
                     if attempts < HANDSHAKE_ATTEMPTS_MAX => {}

@@ -138,22 +138,26 @@ impl NodeWaits {
         if fails { Err(Error::Unreachable) } else { Ok(()) }
     }
 
-    /// Returns true if connecting, which has taken since `since`, is to be tried again after a timeout.
-    pub fn tries_again(&self, since: Instant) -> bool {
-        if self.check().is_err() {
-            return false;
-        }
-        let Some(soft) = self.soft else { return true };
-        if since.elapsed() >= soft {
-            self.found_hung();
-            return false;
-        }
-        true
+    /// Returns true if connecting is to be tried again after a timeout. `waited`: for its timeouts so far; those are
+    /// counted, and not the clock read, since a client that is stopped itself meets timeouts, too.
+    pub fn tries_again(&self, waited: &mut Duration) -> bool {
+        *waited += self.handshake_time();
+        self.goes_on(*waited)
     }
 
-    /// Rests before a connection is tried again.
-    pub fn rest(&self) {
-        std::thread::sleep(self.soft.map_or(RETRY_REST, |soft| RETRY_REST.min(soft / 4)));
+    /// The same after an error, which comes at once: rests first.
+    pub fn tries_again_later(&self, waited: &mut Duration) -> bool {
+        *waited += RETRY_REST;
+        std::thread::sleep(RETRY_REST);
+        self.goes_on(*waited)
+    }
+
+    fn goes_on(&self, waited: Duration) -> bool {
+        let is_over = self.soft.is_some_and(|soft| waited >= soft);
+        if is_over {
+            self.found_hung();
+        }
+        !is_over && self.check().is_ok()
     }
 
     fn was_found_hung(&self) -> bool {
@@ -191,9 +195,8 @@ impl NodeWaits {
 pub(crate) struct SocketPatience(pub Arc<NodeWaits>);
 
 impl Patience for SocketPatience {
-    fn waited(&self, since: Instant) -> weft_transport::Result<Waited> {
+    fn waited(&self, since: Instant, time: Duration) -> weft_transport::Result<Waited> {
         let waits = &self.0;
-        let time = since.elapsed();
         let is_over = waits.was_found_hung() || (time >= LOOK_AFTER && is_killed());
         let Some(soft) = waits.soft.filter(|_| !is_over) else { return ended(is_over) };
         if lock(&waits.asked).answered.is_some_and(|answered| answered > since) {
@@ -220,6 +223,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
 
+    const TICK: Duration = Duration::from_millis(10);
+
     fn waits(soft: Option<Duration>, asked: &Arc<AtomicUsize>, lives: bool) -> SocketPatience {
         let asked = Arc::clone(asked);
         let ask: Ask = Box::new(move |_| {
@@ -230,17 +235,18 @@ mod tests {
     }
 
     /// Waits as a socket does, until the wait ends or `ticks` are over.
-    fn wait(patience: &SocketPatience, ticks: u32) -> (bool, u32) {
-        let mut since = Instant::now();
-        for tick in 0..ticks {
-            std::thread::sleep(Duration::from_millis(10));
-            match patience.waited(since) {
+    fn wait(patience: &SocketPatience, ticks: u32) -> bool {
+        let (mut since, mut time) = (Instant::now(), Duration::ZERO);
+        for _ in 0..ticks {
+            std::thread::sleep(TICK);
+            time += TICK;
+            match patience.waited(since, time) {
                 Ok(Waited::GoOn) => {}
-                Ok(Waited::Lives) => since = Instant::now(),
-                Err(_) => return (false, tick),
+                Ok(Waited::Lives) => (since, time) = (Instant::now(), Duration::ZERO),
+                Err(_) => return false,
             }
         }
-        (true, ticks)
+        true
     }
 
     #[test]
@@ -248,12 +254,12 @@ mod tests {
         let soft = Some(Duration::from_millis(200));
         let asked = Arc::default();
         begin();
-        assert!(!wait(&waits(soft, &asked, false), 1000).0, "nobody answers");
+        assert!(!wait(&waits(soft, &asked, false), 1000), "nobody answers");
         assert!(asked.load(Ordering::Relaxed) > 0, "it was asked once more before");
         begin();
-        assert!(wait(&waits(soft, &asked, true), 100).0, "it lives: the call waits on");
+        assert!(wait(&waits(soft, &asked, true), 100), "it lives: the call waits on");
         begin();
-        assert!(wait(&waits(None, &asked, false), 100).0, "a hard client waits");
+        assert!(wait(&waits(None, &asked, false), 100), "a hard client waits");
     }
 
     #[test]
@@ -263,7 +269,7 @@ mod tests {
         assert_eq!(patience.0.check(), Ok(()));
         patience.0.found_hung();
         assert_eq!(patience.0.check(), Err(Error::Unreachable));
-        assert!(!wait(&patience, 1).0);
+        assert!(!wait(&patience, 1));
         begin();
         assert_eq!(patience.0.check(), Ok(()), "a later call asks for itself");
     }
@@ -273,13 +279,13 @@ mod tests {
         let patience = waits(None, &Arc::default(), true);
         let killed = Program { thread: 7, is_killed: |thread| thread == 7, loses_writes: false };
         let _working = work_for(Some(killed));
-        assert!(!wait(&patience, 1000).0);
+        assert!(!wait(&patience, 1000));
         {
             let _kept = keep_writes();
-            assert!(wait(&patience, 60).0, "others' bytes are not lost for it");
+            assert!(wait(&patience, 60), "others' bytes are not lost for it");
         }
         assert_eq!(patience.0.check(), Err(Error::Unreachable));
         let _other = work_for(Some(Program { thread: 8, ..killed }));
-        assert!(wait(&patience, 60).0);
+        assert!(wait(&patience, 60));
     }
 }

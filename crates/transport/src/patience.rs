@@ -13,9 +13,9 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// Decides whether a wait goes on.
 pub trait Patience: Send + Sync + Debug {
-    /// The calling thread has waited without progress since `since`. An error ends the wait; the connection is of no
-    /// more use then.
-    fn waited(&self, since: Instant) -> Result<Waited>;
+    /// The calling thread has waited without progress since `since`, for `time`: its own sleeps, without what it was
+    /// stopped for. An error ends the wait; the connection is of no more use then.
+    fn waited(&self, since: Instant, time: Duration) -> Result<Waited>;
 }
 
 /// Verdict of a [`Patience`].
@@ -32,6 +32,7 @@ pub enum Waited {
 pub(crate) struct Wait {
     /// `None`: nothing was waited for yet.
     since: Option<Instant>,
+    time: Duration,
 }
 
 impl Wait {
@@ -39,20 +40,20 @@ impl Wait {
     /// an error: the socket's own timeout ([`Socket::set_timeout`]) has passed.
     pub fn timed_out(&mut self, socket: &Socket) -> Result<()> {
         let patience = socket.patience().ok_or(Errno::AGAIN)?;
-        self.ask(patience)
+        self.ask(patience, TICK)
     }
 
-    /// As [`Wait::timed_out`], where a socket without a patience waits without bound.
-    pub fn slept(&mut self, socket: &Socket) -> Result<()> {
-        socket.patience().map_or(Ok(()), |patience| self.ask(patience))
+    /// As [`Wait::timed_out`] after a sleep of at most `time`, where a socket without a patience waits without bound.
+    pub fn slept(&mut self, socket: &Socket, time: Duration) -> Result<()> {
+        socket.patience().map_or(Ok(()), |patience| self.ask(patience, time))
     }
 
-    fn ask(&mut self, patience: &dyn Patience) -> Result<()> {
+    fn ask(&mut self, patience: &dyn Patience, time: Duration) -> Result<()> {
         let now = Instant::now();
-        // A first timeout: it took a tick, if the socket has a patience.
-        let since = *self.since.get_or_insert_with(|| now.checked_sub(TICK).unwrap_or(now));
-        if patience.waited(since)? == Waited::Lives {
-            self.since = Some(now);
+        let since = *self.since.get_or_insert(now);
+        self.time += time;
+        if patience.waited(since, self.time)? == Waited::Lives {
+            *self = Self { since: Some(now), time: Duration::ZERO };
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! Calls block, and move bytes between the kernel and the memory they are given: no buffer of our own stands between.
 //! A signal that interrupts a call does not show.
 
-use crate::low_water::Pieces;
+use crate::low_water::{PIECE_TIME, Pieces};
 use crate::patience::{Patience, TICK, Wait};
 use crate::{Result, TransportError, unpaced};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -242,7 +242,7 @@ impl Socket {
         loop {
             let mut polled = [PollFd::new(&self.fd, wanted)];
             match poll(&mut polled, self.patience.is_some().then_some(&tick)) {
-                Ok(0) => wait.slept(self)?,
+                Ok(0) => wait.slept(self, TICK)?,
                 Ok(_) => {
                     let [polled] = polled;
                     let has_bytes = polled.revents().contains(PollFlags::IN);
@@ -327,7 +327,7 @@ impl Socket {
             // Without waiting: a receive that sleeps would be woken when as much has come again.
             match self.receive_now(rest)? {
                 Some(count) => (have, wait) = (have + count, Wait::default()),
-                None => wait.slept(self)?,
+                None => wait.slept(self, PIECE_TIME)?,
             }
         }
         Ok(())
