@@ -1,20 +1,20 @@
-//! `weft-sim [--plain] run FIRST COUNT | replay SEED | endless`: the simulation by hand.
+//! `weft-sim [--plain | --partitions] run FIRST COUNT | replay SEED | endless`: the simulation by hand.
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 use weft_sim::{Faults, run_seed};
 
-const USAGE: &str = "usage: weft-sim [--plain] run FIRST COUNT | replay SEED | endless
---plain: without drifting clocks and partitions";
+const USAGE: &str = "usage: weft-sim [--plain | --partitions] run FIRST COUNT | replay SEED | endless
+--plain: without drifting clocks; --partitions: some pairs of processes are cut off, too";
 
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let faults = if words.first().is_some_and(|word| word == "--plain") {
-        words.remove(0);
-        Faults::NONE
-    } else {
-        Faults::ALL
+    let faults = match words.first().map(String::as_str) {
+        Some("--plain") => Faults::NONE,
+        Some("--partitions") => Faults { partitions: true, ..Faults::NOW },
+        _ => Faults::NOW,
     };
+    words.retain(|word| !word.starts_with("--"));
     let number = |index: usize| words.get(index).and_then(|word| word.parse::<u64>().ok());
     match (words.first().map(String::as_str), number(1), number(2)) {
         (Some("replay"), Some(seed), _) => {

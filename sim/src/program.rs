@@ -8,8 +8,8 @@ use crate::process::{Ask, Process};
 use crate::shell::SimShell;
 use std::rc::Rc;
 use weft_client_core::{Files, FlushFor, Handle, OpenOptions, Shell};
-use weft_protocol::message::shard::{Access, CreateFile, DirectoryCursor, RenameMode};
-use weft_protocol::{AttributeChanges, Credentials, Error, FileKind, InodeNumber, Name, Result};
+use weft_protocol::message::shard::{Access, CreateFile, RenameMode};
+use weft_protocol::{AttributeChanges, Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
 /// Behind this no program writes.
 const FILE_BYTES: u64 = 240;
@@ -73,8 +73,7 @@ pub async fn use_names(machine: Rc<Files<SimShell>>, process: Rc<Process>, opera
             machine.rename(&who, (*parent, name), (*new_parent, new_name), RenameMode::Replace).await.map(|_| ())
         }
         NamesOperation::List { inode, with_attributes } => {
-            let cursor = DirectoryCursor::default();
-            machine.read_directory(&who, *inode, &cursor, 100, *with_attributes).await.map(|_| ())
+            machine.read_directory(&who, *inode, Cookie::START, 100, *with_attributes).await.map(|_| ())
         }
         NamesOperation::Release => {
             machine.calls().release_surplus().await;

@@ -13,6 +13,7 @@
 mod clients;
 mod data;
 mod end;
+mod partitions;
 mod servers;
 
 use crate::bytes::{Files, Moment, ProcessId};
@@ -53,26 +54,89 @@ const HISTORY: usize = 60;
 #[derive(Clone, Debug)]
 enum Message {
     Wake(usize),
-    Call { client: usize, process: ProcessId, number: Ticket, session: SessionId, call: Box<ShardCall> },
-    Recall { session: SessionId, recall: Recall },
-    RecallAnswer { session: SessionId, answer: RecallAnswer },
-    Renew { client: usize },
-    Renewal { client: usize, process: ProcessId, renewal: Renewal },
-    Renewed { client: usize, process: ProcessId, renewal: Renewal, refused: bool },
+    Call {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        session: SessionId,
+        call: Box<ShardCall>,
+    },
+    Recall {
+        session: SessionId,
+        recall: Recall,
+    },
+    RecallAnswer {
+        session: SessionId,
+        answer: RecallAnswer,
+    },
+    Renew {
+        client: usize,
+    },
+    Renewal {
+        client: usize,
+        process: ProcessId,
+        renewal: Renewal,
+    },
+    Renewed {
+        client: usize,
+        process: ProcessId,
+        renewal: Renewal,
+        refused: bool,
+    },
     Peer(PeerCall),
     PeerReply(PeerReply),
-    Storage { shard: ShardId, token: Option<u64>, node: NodeId, request: StorageRequest },
-    StorageAnswer { shard: ShardId, token: u64, result: Result<StorageAnswer, Error> },
-    Fence { shard: ShardId, session: SessionId, node: NodeId },
-    Fenced { shard: ShardId, session: SessionId, node: NodeId },
-    Data { client: usize, process: ProcessId, number: Ticket, message: Box<DataMessage> },
+    Storage {
+        shard: ShardId,
+        token: Option<u64>,
+        node: NodeId,
+        request: StorageRequest,
+    },
+    StorageAnswer {
+        shard: ShardId,
+        token: u64,
+        result: Result<StorageAnswer, Error>,
+    },
+    Fence {
+        shard: ShardId,
+        session: SessionId,
+        node: NodeId,
+    },
+    Fenced {
+        shard: ShardId,
+        session: SessionId,
+        node: NodeId,
+    },
+    Data {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        message: Box<DataMessage>,
+    },
     Piece(u64),
-    Batch { client: usize, process: ProcessId, number: Ticket, session: SessionId, node: NodeId },
-    Ping { client: usize, process: ProcessId, number: Ticket, node: NodeId },
+    Batch {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        session: SessionId,
+        node: NodeId,
+    },
+    Ping {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        node: NodeId,
+    },
     Tick(ShardId),
+    /// Another partition begins.
+    Cut,
     SessionOver(SessionId),
     Settled(Moment),
-    ToClient { client: usize, process: ProcessId, number: Ticket, answer: Answer },
+    ToClient {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        answer: Answer,
+    },
 }
 
 /// A client tells a node that its session lives.
@@ -117,6 +181,9 @@ pub struct Tally {
     pub pauses: u64,
     /// Clients that heard of no recall for a while.
     pub deaf: u64,
+    /// Pairs of processes that heard nothing of each other for a while, and messages lost by that.
+    pub partitions: u64,
+    pub cut_off: u64,
     pub orphans: u64,
     /// Data requests, and connections for data that broke.
     pub data: u64,
@@ -138,11 +205,15 @@ pub struct Tally {
 pub struct Faults {
     /// Machines have clocks of their own.
     pub drift: bool,
+    /// A client and a node hear nothing of each other for a while.
+    pub partitions: bool,
 }
 
 impl Faults {
-    pub const ALL: Self = Self { drift: true };
-    pub const NONE: Self = Self { drift: false };
+    /// What holds today. With partitions a client may go on with what it knew from before a change of its own of which
+    /// it never heard (seed 42).
+    pub const NOW: Self = Self { drift: true, partitions: false };
+    pub const NONE: Self = Self { drift: false, partitions: false };
 }
 
 /// One run.
@@ -152,6 +223,7 @@ pub struct World {
     setting: Random,
     faults: Faults,
     clocks: BTreeMap<NodeId, Clock>,
+    partitions: partitions::Partitions,
     network: Network<Message>,
     map: ClusterMap,
     key: NodeKey,
@@ -195,6 +267,7 @@ impl World {
             setting: Random::new(seed ^ 0x5e77),
             faults,
             clocks: BTreeMap::new(),
+            partitions: Default::default(),
             network: Network::new(),
             key: key.clone(),
             shards: BTreeMap::new(),
@@ -224,6 +297,9 @@ impl World {
             let config = ShardConfig { shard: id, node_key: key.clone(), root };
             world.shards.insert(id, Shard::new(config, MemoryStore::new(), world.now_of(id)));
             world.step(id, Event::SetMap(world.map.clone()));
+        }
+        if faults.partitions {
+            world.network.after(1, Message::Cut);
         }
         for index in 0..CLIENTS {
             let home = NodeId(u16::try_from(index).unwrap_or(0) % NODES);
@@ -383,6 +459,7 @@ impl World {
                 self.answer_client((client, process, number), answer);
             }
             Message::Tick(shard) => self.tick(shard),
+            Message::Cut => self.cut_again(),
             Message::SessionOver(session) => self.collect(session),
             Message::Settled(since) if self.may_land(since) => self.settle_again(since),
             Message::Settled(since) => self.files.borrow_mut().settled(since),

@@ -10,8 +10,8 @@ use crate::telling::Telling;
 use std::sync::Arc;
 use std::time::Duration;
 use weft_client_core::{DirectoryListing, Entry, Monitor};
-use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry};
-use weft_protocol::{Attributes, Credentials, FileKind, InodeNumber, Result};
+use weft_protocol::message::shard::DirectoryEntry;
+use weft_protocol::{Attributes, Cookie, Credentials, FileKind, InodeNumber, Result};
 
 /// An open directory.
 pub struct OpenDirectory<M: MountShell> {
@@ -147,15 +147,10 @@ struct Pages<'a, M: MountShell> {
 }
 
 impl<M: MountShell> PageSource for Pages<'_, M> {
-    async fn page(
-        &self,
-        cursor: &DirectoryCursor,
-        entries_max: u32,
-        with_attributes: bool,
-    ) -> Result<DirectoryListing> {
+    async fn page(&self, after: Cookie, entries_max: u32, with_attributes: bool) -> Result<DirectoryListing> {
         let (directory, client) = (self.directory, &self.mount.client);
-        let page = client.read_directory(&directory.who, directory.inode, cursor, entries_max, with_attributes).await?;
-        directory.reading.page(cursor.after.is_none(), client.directory_hold(directory.inode));
+        let page = client.read_directory(&directory.who, directory.inode, after, entries_max, with_attributes).await?;
+        directory.reading.page(after == Cookie::START, client.directory_hold(directory.inode));
         Ok(page)
     }
 

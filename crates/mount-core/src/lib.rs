@@ -12,7 +12,7 @@
 //! | `telling` | what replies tell of names and attributes, and for how long |
 //! | `kernel_inodes`, `kernel_listings` | which inodes and listings the kernel has |
 //! | `invalidate` | the kernel's caches follow the recall of leases |
-//! | `listing` | an open directory: running numbers over pages of names |
+//! | `listing` | an open directory: cookies over pages of names |
 //! | `handles` | numbers for what is open |
 //! | `shell` | what is asked of the outside |
 //!

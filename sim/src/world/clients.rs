@@ -1,5 +1,6 @@
 //! Clients: when they do something, their faults, and what comes in for them.
 
+use super::partitions::Party;
 use super::{Answer, Message, Renewal, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::client::Client;
@@ -149,7 +150,8 @@ impl World {
                     self.network.after(SESSION_TERM_MS + 1000, Message::SessionOver(session));
                 }
                 Ask::RecallAnswer { session, answer } => {
-                    self.network.send(&mut self.random, Message::RecallAnswer { session, answer });
+                    let to = Party::Node(self.node_of(answer.shard));
+                    self.send(Party::Client(index), to, Message::RecallAnswer { session, answer });
                 }
                 Ask::Settle => self.settle_later(),
                 Ask::Note(line) => self.note(&format!("client {index}, process {id}: {line}")),
@@ -171,7 +173,7 @@ impl World {
             WireMessage::Node(_) => Message::Ping { client, process, number, node },
             other => unreachable!("a client sends no {other:?} on a control connection"),
         };
-        if !self.network.send(&mut self.random, message) {
+        if !self.send(Party::Client(client), Party::Node(node), message) {
             self.break_connection(to);
         }
     }
@@ -266,7 +268,8 @@ impl World {
         let sent_ms = self.clients[index].process.clock.boot_ms(self.network.now_ms);
         for node in (0..super::NODES).map(NodeId) {
             let renewal = Renewal { session, node, sent_ms };
-            self.network.send(&mut self.random, Message::Renewal { client: index, process, renewal });
+            let message = Message::Renewal { client: index, process, renewal };
+            self.send(Party::Client(index), Party::Node(node), message);
         }
     }
 

@@ -6,6 +6,7 @@
 //! long after its client has given it up. When a client dies, the same becomes of what it had sent; but the body of a
 //! write may come in pieces, the last of them terms later, and then nothing but the fence of its session stops it.
 
+use super::partitions::Party;
 use super::{Answer, Message, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::process::Ticket;
@@ -67,6 +68,10 @@ impl World {
         mut message: Box<DataMessage>,
     ) {
         self.tally.data += 1;
+        if self.is_cut(Party::Client(client), Party::Node(message.request.object.node())) {
+            self.connections.broken.insert((process, message.connection));
+            return self.break_connection((client, process, number));
+        }
         let now_ms = self.network.now_ms;
         let last_ms = self.connections.last_ms.entry((process, message.connection)).or_default();
         let arrives_ms = (*last_ms).max(now_ms + 1 + self.random.below(DELAY_MS_MAX));
@@ -173,7 +178,8 @@ impl World {
 
     /// `None`: the connection has broken.
     fn answer_data(&mut self, to: (usize, ProcessId, Ticket), message: &DataMessage, told: Option<(DataReply, Bytes)>) {
-        let answer = told.map_or(Answer::Broken, |(reply, bytes)| Answer::Data(reply, bytes));
+        let is_cut = self.is_cut(Party::Node(message.request.object.node()), Party::Client(to.0));
+        let answer = told.filter(|_| !is_cut).map_or(Answer::Broken, |(reply, bytes)| Answer::Data(reply, bytes));
         if let Answer::Broken = answer {
             self.tally.broken += 1;
             self.connections.broken.insert((to.1, message.connection));

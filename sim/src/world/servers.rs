@@ -1,5 +1,6 @@
 //! Shards and storage servers: their machines, and what is asked of them.
 
+use super::partitions::Party;
 use super::{Answer, Message, Pending, Renewal, World};
 use crate::bytes::ProcessId;
 use crate::check::check;
@@ -45,13 +46,16 @@ impl World {
                 self.answered(&pending, &reply);
                 let Pending { client, process, number, .. } = pending;
                 let answer = Answer::Reply(Box::new(WireMessage::ShardReply(reply)));
-                if !self.network.send(&mut self.random, Message::ToClient { client, process, number, answer }) {
+                let (from, to) = (Party::Node(self.node_of(shard)), Party::Client(client));
+                if !self.send(from, to, Message::ToClient { client, process, number, answer }) {
                     self.break_connection((client, process, number));
                 }
             }
             Effect::Recall { session, recall } => {
                 self.tally.recalls += 1;
-                self.network.send(&mut self.random, Message::Recall { session, recall });
+                if let Some(to) = self.party_of(session) {
+                    self.send(Party::Node(self.node_of(shard)), to, Message::Recall { session, recall });
+                }
             }
             Effect::PeerCall(call) => {
                 self.tally.intents += 1;
@@ -103,7 +107,8 @@ impl World {
             self.step(*shard, Event::Heard { session });
         }
         let refused = shards.iter().filter_map(|shard| self.shards.get(shard)).any(|shard| shard.refuses(session));
-        self.network.send(&mut self.random, Message::Renewed { client, process, renewal, refused });
+        let from = Party::Node(renewal.node);
+        self.send(from, Party::Client(client), Message::Renewed { client, process, renewal, refused });
     }
 
     /// A shard gives an answer: this is the moment at which it has to be true.
