@@ -1,10 +1,11 @@
 //! How long a call waits for a node that does not answer, and what ends its wait before.
 //!
-//! A call to a node that is stopped, or whose link is cut, waits in a socket. After half of the *soft* time the node is
-//! asked once more over a new connection, by a thread of its own. An answer means that the node lives and something
-//! else holds the call up (a lease of another client, a slow device): the wait starts anew. Without one the call fails
-//! with [`Error::Unreachable`] when the soft time has passed, and so do the calls that began before and queue behind it.
-//! Without a soft time (a *hard* client) calls wait until the node answers or is gone.
+//! A call to a node that is stopped, or whose link is cut, waits in a socket. Before the *soft* time is over (half of
+//! it, 5 s at most) the node is asked once more over a new connection, by a thread of its own. An answer means that the
+//! node lives and something else holds the call up (a lease of another client, a slow device): the wait starts anew.
+//! Without one the call fails with [`Error::Unreachable`] when the soft time has passed, and so do the calls that began
+//! before and queue behind it. Without a soft time (a *hard* client) calls wait until the node answers or is gone.
+//! A thread counts its own sleeps: what the client itself was stopped for is not held against a node.
 //!
 //! A front may name the program that a thread works for ([`work_for`]): when that is killed, the thread's waits end.
 

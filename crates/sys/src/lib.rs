@@ -65,8 +65,8 @@ pub fn set_tcp_rto_max(socket: BorrowedFd<'_>, ms: i32) -> io::Result<()> {
 pub fn tcp_rto_max(socket: BorrowedFd<'_>) -> io::Result<i32> {
     let mut value: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the descriptor is open as long as it is borrowed. The kernel writes at most `length` bytes of `value`, and
-    // the number of them to `length`; both are alive until the call returns.
+    // SAFETY: the descriptor is open as long as it is borrowed. The kernel writes at most `length` bytes of `value`,
+    // and the number of them to `length`; both are alive until the call returns.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
