@@ -1,7 +1,7 @@
 //! Why an operation on an open inode failed: the end of the session, where the error is a consequence of that.
 //!
-//! A client that was starved or cut off learns of the end from whatever it does next: a storage server refuses the right
-//! or shuts the connection down, the shard has given the object away. The program is told the cause.
+//! A client that was starved or cut off learns of the end from whatever it does next: a storage server refuses the
+//! right or shuts the connection down, the shard has given the object away. The program is told the cause.
 
 use super::OpenInode;
 use super::state::State;
