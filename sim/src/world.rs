@@ -210,8 +210,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// What holds today. With partitions a client may go on with what it knew from before a change of its own of which
-    /// it never heard (seed 42).
+    /// What holds today. With partitions a size from before a truncation is told now and then (seed 2929).
     pub const NOW: Self = Self { drift: true, partitions: false };
     pub const NONE: Self = Self { drift: false, partitions: false };
 }

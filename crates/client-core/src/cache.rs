@@ -81,6 +81,15 @@ impl KnownNames {
 struct Term {
     valid_until_ms: u64,
     age: u32,
+    /// Own changes that were sent and have no reply: while there are any, nothing is believed.
+    doubts: u32,
+}
+
+impl Term {
+    /// How long what is known still holds, milliseconds.
+    fn holds_ms(&self, now_ms: u64) -> u64 {
+        if self.doubts > 0 { 0 } else { self.valid_until_ms.saturating_sub(now_ms) }
+    }
 }
 
 #[derive(Debug)]
@@ -170,11 +179,32 @@ impl Cache {
     /// not begin anew, since a shard that has never heard of the session takes it for a new one. Returns whether it
     /// goes on.
     pub fn extended(&mut self, shard: ShardId, sent_ms: u64, now_ms: u64) -> bool {
-        let holds = self.holds_ms(shard, now_ms) > 0;
+        let holds = now_ms < self.valid_until_ms(shard);
         if holds {
             self.renewed(shard, sent_ms, now_ms);
         }
         holds
+    }
+
+    /// An own change was sent to this shard and has no reply: it may have been made, or be made later, and nobody
+    /// recalls what it makes untrue. Nothing of the shard is believed until [`Cache::settled`]. Returns what was known,
+    /// for caches above.
+    pub fn doubt(&mut self, shard: ShardId) -> Dropped {
+        let term = self.terms.entry(shard).or_default();
+        term.doubts += 1;
+        term.age += 1;
+        let names = self.names.iter().filter(|((parent, _), _)| parent.shard() == shard);
+        let names = names.map(|((parent, _), known)| (*parent, known.name.clone())).collect();
+        let inodes = self.attributes.keys().copied().filter(|inode| inode.shard() == shard).collect();
+        Dropped { names, inodes, recalled: None }
+    }
+
+    /// The change has a reply. What was learnt meanwhile may be from before it.
+    pub fn settled(&mut self, shard: ShardId) {
+        if let Some(term) = self.terms.get_mut(&shard) {
+            term.doubts -= 1;
+            term.age += 1;
+        }
     }
 
     /// When the term at this shard ends; 0: there is none.
@@ -190,13 +220,13 @@ impl Cache {
         let terms = std::mem::take(&mut self.terms);
         *self = Self::default();
         self.terms =
-            terms.into_iter().map(|(shard, term)| (shard, Term { valid_until_ms: 0, age: term.age + 1 })).collect();
+            terms.into_iter().map(|(shard, term)| (shard, Term { age: term.age + 1, ..Term::default() })).collect();
         dropped
     }
 
     /// How long what is known of this shard still holds, milliseconds.
     pub fn holds_ms(&self, shard: ShardId, now_ms: u64) -> u64 {
-        self.terms.get(&shard).map_or(0, |term| term.valid_until_ms.saturating_sub(now_ms))
+        self.terms.get(&shard).map_or(0, |term| term.holds_ms(now_ms))
     }
 
     /// Whether anything is kept that a renewal would keep alive.
@@ -205,7 +235,7 @@ impl Cache {
     }
 
     fn current(&self, inode: InodeNumber, age: u32, now_ms: u64) -> bool {
-        self.terms.get(&inode.shard()).is_some_and(|term| term.age == age && now_ms < term.valid_until_ms)
+        self.terms.get(&inode.shard()).is_some_and(|term| term.age == age && term.holds_ms(now_ms) > 0)
     }
 
     fn age(&self, inode: InodeNumber) -> u32 {
