@@ -31,6 +31,7 @@ pub(crate) struct Connected(pub Arc<Files<NativeShell>>);
 impl Drop for Connected {
     fn drop(&mut self) {
         self.shell().recalls.stop();
+        self.shell().waits.client_ends();
         block_on(self.0.calls().end_sessions());
     }
 }
@@ -148,6 +149,7 @@ impl Client {
 
     /// Writes back what is buffered and ends the session at every node. Further operations fail.
     pub fn close(&self) -> Result<()> {
+        self.0.shell().waits.client_ends();
         block_on(self.files().close())
     }
 

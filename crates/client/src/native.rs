@@ -34,7 +34,7 @@ pub struct NativeShell {
     pub(crate) recalls: RecallConnections,
     pub(crate) space: SpaceQuestions,
     ends: Mutex<HashMap<NodeId, Arc<NodeEnd>>>,
-    waits: Waits,
+    pub(crate) waits: Waits,
 }
 
 /// A socket whose handshake is done, and the waits for its node.

@@ -84,22 +84,51 @@ fn is_killed() -> bool {
 /// Asks a node for an answer over a new connection, within this time.
 type Ask = Box<dyn Fn(Duration) -> Result<()> + Send + Sync>;
 
+/// The soft time of a client in milliseconds; 0: there is none.
+#[derive(Clone, Debug)]
+struct Soft(Arc<AtomicU64>);
+
+impl Soft {
+    fn new(soft: Option<Duration>) -> Self {
+        Self(Arc::new(AtomicU64::new(milliseconds(soft))))
+    }
+
+    fn get(&self) -> Option<Duration> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|ms| *ms > 0).map(Duration::from_millis)
+    }
+}
+
+fn milliseconds(soft: Option<Duration>) -> u64 {
+    soft.map_or(0, |soft| u64::try_from(soft.as_millis()).unwrap_or(u64::MAX).max(1))
+}
+
 /// Waits for all nodes.
 pub(crate) struct Waits {
-    soft: Option<Duration>,
+    soft: Soft,
     nodes: Mutex<HashMap<NodeId, Arc<NodeWaits>>>,
 }
 
 impl Waits {
     /// `soft`: `None` for a hard client.
     pub fn new(soft: Option<Duration>) -> Self {
-        Self { soft, nodes: Mutex::default() }
+        Self { soft: Soft::new(soft), nodes: Mutex::default() }
+    }
+
+    /// The client ends: from now on a hard one waits no longer than any other.
+    pub fn client_ends(&self) {
+        let hard = milliseconds(None);
+        let soft = milliseconds(Some(SOFT_DEFAULT));
+        // Unchanged, if the client has a soft time.
+        let _ = self.soft.0.compare_exchange(hard, soft, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Returns the waits for a node; `ask` asks it once more.
     pub fn of(&self, node: NodeId, ask: impl FnOnce() -> Ask) -> Arc<NodeWaits> {
         let mut nodes = lock(&self.nodes);
-        let new = || NodeWaits { node, soft: self.soft, ask: ask(), hung: AtomicU64::new(0), asked: Mutex::default() };
+        let new = || {
+            let (soft, hung) = (self.soft.clone(), AtomicU64::new(0));
+            NodeWaits { node, soft, ask: ask(), hung, asked: Mutex::default() }
+        };
         Arc::clone(nodes.entry(node).or_insert_with(|| Arc::new(new())))
     }
 }
@@ -107,7 +136,7 @@ impl Waits {
 /// Waits for one node.
 pub(crate) struct NodeWaits {
     node: NodeId,
-    soft: Option<Duration>,
+    soft: Soft,
     ask: Ask,
     /// [`FOUND_HUNG`] after this node was last found hung.
     hung: AtomicU64,
@@ -129,7 +158,7 @@ impl fmt::Debug for NodeWaits {
 impl NodeWaits {
     /// Longest wait for one handshake.
     pub fn handshake_time(&self) -> Duration {
-        self.soft.map_or(ANSWER_MAX, |soft| ANSWER_MAX.min(soft / 2))
+        self.soft.get().map_or(ANSWER_MAX, |soft| ANSWER_MAX.min(soft / 2))
     }
 
     /// Fails if a call of this thread is not to wait for the node: the node was found hung since the call began, or the
@@ -154,7 +183,7 @@ impl NodeWaits {
     }
 
     fn goes_on(&self, waited: Duration) -> bool {
-        let is_over = self.soft.is_some_and(|soft| waited >= soft);
+        let is_over = self.soft.get().is_some_and(|soft| waited >= soft);
         if is_over {
             self.found_hung();
         }
@@ -162,7 +191,7 @@ impl NodeWaits {
     }
 
     fn was_found_hung(&self) -> bool {
-        self.soft.is_some() && self.hung.load(Ordering::Acquire) > BEGAN.get()
+        self.soft.get().is_some() && self.hung.load(Ordering::Acquire) > BEGAN.get()
     }
 
     fn found_hung(&self) {
@@ -199,7 +228,7 @@ impl Patience for SocketPatience {
     fn waited(&self, since: Instant, time: Duration) -> weft_transport::Result<Waited> {
         let waits = &self.0;
         let is_over = waits.was_found_hung() || (time >= LOOK_AFTER && is_killed());
-        let Some(soft) = waits.soft.filter(|_| !is_over) else { return ended(is_over) };
+        let Some(soft) = waits.soft.get().filter(|_| !is_over) else { return ended(is_over) };
         if lock(&waits.asked).answered.is_some_and(|answered| answered > since) {
             return Ok(Waited::Lives);
         }
@@ -224,9 +253,11 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
 
-    const TICK: Duration = Duration::from_millis(10);
+    const SOFT: Duration = Duration::from_secs(20);
+    /// More than a call waits for anything.
+    const LONG: Duration = Duration::from_secs(3600);
 
-    fn waits(soft: Option<Duration>, asked: &Arc<AtomicUsize>, lives: bool) -> SocketPatience {
+    fn patience(soft: Option<Duration>, asked: &Arc<AtomicUsize>, lives: bool) -> SocketPatience {
         let asked = Arc::clone(asked);
         let ask: Ask = Box::new(move |_| {
             asked.fetch_add(1, Ordering::Relaxed);
@@ -235,58 +266,84 @@ mod tests {
         SocketPatience(Waits::new(soft).of(NodeId(0), || ask))
     }
 
-    /// Waits as a socket does, until the wait ends or `ticks` are over.
-    fn wait(patience: &SocketPatience, ticks: u32) -> bool {
-        let (mut since, mut time) = (Instant::now(), Duration::ZERO);
-        for _ in 0..ticks {
-            std::thread::sleep(TICK);
-            time += TICK;
-            match patience.waited(since, time) {
-                Ok(Waited::GoOn) => {}
-                Ok(Waited::Lives) => (since, time) = (Instant::now(), Duration::ZERO),
-                Err(_) => return false,
-            }
+    fn waits_on(patience: &SocketPatience, time: Duration) -> bool {
+        patience.waited(Instant::now(), time).is_ok()
+    }
+
+    /// Waits for what another thread does soon.
+    fn wait_until(mut happened: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !happened() {
+            assert!(Instant::now() < deadline, "it did not happen");
+            std::thread::sleep(Duration::from_millis(1));
         }
-        true
     }
 
     #[test]
     fn a_call_fails_when_the_node_is_silent_and_goes_on_when_it_answers() {
-        let soft = Some(Duration::from_millis(200));
+        begin();
         let asked = Arc::default();
+        let silent = patience(Some(SOFT), &asked, false);
+        assert!(waits_on(&silent, SOFT - ANSWER_MAX));
+        wait_until(|| asked.load(Ordering::Relaxed) == 1);
+        assert!(waits_on(&silent, SOFT - Duration::from_millis(1)));
+        assert!(!waits_on(&silent, SOFT), "it was asked once more, and is silent");
         begin();
-        assert!(!wait(&waits(soft, &asked, false), 1000), "nobody answers");
-        assert!(asked.load(Ordering::Relaxed) > 0, "it was asked once more before");
+        let living = patience(Some(SOFT), &asked, true);
+        let since = Instant::now();
+        wait_until(|| living.waited(since, SOFT - ANSWER_MAX).unwrap() == Waited::Lives);
+        assert!(waits_on(&patience(Some(SOFT), &asked, true), SOFT / 4), "too early to ask");
+    }
+
+    #[test]
+    fn a_hard_client_waits_until_it_ends() {
         begin();
-        assert!(wait(&waits(soft, &asked, true), 100), "it lives: the call waits on");
-        begin();
-        assert!(wait(&waits(None, &asked, false), 100), "a hard client waits");
+        let waits = Waits::new(None);
+        let patience = SocketPatience(waits.of(NodeId(0), || Box::new(|_| Err(Error::Unreachable))));
+        assert!(waits_on(&patience, LONG));
+        waits.client_ends();
+        assert!(!waits_on(&patience, LONG));
     }
 
     #[test]
     fn calls_that_began_before_a_node_was_found_hung_fail_with_it() {
-        let patience = waits(Some(Duration::from_secs(600)), &Arc::default(), false);
+        let patience = patience(Some(SOFT), &Arc::default(), false);
         begin();
         assert_eq!(patience.0.check(), Ok(()));
         patience.0.found_hung();
         assert_eq!(patience.0.check(), Err(Error::Unreachable));
-        assert!(!wait(&patience, 1));
+        assert!(!waits_on(&patience, Duration::ZERO));
         begin();
         assert_eq!(patience.0.check(), Ok(()), "a later call asks for itself");
+        assert!(waits_on(&patience, Duration::ZERO));
+    }
+
+    #[test]
+    fn connecting_is_tried_again_for_as_long_as_a_call_waits() {
+        begin();
+        let (soft, hard) = (patience(Some(SOFT), &Arc::default(), false), patience(None, &Arc::default(), false));
+        let tries = |patience: &SocketPatience| {
+            let mut waited = Duration::ZERO;
+            (0..100).take_while(|_| patience.0.tries_again(&mut waited)).count()
+        };
+        assert_eq!(tries(&soft), 3);
+        assert_eq!(tries(&hard), 100);
     }
 
     #[test]
     fn the_end_of_a_program_ends_the_waits_for_it() {
-        let patience = waits(None, &Arc::default(), true);
+        begin();
+        let patience = patience(None, &Arc::default(), true);
         let killed = Program { thread: 7, is_killed: |thread| thread == 7, loses_writes: false };
         let _working = work_for(Some(killed));
-        assert!(!wait(&patience, 1000));
+        assert!(waits_on(&patience, LOOK_AFTER / 2), "too early to look");
+        assert!(!waits_on(&patience, LOOK_AFTER));
         {
             let _kept = keep_writes();
-            assert!(wait(&patience, 60), "others' bytes are not lost for it");
+            assert!(waits_on(&patience, LONG), "others' bytes are not lost for it");
         }
         assert_eq!(patience.0.check(), Err(Error::Unreachable));
         let _other = work_for(Some(Program { thread: 8, ..killed }));
-        assert!(wait(&patience, 60));
+        assert!(waits_on(&patience, LONG));
     }
 }
