@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use weft_metadata::{Effect, Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{
-    Access, CreateFile, OpenFlags, RenameMode, ShardAnswer, ShardCall, ShardRequest, SymlinkTarget,
+    Access, CreateFile, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall, ShardRequest, SymlinkTarget,
 };
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::message::{Message, recall::Recall};
@@ -274,7 +274,7 @@ impl<'a> World<'a> {
     fn flags(&mut self) -> OpenFlags {
         let access = [Access::Read, Access::Write, Access::ReadWrite][self.reader.below(3)];
         let bits = self.reader.byte();
-        OpenFlags { access, truncate: bits & 3 == 3, direct: bits & 12 == 12 }
+        OpenFlags { access, truncate: bits & 3 == 3, direct: bits & 12 == 12, page_cache: PageCache::None }
     }
 
     fn object(&mut self) -> ObjectId {

@@ -2,7 +2,7 @@
 
 use crate::bytes::ProcessId;
 use crate::process::Process;
-use crate::program::{NamesOperation, answer_recalls, use_file, use_names};
+use crate::program::{NamesOperation, answer_drops, answer_recalls, use_file, use_names};
 use crate::shell::{SimShell, TUNING, releases};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -21,6 +21,7 @@ pub struct Client {
     pub process: Rc<Process>,
     pub machine: Rc<Files<SimShell>>,
     recalls: Task,
+    drops: Task,
     names: Option<Task>,
     programs: Vec<Task>,
     pub paused_until_ms: u64,
@@ -37,10 +38,12 @@ impl Client {
         let machine = Rc::new(Files::new(calls, TUNING).expect("all nodes of the simulation have storage"));
         process.id.set(machine.calls().session.id().0);
         let recalls = answer_recalls(Rc::clone(&machine), Rc::clone(&process));
+        let drops = answer_drops(Rc::clone(&machine), Rc::clone(&process));
         Self {
             process,
             machine,
             recalls: Box::pin(recalls),
+            drops: Box::pin(drops),
             names: None,
             programs: Vec::new(),
             paused_until_ms: 0,
@@ -89,6 +92,7 @@ impl Client {
         loop {
             let before = (self.process.progress(), releases());
             assert!(self.recalls.as_mut().poll(&mut context).is_pending(), "recalls are answered without end");
+            assert!(self.drops.as_mut().poll(&mut context).is_pending(), "drops are answered without end");
             self.names.take_if(|task| task.as_mut().poll(&mut context).is_ready());
             self.programs.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
             if (self.process.progress(), releases()) == before {

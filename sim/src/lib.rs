@@ -13,6 +13,7 @@ mod clock;
 pub mod kernel;
 mod model;
 mod network;
+mod pages;
 mod process;
 mod program;
 mod random;

@@ -7,6 +7,7 @@
 
 use crate::bytes::{Files as Bytes, Moment, ProcessId};
 use crate::clock::Clock;
+use crate::pages::Pages;
 use crate::random::Random;
 use crate::store::{Bytes as Data, DataMessage};
 use std::cell::{Cell, RefCell};
@@ -16,7 +17,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use weft_protocol::data::DataReply;
 use weft_protocol::message::Message;
-use weft_protocol::message::recall::{Recall, RecallAnswer};
+use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::{InodeNumber, LeaseMode, NodeId, SessionId, ShardId};
 
 /// Directories that a process remembers.
@@ -36,6 +37,8 @@ pub enum Ask {
     RecallAnswer { session: SessionId, answer: RecallAnswer },
     /// What was doubtful will have settled after some time: not answered.
     Settle,
+    /// Pages were dropped: not answered.
+    PagesDropped { session: SessionId, dropped: PagesDropped },
     /// A line for the trace: not answered.
     Note(String),
 }
@@ -65,6 +68,10 @@ pub struct Process {
     /// Recalls to be answered, and those that were received and are not answered.
     recalls: RefCell<VecDeque<(SessionId, Recall)>>,
     working: RefCell<BTreeSet<(ShardId, u64)>>,
+    /// Pages to be dropped.
+    drops: RefCell<VecDeque<(SessionId, DropPages)>>,
+    /// The kernel's.
+    pub pages: Pages,
     /// No program begins anything more.
     pub ending: Cell<bool>,
     /// The model of what files hold.
@@ -96,6 +103,8 @@ impl Process {
             given_up: RefCell::default(),
             recalls: RefCell::default(),
             working: RefCell::default(),
+            drops: RefCell::default(),
+            pages: Pages::default(),
             ending: Cell::new(false),
             files: Rc::clone(files),
             random: RefCell::new(Random::new(seed)),
@@ -135,7 +144,9 @@ impl Process {
         let changes = match &ask {
             Ask::Send { message, .. } => Some(matches!(&**message, Message::Shard(call) if !call.request.is_read())),
             Ask::Data(_) | Ask::Sleep(_) => Some(false),
-            Ask::SessionOver(_) | Ask::RecallAnswer { .. } | Ask::Settle | Ask::Note(_) => None,
+            Ask::SessionOver(_) | Ask::RecallAnswer { .. } | Ask::PagesDropped { .. } | Ask::Settle | Ask::Note(_) => {
+                None
+            }
         };
         if let Some(changes) = changes {
             self.awaited.borrow_mut().insert(ticket, changes);
@@ -199,6 +210,16 @@ impl Process {
         self.working.borrow_mut().remove(&(recall.shard, recall.number));
         let answer = RecallAnswer { shard: recall.shard, number: recall.number, kept };
         self.ask(Ask::RecallAnswer { session, answer });
+    }
+
+    /// A storage server has pages dropped.
+    pub fn drop_pages(&self, session: SessionId, drop: DropPages) {
+        self.drops.borrow_mut().push_back((session, drop));
+    }
+
+    /// Waits for pages to be dropped.
+    pub async fn next_drop(&self) -> (SessionId, DropPages) {
+        poll_fn(|_| self.drops.borrow_mut().pop_front().map_or(Poll::Pending, Poll::Ready)).await
     }
 
     /// A directory that programs may use.

@@ -308,6 +308,7 @@ impl Shell for SimShell {
     fn session_ended(&self, ended: SessionId, _dropped: Dropped) {
         let until = self.0.files.borrow_mut().moment();
         self.0.given_up.borrow_mut().insert(ended, until);
+        self.0.pages.forget_all();
         self.0.ask(Ask::SessionOver(ended));
     }
 
@@ -368,7 +369,15 @@ impl Shell for SimShell {
         false
     }
 
-    async fn invalidate_inode(&self, _inode: InodeNumber, _data: bool) {}
+    async fn invalidate_inode(&self, inode: InodeNumber, data: bool) {
+        if data {
+            self.0.pages.drop_range(inode, 0, u64::MAX).await;
+        }
+    }
+
+    async fn invalidate_pages(&self, inode: InodeNumber, offset: u64, bytes: u64) {
+        self.0.pages.drop_range(inode, offset, bytes).await;
+    }
 
     async fn invalidate(&self, _dropped: &Dropped) {}
 

@@ -9,6 +9,7 @@
 //! Not here: descriptors of objects passed to clients, which write past the server.
 
 use crate::bytes::{Moment, OperationId};
+use crate::pages::PAGE_BYTES;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -17,7 +18,7 @@ use weft_metadata::Now;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp};
-use weft_storage::{Collector, FenceTable, Gate, ServingTerm, check_access};
+use weft_storage::{CachedRanges, Collector, FenceTable, Gate, RangeRequest, ServingTerm, check_access};
 
 /// Bytes, shown as runs of equal ones.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -69,6 +70,10 @@ pub struct Storage {
     /// Without end: what shards say of fences arrives here.
     term: Arc<ServingTerm>,
     objects: BTreeMap<ObjectId, Object>,
+    /// What kernels cache without a lease, in pages as small as the programs'.
+    pub ranges: CachedRanges,
+    /// When the next tick of the ranges is due.
+    pub tick_ms: Option<u64>,
     pub full_until_ms: u64,
     /// Writes refused since the disk was full.
     pub refused: u64,
@@ -78,7 +83,8 @@ impl Storage {
     pub fn new(node: NodeId) -> Self {
         let (collector, fences) = (Collector::new(node, 1), FenceTable::default());
         let term = Arc::new(ServingTerm::unlimited());
-        Self { node, collector, fences, term, objects: BTreeMap::new(), full_until_ms: 0, refused: 0 }
+        let (objects, ranges) = (BTreeMap::new(), CachedRanges::new(PAGE_BYTES, 1, 1));
+        Self { node, collector, fences, term, objects, ranges, tick_ms: None, full_until_ms: 0, refused: 0 }
     }
 
     /// All objects, with the files they are of.
@@ -115,6 +121,22 @@ impl Storage {
         }
         self.object(request.inode, request.object)?;
         Ok(())
+    }
+
+    /// What a request is to the ranges that kernels cache; `None`: it may go at once.
+    pub fn range_of(&self, message: &DataMessage) -> Option<RangeRequest> {
+        let DataMessage { session, request, .. } = message;
+        let DataRequest { object, inode, offset, bytes, pages, .. } = *request;
+        let changes = match request.operation {
+            DataOperation::Read if pages => false,
+            DataOperation::Write | DataOperation::Append if bytes > 0 => true,
+            _ => return None,
+        };
+        let range = match request.operation {
+            DataOperation::Append => self.bytes(object).map_or(0, <[u8]>::len) as u64..u64::MAX,
+            _ => offset..offset + u64::from(bytes),
+        };
+        Some(RangeRequest { object, inode, session: Some(*session), range, changes, pages })
     }
 
     fn gate(&mut self, session: SessionId, shard: ShardId) -> Arc<Gate> {
@@ -170,7 +192,7 @@ impl Storage {
         let is_full = self.full_until_ms > now.boot_ms;
         match request {
             StorageRequest::Stat { inode, object } => self.object(*inode, *object)?.stat(),
-            StorageRequest::Truncate { inode, object, size } => {
+            StorageRequest::Truncate { inode, object, size, .. } => {
                 let object = self.object(*inode, *object)?;
                 if is_full && index(*size) > object.bytes.len() {
                     self.refused += 1;

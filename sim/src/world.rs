@@ -14,6 +14,7 @@ mod clients;
 mod data;
 mod end;
 mod partitions;
+mod ranges;
 mod servers;
 
 use crate::bytes::{Files, Moment, ProcessId};
@@ -33,11 +34,12 @@ use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::node::NodeAnswer;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
-use weft_protocol::message::recall::{Recall, RecallAnswer};
+use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::ShardCall;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, SessionId, ShardId, SlotIndex,
+    ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, SessionId, ShardId,
+    SlotIndex,
 };
 
 const NODES: u16 = 3;
@@ -112,6 +114,21 @@ enum Message {
         number: Ticket,
         message: Box<DataMessage>,
     },
+    DropPages {
+        session: SessionId,
+        drop: DropPages,
+    },
+    PagesDropped {
+        session: SessionId,
+        node: NodeId,
+        dropped: PagesDropped,
+    },
+    HeldLong {
+        node: NodeId,
+        number: u64,
+        object: ObjectId,
+    },
+    StorageTick(NodeId),
     Piece(u64),
     Batch {
         client: usize,
@@ -196,6 +213,9 @@ pub struct Tally {
     pub refused: u64,
     /// Reads and sizes that were compared with the model.
     pub compared: u64,
+    /// Ranges that kernels were told to drop, and changes that were sent again because of pages.
+    pub drops: u64,
+    pub held: u64,
     /// Writes that may be lost by the rules.
     pub doubts: u64,
 }
@@ -406,7 +426,9 @@ impl World {
     fn asleep(&self, message: &Message) -> Option<u64> {
         let client = match message {
             Message::ToClient { client, .. } | Message::Renewed { client, .. } => self.clients.get(*client),
-            Message::Recall { session, .. } => self.clients.iter().find(|client| client.session() == *session),
+            Message::Recall { session, .. } | Message::DropPages { session, .. } => {
+                self.clients.iter().find(|client| client.session() == *session)
+            }
             _ => None,
         };
         client?.paused_until_ms.checked_sub(self.network.now_ms).filter(|wait| *wait > 0)
@@ -437,6 +459,10 @@ impl World {
             Message::StorageAnswer { shard, token, result } => {
                 self.step(shard, Event::StorageAnswer { token, result });
             }
+            Message::DropPages { session, drop } => self.drop_arrived(session, drop),
+            Message::PagesDropped { session, node, dropped } => self.pages_dropped(session, node, dropped),
+            Message::HeldLong { node, number, object } => self.held_long(node, number, object),
+            Message::StorageTick(node) => self.storage_tick(node),
             Message::Fence { shard, session, node } => self.fence_arrived(shard, session, node),
             Message::Fenced { shard, session, node } => self.step(shard, Event::FenceConfirmed { session, node }),
             Message::Data { client, process, number, message } => self.data_arrived((client, process, number), message),

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataRequest};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::message::Message;
-use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardCall, ShardRequest};
+use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::{InodeNumber, MapEpoch, NodeId, SessionId, SlotIndex, UserKey};
 use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, SocketKind, connect};
 
@@ -52,7 +52,8 @@ impl RawSession {
 
     /// Opens a file for writing. The result is a write of no bytes, with the capability for it.
     pub fn open_for_writing(&mut self, inode: InodeNumber) -> DataRequest {
-        let flags = OpenFlags { access: Access::ReadWrite, truncate: false, direct: false };
+        let flags =
+            OpenFlags { access: Access::ReadWrite, truncate: false, direct: false, page_cache: PageCache::None };
         let reply = self.control.call(&Message::Shard(ShardCall {
             shard: inode.shard(),
             epoch: MapEpoch(1),
@@ -67,6 +68,7 @@ impl RawSession {
         };
         DataRequest {
             operation: DataOperation::Write,
+            pages: false,
             bytes: 0,
             id: 0,
             object: attributes.layout.object().expect("the file has an object"),

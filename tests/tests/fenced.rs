@@ -10,7 +10,7 @@ use weft_protocol::data::{BulkDescriptor, DataOperation, DataRequest};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message;
-use weft_protocol::message::shard::{OpenFlags, ShardAnswer, ShardCall, ShardRequest};
+use weft_protocol::message::shard::{OpenFlags, PageCache, ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::{Error, InodeNumber, MapEpoch, Name, NodeId, SessionId, SlotIndex, UserKey};
 use weft_tests::{FileSystem, Wanted};
 use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, connect};
@@ -52,7 +52,7 @@ fn a_fenced_session_has_no_rights_at_other_nodes() {
     let inode = file_elsewhere(&fs);
     let open_for_writing = |session| {
         let mut control = ControlConnection::new(enter(&fs, 0, session, Purpose::Control));
-        let flags = OpenFlags { access: Access::Write, truncate: false, direct: false };
+        let flags = OpenFlags { access: Access::Write, truncate: false, direct: false, page_cache: PageCache::None };
         let reply = control.call(&Message::Shard(ShardCall {
             shard: inode.shard(),
             epoch: MapEpoch(1),
@@ -65,6 +65,7 @@ fn a_fenced_session_has_no_rights_at_other_nodes() {
         let ShardAnswer::Opened { attributes, capability, .. } = reply.result.unwrap() else { panic!("not opened") };
         let request = DataRequest {
             operation: DataOperation::Write,
+            pages: false,
             bytes: 3,
             id: 0,
             object: attributes.layout.object().unwrap(),

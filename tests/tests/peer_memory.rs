@@ -111,6 +111,7 @@ impl Raw {
         connect(&socket, &peer, &UserKey::derive(&fs.key, &KeyName::Owner)).unwrap();
         let request = DataRequest {
             operation: DataOperation::Write,
+            pages: false,
             bytes: 100_000,
             id: 1,
             object,

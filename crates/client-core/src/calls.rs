@@ -20,6 +20,9 @@ use weft_protocol::{
 
 /// How long a call waits before it is sent again to a server that is busy, microseconds.
 pub const BUSY_WAIT_US: u64 = 10_000;
+/// Shortest wait before what other kernels' pages are in the way of is sent again, microseconds. The longest is twice
+/// as long.
+const PAGES_WAIT_US: u64 = 1_000;
 /// How long a server may be busy before the caller is told, milliseconds.
 pub const BUSY_MS_MAX: u64 = 10_000;
 
@@ -74,7 +77,7 @@ impl<S: Shell> Calls<S> {
     }
 
     /// The link to a node, whose recalls reach this session.
-    async fn link(&self, node: NodeId) -> Result<Arc<Link<S>>> {
+    pub(crate) async fn link(&self, node: NodeId) -> Result<Arc<Link<S>>> {
         let link = self.link_without_recalls(node)?;
         self.shell.attend_recalls(&link.record, link.session).await?;
         Ok(link)
@@ -114,6 +117,28 @@ impl<S: Shell> Calls<S> {
     /// A call on behalf of a user, made exactly once. Renews the session's term at the shard.
     pub async fn call(&self, who: &Credentials, shard: ShardId, request: ShardRequest) -> Result<Answer> {
         self.call_in(SlotFor::Caller, who, shard, request).await
+    }
+
+    /// As [`Calls::call`], for a call that may cut a file: it is made again until the pages of other kernels that are
+    /// in its way are dropped. No lock may be held.
+    pub(crate) async fn call_past_pages(
+        &self,
+        who: &Credentials,
+        shard: ShardId,
+        request: ShardRequest,
+    ) -> Result<Answer> {
+        loop {
+            match self.call(who, shard, request.clone()).await {
+                Err(Error::PagesCached) => self.wait_for_pages().await,
+                result => return result,
+            }
+        }
+    }
+
+    /// Waits a moment before what other kernels' pages are in the way of is sent again: not as long as another client,
+    /// whose pages may wait for ours.
+    pub(crate) async fn wait_for_pages(&self) {
+        self.shell.sleep_us(PAGES_WAIT_US + self.shell.random() % PAGES_WAIT_US).await;
     }
 
     /// As [`Calls::call`], in a caller's slot or in that of the recalls.

@@ -49,6 +49,8 @@ pub struct FileState {
     writes: bool,
     /// `None`: it has to be asked for before anything is done.
     mode: LeaseMode,
+    /// A kernel above another client may have pages of the file.
+    pages_elsewhere: bool,
     /// Of the data lease's last grant.
     grant_stamp: u64,
     attributes: Attributes,
@@ -83,6 +85,7 @@ impl FileState {
             session,
             writes: false,
             mode: LeaseMode::Open,
+            pages_elsewhere: false,
             grant_stamp: 0,
             attributes: attributes.clone(),
             changed_stamp: 0,
@@ -152,6 +155,11 @@ impl FileState {
     /// Whether the shard does not know the object yet.
     pub fn object_is_new(&self) -> bool {
         self.object_is_new
+    }
+
+    /// Whether a kernel above another client may have pages of the file, as of the last open.
+    pub fn has_pages_elsewhere(&self) -> bool {
+        self.pages_elsewhere
     }
 
     /// Whether any handle writes.
@@ -271,6 +279,7 @@ impl FileState {
         self.mode = granted(opened, recalled);
         self.knows_best |= was_exclusive && !self.is_exclusive() && self.dirty;
         self.grant_stamp = opened.stamp;
+        self.pages_elsewhere = opened.grants.contains(Grants::PAGES_ELSEWHERE);
         if opened.stamp <= self.changed_stamp {
             // We have reported since: the object and the size are as we told the shard.
             self.learn_right(opened);

@@ -10,6 +10,7 @@
 use crate::objects::{Objects, Registration};
 use crate::open_inode::{OpenInode, ReadVia, Written};
 use crate::open_options::OpenOptions;
+use crate::page_drops::Coverage;
 use crate::reader::Reader;
 use crate::shell::{Monitor, Shell};
 use std::sync::Arc;
@@ -54,17 +55,32 @@ impl<S: Shell> Handle<S> {
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     pub async fn read_at(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.read_into(io, buffer, offset, false).await.map(|(count, _)| count)
+    }
+
+    /// As [`Handle::read_at`], into pages of a kernel; also returns what vouches for them.
+    pub async fn read_pages(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> Result<(usize, Coverage)> {
+        self.read_into(io, buffer, offset, true).await
+    }
+
+    async fn read_into(
+        &self,
+        io: &Objects<S>,
+        buffer: &mut [u8],
+        offset: u64,
+        pages: bool,
+    ) -> Result<(usize, Coverage)> {
         if !self.options.access.reads() {
             return Err(Error::BadHandle);
         }
         if self.read_at_hand(io, buffer, offset) {
-            return Ok(buffer.len());
+            return Ok((buffer.len(), Coverage::Lease));
         }
         let began = io.calls.session.id();
-        let mut result = self.read(io, buffer, offset).await;
+        let mut result = self.read(io, buffer, offset, pages).await;
         if let Err(Error::NoObject | Error::CapabilityRejected) = result {
             self.open.right_is_void().await;
-            result = self.read(io, buffer, offset).await;
+            result = self.read(io, buffer, offset, pages).await;
         }
         self.open.with_cause(io, began, result).await
     }
@@ -72,7 +88,7 @@ impl<S: Shell> Handle<S> {
     /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show
     /// here.
     pub async fn write_at(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<Written> {
-        self.write_at_with(io, bytes, offset, self.options.registration).await
+        self.write_from(io, bytes, offset, self.options.registration, false).await
     }
 
     /// As [`Handle::write_at`], with this registration for this write.
@@ -83,6 +99,22 @@ impl<S: Shell> Handle<S> {
         offset: u64,
         registration: Option<Registration<S>>,
     ) -> Result<Written> {
+        self.write_from(io, bytes, offset, registration, false).await
+    }
+
+    /// As [`Handle::write_at`], of bytes that stay in pages of a kernel.
+    pub async fn write_pages(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<Written> {
+        self.write_from(io, bytes, offset, self.options.registration, true).await
+    }
+
+    async fn write_from(
+        &self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+        pages: bool,
+    ) -> Result<Written> {
         if !self.options.access.writes() {
             return Err(Error::BadHandle);
         }
@@ -92,10 +124,10 @@ impl<S: Shell> Handle<S> {
         self.open.clear_set_id(io, &self.who).await?;
         let options = OpenOptions { registration, ..self.options };
         let began = io.calls.session.id();
-        let mut result = self.open.write(io, bytes, offset, &options).await;
+        let mut result = self.open.write(io, bytes, offset, &options, pages).await;
         if let Err(Error::NoObject | Error::CapabilityRejected) = result {
             self.open.right_is_void().await;
-            result = self.open.write(io, bytes, offset, &options).await;
+            result = self.open.write(io, bytes, offset, &options, pages).await;
         }
         self.open.with_cause(io, began, result).await
     }
@@ -129,26 +161,30 @@ impl<S: Shell> Handle<S> {
         }
     }
 
-    async fn read(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    async fn read(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64, pages: bool) -> Result<(usize, Coverage)> {
         let Self { open, options, reader, .. } = self;
         let (via, version) = open.read_via(io, buffer, offset).await?;
         if let Some(mut reader) = reader.try_lock() {
             // Also where the file is read by other ways now: others need the connection.
             reader.at_version(io, version).await;
         }
-        match via {
-            ReadVia::Done(count) => Ok(count),
-            ReadVia::Zeros { size } => {
+        let lease_if = |leased| if leased { Coverage::Lease } else { Coverage::Nothing };
+        let (count, coverage) = match via {
+            ReadVia::Done(count) => (count, Coverage::Lease),
+            ReadVia::Zeros { size, leased } => {
                 let count = within(size, offset, buffer.len());
                 buffer[..count].fill(0);
-                Ok(count)
+                (count, lease_if(leased))
             }
             ReadVia::Descriptor { file, leased: true } if !options.direct && buffer.len() <= io.tuning.small_bytes => {
-                reader.lock().await.read_descriptor(io, &file, version, buffer, offset).await
+                (reader.lock().await.read_descriptor(io, &file, version, buffer, offset).await?, Coverage::Lease)
             }
-            ReadVia::Descriptor { file, .. } => io.calls.shell.read_file(&file, buffer, offset).await,
+            ReadVia::Descriptor { file, leased } => {
+                (io.calls.shell.read_file(&file, buffer, offset).await?, lease_if(leased))
+            }
             ReadVia::Server { held, size: None } => {
-                io.read_object(open.inode, held, buffer, offset, options.registration).await
+                let from = (open.inode, held, pages);
+                (io.read_object(from, buffer, offset, options.registration).await?, Coverage::Noted)
             }
             ReadVia::Server { held, size: Some(size) } => {
                 let wanted = within(size, offset, buffer.len());
@@ -161,11 +197,12 @@ impl<S: Shell> Handle<S> {
                 };
                 let rest = &mut buffer[have..];
                 let position = offset + have as u64;
-                let read = io.read_object(open.inode, held, rest, position, options.registration).await?;
+                let read = io.read_object((open.inode, held, false), rest, position, options.registration).await?;
                 // The lease vouches for the size: what the object does not have of it is a hole.
                 rest[read..].fill(0);
-                Ok(wanted)
+                (wanted, Coverage::Lease)
             }
-        }
+        };
+        Ok((count, coverage))
     }
 }

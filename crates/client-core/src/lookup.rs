@@ -247,7 +247,12 @@ impl<S: Shell> Files<S> {
             Some(open) => open.set_attributes(&self.objects, who, changes).await?,
             None => {
                 let request = ShardRequest::SetAttributes { inode, changes: changes.clone() };
-                self.calls().call_for_attributes(SlotFor::Caller, who, inode, request).await?.0
+                loop {
+                    match self.calls().call_for_attributes(SlotFor::Caller, who, inode, request.clone()).await {
+                        Err(Error::PagesCached) => self.calls().wait_for_pages().await,
+                        result => break result?.0,
+                    }
+                }
             }
         };
         self.inode_entry(who, &attributes, Told::HERE).await

@@ -53,6 +53,7 @@ pub(crate) fn request(
 ) -> DataRequest {
     DataRequest {
         operation,
+        pages: false,
         bytes: u32::try_from(bytes).expect("callers cut transfers into pieces of BULK_BYTES_MAX"),
         id: 0,
         object: held.object,
@@ -91,6 +92,15 @@ impl<S: Shell> Objects<S> {
         connection
     }
 
+    /// A connection for a request. The node of pages that a kernel keeps has to reach this session.
+    async fn connection_for(&self, request: &DataRequest) -> Result<S::Data> {
+        let node = request.object.node();
+        if request.pages {
+            self.calls.link(node).await?;
+        }
+        self.data_connection(node).await
+    }
+
     /// Takes a data connection to a home that answers.
     pub async fn data_connection_at_home(&self) -> Result<S::Data> {
         let mut home = self.home();
@@ -119,7 +129,7 @@ impl<S: Shell> Objects<S> {
         into: &mut [u8],
         registration: Option<Registration<S>>,
     ) -> Result<DataReply> {
-        let mut connection = self.data_connection(request.object.node()).await?;
+        let mut connection = self.connection_for(request).await?;
         let shell = &self.calls.shell;
         shell.notice(Notice::DataRequest);
         let mut reply = connection.read(request, into, registration).await;
@@ -139,7 +149,7 @@ impl<S: Shell> Objects<S> {
         from: &[u8],
         registration: Option<Registration<S>>,
     ) -> Result<DataReply> {
-        let mut connection = self.data_connection(request.object.node()).await?;
+        let mut connection = self.connection_for(request).await?;
         let shell = &self.calls.shell;
         shell.notice(Notice::DataRequest);
         let mut reply = connection.write(request, from, registration).await;
@@ -152,11 +162,11 @@ impl<S: Shell> Objects<S> {
         reply.result().copied().map_err(void_with_session)
     }
 
-    /// Reads from the storage server straight into memory. Returns how many bytes the object has of it.
+    /// Reads from the storage server straight into memory; `pages`: and into pages that no lease covers. Returns how
+    /// many bytes the object has of it.
     pub(crate) async fn read_object(
         &self,
-        inode: InodeNumber,
-        held: Held,
+        (inode, held, pages): (InodeNumber, Held, bool),
         into: &mut [u8],
         offset: u64,
         registration: Option<Registration<S>>,
@@ -164,6 +174,7 @@ impl<S: Shell> Objects<S> {
         let mut have = 0;
         for piece in into.chunks_mut(BULK_BYTES_MAX as usize) {
             let request = request(inode, DataOperation::Read, held, offset + have as u64, piece.len());
+            let request = DataRequest { pages, ..request };
             let count = self.data_read(&request, piece, registration).await?.bulk_bytes as usize;
             have += count;
             if count < piece.len() {
@@ -173,10 +184,10 @@ impl<S: Shell> Objects<S> {
         Ok(have)
     }
 
-    /// Writes straight from memory. Returns the last reply.
+    /// Writes straight from memory; `pages`: and from pages that no lease covers. Returns the last reply.
     pub(crate) async fn write_object(
         &self,
-        (inode, held, operation): (InodeNumber, Held, DataOperation),
+        (inode, held, operation, pages): (InodeNumber, Held, DataOperation, bool),
         bytes: &[u8],
         offset: u64,
         registration: Option<Registration<S>>,
@@ -185,6 +196,8 @@ impl<S: Shell> Objects<S> {
         let mut last = DataReply::default();
         for piece in bytes.chunks(BULK_BYTES_MAX as usize) {
             let request = request(inode, operation, held, position, piece.len());
+            let pages = pages && operation == DataOperation::Write;
+            let request = DataRequest { pages, ..request };
             last = self.data_write(&request, piece, registration).await?;
             position += piece.len() as u64;
         }

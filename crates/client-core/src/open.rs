@@ -61,7 +61,8 @@ impl<S: Shell> Files<S> {
         }
         let opening = Opening::begin(self);
         let request = ShardRequest::Open { inode, flags: options.flags() };
-        let Answer { answer, stamp, session, now_ms, .. } = self.calls().call(who, inode.shard(), request).await?;
+        let Answer { answer, stamp, session, now_ms, .. } =
+            self.calls().call_past_pages(who, inode.shard(), request).await?;
         let ShardAnswer::Opened { attributes, capability, grants, .. } = answer else {
             return Err(Error::Malformed);
         };
@@ -94,7 +95,7 @@ impl<S: Shell> Files<S> {
         let since = session.reports();
         let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
         let Answer { answer, stamp, session: asked_by, resent, now_ms } =
-            self.calls().call(who, parent.shard(), request).await?;
+            self.calls().call_past_pages(who, parent.shard(), request).await?;
         let (attributes, capability, created, grants) = match answer {
             ShardAnswer::Opened { attributes, capability, created, grants } => {
                 (attributes, capability, created, grants)
@@ -166,7 +167,7 @@ impl<S: Shell> Files<S> {
         };
         let handle = Handle::new(open, options, self.kept(who));
         // A lease that is being recalled was weakened before this is asked.
-        let Some(attributes) = handle.open.reopen(&self.objects, who, options.access).await else {
+        let Some(attributes) = handle.open.reopen(&self.objects, who, &options).await else {
             self.close_handle(&handle).await;
             return None;
         };
@@ -189,7 +190,7 @@ impl<S: Shell> Files<S> {
         };
         let (open, in_use) = lock(&self.open).take(attributes.inode, make);
         let handle = Handle::new(open, options, self.kept(who));
-        let mut result = handle.open.opened(&self.objects, &handle.who, options.access, opened, now_ms).await;
+        let mut result = handle.open.opened(&self.objects, &handle.who, &options, opened, now_ms).await;
         if result.is_ok() && options.truncate && (in_use || opening.was_reported(attributes.inode)) {
             // What other handles of this client had gathered, and reported, may have overtaken the truncation of the
             // open.

@@ -14,6 +14,7 @@
 
 mod cause;
 mod kernel_use;
+mod past_pages;
 mod reports;
 mod runs;
 mod set_id;
@@ -22,7 +23,6 @@ mod writes;
 
 use crate::file_state::{Held, Opened};
 use crate::link::SlotFor;
-use crate::notice::Notice;
 use crate::objects::{Objects, Registration, request};
 use crate::open_options::OpenOptions;
 use crate::reader::{Source, Version};
@@ -33,7 +33,7 @@ use state::{Descriptor, RIGHT_MS, State};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use weft_protocol::data::DataOperation;
-use weft_protocol::message::shard::{Access, ShardRequest};
+use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, InodeNumber, Result, SessionId};
 pub use writes::Written;
 use writes::{Target, end_of};
@@ -87,7 +87,7 @@ pub(crate) enum ReadVia<D> {
     /// It was answered from gathered bytes.
     Done(usize),
     /// There is no object: zeros up to the file's size.
-    Zeros { size: u64 },
+    Zeros { size: u64, leased: bool },
     /// `leased`: nobody else changes the file, the kernel included.
     Descriptor { file: Arc<D>, leased: bool },
     /// `size`: the file's, as far as a lease vouches for it.
@@ -166,7 +166,7 @@ impl<S: Shell> OpenInode<S> {
         &self,
         io: &Objects<S>,
         who: &Arc<Credentials>,
-        access: Access,
+        options: &OpenOptions<Registration<S>>,
         opened: &Opened,
         now_ms: u64,
     ) -> Result<()> {
@@ -174,8 +174,11 @@ impl<S: Shell> OpenInode<S> {
         if state.known.reports_before_lease() {
             state.commit(io).await?;
         }
-        (state.opener, state.runs) = (Some(Arc::clone(who)), access == Access::Execute);
-        if access.writes() {
+        (state.opener, state.runs) = (Some(Arc::clone(who)), options.access == Access::Execute);
+        if options.page_cache != PageCache::None {
+            state.page_cache = options.page_cache;
+        }
+        if options.access.writes() {
             state.known.will_write();
         }
         self.note_set_id(&opened.attributes);
@@ -196,9 +199,18 @@ impl<S: Shell> OpenInode<S> {
     }
 
     /// The answer to an open, if the lease that is still held allows it without asking: the same user, an access that
-    /// the right to the object covers, a mode that needs nobody's recall.
-    pub(crate) async fn reopen(&self, io: &Objects<S>, who: &Credentials, access: Access) -> Option<Attributes> {
+    /// the right to the object covers, a mode that needs nobody's recall, no pages that the shard has not heard of.
+    pub(crate) async fn reopen(
+        &self,
+        io: &Objects<S>,
+        who: &Credentials,
+        options: &OpenOptions<Registration<S>>,
+    ) -> Option<Attributes> {
         let mut state = self.lock(io).await.ok()?;
+        let OpenOptions { access, page_cache, .. } = *options;
+        if ![PageCache::None, state.page_cache].contains(&page_cache) {
+            return None;
+        }
         state.look(io);
         let is_same = state.opener.as_deref() == Some(who) && state.runs == (access == Access::Execute);
         let allowed = is_same && state.known.open_again_unasked(access);
@@ -300,13 +312,14 @@ impl<S: Shell> OpenInode<S> {
         gathered
     }
 
-    /// A write. Returns when the bytes are gathered (exclusive lease), in the object's file, or at the server.
-    pub async fn write(
+    /// A write; [`OpenInode::write`] makes it again when pages of other kernels are in its way.
+    async fn write_once(
         &self,
         io: &Objects<S>,
         bytes: &[u8],
         offset: u64,
         options: &OpenOptions<Registration<S>>,
+        pages: bool,
     ) -> Result<Written> {
         let mut state = self.lock(io).await?;
         while state.draining > 0 {
@@ -347,7 +360,8 @@ impl<S: Shell> OpenInode<S> {
             let target = Target::Object { held: state.held()?, registration: options.registration };
             return self.write_in_flight(io, state, (bytes, offset, end), options.direct, target).await;
         }
-        state.write_now(io, bytes, offset, &OpenOptions { append: options.append && !exclusive, ..*options }).await
+        let options = OpenOptions { append: options.append && !exclusive, ..*options };
+        state.write_now(io, bytes, offset, &options, pages).await
     }
 
     /// Makes a write under an exclusive lease without the lock.
@@ -456,7 +470,7 @@ impl<S: Shell> OpenInode<S> {
     /// Nobody else holds a lease on a file that this client has open for writing: the call waits for no recall, and
     /// the lock may be held. Otherwise it may wait for somebody whose call waits for us, and there is nothing that
     /// must not overtake it.
-    pub(crate) async fn set_attributes(
+    async fn set_attributes_once(
         &self,
         io: &Objects<S>,
         who: &Credentials,
@@ -526,39 +540,6 @@ impl<S: Shell> OpenInode<S> {
         io.data_write(&request(self.inode, DataOperation::Sync, held, 0, 0), &[], None).await.map(|_| ())
     }
 
-    /// The object's file for one more handle of a kernel, and whether the handle may write through it. `None`: it is
-    /// on another machine, not passed, or not there and not to be made (`writes` is false). Costs a data request for
-    /// the first handle.
-    pub async fn lend(&self, io: &Objects<S>, writes: bool, direct: bool) -> Option<(Arc<S::Descriptor>, bool)> {
-        let mut state = self.lock(io).await.ok()?;
-        if state.kernel.as_ref().is_none_or(|kernel| writes && !kernel.writable)
-            && let Err(error) = state.pass_to_kernel(io, writes, direct).await
-        {
-            // The next write or close tells of it, if it lasts.
-            io.calls.shell.notice(Notice::NotLent(self.inode, error));
-        }
-        let kernel = state.kernel.as_mut()?;
-        let may_write = writes && kernel.writable;
-        kernel.handles += 1;
-        kernel.writers += u32::from(may_write);
-        Some((Arc::clone(&kernel.file), may_write))
-    }
-
-    /// A kernel has closed such a handle.
-    pub async fn lent_back(&self, io: &Objects<S>, may_write: bool) {
-        let mut state = self.state.lock().await;
-        state.look(io);
-        let Some(kernel) = &mut state.kernel else { return };
-        kernel.handles -= 1;
-        kernel.writers -= u32::from(may_write);
-        if kernel.handles == 0 {
-            state.kernel = None;
-        }
-        drop(state);
-        // What readers had at hand from before the kernel wrote is stale.
-        self.changed();
-    }
-
     /// What a reader needs to know of a file that is read through its server.
     pub(crate) fn source(
         &self,
@@ -599,7 +580,7 @@ impl<S: Shell> State<S> {
         let size = self.known.size();
         Ok(match self.known.held() {
             Some(held) => ReadVia::Server { held, size: self.known.is_leased().then_some(size) },
-            None => ReadVia::Zeros { size },
+            None => ReadVia::Zeros { size, leased: self.known.is_leased() },
         })
     }
 }

@@ -1,6 +1,6 @@
 //! How a file is opened.
 
-use weft_protocol::message::shard::{Access, OpenFlags};
+use weft_protocol::message::shard::{Access, OpenFlags, PageCache};
 
 /// How a file is opened. `R`: what memory RDMA transfers register, in the shell's terms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,6 +11,8 @@ pub struct OpenOptions<R> {
     pub append: bool,
     /// No buffering: each call goes to the storage server.
     pub direct: bool,
+    /// Whether a kernel above may keep pages of the file.
+    pub page_cache: PageCache,
     /// Whose memory is registered for this handle's reads, and for its writes that are not buffered, where they go by
     /// RDMA; `None`: the client's setting.
     pub registration: Option<R>,
@@ -20,16 +22,23 @@ impl<R> OpenOptions<R> {
     /// Open for reading.
     pub const READ: Self = Self::of(Access::Read);
     /// Open for writing, truncated.
-    pub const WRITE: Self =
-        Self { access: Access::Write, truncate: true, append: false, direct: false, registration: None };
+    pub const WRITE: Self = Self {
+        access: Access::Write,
+        truncate: true,
+        append: false,
+        direct: false,
+        page_cache: PageCache::None,
+        registration: None,
+    };
 
     /// Open with nothing special.
     pub const fn of(access: Access) -> Self {
-        Self { access, truncate: false, append: false, direct: false, registration: None }
+        let (truncate, append, direct, page_cache) = (false, false, false, PageCache::None);
+        Self { access, truncate, append, direct, page_cache, registration: None }
     }
 
     /// What the shard is told of them.
     pub(crate) fn flags(&self) -> OpenFlags {
-        OpenFlags { access: self.access, truncate: self.truncate, direct: self.direct }
+        OpenFlags { access: self.access, truncate: self.truncate, direct: self.direct, page_cache: self.page_cache }
     }
 }

@@ -369,7 +369,7 @@ impl<S: Shell> Reader<S> {
     async fn read_block(&mut self, io: &Objects<S>, source: &Source<S>, position: u64) -> Result<()> {
         let left = usize::try_from(source.size - position).unwrap_or(usize::MAX);
         let block = self.block.make(position, left.min(io.tuning.alone_bytes));
-        let have = io.read_object(source.inode, source.held, block, position, source.registration).await?;
+        let have = io.read_object((source.inode, source.held, false), block, position, source.registration).await?;
         block[have..].fill(0);
         self.block.bytes = block.len();
         Ok(())

@@ -216,6 +216,10 @@ pub trait Shell: Sized {
     /// pages back to this client first.
     fn invalidate_inode(&self, inode: weft_protocol::InodeNumber, data: bool) -> impl Future<Output = ()>;
 
+    /// Tells the cache above (the kernel's) to drop its pages of a range (`bytes` `u64::MAX`: to the end). Returns when
+    /// none is left that was there before; waits for reads of these pages that are being served.
+    fn invalidate_pages(&self, inode: weft_protocol::InodeNumber, offset: u64, bytes: u64) -> impl Future<Output = ()>;
+
     /// Tells the cache above to drop what a recall or an eviction took.
     fn invalidate(&self, dropped: &crate::cache::Dropped) -> impl Future<Output = ()>;
 

@@ -15,6 +15,9 @@ pub trait Invalidator: Send + Sync {
     fn entries(&self, parent: InodeNumber, names: Vec<Name>);
     /// Attributes of the inode may be others now; with `data`, its contents too.
     fn inode(&self, inode: InodeNumber, data: bool);
+    /// The pages of this range (`bytes` `u64::MAX`: to the end) are about to be changed by another client: returns when
+    /// none is left that was there before. Called on a thread that does nothing else.
+    fn pages(&self, _inode: InodeNumber, _offset: u64, _bytes: u64) {}
     /// Whether the cache above may still use the inode's number. If so, it calls [`crate::Client::forgotten`] at the
     /// end. A cache that uses no numbers knows none.
     fn knows(&self, _inode: InodeNumber) -> bool {

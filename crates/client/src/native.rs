@@ -214,6 +214,12 @@ impl Shell for NativeShell {
         }
     }
 
+    async fn invalidate_pages(&self, inode: InodeNumber, offset: u64, bytes: u64) {
+        if let Some(invalidator) = self.invalidators.get() {
+            invalidator.pages(inode, offset, bytes);
+        }
+    }
+
     async fn invalidate(&self, dropped: &Dropped) {
         if let Some(invalidator) = self.invalidators.get() {
             tell(&*invalidator, dropped);

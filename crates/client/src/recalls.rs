@@ -1,14 +1,15 @@
 //! What a client has to do although nobody called it: answering recalls, renewing the session, giving leases back.
 //!
-//! Three threads for all nodes. The *listener* waits on the recall connections and renews the session. It waits for
-//! nothing else, so that recalls are always read (docs/flow-control.md). The *releaser* gives surplus leases back: its
-//! calls wait for slots, whose holders may wait for a recall. The *worker* answers recalls: it may have to write data
-//! back first, and the kernel's cache above may have to write back to us. A refused renewal ends the session here:
-//! recalls were not answered in time, and the shard grants what others wait for once the term that this client counted
-//! last has passed.
+//! Three threads for all nodes, and one for each that has pages dropped (`page_drops.rs`). The *listener* waits on the
+//! recall connections and renews the session. It waits for nothing else, so that recalls are always read (docs/flow-
+//! control.md). The *releaser* gives surplus leases back: its calls wait for slots, whose holders may wait for a
+//! recall. The *worker* answers recalls: it may have to write data back first, and the kernel's cache above may have to
+//! write back to us. A refused renewal ends the session here: recalls were not answered in time, and the shard grants
+//! what others wait for once the term that this client counted last has passed.
 
 use crate::block_on::{block_on, lock};
 use crate::native::NativeShell;
+use crate::page_drops::PageDrops;
 use crate::recall_connections::Listened;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeSet;
@@ -52,7 +53,9 @@ pub(crate) fn start(files: &Arc<Files<NativeShell>>) -> io::Result<()> {
     let (wake, stopping) = files.calls().shell.recalls.signals();
     let (files, listened) = (Arc::downgrade(files), Vec::new());
     let (release_ms, last_renewal_ms) = (None, 0);
-    let listener = Listener { files, wake, stopping, listened, jobs, releases, release_ms, working, last_renewal_ms };
+    let page_drops = PageDrops::new(Weak::clone(&files));
+    let listener =
+        Listener { files, wake, stopping, listened, jobs, page_drops, releases, release_ms, working, last_renewal_ms };
     std::thread::Builder::new().name("weft-listen".to_owned()).spawn(move || listener.run())?;
     Ok(())
 }
@@ -63,6 +66,7 @@ struct Listener {
     stopping: Arc<AtomicBool>,
     listened: Vec<Listened>,
     jobs: Sender<Job>,
+    page_drops: PageDrops,
     /// To the releaser: when it is busy, what it misses comes with the next renewal.
     releases: SyncSender<()>,
     /// When leases are given back before the next renewal.
@@ -135,6 +139,11 @@ impl Listener {
                         // The worker ends only after this thread.
                         let _ =
                             self.jobs.send(Job { recall, session: one.session, answer_on: Arc::clone(&connection) });
+                    }
+                }
+                Ok(Some((_, Message::DropPages(drop)))) => {
+                    if let Err(error) = self.page_drops.asked(one.node, drop, Arc::clone(&connection)) {
+                        tracing::error!("no thread to drop pages: {error}");
                     }
                 }
                 Ok(Some((_, Message::RenewReply { refused: true }))) => calls.begin_new_session(one.session),

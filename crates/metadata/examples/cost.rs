@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::Duration;
 use weft_metadata::{Effect, Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
 use weft_protocol::limits::RELEASE_KEYS_MAX;
-use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, ShardReply, ShardRequest};
+use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, PageCache, ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::{
     Credentials, InodeNumber, LeaseKey, Name, NodeKey, Result, SessionId, ShardId, SlotIndex, Timestamp,
 };
@@ -92,7 +92,7 @@ fn name(number: u64) -> Name {
 }
 
 fn create(parent: InodeNumber, number: u64) -> ShardRequest {
-    let flags = OpenFlags { access: Access::Write, truncate: false, direct: false };
+    let flags = OpenFlags { access: Access::Write, truncate: false, direct: false, page_cache: PageCache::None };
     let create = Some(CreateFile { mode: 0o644, exclusive: false });
     ShardRequest::OpenAt { parent, name: name(number), flags, create }
 }

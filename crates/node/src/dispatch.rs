@@ -48,6 +48,8 @@ pub fn handle(
             let event = Event::RecallAnswer { session: peer.session, number: answer.number, kept: answer.kept };
             node.shards.give(answer.shard, event, None, sink);
         }
+        // Nothing is noted yet that would have to be dropped.
+        Message::PagesDropped(_) => {}
         Message::Renew => {
             let refused = node.shards.renew(peer.session, sink);
             sink.send(from, id, Message::RenewReply { refused });
@@ -58,6 +60,7 @@ pub fn handle(
         | Message::NodeReply(_)
         | Message::PeerReply(_)
         | Message::Recall(_)
+        | Message::DropPages(_)
         | Message::RenewReply { .. } => return Err(TransportError::Malformed),
     }
     Ok(())

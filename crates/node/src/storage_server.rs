@@ -200,7 +200,7 @@ fn perform(store: &dyn ObjectStore, request: &StorageRequest) -> Result<StorageA
     let stat = |ObjectStat { size, mtime }| StorageAnswer::Object { size, mtime };
     match request {
         StorageRequest::Stat { inode, object } => store.open(*inode, *object, false)?.stat().map(stat),
-        StorageRequest::Truncate { inode, object, size } => {
+        StorageRequest::Truncate { inode, object, size, .. } => {
             let handle = store.open(*inode, *object, false)?;
             match handle.truncate(*size) {
                 // Meanwhile the object was abandoned: it is in another file now.

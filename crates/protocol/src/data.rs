@@ -13,7 +13,7 @@
 //! | --- | --- | --- |
 //! | 0 | 2 | magic `57 44` ("WD") |
 //! | 2 | 1 | protocol version |
-//! | 3 | 1 | operation |
+//! | 3 | 1 | operation; 128 more: the bytes stay in pages of the client's kernel, and no lease covers them |
 //! | 4 | 4 | bytes to read, or bytes that follow, at most [`BULK_BYTES_MAX`] |
 //! | 8 | 8 | identifier, given back in the reply |
 //! | 16 | 8 | object |
@@ -68,6 +68,8 @@ pub const PROBE_BYTES: u32 = 8;
 pub const PROBE_TOLD_BYTES: usize = 16;
 /// Bytes before the key that stands behind a `ShowMemory`: how long the memory is.
 pub const SHOWN_LENGTH_BYTES: usize = 8;
+/// Set in the operation's byte for [`DataRequest::pages`].
+const PAGES_BIT: u8 = 0x80;
 const REQUEST_MAGIC: [u8; 2] = *b"WD";
 const REPLY_MAGIC: [u8; 2] = *b"Wd";
 
@@ -148,6 +150,9 @@ pub struct BulkDescriptor {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DataRequest {
     pub operation: DataOperation,
+    /// What is read or written stays in pages of the client's kernel, and no lease covers it: the server has them
+    /// dropped before another client changes that range ([`crate::message::recall::DropPages`]).
+    pub pages: bool,
     pub bytes: u32,
     pub id: u64,
     pub object: ObjectId,
@@ -162,6 +167,7 @@ impl DataRequest {
     pub fn about_nothing(operation: DataOperation, bytes: u32) -> Self {
         Self {
             operation,
+            pages: false,
             bytes,
             id: 0,
             object: ObjectId::from_raw(0),
@@ -177,7 +183,7 @@ impl DataRequest {
         let mut out = [0u8; REQUEST_BYTES];
         out[0..2].copy_from_slice(&REQUEST_MAGIC);
         out[2] = PROTOCOL_VERSION;
-        out[3] = self.operation as u8;
+        out[3] = self.operation as u8 | if self.pages { PAGES_BIT } else { 0 };
         out[4..8].copy_from_slice(&self.bytes.to_le_bytes());
         out[8..16].copy_from_slice(&self.id.to_le_bytes());
         out[16..24].copy_from_slice(&self.object.raw().to_le_bytes());
@@ -192,11 +198,12 @@ impl DataRequest {
 
     /// Decodes and checks the header: lengths and offsets are within the limits afterwards.
     pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self, Error> {
-        let operation = DataOperation::from_number(bytes[3]).ok_or(Error::Malformed)?;
+        let operation = DataOperation::from_number(bytes[3] & !PAGES_BIT).ok_or(Error::Malformed)?;
         let mut capability = [0u8; CAPABILITY_BYTES];
         capability.copy_from_slice(&bytes[56..120]);
         let request = Self {
             operation,
+            pages: bytes[3] & PAGES_BIT != 0,
             bytes: u32_at(bytes, 4),
             id: u64_at(bytes, 8),
             object: ObjectId::from_raw(u64_at(bytes, 16)),
@@ -214,6 +221,9 @@ impl DataRequest {
             return Err(Error::Malformed);
         }
         if request.bytes > BULK_BYTES_MAX || end > FILE_BYTES_MAX {
+            return Err(Error::Malformed);
+        }
+        if request.pages && !matches!(operation, DataOperation::Read | DataOperation::Write) {
             return Err(Error::Malformed);
         }
         if !request.announces_what_it_may() {

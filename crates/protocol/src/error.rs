@@ -73,6 +73,10 @@ pub enum Error {
     /// A message that the protocol does not allow; the connection is closed after it.
     #[error("malformed message")]
     Malformed,
+    /// Another client's kernel has pages of the range, which could not be dropped in time. Nothing was done; the
+    /// request is to be sent again, without a lock held that dropping pages may wait for.
+    #[error("another client's kernel has pages of this range")]
+    PagesCached,
 }
 
 /// `errno` values of Linux that [`Error::to_errno`] yields.
@@ -121,7 +125,7 @@ impl Error {
             Error::Stale => errno::ESTALE,
             Error::BadHandle => errno::EBADF,
             Error::NotSupported => errno::EOPNOTSUPP,
-            Error::Busy => errno::EAGAIN,
+            Error::Busy | Error::PagesCached => errno::EAGAIN,
             Error::Device(errno) => *errno,
             Error::Malformed => errno::EPROTO,
             Error::NoObject
@@ -140,6 +144,7 @@ impl Error {
             Error::CapabilityRejected => 0x8002,
             Error::SessionEnded => 0x8004,
             Error::Busy => 0x8005,
+            Error::PagesCached => 0x8006,
             other => u16::try_from(other.to_errno()).unwrap_or(0x8003),
         }
     }
@@ -151,6 +156,7 @@ impl Error {
             0x8002 => Error::CapabilityRejected,
             0x8004 => Error::SessionEnded,
             0x8005 => Error::Busy,
+            0x8006 => Error::PagesCached,
             errno::ENOSPC => Error::NoSpace,
             errno::EFBIG => Error::FileTooLarge,
             errno::EINVAL => Error::Invalid,

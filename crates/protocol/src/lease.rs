@@ -62,7 +62,7 @@ pub enum LeaseMode {
 bitflags::bitflags! {
     /// What a reply grants, each on the key that follows from the request.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct Grants: u8 {
+    pub struct Grants: u16 {
         /// `Entry(parent, name)` of the request, shared; of a page: of each name in it.
         const ENTRY = 1;
         /// `Attributes` of the inode in the reply, shared.
@@ -82,18 +82,21 @@ bitflags::bitflags! {
         /// No lease: another session holds `Permissions` of the directory of the name in the request, and may change
         /// names there at any moment.
         const SHARED_DIRECTORY = 128;
+        /// No lease: a kernel above another session may have pages of the file. What is written has to go to the
+        /// storage server, which has them dropped.
+        const PAGES_ELSEWHERE = 256;
     }
 }
 
 impl Serialize for Grants {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u8(self.bits())
+        serializer.serialize_u16(self.bits())
     }
 }
 
 impl<'de> Deserialize<'de> for Grants {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bits = u8::deserialize(deserializer)?;
+        let bits = u16::deserialize(deserializer)?;
         Grants::from_bits(bits).ok_or_else(|| serde::de::Error::custom("unknown grant bits"))
     }
 }

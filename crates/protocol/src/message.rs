@@ -42,4 +42,8 @@ pub enum Message {
         /// Nothing is renewed, and a new session is to be begun.
         refused: bool,
     },
+    /// Storage server to client, on the client's recall connection.
+    DropPages(recall::DropPages),
+    /// Client to storage server, on the same connection.
+    PagesDropped(recall::PagesDropped),
 }

@@ -87,6 +87,8 @@ every_variant!(message, Message, examples::messages(), {
     Message::RecallAnswer(_) => "RecallAnswer",
     Message::Renew => "Renew",
     Message::RenewReply { .. } => "RenewReply",
+    Message::DropPages(_) => "DropPages",
+    Message::PagesDropped(_) => "PagesDropped",
 });
 every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::Lookup { .. } => "Lookup",
@@ -247,6 +249,7 @@ fn control_messages() {
             Message::Recall(recall) => format!("{}.{}", lease_key(&recall.key), lease_mode(&recall.to)),
             Message::RecallAnswer(answer) => lease_mode(&answer.kept).to_owned(),
             Message::Renew => String::new(),
+            Message::DropPages(_) | Message::PagesDropped(_) => String::new(),
             Message::RenewReply { refused } => (if *refused { "Refused" } else { "Renewed" }).to_owned(),
         };
         let name = format!("{}.{inner}", message(&example));

@@ -80,6 +80,7 @@ fn any_request() -> impl Strategy<Value = ShardRequest> {
                 access: weft_protocol::message::shard::Access::Write,
                 truncate: exclusive,
                 direct: !exclusive,
+                page_cache: weft_protocol::message::shard::PageCache::All,
             };
             ShardRequest::OpenAt { parent, name, flags, create: Some(CreateFile { mode, exclusive }) }
         }),
@@ -150,7 +151,7 @@ proptest! {
         (key, memory_type) in any::<(u32, u32)>(),
         bytes in prop_oneof![0..=BULK_BYTES_MAX, 0..=20_000u32, any::<u32>()],
         offset in prop_oneof![0..=1u64 << 40, any::<u64>(), FILE_BYTES_MAX - 20..=FILE_BYTES_MAX],
-        operation in 1u8..=12,
+        (operation, pages) in (1u8..=12, any::<bool>()),
     ) {
         let operation = match operation {
             1 => DataOperation::Read,
@@ -166,10 +167,11 @@ proptest! {
         };
         let memory = BulkDescriptor { address, key, memory_type };
         let (object, inode) = (ObjectId::from_raw(object), InodeNumber::from_raw(inode));
-        let request = DataRequest { operation, bytes, id, object, inode, offset, memory, capability };
+        let request = DataRequest { operation, pages, bytes, id, object, inode, offset, memory, capability };
         let end = offset.checked_add(u64::from(bytes));
         let within = bytes <= BULK_BYTES_MAX
             && end.is_some_and(|end| end <= FILE_BYTES_MAX)
+            && (!pages || matches!(operation, DataOperation::Read | DataOperation::Write))
             && match operation {
                 DataOperation::Share => bytes as usize == SHARED_MEMORY_BYTES,
                 DataOperation::ProbeMemory => bytes == 16,

@@ -72,6 +72,7 @@ mod tests {
         let inode = InodeNumber::ROOT;
         DataRequest {
             operation,
+            pages: false,
             bytes: 1,
             id: 0,
             object,

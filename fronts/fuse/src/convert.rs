@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weft_client::OpenOptions;
 use weft_mount_core::{Mode, Opened, WrittenBy};
-use weft_protocol::message::shard::{Access, RenameMode};
+use weft_protocol::message::shard::{Access, PageCache, RenameMode};
 use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Name, Result, TimeChange, Timestamp};
 
 /// Inode numbers of Weft are never used again, so one generation does.
@@ -159,6 +159,7 @@ pub fn open_options(flags: OpenFlags) -> OpenOptions {
         truncate: flags.0 & O_TRUNC != 0,
         append: flags.0 & O_APPEND != 0,
         direct: flags.0 & O_DIRECT != 0,
+        page_cache: PageCache::None,
         registration: None,
     }
 }
@@ -261,7 +262,8 @@ mod tests {
     #[test]
     fn open_flags_of_linux() {
         let check = |flags: i32, access, truncate, append, direct| {
-            let expected = OpenOptions { access, truncate, append, direct, registration: None };
+            let expected =
+                OpenOptions { access, truncate, append, direct, page_cache: PageCache::None, registration: None };
             assert_eq!(open_options(OpenFlags(flags)), expected, "{flags:#o}");
         };
         check(0, Access::Read, false, false, false);

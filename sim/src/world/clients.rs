@@ -10,7 +10,7 @@ use std::rc::Rc;
 use weft_client_core::Cached;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
-use weft_protocol::message::recall::Recall;
+use weft_protocol::message::recall::{DropPages, Recall};
 use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{InodeNumber, Name, NodeId, SessionId};
 
@@ -153,6 +153,11 @@ impl World {
                     let to = Party::Node(self.node_of(answer.shard));
                     self.send(Party::Client(index), to, Message::RecallAnswer { session, answer });
                 }
+                Ask::PagesDropped { session, dropped } => {
+                    let node = dropped.object.node();
+                    let message = Message::PagesDropped { session, node, dropped };
+                    self.send(Party::Client(index), Party::Node(node), message);
+                }
                 Ask::Settle => self.settle_later(),
                 Ask::Note(line) => self.note(&format!("client {index}, process {id}: {line}")),
             }
@@ -254,6 +259,15 @@ impl World {
         }
         self.clients[index].process.recall(session, recall);
         self.poll(index);
+    }
+
+    /// A storage server has pages of a client's kernel dropped.
+    pub(super) fn drop_arrived(&mut self, session: SessionId, drop: DropPages) {
+        let Some(index) = self.clients.iter().position(|client| client.session() == session) else { return };
+        if self.ending || self.clients[index].deaf_until_ms <= self.network.now_ms {
+            self.clients[index].process.drop_pages(session, drop);
+            self.poll(index);
+        }
     }
 
     pub(super) fn renew(&mut self, index: usize) {

@@ -14,6 +14,7 @@ use crate::store::{Bytes, DataMessage};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::data::{DataOperation, DataReply};
 use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{Error, NodeId, SessionId, ShardId};
 
 /// Longest way of a request, milliseconds.
@@ -27,16 +28,18 @@ const STALLING: u64 = 8;
 const STALL_MS_MAX: u64 = 2 * SESSION_TERM_MS;
 
 /// A write whose bytes come in pieces.
-struct Body {
-    to: (usize, ProcessId, Ticket),
-    message: Box<DataMessage>,
+pub(super) struct Body {
+    pub(super) to: (usize, ProcessId, Ticket),
+    pub(super) message: Box<DataMessage>,
     /// Bytes that have come, and those that will.
     came: usize,
     end: usize,
     /// Pieces that have not come.
     left: usize,
-    is_answered: bool,
-    refused: Option<Error>,
+    pub(super) is_answered: bool,
+    pub(super) refused: Option<Error>,
+    /// Its number at the ranges that kernels cache.
+    pub(super) number: Option<u64>,
 }
 
 /// Connections that there are and were.
@@ -48,6 +51,14 @@ pub struct Connections {
     bodies: BTreeMap<u64, Body>,
     latest_body: u64,
     fenced: BTreeSet<(SessionId, ShardId, NodeId)>,
+    /// Requests that wait for pages to be dropped.
+    pub(super) held: BTreeMap<(NodeId, u64), Held>,
+}
+
+/// What waits.
+pub(super) enum Held {
+    Data(Box<Body>),
+    Cut { shard: ShardId, token: Option<u64>, request: StorageRequest },
 }
 
 /// What becomes of a request.
@@ -101,7 +112,7 @@ impl World {
         }
     }
 
-    pub(super) fn data_arrived(&mut self, to: (usize, ProcessId, Ticket), mut message: Box<DataMessage>) {
+    pub(super) fn data_arrived(&mut self, to: (usize, ProcessId, Ticket), message: Box<DataMessage>) {
         let is_alive = self.clients[to.0].is_process(to.1);
         let is_there = self.storage.contains_key(&message.request.object.node());
         let connection = (to.1, message.connection);
@@ -123,22 +134,34 @@ impl World {
         let wall = self.now_at(message.request.object.node()).wall;
         let Some(storage) = self.storage.get_mut(&message.request.object.node()) else { return };
         let refused = storage.begin(&message, &self.key, wall).err();
-        if let (DataOperation::Append, Some(id)) = (message.request.operation, message.append) {
-            let end = storage.bytes(message.request.object).map_or(0, <[u8]>::len);
-            self.files.borrow_mut().append_placed(id, end as u64);
-        }
-        let pieces = std::mem::take(&mut message.pieces_ms);
-        let mut body = Body { to, message, came: 0, end, left: pieces.len(), is_answered, refused };
+        let left = message.pieces_ms.len();
+        let body = Body { to, message, came: 0, end, left, is_answered, refused, number: None };
+        self.begin_data(body);
+    }
+
+    /// A request whose pages are out of the way is carried out.
+    pub(super) fn land(&mut self, mut body: Body) {
+        let pieces = std::mem::take(&mut body.message.pieces_ms);
+        self.place_append(&body.message);
         if pieces.is_empty() {
             self.take_piece(&mut body);
             return self.finish(&body);
         }
+        let now_ms = self.network.now_ms;
         self.tally.pieces += pieces.len() as u64;
         let number = self.connections.latest_body + 1;
         self.connections.latest_body = number;
         self.connections.bodies.insert(number, body);
         for at_ms in pieces {
-            self.network.after(at_ms - self.network.now_ms, Message::Piece(number));
+            self.network.after(at_ms.saturating_sub(now_ms), Message::Piece(number));
+        }
+    }
+
+    fn place_append(&self, message: &DataMessage) {
+        let storage = self.storage.get(&message.request.object.node());
+        if let (DataOperation::Append, Some(id), Some(storage)) = (message.request.operation, message.append, storage) {
+            let end = storage.bytes(message.request.object).map_or(0, <[u8]>::len);
+            self.files.borrow_mut().append_placed(id, end as u64);
         }
     }
 
@@ -168,6 +191,7 @@ impl World {
     }
 
     fn finish(&mut self, body: &Body) {
+        self.end_range(body);
         let told = self.storage.get_mut(&body.message.request.object.node()).filter(|_| body.is_answered);
         let told = told.map(|storage| {
             let told = body.refused.clone().map_or_else(|| storage.end(&body.message), Err);
@@ -177,7 +201,12 @@ impl World {
     }
 
     /// `None`: the connection has broken.
-    fn answer_data(&mut self, to: (usize, ProcessId, Ticket), message: &DataMessage, told: Option<(DataReply, Bytes)>) {
+    pub(super) fn answer_data(
+        &mut self,
+        to: (usize, ProcessId, Ticket),
+        message: &DataMessage,
+        told: Option<(DataReply, Bytes)>,
+    ) {
         let is_cut = self.is_cut(Party::Node(message.request.object.node()), Party::Client(to.0));
         let answer = told.filter(|_| !is_cut).map_or(Answer::Broken, |(reply, bytes)| Answer::Data(reply, bytes));
         if let Answer::Broken = answer {
@@ -197,6 +226,7 @@ impl World {
             if self.random.one_in(2)
                 && let Some(body) = self.connections.bodies.remove(&number)
             {
+                self.end_range(&body);
                 self.answer_data(body.to, &body.message, None);
             }
         }
@@ -204,7 +234,11 @@ impl World {
 
     /// Whether bytes of a write that began before `since` may still land: its session is not fenced.
     pub(super) fn may_land(&self, since: Moment) -> bool {
-        self.connections.bodies.values().any(|body| {
+        let held = self.connections.held.values().filter_map(|held| match held {
+            Held::Data(body) => Some(&**body),
+            Held::Cut { .. } => None,
+        });
+        self.connections.bodies.values().chain(held).any(|body| {
             let DataMessage { session, request, .. } = &*body.message;
             let fence = (*session, request.inode.shard(), request.object.node());
             body.message.sent < since && !self.connections.fenced.contains(&fence)

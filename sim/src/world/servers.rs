@@ -8,7 +8,7 @@ use weft_metadata::{Effect, Event, Shard};
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
-use weft_protocol::message::storage::StorageRequest;
+use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Capability, Credentials, Error, MapEpoch, NodeId, ObjectId, Result, SessionId, ShardId};
 use weft_storage::CollectorEffect;
 
@@ -88,6 +88,7 @@ impl World {
         if let Some(storage) = self.storage.get_mut(&node) {
             storage.fence(session, shard, now);
         }
+        self.caches_nothing(node, session, Some(shard));
         self.fence_reached(session, shard, node);
         let delay = self.server_delay();
         self.network.after(delay, Message::Fenced { shard, session, node });
@@ -106,7 +107,11 @@ impl World {
         for shard in &shards {
             self.step(*shard, Event::Heard { session });
         }
-        let refused = shards.iter().filter_map(|shard| self.shards.get(shard)).any(|shard| shard.refuses(session));
+        let now_ms = self.now_at(renewal.node).boot_ms;
+        let is_overdue =
+            self.storage.get(&renewal.node).is_some_and(|storage| storage.ranges.is_overdue(session, now_ms));
+        let refused =
+            is_overdue || shards.iter().filter_map(|shard| self.shards.get(shard)).any(|shard| shard.refuses(session));
         let from = Party::Node(renewal.node);
         self.send(from, Party::Client(client), Message::Renewed { client, process, renewal, refused });
     }
@@ -114,7 +119,7 @@ impl World {
     /// A shard gives an answer: this is the moment at which it has to be true.
     fn answered(&mut self, pending: &Pending, reply: &ShardReply) {
         let Pending { session, call, .. } = pending;
-        if matches!(reply.result, Err(Error::SessionEnded | Error::Busy)) {
+        if matches!(reply.result, Err(Error::SessionEnded | Error::Busy | Error::PagesCached)) {
             return;
         }
         let change = !call.request.is_read();
@@ -175,6 +180,12 @@ impl World {
     }
 
     pub(super) fn storage_asked(&mut self, shard: ShardId, token: Option<u64>, node: NodeId, request: &StorageRequest) {
+        if !self.begin_cut(shard, token, node, request) {
+            self.perform(shard, token, node, request);
+        }
+    }
+
+    pub(super) fn perform(&mut self, shard: ShardId, token: Option<u64>, node: NodeId, request: &StorageRequest) {
         let now = self.now_at(node);
         if let StorageRequest::Truncate { inode, size, .. } = request {
             self.files.borrow_mut().cut_seen(*inode, *size);
@@ -183,6 +194,10 @@ impl World {
             None => Err(Error::Unreachable),
             Some(storage) => storage.perform(request, now),
         };
+        self.tell_shard(shard, token, result);
+    }
+
+    pub(super) fn tell_shard(&mut self, shard: ShardId, token: Option<u64>, result: Result<StorageAnswer>) {
         if let Some(token) = token {
             let delay = self.server_delay();
             self.network.after(delay, Message::StorageAnswer { shard, token, result });
@@ -203,6 +218,7 @@ impl World {
         if let Some(storage) = self.storage.remove(&node) {
             self.tally.refused += storage.refused;
         }
+        self.forget_held(node);
         for shard in self.map.shards_at(node) {
             self.shards.remove(&shard);
             self.model.lost.insert(shard);
@@ -230,6 +246,7 @@ impl World {
             if let Some(storage) = self.storage.get_mut(&node) {
                 storage.collector.session_ended(session, &mut effects);
             }
+            self.caches_nothing(node, session, None);
             while let Some(effect) = effects.pop() {
                 self.collect_one(node, effect, &mut effects);
             }

@@ -7,7 +7,7 @@ use weft_protocol::capability::CapabilityClaims;
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES};
 use weft_protocol::handshake::Purpose;
 use weft_protocol::message::Message;
-use weft_protocol::message::shard::{OpenFlags, ShardAnswer, ShardCall, ShardRequest};
+use weft_protocol::message::shard::{OpenFlags, PageCache, ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::{
     Capability, Credentials, Error, Generation, InodeNumber, MapEpoch, Rights, SessionId, ShardId, SlotIndex,
 };
@@ -46,6 +46,7 @@ impl<'a> Data<'a> {
     pub fn request(&self, operation: DataOperation, bytes: u32, capability: Capability) -> DataRequest {
         DataRequest {
             operation,
+            pages: false,
             bytes,
             id: self.next_id,
             object: self.scene.object(),
@@ -105,5 +106,5 @@ impl Calls {
 }
 
 pub fn open_flags(access: Access) -> OpenFlags {
-    OpenFlags { access, truncate: false, direct: true }
+    OpenFlags { access, truncate: false, direct: true, page_cache: PageCache::None }
 }

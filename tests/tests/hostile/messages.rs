@@ -94,7 +94,7 @@ fn users_do_not_command_nodes_and_objects() {
     let (inode, object) = (scene.victim.inode, scene.object());
     for request in [
         StorageRequest::Remove { objects: vec![(inode, object)] },
-        StorageRequest::Truncate { inode, object, size: 0 },
+        StorageRequest::Truncate { inode, object, size: 0, by: SessionId(1) },
         StorageRequest::Stat { inode, object },
         StorageRequest::Fence { session: SessionId(SESSION), shard: inode.shard(), objects: vec![(inode, object)] },
     ] {

@@ -11,9 +11,11 @@
 //! truncated away before the file was opened anew, or a file that the storage server has abandoned. Then the next flush
 //! fails if the kernel has written to it.
 
+use super::OpenInode;
 use super::state::State;
+use crate::notice::Notice;
 use crate::objects::Objects;
-use crate::shell::Shell;
+use crate::shell::{Monitor, Shell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_protocol::{Error, ObjectId, Result, Timestamp};
@@ -31,6 +33,46 @@ pub(super) struct KernelUse<S: Shell> {
     seen: Timestamp,
     /// The object has another file: what the kernel writes is lost.
     abandoned: bool,
+}
+
+impl<S: Shell> OpenInode<S> {
+    /// The object's file for one more handle of a kernel, and whether the handle may write through it. `None`: it is
+    /// on another machine, not passed, or not there and not to be made (`writes` is false). Costs a data request for
+    /// the first handle.
+    pub async fn lend(&self, io: &Objects<S>, writes: bool, direct: bool) -> Option<(Arc<S::Descriptor>, bool)> {
+        let mut state = self.lock(io).await.ok()?;
+        // What a kernel writes past the storage server drops nobody's pages.
+        let may_write = writes && !state.known.has_pages_elsewhere();
+        if writes && !may_write && state.kernel.is_none() {
+            return None;
+        }
+        if state.kernel.as_ref().is_none_or(|kernel| writes && !kernel.writable)
+            && let Err(error) = state.pass_to_kernel(io, writes, direct).await
+        {
+            // The next write or close tells of it, if it lasts.
+            io.calls.shell.notice(Notice::NotLent(self.inode, error));
+        }
+        let kernel = state.kernel.as_mut()?;
+        let may_write = may_write && kernel.writable;
+        kernel.handles += 1;
+        kernel.writers += u32::from(may_write);
+        Some((Arc::clone(&kernel.file), may_write))
+    }
+
+    /// A kernel has closed such a handle.
+    pub async fn lent_back(&self, io: &Objects<S>, may_write: bool) {
+        let mut state = self.state.lock().await;
+        state.look(io);
+        let Some(kernel) = &mut state.kernel else { return };
+        kernel.handles -= 1;
+        kernel.writers -= u32::from(may_write);
+        if kernel.handles == 0 {
+            state.kernel = None;
+        }
+        drop(state);
+        // What readers had at hand from before the kernel wrote is stale.
+        self.changed();
+    }
 }
 
 impl<S: Shell> State<S> {

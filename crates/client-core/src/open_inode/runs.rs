@@ -131,13 +131,14 @@ impl<S: Shell> State<S> {
                 self.known.written_at(reply.mtime);
                 self.sending = Some(sending);
             }
+            // What was sent behind it may be of the same range, and has to come after it.
+            Ok(Err(Error::PagesCached)) | Err(_) => {
+                self.rewrite(io, &request, &memory).await;
+                self.rewrite_outstanding(io, *sending).await;
+            }
             Ok(Err(error)) => {
                 self.fail(io, error);
                 self.sending = Some(sending);
-            }
-            Err(_) => {
-                self.rewrite(io, &request, &memory).await;
-                self.rewrite_outstanding(io, *sending).await;
             }
         }
         self.reuse(memory);
@@ -166,9 +167,14 @@ impl<S: Shell> State<S> {
 
     async fn rewrite(&mut self, io: &Objects<S>, request: &DataRequest, memory: &[u8]) {
         let bytes = &memory[..request.bytes as usize];
-        match io.data_write(request, bytes, None).await {
-            Ok(reply) => self.known.written_at(reply.mtime),
-            Err(error) => self.fail(io, error),
+        loop {
+            match io.data_write(request, bytes, None).await {
+                Ok(reply) => return self.known.written_at(reply.mtime),
+                // Runs are written under an exclusive lease: those pages are no open file's, and dropping them waits
+                // for nobody.
+                Err(Error::PagesCached) => io.calls.wait_for_pages().await,
+                Err(error) => return self.fail(io, error),
+            }
         }
     }
 

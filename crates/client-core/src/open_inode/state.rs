@@ -12,7 +12,7 @@ use crate::tuning::Tuning;
 use crate::write_behind::WriteBehind;
 use std::sync::Arc;
 use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
-use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer, ShardRequest};
+use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer, ShardRequest};
 use weft_protocol::{Attributes, Credentials, Error, Result, SessionId};
 
 /// How long before its end a right is renewed, milliseconds: longer than anything that is done with it takes.
@@ -34,6 +34,8 @@ pub(super) struct State<S: Shell> {
     pub opener: Option<Arc<Credentials>>,
     /// The opener opened it to run it, and may be forbidden to read it.
     pub runs: bool,
+    /// What the shard was told of a kernel's pages.
+    pub page_cache: PageCache,
     /// In whose slot the current holder of the lock makes calls.
     pub slot: SlotFor,
     pub term: Term,
@@ -63,6 +65,7 @@ impl<S: Shell> State<S> {
             known: FileState::new(attributes, session),
             opener: None,
             runs: false,
+            page_cache: PageCache::None,
             slot: SlotFor::Caller,
             term,
             now_ms: 0,
@@ -158,7 +161,7 @@ impl<S: Shell> State<S> {
 
     async fn open_again(&mut self, io: &Objects<S>, access: Access) -> Result<Opened> {
         let access = if self.runs && access == Access::Read { Access::Execute } else { access };
-        let flags = OpenFlags { access, truncate: false, direct: false };
+        let flags = OpenFlags { access, truncate: false, direct: false, page_cache: self.page_cache };
         let inode = self.known.inode();
         let sent_ms = io.calls.shell.now_ms();
         let request = ShardRequest::Open { inode, flags };

@@ -38,8 +38,16 @@ impl<S: Shell> Target<S> {
         match self {
             Self::File { file, call_bytes } => io.calls.shell.write_file(file, bytes, offset, *call_bytes).await,
             Self::Object { held, registration } => {
-                let target = (inode, *held, DataOperation::Write);
-                io.write_object(target, bytes, offset, *registration).await.map(|_| ())
+                // The lease covers what a kernel keeps of it.
+                let target = (inode, *held, DataOperation::Write, false);
+                loop {
+                    match io.write_object(target, bytes, offset, *registration).await {
+                        // As it is: the offset of an append is decided. Pages in its way are of files that are closed,
+                        // and dropping them waits for nobody.
+                        Err(Error::PagesCached) => io.calls.wait_for_pages().await,
+                        result => return result.map(|_| ()),
+                    }
+                }
             }
         }
     }
@@ -93,6 +101,7 @@ impl<S: Shell> State<S> {
         bytes: &[u8],
         offset: u64,
         options: &OpenOptions<Registration<S>>,
+        pages: bool,
     ) -> Result<Written> {
         let operation = if options.append { DataOperation::Append } else { DataOperation::Write };
         for attempt in 0..2 {
@@ -100,7 +109,7 @@ impl<S: Shell> State<S> {
             if options.append && self.known.object_is_new() {
                 self.publish_object(io).await?;
             }
-            let target = (self.known.inode(), self.held()?, operation);
+            let target = (self.known.inode(), self.held()?, operation, pages);
             match io.write_object(target, bytes, offset, options.registration).await {
                 Ok(reply) => {
                     self.hold(io).await?;

@@ -54,9 +54,14 @@ impl<K: KeyValue> Shard<K> {
             let holder = match self.leases.holder(&key, session) {
                 Some(holder) => Holder { stamp, ..holder },
                 None if self.back.inode(attributes.inode).is_none() => return Some(Some(Err(Error::Stale))),
-                None => {
-                    Holder { session, mode: LeaseMode::Open, writing: access.writes(), wrote_through: false, stamp }
-                }
+                None => Holder {
+                    session,
+                    mode: LeaseMode::Open,
+                    writing: access.writes(),
+                    wrote_through: false,
+                    pages: false,
+                    stamp,
+                },
             };
             self.leases.set(key, holder);
             *grants = self.told_of_data(session, key, holder.mode);
@@ -88,8 +93,8 @@ impl<K: KeyValue> Shard<K> {
             return Verdict::Park(pause);
         }
         if let Some(cut) = cut
-            && cut.size > 0
             && let Some(Err(error)) = call.told(cut.inode, cut.object)
+            && (cut.size > 0 || *error == Error::PagesCached)
         {
             return Verdict::Reply(Err(error.clone()));
         }
@@ -246,7 +251,7 @@ impl<K: KeyValue> Shard<K> {
             if self.cuts.get(&inode).is_some_and(|other| Some(*other) != number) {
                 return Some(Pause::until(Wait::Cut(inode), plan.keys()));
             }
-            let request = StorageRequest::Truncate { inode, object, size };
+            let request = StorageRequest::Truncate { inode, object, size, by: call.session() };
             let mut claims = plan.keys();
             claims.push(LeaseKey::Data(inode));
             return Some(Pause { storage: Some((object.node(), request)), ..Pause::until(Wait::Storage, claims) });

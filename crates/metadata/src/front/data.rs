@@ -44,10 +44,11 @@ impl<K: KeyValue> Shard<K> {
         }
         let own = self.leases.holder(&key, session);
         let claimed = self.parking.is_claimed(&key);
-        let (mut alone, mut shareable) = (true, true);
+        let (mut alone, mut shareable, mut pages_elsewhere) = (true, true, false);
         for holder in self.leases.holders(&key).filter(|holder| holder.session != session) {
             alone = false;
             shareable &= !may_change(*holder);
+            pages_elsewhere |= holder.pages;
         }
         let writes = flags.access.writes();
         // The size that is told beside a lease has to be true: of a dead writer's file it is not known yet.
@@ -58,9 +59,19 @@ impl<K: KeyValue> Shard<K> {
         let writing = writes || own.is_some_and(|own| own.writing);
         let wrote_through =
             mode == LeaseMode::Exclusive && own.is_some_and(|own| writes_through(own) || own.wrote_through);
+        let pages = self.keeps_pages(inode, flags) || own.is_some_and(|own| own.pages);
         let stamp = self.next_grant_stamp();
-        self.leases.set(key, Holder { session, mode, writing, wrote_through, stamp });
-        self.told_of_data(session, key, mode)
+        self.leases.set(key, Holder { session, mode, writing, wrote_through, pages, stamp });
+        let mut told = self.told_of_data(session, key, mode);
+        told.set(Grants::PAGES_ELSEWHERE, pages_elsewhere);
+        told
+    }
+
+    /// Whether a kernel above the session that opens the file so may keep pages of it.
+    fn keeps_pages(&self, inode: InodeNumber, flags: OpenFlags) -> bool {
+        let object = self.back.inode(inode).and_then(|record| record.layout.object());
+        let machine = object.and_then(|object| self.map.node(object.node())).map(|node| node.identity);
+        flags.page_cache.keeps(machine)
     }
 
     /// Registers the open that has made a file, and grants its attributes. Its number is new: nobody holds anything of
@@ -72,10 +83,12 @@ impl<K: KeyValue> Shard<K> {
         let writing = flags.access.writes();
         let mode = mode_of_open(flags, true);
         let stamp = self.next_grant_stamp();
-        self.leases.set(LeaseKey::Data(inode), Holder { session, mode, writing, wrote_through: false, stamp });
+        let pages = flags.page_cache.keeps(None);
+        self.leases.set(LeaseKey::Data(inode), Holder { session, mode, writing, wrote_through: false, pages, stamp });
         let mut granted = bits_of(mode);
         if self.leases.has_room(session, 1) {
-            let holder = Holder { session, mode: LeaseMode::Shared, writing: false, wrote_through: false, stamp };
+            let holder =
+                Holder { session, mode: LeaseMode::Shared, writing: false, wrote_through: false, pages: false, stamp };
             self.leases.set(LeaseKey::Attributes(inode), holder);
             granted |= Grants::ATTRIBUTES;
         }
@@ -88,7 +101,8 @@ impl<K: KeyValue> Shard<K> {
             return Grants::empty();
         }
         let stamp = self.next_grant_stamp();
-        let holder = Holder { session, mode: LeaseMode::Open, writing: false, wrote_through: false, stamp };
+        let holder =
+            Holder { session, mode: LeaseMode::Open, writing: false, wrote_through: false, pages: false, stamp };
         self.leases.set(LeaseKey::Data(inode), holder);
         Grants::OPEN
     }

@@ -30,7 +30,10 @@ impl<K: KeyValue> Shard<K> {
             return Grants::empty();
         }
         let stamp = self.next_grant_stamp();
-        self.leases.set(key, Holder { session, mode: LeaseMode::Shared, writing: false, wrote_through: false, stamp });
+        self.leases.set(
+            key,
+            Holder { session, mode: LeaseMode::Shared, writing: false, wrote_through: false, pages: false, stamp },
+        );
         bit
     }
 

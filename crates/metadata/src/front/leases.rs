@@ -28,6 +28,8 @@ pub struct Holder {
     /// Of `Data`: it was writing through the storage server when it got its exclusive lease, and may go on until the
     /// reply that says so reaches it, also after reports.
     pub wrote_through: bool,
+    /// Of `Data`: a kernel above the session may keep pages of the file.
+    pub pages: bool,
     /// Stamp of the latest reply that granted it: what the client gives back of an earlier one, it still has.
     pub stamp: u64,
 }
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
 
     fn holder(session: u64, mode: LeaseMode) -> Holder {
-        Holder { session: SessionId(session), mode, writing: false, wrote_through: false, stamp: 1 }
+        Holder { session: SessionId(session), mode, writing: false, wrote_through: false, pages: false, stamp: 1 }
     }
 
     #[test]

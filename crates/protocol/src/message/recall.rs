@@ -1,6 +1,6 @@
-//! Recalls, on the connection that a client keeps for them.
+//! Recalls, and pages to be dropped, on the connection that a client keeps for them.
 
-use crate::ids::ShardId;
+use crate::ids::{InodeNumber, ObjectId, ShardId};
 use crate::lease::{LeaseKey, LeaseMode};
 use serde::{Deserialize, Serialize};
 
@@ -24,4 +24,24 @@ pub struct RecallAnswer {
     pub number: u64,
     /// What the client keeps: `None`, or `Open` while it has the file open (or a call on its way that may open it).
     pub kept: LeaseMode,
+}
+
+/// Storage server to client: have the kernel drop its pages of a range, which another client is about to change.
+/// Repeated (same number) until it is answered or the session ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DropPages {
+    pub inode: InodeNumber,
+    pub object: ObjectId,
+    /// Names the drop at its storage server, with the object.
+    pub number: u64,
+    pub offset: u64,
+    /// `u64::MAX`: to the end of the file.
+    pub bytes: u64,
+}
+
+/// Client to storage server: no page of the range is left that was read or written before. Safe to repeat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PagesDropped {
+    pub object: ObjectId,
+    pub number: u64,
 }

@@ -8,7 +8,7 @@ use crate::capability::Capability;
 use crate::cookie::Cookie;
 use crate::credentials::Credentials;
 use crate::error::Error;
-use crate::ids::{InodeNumber, MapEpoch, NodeId, ObjectId, ShardId, SlotIndex};
+use crate::ids::{InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, ShardId, SlotIndex};
 use crate::layout::Layout;
 use crate::lease::{Grants, LeaseKey};
 use crate::name::Name;
@@ -69,6 +69,30 @@ pub struct OpenFlags {
     pub truncate: bool,
     /// Take no data lease: each read and write goes to the storage server (O_DIRECT).
     pub direct: bool,
+    pub page_cache: PageCache,
+}
+
+/// Whether a kernel above the client may keep pages of a file that it opens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum PageCache {
+    /// It keeps none.
+    #[default]
+    None,
+    /// It keeps some unless the file has an object on this machine, which it then reads and writes itself.
+    ExceptAt(NodeIdentity),
+    /// It may keep some.
+    All,
+}
+
+impl PageCache {
+    /// Returns true if pages are kept of a file whose object is on this machine; `None`: it has no object.
+    pub fn keeps(self, object_at: Option<NodeIdentity>) -> bool {
+        match self {
+            Self::None => false,
+            Self::ExceptAt(machine) => object_at != Some(machine),
+            Self::All => true,
+        }
+    }
 }
 
 /// What `rename` does when the target is there.

@@ -12,8 +12,8 @@ pub enum StorageRequest {
     LeaseObjects { count: u32 },
     /// Shard (or client with a capability): size and time of an object. Answer: `Object`.
     Stat { inode: InodeNumber, object: ObjectId },
-    /// Shard: cut or extend. Answer: `Object`.
-    Truncate { inode: InodeNumber, object: ObjectId, size: u64 },
+    /// Shard: cut or extend, on behalf of a session, whose own kernel drops pages by itself. Answer: `Object`.
+    Truncate { inode: InodeNumber, object: ObjectId, size: u64, by: SessionId },
     /// Shard: the objects are not needed any more. Those that are not there are passed over. Answer: `Done`.
     Remove { objects: Vec<(InodeNumber, ObjectId)> },
     /// Anybody: space. Answer: `Space`.

@@ -8,10 +8,10 @@ use weft_protocol::message::node::{
     Counters, NodeAnswer, NodeRequest, NodeStatus, RdmaCounters, RequestInFlight, ShardStatus,
 };
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerCall, PeerReply, PeerStep};
-use weft_protocol::message::recall::{Recall, RecallAnswer};
+use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::{
-    Access, CreateFile, DirectoryEntry, DirectoryPage, OpenFlags, RenameMode, ShardAnswer, ShardCall, ShardReply,
-    ShardRequest, SymlinkTarget,
+    Access, CreateFile, DirectoryEntry, DirectoryPage, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall,
+    ShardReply, ShardRequest, SymlinkTarget,
 };
 use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
@@ -162,12 +162,13 @@ pub fn errors() -> Vec<Error> {
         Error::Unreachable,
         Error::Device(28),
         Error::Malformed,
+        Error::PagesCached,
     ]
 }
 
 pub fn shard_requests() -> Vec<ShardRequest> {
     let parent = InodeNumber::ROOT;
-    let flags = |access| OpenFlags { access, truncate: true, direct: false };
+    let flags = |access| OpenFlags { access, truncate: true, direct: false, page_cache: PageCache::None };
     let mut requests = vec![
         ShardRequest::Lookup { parent, name: name("file") },
         ShardRequest::GetAttributes { inode: inode() },
@@ -267,7 +268,7 @@ pub fn storage_requests() -> Vec<StorageRequest> {
     vec![
         StorageRequest::LeaseObjects { count: 1024 },
         StorageRequest::Stat { inode: inode(), object: object() },
-        StorageRequest::Truncate { inode: inode(), object: object(), size: 4096 },
+        StorageRequest::Truncate { inode: inode(), object: object(), size: 4096, by: SessionId(7) },
         StorageRequest::Remove { objects: vec![(inode(), object())] },
         StorageRequest::Space,
         StorageRequest::Fence {
@@ -403,6 +404,9 @@ pub fn messages() -> Vec<Message> {
     all.push(Message::RecallAnswer(RecallAnswer { shard: ShardId(3), number: 11, kept: LeaseMode::Open }));
     all.push(Message::Renew);
     all.extend([false, true].map(|refused| Message::RenewReply { refused }));
+    let dropped = DropPages { inode: inode(), object: object(), number: 12, offset: 8192, bytes: 4096 };
+    all.push(Message::DropPages(dropped));
+    all.push(Message::PagesDropped(PagesDropped { object: object(), number: 12 }));
     all
 }
 
@@ -458,6 +462,7 @@ pub fn data_operations() -> Vec<DataOperation> {
 pub fn data_request(operation: DataOperation) -> DataRequest {
     DataRequest {
         operation,
+        pages: operation == DataOperation::Read,
         bytes: match operation {
             DataOperation::Share => 24,
             DataOperation::ProbeMemory => 16,
@@ -479,6 +484,6 @@ pub fn shared_memory() -> SharedMemory {
 
 pub fn data_replies() -> Vec<DataReply> {
     let done = DataReply { status: 0, id: 12, bulk_bytes: 65_536, written_bytes: 0, size: 1 << 33, mtime: time() };
-    let failed = [Error::NoSpace, Error::CapabilityRejected, Error::SessionEnded, Error::Busy];
+    let failed = [Error::NoSpace, Error::CapabilityRejected, Error::SessionEnded, Error::Busy, Error::PagesCached];
     std::iter::once(done).chain(failed.iter().map(|error| DataReply::failed(12, error))).collect()
 }

@@ -80,7 +80,7 @@ impl Bench {
 }
 
 pub fn create(parent: InodeNumber, text: &str, mode: u16) -> ShardRequest {
-    let flags = OpenFlags { access: Access::ReadWrite, truncate: false, direct: false };
+    let flags = OpenFlags { access: Access::ReadWrite, truncate: false, direct: false, page_cache: PageCache::None };
     ShardRequest::OpenAt { parent, name: name(text), flags, create: Some(CreateFile { mode, exclusive: true }) }
 }
 
@@ -105,7 +105,10 @@ pub fn rename(from: (InodeNumber, &str), to: (InodeNumber, &str), mode: RenameMo
 }
 
 fn open(inode: InodeNumber, access: Access) -> ShardRequest {
-    ShardRequest::Open { inode, flags: OpenFlags { access, truncate: false, direct: false } }
+    ShardRequest::Open {
+        inode,
+        flags: OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None },
+    }
 }
 
 #[test]

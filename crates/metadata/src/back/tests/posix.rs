@@ -46,7 +46,7 @@ fn truncating_a_set_id_file_with_write_permission_clears_the_bits() {
     let both = AttributeChanges { size: Some(3), mode: Some(0o777), ..AttributeChanges::default() };
     bench.change(set(file, both)).expect("as a kernel sends ftruncate");
     assert_eq!((bench.get(file).mode, bench.get(file).size), (0o777, 3));
-    let flags = OpenFlags { access: Access::Write, truncate: true, direct: false };
+    let flags = OpenFlags { access: Access::Write, truncate: true, direct: false, page_cache: PageCache::None };
     let file = foreign_file(&mut Bench::new(), 0o6777);
     let mut bench = Bench::new();
     assert_eq!(foreign_file(&mut bench, 0o6777), file);
@@ -56,8 +56,10 @@ fn truncating_a_set_id_file_with_write_permission_clears_the_bits() {
 
 #[test]
 fn a_program_is_opened_with_execute_permission_alone() {
-    let open =
-        |inode, access| ShardRequest::Open { inode, flags: OpenFlags { access, truncate: false, direct: false } };
+    let open = |inode, access| ShardRequest::Open {
+        inode,
+        flags: OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None },
+    };
     let mut bench = Bench::new();
     let program = foreign_file(&mut bench, 0o711);
     assert_eq!(bench.change(open(program, Access::Read)), Err(Error::AccessDenied), "it cannot be read");

@@ -6,7 +6,7 @@ use weft_protocol::message::shard::*;
 use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::*;
 
-const CUT: OpenFlags = OpenFlags { access: Access::Write, truncate: true, direct: false };
+const CUT: OpenFlags = OpenFlags { access: Access::Write, truncate: true, direct: false, page_cache: PageCache::None };
 
 fn open_cut(inode: InodeNumber) -> ShardRequest {
     ShardRequest::Open { inode, flags: CUT }
@@ -17,8 +17,8 @@ fn open_at_cut(text: &str, exclusive: bool) -> ShardRequest {
     ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: CUT, create }
 }
 
-fn truncate(inode: InodeNumber, sequence: u64) -> StorageRequest {
-    StorageRequest::Truncate { inode, object: object(sequence), size: 0 }
+fn truncate(inode: InodeNumber, sequence: u64, by: SessionId) -> StorageRequest {
+    StorageRequest::Truncate { inode, object: object(sequence), size: 0, by }
 }
 
 fn release(inode: InodeNumber) -> ShardRequest {
@@ -42,7 +42,7 @@ fn a_cut_to_nothing_keeps_the_object_while_anybody_has_the_file_open() {
             world.ok(holder, open_direct(inode, Access::ReadWrite));
             let token = waits(&mut world, A, requests(inode)[number].clone());
             let (asked, request) = world.asked_storage();
-            assert_eq!(request, truncate(inode, 1));
+            assert_eq!(request, truncate(inode, 1, A));
             world.storage_answers(asked, 0, 5);
             let answer = world.done(token);
             assert_eq!((attributes(&answer).size, attributes(&answer).layout.object()), (0, Some(object(1))));
@@ -74,6 +74,24 @@ fn the_file_gets_another_object_when_the_storage_server_is_away() {
 }
 
 #[test]
+fn a_cut_that_pages_are_in_the_way_of_changes_nothing_and_is_sent_again() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(B, open_direct(inode, Access::Read));
+    for request in [open_cut(inode), resize(inode, 0), resize(inode, 7)] {
+        let token = waits(&mut world, A, request.clone());
+        let (asked, _) = world.asked_storage();
+        world.event(Event::StorageAnswer { token: asked, result: Err(Error::PagesCached) });
+        assert_eq!(world.result(token), Some(Err(Error::PagesCached)));
+        assert_eq!(world.removed_objects(), [], "the object stays");
+        let token = waits(&mut world, A, request);
+        let (asked, _) = world.asked_storage();
+        world.storage_answers(asked, 0, 5);
+        world.done(token);
+    }
+}
+
+#[test]
 fn an_open_that_is_refused_cuts_nothing() {
     let mut world = World::new();
     let inode = world.file("f", 1);
@@ -95,14 +113,14 @@ fn a_name_that_means_another_file_after_the_cut_is_judged_anew() {
     world.ok(B, open_direct(other, Access::Read));
     let token = waits(&mut world, A, open_at_cut("f", false));
     let (asked, request) = world.asked_storage();
-    assert_eq!(request, truncate(inode, 1));
+    assert_eq!(request, truncate(inode, 1, A));
     let renamed = world.call(B, rename("g", "f"));
     world.answer_recalls(LeaseMode::Open);
     world.done(renamed);
     world.storage_answers(asked, 0, 5);
     world.answer_recalls(LeaseMode::Open);
     let (asked, request) = world.asked_storage();
-    assert_eq!(request, truncate(other, 2));
+    assert_eq!(request, truncate(other, 2, A));
     world.storage_answers(asked, 0, 5);
     assert_eq!(attributes(&world.done(token)).inode, other);
     // Both cuts are over: others of the same files do not wait for them.
@@ -132,7 +150,7 @@ fn the_end_of_a_session_whose_open_has_cut_one_file_and_waits_for_another_ends_t
     world.event(Event::Lost { session: A });
     world.answer_recalls(LeaseMode::Open);
     let (asked, request) = world.asked_storage();
-    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 10 });
+    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 10, by: B });
     world.storage_answers(asked, 10, 6);
     assert_eq!(attributes(&world.done(next)).size, 10);
     assert_eq!(world.shard.status().parked, 0);
@@ -150,7 +168,7 @@ fn a_cut_to_nothing_waits_for_the_cut_before_it() {
     world.storage_answers(asked, 10, 5);
     world.done(first);
     let (asked, request) = world.asked_storage();
-    assert_eq!(request, truncate(inode, 1));
+    assert_eq!(request, truncate(inode, 1, C));
     world.storage_answers(asked, 0, 6);
     assert_eq!(attributes(&world.done(second)).size, 0);
 }
@@ -166,7 +184,7 @@ fn a_size_that_was_asked_for_before_a_cut_is_asked_for_again() {
     let (also_before, _) = world.asked_storage();
     let cut = waits(&mut world, C, resize(inode, 0));
     let (asked, request) = world.asked_storage();
-    assert_eq!(request, truncate(inode, 1));
+    assert_eq!(request, truncate(inode, 1, C));
     world.storage_answers(asked, 0, 5);
     assert_eq!(attributes(&world.done(cut)).size, 0);
     for (asked, call) in [(before, commit), (also_before, look)] {

@@ -27,7 +27,7 @@ fn open_cut(inode: InodeNumber) -> ShardRequest {
     ShardRequest::Open { inode, flags: CUT }
 }
 
-const CUT: OpenFlags = OpenFlags { access: Access::Write, truncate: true, direct: false };
+const CUT: OpenFlags = OpenFlags { access: Access::Write, truncate: true, direct: false, page_cache: PageCache::None };
 
 #[test]
 fn a_lone_writer_is_exclusive_and_readers_share() {
@@ -38,6 +38,45 @@ fn a_lone_writer_is_exclusive_and_readers_share() {
     assert_eq!(data_bits(&world.ok(A, create("new"))), EXCLUSIVE);
     assert_eq!(data_bits(&world.ok(C, open_direct(inode, Access::Read))), OPEN);
     assert_eq!(world.recalls, []);
+}
+
+const MACHINE: NodeIdentity = NodeIdentity(7);
+
+/// The node that has all objects is on this machine.
+fn map_of(identity: NodeIdentity) -> ClusterMap {
+    let (host, site, address) = (String::new(), String::new(), NodeAddress::default());
+    let node = NodeRecord { id: object(1).node(), host, site, identity, address, stores: true };
+    ClusterMap { name: "test".to_owned(), epoch: MapEpoch(1), shards: vec![node.id], nodes: vec![node] }
+}
+
+#[test]
+fn a_writer_is_told_of_pages_that_a_kernel_elsewhere_may_have() {
+    let elsewhere = |answer: &ShardAnswer| grants(answer).contains(Grants::PAGES_ELSEWHERE);
+    let open_with = |inode, page_cache| {
+        let flags = OpenFlags { page_cache, ..flags(Access::ReadWrite) };
+        ShardRequest::Open { inode, flags }
+    };
+    for (page_cache, has_object, told) in [
+        (PageCache::None, true, false),
+        (PageCache::All, true, true),
+        (PageCache::ExceptAt(MACHINE), true, false),
+        (PageCache::ExceptAt(MACHINE), false, true),
+        (PageCache::ExceptAt(NodeIdentity(99)), true, true),
+    ] {
+        let mut world = World::new();
+        world.event(Event::SetMap(map_of(MACHINE)));
+        let inode = if has_object { world.file("f", 1) } else { attributes(&world.ok(C, create("new"))).inode };
+        world.ok(C, ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX)] });
+        let token = world.call(A, open_with(inode, page_cache));
+        world.answer_recalls(LeaseMode::None);
+        assert!(!elsewhere(&world.done(token)), "A itself is not elsewhere");
+        let token = world.call(B, open_with(inode, PageCache::None));
+        world.answer_recalls(LeaseMode::Open);
+        assert_eq!(elsewhere(&world.done(token)), told, "{page_cache:?}");
+        // When A has closed it, nobody has pages.
+        world.ok(A, ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX)] });
+        assert!(!elsewhere(&world.ok(B, open_with(inode, PageCache::None))));
+    }
 }
 
 #[test]
@@ -207,7 +246,7 @@ fn a_cut_goes_to_the_storage_server_first() {
     let inode = world.file("f", 1);
     let first = world.waits(A, resize(inode, 10));
     let (asked, request) = world.asked_storage();
-    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 10 });
+    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 10, by: A });
     // Meanwhile nobody gets to cache anything of it, and another cut waits.
     assert_eq!(data_bits(&world.ok(B, open(inode, Access::Read))), OPEN);
     assert_eq!(grants(&world.ok(B, stat(inode))), Grants::empty());
@@ -216,7 +255,7 @@ fn a_cut_goes_to_the_storage_server_first() {
     world.storage_answers(asked, 10, 5);
     assert_eq!(attributes(&world.done(first)).size, 10);
     let (asked, request) = world.asked_storage();
-    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 20 });
+    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 20, by: C });
     world.storage_answers(asked, 20, 5);
     assert_eq!(attributes(&world.done(second)).size, 20);
     assert_eq!(world.shard.status().parked, 0);

@@ -30,7 +30,7 @@ pub fn object(sequence: u64) -> ObjectId {
 }
 
 pub fn flags(access: Access) -> OpenFlags {
-    OpenFlags { access, truncate: false, direct: false }
+    OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None }
 }
 
 pub fn create(text: &str) -> ShardRequest {
@@ -43,7 +43,10 @@ pub fn open(inode: InodeNumber, access: Access) -> ShardRequest {
 }
 
 pub fn open_direct(inode: InodeNumber, access: Access) -> ShardRequest {
-    ShardRequest::Open { inode, flags: OpenFlags { access, truncate: false, direct: true } }
+    ShardRequest::Open {
+        inode,
+        flags: OpenFlags { access, truncate: false, direct: true, page_cache: PageCache::None },
+    }
 }
 
 pub fn mkdir(parent: InodeNumber, text: &str) -> ShardRequest {

@@ -82,7 +82,7 @@ fn the_first_object_of_a_file_does_not_undo_its_extension() {
     let token = world.call(A, commit(inode, 1, 19));
     world.answer_recalls(LeaseMode::None);
     let (asked, request) = world.asked_storage();
-    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 120 });
+    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 120, by: A });
     world.storage_answers(asked, 120, 5);
     assert_eq!(attributes(&world.done(token)).size, 120);
 }

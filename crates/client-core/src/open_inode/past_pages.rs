@@ -1,0 +1,66 @@
+//! Changes that pages of other clients' kernels may be in the way of.
+//!
+//! The storage server has such pages dropped first; where that takes too long, it refuses the change
+//! ([`Error::PagesCached`]), which is then made again from the beginning. In between no lock is held: the other clients
+//! may be waiting for pages here, which are locked by reads that wait for that lock.
+
+use super::{OpenInode, Written};
+use crate::objects::{Objects, Registration};
+use crate::open_options::OpenOptions;
+use crate::shell::Shell;
+use weft_protocol::limits::BULK_BYTES_MAX;
+use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, Result};
+
+impl<S: Shell> OpenInode<S> {
+    /// A write; `pages`: a kernel keeps the bytes in its pages. Returns when they are gathered (exclusive lease), in the
+    /// object's file, or at the server.
+    pub async fn write(
+        &self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        offset: u64,
+        options: &OpenOptions<Registration<S>>,
+        pages: bool,
+    ) -> Result<Written> {
+        // Of an append what has landed is not sent again with the rest: each part is a write of its own.
+        let part_bytes = if options.append { BULK_BYTES_MAX as usize } else { bytes.len().max(1) };
+        let mut parts = bytes.chunks(part_bytes);
+        let first = self.write_part(io, parts.next().unwrap_or_default(), offset, options, pages).await?;
+        let mut is_safe = first.is_safe;
+        for part in parts {
+            is_safe &= self.write_part(io, part, offset, options, pages).await?.is_safe;
+        }
+        Ok(Written { is_safe, ..first })
+    }
+
+    async fn write_part(
+        &self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        offset: u64,
+        options: &OpenOptions<Registration<S>>,
+        pages: bool,
+    ) -> Result<Written> {
+        loop {
+            match self.write_once(io, bytes, offset, options, pages).await {
+                Err(Error::PagesCached) => io.calls.wait_for_pages().await,
+                result => return result,
+            }
+        }
+    }
+
+    /// Changes attributes, the size among them. One message, and those of a flush.
+    pub(crate) async fn set_attributes(
+        &self,
+        io: &Objects<S>,
+        who: &Credentials,
+        changes: &AttributeChanges,
+    ) -> Result<Attributes> {
+        loop {
+            match self.set_attributes_once(io, who, changes).await {
+                Err(Error::PagesCached) => io.calls.wait_for_pages().await,
+                result => return result,
+            }
+        }
+    }
+}

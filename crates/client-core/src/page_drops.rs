@@ -1,0 +1,32 @@
+//! Pages of kernels above clients that no lease covers, as a client sees them.
+//!
+//! A file that a kernel has open cached stays so when its lease is recalled. What it reads and writes from then on is
+//! marked in the requests to its storage server, which has the pages dropped before another client changes them.
+//!
+//! Invariant: a drop is answered on a thread that serves nothing else, and waits for no lock of this client. It may wait
+//! for pages that are locked by reads of the kernel, which this client is serving: so nothing here waits for a drop
+//! with a lock held that a read takes. What other kernels' pages are in the way of is refused by the server after a
+//! moment, and sent again ([`weft_protocol::Error::PagesCached`]).
+
+use crate::files::Files;
+use crate::shell::Shell;
+use weft_protocol::message::recall::{DropPages, PagesDropped};
+
+/// What vouches for bytes that a kernel keeps in its pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Coverage {
+    /// A lease: its recall drops them.
+    Lease,
+    /// The storage server has noted them, and has them dropped.
+    Noted,
+    /// Nothing: they have to be dropped once they have been used.
+    Nothing,
+}
+
+impl<S: Shell> Files<S> {
+    /// Has the kernel drop pages that another client is about to change. Returns the answer for the storage server.
+    pub async fn drop_pages(&self, drop: &DropPages) -> PagesDropped {
+        self.calls().shell.invalidate_pages(drop.inode, drop.offset, drop.bytes).await;
+        PagesDropped { object: drop.object, number: drop.number }
+    }
+}
