@@ -2,7 +2,7 @@
 
 use super::*;
 use weft_protocol::Layout;
-use weft_protocol::message::shard::DirectoryEntry;
+use weft_protocol::message::shard::{DirectoryEntry, DirectoryPage};
 
 const DIRECTORY: InodeNumber = InodeNumber::ROOT;
 
