@@ -56,7 +56,7 @@ mod tests {
     fn page(directory: u64, from: u64, count: u64, name_length: usize) -> DirectoryPage {
         let entry = |number: u64| {
             let name = Name::new(format!("{number:0name_length$}").as_bytes()).unwrap();
-            let inode = InodeNumber::from_raw(directory << 24 | number + 2);
+            let inode = InodeNumber::from_raw((directory << 24) + number + 2);
             let (cookie, attributes) = (Cookie::of(&name), Some(attributes(inode)));
             DirectoryEntry { name, cookie, inode, kind: FileKind::Regular, attributes }
         };

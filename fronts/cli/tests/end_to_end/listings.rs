@@ -4,7 +4,10 @@ use super::{Ground, can_mount};
 use rustix::fs::Dir;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 /// Names that last.
 const LASTING: usize = 300;
@@ -171,4 +174,46 @@ fn a_listing_that_is_begun_anew_is_current_in_each_open_directory() {
             assert_eq!(names(directory), expected, "after {number} changes");
         }
     }
+}
+
+/// The kernel gets attributes with names, from a page that was fetched before the other mount's change.
+#[test]
+fn what_a_listing_tells_of_a_file_is_what_it_is_then() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("listed-late");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let [one, two] = ["one", "two"].map(|name| ground.path(name));
+    for point in [&one, &two] {
+        fs::create_dir_all(point).expect("made");
+        ground.weft(&["mount", "e2e", &point.display().to_string()]);
+    }
+    for name in lasting() {
+        fs::write(one.join(name), "").expect("made");
+    }
+    // What others change is not granted for a second; then the page is.
+    thread::sleep(Duration::from_millis(1200));
+    let mode = |name: &str| fs::metadata(one.join(name)).expect("stat").permissions().mode() & 0o777;
+    let mut reader = Reader::open(&one);
+    // The kernel asks for attributes with names as long as programs ask for those of what was listed.
+    let first = reader.read(10);
+    for (name, _) in first.iter().filter(|(name, _)| !name.starts_with('.')) {
+        let _ = mode(name);
+    }
+    for name in lasting() {
+        fs::set_permissions(two.join(name), fs::Permissions::from_mode(0o600)).expect("chmod");
+    }
+    let mut count = 0;
+    loop {
+        let names = reader.next();
+        if names.is_empty() {
+            break;
+        }
+        for (name, _) in names.iter().filter(|(name, _)| !name.starts_with('.')) {
+            assert_eq!(mode(name), 0o600, "{name}");
+        }
+        count += names.len();
+    }
+    assert!(count > LASTING / 2, "{count} names");
 }
