@@ -90,7 +90,7 @@ struct File {
     operations: Vec<Operation>,
     writes: u64,
     lost: bool,
-    /// When an operation last became doubtful, or a client showed the file without being able to find out what is there.
+    /// When an operation last became doubtful, or a client showed the file without knowing what is there.
     disturbed: Moment,
 }
 

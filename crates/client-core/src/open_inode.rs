@@ -12,6 +12,7 @@
 //! for no lease), and across calls about this inode, which the shard never makes wait for a recall to the session
 //! that sends them.
 
+mod cause;
 mod kernel_use;
 mod past_pages;
 mod refused;

@@ -18,6 +18,7 @@ impl<S: Shell> OpenInode<S> {
             return Ok(());
         }
         let slot = if by == FlushFor::Recall { SlotFor::Recall } else { SlotFor::Caller };
+        let began = io.calls.session.id();
         let mut state = self.lock_in(io, slot).await?;
         let is_last = by == FlushFor::Drop && self.handles.load(Ordering::Acquire) <= 1;
         if is_last {
@@ -33,7 +34,7 @@ impl<S: Shell> OpenInode<S> {
                     // Nothing that the cache above waits for is waited for here.
                     io.calls.shell.invalidate_inode(self.inode, true).await;
                 }
-                result
+                self.with_cause(io, began, result).await
             }
             FlushFor::Drop | FlushFor::Recall => {
                 if is_last || by == FlushFor::Recall {
@@ -47,13 +48,13 @@ impl<S: Shell> OpenInode<S> {
     /// Flushes, and brings the data to the server's device.
     pub async fn sync(&self, io: &Objects<S>) -> Result<()> {
         self.flush(io, FlushFor::Program).await?;
-        match self.sync_object(io).await {
-            Err(Error::NoObject | Error::CapabilityRejected) => {
-                self.right_is_void().await;
-                self.sync_object(io).await
-            }
-            result => result,
+        let began = io.calls.session.id();
+        let mut synced = self.sync_object(io).await;
+        if let Err(Error::NoObject | Error::CapabilityRejected) = synced {
+            self.right_is_void().await;
+            synced = self.sync_object(io).await;
         }
+        self.with_cause(io, began, synced).await
     }
 
     async fn sync_object(&self, io: &Objects<S>) -> Result<()> {

@@ -195,7 +195,8 @@ impl<S: Shell> State<S> {
         }
     }
 
-    /// Writes under an exclusive lease. Pages that are in the way are no open file's, and dropping them waits for nobody.
+    /// Writes under an exclusive lease. Pages that are in the way are no open file's, and dropping them waits for
+    /// nobody.
     pub async fn write_past_pages(&self, io: &Objects<S>, request: &DataRequest, bytes: &[u8]) -> Result<DataReply> {
         loop {
             match io.data_write(request, bytes, None).await {
