@@ -1,22 +1,46 @@
-//! `weft-sim run FIRST COUNT | replay SEED | endless`: the simulation by hand.
+//! `weft-sim [mounts] run FIRST COUNT | replay SEED | endless [FIRST]`: the simulation by hand.
 
+use std::ops::Range;
 use std::panic::catch_unwind;
 use std::process::ExitCode;
-use weft_sim::run_seed;
+use weft_sim::{Checks, Tally, run_mounts, run_seed};
 
-const USAGE: &str = "usage: weft-sim run FIRST COUNT | replay SEED | endless";
+const USAGE: &str = "usage: weft-sim [mounts] run FIRST COUNT | replay SEED | endless [FIRST] | digests FIRST COUNT";
+
+/// Which programs a run has.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    run: fn(u64, bool) -> (Tally, u64),
+}
+
+/// Programs that use the client machine.
+const NATIVE: Kind = Kind { name: "", run: run_seed };
+/// Programs that make system calls through mounts.
+const MOUNTS: Kind = Kind { name: "mounts ", run: |seed, trace| run_mounts(seed, trace, Checks::NOW) };
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let mut kind = NATIVE;
+    if words.first().is_some_and(|word| word == "mounts") {
+        words.remove(0);
+        kind = MOUNTS;
+    }
     let number = |index: usize| words.get(index).and_then(|word| word.parse::<u64>().ok());
     match (words.first().map(String::as_str), number(1), number(2)) {
         (Some("replay"), Some(seed), _) => {
-            let (tally, fingerprint) = run_seed(seed, true);
+            let (tally, fingerprint) = (kind.run)(seed, true);
             println!("seed {seed}: {tally:?}, fingerprint {fingerprint:016x}");
             ExitCode::SUCCESS
         }
-        (Some("run"), Some(first), Some(count)) => run(first..first.saturating_add(count)),
-        (Some("endless"), _, _) => run(0..u64::MAX),
+        (Some("run"), Some(first), Some(count)) => run(kind, first..first.saturating_add(count)),
+        (Some("endless"), first, _) => run(kind, first.unwrap_or(0)..u64::MAX),
+        (Some("digests"), Some(first), Some(count)) => {
+            for seed in first..first.saturating_add(count) {
+                println!("{seed} {:016x}", (kind.run)(seed, false).1);
+            }
+            ExitCode::SUCCESS
+        }
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -25,10 +49,11 @@ fn main() -> ExitCode {
 }
 
 /// Runs seeds until one fails, and says how to run that one again.
-fn run(seeds: std::ops::Range<u64>) -> ExitCode {
+fn run(kind: Kind, seeds: Range<u64>) -> ExitCode {
     for seed in seeds {
-        if catch_unwind(|| run_seed(seed, false)).is_err() {
-            eprintln!("seed {seed} failed; again with: cargo run --release -p weft-sim -- replay {seed}");
+        if catch_unwind(|| (kind.run)(seed, false)).is_err() {
+            let name = kind.name;
+            eprintln!("seed {seed} failed; again with: cargo run --release -p weft-sim -- {name}replay {seed}");
             return ExitCode::FAILURE;
         }
         if seed % 100 == 99 {

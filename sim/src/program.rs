@@ -7,6 +7,7 @@ use crate::bytes::OperationId;
 use crate::process::{Ask, Process};
 use crate::shell::SimShell;
 use std::rc::Rc;
+use std::sync::Arc;
 use weft_client_core::{Files, FlushFor, Handle, OpenOptions, Shell};
 use weft_protocol::message::shard::{Access, CreateFile, DirectoryCursor, RenameMode};
 use weft_protocol::{AttributeChanges, Credentials, Error, FileKind, InodeNumber, Name, Result};
@@ -49,7 +50,7 @@ impl NamesOperation {
 }
 
 /// One operation on names.
-pub async fn use_names(machine: Rc<Files<SimShell>>, process: Rc<Process>, operation: NamesOperation) {
+pub async fn use_names(machine: Arc<Files<SimShell>>, process: Rc<Process>, operation: NamesOperation) {
     let who = Credentials::default();
     let target = operation.target();
     let result = match &operation {
@@ -88,7 +89,7 @@ pub async fn use_names(machine: Rc<Files<SimShell>>, process: Rc<Process>, opera
 }
 
 /// Answers recalls, one after another.
-pub async fn answer_recalls(machine: Rc<Files<SimShell>>, process: Rc<Process>) {
+pub async fn answer_recalls(machine: Arc<Files<SimShell>>, process: Rc<Process>) {
     loop {
         let (session, recall) = process.next_recall().await;
         let kept = machine.answer_recall(&recall, session).await;
@@ -99,7 +100,7 @@ pub async fn answer_recalls(machine: Rc<Files<SimShell>>, process: Rc<Process>) 
 
 /// An open file of one program.
 struct Program {
-    machine: Rc<Files<SimShell>>,
+    machine: Arc<Files<SimShell>>,
     process: Rc<Process>,
     handle: Handle<SimShell>,
     /// Where it goes on, as long as it reads and writes in order.
@@ -107,7 +108,7 @@ struct Program {
 }
 
 /// Opens a name (and makes it), uses the file for a while, closes it.
-pub async fn use_file(machine: Rc<Files<SimShell>>, process: Rc<Process>, parent: InodeNumber, name: Name) {
+pub async fn use_file(machine: Arc<Files<SimShell>>, process: Rc<Process>, parent: InodeNumber, name: Name) {
     let options = choose_options(&process);
     let opened = open(&machine, &process, parent, &name, options).await;
     let handle = match opened {

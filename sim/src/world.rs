@@ -13,10 +13,12 @@
 mod clients;
 mod data;
 mod end;
+mod mounts;
 mod servers;
 
 use crate::bytes::{Files, Moment, ProcessId};
 use crate::client::Client;
+use crate::history::Checks;
 use crate::model::Model;
 use crate::network::Network;
 use crate::process::{Process, Ticket};
@@ -73,6 +75,9 @@ enum Message {
     SessionOver(SessionId),
     Settled(Moment),
     ToClient { client: usize, process: ProcessId, number: Ticket, answer: Answer },
+    NextRound,
+    BeginCall(usize),
+    RoundLasts(u64),
 }
 
 /// A client tells a node that its session lives.
@@ -131,6 +136,12 @@ pub struct Tally {
     pub compared: u64,
     /// Writes that may be lost by the rules.
     pub doubts: u64,
+    /// Times that a kernel lost dentries or pages.
+    pub shrunk: u64,
+    /// Rounds of system calls that several orders explain.
+    pub ambiguous: u64,
+    /// Runs that ended without a verdict.
+    pub undecided: u64,
 }
 
 /// One run.
@@ -153,6 +164,8 @@ pub struct World {
     received: BTreeSet<(SessionId, ShardId, SlotIndex, u32)>,
     sessions: Rc<Cell<u64>>,
     connections: data::Connections,
+    /// There when programs make system calls.
+    mounts: Option<mounts::MountRun>,
     ending: bool,
     history: VecDeque<String>,
     trace: bool,
@@ -162,7 +175,23 @@ pub struct World {
 }
 
 impl World {
+    /// Clients that use files and names by themselves.
     pub fn new(seed: u64, trace: bool) -> Self {
+        let mut world = Self::with_clients(seed, trace);
+        for index in 0..CLIENTS {
+            world.network.after(1, Message::Wake(index));
+        }
+        world
+    }
+
+    /// Clients whose programs make system calls.
+    pub fn with_mounts(seed: u64, trace: bool, checks: Checks) -> Self {
+        let mut world = Self::with_clients(seed, trace);
+        world.mount_all(checks);
+        world
+    }
+
+    fn with_clients(seed: u64, trace: bool) -> Self {
         let nodes = (0..NODES).map(|id| NodeRecord {
             id: NodeId(id),
             host: String::new(),
@@ -189,6 +218,7 @@ impl World {
             received: BTreeSet::new(),
             sessions: Rc::new(Cell::new(1)),
             connections: data::Connections::default(),
+            mounts: None,
             ending: false,
             history: VecDeque::new(),
             trace,
@@ -206,7 +236,6 @@ impl World {
             let home = NodeId(u16::try_from(index).unwrap_or(0) % NODES);
             let process = world.process(home);
             world.clients.push(Client::new(process, world.map.clone()));
-            world.network.after(1, Message::Wake(index));
             world.network.after(SESSION_TERM_MS / 4, Message::Renew { client: index });
         }
         world
@@ -226,7 +255,7 @@ impl World {
         while let Some(message) = self.network.take_next() {
             self.note(&format!("{message:?}"));
             self.handle(message);
-            if self.tally.operations >= OPERATIONS && !self.ending {
+            if self.mounts.is_none() && self.tally.operations >= OPERATIONS && !self.ending {
                 self.begin_to_end();
             }
             if self.ending && self.network.now_ms > SESSION_TERM_MS * 400 {
@@ -345,6 +374,9 @@ impl World {
                 self.answer_client((client, process, number), answer);
             }
             Message::Tick(shard) => self.tick(shard),
+            Message::NextRound => self.next_round(),
+            Message::BeginCall(place) => self.begin_call(place),
+            Message::RoundLasts(round) => self.round_lasts(round),
             Message::SessionOver(session) => self.collect(session),
             Message::Settled(since) if self.may_land(since) => self.settle_again(since),
             Message::Settled(since) => self.files.borrow_mut().settled(since),

@@ -135,7 +135,7 @@ impl World {
     pub(super) fn poll(&mut self, index: usize) {
         let now_ms = self.network.now_ms;
         self.clients[index].process.now_ms.set(now_ms);
-        self.clients[index].poll();
+        let returned = self.clients[index].poll();
         let process = Rc::clone(&self.clients[index].process);
         let id = process.id.get();
         for (number, ask) in process.take_asked() {
@@ -159,6 +159,7 @@ impl World {
         if let Some(what) = process.wrong.take() {
             self.fail(&format!("client {index}, process {id}: {what}"));
         }
+        self.returned(returned);
     }
 
     /// A message on a control connection.
@@ -264,6 +265,7 @@ impl World {
             return;
         }
         let (session, process) = (self.clients[index].session(), self.clients[index].process.id.get());
+        self.clients[index].process.release_soon();
         for node in (0..super::NODES).map(NodeId) {
             let renewal = Renewal { session, node, sent_ms: self.network.now_ms };
             self.network.send(&mut self.random, Message::Renewal { client: index, process, renewal });

@@ -1,0 +1,123 @@
+//! What system calls returned, held against POSIX.
+//!
+//! Calls come in rounds: those of one round may overlap in time, and the next round begins when all have returned. A
+//! round holds if there is an order of its calls, in which none comes before one that had returned when it was begun,
+//! such that a file system without caches ([`State`]) returns the same. Where several orders do, all states that they
+//! lead to go on.
+//!
+//! Listings are no single call: see `listings.rs`.
+
+mod listings;
+mod posix;
+
+use crate::kernel::{Call, CallResult};
+use listings::Listings;
+pub use posix::{Kind, State};
+
+/// What is checked. A check is off while a defect that it finds is open (docs/ROADMAP.md).
+#[derive(Clone, Copy, Debug)]
+pub struct Checks {
+    /// A listing has each lasting entry once also if names in its directory change meanwhile.
+    pub listings: bool,
+    /// What was written is read, through all mounts.
+    pub contents: bool,
+    /// Sizes are the same through all mounts.
+    pub sizes: bool,
+    /// Numbers of links are the same through all mounts.
+    pub links: bool,
+}
+
+impl Checks {
+    /// What holds at present.
+    pub const NOW: Self = Self { listings: false, contents: false, sizes: false, links: true };
+    /// What has to hold.
+    pub const ALL: Self = Self { listings: true, contents: true, sizes: true, links: true };
+}
+
+/// A call and what became of it.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// A number above zero that no other call has.
+    pub id: u64,
+    /// Who made it.
+    pub client: usize,
+    pub call: Call,
+    pub begun_ms: u64,
+    /// When it returned, and what.
+    pub returned: Option<(u64, CallResult)>,
+}
+
+/// All that is known of what programs were told.
+pub struct History {
+    checks: Checks,
+    states: Vec<State>,
+    listings: Listings,
+    /// Rounds of which several orders were possible.
+    pub ambiguous: u64,
+}
+
+/// States that go on at most: more orders of one round than these are not told apart.
+const STATES_MAX: usize = 64;
+
+impl History {
+    pub fn new(checks: Checks) -> Self {
+        Self { checks, states: vec![State::new()], listings: Listings::default(), ambiguous: 0 }
+    }
+
+    /// One of the states that are possible now, for programs to choose what they do by.
+    pub fn state(&self) -> &State {
+        self.states.first().expect("there is a state, or the run has failed")
+    }
+
+    /// All calls of a round have returned.
+    pub fn check_round(&mut self, round: &[Recorded]) -> Result<(), String> {
+        let mut after = Vec::new();
+        let mut reasons = Vec::new();
+        for state in &self.states {
+            let mut left: Vec<&Recorded> = round.iter().collect();
+            explain(state, &mut left, self.checks, &mut after, &mut reasons);
+        }
+        if after.is_empty() {
+            reasons.dedup();
+            let calls: Vec<String> = round.iter().map(|recorded| format!("{recorded:?}")).collect();
+            return Err(format!("no order explains\n{}\n{}", calls.join("\n"), reasons.join("\n")));
+        }
+        self.ambiguous += u64::from(after.len() > 1);
+        self.listings.check(&self.states, &after, round, self.checks.listings)?;
+        self.states = after;
+        Ok(())
+    }
+}
+
+/// Tries all orders of what is left, and adds the states to which they lead.
+fn explain<'a>(
+    state: &State,
+    left: &mut Vec<&'a Recorded>,
+    checks: Checks,
+    after: &mut Vec<State>,
+    reasons: &mut Vec<String>,
+) {
+    if left.is_empty() {
+        if !after.contains(state) && after.len() < STATES_MAX {
+            after.push(state.clone());
+        }
+        return;
+    }
+    for index in 0..left.len() {
+        let next = left[index];
+        let comes_later = |other: &&Recorded| other.returned.as_ref().is_some_and(|(at, _)| *at < next.begun_ms);
+        if left.iter().any(comes_later) {
+            continue;
+        }
+        let mut state = state.clone();
+        let Some((_, result)) = &next.returned else { unreachable!("a round is checked when all have returned") };
+        match state.apply(next.id, &next.call, result, checks) {
+            Ok(()) => {
+                left.remove(index);
+                explain(&state, left, checks, after, reasons);
+                left.insert(index, next);
+            }
+            Err(reason) => reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),
+        }
+    }
+}
