@@ -43,6 +43,8 @@ pub struct Recorded {
     pub client: usize,
     pub call: Call,
     pub begun_ms: u64,
+    /// A connection for data of its client broke lately: a transfer may fail, and leave a part done.
+    pub may_fail: bool,
     /// When it returned, and what.
     pub returned: Option<(u64, CallResult)>,
 }
@@ -111,7 +113,7 @@ fn explain<'a>(
         }
         let mut state = state.clone();
         let Some((_, result)) = &next.returned else { unreachable!("a round is checked when all have returned") };
-        match state.apply(next.id, &next.call, result, checks) {
+        match state.apply(next, result, checks) {
             Ok(()) => {
                 left.remove(index);
                 explain(&state, left, checks, after, reasons);

@@ -1,11 +1,12 @@
-//! `weft-sim [mounts] run FIRST COUNT | replay SEED | endless [FIRST]`: the simulation by hand.
+//! The simulation by hand: see the usage below.
 
 use std::ops::Range;
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 use weft_sim::{Checks, Tally, run_mounts, run_seed};
 
-const USAGE: &str = "usage: weft-sim [mounts] run FIRST COUNT | replay SEED | endless [FIRST] | digests FIRST COUNT";
+const USAGE: &str =
+    "usage: weft-sim [mounts | mounts-all] run FIRST COUNT | replay SEED | endless [FIRST] | digests FIRST COUNT";
 
 /// Which programs a run has.
 #[derive(Clone, Copy)]
@@ -17,14 +18,16 @@ struct Kind {
 /// Programs that use the client machine.
 const NATIVE: Kind = Kind { name: "", run: run_seed };
 /// Programs that make system calls through mounts.
-const MOUNTS: Kind = Kind { name: "mounts ", run: |seed, trace| run_mounts(seed, trace, Checks::NOW) };
+const MOUNTS: Kind = Kind { name: "mounts", run: |seed, trace| run_mounts(seed, trace, Checks::NOW) };
+/// The same, with the checks of what does not hold yet.
+const ALL: Kind = Kind { name: "mounts-all", run: |seed, trace| run_mounts(seed, trace, Checks::ALL) };
 
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let mut kind = NATIVE;
-    if words.first().is_some_and(|word| word == "mounts") {
+    if let Some(named) = [MOUNTS, ALL].into_iter().find(|kind| words.first().is_some_and(|word| word == kind.name)) {
         words.remove(0);
-        kind = MOUNTS;
+        kind = named;
     }
     let number = |index: usize| words.get(index).and_then(|word| word.parse::<u64>().ok());
     match (words.first().map(String::as_str), number(1), number(2)) {
@@ -53,7 +56,7 @@ fn run(kind: Kind, seeds: Range<u64>) -> ExitCode {
     for seed in seeds {
         if catch_unwind(|| (kind.run)(seed, false)).is_err() {
             let name = kind.name;
-            eprintln!("seed {seed} failed; again with: cargo run --release -p weft-sim -- {name}replay {seed}");
+            eprintln!("seed {seed} failed; again with: cargo run --release -p weft-sim -- {name} replay {seed}");
             return ExitCode::FAILURE;
         }
         if seed % 100 == 99 {

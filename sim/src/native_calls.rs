@@ -94,15 +94,13 @@ impl NativeCalls {
 
     async fn use_handle(&self, call: &Call) -> Result<Value> {
         match call {
-            Call::Close { handle } => match self.open.borrow_mut().remove(handle) {
-                Some(Open::File { handle, .. }) => {
-                    let flushed = handle.open.flush(&self.machine.objects, FlushFor::Program).await;
-                    self.machine.close_handle(&handle).await;
-                    flushed.map(|()| Value::Done)
-                }
-                Some(Open::Directory { .. }) => Ok(Value::Done),
-                None => Err(Error::BadHandle),
-            },
+            Call::Close { handle } => {
+                let open = self.open.borrow_mut().remove(handle).ok_or(Error::BadHandle)?;
+                let Open::File { handle, .. } = open else { return Ok(Value::Done) };
+                let flushed = handle.open.flush(&self.machine.objects, FlushFor::Program).await;
+                self.machine.close_handle(&handle).await;
+                flushed.map(|()| Value::Done)
+            }
             Call::Read { handle, size } => self.read(*handle, None, *size).await,
             Call::Pread { handle, offset, size } => self.read(*handle, Some(*offset), *size).await,
             Call::Write { handle, data } => self.write(*handle, None, data).await,

@@ -16,14 +16,29 @@ use std::collections::{BTreeMap, VecDeque};
 pub const CLIENTS: usize = 4;
 /// The native client.
 pub const NATIVE: usize = CLIENTS - 1;
-/// Names of files and of directories, in each directory.
-const FILES: u64 = 4;
-const DIRECTORIES: u64 = 2;
+/// What the programs of one run do most.
+#[derive(Clone, Copy, Debug)]
+pub struct Theme {
+    /// Names of files and of directories, in each directory.
+    files: u64,
+    directories: u64,
+    /// How often a file or directory is used that is open, a file is opened, a directory, a file mapped, a name looked
+    /// at, a file cut, a name changed.
+    weights: [u64; 7],
+}
+
+/// A little of everything; few files that all write; names that go about; long listings.
+pub const THEMES: [Theme; 4] = [
+    Theme { files: 4, directories: 2, weights: [9, 3, 1, 1, 2, 1, 3] },
+    Theme { files: 1, directories: 0, weights: [20, 3, 0, 1, 1, 1, 0] },
+    Theme { files: 3, directories: 1, weights: [4, 3, 1, 0, 5, 0, 7] },
+    Theme { files: 12, directories: 1, weights: [9, 1, 3, 0, 1, 0, 4] },
+];
 /// No file is longer than this and a write.
 const FILE_BYTES: u64 = 160;
 const WRITE_BYTES: u64 = 60;
 /// Files and directories that are open in one client at most.
-const OPEN_MAX: usize = 4;
+const OPEN_MAX: usize = 6;
 /// A round has so many calls at most.
 const CALLS_MAX: u64 = 4;
 /// Bytes of a program's buffer for a listing: one to some names, with attributes.
@@ -31,6 +46,7 @@ const BUFFER_BYTES: [usize; 3] = [200, 400, 1200];
 
 /// The programs.
 pub struct Programs {
+    theme: Theme,
     handles: u64,
     /// Whose handles are whose.
     owners: BTreeMap<Handle, usize>,
@@ -44,8 +60,8 @@ fn file_flags(access: Access) -> OpenFlags {
 }
 
 impl Programs {
-    pub fn new() -> Self {
-        Self { handles: 0, owners: BTreeMap::new(), next: VecDeque::new(), value: 0 }
+    pub fn new(theme: Theme) -> Self {
+        Self { theme, handles: 0, owners: BTreeMap::new(), next: VecDeque::new(), value: 0 }
     }
 
     /// The calls of the next round, each with its client.
@@ -135,14 +151,21 @@ impl Programs {
 
     fn choose(&mut self, random: &mut Random, state: &State, client: usize, alone: bool) -> Call {
         let is_full = self.owners.values().filter(|owner| **owner == client).count() >= OPEN_MAX;
-        match random.below(20) {
-            0..=8 => self.use_open(random, state, client),
-            9..=11 if !is_full => self.open(random, state),
-            12 if !is_full => self.open_directory(random, state),
-            13 if alone && client != NATIVE => self.map(random, state, client),
-            14 | 15 => Call::Stat { path: any_path(random, state) },
-            16 if random.one_in(2) => Call::Truncate { path: file_path(random, state), size: random.below(FILE_BYTES) },
-            _ => change_names(random, state, alone),
+        let theme = self.theme;
+        let mut choice = random.below(theme.weights.iter().sum());
+        let kind = theme.weights.iter().position(|weight| {
+            let is_this = choice < *weight;
+            choice = choice.saturating_sub(*weight);
+            is_this
+        });
+        match kind {
+            Some(0) => self.use_open(random, state, client),
+            Some(1) if !is_full => self.open(random, state),
+            Some(2) if !is_full => self.open_directory(random, state),
+            Some(3) if alone && client != NATIVE => self.map(random, state, client),
+            Some(5) => Call::Truncate { path: theme.file_path(random, state), size: random.below(FILE_BYTES) },
+            Some(6) => theme.change_names(random, state, alone),
+            _ => Call::Stat { path: theme.any_path(random, state) },
         }
     }
 
@@ -158,7 +181,7 @@ impl Programs {
             append: access.writes() && random.one_in(6),
             direct: random.one_in(8),
         };
-        Call::Open { path: file_path(random, state), flags, mode: 0o644, handle: self.new_handle() }
+        Call::Open { path: self.theme.file_path(random, state), flags, mode: 0o644, handle: self.new_handle() }
     }
 
     fn open_directory(&mut self, random: &mut Random, state: &State) -> Call {
@@ -179,7 +202,7 @@ impl Programs {
             };
         }
         if files.is_empty() {
-            return Call::Stat { path: any_path(random, state) };
+            return Call::Stat { path: self.theme.any_path(random, state) };
         }
         let (handle, flags) = files[pick(random, files.len())];
         let (offset, size) = (random.below(FILE_BYTES), 1 + random.below(WRITE_BYTES));
@@ -206,9 +229,11 @@ impl Programs {
             flags.access == Access::ReadWrite && !flags.append && !flags.direct && state.size(*handle) > 0
         };
         let Some((handle, _)) = files.iter().find(fits).copied() else {
-            return Call::Stat { path: any_path(random, state) };
+            return Call::Stat { path: self.theme.any_path(random, state) };
         };
         let mapping = self.new_handle();
+        // A store behind the end that the kernel knows is a fault: programs ask for the size first.
+        self.next.push_back((client, Call::Map { handle, mapping, writable: true }));
         let size = state.size(handle);
         let offset = random.below(size);
         let length = 1 + random.below(size - offset);
@@ -220,7 +245,7 @@ impl Programs {
         }
         self.next.push_back((client, Call::Load { mapping, offset, size: length }));
         self.next.push_back((client, Call::Unmap { mapping }));
-        Call::Map { handle, mapping, writable: true }
+        Call::Fstat { handle }
     }
 }
 
@@ -243,38 +268,44 @@ fn below(mut directory: Vec<String>, name: String) -> Vec<String> {
     directory
 }
 
-fn file_path(random: &mut Random, state: &State) -> Vec<String> {
-    below(directory_path(random, state), format!("f{}", random.below(FILES)))
-}
+impl Theme {
+    fn file_path(self, random: &mut Random, state: &State) -> Vec<String> {
+        below(directory_path(random, state), format!("f{}", random.below(self.files)))
+    }
 
-fn sub_directory_path(random: &mut Random, state: &State) -> Vec<String> {
-    // Not deeper than two.
-    let mut parent = directory_path(random, state);
-    parent.truncate(1);
-    below(parent, format!("d{}", random.below(DIRECTORIES)))
-}
+    fn sub_directory_path(self, random: &mut Random, state: &State) -> Vec<String> {
+        // Not deeper than two.
+        let mut parent = directory_path(random, state);
+        parent.truncate(1);
+        below(parent, format!("d{}", random.below(self.directories.max(1))))
+    }
 
-fn any_path(random: &mut Random, state: &State) -> Vec<String> {
-    if random.one_in(4) { sub_directory_path(random, state) } else { file_path(random, state) }
-}
-
-fn change_names(random: &mut Random, state: &State, alone: bool) -> Call {
-    match random.below(10) {
-        0 | 1 => Call::Unlink { path: file_path(random, state) },
-        2 => Call::Mkdir { path: sub_directory_path(random, state), mode: 0o755 },
-        3 => Call::Link { from: file_path(random, state), to: file_path(random, state) },
-        4 if alone => Call::Rmdir { path: sub_directory_path(random, state) },
-        5 if alone => {
-            let (from, to) = (sub_directory_path(random, state), sub_directory_path(random, state));
-            Call::Rename { from, to, mode: RenameMode::Replace }
+    fn any_path(self, random: &mut Random, state: &State) -> Vec<String> {
+        if self.directories > 0 && random.one_in(4) {
+            self.sub_directory_path(random, state)
+        } else {
+            self.file_path(random, state)
         }
-        _ => {
-            let mode = match random.below(8) {
-                0 => RenameMode::NoReplace,
-                1 => RenameMode::Exchange,
-                _ => RenameMode::Replace,
-            };
-            Call::Rename { from: file_path(random, state), to: file_path(random, state), mode }
+    }
+
+    fn change_names(self, random: &mut Random, state: &State, alone: bool) -> Call {
+        match random.below(10) {
+            0 | 1 => Call::Unlink { path: self.file_path(random, state) },
+            2 => Call::Mkdir { path: self.sub_directory_path(random, state), mode: 0o755 },
+            3 => Call::Link { from: self.file_path(random, state), to: self.file_path(random, state) },
+            4 if alone => Call::Rmdir { path: self.sub_directory_path(random, state) },
+            5 if alone => {
+                let (from, to) = (self.sub_directory_path(random, state), self.sub_directory_path(random, state));
+                Call::Rename { from, to, mode: RenameMode::Replace }
+            }
+            _ => {
+                let mode = match random.below(8) {
+                    0 => RenameMode::NoReplace,
+                    1 => RenameMode::Exchange,
+                    _ => RenameMode::Replace,
+                };
+                Call::Rename { from: self.file_path(random, state), to: self.file_path(random, state), mode }
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::open_inode::OpenInode;
 use crate::shell::Shell;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_protocol::message::shard::{DirectoryCursor, ShardAnswer, ShardRequest};
+use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry, ShardAnswer, ShardRequest};
 use weft_protocol::{
     AttributeChanges, Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, SessionId,
 };
@@ -285,6 +285,17 @@ impl<S: Shell> Files<S> {
         }
         let valid = if all_known { holds } else { Duration::ZERO };
         Ok(DirectoryListing { next: page.next, parent: page.parent, valid, entries: page.entries })
+    }
+
+    /// Of an entry of a page that came some time ago: whether its name still stands for its inode, and whether its
+    /// attributes still hold, as far as is known without a message.
+    pub fn holds_as_listed(&self, directory: InodeNumber, entry: &DirectoryEntry) -> (bool, bool) {
+        let now = self.calls().shell.now_ms();
+        let is_open = entry.attributes.as_ref().is_some_and(|attributes| self.open_file(attributes).is_some());
+        let cache = self.calls().session.cache();
+        let name = cache.lookup(directory, &entry.name, now) == Cached::Found(entry.inode, entry.kind);
+        let attributes = entry.attributes.as_ref().is_some_and(|told| cache.attributes(entry.inode, now) == Some(told));
+        (name, attributes && !is_open)
     }
 
     /// Whether this client holds the directory as a whole, and would be asked before a name in it changes: a number

@@ -101,14 +101,20 @@ impl<M: MountShell> Mount<M> {
                 break;
             };
             let is_full = match &item {
-                // What was told is not to wait for a message: a recall of it may come meanwhile.
-                Item::Entry(entry, _) if is_told && needs_message(entry) => true,
                 Item::Entry(entry, valid) => {
-                    let asked = pages.missing_attributes(entry).await;
-                    let attributes = entry.attributes.as_ref().or(asked.as_ref().map(|asked| &asked.attributes));
+                    // The page may have come before a recall, or a change of this mount's own.
+                    let (named, known) = self.client.holds_as_listed(directory.inode, entry);
+                    let is_missing = !known && entry.kind == FileKind::Regular;
+                    // What was told is not to wait for a message: a recall of it may come meanwhile.
+                    if is_told && is_missing {
+                        break;
+                    }
+                    let asked = if is_missing { pages.attributes(entry.inode).await } else { None };
+                    let listed = entry.attributes.as_ref().filter(|_| known);
+                    let attributes = listed.or(asked.as_ref().map(|asked| &asked.attributes));
                     let valid = match &asked {
+                        _ if !named || attributes.is_none() => Duration::ZERO,
                         Some(asked) => asked.attributes_valid.min(*valid),
-                        None if attributes.is_none() => Duration::ZERO,
                         None => *valid,
                     };
                     let valid = telling.listed(directory.inode, &entry.name, entry.inode, valid);
@@ -133,11 +139,6 @@ impl<M: MountShell> Mount<M> {
     fn listing_ended(&self, directory: &OpenDirectory<M>) {
         self.listings.ended(directory.inode, &directory.reading, self.client.directory_hold(directory.inode));
     }
-}
-
-/// Whether a message may be needed to tell of the entry.
-fn needs_message(entry: &DirectoryEntry) -> bool {
-    entry.attributes.is_none() && entry.kind == FileKind::Regular
 }
 
 /// Pages of one open directory.
@@ -175,12 +176,9 @@ impl<M: MountShell> Pages<'_, M> {
         Shown { name, inode, kind, next, valid: Duration::ZERO, attributes: None }
     }
 
-    /// Attributes of an entry that the listing came without, where they have to be known: the kernel would cut a file's
-    /// pages to the size it is told, so that has to be the true one. A name whose server is away is listed too.
-    async fn missing_attributes(&self, entry: &DirectoryEntry) -> Option<Entry> {
-        if !needs_message(entry) {
-            return None;
-        }
-        self.mount.client.attributes(&self.directory.who, entry.inode).await.ok()
+    /// Attributes of a file of which the page does not tell, or not any more: the kernel would cut its pages to the size
+    /// that it is told, so that has to be the true one. A name whose server is away is listed too.
+    async fn attributes(&self, inode: InodeNumber) -> Option<Entry> {
+        self.mount.client.attributes(&self.directory.who, inode).await.ok()
     }
 }

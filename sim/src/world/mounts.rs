@@ -11,16 +11,18 @@ use super::{Message, World};
 use crate::history::{Checks, History, Recorded};
 use crate::kernel::{CallId, CallResult};
 use crate::mount::MountMode;
-use crate::system_calls::{CLIENTS, NATIVE, Programs};
+use crate::system_calls::{CLIENTS, NATIVE, Programs, THEMES, Theme};
 
 /// Rounds of one run.
-const ROUNDS: u64 = 120;
+const ROUNDS: u64 = 200;
 /// A round that lasts for longer hangs.
 const ROUND_MS_MAX: u64 = 120_000;
 /// Longest time between the beginnings of two calls of one round.
 const OVERLAP_MS: u64 = 12;
 /// Longest pause of a client: shorter than its term.
 const PAUSE_MS_MAX: u64 = 6000;
+/// A broken connection explains that a transfer fails within this time.
+const BROKEN_MS: u64 = 20_000;
 /// A long time between two rounds: beyond terms and timeouts.
 const IDLE_MS_MAX: u64 = 15_000;
 
@@ -44,8 +46,8 @@ pub struct MountRun {
 }
 
 impl MountRun {
-    pub fn new(checks: Checks) -> Self {
-        let (programs, history) = (Programs::new(), History::new(checks));
+    pub fn new(checks: Checks, theme: Theme) -> Self {
+        let (programs, history) = (Programs::new(theme), History::new(checks));
         let (round, rounds, calls, phase) = (Vec::new(), 0, 0, Phase::Working);
         Self { programs, history, round, rounds, calls, phase, is_over: false }
     }
@@ -54,7 +56,8 @@ impl MountRun {
 impl World {
     /// Has clients make system calls from now on. Mounts differ in how they treat their kernel.
     pub(super) fn mount_all(&mut self, checks: Checks) {
-        self.mounts = Some(MountRun::new(checks));
+        let theme = THEMES[self.random.below(THEMES.len() as u64) as usize];
+        self.mounts = Some(MountRun::new(checks, theme));
         for index in 0..CLIENTS {
             let mode = MountMode { direct: self.random.one_in(5), has_epoch: !self.random.one_in(4) };
             let seed = self.random.next();
@@ -95,7 +98,7 @@ impl World {
             run.calls += 1;
             let delay_ms = if place == 0 { 0 } else { self.random.below(OVERLAP_MS) };
             let (id, begun_ms) = (run.calls, self.network.now_ms + delay_ms);
-            run.round.push(Recorded { id, client, call, begun_ms, returned: None });
+            run.round.push(Recorded { id, client, call, begun_ms, may_fail: false, returned: None });
             self.network.after(delay_ms, Message::BeginCall(place));
         }
         let round = run.rounds;
@@ -144,7 +147,10 @@ impl World {
             let now_ms = self.network.now_ms;
             let Some(run) = &mut self.mounts else { return };
             let recorded = run.round.iter_mut().find(|recorded| recorded.id == id.0);
-            recorded.expect("a call returns in its round").returned = Some((now_ms, result));
+            let recorded = recorded.expect("a call returns in its round");
+            recorded.returned = Some((now_ms, result));
+            let broke_ms = self.connections.broke_ms(recorded.client);
+            recorded.may_fail = broke_ms.is_some_and(|broke_ms| now_ms < broke_ms + BROKEN_MS);
             if run.round.iter().all(|recorded| recorded.returned.is_some()) {
                 self.round_returned();
             }
