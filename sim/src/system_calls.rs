@@ -213,7 +213,7 @@ impl Programs {
         match random.below(16) {
             0 | 1 => Call::Close { handle },
             2..=4 if flags.access.reads() => Call::Pread { handle, offset, size: 1 + random.below(FILE_BYTES) },
-            5 if flags.access.reads() => Call::Read { handle, size },
+            5 if flags.access.reads() && !flags.append => Call::Read { handle, size },
             6..=8 if flags.access.writes() => Call::Pwrite { handle, offset, data: data(self) },
             9 | 10 if flags.access.writes() => Call::Write { handle, data: data(self) },
             11 if flags.access.writes() => Call::Ftruncate { handle, size: random.below(FILE_BYTES) },
