@@ -17,7 +17,7 @@ pub use posix::{Kind, State};
 /// What is checked. A check is off while a defect that it finds is open (docs/ROADMAP.md).
 #[derive(Clone, Copy, Debug)]
 pub struct Checks {
-    /// A listing has each lasting entry once also if names in its directory change meanwhile.
+    /// A listing through a mount has each lasting entry once.
     pub listings: bool,
     /// What was written is read, through all mounts.
     pub contents: bool,
@@ -43,6 +43,8 @@ pub struct Recorded {
     pub client: usize,
     pub call: Call,
     pub begun_ms: u64,
+    /// How many control connections of its client had broken when it began.
+    pub unheard: u64,
     /// A connection for data of its client broke lately: a transfer may fail, and leave a part done.
     pub may_fail: bool,
     /// When it returned, and what.
@@ -77,7 +79,7 @@ impl History {
         let mut reasons = Vec::new();
         for state in &self.states {
             let mut left: Vec<&Recorded> = round.iter().collect();
-            explain(state, &mut left, self.checks, &mut after, &mut reasons);
+            explain(state, (round, &mut left), self.checks, &mut after, &mut reasons);
         }
         if after.is_empty() {
             reasons.dedup();
@@ -91,10 +93,20 @@ impl History {
     }
 }
 
+/// Whether a rename may have done nothing: the kernel looks its two names up one after the other, and does nothing if it
+/// finds the same file, which another rename may have brought from one to the other meanwhile.
+fn may_be_nothing(recorded: &Recorded, result: &CallResult, round: &[Recorded]) -> bool {
+    let names = listings::touched(&recorded.call);
+    let shares = |other: &Recorded| {
+        other.id != recorded.id && listings::touched(&other.call).iter().any(|name| names.contains(name))
+    };
+    matches!(recorded.call, Call::Rename { .. }) && result.is_ok() && round.iter().any(shares)
+}
+
 /// Tries all orders of what is left, and adds the states to which they lead.
 fn explain<'a>(
     state: &State,
-    left: &mut Vec<&'a Recorded>,
+    (round, left): (&[Recorded], &mut Vec<&'a Recorded>),
     checks: Checks,
     after: &mut Vec<State>,
     reasons: &mut Vec<String>,
@@ -113,10 +125,15 @@ fn explain<'a>(
         }
         let mut state = state.clone();
         let Some((_, result)) = &next.returned else { unreachable!("a round is checked when all have returned") };
+        if may_be_nothing(next, result, round) {
+            left.remove(index);
+            explain(&state, (round, left), checks, after, reasons);
+            left.insert(index, next);
+        }
         match state.apply(next, result, checks) {
             Ok(()) => {
                 left.remove(index);
-                explain(&state, left, checks, after, reasons);
+                explain(&state, (round, left), checks, after, reasons);
                 left.insert(index, next);
             }
             Err(reason) => reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),

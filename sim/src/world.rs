@@ -163,6 +163,8 @@ pub struct World {
     /// Calls that shards have received.
     received: BTreeSet<(SessionId, ShardId, SlotIndex, u32)>,
     sessions: Rc<Cell<u64>>,
+    /// Control connections of each client that broke.
+    unheard: BTreeMap<usize, u64>,
     connections: data::Connections,
     /// There when programs make system calls.
     mounts: Option<mounts::MountRun>,
@@ -217,6 +219,7 @@ impl World {
             applied: BTreeSet::new(),
             received: BTreeSet::new(),
             sessions: Rc::new(Cell::new(1)),
+            unheard: BTreeMap::new(),
             connections: data::Connections::default(),
             mounts: None,
             ending: false,

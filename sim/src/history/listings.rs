@@ -3,6 +3,7 @@
 use super::Recorded;
 use super::posix::{Id, Kind, State};
 use crate::kernel::{Call, Handle, Value};
+use crate::system_calls::NATIVE;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One pass through a directory.
@@ -12,8 +13,6 @@ struct Pass {
     /// Names that were there all the time, and those that were there at some time.
     lasting: BTreeSet<String>,
     ever: BTreeSet<String>,
-    /// Names were made or removed meanwhile.
-    is_changed: bool,
     seen: Vec<String>,
     has_ended: bool,
 }
@@ -27,8 +26,7 @@ impl Pass {
             lasting.retain(|name| names.contains(name));
             ever.extend(names);
         }
-        let (is_changed, seen, has_ended) = (false, Vec::new(), false);
-        Self { directory, lasting, ever, is_changed, seen, has_ended }
+        Self { directory, lasting, ever, seen: Vec::new(), has_ended: false }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -50,25 +48,24 @@ impl Pass {
 pub struct Listings(BTreeMap<Handle, Pass>);
 
 impl Listings {
-    /// A round has led from some states to others. `changed`: also listings during which names changed are checked.
+    /// A round has led from some states to others. `through_mounts`: also those of mounts are checked.
     pub fn check(
         &mut self,
         before: &[State],
         after: &[State],
         round: &[Recorded],
-        changed: bool,
+        through_mounts: bool,
     ) -> Result<(), String> {
         let touched: Vec<(Id, String)> =
             round.iter().flat_map(|recorded| touched(&recorded.call)).flat_map(|path| places(before, path)).collect();
         for pass in self.0.values_mut() {
             for (_, name) in touched.iter().filter(|(directory, _)| *directory == pass.directory) {
-                pass.is_changed = true;
                 pass.lasting.remove(name);
                 pass.ever.insert(name.clone());
             }
         }
         for recorded in round {
-            self.take_in(recorded, after, &touched, changed)?;
+            self.take_in(recorded, after, &touched, through_mounts)?;
         }
         Ok(())
     }
@@ -78,7 +75,7 @@ impl Listings {
         recorded: &Recorded,
         states: &[State],
         touched: &[(Id, String)],
-        changed: bool,
+        through_mounts: bool,
     ) -> Result<(), String> {
         let Some((_, Ok(value))) = &recorded.returned else { return Ok(()) };
         match (&recorded.call, value) {
@@ -102,7 +99,7 @@ impl Listings {
                 if entries.is_empty() {
                     pass.has_ended = true;
                     let is_there = states.iter().all(|state| state.is_there(pass.directory));
-                    if is_there && (changed || !pass.is_changed) {
+                    if is_there && (through_mounts || recorded.client == NATIVE) {
                         pass.check()?;
                     }
                 }
@@ -115,7 +112,6 @@ impl Listings {
     fn begin(&mut self, handle: Handle, directory: Id, states: &[State], touched: &[(Id, String)]) {
         let mut pass = Pass::begin(directory, states);
         for (_, name) in touched.iter().filter(|(at, _)| *at == directory) {
-            pass.is_changed = true;
             pass.lasting.remove(name);
             pass.ever.insert(name.clone());
         }
@@ -124,7 +120,7 @@ impl Listings {
 }
 
 /// Paths of which a call may make or remove the name.
-fn touched(call: &Call) -> Vec<&[String]> {
+pub fn touched(call: &Call) -> Vec<&[String]> {
     match call {
         Call::Open { path, flags, .. } if flags.create => vec![path],
         Call::Mkdir { path, .. } | Call::Unlink { path } | Call::Rmdir { path } => vec![path],

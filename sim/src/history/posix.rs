@@ -316,6 +316,11 @@ impl State {
     }
 
     fn read(&mut self, call: &Call, told: &CallResult, checks: Checks) -> Result<(), String> {
+        if let Call::Read { handle, .. } | Call::Pread { handle, .. } = call
+            && !self.open.contains_key(handle)
+        {
+            return same("result", told, &Err(Errno::EBADF));
+        }
         let Ok(Value::Data(told)) = told else { return Err(format!("told {told:?}, expected bytes")) };
         let (id, offset, size) = match call {
             Call::Read { handle, size } => {

@@ -180,6 +180,7 @@ impl World {
 
     /// A message on this connection was lost: its sender learns that the connection broke.
     pub(super) fn break_connection(&mut self, (client, process, number): (usize, ProcessId, Ticket)) {
+        *self.unheard.entry(client).or_default() += 1;
         self.network.after(BREAK_MS, Message::ToClient { client, process, number, answer: Answer::Broken });
     }
 

@@ -9,6 +9,7 @@
 
 use super::{Message, World};
 use crate::history::{Checks, History, Recorded};
+use crate::kernel::requests::Errno;
 use crate::kernel::{CallId, CallResult};
 use crate::mount::MountMode;
 use crate::system_calls::{CLIENTS, NATIVE, Programs, THEMES, Theme};
@@ -23,6 +24,8 @@ const OVERLAP_MS: u64 = 12;
 const PAUSE_MS_MAX: u64 = 6000;
 /// A broken connection explains that a transfer fails within this time.
 const BROKEN_MS: u64 = 20_000;
+/// A call is given up when its connection has broken so often.
+const UNHEARD_MIN: u64 = 3;
 /// A long time between two rounds: beyond terms and timeouts.
 const IDLE_MS_MAX: u64 = 15_000;
 
@@ -98,7 +101,7 @@ impl World {
             run.calls += 1;
             let delay_ms = if place == 0 { 0 } else { self.random.below(OVERLAP_MS) };
             let (id, begun_ms) = (run.calls, self.network.now_ms + delay_ms);
-            run.round.push(Recorded { id, client, call, begun_ms, may_fail: false, returned: None });
+            run.round.push(Recorded { id, client, call, begun_ms, unheard: 0, may_fail: false, returned: None });
             self.network.after(delay_ms, Message::BeginCall(place));
         }
         let round = run.rounds;
@@ -129,6 +132,7 @@ impl World {
     pub(super) fn begin_call(&mut self, place: usize) {
         let Some(recorded) = self.mounts.as_mut().and_then(|run| run.round.get_mut(place)) else { return };
         recorded.begun_ms = self.network.now_ms;
+        recorded.unheard = self.unheard.get(&recorded.client).copied().unwrap_or(0);
         let (id, client, call) = (recorded.id, recorded.client, recorded.call.clone());
         if self.clients[client].paused_until_ms > self.network.now_ms {
             let wait_ms = self.clients[client].paused_until_ms - self.network.now_ms;
@@ -148,6 +152,11 @@ impl World {
             let Some(run) = &mut self.mounts else { return };
             let recorded = run.round.iter_mut().find(|recorded| recorded.id == id.0);
             let recorded = recorded.expect("a call returns in its round");
+            let unheard = self.unheard.get(&recorded.client).copied().unwrap_or(0) - recorded.unheard;
+            if result == Err(Errno::EIO) && unheard >= UNHEARD_MIN {
+                // It gave up, as it must, and nobody knows what became of its call.
+                self.clients[recorded.client].process.is_cut_off.set(true);
+            }
             recorded.returned = Some((now_ms, result));
             let broke_ms = self.connections.broke_ms(recorded.client);
             recorded.may_fail = broke_ms.is_some_and(|broke_ms| now_ms < broke_ms + BROKEN_MS);
