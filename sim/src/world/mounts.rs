@@ -21,7 +21,7 @@ const ROUND_MS_MAX: u64 = 120_000;
 /// Longest time between the beginnings of two calls of one round.
 const OVERLAP_MS: u64 = 12;
 /// Longest pause of a client: shorter than its term.
-const PAUSE_MS_MAX: u64 = 6000;
+const PAUSE_MS_MAX: u64 = 3000;
 /// A broken connection explains that a transfer fails within this time.
 const BROKEN_MS: u64 = 20_000;
 /// A call is given up when its connection has broken so often.
