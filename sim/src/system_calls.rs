@@ -66,8 +66,11 @@ impl Programs {
 
     /// The calls of the next round, each with its client.
     pub fn next_round(&mut self, random: &mut Random, state: &State) -> Vec<(usize, Call)> {
-        if let Some(next) = self.next.pop_front() {
-            return vec![next];
+        while let Some(next) = self.next.pop_front() {
+            // Of a file that turned out to be shorter no more is mapped than there is.
+            if state.is_mapped_to_end_of(&next.1) {
+                return vec![next];
+            }
         }
         let alone = random.one_in(2);
         let count = if alone { 1 } else { 2 + random.below(CALLS_MAX - 1) };

@@ -124,9 +124,20 @@ impl State {
         Some((open.inode, open.flags, self.inode(open.inode).kind))
     }
 
-    /// The size of an open file.
+    /// The size of an open file, as far as it is known.
     pub fn size(&self, handle: Handle) -> u64 {
-        self.open.get(&handle).map_or(0, |open| self.inode(open.inode).data.len() as u64)
+        let inode = self.open.get(&handle).map(|open| self.inode(open.inode));
+        inode.filter(|inode| !inode.is_doubtful).map_or(0, |inode| inode.data.len() as u64)
+    }
+
+    /// Whether a mapping reaches as far as the call uses it, if it uses one.
+    pub fn is_mapped_to_end_of(&self, call: &Call) -> bool {
+        let (mapping, end) = match call {
+            Call::Load { mapping, offset, size } => (mapping, offset + size),
+            Call::Store { mapping, offset, data } => (mapping, offset + data.len() as u64),
+            _ => return true,
+        };
+        self.mapped.get(mapping).is_some_and(|id| end <= self.inode(*id).data.len() as u64)
     }
 
     /// All that is open.

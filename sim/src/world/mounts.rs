@@ -26,6 +26,8 @@ const PAUSE_MS_MAX: u64 = 3000;
 const BROKEN_MS: u64 = 20_000;
 /// A call is given up when its connection has broken so often.
 const UNHEARD_MIN: u64 = 3;
+/// Longest time between two rounds of slow programs: a name rests for a second after its lease was recalled.
+const CALM_MS_MAX: u64 = 2500;
 /// A long time between two rounds: beyond terms and timeouts.
 const IDLE_MS_MAX: u64 = 15_000;
 
@@ -45,14 +47,16 @@ pub struct MountRun {
     rounds: u64,
     calls: u64,
     phase: Phase,
+    /// Programs are slow, so that leases are granted again between what they do.
+    is_calm: bool,
     pub is_over: bool,
 }
 
 impl MountRun {
-    pub fn new(checks: Checks, theme: Theme) -> Self {
+    pub fn new(checks: Checks, theme: Theme, is_calm: bool) -> Self {
         let (programs, history) = (Programs::new(theme), History::new(checks));
         let (round, rounds, calls, phase) = (Vec::new(), 0, 0, Phase::Working);
-        Self { programs, history, round, rounds, calls, phase, is_over: false }
+        Self { programs, history, round, rounds, calls, phase, is_calm, is_over: false }
     }
 }
 
@@ -60,7 +64,7 @@ impl World {
     /// Has clients make system calls from now on. Mounts differ in how they treat their kernel.
     pub(super) fn mount_all(&mut self, checks: Checks) {
         let theme = THEMES[self.random.below(THEMES.len() as u64) as usize];
-        self.mounts = Some(MountRun::new(checks, theme));
+        self.mounts = Some(MountRun::new(checks, theme, self.random.one_in(2)));
         for index in 0..CLIENTS {
             let mode = MountMode { direct: self.random.one_in(5), has_epoch: !self.random.one_in(4) };
             let seed = self.random.next();
@@ -182,12 +186,14 @@ impl World {
         let checked = if cut_off { Ok(()) } else { run.history.check_round(&run.round) };
         run.round.clear();
         self.tally.ambiguous = run.history.ambiguous;
+        let calm = run.is_calm;
         if let Err(what) = checked {
             self.fail(&what);
         }
         let think_ms = match self.random.below(30) {
             0 => self.random.below(IDLE_MS_MAX),
             1..=8 => self.random.below(300),
+            _ if calm => self.random.below(CALM_MS_MAX),
             _ => self.random.below(5),
         };
         self.network.after(think_ms, Message::NextRound);
