@@ -30,7 +30,7 @@ pub struct Checks {
 
 impl Checks {
     /// What holds at present.
-    pub const NOW: Self = Self { listings: false, contents: false, sizes: true, links: true };
+    pub const NOW: Self = Self { listings: true, contents: false, sizes: true, links: true };
     /// What has to hold.
     pub const ALL: Self = Self { listings: true, contents: true, sizes: true, links: true };
 }
@@ -96,8 +96,8 @@ impl History {
     }
 }
 
-/// Whether a rename may have done nothing: the kernel looks its two names up one after the other, and does nothing if it
-/// finds the same file, which another rename may have brought from one to the other meanwhile.
+/// Whether a rename may have done nothing: the kernel looks its two names up one after the other, and does nothing if
+/// it finds the same file, which another rename may have brought from one to the other meanwhile.
 fn may_be_nothing(recorded: &Recorded, result: &CallResult, round: &[Recorded]) -> bool {
     let names = listings::touched(&recorded.call);
     let shares = |other: &Recorded| {

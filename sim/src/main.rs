@@ -5,7 +5,8 @@ use std::panic::catch_unwind;
 use std::process::ExitCode;
 use weft_sim::{Checks, Faults, Tally, run_mounts, run_seed};
 
-const USAGE: &str = "usage: weft-sim [plain | partitions | mounts | mounts-all] run FIRST COUNT | replay SEED | endless [FIRST] | digests FIRST COUNT";
+const USAGE: &str = "usage: weft-sim [plain | partitions | mounts | mounts-all] \
+                     run FIRST COUNT | replay SEED | endless [FIRST] | digests FIRST COUNT";
 
 /// Which programs a run has.
 #[derive(Clone, Copy)]
