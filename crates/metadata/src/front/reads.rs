@@ -127,8 +127,8 @@ impl<K: KeyValue> Shard<K> {
         entries.iter().all(|entry| self.grant_entry(session, parent, &entry.name).contains(Grants::ENTRY))
     }
 
-    /// Attributes of each entry, see [`Shard::listed`]. They are visited in the order of inodes, in which those of files
-    /// made one after the other lie together, and not in that of cookies.
+    /// Attributes of each entry, see [`Shard::listed`]. They are visited in the order of inodes, in which those of
+    /// files made one after the other lie together, and not in that of cookies.
     fn all_listed(
         &mut self,
         session: SessionId,
