@@ -103,15 +103,19 @@ impl<K: KeyValue> Shard<K> {
         if one_by_one && self.grant_each(session, number, &listing.entries) {
             grants |= Grants::ENTRY;
         }
-        let mut entries = Vec::with_capacity(listing.entries.len());
         let mut of_directories = None;
-        for Listed { cookie, name, dentry: Dentry { inode, kind } } in listing.entries {
-            let attributes = if with_attributes { self.listed(session, inode, &mut of_directories) } else { None };
-            if attributes.is_some() {
-                grants |= Grants::ATTRIBUTES;
-            }
-            entries.push(DirectoryEntry { name, cookie, inode, kind, attributes });
+        let attributes = match with_attributes {
+            true => self.all_listed(session, &listing.entries, &mut of_directories),
+            false => vec![None; listing.entries.len()],
+        };
+        if attributes.iter().any(Option::is_some) {
+            grants |= Grants::ATTRIBUTES;
         }
+        let entry = |(listed, attributes)| {
+            let Listed { cookie, name, dentry: Dentry { inode, kind } } = listed;
+            DirectoryEntry { name, cookie, inode, kind, attributes }
+        };
+        let entries: Vec<_> = listing.entries.into_iter().zip(attributes).map(entry).collect();
         grants |= of_directories.unwrap_or_default() & Grants::PERMISSIONS;
         grants |= self.shared_directory(session, number);
         let next = entries.last().filter(|_| listing.has_more).map(|last| last.cookie);
@@ -121,6 +125,23 @@ impl<K: KeyValue> Shard<K> {
     /// Grants each of these names, up to the first that cannot be; whether all were.
     fn grant_each(&mut self, session: SessionId, parent: InodeNumber, entries: &[Listed]) -> bool {
         entries.iter().all(|entry| self.grant_entry(session, parent, &entry.name).contains(Grants::ENTRY))
+    }
+
+    /// Attributes of each entry, see [`Shard::listed`]. They are visited in the order of inodes, in which those of
+    /// files made one after the other lie together, and not in that of cookies.
+    fn all_listed(
+        &mut self,
+        session: SessionId,
+        entries: &[Listed],
+        of_directories: &mut Option<Grants>,
+    ) -> Vec<Option<Attributes>> {
+        let mut order: Vec<usize> = (0..entries.len()).collect();
+        order.sort_unstable_by_key(|index| entries[*index].dentry.inode);
+        let mut attributes = vec![None; entries.len()];
+        for index in order {
+            attributes[index] = self.listed(session, entries[index].dentry.inode, of_directories);
+        }
+        attributes
     }
 
     /// Attributes beside a name in a listing: given only together with a lease on them. `of_directories`: what was
