@@ -521,6 +521,17 @@ impl<S: Shell> OpenInode<S> {
 
     /// Flushes, and brings the data to the server's device.
     pub async fn sync(&self, io: &Objects<S>) -> Result<()> {
+        match self.sync_by_right(io).await {
+            // The right may be that of a later open, for reading.
+            Err(Error::NoObject | Error::CapabilityRejected) => {
+                self.right_is_void().await;
+                self.sync_by_right(io).await
+            }
+            result => result,
+        }
+    }
+
+    async fn sync_by_right(&self, io: &Objects<S>) -> Result<()> {
         self.flush(io, FlushFor::Program).await?;
         let began = io.calls.session.id();
         let synced = self.sync_object(io).await;

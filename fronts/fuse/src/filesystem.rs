@@ -443,9 +443,10 @@ impl Filesystem for MountedFilesystem {
 
     fn opendir(&self, request: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.front.mount.open_directory(self.front.who(Caller::from(request)), convert::inode(inode)) {
-            Ok((handle, keep)) => {
-                let mut flags = fuser::FopenFlags::FOPEN_CACHE_DIR;
-                flags.set(fuser::FopenFlags::FOPEN_KEEP_CACHE, keep);
+            Ok((handle, kept)) => {
+                let mut flags = fuser::FopenFlags::empty();
+                flags.set(fuser::FopenFlags::FOPEN_CACHE_DIR, kept.is_used);
+                flags.set(fuser::FopenFlags::FOPEN_KEEP_CACHE, kept.is_kept);
                 reply.opened(FileHandle(handle), flags);
             }
             Err(error) => reply.error(failed("opendir", &error)),
