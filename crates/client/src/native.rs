@@ -124,7 +124,7 @@ impl Shell for NativeShell {
 
     async fn attend_recalls(&self, node: &NodeRecord, session: SessionId) -> Result<()> {
         let connect = || NativeShell::connect(self, node, session, Purpose::Recall).map(|new| new.socket);
-        self.recalls.attend(node.id, session, connect)
+        self.recalls.attend((node.id, session), || self.waits(node).check(), connect)
     }
 
     fn session_ended(&self, _ended: SessionId, dropped: Dropped) {

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use weft_protocol::{NodeId, Result, SessionId};
 use weft_transport::{ControlConnection, Socket, TransportError};
 
@@ -23,11 +24,14 @@ pub(crate) struct Listened {
     pub renewal_sent_ms: Option<u64>,
 }
 
+/// Rest of a caller who waits for another one to connect. Connecting takes about as long.
+const TURN_REST: Duration = Duration::from_millis(1);
+
 /// A node whose recalls are listened to.
 #[derive(Default)]
 struct Attended {
-    /// Held while connecting, which may take long: a second caller waits instead of making a second connection.
-    connecting: Mutex<()>,
+    /// Somebody connects, which may take long: a second caller waits instead of making a second connection.
+    connecting: AtomicBool,
     live: Mutex<Option<Arc<AtomicBool>>>,
 }
 
@@ -35,9 +39,27 @@ impl Attended {
     fn is_live(&self) -> bool {
         lock(&self.live).as_ref().is_some_and(|live| live.load(Ordering::Acquire))
     }
+
+    /// Waits for this caller's turn to connect, unless `check` fails meanwhile.
+    fn turn(&self, check: impl Fn() -> Result<()>) -> Result<Turn<'_>> {
+        while self.connecting.swap(true, Ordering::AcqRel) {
+            check()?;
+            std::thread::sleep(TURN_REST);
+        }
+        Ok(Turn(&self.connecting))
+    }
 }
 
-/// See the module. Lock order: a node's `connecting`, `attended`, a node's `live`, `new`; all are leaves to others.
+/// A caller's turn to connect; over when it is dropped.
+struct Turn<'a>(&'a AtomicBool);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// See the module. Lock order: `attended`, a node's `live`, `new`; all are leaves to others.
 pub(crate) struct RecallConnections {
     wake: Arc<OwnedFd>,
     /// Nodes whose recalls are listened to.
@@ -90,13 +112,18 @@ impl RecallConnections {
         std::mem::take(&mut lock(&self.new))
     }
 
-    /// Makes sure that recalls of a node are listened to.
-    pub fn attend(&self, node: NodeId, session: SessionId, connect: impl FnOnce() -> Result<Socket>) -> Result<()> {
+    /// Makes sure that recalls of a node are listened to. `check` fails if the caller is not to wait for the node.
+    pub fn attend(
+        &self,
+        (node, session): (NodeId, SessionId),
+        check: impl Fn() -> Result<()>,
+        connect: impl FnOnce() -> Result<Socket>,
+    ) -> Result<()> {
         let one = Arc::clone(lock(&self.attended).entry(node).or_default());
         if one.is_live() {
             return Ok(());
         }
-        let _connecting = lock(&one.connecting);
+        let _turn = one.turn(check)?;
         if one.is_live() {
             return Ok(());
         }

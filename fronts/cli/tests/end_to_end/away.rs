@@ -40,7 +40,24 @@ struct Stopped(u64);
 impl Stopped {
     fn new(pid: u64) -> Self {
         signal(pid, "-STOP");
-        Self(pid)
+        let stopped = Self(pid);
+        // The signal goes to one thread, which stops the others when it runs.
+        let deadline = Instant::now() + LONG;
+        while !stopped.is_stopped() {
+            assert!(Instant::now() < deadline, "the node does not stop");
+            thread::sleep(Duration::from_millis(10));
+        }
+        stopped
+    }
+
+    fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the node's threads");
+        let mut states = threads.map(|thread| {
+            let stat = fs::read_to_string(thread.expect("a thread").path().join("stat")).unwrap_or_default();
+            // The state follows the name, which is in parentheses.
+            stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+        });
+        states.all(|is_stopped| is_stopped)
     }
 }
 
