@@ -11,14 +11,13 @@ use std::collections::{BTreeMap, VecDeque};
 use weft_metadata::{Effect, Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{
-    Access, CreateFile, DirectoryCursor, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall, ShardRequest,
-    SymlinkTarget,
+    Access, CreateFile, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall, ShardRequest, SymlinkTarget,
 };
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::message::{Message, recall::Recall};
 use weft_protocol::{
-    AttributeChanges, ClusterMap, Credentials, Error, FileKind, InodeNumber, LeaseKey, LeaseMode, MapEpoch, Name,
-    NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, SessionId, ShardId, SlotIndex, TimeChange,
+    AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InodeNumber, LeaseKey, LeaseMode, MapEpoch,
+    Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, SessionId, ShardId, SlotIndex, TimeChange,
     Timestamp, codec, frame,
 };
 
@@ -342,10 +341,13 @@ impl<'a> World<'a> {
                 ShardRequest::Rename { parent, name, new_parent, new_name, mode: modes[self.reader.below(3)] }
             }
             21 => {
-                let after = self.reader.flag().then(|| self.name());
-                let cursor = DirectoryCursor { bucket: u16::from(self.reader.byte()), after };
+                let after = match self.reader.below(3) {
+                    0 => Cookie::START,
+                    1 => Cookie::of(&self.name()),
+                    _ => Cookie::from_raw(self.reader.number()),
+                };
                 let entries_max = u32::try_from(self.reader.number()).unwrap_or(u32::MAX);
-                ShardRequest::ReadDirectory { inode: parent, cursor, entries_max, with_attributes: self.reader.flag() }
+                ShardRequest::ReadDirectory { inode: parent, after, entries_max, with_attributes: self.reader.flag() }
             }
             22 => {
                 let count = self.reader.below(4);

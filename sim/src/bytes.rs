@@ -45,6 +45,8 @@ struct Operation {
     begun: Moment,
     /// When it was acknowledged, or can have no effect any more.
     ended: Option<Moment>,
+    /// Its program waits for it: what is lost of it by the end of a session may be sent again by the next one.
+    running: bool,
     /// It may not be lost by the death of who did it.
     safe: bool,
     /// It may be lost, or have been.
@@ -119,6 +121,7 @@ impl Files {
                 open_by: None,
                 begun: 0,
                 ended: Some(0),
+                running: false,
                 safe: true,
                 doubtful: false,
             };
@@ -129,8 +132,17 @@ impl Files {
     fn begin(&mut self, inode: InodeNumber, by: Option<ProcessId>, deed: Deed) -> OperationId {
         let begun = self.moment();
         let file = self.file(inode);
-        let open_by = None;
-        file.operations.push(Operation { deed, by, open_by, begun, ended: None, safe: false, doubtful: false });
+        let (open_by, running) = (None, by.is_some());
+        file.operations.push(Operation {
+            deed,
+            by,
+            open_by,
+            begun,
+            ended: None,
+            running,
+            safe: false,
+            doubtful: false,
+        });
         OperationId { inode, index: file.operations.len() - 1 }
     }
 
@@ -220,12 +232,15 @@ impl Files {
         let ended = self.moment();
         let operation = &mut self.file(id.inode).operations[id.index];
         operation.ended = Some(ended);
+        operation.running = false;
         operation.safe = safe && !operation.doubtful;
     }
 
     /// An operation failed, and its program knows.
     pub fn failed(&mut self, id: OperationId) {
-        self.file(id.inode).operations[id.index].doubtful = true;
+        let operation = &mut self.file(id.inode).operations[id.index];
+        operation.doubtful = true;
+        operation.running = false;
         self.doubts += 1;
     }
 
@@ -272,6 +287,9 @@ impl Files {
     /// The process is dead.
     pub fn died(&mut self, by: ProcessId) {
         self.untold.retain(|(of, _)| *of != by);
+        for operation in self.files.values_mut().flat_map(|file| &mut file.operations) {
+            operation.running &= operation.by != Some(by);
+        }
         self.doubt(|_, operation| {
             operation.by == Some(by) || (operation.open_by == Some(by) && operation.ended.is_none())
         });
@@ -289,11 +307,11 @@ impl Files {
         }
     }
 
-    /// Nothing that was doubtful at `since` is on its way any more.
+    /// Nothing that was doubtful at `since`, and is not done still, is on its way any more.
     pub fn settled(&mut self, since: Moment) {
         let now = self.moment();
         for operation in self.files.values_mut().flat_map(|file| &mut file.operations) {
-            if operation.doubtful && operation.ended.is_none() && operation.begun < since {
+            if operation.doubtful && operation.ended.is_none() && !operation.running && operation.begun < since {
                 operation.ended = Some(now);
             }
         }
@@ -390,11 +408,12 @@ fn compare_presence(
 /// The operations on a file, one a line.
 fn describe(operations: &[Operation]) -> String {
     let line = |operation: &Operation| {
-        let Operation { deed, by, open_by, begun, ended, safe, doubtful } = operation;
+        let Operation { deed, by, open_by, begun, ended, safe, doubtful, running } = operation;
         let ended = ended.map_or("...".to_owned(), |ended| ended.to_string());
         let by = by.map_or(String::new(), |by| format!(" by process {by}"));
         let by = open_by.map_or(by, |open_by| format!(" by an open of process {open_by}"));
-        let notes = format!("{}{}", if *safe { ", safe" } else { "" }, if *doubtful { ", doubtful" } else { "" });
+        let notes = [(*safe, ", safe"), (*doubtful, ", doubtful"), (*running, ", under way")];
+        let notes: String = notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note).collect();
         match deed {
             Deed::Write { offset, bytes, value } => {
                 let at = offset.map_or("the end".to_owned(), |offset| offset.to_string());

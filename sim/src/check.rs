@@ -2,7 +2,7 @@
 
 use crate::model::Model;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
-use weft_protocol::{Error, FileKind, InodeNumber, Result};
+use weft_protocol::{Cookie, Error, FileKind, InodeNumber, Result};
 
 /// Applies what a change did, or compares what a read told. The text of what is wrong.
 pub fn check(
@@ -100,11 +100,12 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
         }
         (ShardRequest::ReadDirectory { inode, .. }, ShardAnswer::Page(page)) => {
             let told: Vec<_> = page.entries.iter().map(|entry| (entry.name.clone(), entry.inode)).collect();
-            let known: Vec<_> = model
+            let mut known: Vec<_> = model
                 .inodes
                 .get(inode)
                 .map(|directory| directory.entries.iter().map(|(name, inode)| (name.clone(), *inode)).collect())
                 .unwrap_or_default();
+            known.sort_by_key(|(name, _)| Cookie::of(name));
             expect(told == known, || format!("listed {told:?}, the model has {known:?}"))
         }
         _ => Ok(()),

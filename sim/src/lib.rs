@@ -9,6 +9,7 @@
 mod bytes;
 mod check;
 mod client;
+mod clock;
 pub mod kernel;
 mod model;
 mod network;
@@ -21,11 +22,11 @@ mod shell;
 mod store;
 mod world;
 
-pub use world::{Tally, World};
+pub use world::{Faults, Tally, World};
 
 /// Runs one seed. Panics with the last events when something is wrong.
-pub fn run_seed(seed: u64, trace: bool) -> (Tally, u64) {
-    let mut world = World::new(seed, trace);
+pub fn run_seed(seed: u64, faults: Faults, trace: bool) -> (Tally, u64) {
+    let mut world = World::new(seed, faults, trace);
     world.run();
     (world.tally, world.fingerprint)
 }

@@ -6,6 +6,7 @@
 //! Not here: the effects (`shell.rs`), what programs do (`program.rs`).
 
 use crate::bytes::{Files as Bytes, Moment, ProcessId};
+use crate::clock::Clock;
 use crate::pages::Pages;
 use crate::random::Random;
 use crate::store::{Bytes as Data, DataMessage};
@@ -51,6 +52,14 @@ pub enum Told {
     Time,
 }
 
+/// Pages to be dropped.
+pub enum Drops {
+    /// A storage server has asked this session.
+    Asked(SessionId, DropPages),
+    /// Those of files whose node has not been heard.
+    Unheard,
+}
+
 /// Names something that was asked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket(pub u64);
@@ -59,14 +68,16 @@ pub struct Ticket(pub u64);
 pub struct Process {
     pub id: Cell<ProcessId>,
     pub home: NodeId,
-    pub now_ms: Cell<u64>,
+    pub clock: Clock,
+    /// The simulation's time, for the clock.
+    pub true_ms: Cell<u64>,
     /// Sessions before, and when they were given up.
     pub given_up: RefCell<BTreeMap<SessionId, Moment>>,
     /// Recalls to be answered, and those that were received and are not answered.
     recalls: RefCell<VecDeque<(SessionId, Recall)>>,
     working: RefCell<BTreeSet<(ShardId, u64)>>,
     /// Pages to be dropped.
-    drops: RefCell<VecDeque<(SessionId, DropPages)>>,
+    drops: RefCell<VecDeque<Drops>>,
     /// The kernel's.
     pub pages: Pages,
     /// No program begins anything more.
@@ -91,11 +102,12 @@ pub struct Process {
 
 impl Process {
     /// A process that has just started. `sessions`: the last session's number, of all processes.
-    pub fn new(home: NodeId, seed: u64, sessions: &Rc<Cell<u64>>, files: &Rc<RefCell<Bytes>>) -> Self {
+    pub fn new(home: NodeId, seed: u64, clock: Clock, sessions: &Rc<Cell<u64>>, files: &Rc<RefCell<Bytes>>) -> Self {
         Self {
             id: Cell::new(0),
             home,
-            now_ms: Cell::new(0),
+            clock,
+            true_ms: Cell::new(0),
             given_up: RefCell::default(),
             recalls: RefCell::default(),
             working: RefCell::default(),
@@ -113,6 +125,11 @@ impl Process {
             answers: RefCell::default(),
             tickets: Cell::new(0),
         }
+    }
+
+    /// What the process's clock shows, milliseconds since boot.
+    pub fn now_ms(&self) -> u64 {
+        self.clock.boot_ms(self.true_ms.get())
     }
 
     /// A shard has ended a session, perhaps an earlier one of this process.
@@ -204,12 +221,12 @@ impl Process {
     }
 
     /// A storage server has pages dropped.
-    pub fn drop_pages(&self, session: SessionId, drop: DropPages) {
-        self.drops.borrow_mut().push_back((session, drop));
+    pub fn drop_pages(&self, drops: Drops) {
+        self.drops.borrow_mut().push_back(drops);
     }
 
     /// Waits for pages to be dropped.
-    pub async fn next_drop(&self) -> (SessionId, DropPages) {
+    pub async fn next_drop(&self) -> Drops {
         poll_fn(|_| self.drops.borrow_mut().pop_front().map_or(Poll::Pending, Poll::Ready)).await
     }
 

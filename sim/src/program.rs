@@ -5,12 +5,12 @@
 
 use crate::bytes::OperationId;
 use crate::pages::PAGE_BYTES;
-use crate::process::{Ask, Process};
+use crate::process::{Ask, Drops, Process};
 use crate::shell::SimShell;
 use std::rc::Rc;
 use weft_client_core::{Coverage, Files, FlushFor, Handle, OpenOptions, Shell};
-use weft_protocol::message::shard::{Access, CreateFile, DirectoryCursor, PageCache, RenameMode};
-use weft_protocol::{AttributeChanges, Credentials, Error, FileKind, InodeNumber, Name, Result};
+use weft_protocol::message::shard::{Access, CreateFile, PageCache, RenameMode};
+use weft_protocol::{AttributeChanges, Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
 /// Behind this no program writes.
 const FILE_BYTES: u64 = 240;
@@ -74,8 +74,7 @@ pub async fn use_names(machine: Rc<Files<SimShell>>, process: Rc<Process>, opera
             machine.rename(&who, (*parent, name), (*new_parent, new_name), RenameMode::Replace).await.map(|_| ())
         }
         NamesOperation::List { inode, with_attributes } => {
-            let cursor = DirectoryCursor::default();
-            machine.read_directory(&who, *inode, &cursor, 100, *with_attributes).await.map(|_| ())
+            machine.read_directory(&who, *inode, Cookie::START, 100, *with_attributes).await.map(|_| ())
         }
         NamesOperation::Release => {
             machine.calls().release_surplus().await;
@@ -101,7 +100,16 @@ pub async fn answer_recalls(machine: Rc<Files<SimShell>>, process: Rc<Process>) 
 /// Drops pages that other clients are about to change, one range after another.
 pub async fn answer_drops(machine: Rc<Files<SimShell>>, process: Rc<Process>) {
     loop {
-        let (session, drop) = process.next_drop().await;
+        let (session, drop) = match process.next_drop().await {
+            Drops::Asked(session, drop) => (session, drop),
+            Drops::Unheard => {
+                for (_, inodes) in machine.take_unheard() {
+                    process.note(|| format!("drops all pages of {inodes:?}"));
+                    machine.drop_unheard(&inodes).await;
+                }
+                continue;
+            }
+        };
         let dropped = machine.drop_pages(&drop).await;
         process.note(|| format!("dropped {drop:?}"));
         process.ask(Ask::PagesDropped { session, dropped });

@@ -157,7 +157,8 @@ impl SimData {
     fn send(&self, request: &DataRequest, bytes: &[u8], append: Option<OperationId>) -> Ticket {
         let (session, connection) = (self.session, self.number);
         let (request, bytes, pieces_ms) = (*request, Bytes(bytes.to_vec()), Vec::new());
-        let message = DataMessage { session, connection, request, bytes, append, pieces_ms };
+        let sent = self.process.files.borrow_mut().moment();
+        let message = DataMessage { session, connection, request, bytes, append, pieces_ms, sent };
         self.process.ask(Ask::Data(Box::new(message)))
     }
 
@@ -275,11 +276,11 @@ impl Shell for SimShell {
     type Descriptor = ();
 
     fn now_ms(&self) -> u64 {
-        self.0.now_ms.get()
+        self.0.now_ms()
     }
 
     fn wall(&self) -> Timestamp {
-        Timestamp(i64::try_from(self.0.now_ms.get() * 1_000_000).expect("a run lasts some virtual hours"))
+        self.0.clock.wall(self.0.true_ms.get())
     }
 
     fn new_session(&self) -> SessionId {

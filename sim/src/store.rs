@@ -8,12 +8,13 @@
 //!
 //! Not here: descriptors of objects passed to clients, which write past the server.
 
-use crate::bytes::OperationId;
+use crate::bytes::{Moment, OperationId};
 use crate::pages::PAGE_BYTES;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use weft_metadata::Now;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp};
@@ -43,6 +44,8 @@ pub struct DataMessage {
     pub append: Option<OperationId>,
     /// When the bytes come that do not come with the header.
     pub pieces_ms: Vec<u64>,
+    /// Its client sent it then, perhaps the last thing that it did.
+    pub sent: Moment,
 }
 
 impl fmt::Debug for DataMessage {
@@ -141,16 +144,11 @@ impl Storage {
     }
 
     /// A piece of a write has come: those bytes of it, counted from its beginning. Passes the session's gate.
-    pub fn piece(
-        &mut self,
-        message: &DataMessage,
-        range: Range<usize>,
-        (now_ms, wall): (u64, Timestamp),
-    ) -> Result<()> {
+    pub fn piece(&mut self, message: &DataMessage, range: Range<usize>, now: Now) -> Result<()> {
         let DataMessage { session, request, bytes, .. } = message;
         let gate = self.gate(*session, request.inode.shard());
-        gate.enter(|| now_ms)?;
-        let is_full = self.full_until_ms > now_ms;
+        gate.enter(|| now.boot_ms)?;
+        let is_full = self.full_until_ms > now.boot_ms;
         let object = self.object(request.inode, request.object);
         let taken = object.map(|object| {
             let append = request.operation == DataOperation::Append;
@@ -158,7 +156,7 @@ impl Storage {
             let came = bytes.0.get(range).unwrap_or_default();
             let room = if is_full { object.bytes.len().saturating_sub(offset) } else { usize::MAX };
             let taken = came.get(..room).unwrap_or(came);
-            object.put(offset, taken, wall);
+            object.put(offset, taken, now.wall);
             taken.len() == came.len()
         });
         gate.leave();
@@ -185,13 +183,13 @@ impl Storage {
     }
 
     /// A shard has ended a session.
-    pub fn fence(&mut self, session: SessionId, shard: ShardId, (_, wall): (u64, Timestamp)) {
-        self.fences.add(session, shard, u32::try_from(wall.parts().0).unwrap_or(u32::MAX));
+    pub fn fence(&mut self, session: SessionId, shard: ShardId, now: Now) {
+        self.fences.add(session, shard, u32::try_from(now.wall.parts().0).unwrap_or(u32::MAX));
     }
 
     /// A shard's request.
-    pub fn perform(&mut self, request: &StorageRequest, (now_ms, wall): (u64, Timestamp)) -> Result<StorageAnswer> {
-        let is_full = self.full_until_ms > now_ms;
+    pub fn perform(&mut self, request: &StorageRequest, now: Now) -> Result<StorageAnswer> {
+        let is_full = self.full_until_ms > now.boot_ms;
         match request {
             StorageRequest::Stat { inode, object } => self.object(*inode, *object)?.stat(),
             StorageRequest::Truncate { inode, object, size, .. } => {
@@ -201,7 +199,7 @@ impl Storage {
                     return Err(Error::NoSpace);
                 }
                 object.bytes.resize(index(*size), 0);
-                object.mtime = wall;
+                object.mtime = now.wall;
                 object.stat()
             }
             StorageRequest::Remove { objects } => {

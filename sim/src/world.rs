@@ -13,11 +13,13 @@
 mod clients;
 mod data;
 mod end;
+mod partitions;
 mod ranges;
 mod servers;
 
 use crate::bytes::{Files, Moment, ProcessId};
 use crate::client::Client;
+use crate::clock::Clock;
 use crate::model::Model;
 use crate::network::Network;
 use crate::process::{Process, Ticket};
@@ -37,7 +39,7 @@ use weft_protocol::message::shard::ShardCall;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
     ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, SessionId, ShardId,
-    SlotIndex, Timestamp,
+    SlotIndex,
 };
 
 const NODES: u16 = 3;
@@ -54,30 +56,104 @@ const HISTORY: usize = 60;
 #[derive(Clone, Debug)]
 enum Message {
     Wake(usize),
-    Call { client: usize, process: ProcessId, number: Ticket, session: SessionId, call: Box<ShardCall> },
-    Recall { session: SessionId, recall: Recall },
-    RecallAnswer { session: SessionId, answer: RecallAnswer },
-    Renew { client: usize },
-    Renewal { client: usize, process: ProcessId, renewal: Renewal },
-    Renewed { client: usize, process: ProcessId, renewal: Renewal, refused: bool },
+    Call {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        session: SessionId,
+        call: Box<ShardCall>,
+    },
+    Recall {
+        session: SessionId,
+        recall: Recall,
+    },
+    RecallAnswer {
+        session: SessionId,
+        answer: RecallAnswer,
+    },
+    Renew {
+        client: usize,
+    },
+    Renewal {
+        client: usize,
+        process: ProcessId,
+        renewal: Renewal,
+    },
+    Renewed {
+        client: usize,
+        process: ProcessId,
+        renewal: Renewal,
+        refused: bool,
+    },
     Peer(PeerCall),
     PeerReply(PeerReply),
-    Storage { shard: ShardId, token: Option<u64>, node: NodeId, request: StorageRequest },
-    StorageAnswer { shard: ShardId, token: u64, result: Result<StorageAnswer, Error> },
-    Fence { shard: ShardId, session: SessionId, node: NodeId },
-    DropPages { session: SessionId, drop: DropPages },
-    PagesDropped { session: SessionId, node: NodeId, dropped: PagesDropped },
-    HeldLong { node: NodeId, number: u64, object: ObjectId },
+    Storage {
+        shard: ShardId,
+        token: Option<u64>,
+        node: NodeId,
+        request: StorageRequest,
+    },
+    StorageAnswer {
+        shard: ShardId,
+        token: u64,
+        result: Result<StorageAnswer, Error>,
+    },
+    Fence {
+        shard: ShardId,
+        session: SessionId,
+        node: NodeId,
+    },
+    Fenced {
+        shard: ShardId,
+        session: SessionId,
+        node: NodeId,
+    },
+    Data {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        message: Box<DataMessage>,
+    },
+    DropPages {
+        session: SessionId,
+        drop: DropPages,
+    },
+    PagesDropped {
+        session: SessionId,
+        node: NodeId,
+        dropped: PagesDropped,
+    },
+    HeldLong {
+        node: NodeId,
+        number: u64,
+        object: ObjectId,
+    },
     StorageTick(NodeId),
-    Fenced { shard: ShardId, session: SessionId, node: NodeId },
-    Data { client: usize, process: ProcessId, number: Ticket, message: Box<DataMessage> },
     Piece(u64),
-    Batch { client: usize, process: ProcessId, number: Ticket, session: SessionId, node: NodeId },
-    Ping { client: usize, process: ProcessId, number: Ticket, node: NodeId },
+    Batch {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        session: SessionId,
+        node: NodeId,
+    },
+    Ping {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        node: NodeId,
+    },
     Tick(ShardId),
+    /// Another partition begins.
+    Cut,
     SessionOver(SessionId),
     Settled(Moment),
-    ToClient { client: usize, process: ProcessId, number: Ticket, answer: Answer },
+    ToClient {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        answer: Answer,
+    },
 }
 
 /// A client tells a node that its session lives.
@@ -122,6 +198,9 @@ pub struct Tally {
     pub pauses: u64,
     /// Clients that heard of no recall for a while.
     pub deaf: u64,
+    /// Pairs of processes that heard nothing of each other for a while, and messages lost by that.
+    pub partitions: u64,
+    pub cut_off: u64,
     pub orphans: u64,
     /// Data requests, and connections for data that broke.
     pub data: u64,
@@ -141,9 +220,30 @@ pub struct Tally {
     pub doubts: u64,
 }
 
+/// Faults of a run, beside those that every run has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Faults {
+    /// Machines have clocks of their own.
+    pub drift: bool,
+    /// A client and a node hear nothing of each other for a while.
+    pub partitions: bool,
+}
+
+impl Faults {
+    /// What holds today. With partitions a client may go on with what it knew from before a change of its own of which
+    /// it never heard (seed 42).
+    pub const NOW: Self = Self { drift: true, partitions: false };
+    pub const NONE: Self = Self { drift: false, partitions: false };
+}
+
 /// One run.
 pub struct World {
     random: Random,
+    /// For what is decided before the run: it leaves what follows from `random` as it is.
+    setting: Random,
+    faults: Faults,
+    clocks: BTreeMap<NodeId, Clock>,
+    partitions: partitions::Partitions,
     network: Network<Message>,
     map: ClusterMap,
     key: NodeKey,
@@ -170,7 +270,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, trace: bool) -> Self {
+    pub fn new(seed: u64, faults: Faults, trace: bool) -> Self {
         let nodes = (0..NODES).map(|id| NodeRecord {
             id: NodeId(id),
             host: String::new(),
@@ -184,6 +284,10 @@ impl World {
         let key = NodeKey::new([7; 32]);
         let mut world = Self {
             random: Random::new(seed),
+            setting: Random::new(seed ^ 0x5e77),
+            faults,
+            clocks: BTreeMap::new(),
+            partitions: Default::default(),
             network: Network::new(),
             key: key.clone(),
             shards: BTreeMap::new(),
@@ -204,11 +308,18 @@ impl World {
             tally: Tally::default(),
             map,
         };
+        for node in (0..NODES).map(NodeId) {
+            let clock = world.new_clock();
+            world.clocks.insert(node, clock);
+        }
         for id in (0..SHARDS).map(ShardId) {
             let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
             let config = ShardConfig { shard: id, node_key: key.clone(), root };
-            world.shards.insert(id, Shard::new(config, MemoryStore::new(), world.now()));
+            world.shards.insert(id, Shard::new(config, MemoryStore::new(), world.now_of(id)));
             world.step(id, Event::SetMap(world.map.clone()));
+        }
+        if faults.partitions {
+            world.network.after(1, Message::Cut);
         }
         for index in 0..CLIENTS {
             let home = NodeId(u16::try_from(index).unwrap_or(0) % NODES);
@@ -221,12 +332,27 @@ impl World {
     }
 
     fn process(&mut self, home: NodeId) -> Process {
-        Process::new(home, self.random.next(), &self.sessions, &self.files)
+        let clock = self.new_clock();
+        Process::new(home, self.random.next(), clock, &self.sessions, &self.files)
     }
 
-    fn now(&self) -> Now {
-        let now_ms = self.network.now_ms;
-        Now { boot_ms: now_ms, wall: Timestamp(i64::try_from(now_ms * 1_000_000).unwrap_or(i64::MAX)) }
+    fn new_clock(&mut self) -> Clock {
+        if self.faults.drift { Clock::new(&mut self.setting) } else { Clock::EXACT }
+    }
+
+    /// The time at a node.
+    fn now_at(&self, node: NodeId) -> Now {
+        let (clock, now_ms) = (&self.clocks[&node], self.network.now_ms);
+        Now { boot_ms: clock.boot_ms(now_ms), wall: clock.wall(now_ms) }
+    }
+
+    /// The time at a shard's node.
+    fn now_of(&self, shard: ShardId) -> Now {
+        self.now_at(self.node_of(shard))
+    }
+
+    fn node_of(&self, shard: ShardId) -> NodeId {
+        self.map.shards[usize::from(shard.0)]
     }
 
     /// Runs to the end, and checks what is left. Panics with the history when something is wrong.
@@ -359,6 +485,7 @@ impl World {
                 self.answer_client((client, process, number), answer);
             }
             Message::Tick(shard) => self.tick(shard),
+            Message::Cut => self.cut_again(),
             Message::SessionOver(session) => self.collect(session),
             Message::Settled(since) if self.may_land(since) => self.settle_again(since),
             Message::Settled(since) => self.files.borrow_mut().settled(since),

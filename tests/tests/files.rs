@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
-use weft_client::protocol::message::shard::{Access, CreateFile, DirectoryCursor, RenameMode};
-use weft_client::protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name};
+use weft_client::protocol::message::shard::{Access, CreateFile, RenameMode};
+use weft_client::protocol::{AttributeChanges, Cookie, Credentials, Error, InodeNumber, Name};
 use weft_client::{Client, File, Lent, OpenOptions, Way};
 use weft_tests::{FileSystem, Stored, Wanted, open, pattern};
 
@@ -331,15 +331,18 @@ fn a_listing_of_any_size_comes_whole() {
         open(&client, &format!("file-{number:05}"), OpenOptions::WRITE);
     }
     let other = fs.client(Way::Auto);
-    let (mut names, mut cursor) = (Vec::new(), DirectoryCursor::default());
+    let (mut names, mut after) = (Vec::new(), Cookie::START);
     loop {
-        let page = other.read_directory(&me(), ROOT, &cursor, 700, true).unwrap();
-        names.extend(page.entries.iter().map(|entry| entry.name.to_string()));
+        let page = other.read_directory(&me(), ROOT, after, 700, true).unwrap();
+        names.extend(page.entries.iter().map(|entry| (entry.cookie, entry.name.to_string())));
         match page.next {
-            Some(next) => cursor = next,
+            Some(next) => after = next,
             None => break,
         }
     }
+    assert!(names.is_sorted(), "in the order of cookies");
+    let mut names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
+    names.sort();
     assert_eq!(names, (0..3000).map(|number| format!("file-{number:05}")).collect::<Vec<_>>());
 }
 

@@ -14,8 +14,8 @@ use shared::SharedDirectories;
 use std::collections::{BTreeMap, VecDeque};
 use weft_protocol::hash::FixedMap;
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
-use weft_protocol::message::shard::{DirectoryCursor, DirectoryPage};
-use weft_protocol::{Attributes, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp};
+use weft_protocol::message::shard::DirectoryPage;
+use weft_protocol::{Attributes, Cookie, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp};
 
 /// Names kept. Beyond it the oldest are given back.
 const ENTRIES_MAX: usize = 64 << 10;
@@ -43,6 +43,17 @@ pub struct Dropped {
     pub recalled: Option<LeaseKey>,
 }
 
+impl Dropped {
+    /// The names, by directory.
+    pub fn names_by_directory(&self) -> BTreeMap<InodeNumber, Vec<Name>> {
+        let mut names: BTreeMap<InodeNumber, Vec<Name>> = BTreeMap::new();
+        for (parent, name) in &self.names {
+            names.entry(*parent).or_default().push(name.clone());
+        }
+        names
+    }
+}
+
 /// What an own operation did to a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectoryChange {
@@ -59,7 +70,7 @@ impl KnownNames {
     fn covers(&self, name: &Name) -> bool {
         match self {
             KnownNames::Some => false,
-            KnownNames::UpTo(last) => name <= last,
+            KnownNames::UpTo(last) => Cookie::of(name).bucket() < last.bucket(),
             KnownNames::All => true,
         }
     }
@@ -100,8 +111,9 @@ struct HeldDirectory {
 #[derive(PartialEq, Eq, Debug)]
 enum KnownNames {
     Some,
-    /// All up to this one.
-    UpTo(Name),
+    /// All up to this cookie. Collisions settle within a bucket: only of those before it, it is known which names are
+    /// not there.
+    UpTo(Cookie),
     All,
 }
 
@@ -246,6 +258,29 @@ impl Cache {
         self.make_room();
     }
 
+    /// An own operation made the name, as the reply with this stamp told.
+    pub fn name_made(
+        &mut self,
+        parent: InodeNumber,
+        name: &Name,
+        (inode, kind): (InodeNumber, FileKind),
+        grants: Grants,
+        stamp: u64,
+    ) {
+        self.take_made(parent, name, Cached::Found(inode, kind), grants, stamp);
+        self.make_room();
+    }
+
+    /// As [`Cache::name_made`], without making room. Nobody recalls what an own change makes untrue: a reply from before
+    /// it that is still on its way is not to be believed. Returns whether the name is known.
+    fn take_made(&mut self, parent: InodeNumber, name: &Name, target: Cached, grants: Grants, stamp: u64) -> bool {
+        let is_known = self.take_name(parent, name, target, grants, stamp);
+        if !is_known {
+            self.note_recall(LeaseKey::Entry(parent, name.hash64()), stamp);
+        }
+        is_known
+    }
+
     /// As [`Cache::learn_name`], without making room. Returns whether the name is known to be what the reply told.
     fn take_name(&mut self, parent: InodeNumber, name: &Name, target: Cached, grants: Grants, stamp: u64) -> bool {
         self.shared.told(parent, grants, stamp);
@@ -366,7 +401,7 @@ impl Cache {
         let change = DirectoryChange { entries: 1, directories: 0, time: attributes.ctime };
         self.directory_became(parent, change, stamp);
         let target = Cached::Found(attributes.inode, attributes.kind);
-        let name_known = self.take_name(parent, name, target, grants, stamp);
+        let name_known = self.take_made(parent, name, target, grants, stamp);
         let attributes_known = self.take_attributes(attributes, grants, stamp);
         self.make_room();
         let until = |known, inode: InodeNumber| if known { self.holds_ms(inode.shard(), now_ms) } else { 0 };
@@ -384,13 +419,7 @@ impl Cache {
 
     /// A page of a listing, with the names and attributes that it grants. Whether all of it is known now: nothing was
     /// recalled since.
-    pub fn learn_page(
-        &mut self,
-        directory: InodeNumber,
-        cursor: &DirectoryCursor,
-        page: &DirectoryPage,
-        stamp: u64,
-    ) -> bool {
+    pub fn learn_page(&mut self, directory: InodeNumber, after: Cookie, page: &DirectoryPage, stamp: u64) -> bool {
         self.shared.told(directory, page.grants, stamp);
         let listed = page.grants.contains(Grants::DIRECTORY) && self.hold(directory, stamp);
         let mut all = true;
@@ -409,13 +438,13 @@ impl Cache {
             }
         }
         if let Some(held) = self.directories.get_mut(&directory).filter(|_| listed) {
-            let goes_on = match &cursor.after {
-                None => held.known != KnownNames::All,
-                Some(after) => held.known == KnownNames::UpTo(after.clone()),
+            let reached = match held.known {
+                KnownNames::Some => Some(Cookie::START),
+                KnownNames::UpTo(reached) => Some(reached),
+                KnownNames::All => None,
             };
-            if goes_on {
-                let last = page.next.as_ref().and_then(|next| next.after.clone());
-                held.known = last.map_or(KnownNames::All, KnownNames::UpTo);
+            if reached.is_some_and(|reached| after <= reached && page.next.is_none_or(|next| next > reached)) {
+                held.known = page.next.map_or(KnownNames::All, KnownNames::UpTo);
             }
         }
         self.make_room();

@@ -1,8 +1,8 @@
 //! What fronts are told of names, inodes, listings and places.
 
 use std::time::Duration;
-use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry};
-use weft_protocol::{Attributes, InodeNumber, NodeId};
+use weft_protocol::message::shard::DirectoryEntry;
+use weft_protocol::{Attributes, Cookie, InodeNumber, NodeId};
 
 /// An inode, and how long a cache above may keep what is told of it (zero: not at all).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,8 +27,8 @@ impl Entry {
 pub struct DirectoryListing {
     /// Attributes are there where they were asked for and cost no further message.
     pub entries: Vec<DirectoryEntry>,
-    /// Where to continue; `None`: the end.
-    pub next: Option<DirectoryCursor>,
+    /// After which cookie to continue; `None`: the end.
+    pub next: Option<Cookie>,
     /// The directory's `..`.
     pub parent: InodeNumber,
     /// How long a cache above may keep the names and attributes of this page.

@@ -12,9 +12,10 @@ use crate::open_inode::OpenInode;
 use crate::shell::Shell;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_protocol::message::shard::{DirectoryCursor, ShardAnswer, ShardRequest};
+use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{
-    AttributeChanges, Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, SessionId,
+    AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result,
+    SessionId,
 };
 
 /// How attributes came to be told.
@@ -190,7 +191,7 @@ impl<S: Shell> Files<S> {
         }
     }
 
-    /// A lookup that follows others in the order of names: asks for a page that begins with it. `None`: it does not
+    /// A lookup that follows others in order: lists some of the directory, which may answer it. `None`: it does not
     /// follow others, or the page has no answer.
     async fn look_ahead(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Option<Entry> {
         let (shell, session) = (&self.calls().shell, &self.calls().session);
@@ -200,18 +201,16 @@ impl<S: Shell> Files<S> {
         if !permissions_known {
             self.calls().ask_attributes(who, parent).await.ok()?;
         }
-        let cursor = DirectoryCursor { bucket: 0, after: Some(after) };
-        let Ok(page) = self.read_directory(who, parent, &cursor, entries, true).await else {
+        let Ok(page) = self.read_directory(who, parent, after, entries, true).await else {
             lock(&session.look_ahead).refused(parent);
             return None;
         };
         let since = session.reports();
+        lock(&session.look_ahead).page_came(parent, page.entries.len(), page.next, !page.valid.is_zero());
         let known = match self.cached(who, parent, name) {
             Cached::Found(inode, _) => session.cache().attributes(inode, shell.now_ms()).cloned(),
             Cached::Absent | Cached::Unknown => None,
         };
-        let last = page.entries.last().map(|entry| &entry.name);
-        lock(&session.look_ahead).page_came(parent, last, known.is_some());
         self.entry(who, parent, name, &known?, Told { asked: false, since }).await.ok()
     }
 
@@ -259,24 +258,24 @@ impl<S: Shell> Files<S> {
         self.inode_entry(who, &attributes, Told::HERE).await
     }
 
-    /// One page of a directory listing.
+    /// One page of a directory listing: the entries after a cookie, in the order of cookies.
     pub async fn read_directory(
         &self,
         who: &Credentials,
         inode: InodeNumber,
-        cursor: &DirectoryCursor,
+        after: Cookie,
         entries_max: u32,
         with_attributes: bool,
     ) -> Result<DirectoryListing> {
         let calls = self.calls();
-        let request = ShardRequest::ReadDirectory { inode, cursor: cursor.clone(), entries_max, with_attributes };
+        let request = ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes };
         let since = calls.session.reports();
         let answer = calls.call(who, inode.shard(), request).await?;
         let ShardAnswer::Page(mut page) = answer.answer else { return Err(Error::Malformed) };
         let now = calls.shell.now_ms();
         let (mut all_known, mut holds) = (false, Duration::ZERO);
         if let Some(mut cache) = calls.session.cache_for(answer.session) {
-            all_known = cache.learn_page(inode, cursor, &page, answer.stamp);
+            all_known = cache.learn_page(inode, after, &page, answer.stamp);
             holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
         }
         for entry in &mut page.entries {

@@ -34,7 +34,7 @@ impl<S: Shell> Files<S> {
                 if makes_directory && grants.contains(Grants::DIRECTORY) {
                     cache.learn_complete(attributes.inode, stamp);
                 }
-                cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
+                cache.name_made(parent, name, (attributes.inode, attributes.kind), grants, stamp);
                 cache.learn_attributes(&attributes, grants, stamp);
             }
         }

@@ -15,8 +15,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weft_client_core::{Caller, Calls, DirectoryListing, Entry, Files, IdleLimits, Location, Shell, Tuning};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::message::shard::{DirectoryCursor, RenameMode, ShardRequest};
-use weft_protocol::{AttributeChanges, ClusterMap, Credentials, Error, InodeNumber, Name, NodeId, Result, SessionId};
+use weft_protocol::message::shard::{RenameMode, ShardRequest};
+use weft_protocol::{
+    AttributeChanges, ClusterMap, Cookie, Credentials, Error, InodeNumber, Name, NodeId, Result, SessionId,
+};
 
 /// A client of one file system.
 #[derive(Clone)]
@@ -64,6 +66,12 @@ impl Client {
 
     fn files(&self) -> &Files<NativeShell> {
         &self.0.0
+    }
+
+    /// The client machine, for fronts with procedures of their own over it (`weft-mount-core`). To be used while this
+    /// client lives: the session ends with it.
+    pub fn machine(&self) -> Arc<Files<NativeShell>> {
+        Arc::clone(&self.0.0)
     }
 
     /// The credentials of the key that the client connected with.
@@ -228,16 +236,16 @@ impl Client {
         self.files().is_shared_directory(inode)
     }
 
-    /// One page of a directory listing.
+    /// One page of a directory listing: the entries after a cookie, in the order of cookies.
     pub fn read_directory(
         &self,
         who: &Credentials,
         inode: InodeNumber,
-        cursor: &DirectoryCursor,
+        after: Cookie,
         entries_max: u32,
         with_attributes: bool,
     ) -> Result<DirectoryListing> {
-        block_on(self.files().read_directory(who, inode, cursor, entries_max, with_attributes))
+        block_on(self.files().read_directory(who, inode, after, entries_max, with_attributes))
     }
 
     /// Whether this client holds the directory as a whole, and would be asked before a name in it changes: a number

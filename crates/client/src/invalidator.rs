@@ -1,7 +1,6 @@
 //! The cache above the client (a mount's kernel), and how it is told to drop what leases no longer cover.
 
 use crate::block_on::lock;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use weft_client_core::Dropped;
 use weft_protocol::{InodeNumber, LeaseKey, Name};
@@ -75,11 +74,7 @@ pub(crate) fn tell(invalidator: &dyn Invalidator, dropped: &Dropped) {
     if let Some(key) = dropped.recalled {
         invalidator.recalled(key);
     }
-    let mut names: BTreeMap<InodeNumber, Vec<Name>> = BTreeMap::new();
-    for (parent, name) in &dropped.names {
-        names.entry(*parent).or_default().push(name.clone());
-    }
-    for (parent, names) in names {
+    for (parent, names) in dropped.names_by_directory() {
         invalidator.entries(parent, names);
     }
     for inode in &dropped.inodes {

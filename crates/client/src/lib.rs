@@ -30,12 +30,14 @@ mod recalls;
 mod space;
 mod space_questions;
 
+pub use block_on::block_on;
 pub use client::Client;
 pub use counters::ClientCounters;
 pub use file::{File, Lent, OpenOptions};
 pub use instance::Instance;
 pub use invalidator::Invalidator;
 pub use key_file::KeyFile;
+pub use native::NativeShell;
 pub use options::{ClientOptions, Way};
 pub use space::FileSystemSpace;
 pub use weft_client_core::{Coverage, DirectoryListing, Entry, Location};

@@ -20,6 +20,7 @@ mod intent;
 mod keys;
 mod listing;
 mod permission;
+mod probe;
 mod remove;
 mod rename;
 mod slots;
@@ -29,7 +30,7 @@ mod tests;
 pub use attributes::merge_actual;
 pub use dentry::Dentry;
 pub use inode::Inode;
-pub use listing::Listing;
+pub use listing::{Listed, Listing};
 pub use slots::{LastReply, Origin, Seen};
 
 use crate::kv::KeyValue;
@@ -37,7 +38,7 @@ use std::collections::BTreeMap;
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{Access, ShardAnswer, ShardRequest};
 use weft_protocol::{
-    Credentials, Error, FileKind, InodeNumber, ObjectId, Result, SessionId, ShardId, SlotIndex, Timestamp,
+    Cookie, Credentials, Error, FileKind, InodeNumber, Name, ObjectId, Result, SessionId, ShardId, SlotIndex, Timestamp,
 };
 
 /// Owner and mode of the directory `/`.
@@ -120,6 +121,10 @@ pub struct Back<K> {
     next_intent: u64,
     inodes: u64,
     dentries: u64,
+    /// The cookie that a name has without collisions.
+    cookie_of: fn(&Name) -> Cookie,
+    /// Dentries and tombstones that are followed by others of a collision run.
+    continued: u64,
     /// The directory that was put last, as it is in the store: most changes are in the directory of the one before.
     latest_directory: Option<(InodeNumber, Inode)>,
     replies: BTreeMap<(SessionId, SlotIndex), LastReply>,
@@ -137,6 +142,8 @@ impl<K: KeyValue> Back<K> {
             next_intent: 1,
             inodes: 0,
             dentries: 0,
+            cookie_of: Cookie::of,
+            continued: 0,
             latest_directory: None,
             replies: BTreeMap::new(),
             intents: intent::Intents::default(),

@@ -15,8 +15,8 @@ pub use memory::MemoryStore;
 
 use std::ops::ControlFlow;
 
-/// Longest key, bytes: a tag, an inode number and a name. Longest value: the target of a symbolic link.
-pub const KEY_BYTES_MAX: usize = 1 + 8 + weft_protocol::limits::NAME_BYTES_MAX;
+/// Longest key, bytes; the keys of today are shorter. Longest value: the target of a symbolic link.
+pub const KEY_BYTES_MAX: usize = 264;
 
 /// An ordered map from bytes to bytes.
 pub trait KeyValue {

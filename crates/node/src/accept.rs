@@ -1,14 +1,16 @@
-//! New connections: accepted by one thread, each proven by a thread of its own, then given to where they belong.
+//! New connections: one thread accepts them, a thread each authenticates them and hands them to their loop or serves
+//! their data requests.
 //!
-//! A peer that says nothing, or nonsense, costs a thread for at most [`HANDSHAKE_MS_MAX`](weft_protocol::limits). When
-//! there are [`HANDSHAKES_MAX`] of them the oldest is cut off: an honest handshake takes a few round trips, so that
-//! peers without a key, who hold theirs as long as they can, do not keep others out.
+//! A silent or malicious peer occupies a thread for at most [`HANDSHAKE_MS_MAX`](weft_protocol::limits). At
+//! [`HANDSHAKES_MAX`] of them the oldest is shut down: an honest handshake takes a few round trips, so peers without a
+//! key that stall theirs do not lock out others.
 
 use crate::clock;
+use crate::counters::AtomicCounters;
 use crate::data::DataConnection;
-use crate::event_loop::Sink;
-use crate::shards;
-use crate::state::{AtomicCounters, Node, lock};
+use crate::locks::lock;
+use crate::mailbox::Sink;
+use crate::state::Node;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::VecDeque;
 use std::io;
@@ -20,11 +22,11 @@ use weft_protocol::Error;
 use weft_protocol::handshake::Purpose;
 use weft_transport::{DataEnd, Listener, Peer, Socket, TransportError, accept};
 
-/// Handshakes under way at once.
+/// Maximum number of handshakes in progress.
 const HANDSHAKES_MAX: usize = 256;
-/// Rest after a connection could not be accepted because descriptors or memory have run out.
+/// Delay after an accept that failed for lack of descriptors or memory.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// Stack of a connection's thread, bytes: it holds no data, and touches little of it.
+/// Stack size of a connection's thread, bytes. It holds no data.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Accepts until the node stops.
@@ -49,7 +51,7 @@ pub fn run(node: &Arc<Node>, tcp: &Listener, unix: &UnixListener) {
                     number += 1;
                     greet(node, socket, &handshakes, number);
                 }
-                // The other listener was the one, or the peer has gone already.
+                // Only the other listener was ready, or the peer has disconnected.
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
                     tracing::warn!("cannot accept a connection: {error}");
@@ -60,7 +62,7 @@ pub fn run(node: &Arc<Node>, tcp: &Listener, unix: &UnixListener) {
     }
 }
 
-/// Sockets whose handshake is under way, oldest first, by the number of their connection.
+/// Sockets with a handshake in progress and the numbers of their connections, oldest first.
 #[derive(Default)]
 struct Handshakes(Mutex<VecDeque<(usize, Socket)>>);
 
@@ -70,7 +72,7 @@ impl Handshakes {
         if under_way.len() >= HANDSHAKES_MAX
             && let Some((_, oldest)) = under_way.pop_front()
         {
-            // Its thread gets an error and ends.
+            // Its thread's receive fails.
             oldest.shutdown();
         }
         under_way.push_back((number, socket));
@@ -92,26 +94,22 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
     let (node, under_way) = (Arc::clone(node), Arc::clone(handshakes));
     let thread = std::thread::Builder::new().name("connection".to_owned()).stack_size(STACK_BYTES);
     let spawned = thread.spawn(move || {
-        let (key, config) = (&node.key, &node.config);
+        let cluster = &node.cluster;
         let mut place = None;
         let admit = |peer: &Peer| {
             node.revoked.check(&peer.key_name)?;
             place = Some(node.places.take(peer)?);
             Ok(())
         };
-        let proven = accept(&socket, key, config.node, config.identity, node.epoch(), admit);
+        let proven = accept(&socket, &cluster.key, cluster.node, cluster.identity, cluster.epoch(), admit);
         under_way.end(number);
         match (proven, place) {
-            // The place is given back with the connection's end.
+            // The place is released when the connection ends.
             (Ok(peer), Some(_place)) if peer.purpose == Purpose::Data => serve_data(&node, &Arc::new(socket), &peer),
-            (Ok(peer), Some(place)) => {
-                if let Some(mailbox) = node.loops.get(number % node.loops.len().max(1)) {
-                    mailbox.adopt(socket, peer, place);
-                }
-            }
+            (Ok(peer), Some(place)) => node.loops.adopt(number, socket, peer, place),
             (Err(TransportError::Refused(Error::Busy)), _) => {
                 let peer = socket.peer_text();
-                node.log_refusal(format_args!("connection of {peer} refused: there are too many"));
+                node.log_refusal(format_args!("connection of {peer} refused: too many connections"));
             }
             (Ok(_), None) => {}
             (Err(error), _) => {
@@ -127,18 +125,18 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
 }
 
 fn serve_data(node: &Arc<Node>, socket: &Arc<Socket>, peer: &Peer) {
-    let Some(server) = &node.store else { return };
+    let Some(server) = &node.data else { return };
     socket.tune_for_data(DataEnd::Server);
-    lock(&node.sessions).opened(peer.session, None);
+    node.sessions.opened(peer.session, None);
     node.connections.fetch_add(1, Ordering::Relaxed);
-    let result = DataConnection::new(node, &*server.store, socket, peer).serve();
+    let result = DataConnection::new(server, socket, peer).serve();
     if matches!(result, Err(TransportError::Malformed)) {
         AtomicCounters::add(&node.counters.peers_rejected, 1);
         let peer = socket.peer_text();
         node.log_refusal(format_args!("data connection of {peer} closed: malformed message"));
     }
     node.connections.fetch_sub(1, Ordering::Relaxed);
-    if lock(&node.sessions).closed(peer.session, None, clock::boot_ms()) {
-        shards::disconnected(node, peer.session, socket.kind(), &mut Sink::remote(node));
+    if node.sessions.closed(peer.session, None, clock::boot_ms()) {
+        node.shards.disconnected(peer.session, socket.kind(), &mut Sink::remote(&node.loops));
     }
 }

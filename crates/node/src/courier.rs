@@ -1,15 +1,14 @@
-//! Requests of this node's shards to other nodes.
+//! Requests of this node's shards and storage server to other nodes.
 //!
-//! Each other node has a queue and a few threads, made when there is work and ended when there has been none for a
-//! while, so an idle node has none. A thread blocks in its call; what is slow holds up only what is queued for the same
-//! node.
+//! Each other node has a queue and a few threads, started on demand and ended when idle, so an idle node has none. A
+//! thread blocks in its call; a slow node delays only the errands queued for it.
 
-use crate::event_loop::Sink;
-use crate::state::{Node, lock};
-use crate::{shards, storage_server};
+use crate::cluster::Cluster;
+use crate::locks::lock;
+use crate::shard_events::{ToShards, give};
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use weft_metadata::Event;
 use weft_protocol::handshake::{KeyName, Purpose};
@@ -21,33 +20,39 @@ use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{Error, InodeNumber, NodeId, ObjectId, SessionId, ShardId, SlotIndex, UserKey};
 use weft_transport::{ControlConnection, Peer, Result, Socket, TransportError, connect};
 
-/// Threads for one other node.
+/// Maximum number of threads for one other node.
 const THREADS_PER_NODE: usize = 4;
-/// A thread without work ends after this time.
+/// Idle time after which a thread ends.
 const IDLE: Duration = Duration::from_secs(5);
-/// A call not answered in this time has failed.
+/// Timeout of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of resends of a fence to a node that accepts connections but does not reply. Bounds how long a hung
+/// node delays the release of what the session held.
+const FENCE_RESENDS_MAX: u32 = 3;
 
-/// How often a fence is sent again to a node that can be reached but does not answer, so that a node that hangs does
-/// not keep what the session held for ever.
-const FENCE_ATTEMPTS_MAX: u32 = 3;
+/// Takes the shard's verdict on an object: whether its file uses it, or why that is unknown.
+pub type ToldOfObject = Box<dyn FnOnce(weft_protocol::Result<bool>) + Send>;
 
-/// Something to be asked of another node.
+/// A request to another node.
 pub enum Errand {
-    /// A step of an operation that touches two shards.
+    /// A step of an operation that spans two shards.
     Peer(PeerCall),
-    /// A request of this node's shard to a storage server.
+    /// A request of a shard to a storage server.
     Storage { shard: ShardId, token: Option<u64>, request: StorageRequest },
-    /// A shard ends this session. `objects`: the shard waits for the confirmation, and these are to be abandoned.
-    /// `attempts`: how often it was not answered in time.
-    Fence { shard: ShardId, session: SessionId, objects: Option<Vec<(InodeNumber, ObjectId)>>, attempts: u32 },
-    /// Whether the file has this object, for the collection of orphans.
-    AskShard { inode: InodeNumber, object: ObjectId },
+    /// Fence of a session that a shard has ended. `objects`: the shard waits for the confirmation, and the storage
+    /// server abandons these objects before. `resends`: timeouts so far.
+    Fence { shard: ShardId, session: SessionId, objects: Option<Vec<(InodeNumber, ObjectId)>>, resends: u32 },
+    /// Asks the shard whether the file uses this object, to collect orphans.
+    AskShard { inode: InodeNumber, object: ObjectId, tell: ToldOfObject },
 }
 
 /// Queues to all other nodes.
-pub struct Couriers {
-    node: Weak<Node>,
+pub struct Couriers(Arc<Shared>);
+
+/// What the threads share.
+struct Shared {
+    cluster: Arc<Cluster>,
+    shards: ToShards,
     queues: Mutex<HashMap<NodeId, Arc<Queue>>>,
 }
 
@@ -65,31 +70,34 @@ struct QueueState {
 }
 
 impl Couriers {
-    /// Couriers of the node that is being made.
-    pub fn new(node: Weak<Node>) -> Self {
-        Self { node, queues: Mutex::new(HashMap::new()) }
+    /// Returns couriers without threads. Replies go to `shards`.
+    pub fn new(cluster: Arc<Cluster>, shards: ToShards) -> Self {
+        Self(Arc::new(Shared { cluster, shards, queues: Mutex::default() }))
     }
 
-    /// Queues an errand. Its answer goes to the shard it came from.
+    /// Queues an errand. Its reply goes to the shard that sent it.
     pub fn send(&self, to: NodeId, errand: Errand) {
-        let Some(node) = self.node.upgrade() else { return };
-        let queue = Arc::clone(lock(&self.queues).entry(to).or_default());
-        let mut state = lock(&queue.state);
-        state.errands.push_back(errand);
-        if state.errands.len() > state.idle && state.threads < THREADS_PER_NODE {
-            let worker = Worker { node, to, queue: Arc::clone(&queue), connection: None };
-            let spawned = std::thread::Builder::new().name(format!("courier-{to}")).spawn(move || worker.run());
-            match spawned {
-                Ok(_) => state.threads += 1,
-                Err(error) => tracing::error!("no thread for requests to node {to}: {error}"),
-            }
-        }
-        queue.work.notify_one();
+        send(&self.0, to, errand);
     }
 }
 
+fn send(shared: &Arc<Shared>, to: NodeId, errand: Errand) {
+    let queue = Arc::clone(lock(&shared.queues).entry(to).or_default());
+    let mut state = lock(&queue.state);
+    state.errands.push_back(errand);
+    if state.errands.len() > state.idle && state.threads < THREADS_PER_NODE {
+        let worker = Worker { shared: Arc::clone(shared), to, queue: Arc::clone(&queue), connection: None };
+        let spawned = std::thread::Builder::new().name(format!("courier-{to}")).spawn(move || worker.run());
+        match spawned {
+            Ok(_) => state.threads += 1,
+            Err(error) => tracing::error!("cannot start a thread for requests to node {to}: {error}"),
+        }
+    }
+    queue.work.notify_one();
+}
+
 struct Worker {
-    node: Arc<Node>,
+    shared: Arc<Shared>,
     to: NodeId,
     queue: Arc<Queue>,
     connection: Option<ControlConnection>,
@@ -98,18 +106,18 @@ struct Worker {
 impl Worker {
     fn run(mut self) {
         while let Some(mut errand) = self.next() {
-            let answer = self.fence_most(&mut errand).and_then(|()| {
+            let reply = self.fence_most(&mut errand).and_then(|()| {
                 let message = self.message(&errand);
                 self.call(&message)
             });
             if let Errand::AskShard { inode, .. } = &errand {
                 self.end_session(*inode);
             }
-            self.deliver(errand, answer);
+            self.deliver(errand, reply);
         }
     }
 
-    /// The next errand; `None`: idle for so long that this thread has ended.
+    /// Returns the next errand. `None`: the thread was idle for [`IDLE`] and must end.
     fn next(&self) -> Option<Errand> {
         let mut state = lock(&self.queue.state);
         loop {
@@ -139,7 +147,7 @@ impl Worker {
         }
     }
 
-    /// Tells of the objects of a fence that do not fit one message, and leaves those that do.
+    /// Sends the objects of a fence that do not fit into one message, and leaves the rest in `errand`.
     fn fence_most(&mut self, errand: &mut Errand) -> Result<()> {
         let Errand::Fence { shard, session, objects: Some(objects), .. } = errand else { return Ok(()) };
         while objects.len() > FENCED_OBJECTS_MAX {
@@ -149,9 +157,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the session at the shard that was asked. Its answer granted a lease, for which whoever changes the file
-    /// next would wait in vain: this node takes no recalls. And a session whose term passes could never ask that shard
-    /// again.
+    /// Ends the session at the shard that was asked. The shard's reply granted a lease, and this node answers no
+    /// recalls: the next writer of the file would wait for the whole term. Past its term the session could not ask
+    /// that shard again.
     fn end_session(&mut self, inode: InodeNumber) {
         let call = self.shard_call(inode, ShardRequest::EndSession);
         if self.call(&call).is_err() {
@@ -160,11 +168,11 @@ impl Worker {
     }
 
     fn shard_call(&self, inode: InodeNumber, request: ShardRequest) -> Message {
-        let (shard, epoch) = (inode.shard(), self.node.epoch());
+        let (shard, epoch) = (inode.shard(), self.shared.cluster.epoch());
         Message::Shard(ShardCall { shard, epoch, slot: SlotIndex(0), sequence: 0, credentials: None, request })
     }
 
-    /// One call, on a connection made anew when the old one turns out to be dead. All errands are safe to repeat.
+    /// Sends a call, and resends it on a new connection if the pooled one is dead: all errands are idempotent.
     fn call(&mut self, message: &Message) -> Result<Message> {
         if let Some(connection) = &mut self.connection
             && let Ok(reply) = connection.call(message)
@@ -172,71 +180,85 @@ impl Worker {
             return Ok(reply);
         }
         self.connection = None;
-        let mut connection = open(&self.node, self.to)?;
+        let mut connection = open(&self.shared.cluster, self.to)?;
         let reply = connection.call(message)?;
         self.connection = Some(connection);
         Ok(reply)
     }
 
-    fn deliver(&self, errand: Errand, answer: Result<Message>) {
-        let node = &*self.node;
-        let mut sink = Sink::remote(node);
-        match (errand, answer) {
+    fn deliver(&self, errand: Errand, reply: Result<Message>) {
+        let shards = &self.shared.shards;
+        match (errand, reply) {
             (Errand::Peer(call), Ok(Message::PeerReply(reply))) => {
                 let reply = PeerReply { intent: call.intent, result: reply.result };
-                shards::give(node, call.intent.shard, Event::PeerReply(reply), None, &mut sink);
+                give(shards, call.intent.shard, Event::PeerReply(reply));
             }
             (Errand::Storage { shard, token: Some(token), .. }, Ok(Message::StorageReply(result))) => {
-                shards::give(node, shard, Event::StorageAnswer { token, result }, None, &mut sink);
+                give(shards, shard, Event::StorageAnswer { token, result });
             }
-            (Errand::Storage { token: None, .. }, _) => {}
-            (Errand::Fence { objects: None, .. }, _) => {}
+            (Errand::Storage { token: None, .. } | Errand::Fence { objects: None, .. }, _) => {}
             (Errand::Fence { shard, session, .. }, Ok(Message::StorageReply(Ok(_)))) => {
-                shards::give(node, shard, Event::FenceConfirmed { session, node: self.to }, None, &mut sink);
+                give(shards, shard, Event::FenceConfirmed { session, node: self.to });
             }
-            (Errand::Fence { shard, session, objects, attempts }, Err(error))
-                if is_timeout(&error) && attempts < FENCE_ATTEMPTS_MAX =>
+            (Errand::Fence { shard, session, objects, resends }, Err(error))
+                if is_timeout(&error) && resends < FENCE_RESENDS_MAX =>
             {
-                // It may be copying what it abandons, or wait for its device.
-                let errand = Errand::Fence { shard, session, objects, attempts: attempts + 1 };
-                node.couriers.send(self.to, errand);
+                // The storage server may be copying the objects it abandons, or waiting for its device.
+                let errand = Errand::Fence { shard, session, objects, resends: resends + 1 };
+                send(&self.shared, self.to, errand);
             }
-            (Errand::AskShard { inode, object }, Ok(Message::ShardReply(reply))) => {
-                let known = reply.result.map(|answer| match answer {
+            (Errand::AskShard { object, tell, .. }, Ok(Message::ShardReply(reply))) => {
+                tell(reply.result.map(|answer| match answer {
                     ShardAnswer::Entry { attributes, .. } => attributes.layout.object() == Some(object),
-                    // An answer that says nothing of the layout: the object is kept.
+                    // A reply without a layout: the object is kept.
                     _ => true,
-                });
-                storage_server::shard_says(node, inode, object, &known);
+                }));
             }
-            (Errand::AskShard { inode, object }, _) => {
-                storage_server::shard_says(node, inode, object, &Err(Error::Unreachable));
+            (errand, _) => self.unreachable(errand),
+        }
+    }
+
+    /// Reports to the sender of an errand that the node did not reply.
+    fn unreachable(&self, errand: Errand) {
+        tracing::debug!("node {} did not reply", self.to);
+        let shards = &self.shared.shards;
+        match errand {
+            Errand::Peer(call) => {
+                let reply = PeerReply { intent: call.intent, result: Err(Error::Unreachable) };
+                give(shards, call.intent.shard, Event::PeerReply(reply));
             }
-            (errand, _) => shards::unreachable(node, self.to, errand),
+            Errand::Storage { shard, token: Some(token), .. } => {
+                give(shards, shard, Event::StorageAnswer { token, result: Err(Error::Unreachable) });
+            }
+            Errand::Fence { shard, session, objects: Some(_), .. } => {
+                give(shards, shard, Event::FenceConfirmed { session, node: self.to });
+            }
+            Errand::AskShard { tell, .. } => tell(Err(Error::Unreachable)),
+            Errand::Storage { token: None, .. } | Errand::Fence { objects: None, .. } => {}
         }
     }
 }
 
-/// Whether the other node did not answer in time, and may still be at it.
+/// Returns true if the node did not reply in time: it may still be working on the request.
 fn is_timeout(error: &TransportError) -> bool {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     matches!(error, TransportError::Io(error) if matches!(error.kind(), TimedOut | WouldBlock))
 }
 
-/// A control connection to another node, under this node's own name.
-fn open(node: &Node, to: NodeId) -> Result<ControlConnection> {
-    let map = node.map();
+/// Opens a control connection to another node, authenticated by this node's key name.
+fn open(cluster: &Cluster, to: NodeId) -> Result<ControlConnection> {
+    let map = cluster.map();
     let record = map.node(to).ok_or(TransportError::Refused(Error::Unreachable))?;
-    let socket = if record.identity == node.config.identity && !record.address.unix.is_empty() {
+    let socket = if record.identity == cluster.identity && !record.address.unix.is_empty() {
         Socket::connect_unix(Path::new(&record.address.unix))?
     } else {
         Socket::connect_tcp(&record.address.tcp)?
     };
-    let key_name = KeyName::Node(node.config.node);
-    let key = UserKey::derive(&node.key, &key_name);
-    // One of its own: what ends with a session is nobody else's.
+    let key_name = KeyName::Node(cluster.node);
+    let key = UserKey::derive(&cluster.key, &key_name);
+    // A session of its own: `end_session` ends it without affecting the other couriers.
     let session = SessionId(getrandom::u64().map_err(std::io::Error::from)?);
-    let peer = Peer { key_name, purpose: Purpose::Control, session, identity: node.config.identity };
+    let peer = Peer { key_name, purpose: Purpose::Control, session, identity: cluster.identity };
     connect(&socket, &peer, &key)?;
     socket.set_timeout(Some(CALL_TIMEOUT))?;
     Ok(ControlConnection::new(socket))

@@ -1,17 +1,19 @@
-//! A data connection: one thread that checks each request and moves its bytes itself.
+//! A data connection: one thread that checks each request and moves its bytes.
 //!
-//! No shard, no lock but the object table's is entered; each piece of a write passes the gate of its session. Requests
-//! are served in their order, and the next header is read as soon as the last reply has gone, so a client that sends
-//! ahead keeps this thread busy.
+//! It takes no lock but the object table's, and enters no shard; each piece of a write passes the gate of its session.
+//! Requests are served in order, and the next header is read as soon as the previous reply is sent, so a client that
+//! pipelines keeps this thread busy.
 
 mod rdma;
 
 use crate::clock;
-use crate::data_activity::{Activity, Phase};
-use crate::fencing::{Gates, RequestGuard};
-use crate::state::{AtomicCounters, Node};
+use crate::cluster::Cluster;
+use crate::counters::AtomicCounters;
+use crate::data_activity::{Activity, DataActivity, Phase};
+use crate::fencing::{Fencing, Gates, RequestGuard};
+use crate::revoked::Revoked;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
 use weft_protocol::handshake::KeyName;
 use weft_protocol::{Error, InodeNumber, ObjectId};
@@ -23,50 +25,60 @@ use weft_store_io::{ObjectHandle, ObjectStat, ObjectStore};
 use weft_transport::pass::send_descriptor;
 use weft_transport::{Peer, PeerMemory, Result, Socket, SocketKind, TransportError};
 
-/// Objects that a connection keeps at hand: a client works on few files over one connection.
-const OBJECTS_AT_HAND: usize = 16;
+/// Maximum number of open objects cached by a connection: a client uses few files over one connection.
+const OBJECTS_CACHED_MAX: usize = 16;
+
+/// What all data connections share.
+pub struct DataServer {
+    pub cluster: Arc<Cluster>,
+    pub store: Arc<dyn ObjectStore>,
+    pub fencing: Arc<Fencing>,
+    pub revoked: Arc<Revoked>,
+    pub counters: Arc<AtomicCounters>,
+    pub activity: DataActivity,
+    /// Outcome of the last client's RDMA negotiation, for `weft status`.
+    pub rdma: Mutex<String>,
+}
 
 /// One data connection.
 pub struct DataConnection<'a> {
-    node: &'a Node,
-    store: &'a dyn ObjectStore,
+    node: &'a DataServer,
     socket: &'a Socket,
     peer: &'a Peer,
     activity: Activity<'a>,
     gates: Gates<'a>,
     pipe: Pipe,
-    /// The client's memory, where it may be read.
+    /// The client's memory, if this process may read it.
     memory: Option<PeerMemory>,
-    /// The same where the bytes are moved by RDMA.
+    /// The client's memory, if it is accessed by RDMA.
     client_memory: Option<ClientMemory>,
-    /// Whether requests about that memory come as messages.
+    /// Whether requests about that memory arrive as RDMA messages.
     has_messages: bool,
-    /// What stands behind the header of the request being served, which has come as a message.
+    /// Body of the current request, if it arrived as an RDMA message.
     message: Option<Box<[u8]>>,
-    /// Most recently used last. By file and object: an object that another file claims is not that file's.
-    at_hand: Vec<((InodeNumber, ObjectId), Arc<dyn ObjectHandle>)>,
+    /// Most recently used last. By inode and object: an object of another inode is refused.
+    cached: Vec<((InodeNumber, ObjectId), Arc<dyn ObjectHandle>)>,
 }
 
 impl<'a> DataConnection<'a> {
-    /// A connection whose handshake is done.
-    pub fn new(node: &'a Node, store: &'a dyn ObjectStore, socket: &'a Arc<Socket>, peer: &'a Peer) -> Self {
+    /// Returns an authenticated connection.
+    pub fn new(node: &'a DataServer, socket: &'a Arc<Socket>, peer: &'a Peer) -> Self {
         Self {
-            gates: Gates::new(node, peer.session, socket),
+            gates: Gates::new(&node.fencing, peer.session, socket),
             node,
-            store,
             socket,
             peer,
-            activity: Activity::new(node, socket, peer),
+            activity: Activity::new(&node.activity, socket, peer),
             pipe: Pipe::new(),
             memory: None,
             client_memory: None,
             has_messages: false,
             message: None,
-            at_hand: Vec::new(),
+            cached: Vec::new(),
         }
     }
 
-    /// Serves until the peer closes the connection, says what it may not, or has lost its key.
+    /// Serves until the peer closes the connection or violates the protocol, or its key is revoked.
     pub fn serve(&mut self) -> Result<()> {
         loop {
             let request = self.next_request()?;
@@ -95,8 +107,9 @@ impl<'a> DataConnection<'a> {
             DataOperation::ProbeMemory => return self.probe_memory(request),
             _ => {}
         }
-        let (node, session) = (self.node, self.peer.session);
-        let checked = check_access(request, session, node.config.node, &node.key, clock::wall_seconds(), node.epoch())
+        let (cluster, session) = (&self.node.cluster, self.peer.session);
+        let now = clock::wall_seconds();
+        let checked = check_access(request, session, cluster.node, &cluster.key, now, cluster.epoch())
             .and_then(|grant| Ok((grant, self.gates.guard(request.inode.shard())?)));
         let prepared = checked.and_then(|(grant, guard)| Ok((grant, guard, self.object(request, grant)?)));
         let (grant, guard, object) = match prepared {
@@ -117,18 +130,18 @@ impl<'a> DataConnection<'a> {
             }
             DataOperation::Stat => self.reply_stat(request, object.stat()),
             DataOperation::Descriptor => match Admitted::by(&guard) {
-                // A fence waits until it has left, and then finds that the file is open elsewhere.
+                // A fence waits until this guard has left, and then finds the file open elsewhere.
                 Ok(_admitted) => self.pass(request, &*object, grant),
                 Err(error) => self.refuse(request, &error),
             },
-            // Answered above: they are about no object.
+            // Handled above: they concern no object.
             DataOperation::Share | DataOperation::OpenRdma | DataOperation::ShowMemory | DataOperation::ProbeMemory => {
                 Ok(())
             }
         }
     }
 
-    /// Learns how to read the client's memory.
+    /// Opens the client's memory.
     fn share(&mut self, request: &DataRequest) -> Result<()> {
         let mut shared = [0; SHARED_MEMORY_BYTES];
         self.socket.receive_exact(&mut shared)?;
@@ -141,27 +154,27 @@ impl<'a> DataConnection<'a> {
         self.socket.send_all(&reply.encode())
     }
 
-    /// The object at hand, or opened, or made.
+    /// Returns the cached object, or opens or creates it.
     fn object(&mut self, request: &DataRequest, grant: Grant) -> weft_protocol::Result<Arc<dyn ObjectHandle>> {
         let wanted = (request.inode, request.object);
-        if let Some(position) = self.at_hand.iter().position(|(id, _)| *id == wanted) {
-            let (id, object) = self.at_hand.remove(position);
+        if let Some(position) = self.cached.iter().position(|(id, _)| *id == wanted) {
+            let (id, object) = self.cached.remove(position);
             if object.is_current() && (request.operation.reads() || object.stat().is_ok()) {
-                self.at_hand.push((id, Arc::clone(&object)));
+                self.cached.push((id, Arc::clone(&object)));
                 return Ok(object);
             }
         }
         let makes =
             matches!(request.operation, DataOperation::Write | DataOperation::Append | DataOperation::Descriptor);
-        let object = self.store.open(request.inode, request.object, grant.create && makes)?;
-        if self.at_hand.len() == OBJECTS_AT_HAND {
-            self.at_hand.remove(0);
+        let object = self.node.store.open(request.inode, request.object, grant.create && makes)?;
+        if self.cached.len() == OBJECTS_CACHED_MAX {
+            self.cached.remove(0);
         }
-        self.at_hand.push((wanted, Arc::clone(&object)));
+        self.cached.push((wanted, Arc::clone(&object)));
         Ok(object)
     }
 
-    /// Answers "no", after taking the bytes that stand behind the request.
+    /// Replies with an error, after discarding the body of the request.
     fn refuse(&mut self, request: &DataRequest, error: &Error) -> Result<()> {
         if self.message.is_none() {
             self.activity.enter(Phase::Receives);
@@ -230,7 +243,7 @@ impl<'a> DataConnection<'a> {
                 AtomicCounters::add(counter, u64::from(request.bytes));
                 self.reply_stat(request, object.stat())
             }
-            // The bytes were taken already: only the answer is left.
+            // The body was received already.
             Moved::Failed(error) => self.answer(&DataReply::failed(request.id, &error)),
         }
     }
@@ -243,9 +256,9 @@ impl<'a> DataConnection<'a> {
         self.answer(&reply)
     }
 
-    /// Passes a descriptor to a client of the same node, if the file is its own.
+    /// Passes a descriptor to a client on the same host that owns the file.
     fn pass(&self, request: &DataRequest, object: &dyn ObjectHandle, grant: Grant) -> Result<()> {
-        let same_node = self.socket.kind() == SocketKind::Unix && self.peer.identity == self.node.config.identity;
+        let same_node = self.socket.kind() == SocketKind::Unix && self.peer.identity == self.node.cluster.identity;
         let own = match &self.peer.key_name {
             KeyName::User { credentials, .. } => credentials.uid == request.capability.owner_uid,
             KeyName::Owner | KeyName::Node(_) => true,

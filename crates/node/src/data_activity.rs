@@ -1,13 +1,13 @@
-//! What each data connection serves now, for `weft debug stuck`.
+//! The current request of each data connection, for `weft debug stuck`.
 //!
-//! A connection's thread notes its request in a slot of its own, with a few relaxed stores and a coarse clock. No lock
-//! is taken per request; whoever looks reads all slots, and asks the sockets what their threads can be waiting for.
+//! A connection's thread records its request in a slot of its own, with a few relaxed stores and a coarse clock, and
+//! takes no lock. A reader reads all slots, and polls the sockets to tell what their threads wait for.
 //!
 //! Invariant: only the connection's thread writes to its slot; `version` is odd while it writes the request.
 
 use crate::clock;
-use crate::dispatch::peer_text;
-use crate::state::{Node, lock};
+use crate::locks::lock;
+use crate::text::peer_text;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
@@ -16,22 +16,22 @@ use weft_protocol::message::node::RequestInFlight;
 use weft_protocol::{InodeNumber, ObjectId};
 use weft_transport::{Peer, Socket};
 
-/// How often a slot is read again whose request changes meanwhile: that one is not stuck.
+/// Maximum number of reads of a slot that changes meanwhile: its request is not stuck.
 const READ_ATTEMPTS_MAX: u32 = 3;
 
-/// What a connection's thread does.
+/// State of a connection's thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Phase {
     /// Waits for the next request.
     Idle,
-    /// Is in the store, or moves bytes from memory to memory.
+    /// Uses the store, or copies bytes between memories.
     Stores,
-    /// Receives the bytes behind a request, and writes them to the store meanwhile.
+    /// Receives the body of a request, and writes it to the store.
     Receives,
-    /// Sends a reply, and reads its bytes from the store meanwhile.
+    /// Sends a reply, and reads its data from the store.
     Sends,
-    /// Has bytes moved by RDMA.
+    /// Waits for RDMA transfers.
     Moves,
 }
 
@@ -41,7 +41,7 @@ impl Phase {
         all.into_iter().find(|phase| *phase as u8 == number).unwrap_or(Self::Idle)
     }
 
-    /// What a thread in this phase waits for, as far as its socket tells.
+    /// Returns what a thread in this phase waits for, as far as its socket tells.
     fn waits_for(self, socket: &Socket) -> Option<&'static str> {
         match self {
             Self::Idle => None,
@@ -77,7 +77,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// The request in service. `None`: there is none, or it ended meanwhile.
+    /// Returns the current request. `None`: there is none, or it ended meanwhile.
     fn read(&self, now_ms: u64) -> Option<RequestInFlight> {
         for _ in 0..READ_ATTEMPTS_MAX {
             let version = self.version.load(Ordering::Acquire);
@@ -115,7 +115,7 @@ fn name(operation: DataOperation) -> &'static str {
 }
 
 impl DataActivity {
-    /// Every data request in service.
+    /// Returns the current request of every connection.
     pub fn in_flight(&self) -> Vec<RequestInFlight> {
         let slots: Vec<_> = lock(&self.slots).values().cloned().collect();
         let now_ms = clock::coarse_ms();
@@ -123,7 +123,7 @@ impl DataActivity {
     }
 }
 
-/// A connection's own slot, there until this is dropped.
+/// A connection's slot; removed on drop.
 pub struct Activity<'a> {
     all: &'a DataActivity,
     number: u64,
@@ -131,12 +131,8 @@ pub struct Activity<'a> {
 }
 
 impl<'a> Activity<'a> {
-    /// A slot for a new connection.
-    pub fn new(node: &'a Node, socket: &Arc<Socket>, peer: &Peer) -> Self {
-        Self::among(&node.data_activity, socket, peer)
-    }
-
-    fn among(all: &'a DataActivity, socket: &Arc<Socket>, peer: &Peer) -> Self {
+    /// Adds a slot for a new connection.
+    pub fn new(all: &'a DataActivity, socket: &Arc<Socket>, peer: &Peer) -> Self {
         let slot = Arc::new(Slot {
             peer: peer.clone(),
             socket: Arc::clone(socket),
@@ -154,7 +150,7 @@ impl<'a> Activity<'a> {
         Self { all, number, slot }
     }
 
-    /// Notes the request that is served from now on.
+    /// Records the start of a request.
     pub fn begin(&self, request: &DataRequest) {
         let slot = &*self.slot;
         let version = slot.version.load(Ordering::Relaxed);
@@ -170,12 +166,12 @@ impl<'a> Activity<'a> {
         slot.version.store(version + 2, Ordering::Release);
     }
 
-    /// Notes what the request waits for from now on.
+    /// Records the phase of the request.
     pub fn enter(&self, phase: Phase) {
         self.slot.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// Notes that the request was answered.
+    /// Records the end of the request.
     pub fn end(&self) {
         self.enter(Phase::Idle);
     }
@@ -203,7 +199,7 @@ mod tests {
         let (client, server) = UnixStream::pair().unwrap();
         let (client, server) = (Socket::from_unix(client), Arc::new(Socket::from_unix(server)));
         let all = DataActivity::default();
-        let activity = Activity::among(&all, &server, &peer());
+        let activity = Activity::new(&all, &server, &peer());
         assert_eq!(all.in_flight(), [], "idle");
         let (object, inode) = (ObjectId::from_raw(3), InodeNumber::from_raw(4));
         let write = DataRequest::about_nothing(DataOperation::Write, 8);
@@ -234,7 +230,7 @@ mod tests {
     fn a_slot_that_changes_while_it_is_read_never_mixes_two_requests() {
         let (_client, server) = UnixStream::pair().unwrap();
         let all = DataActivity::default();
-        let activity = Activity::among(&all, &Arc::new(Socket::from_unix(server)), &peer());
+        let activity = Activity::new(&all, &Arc::new(Socket::from_unix(server)), &peer());
         std::thread::scope(|scope| {
             let serving = scope.spawn(|| {
                 for number in 0..200_000_u32 {

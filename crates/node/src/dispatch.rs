@@ -1,22 +1,25 @@
-//! What a message on a control connection becomes.
+//! Dispatch of the messages on control connections.
 //!
-//! Here it is decided who may ask what: a client's requests go to shards with the credentials that its key allows; the
-//! steps between shards and the storage requests of shards come from nodes only.
+//! Decides who may send which request: a client's requests go to shards with the credentials that its key allows;
+//! steps between shards and the storage requests of shards are accepted from nodes only.
 
-use crate::event_loop::{ConnectionRef, Sink};
-use crate::shards::{self, Caller};
-use crate::state::{AtomicCounters, Node};
-use crate::{status, storage_server};
+use crate::calls::Caller;
+use crate::counters::AtomicCounters;
+use crate::mailbox::{ConnectionRef, Sink};
+use crate::state::Node;
+use crate::status;
+use crate::text::peer_text;
 use weft_metadata::Event;
 use weft_protocol::handshake::KeyName;
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{ShardCall, ShardReply};
+use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{Credentials, Error};
 use weft_transport::{Peer, Result, TransportError};
 
-/// Handles one message. Answers go to `sink`, now or later. An error closes the connection.
+/// Handles one message. The reply goes to `sink`, or is sent later. An error closes the connection.
 pub fn handle(
     node: &Node,
     peer: &Peer,
@@ -29,26 +32,26 @@ pub fn handle(
     AtomicCounters::add(&node.counters.requests, 1);
     match message {
         Message::Shard(call) => handle_shard_call(node, peer, from, id, call, sink),
-        Message::Storage(request) => storage_server::handle(node, peer, from, id, request, sink),
+        Message::Storage(request) => handle_storage_request(node, peer, from, id, request, sink),
         Message::Node(request) => {
             let answer = handle_node_request(node, peer, request, sink);
             sink.send(from, id, Message::NodeReply(Box::new(answer)));
         }
         Message::Peer(call) if matches!(peer.key_name, KeyName::Node(_)) => {
-            let token = node.token();
+            let token = node.shards.calls.token();
             let to = call.to;
             let text = || peer_text(peer);
             let caller = Caller { token, to: from, id, peer: &text };
-            shards::give(node, to, Event::PeerCall { token, call }, Some(caller), sink);
+            node.shards.give(to, Event::PeerCall { token, call }, Some(caller), sink);
         }
         Message::RecallAnswer(answer) => {
             let event = Event::RecallAnswer { session: peer.session, number: answer.number, kept: answer.kept };
-            shards::give(node, answer.shard, event, None, sink);
+            node.shards.give(answer.shard, event, None, sink);
         }
         // Nothing is noted yet that would have to be dropped.
         Message::PagesDropped(_) => {}
         Message::Renew => {
-            let refused = shards::renew(node, peer.session, sink);
+            let refused = node.shards.renew(peer.session, sink);
             sink.send(from, id, Message::RenewReply { refused });
         }
         Message::Peer(_)
@@ -63,22 +66,12 @@ pub fn handle(
     Ok(())
 }
 
-/// A peer in words, for `weft debug stuck`.
-pub fn peer_text(peer: &Peer) -> String {
-    let who = match &peer.key_name {
-        KeyName::Node(node) => format!("node {node}"),
-        KeyName::Owner => "owner".to_owned(),
-        KeyName::User { credentials, .. } => format!("uid {}", credentials.uid),
-    };
-    format!("{who}, session {}", peer.session)
-}
-
 fn handle_shard_call(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, call: ShardCall, sink: &mut Sink<'_>) {
     if let Err(error) = check_call(node, &call) {
         sink.send(from, id, Message::ShardReply(ShardReply { stamp: 0, result: Err(error) }));
         return;
     }
-    let token = node.token();
+    let token = node.shards.calls.token();
     let event = Event::Call {
         session: peer.session,
         token,
@@ -89,27 +82,42 @@ fn handle_shard_call(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, cal
     };
     let text = || peer_text(peer);
     let caller = Caller { token, to: from, id, peer: &text };
-    shards::give(node, call.shard, event, Some(caller), sink);
+    node.shards.give(call.shard, event, Some(caller), sink);
+}
+
+fn handle_storage_request(
+    node: &Node,
+    peer: &Peer,
+    from: ConnectionRef,
+    id: u64,
+    request: StorageRequest,
+    sink: &mut Sink<'_>,
+) {
+    match &node.shards.storage {
+        Some(server) => server.handle(peer, from, id, request, sink),
+        None => sink.send(from, id, Message::StorageReply(Err(Error::NotSupported))),
+    }
 }
 
 fn check_call(node: &Node, call: &ShardCall) -> std::result::Result<(), Error> {
-    if call.epoch != node.epoch() {
-        return Err(Error::StaleMap(node.epoch()));
+    let epoch = node.cluster.epoch();
+    if call.epoch != epoch {
+        return Err(Error::StaleMap(epoch));
     }
-    // The shard keeps the last reply of each slot.
+    // Bounds the replies that the shard retains, one per slot.
     if call.slot.0 >= SLOTS_MAX {
         return Err(Error::Invalid);
     }
     call.credentials.as_ref().map_or(Ok(()), Credentials::check)
 }
 
-/// On whose behalf a call is: what the key fixes, or what its holder says when it may speak for others.
-fn credentials(node: &Node, peer: &Peer, said: Option<Credentials>) -> Credentials {
-    let owner = || Credentials { uid: node.config.owner_uid, gid: node.config.owner_gid, groups: Box::default() };
+/// Returns the credentials of a call: those of the key, or those in the call if the key may act for other users.
+fn credentials(node: &Node, peer: &Peer, claimed: Option<Credentials>) -> Credentials {
+    let owner = || Credentials { uid: node.cluster.owner_uid, gid: node.cluster.owner_gid, groups: Box::default() };
     match &peer.key_name {
         KeyName::User { credentials, .. } => credentials.clone(),
-        KeyName::Owner => said.unwrap_or_else(owner),
-        KeyName::Node(_) => said.unwrap_or_default(),
+        KeyName::Owner => claimed.unwrap_or_else(owner),
+        KeyName::Node(_) => claimed.unwrap_or_default(),
     }
 }
 
@@ -122,19 +130,16 @@ fn handle_node_request(
     let privileged = !matches!(peer.key_name, KeyName::User { .. });
     match request {
         NodeRequest::Ping => Ok(NodeAnswer::Done),
-        NodeRequest::GetMap => Ok(NodeAnswer::Map((*node.map()).clone())),
+        NodeRequest::GetMap => Ok(NodeAnswer::Map((*node.cluster.map()).clone())),
         NodeRequest::Status if privileged => Ok(NodeAnswer::Status(Box::new(status::of(node)))),
-        NodeRequest::SetMap(map) if privileged => shards::set_map(node, map, sink).map(|()| NodeAnswer::Done),
+        NodeRequest::SetMap(map) if privileged => node.shards.set_map(map, sink).map(|()| NodeAnswer::Done),
         NodeRequest::Stuck if privileged => Ok(NodeAnswer::InFlight(status::longest_in_flight(node))),
         NodeRequest::Shutdown if privileged => {
-            node.stopping.ask();
-            for mailbox in &node.loops {
-                mailbox.look();
-            }
+            node.stop();
             Ok(NodeAnswer::Done)
         }
         NodeRequest::RevokeKey(key) if privileged => {
-            tracing::info!("key {key} is revoked");
+            tracing::info!("key {key} revoked");
             node.revoked.revoke(key).map(|()| NodeAnswer::Done)
         }
         NodeRequest::SetMap(_)

@@ -1,101 +1,43 @@
-//! The loop that serves control connections: one thread, epoll, no blocking call but the wait itself.
+//! The loop that serves control connections: one thread with epoll that blocks only in its wait.
 //!
-//! It owns its connections. A request is decoded, handled by [`crate::dispatch`] on this very thread (no hop to the
-//! shard: its lock is free nearly always), and all replies of one batch leave with one send. Other threads reach a
-//! connection by its loop's [`Mailbox`].
+//! It owns its connections. [`crate::dispatch`] handles each request on this thread (no hop to the shard, whose lock is
+//! rarely contended), and all replies of one batch leave with one send. Other threads reach a connection through the
+//! loop's [`Mailbox`].
 //!
-//! A peer that does not read its replies is not read from any more once [`OUTPUT_BYTES_MAX`] wait for it; it holds up
-//! nobody else. A malformed message closes its connection and no more.
+//! The loop stops reading from a peer that has [`OUTPUT_BYTES_MAX`] of replies pending; the others are not delayed. A
+//! malformed message closes only its own connection.
 
+use crate::clock;
+use crate::counters::AtomicCounters;
 use crate::dispatch;
+use crate::mailbox::{ConnectionRef, Mail, Mailbox, Sink};
 use crate::places::Place;
-use crate::state::{AtomicCounters, Node, lock};
-use crate::{clock, shards};
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use crate::state::Node;
+use rustix::event::{Timespec, epoll};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use weft_protocol::handshake::Purpose;
 use weft_protocol::message::Message;
 use weft_protocol::{codec, frame};
 use weft_transport::{LOOK_BEFORE_SLEEP, Peer, Result, Socket, TransportError};
 
-/// Bytes of replies that may wait for a peer before its requests are left unread.
+/// Bytes of replies pending for a peer at which the loop stops reading its requests.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
-/// Requests of one connection handled before the others have their turn and the replies leave: bounds what waits in
-/// memory.
+/// Maximum number of requests of one connection handled before the other connections are served and the replies are
+/// sent: bounds the memory for pending replies.
 const REQUESTS_PER_TURN: usize = 64;
-/// Bytes received with one call.
+/// Buffer size of one receive.
 const INPUT_BYTES: usize = 64 << 10;
-/// Events taken with one wait.
+/// Maximum number of events per wait.
 const EVENTS_MAX: usize = 128;
-/// Longest sleep while sessions are known: how often their ends are looked for.
+/// Longest sleep while sessions are known: how often ended sessions are checked for.
 const SESSION_CHECK_MS: u64 = 1000;
 /// The key of the loop's own eventfd.
 const WAKE_KEY: u64 = u64::MAX;
-
-/// Names a connection of a loop. Keys are not used again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ConnectionRef {
-    pub loop_index: usize,
-    pub key: u64,
-}
-
-/// What other threads leave for a loop.
-pub struct Mailbox {
-    index: usize,
-    wake: OwnedFd,
-    /// Held for a push or a take.
-    mail: Mutex<Vec<Mail>>,
-}
-
-enum Mail {
-    Adopt(Box<(Socket, Peer, Place)>),
-    Send {
-        key: u64,
-        id: u64,
-        message: Message,
-    },
-    /// Look at the deadlines again, or at the wish to stop.
-    Look,
-}
-
-impl Mailbox {
-    /// A mailbox for the loop with this index.
-    pub fn new(index: usize) -> io::Result<Arc<Self>> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { index, wake, mail: Mutex::new(Vec::new()) }))
-    }
-
-    /// Gives a connection whose handshake is done to the loop.
-    pub fn adopt(&self, socket: Socket, peer: Peer, place: Place) {
-        self.post(Mail::Adopt(Box::new((socket, peer, place))));
-    }
-
-    /// Sends a message on one of the loop's connections; dropped when the connection is gone.
-    pub fn send(&self, key: u64, id: u64, message: Message) {
-        self.post(Mail::Send { key, id, message });
-    }
-
-    /// Wakes the loop.
-    pub fn look(&self) {
-        self.post(Mail::Look);
-    }
-
-    fn post(&self, mail: Mail) {
-        let mut queue = lock(&self.mail);
-        let first = queue.is_empty();
-        queue.push(mail);
-        drop(queue);
-        if first {
-            // The counter cannot overflow: it is written once per emptied queue. The loop reads it before the queue.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        }
-    }
-}
 
 /// One connection.
 struct Connection {
@@ -103,43 +45,20 @@ struct Connection {
     peer: Arc<Peer>,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// What epoll was asked to report.
+    /// Events registered with epoll.
     interest: epoll::EventFlags,
-    /// Given back with the connection.
+    /// Released with the connection.
     _place: Place,
 }
 
 impl Connection {
-    /// Whether there is room for more replies.
-    fn may_go_on(&self) -> bool {
+    /// Returns true if the output has room for more replies.
+    fn has_room(&self) -> bool {
         self.output.len() < OUTPUT_BYTES_MAX
     }
 }
 
-/// Messages to be sent by the loop that runs now, or through the mailbox of another one.
-pub struct Sink<'a> {
-    node: &'a Node,
-    loop_index: Option<usize>,
-    local: Vec<(u64, u64, Message)>,
-}
-
-impl<'a> Sink<'a> {
-    /// For threads that are no loop.
-    pub fn remote(node: &'a Node) -> Self {
-        Self { node, loop_index: None, local: Vec::new() }
-    }
-
-    /// Sends a message to a connection of any loop.
-    pub fn send(&mut self, to: ConnectionRef, id: u64, message: Message) {
-        if self.loop_index == Some(to.loop_index) {
-            self.local.push((to.key, id, message));
-        } else if let Some(mailbox) = self.node.loops.get(to.loop_index) {
-            mailbox.send(to.key, id, message);
-        }
-    }
-}
-
-/// One loop's state. `run` is its thread.
+/// A loop; `run` is its thread.
 pub struct EventLoop {
     node: Arc<Node>,
     mailbox: Arc<Mailbox>,
@@ -147,14 +66,14 @@ pub struct EventLoop {
     connections: HashMap<u64, Connection>,
     next_key: u64,
     buffer: Vec<u8>,
-    /// Connections with output to be flushed at the end of the batch.
+    /// Connections with output to send at the end of the batch.
     touched: Vec<u64>,
-    /// Connections with requests in their input that wait for their next turn.
+    /// Connections with complete requests left in their input.
     backlog: Vec<u64>,
 }
 
 impl EventLoop {
-    /// A loop for this mailbox.
+    /// Returns a loop for this mailbox.
     pub fn new(node: Arc<Node>, mailbox: Arc<Mailbox>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &mailbox.wake, epoll::EventData::new_u64(WAKE_KEY), epoll::EventFlags::IN)?;
@@ -170,7 +89,7 @@ impl EventLoop {
         })
     }
 
-    /// Serves until the node is asked to stop.
+    /// Serves until the node stops.
     pub fn run(mut self) {
         let node = Arc::clone(&self.node);
         let mut ready = Vec::with_capacity(EVENTS_MAX);
@@ -186,7 +105,7 @@ impl EventLoop {
                 }
             }
             served = (!ready.is_empty()).then(Instant::now);
-            let mut sink = Sink { node: &node, loop_index: Some(self.mailbox.index), local: Vec::new() };
+            let mut sink = Sink::local(&node.loops, self.mailbox.index);
             self.work_off(&mut sink);
             let mut woken = ready.is_empty();
             for event in &ready {
@@ -201,20 +120,22 @@ impl EventLoop {
                 self.take_mail(&mut sink);
             }
             if self.mailbox.index == 0 {
-                shards::tick(&node, &mut sink);
+                node.shards.tick(&mut sink);
                 node.refusals.log_untold(clock::boot_ms());
             }
-            // What closing a connection brings about is sent too.
-            while !sink.local.is_empty() || !self.touched.is_empty() {
-                let messages = std::mem::take(&mut sink.local);
+            // Repeats, since a send that fails closes its connection, which can cause further messages.
+            loop {
+                let messages = sink.take_local();
+                if messages.is_empty() && self.touched.is_empty() {
+                    break;
+                }
                 self.deliver(messages, &mut sink);
             }
         }
     }
 
-    /// Waits for events. Right after the last ones it looks for more before it sleeps, for a client that has its reply
-    /// often asks again at once, and waking a sleeping core costs more than a request; others that can run go first. A
-    /// loop that has nothing to do sleeps.
+    /// Waits for events. After a batch it polls for a moment before it sleeps: a client often sends its next request
+    /// right after the reply, and waking a sleeping core costs more than a request. It yields to other threads.
     fn wait(&self, ready: &mut Vec<epoll::Event>, served: Option<Instant>) -> rustix::io::Result<()> {
         ready.clear();
         if let Some(served) = served {
@@ -230,16 +151,16 @@ impl EventLoop {
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(ready), timeout.as_ref()).map(|_| ())
     }
 
-    /// How long the wait may last. Loop 0 looks after the clock of the whole node; without sessions nobody wakes up.
+    /// Returns the timeout of the wait. Loop 0 serves the deadlines of the whole node.
     fn timeout(&self) -> Option<Timespec> {
-        if self.backlog.iter().any(|key| self.connections.get(key).is_none_or(Connection::may_go_on)) {
+        if self.backlog.iter().any(|key| self.connections.get(key).is_none_or(Connection::has_room)) {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         if self.mailbox.index != 0 {
             return None;
         }
-        let shards = shards::next_deadline(&self.node);
-        let sessions = lock(&self.node.sessions).next_end_ms();
+        let shards = self.node.shards.next_deadline();
+        let sessions = self.node.sessions.next_end_ms();
         let refusals = self.node.refusals.due_ms();
         let next = shards.into_iter().chain(sessions).chain(refusals).min()?;
         let wait = next.saturating_sub(clock::boot_ms()).clamp(1, SESSION_CHECK_MS);
@@ -247,13 +168,10 @@ impl EventLoop {
     }
 
     fn take_mail(&mut self, sink: &mut Sink<'_>) {
-        // Read before the queue is taken: a post after the take writes again.
-        let _ = rustix::io::read(&self.mailbox.wake, &mut [0u8; 8][..]);
-        let mail = std::mem::take(&mut *lock(&self.mailbox.mail));
-        for letter in mail {
+        for letter in self.mailbox.take() {
             match letter {
                 Mail::Adopt(connection) => self.adopt(*connection),
-                Mail::Send { key, id, message } => sink.local.push((key, id, message)),
+                Mail::Send { key, id, message } => sink.push(key, id, message),
                 Mail::Look => {}
             }
         }
@@ -267,7 +185,7 @@ impl EventLoop {
             tracing::warn!("connection of {} dropped: epoll: {errno}", socket.peer_text());
             return;
         }
-        lock(&self.node.sessions).opened(peer.session, self.recall_ref(key, &peer));
+        self.node.sessions.opened(peer.session, self.recall_ref(key, &peer));
         self.node.connections.fetch_add(1, Ordering::Relaxed);
         let (peer, input, output) = (Arc::new(peer), Vec::new(), Vec::new());
         let connection = Connection { socket, peer, input, output, interest, _place: place };
@@ -279,17 +197,17 @@ impl EventLoop {
     }
 
     fn close(&mut self, key: u64, sink: &mut Sink<'_>) {
-        // Dropping the socket takes it out of epoll: nobody else has its descriptor.
+        // Dropping the socket removes it from epoll: its descriptor has no duplicate.
         let Some(connection) = self.connections.remove(&key) else { return };
         let recall = self.recall_ref(key, &connection.peer);
-        let last = lock(&self.node.sessions).closed(connection.peer.session, recall, clock::boot_ms());
+        let last = self.node.sessions.closed(connection.peer.session, recall, clock::boot_ms());
         self.node.connections.fetch_sub(1, Ordering::Relaxed);
         if last {
-            shards::disconnected(&self.node, connection.peer.session, connection.socket.kind(), sink);
+            self.node.shards.disconnected(connection.peer.session, connection.socket.kind(), sink);
         }
     }
 
-    /// One connection has something to read, or room for its output, or has ended.
+    /// Handles an event of a connection: readable, writable, or closed.
     fn serve(&mut self, key: u64, flags: epoll::EventFlags, sink: &mut Sink<'_>) {
         if flags.contains(epoll::EventFlags::OUT) {
             self.touched.push(key);
@@ -302,7 +220,7 @@ impl EventLoop {
         }
     }
 
-    /// Closes a connection that has failed, and counts one that said what it may not.
+    /// Closes a connection that failed, and counts protocol violations.
     fn failed(&mut self, key: u64, error: &TransportError, sink: &mut Sink<'_>) {
         if matches!(error, TransportError::Malformed) {
             AtomicCounters::add(&self.node.counters.peers_rejected, 1);
@@ -314,12 +232,12 @@ impl EventLoop {
         self.close(key, sink);
     }
 
-    /// The next turn of the connections that had more requests than one turn allows.
+    /// Serves the connections that had more requests than [`REQUESTS_PER_TURN`].
     fn work_off(&mut self, sink: &mut Sink<'_>) {
         for key in std::mem::take(&mut self.backlog) {
             let from = ConnectionRef { loop_index: self.mailbox.index, key };
             let Some(connection) = self.connections.get_mut(&key) else { continue };
-            if !connection.may_go_on() {
+            if !connection.has_room() {
                 self.backlog.push(key);
                 continue;
             }
@@ -360,7 +278,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Encodes messages onto their connections and sends what the kernels of their peers take.
+    /// Appends messages to their connections' output, and sends as much as the sockets accept.
     fn deliver(&mut self, messages: Vec<(u64, u64, Message)>, sink: &mut Sink<'_>) {
         for (key, id, message) in messages {
             let Some(connection) = self.connections.get_mut(&key) else { continue };
@@ -387,7 +305,7 @@ impl EventLoop {
             }
         }
         let mut interest = epoll::EventFlags::empty();
-        interest.set(epoll::EventFlags::IN, connection.may_go_on());
+        interest.set(epoll::EventFlags::IN, connection.has_room());
         interest.set(epoll::EventFlags::OUT, !connection.output.is_empty());
         if interest != connection.interest {
             connection.interest = interest;
@@ -397,15 +315,15 @@ impl EventLoop {
     }
 }
 
-/// What was done of the requests that had come.
+/// Progress of [`handle_frames`].
 struct Turn {
-    /// Bytes of the requests that were handled.
+    /// Bytes of the handled requests.
     used: usize,
-    /// There may be whole requests left.
+    /// Complete requests may be left.
     more: bool,
 }
 
-/// Handles the whole frames at the beginning of `bytes`, at most [`REQUESTS_PER_TURN`].
+/// Handles the complete frames at the beginning of `bytes`, at most [`REQUESTS_PER_TURN`].
 fn handle_frames(node: &Node, peer: &Peer, from: ConnectionRef, bytes: &[u8], sink: &mut Sink<'_>) -> Result<Turn> {
     let mut used = 0;
     for _ in 0..REQUESTS_PER_TURN {

@@ -1,18 +1,17 @@
-//! Fences at this node's storage server: the gates of its data connections, and who waits for a fence to be settled.
+//! Fences at this node's storage server: the gates of its data connections, and the pending confirmations.
 //!
-//! A shard fences a session that it has ended. From then on no piece of a write of that session is admitted, its data
-//! connections are shut down (a thread that waits for the rest of a write ends now), and the fence is confirmed when
-//! the pieces in flight are written: by the thread that writes the last of them.
+//! A shard fences a session that it has ended. From then on no piece of the session's writes is admitted, its data
+//! connections are shut down (a thread that waits for the rest of a write ends), and the fence is confirmed when the
+//! pieces in flight are written, by the thread that writes the last one.
 //!
 //! Lock order: `table`, `connections` and `unsettled` are leaves, and never held together.
 
-mod abandon;
+pub mod abandon;
 
-pub use abandon::work;
-
-use crate::event_loop::{ConnectionRef, Sink};
-use crate::state::{Node, lock};
-use crate::{clock, shards};
+use crate::clock;
+use crate::locks::lock;
+use crate::mailbox::{ConnectionRef, Loops, Sink};
+use crate::shard_events::{ToShards, give};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,84 +19,89 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use weft_metadata::Event;
 use weft_protocol::message::Message;
 use weft_protocol::message::storage::StorageAnswer;
-use weft_protocol::{InodeNumber, ObjectId, Result, SessionId, ShardId};
+use weft_protocol::{InodeNumber, NodeId, ObjectId, Result, SessionId, ShardId};
 use weft_storage::{FenceTable, Gate, ServingTerm};
 use weft_store_io::WriteGuard;
 use weft_transport::Socket;
 
-/// A node's fences.
+/// Fences of a node.
 pub struct Fencing {
+    node: NodeId,
     table: RwLock<FenceTable>,
     /// Data connections of each session.
     connections: Mutex<HashMap<SessionId, Vec<Weak<Socket>>>>,
-    /// Who waits for a fence to be settled.
+    /// Fences with pieces in flight.
     unsettled: Mutex<Vec<Unsettled>>,
-    /// Settled fences whose objects are to be abandoned.
+    /// Settled fences with objects to abandon.
     to_abandon: Sender<Unsettled>,
     own_term: Arc<ServingTerm>,
+    shards: ToShards,
+    loops: Arc<Loops>,
+}
+
+/// Recipient of a fence's confirmation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConfirmTo {
+    /// The shard, on this node.
+    Shard,
+    /// The shard's node, as the reply to this request.
+    Connection(ConnectionRef, u64),
+}
+
+/// A fence to be confirmed.
+pub struct Unsettled {
+    pub session: SessionId,
+    pub shard: ShardId,
+    /// Objects to abandon before.
+    pub objects: Vec<(InodeNumber, ObjectId)>,
+    pub confirm: ConfirmTo,
 }
 
 impl Fencing {
-    /// No fences; the second value is for [`work`].
-    pub fn new() -> (Self, Receiver<Unsettled>) {
+    /// Returns no fences; the second value is for [`abandon::work`].
+    pub fn new(node: NodeId, shards: ToShards, loops: Arc<Loops>) -> (Self, Receiver<Unsettled>) {
         let (to_abandon, receiver) = channel();
         let fencing = Self {
+            node,
             table: RwLock::default(),
             connections: Mutex::default(),
             unsettled: Mutex::default(),
             to_abandon,
             own_term: Arc::new(ServingTerm::unlimited()),
+            shards,
+            loops,
         };
         (fencing, receiver)
     }
-}
 
-/// Who is told that nothing of a session lands here any more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ConfirmTo {
-    /// The shard, which is of this node.
-    Shard,
-    /// The node of the shard, as the answer to this request.
-    Connection(ConnectionRef, u64),
-}
-
-/// A fence that is to be confirmed.
-pub struct Unsettled {
-    pub session: SessionId,
-    pub shard: ShardId,
-    /// To be abandoned before.
-    pub objects: Vec<(InodeNumber, ObjectId)>,
-    pub confirm: ConfirmTo,
-}
-
-/// Fences a session on behalf of a shard.
-pub fn fence(node: &Node, session: SessionId, shard: ShardId) {
-    {
-        let mut table = node.fencing.table.write().unwrap_or_else(PoisonError::into_inner);
-        table.add(session, shard, clock::wall_seconds());
-    }
-    for socket in lock(&node.fencing.connections).remove(&session).into_iter().flatten() {
-        if let Some(socket) = socket.upgrade() {
-            socket.shutdown();
+    /// Fences a session on behalf of a shard.
+    pub fn fence(&self, session: SessionId, shard: ShardId) {
+        {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            table.add(session, shard, clock::wall_seconds());
+        }
+        for socket in lock(&self.connections).remove(&session).into_iter().flatten() {
+            if let Some(socket) = socket.upgrade() {
+                socket.shutdown();
+            }
         }
     }
-}
 
-/// Fences a session, and has that confirmed. Returns true if it is confirmed at once, by the caller.
-pub fn fence_and_confirm(node: &Node, fence: Unsettled) -> bool {
-    let (session, shard, confirm) = (fence.session, fence.shard, fence.confirm);
-    self::fence(node, session, shard);
-    // Noted before the look: whoever writes the last piece finds it.
-    lock(&node.fencing.unsettled).push(fence);
-    let mut settled = node.fencing.take_settled(session, shard);
-    let is_ours = |other: &Unsettled| other.confirm == confirm && other.objects.is_empty();
-    let ours = settled.iter().position(is_ours).map(|ours| settled.swap_remove(ours));
-    complete(node, settled);
-    ours.is_some()
-}
+    /// Fences a session and registers the confirmation. Returns true if the fence is settled already: then the caller
+    /// confirms it.
+    pub fn fence_and_confirm(&self, fence: Unsettled) -> bool {
+        let (session, shard, confirm) = (fence.session, fence.shard, fence.confirm);
+        self.fence(session, shard);
+        // Registered before the check, so that the thread that writes the last piece finds it.
+        lock(&self.unsettled).push(fence);
+        let mut settled = self.take_settled(session, shard);
+        let is_ours = |other: &Unsettled| other.confirm == confirm && other.objects.is_empty();
+        let ours = settled.iter().position(is_ours).map(|ours| settled.swap_remove(ours));
+        self.complete(settled);
+        ours.is_some()
+    }
 
-impl Fencing {
-    /// Takes out those who wait for this fence, if it is settled.
+    /// Removes and returns the pending confirmations of this fence, if it is settled.
     fn take_settled(&self, session: SessionId, shard: ShardId) -> Vec<Unsettled> {
         let is_settled = self.table.read().unwrap_or_else(PoisonError::into_inner).is_settled(session, shard);
         if !is_settled {
@@ -105,53 +109,54 @@ impl Fencing {
         }
         lock(&self.unsettled).extract_if(.., |fence| (fence.session, fence.shard) == (session, shard)).collect()
     }
-}
 
-/// Confirms fences that are settled, after their objects were abandoned.
-fn complete(node: &Node, settled: Vec<Unsettled>) {
-    for fence in settled {
-        if fence.objects.is_empty() {
-            confirm(node, &fence);
-        } else {
-            // The thread lives as long as the node: a send fails only when everything ends.
-            let _ = node.fencing.to_abandon.send(fence);
+    /// Confirms settled fences, those with objects after these are abandoned.
+    fn complete(&self, settled: Vec<Unsettled>) {
+        for fence in settled {
+            if fence.objects.is_empty() {
+                self.confirm(&fence);
+            } else {
+                // The thread lives as long as the node: a send fails only during shutdown.
+                let _ = self.to_abandon.send(fence);
+            }
+        }
+    }
+
+    fn confirm(&self, fence: &Unsettled) {
+        match fence.confirm {
+            ConfirmTo::Shard => {
+                let event = Event::FenceConfirmed { session: fence.session, node: self.node };
+                give(&self.shards, fence.shard, event);
+            }
+            ConfirmTo::Connection(to, id) => {
+                Sink::remote(&self.loops).send(to, id, Message::StorageReply(Ok(StorageAnswer::Done)));
+            }
         }
     }
 }
 
-fn confirm(node: &Node, fence: &Unsettled) {
-    let mut sink = Sink::remote(node);
-    match fence.confirm {
-        ConfirmTo::Shard => {
-            let event = Event::FenceConfirmed { session: fence.session, node: node.config.node };
-            shards::give(node, fence.shard, event, None, &mut sink);
-        }
-        ConfirmTo::Connection(to, id) => sink.send(to, id, Message::StorageReply(Ok(StorageAnswer::Done))),
-    }
-}
-
-/// What a data connection has of the fences: the gates for what its session writes.
+/// Gates of one data connection.
 pub struct Gates<'a> {
-    node: &'a Node,
+    fencing: &'a Fencing,
     session: SessionId,
-    /// The gate for the shard of the last request: a client works on few shards over one connection.
+    /// Gate of the last request's shard: a client uses few shards over one connection.
     last: RefCell<Option<(ShardId, Arc<Gate>)>>,
 }
 
 impl<'a> Gates<'a> {
-    /// Gates for the requests of a connection of this session, which is shut down when the session is fenced.
-    pub fn new(node: &'a Node, session: SessionId, socket: &Arc<Socket>) -> Self {
-        let mut connections = lock(&node.fencing.connections);
+    /// Returns the gates for a connection of this session. A fence of the session shuts the connection down.
+    pub fn new(fencing: &'a Fencing, session: SessionId, socket: &Arc<Socket>) -> Self {
+        let mut connections = lock(&fencing.connections);
         let of_session = connections.entry(session).or_default();
         of_session.retain(|other| other.strong_count() > 0);
         of_session.push(Arc::downgrade(socket));
         drop(connections);
-        Self { node, session, last: RefCell::new(None) }
+        Self { fencing, session, last: RefCell::new(None) }
     }
 
-    /// The guard for a request about a file of this shard. An error: the session is fenced.
+    /// Returns the guard for a request about a file of this shard, or an error if the session is fenced.
     pub fn guard(&self, shard: ShardId) -> Result<RequestGuard<'a>> {
-        let guard = RequestGuard { node: self.node, session: self.session, shard, gate: self.gate(shard) };
+        let guard = RequestGuard { fencing: self.fencing, session: self.session, shard, gate: self.gate(shard) };
         guard.check().map(|()| guard)
     }
 
@@ -162,10 +167,9 @@ impl<'a> Gates<'a> {
         {
             return Arc::clone(gate);
         }
-        let fencing = &self.node.fencing;
         let gate = {
-            let mut table = fencing.table.write().unwrap_or_else(PoisonError::into_inner);
-            table.gate(self.session, shard, &fencing.own_term)
+            let mut table = self.fencing.table.write().unwrap_or_else(PoisonError::into_inner);
+            table.gate(self.session, shard, &self.fencing.own_term)
         };
         *last = Some((shard, Arc::clone(&gate)));
         gate
@@ -174,8 +178,8 @@ impl<'a> Gates<'a> {
 
 impl Drop for Gates<'_> {
     fn drop(&mut self) {
-        // The connection itself is forgotten by the session's next one, unless it was the last.
-        let mut connections = lock(&self.node.fencing.connections);
+        // The session's next connection removes this one's entry, unless it was the last.
+        let mut connections = lock(&self.fencing.connections);
         if let Some(of_session) = connections.get_mut(&self.session) {
             of_session.retain(|socket| socket.strong_count() > 1);
             if of_session.is_empty() {
@@ -187,14 +191,14 @@ impl Drop for Gates<'_> {
 
 /// Admits the pieces of one request.
 pub struct RequestGuard<'a> {
-    node: &'a Node,
+    fencing: &'a Fencing,
     session: SessionId,
     shard: ShardId,
     gate: Arc<Gate>,
 }
 
 impl RequestGuard<'_> {
-    /// Whether a request may begin at all: of what is not written piece by piece.
+    /// Fails if the session is fenced. For requests that are not admitted piece by piece.
     fn check(&self) -> Result<()> {
         if self.gate.is_fenced() { Err(weft_protocol::Error::SessionEnded) } else { Ok(()) }
     }
@@ -207,8 +211,7 @@ impl WriteGuard for RequestGuard<'_> {
 
     fn leave(&self) {
         if self.gate.leave() {
-            let settled = self.node.fencing.take_settled(self.session, self.shard);
-            complete(self.node, settled);
+            self.fencing.complete(self.fencing.take_settled(self.session, self.shard));
         }
     }
 }

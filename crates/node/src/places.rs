@@ -1,14 +1,14 @@
-//! How many connections there may be: of one session, of one user, of the node.
+//! Limits on the number of connections: per session, per user, per node.
 //!
 //! A data connection costs a thread and a few descriptors for as long as its peer likes, a control connection a
-//! descriptor and buffers. Whoever has a key could take all of them, so each connection takes a *place* at the end of
-//! its handshake and gives it back with its end. Without a place the peer is answered "busy": he uses the connections
-//! that he has, or comes again.
+//! descriptor and buffers. Any holder of a key could exhaust them, so each connection takes a *place* at the end of its
+//! handshake and releases it when it closes. Without a free place the peer is refused as busy: it uses its other
+//! connections, or retries.
 //!
-//! The share of one user's key is a part of the node's places, so that he cannot keep others out. The owner's key has
-//! no such bound: it may end the node anyway.
+//! One user's key can take only a share of the node's places, so that it cannot lock out others. The owner's key has no
+//! such limit: it may end the node anyway.
 
-use crate::state::lock;
+use crate::locks::lock;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,15 +18,14 @@ use weft_protocol::limits::{DATA_CONNECTIONS_PER_SESSION_MAX, SLOTS_MAX};
 use weft_protocol::{Error, Result, SessionId};
 use weft_transport::Peer;
 
-/// Data connections of a node, each with a thread; fewer where the process may have few descriptors.
+/// Maximum number of data connections of a node, each with a thread; lower if the descriptor limit is low.
 const DATA_CONNECTIONS_MAX: usize = 4096;
-/// Descriptors of the process for each data connection that it may have: a socket, a pipe, objects, and room for what
-/// is not a data connection.
+/// Descriptors budgeted per data connection: a socket, a pipe, objects, and a share for everything else.
 const DESCRIPTORS_PER_DATA_CONNECTION: u64 = 8;
-/// The part of the node's places that one user's key may take: one in so many.
+/// Divisor of the node's places: the share that one user's key may take.
 const USER_SHARE: usize = 4;
-/// Control and recall connections of one session: one for each slot and one for recalls; twice that, since a client
-/// that connects again may be faster than the end of its old connections is seen.
+/// Maximum number of control and recall connections of one session: one per slot and one for recalls, times two, since
+/// a client may reconnect before the node notices the end of its old connections.
 const CONTROL_CONNECTIONS_PER_SESSION_MAX: usize = 2 * (SLOTS_MAX as usize + 1);
 
 /// The places of a node.
@@ -42,7 +41,7 @@ struct Taken {
     of_user: HashMap<(u32, bool), usize>,
 }
 
-/// A place that is taken; given back when dropped.
+/// A taken place, released on drop.
 pub struct Place {
     places: Arc<Places>,
     is_data: bool,
@@ -51,7 +50,7 @@ pub struct Place {
 }
 
 impl Places {
-    /// As many as this process has descriptors for.
+    /// Returns as many places as the descriptor limit of this process allows.
     pub fn new() -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self::with_descriptors(descriptors)
@@ -62,7 +61,7 @@ impl Places {
         Self { data_max: affordable.clamp(1, DATA_CONNECTIONS_MAX), taken: Mutex::default() }
     }
 
-    /// Takes a place for a connection of this peer, or says that there is none now.
+    /// Takes a place for a connection of this peer, or fails as busy.
     pub fn take(self: &Arc<Self>, peer: &Peer) -> Result<Place> {
         let is_data = peer.purpose == Purpose::Data;
         let session_max = if is_data { DATA_CONNECTIONS_PER_SESSION_MAX } else { CONTROL_CONNECTIONS_PER_SESSION_MAX };

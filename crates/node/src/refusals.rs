@@ -1,7 +1,7 @@
-//! Log lines about refused peers: bounded, so that strangers cannot fill the file system of the log.
+//! Log lines about refused peers, rate-limited so that strangers cannot fill the log's file system.
 //!
-//! In each minute the first refusals get a line each. The others are counted, and one line tells their number when the
-//! minute is over. `weft status -v` has the number of all.
+//! In each minute the first refusals get a line each. The others are counted, and logged as one number when the minute
+//! is over. `weft status -v` shows the total.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};

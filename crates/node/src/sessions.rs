@@ -1,16 +1,15 @@
-//! Which connections belong to which session: where a recall is sent, and when a session is over for the storage
-//! server.
+//! Connections of each session: where its recalls go, and when the storage server considers it ended.
 
-use crate::event_loop::ConnectionRef;
+use crate::locks::lock;
+use crate::mailbox::ConnectionRef;
 use std::collections::HashMap;
+use std::sync::Mutex;
 use weft_protocol::SessionId;
 use weft_protocol::limits::SESSION_TERM_MS;
 
-/// The sessions that have or had connections here.
+/// Sessions that have connections here, or had one within the last term.
 #[derive(Default)]
-pub struct Sessions {
-    sessions: HashMap<SessionId, Record>,
-}
+pub struct Sessions(Mutex<HashMap<SessionId, Record>>);
 
 #[derive(Default)]
 struct Record {
@@ -21,9 +20,10 @@ struct Record {
 }
 
 impl Sessions {
-    /// A connection was made. `recall`: it is the one that recalls go to.
-    pub fn opened(&mut self, session: SessionId, recall: Option<ConnectionRef>) {
-        let record = self.sessions.entry(session).or_default();
+    /// Records a new connection. `recall`: the connection for the session's recalls.
+    pub fn opened(&self, session: SessionId, recall: Option<ConnectionRef>) {
+        let mut sessions = lock(&self.0);
+        let record = sessions.entry(session).or_default();
         record.connections += 1;
         record.closed_ms = None;
         if recall.is_some() {
@@ -31,9 +31,10 @@ impl Sessions {
         }
     }
 
-    /// A connection was closed. Returns whether it was the session's last one here.
-    pub fn closed(&mut self, session: SessionId, recall: Option<ConnectionRef>, now_ms: u64) -> bool {
-        let Some(record) = self.sessions.get_mut(&session) else { return false };
+    /// Records the end of a connection. Returns true if it was the session's last one here.
+    pub fn closed(&self, session: SessionId, recall: Option<ConnectionRef>, now_ms: u64) -> bool {
+        let mut sessions = lock(&self.0);
+        let Some(record) = sessions.get_mut(&session) else { return false };
         record.connections = record.connections.saturating_sub(1);
         if recall.is_some() && record.recall == recall {
             record.recall = None;
@@ -44,23 +45,20 @@ impl Sessions {
         record.connections == 0
     }
 
-    /// Where recalls of this session go.
+    /// Returns the connection for the session's recalls.
     pub fn recall_connection(&self, session: SessionId) -> Option<ConnectionRef> {
-        self.sessions.get(&session).and_then(|record| record.recall)
+        lock(&self.0).get(&session).and_then(|record| record.recall)
     }
 
-    /// Takes out the sessions that have had no connection for a whole term.
-    pub fn take_ended(&mut self, now_ms: u64) -> Vec<SessionId> {
-        let over = |record: &Record| record.closed_ms.is_some_and(|closed| now_ms >= closed + SESSION_TERM_MS);
-        let ended: Vec<SessionId> = self.sessions.iter().filter(|(_, r)| over(r)).map(|(id, _)| *id).collect();
-        for session in &ended {
-            self.sessions.remove(session);
-        }
-        ended
+    /// Removes and returns the sessions without a connection for a whole term.
+    pub fn take_ended(&self, now_ms: u64) -> Vec<SessionId> {
+        let is_over = |record: &Record| record.closed_ms.is_some_and(|closed| now_ms >= closed + SESSION_TERM_MS);
+        let mut sessions = lock(&self.0);
+        sessions.extract_if(|_, record| is_over(record)).map(|(session, _)| session).collect()
     }
 
-    /// When [`Sessions::take_ended`] will next find one, milliseconds since boot.
+    /// Returns when [`Sessions::take_ended`] will next return a session, milliseconds since boot.
     pub fn next_end_ms(&self) -> Option<u64> {
-        self.sessions.values().filter_map(|record| record.closed_ms).min().map(|closed| closed + SESSION_TERM_MS)
+        lock(&self.0).values().filter_map(|record| record.closed_ms).min().map(|closed| closed + SESSION_TERM_MS)
     }
 }

@@ -1,172 +1,145 @@
-//! What all threads of a node share.
+//! Owners of a node's state.
 //!
-//! Lock order: `map` (1), `shards` (2), one shard's machine (3), `pending`, `sessions`, `couriers`, `places`,
-//! `data_activity`, `fencing`, `refusals`, the storage server's collector (4, never two of them together). None is held
-//! across a send, a receive, or file I/O.
+//! Lock order: the cluster's `map` (1), the shards' `slots` (2), one shard's machine (3), then `calls`, `sessions`,
+//! couriers, `places`, data activity, fences, `refusals`, the storage server's collector (4, never two of them
+//! together). None is held across a send, a receive, or file I/O.
+//!
+//! Each owner imports only owners above it in this list: mailboxes and cluster, couriers and fences, storage server,
+//! shards and data server; what comes back to the shards goes through [`crate::shard_events`].
 
-use crate::NodeConfig;
 use crate::clock;
+use crate::cluster::Cluster;
+use crate::config::{NodeConfig, StoreConfig};
+use crate::counters::AtomicCounters;
 use crate::courier::Couriers;
-use crate::data_activity::DataActivity;
-use crate::event_loop::Mailbox;
-use crate::fencing::Fencing;
+use crate::data::DataServer;
+use crate::fencing::{Fencing, Unsettled};
+use crate::mailbox::Loops;
 use crate::places::Places;
 use crate::refusals::Refusals;
 use crate::revoked::Revoked;
 use crate::sessions::Sessions;
-use crate::shards::{ShardSlot, Waiting};
-use crate::storage_server::StorageServer;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use crate::shard_events::ToShards;
+use crate::shards::Shards;
+use crate::stop::Stop;
+use crate::storage_server::{Job, StorageServer, Surroundings};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::mpsc::Receiver;
 use std::time::Instant;
-use weft_protocol::message::node::{Counters, RdmaCounters};
-use weft_protocol::{ClusterMap, MapEpoch, NodeKey, ShardId};
+use weft_store_io::ObjectStore;
 
-/// A node's shared state.
+/// A node.
 pub struct Node {
-    pub config: NodeConfig,
-    pub key: NodeKey,
     pub started: Instant,
-    pub map: RwLock<Arc<ClusterMap>>,
-    /// Epoch of `map`, read with each request.
-    pub epoch: AtomicU32,
-    pub shards: RwLock<BTreeMap<ShardId, Arc<ShardSlot>>>,
-    /// Calls that are not answered yet, by token.
-    pub pending: Mutex<HashMap<u64, Waiting>>,
-    pub next_token: AtomicU64,
-    pub sessions: Mutex<Sessions>,
-    pub revoked: Revoked,
-    pub store: Option<StorageServer>,
-    pub couriers: Couriers,
-    pub loops: Vec<Arc<Mailbox>>,
-    pub counters: AtomicCounters,
-    /// What of RDMA the last client that asked was told, for people.
-    pub rdma: Mutex<String>,
+    pub cluster: Arc<Cluster>,
+    pub loops: Arc<Loops>,
+    pub sessions: Arc<Sessions>,
+    pub shards: Arc<Shards>,
+    /// `None`: metadata only.
+    pub data: Option<DataServer>,
+    pub revoked: Arc<Revoked>,
+    pub counters: Arc<AtomicCounters>,
     pub refusals: Refusals,
-    pub connections: AtomicU32,
-    pub data_activity: DataActivity,
     pub places: Arc<Places>,
-    pub fencing: Fencing,
+    /// Number of authenticated connections.
+    pub connections: AtomicU32,
     pub stopping: Stop,
 }
 
+/// Work for the threads of the storage server.
+pub struct Jobs {
+    pub objects: Receiver<Job>,
+    pub fences: Receiver<Unsettled>,
+}
+
 impl Node {
-    /// The present map.
-    pub fn map(&self) -> Arc<ClusterMap> {
-        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    /// Returns a node with this many event loops, without a map. The jobs are there if there is a store.
+    pub fn new(config: &NodeConfig, loops: usize) -> io::Result<(Arc<Self>, Option<Jobs>)> {
+        let cluster = Arc::new(Cluster::new(config)?);
+        let store = config.store.as_ref().map(StoreConfig::open).transpose()?;
+        let loops = Arc::new(Loops::new(loops)?);
+        let sessions = Arc::new(Sessions::default());
+        let mut jobs = None;
+        let shards = Arc::new_cyclic(|shards: &std::sync::Weak<Shards>| {
+            let (shards, made) = new_shards(&cluster, &loops, &sessions, store.clone(), shards.clone());
+            jobs = made;
+            shards
+        });
+        let (revoked, counters) = <(Arc<Revoked>, Arc<AtomicCounters>)>::default();
+        let data = store.map(|store| DataServer {
+            cluster: Arc::clone(&cluster),
+            store,
+            fencing: Arc::clone(&shards.fencing),
+            revoked: Arc::clone(&revoked),
+            counters: Arc::clone(&counters),
+            activity: Default::default(),
+            rdma: Default::default(),
+        });
+        let node = Self {
+            started: Instant::now(),
+            cluster,
+            loops,
+            sessions,
+            shards,
+            data,
+            revoked,
+            counters,
+            refusals: Refusals::default(),
+            places: Arc::new(Places::new()),
+            connections: AtomicU32::new(0),
+            stopping: Stop::default(),
+        };
+        Ok((Arc::new(node), jobs))
     }
 
-    /// Epoch of the present map.
-    pub fn epoch(&self) -> MapEpoch {
-        MapEpoch(self.epoch.load(Ordering::Acquire))
-    }
-
-    /// Logs that a peer was refused, as often as [`Refusals`] lets it.
+    /// Logs the refusal of a peer, within the limits of [`Refusals`].
     pub fn log_refusal(&self, what: std::fmt::Arguments<'_>) {
         if self.refusals.log(clock::boot_ms(), what) {
-            // It looks after the clock.
-            self.loops.iter().take(1).for_each(|mailbox| mailbox.look());
+            // The first loop wakes up for deadlines.
+            self.loops.all().iter().take(1).for_each(|mailbox| mailbox.look());
         }
     }
 
-    /// A number for a call that a shard may answer later.
-    pub fn token(&self) -> u64 {
-        self.next_token.fetch_add(1, Ordering::Relaxed)
+    /// Ends the node.
+    pub fn stop(&self) {
+        self.stopping.ask();
+        self.loops.all().iter().for_each(|mailbox| mailbox.look());
     }
 }
 
-/// Locks, also after a thread panicked while it held the lock: machines that may be in between are marked failed by
-/// whoever caught the panic, everything else changes in single steps.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Counters that any thread adds to.
-#[derive(Default)]
-pub struct AtomicCounters {
-    pub requests: AtomicU64,
-    pub read_tcp_bytes: AtomicU64,
-    pub read_unix_bytes: AtomicU64,
-    pub write_tcp_bytes: AtomicU64,
-    pub write_unix_bytes: AtomicU64,
-    pub write_memory_bytes: AtomicU64,
-    pub read_rdma_bytes: AtomicU64,
-    pub write_rdma_bytes: AtomicU64,
-    pub rdma_puts: AtomicU64,
-    pub rdma_gets: AtomicU64,
-    pub rdma_flushes: AtomicU64,
-    pub rdma_regions: AtomicU64,
-    pub rdma_placed_bytes: AtomicU64,
-    pub rdma_mapped_bytes: AtomicU64,
-    pub rdma_streamed_bytes: AtomicU64,
-    pub rdma_messages: AtomicU64,
-    pub descriptors_passed: AtomicU64,
-    pub capabilities_rejected: AtomicU64,
-    pub peers_rejected: AtomicU64,
-}
-
-impl AtomicCounters {
-    /// Adds to one of the counters.
-    pub fn add(counter: &AtomicU64, count: u64) {
-        counter.fetch_add(count, Ordering::Relaxed);
-    }
-
-    /// The values now.
-    pub fn read(&self) -> Counters {
-        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
-            requests: value(&self.requests),
-            read_tcp_bytes: value(&self.read_tcp_bytes),
-            read_unix_bytes: value(&self.read_unix_bytes),
-            write_tcp_bytes: value(&self.write_tcp_bytes),
-            write_unix_bytes: value(&self.write_unix_bytes),
-            write_memory_bytes: value(&self.write_memory_bytes),
-            rdma: RdmaCounters {
-                read_bytes: value(&self.read_rdma_bytes),
-                write_bytes: value(&self.write_rdma_bytes),
-                puts: value(&self.rdma_puts),
-                gets: value(&self.rdma_gets),
-                flushes: value(&self.rdma_flushes),
-                regions: value(&self.rdma_regions),
-                placed_bytes: value(&self.rdma_placed_bytes),
-                mapped_bytes: value(&self.rdma_mapped_bytes),
-                streamed_bytes: value(&self.rdma_streamed_bytes),
-                messages: value(&self.rdma_messages),
-            },
-            descriptors_passed: value(&self.descriptors_passed),
-            capabilities_rejected: value(&self.capabilities_rejected),
-            peers_rejected: value(&self.peers_rejected),
-        }
-    }
-}
-
-/// The wish that the node ends, and the wait for it.
-#[derive(Default)]
-pub struct Stop {
-    asked: AtomicBool,
-    gate: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Stop {
-    /// Asks the node to end.
-    pub fn ask(&self) {
-        let _gate = lock(&self.gate);
-        self.asked.store(true, Ordering::Release);
-        self.changed.notify_all();
-    }
-
-    /// Whether it was asked to end.
-    pub fn asked(&self) -> bool {
-        self.asked.load(Ordering::Acquire)
-    }
-
-    /// Waits until it is asked to end.
-    pub fn wait(&self) {
-        let mut gate = lock(&self.gate);
-        while !self.asked() {
-            gate = self.changed.wait(gate).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
+/// Returns the shards and what their effects go to. `to_shards` will refer to them.
+fn new_shards(
+    cluster: &Arc<Cluster>,
+    loops: &Arc<Loops>,
+    sessions: &Arc<Sessions>,
+    store: Option<Arc<dyn ObjectStore>>,
+    to_shards: ToShards,
+) -> (Shards, Option<Jobs>) {
+    let (fencing, fences) = Fencing::new(cluster.node, to_shards.clone(), Arc::clone(loops));
+    let fencing = Arc::new(fencing);
+    let couriers = Arc::new(Couriers::new(Arc::clone(cluster), to_shards.clone()));
+    let storage = store.map(|store| {
+        let surroundings = Surroundings {
+            cluster: Arc::clone(cluster),
+            fencing: Arc::clone(&fencing),
+            couriers: Arc::clone(&couriers),
+            shards: to_shards,
+            loops: Arc::clone(loops),
+        };
+        StorageServer::new(store, surroundings)
+    });
+    let (storage, objects) = storage.unzip();
+    let shards = Shards {
+        cluster: Arc::clone(cluster),
+        calls: Default::default(),
+        sessions: Arc::clone(sessions),
+        couriers,
+        fencing,
+        storage,
+        loops: Arc::clone(loops),
+        slots: Default::default(),
+    };
+    (shards, objects.map(|objects| Jobs { objects, fences }))
 }

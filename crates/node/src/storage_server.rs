@@ -1,12 +1,14 @@
-//! The storage server's side of the control connections: identifiers, space, and what shards ask of objects.
+//! Control requests to the storage server: identifiers, space, and the shards' requests about objects.
 //!
-//! What may take long (cutting and removing files) runs on a thread of its own, so that it holds up no other request.
+//! Slow requests (truncating and removing files) run on a thread of their own, and delay no others.
 
-use crate::courier::Errand;
-use crate::event_loop::{ConnectionRef, Sink};
-use crate::fencing::{ConfirmTo, Unsettled};
-use crate::state::{Node, lock};
-use crate::{clock, fencing, shards};
+use crate::clock;
+use crate::cluster::Cluster;
+use crate::courier::{Couriers, Errand};
+use crate::fencing::{ConfirmTo, Fencing, Unsettled};
+use crate::locks::lock;
+use crate::mailbox::{ConnectionRef, Loops, Sink};
+use crate::shard_events::{ToShards, give};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -23,113 +25,175 @@ use weft_transport::Peer;
 /// A node's storage server.
 pub struct StorageServer {
     pub store: Arc<dyn ObjectStore>,
+    cluster: Arc<Cluster>,
+    fencing: Arc<Fencing>,
+    couriers: Arc<Couriers>,
+    shards: ToShards,
+    loops: Arc<Loops>,
     collector: Mutex<Collector>,
     jobs: Sender<Job>,
 }
 
+/// What the storage server uses of the node.
+pub struct Surroundings {
+    pub cluster: Arc<Cluster>,
+    pub fencing: Arc<Fencing>,
+    pub couriers: Arc<Couriers>,
+    pub shards: ToShards,
+    pub loops: Arc<Loops>,
+}
+
 /// Work for the thread.
 pub enum Job {
-    Request(StorageRequest, AnswerTo),
-    /// Looks which objects there are in these runs of identifiers, for the collector.
+    Request(StorageRequest, ReplyTo),
+    /// Lists the existing objects of these runs of identifiers, for the collector.
     List(Vec<(ObjectId, u32)>),
 }
 
-/// Where the answer to a request goes.
-pub enum AnswerTo {
+/// Recipient of a reply.
+pub enum ReplyTo {
     Connection(ConnectionRef, u64),
     Shard(ShardId, u64),
     Nobody,
 }
 
 impl StorageServer {
-    /// A server over a store; the second value is for [`work`].
-    pub fn new(store: Arc<dyn ObjectStore>, collector: Collector) -> (Self, Receiver<Job>) {
+    /// Returns a server for a store; the second value is for [`StorageServer::work`].
+    pub fn new(store: Arc<dyn ObjectStore>, node: Surroundings) -> (Arc<Self>, Receiver<Job>) {
+        let Surroundings { cluster, fencing, couriers, shards, loops } = node;
         let (jobs, receiver) = channel();
-        (Self { store, collector: Mutex::new(collector), jobs }, receiver)
+        let collector = Mutex::new(Collector::new(cluster.node, 1));
+        (Arc::new(Self { store, cluster, fencing, couriers, shards, loops, collector, jobs }), receiver)
     }
 
     fn start(&self, job: Job) {
-        // The thread lives as long as the process: a send fails only when everything ends.
+        // The thread lives as long as the process: a send fails only during shutdown.
         let _ = self.jobs.send(job);
     }
-}
 
-/// The thread that cuts and removes.
-pub fn work(node: &Node, jobs: &Receiver<Job>) {
-    let Some(server) = &node.store else { return };
-    loop {
-        // When nothing waits, so that one sync is for many removals.
-        let job = jobs.try_recv().or_else(|_| {
-            server.store.settle();
-            jobs.recv()
-        });
-        let Ok(job) = job else { return };
-        let (request, answer) = match job {
-            Job::Request(request, answer) => (request, answer),
-            Job::List(runs) => {
-                list(node, server, &runs);
-                continue;
+    /// The thread that truncates and removes.
+    pub fn work(self: &Arc<Self>, jobs: &Receiver<Job>) {
+        loop {
+            // Settles when the queue is empty, so that one sync covers many removals.
+            let job = jobs.try_recv().or_else(|_| {
+                self.store.settle();
+                jobs.recv()
+            });
+            match job {
+                Ok(Job::Request(request, to)) => self.answer(&request, &to),
+                Ok(Job::List(runs)) => self.list(&runs),
+                Err(_) => return,
             }
-        };
-        // An assertion that fails in the store fails this request, not the requests behind it.
-        let performed = catch_unwind(AssertUnwindSafe(|| perform(&*server.store, &request)));
+        }
+    }
+
+    fn answer(&self, request: &StorageRequest, to: &ReplyTo) {
+        // An assertion that fails in the store fails this request, not the following ones.
+        let performed = catch_unwind(AssertUnwindSafe(|| perform(&*self.store, request)));
         let result = performed.unwrap_or(Err(Error::Device(weft_protocol::error::errno::EIO)));
         if let Err(error) = &result {
             tracing::warn!("{request:?}: {error}");
         }
-        let mut sink = Sink::remote(node);
-        match answer {
-            AnswerTo::Connection(to, id) => sink.send(to, id, Message::StorageReply(result)),
-            AnswerTo::Shard(shard, token) => {
-                shards::give(node, shard, Event::StorageAnswer { token, result }, None, &mut sink);
-            }
-            AnswerTo::Nobody => {}
+        match *to {
+            ReplyTo::Connection(to, id) => Sink::remote(&self.loops).send(to, id, Message::StorageReply(result)),
+            ReplyTo::Shard(shard, token) => give(&self.shards, shard, Event::StorageAnswer { token, result }),
+            ReplyTo::Nobody => {}
         }
     }
-}
 
-/// A request of a client or of another node's shard.
-pub fn handle(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, request: StorageRequest, sink: &mut Sink<'_>) {
-    let result = match (&node.store, &request) {
-        (None, _) => Err(Error::NotSupported),
-        (Some(server), StorageRequest::LeaseObjects { count }) => lease_objects(node, server, peer, *count),
-        (Some(server), StorageRequest::Space) => server.store.space().map(StorageAnswer::Space),
-        (Some(_), _) if !matches!(peer.key_name, KeyName::Node(_)) => Err(Error::NotPermitted),
-        (Some(_), StorageRequest::Fence { objects, .. }) if objects.len() > FENCED_OBJECTS_MAX => Err(Error::Invalid),
-        (Some(_), StorageRequest::Fence { session, shard, objects }) => {
-            let (objects, confirm) = (objects.clone(), ConfirmTo::Connection(from, id));
-            if !fencing::fence_and_confirm(node, Unsettled { session: *session, shard: *shard, objects, confirm }) {
+    /// Handles a request of a client or of another node's shard.
+    pub fn handle(&self, peer: &Peer, from: ConnectionRef, id: u64, request: StorageRequest, sink: &mut Sink<'_>) {
+        let result = match &request {
+            StorageRequest::LeaseObjects { count } => self.lease_objects(peer, *count),
+            StorageRequest::Space => self.store.space().map(StorageAnswer::Space),
+            _ if !matches!(peer.key_name, KeyName::Node(_)) => Err(Error::NotPermitted),
+            StorageRequest::Fence { objects, .. } if objects.len() > FENCED_OBJECTS_MAX => Err(Error::Invalid),
+            StorageRequest::Fence { session, shard, objects } => {
+                let (objects, confirm) = (objects.clone(), ConfirmTo::Connection(from, id));
+                let fence = Unsettled { session: *session, shard: *shard, objects, confirm };
+                if !self.fencing.fence_and_confirm(fence) {
+                    return;
+                }
+                Ok(StorageAnswer::Done)
+            }
+            StorageRequest::Stat { .. } => perform(&*self.store, &request),
+            StorageRequest::Truncate { .. } | StorageRequest::Remove { .. } => {
+                self.start(Job::Request(request, ReplyTo::Connection(from, id)));
                 return;
             }
-            Ok(StorageAnswer::Done)
-        }
-        (Some(server), StorageRequest::Stat { .. }) => perform(&*server.store, &request),
-        (Some(server), StorageRequest::Truncate { .. } | StorageRequest::Remove { .. }) => {
-            server.start(Job::Request(request, AnswerTo::Connection(from, id)));
-            return;
-        }
-    };
-    sink.send(from, id, Message::StorageReply(result));
-}
-
-/// A request of a shard of this very node.
-pub fn for_shard(node: &Node, shard: ShardId, token: Option<u64>, request: StorageRequest) {
-    let answer = token.map_or(AnswerTo::Nobody, |token| AnswerTo::Shard(shard, token));
-    match &node.store {
-        Some(server) => server.start(Job::Request(request, answer)),
-        None => shards::unreachable(node, node.config.node, Errand::Storage { shard, token, request }),
+        };
+        sink.send(from, id, Message::StorageReply(result));
     }
-}
 
-fn lease_objects(node: &Node, server: &StorageServer, peer: &Peer, count: u32) -> Result<StorageAnswer> {
-    let owner_uid = match &peer.key_name {
-        KeyName::User { credentials, .. } => credentials.uid,
-        KeyName::Owner | KeyName::Node(_) => node.config.owner_uid,
-    };
-    let (epoch, now) = (node.epoch(), clock::wall_seconds());
-    lock(&server.collector)
-        .lease_objects(peer.session, owner_uid, count, &node.key, epoch, now)
-        .map(|capability| StorageAnswer::Batch { capability })
+    /// Handles a request of a shard of this node. With a token the shard waits for the reply.
+    pub fn handle_local(&self, shard: ShardId, token: Option<u64>, request: StorageRequest) {
+        let to = token.map_or(ReplyTo::Nobody, |token| ReplyTo::Shard(shard, token));
+        self.start(Job::Request(request, to));
+    }
+
+    fn lease_objects(&self, peer: &Peer, count: u32) -> Result<StorageAnswer> {
+        let owner_uid = match &peer.key_name {
+            KeyName::User { credentials, .. } => credentials.uid,
+            KeyName::Owner | KeyName::Node(_) => self.cluster.owner_uid,
+        };
+        let (epoch, now) = (self.cluster.epoch(), clock::wall_seconds());
+        lock(&self.collector)
+            .lease_objects(peer.session, owner_uid, count, &self.cluster.key, epoch, now)
+            .map(|capability| StorageAnswer::Batch { capability })
+    }
+
+    /// Collects the orphans of a session without a connection to this node for a whole term.
+    pub fn session_ended(self: &Arc<Self>, session: SessionId) {
+        let mut effects = Vec::new();
+        {
+            let mut collector = lock(&self.collector);
+            collector.session_ended(session, &mut effects);
+            collector.ask_again(&mut effects);
+        }
+        self.carry_out(effects);
+    }
+
+    fn carry_out(self: &Arc<Self>, effects: Vec<CollectorEffect>) {
+        // One walk over the store for all of them.
+        let mut runs = Vec::new();
+        for effect in effects {
+            match effect {
+                CollectorEffect::List { first, count } => runs.push((first, count)),
+                CollectorEffect::AskShard { inode, object } => self.ask_shard(inode, object),
+                CollectorEffect::Remove { inode, object } => {
+                    tracing::info!("object {object} of inode {inode} is an orphan: removed");
+                    let request = StorageRequest::Remove { objects: vec![(inode, object)] };
+                    self.start(Job::Request(request, ReplyTo::Nobody));
+                }
+            }
+        }
+        if !runs.is_empty() {
+            runs.sort_unstable();
+            self.start(Job::List(runs));
+        }
+    }
+
+    /// Asks the inode's shard whether its file uses the object.
+    fn ask_shard(self: &Arc<Self>, inode: InodeNumber, object: ObjectId) {
+        let Some(holder) = self.cluster.map().node_of(inode.shard()) else { return };
+        let server = Arc::clone(self);
+        let tell = Box::new(move |known| {
+            let mut effects = Vec::new();
+            lock(&server.collector).shard_says(inode, object, &known, &mut effects);
+            server.carry_out(effects);
+        });
+        self.couriers.send(holder, Errand::AskShard { inode, object, tell });
+    }
+
+    fn list(self: &Arc<Self>, runs: &[(ObjectId, u32)]) {
+        let listed = self.store.list(runs).unwrap_or_else(|error| {
+            tracing::warn!("{}: {error}; orphans may remain", self.store.describe());
+            Vec::new()
+        });
+        let mut effects = Vec::new();
+        lock(&self.collector).listed(&listed, &mut effects);
+        self.carry_out(effects);
+    }
 }
 
 fn perform(store: &dyn ObjectStore, request: &StorageRequest) -> Result<StorageAnswer> {
@@ -139,7 +203,7 @@ fn perform(store: &dyn ObjectStore, request: &StorageRequest) -> Result<StorageA
         StorageRequest::Truncate { inode, object, size, .. } => {
             let handle = store.open(*inode, *object, false)?;
             match handle.truncate(*size) {
-                // It was moved to a new file meanwhile.
+                // Meanwhile the object was abandoned: it is in another file now.
                 Err(Error::NoObject) => store.open(*inode, *object, false)?.truncate(*size),
                 cut => cut,
             }
@@ -158,57 +222,4 @@ fn perform(store: &dyn ObjectStore, request: &StorageRequest) -> Result<StorageA
             Err(Error::Invalid)
         }
     }
-}
-
-/// A session has had no connection to this node for a whole term.
-pub fn session_ended(node: &Node, session: SessionId) {
-    let Some(server) = &node.store else { return };
-    let mut effects = Vec::new();
-    {
-        let mut collector = lock(&server.collector);
-        collector.session_ended(session, &mut effects);
-        collector.ask_again(&mut effects);
-    }
-    carry_out(node, server, effects);
-}
-
-/// A shard has answered whether a file has this object.
-pub fn shard_says(node: &Node, inode: InodeNumber, object: ObjectId, known: &Result<bool>) {
-    let Some(server) = &node.store else { return };
-    let mut effects = Vec::new();
-    lock(&server.collector).shard_says(inode, object, known, &mut effects);
-    carry_out(node, server, effects);
-}
-
-fn carry_out(node: &Node, server: &StorageServer, effects: Vec<CollectorEffect>) {
-    // One walk over the store for all of them, on the thread for what takes long.
-    let mut runs = Vec::new();
-    for effect in effects {
-        match effect {
-            CollectorEffect::List { first, count } => runs.push((first, count)),
-            CollectorEffect::AskShard { inode, object } => {
-                if let Some(holder) = node.map().node_of(inode.shard()) {
-                    node.couriers.send(holder, Errand::AskShard { inode, object });
-                }
-            }
-            CollectorEffect::Remove { inode, object } => {
-                tracing::info!("object {object} of inode {inode} is an orphan: removed");
-                server.start(Job::Request(StorageRequest::Remove { objects: vec![(inode, object)] }, AnswerTo::Nobody));
-            }
-        }
-    }
-    if !runs.is_empty() {
-        runs.sort_unstable();
-        server.start(Job::List(runs));
-    }
-}
-
-fn list(node: &Node, server: &StorageServer, runs: &[(ObjectId, u32)]) {
-    let listed = server.store.list(runs).unwrap_or_else(|error| {
-        tracing::warn!("{}: {error}; orphans may stay", server.store.describe());
-        Vec::new()
-    });
-    let mut effects = Vec::new();
-    lock(&server.collector).listed(&listed, &mut effects);
-    carry_out(node, server, effects);
 }

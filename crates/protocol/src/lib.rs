@@ -9,6 +9,7 @@
 pub mod attributes;
 pub mod capability;
 pub mod codec;
+pub mod cookie;
 pub mod credentials;
 pub mod data;
 pub mod error;
@@ -27,6 +28,7 @@ pub mod window;
 
 pub use attributes::{AttributeChanges, Attributes, FileKind, TimeChange};
 pub use capability::{Capability, NodeKey, Rights, UserKey};
+pub use cookie::Cookie;
 pub use credentials::Credentials;
 pub use error::{Error, Result};
 pub use ids::{
@@ -56,5 +58,6 @@ pub use window::{InFlightWindow, NextStep};
 /// | 11 | without what version 6 had brought |
 /// | 12 | data replies say `SessionEnded`, `Busy`; `Fence` has `objects`; `Renamed` and `Grants` tell more of names |
 /// | 13 | `Access::Execute`; `HoldDirectory`; `LeaseKey::Inode`; a recall of attributes may be answered `Open` |
-/// | 14 | `pages` of data requests, `DropPages`, `PagesDropped`, `PagesCached`; `Truncate` has `by`; `page_cache` |
+/// | 14 | listings go by cookies: `ReadDirectory`, `DirectoryPage`, `DirectoryEntry`; `pages` of data requests, |
+/// |    | `DropPages`, `PagesDropped`, `PagesCached`; `Truncate` has `by`; `OpenFlags` have `page_cache` |
 pub const PROTOCOL_VERSION: u8 = 14;

@@ -6,8 +6,8 @@ use crate::failure::{Explain, Outcome};
 use crate::session::Session;
 use crate::target::WeftPath;
 use weft_protocol::limits::DIRECTORY_PAGE_ENTRIES_MAX;
-use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry};
-use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Name, Result};
+use weft_protocol::message::shard::DirectoryEntry;
+use weft_protocol::{Attributes, Cookie, Error, FileKind, InodeNumber, Name, Result};
 
 /// All entries of a directory, in the order of their names' bytes.
 ///
@@ -28,22 +28,22 @@ pub struct Pages<'a> {
     session: &'a Session,
     directory: InodeNumber,
     with_attributes: bool,
-    /// `None`: there are no more.
-    cursor: Option<DirectoryCursor>,
+    /// After which cookie the next page begins; `None`: there are no more.
+    after: Option<Cookie>,
 }
 
 impl<'a> Pages<'a> {
     pub fn new(session: &'a Session, directory: InodeNumber, with_attributes: bool) -> Self {
-        Self { session, directory, with_attributes, cursor: Some(DirectoryCursor::default()) }
+        Self { session, directory, with_attributes, after: Some(Cookie::START) }
     }
 
     /// The next page; `None`: that was all.
     pub fn next(&mut self) -> Result<Option<Vec<DirectoryEntry>>> {
-        let Some(cursor) = self.cursor.take() else { return Ok(None) };
+        let Some(after) = self.after.take() else { return Ok(None) };
         let (client, who) = (&self.session.client, &self.session.who);
         let entries = DIRECTORY_PAGE_ENTRIES_MAX;
-        let page = client.read_directory(who, self.directory, &cursor, entries, self.with_attributes)?;
-        self.cursor = page.next;
+        let page = client.read_directory(who, self.directory, after, entries, self.with_attributes)?;
+        self.after = page.next;
         Ok(Some(page.entries))
     }
 }

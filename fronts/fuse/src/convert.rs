@@ -3,16 +3,18 @@
 //! Pure functions. Everything that comes from the kernel is checked here and becomes a Weft type; nothing else in this
 //! crate looks at flag bits.
 //!
-//! Not here: what an operation does (`operations.rs`, `files.rs`).
+//! Not here: what an operation does (`weft-mount-core`).
 
 use fuser::{
-    Errno, FileAttr, FileType, Generation, INodeNo, OpenAccMode, OpenFlags, RenameFlags, TimeOrNow, WriteFlags,
+    BackingId, Errno, FileAttr, FileType, FopenFlags, Generation, INodeNo, OpenAccMode, OpenFlags, RenameFlags,
+    TimeOrNow, WriteFlags,
 };
 use rustix::fs::OFlags;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weft_client::OpenOptions;
+use weft_mount_core::{Mode, Opened, WrittenBy};
 use weft_protocol::message::shard::{Access, PageCache, RenameMode};
 use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Name, Result, TimeChange, Timestamp};
 
@@ -162,22 +164,36 @@ pub fn open_options(flags: OpenFlags) -> OpenOptions {
     }
 }
 
-/// Who writes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WrittenBy {
-    /// The kernel, from its page cache: it chose the handle; only inode and offset count.
-    PageCache,
-    /// A program. `synced`: it wants the bytes on the device when its write returns (O_SYNC, O_DSYNC, `RWF_DSYNC`),
-    /// for which the kernel asks by itself only where it caches.
-    Program { synced: bool },
-}
-
 /// Who writes, by the flags of the request and of the open file.
 pub fn written_by(write_flags: WriteFlags, flags: OpenFlags) -> WrittenBy {
     if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
         WrittenBy::PageCache
     } else {
         WrittenBy::Program { synced: flags.0 & O_SYNC != 0 }
+    }
+}
+
+/// What the kernel is told of how a file is open.
+pub fn open_flags<B>(opened: &Opened<B>) -> FopenFlags {
+    let mut flags = match &opened.mode {
+        Mode::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+        Mode::Cached { keep: true } => FopenFlags::FOPEN_KEEP_CACHE,
+        Mode::Cached { keep: false } | Mode::Passthrough(_) => FopenFlags::empty(),
+        // Beside the flag of passthrough, this one counts.
+        Mode::Joined(_) => FopenFlags::FOPEN_DIRECT_IO,
+    };
+    if !opened.access.writes() {
+        // Nothing to flush: one message less at each close. Linux ignores it on a mount with write-back.
+        flags |= FopenFlags::FOPEN_NOFLUSH;
+    }
+    flags
+}
+
+/// The file that the kernel reads and writes by itself.
+pub fn backing(opened: &Opened<BackingId>) -> Option<&BackingId> {
+    match &opened.mode {
+        Mode::Passthrough(backing) | Mode::Joined(backing) => Some(backing),
+        Mode::Direct | Mode::Cached { .. } => None,
     }
 }
 
@@ -262,6 +278,18 @@ mod tests {
             assert_eq!(found, WrittenBy::Program { synced }, "{flags:#o}");
         }
         assert!(exclusive(O_EXCL | 1) && !exclusive(O_TRUNC | 1));
+    }
+
+    #[test]
+    fn modes_as_the_kernel_knows_them() {
+        let check = |mode: Mode<()>, access, expected: FopenFlags| {
+            assert_eq!(open_flags(&Opened { handle: 1, mode, access }), expected);
+        };
+        let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        check(Mode::Direct, Access::ReadWrite, direct);
+        check(Mode::Direct, Access::Read, direct | FopenFlags::FOPEN_NOFLUSH);
+        check(Mode::Cached { keep: true }, Access::Write, FopenFlags::FOPEN_KEEP_CACHE);
+        check(Mode::Cached { keep: false }, Access::Write, FopenFlags::empty());
     }
 
     #[test]

@@ -1,38 +1,64 @@
-//! The kernel's requests, each as a call of [`Front`].
+//! The kernel's requests, each as a procedure of [`Mount`].
 //!
-//! Thin: a request's values are converted, the call is made on a thread that may wait ([`Workers`]), and its result
+//! Thin: a request's values are converted, the procedure runs on a thread that may wait ([`Workers`]), and its result
 //! becomes the reply. What is not here is answered "not implemented", once: the kernel then does without (extended
 //! attributes, `copy_file_range`, SEEK_DATA, `fallocate`), or does it locally (file locks).
 //!
 //! Not here: what was agreed with the kernel (`mount.rs`).
 
 use crate::convert;
-use crate::credentials::Caller;
-use crate::listing::Item;
+use crate::credentials::{Caller, Callers};
 use crate::mount::Agreement;
-use crate::operations::{Found, Front, Pages};
+use crate::shell::FuseShell;
 use crate::workers::{Workers, guarded};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, INodeNo, IoctlFlags, KernelConfig,
+    BackingId, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags, KernelConfig,
     LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate,
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use weft_client::Entry;
+use weft_client::{Client, Entry, block_on};
+use weft_mount_core::{Found, Make, Mount, NotTaken, Shown};
 use weft_protocol::limits::NAME_BYTES_MAX;
-use weft_protocol::message::shard::DirectoryEntry;
-use weft_protocol::{AttributeChanges, Error, FileKind, InodeNumber, Name, Result};
+use weft_protocol::message::shard::CreateFile;
+use weft_protocol::{AttributeChanges, Credentials, Error, FileKind, InodeNumber, Result};
 
 /// Unit in which space is told.
 const SPACE_BLOCK_BYTES: u64 = 4096;
 /// Inodes that are told to be free: there are 2^48 of them in each shard.
 const INODES_FREE: u64 = 1 << 32;
+
+thread_local! {
+    /// Where a read puts its bytes on the way to the kernel. Grows to the largest read, which the kernel limits.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What all requests of a mount share.
+pub struct Front {
+    pub mount: Mount<FuseShell>,
+    callers: Callers,
+    /// Lives as long as the mount: the session ends with it.
+    pub client: Client,
+}
+
+impl Front {
+    pub fn new(client: Client) -> Self {
+        let callers = Callers::new(client.credentials(), client.is_for_one_user());
+        Self { mount: Mount::new(client.machine(), FuseShell::new()), callers, client }
+    }
+
+    fn who(&self, caller: Caller) -> Credentials {
+        self.callers.credentials(caller)
+    }
+}
 
 /// A mounted file system, as the kernel crate calls it.
 pub struct MountedFilesystem {
@@ -47,12 +73,56 @@ impl MountedFilesystem {
         let front = self.front.clone();
         self.workers.run(move || job(&front));
     }
+
+    fn make(
+        &self,
+        operation: &'static str,
+        request: &Request,
+        (parent, name): (INodeNo, &OsStr),
+        what: Make,
+        reply: ReplyEntry,
+    ) {
+        let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
+        self.run(move |front| match name {
+            Ok(name) => {
+                let made = block_on(front.mount.make(&front.who(caller), parent, &name, &what));
+                answer_entry(operation, made.result, reply);
+            }
+            Err(error) => answer_entry(operation, Err(error), reply),
+        });
+    }
+
+    fn remove(
+        &self,
+        operation: &'static str,
+        request: &Request,
+        (parent, name): (INodeNo, &OsStr),
+        is_directory: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
+        self.run(move |front| match name {
+            Ok(name) => {
+                let removed = block_on(front.mount.remove(&front.who(caller), parent, &name, is_directory));
+                answer(operation, removed.result, reply);
+            }
+            Err(error) => answer(operation, Err(error), reply),
+        });
+    }
 }
 
 /// The error as a number, written down on the way.
 fn failed(operation: &str, error: &Error) -> Errno {
     tracing::debug!(operation, %error);
     convert::errno(error)
+}
+
+/// What became of a file that the kernel was to read and write by itself.
+fn taken(registered: io::Result<BackingId>) -> std::result::Result<BackingId, NotTaken> {
+    registered.map_err(|error| {
+        tracing::debug!("a file is not passed through: {error}");
+        if error.kind() == io::ErrorKind::PermissionDenied { NotTaken::Never } else { NotTaken::ThisOne }
+    })
 }
 
 fn answer(operation: &str, result: Result<()>, reply: ReplyEmpty) {
@@ -83,22 +153,23 @@ impl Filesystem for MountedFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let settings = self.agreement.negotiate(config);
         // It is set once: the kernel agrees once per mount.
-        let _ = self.front.settings.set(settings);
+        let _ = self.front.mount.settings.set(settings);
         Ok(())
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
         self.run(move |front| {
-            let telling = front.telling(&[parent]);
-            match name.and_then(|name| Ok((front.lookup(caller, parent, &name)?, name))) {
-                Ok((Found::Entry(entry), name)) => {
-                    answer_entry("lookup", Ok(telling.entry(parent, &name, entry)), reply);
-                }
-                Ok((Found::Absent(valid), name)) => {
+            let name = match name {
+                Ok(name) => name,
+                Err(error) => return reply.error(failed("lookup", &error)),
+            };
+            let answer = block_on(front.mount.lookup(&front.who(caller), parent, &name));
+            match answer.result {
+                Ok(Found::Entry(entry)) => answer_entry("lookup", Ok(entry), reply),
+                Ok(Found::Absent(valid)) => {
                     // Inode 0 means: not there, and keep that.
                     let nothing = convert::no_attributes(InodeNumber::from_raw(0), FileKind::Regular);
-                    let valid = telling.absent(parent, &name, valid);
                     reply.entry_with_ttls(&Duration::ZERO, &valid, &nothing, convert::GENERATION);
                 }
                 Err(Error::NotFound) => reply.error(Errno::ENOENT),
@@ -108,20 +179,14 @@ impl Filesystem for MountedFilesystem {
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, lookups: u64) {
-        let inode = convert::inode(inode);
-        self.front.modes.forgotten(inode);
-        self.front.caches.view().forgotten(inode);
-        if self.front.caches.inodes.forgotten(inode, lookups) {
-            self.front.client.forgotten(inode);
-        }
+        self.front.mount.forget(convert::inode(inode), lookups);
     }
 
     fn getattr(&self, request: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let (caller, inode) = (Caller::from(request), convert::inode(inode));
         self.run(move |front| {
-            let telling = front.telling(&[]);
-            let told = front.attributes(caller, inode).map(|entry| telling.attributes(entry));
-            answer_attributes("getattr", told, reply);
+            let answer = block_on(front.mount.get_attributes(&front.who(caller), inode));
+            answer_attributes("getattr", answer.result, reply);
         });
     }
 
@@ -152,17 +217,15 @@ impl Filesystem for MountedFilesystem {
             atime: atime.map(convert::time_change),
             mtime: mtime.map(convert::time_change),
         };
-        // The kernel takes these attributes also when it was told to drop them while the reply was in flight: it is
-        // told of no time, and asks again, which costs no message.
-        let told = |entry| Entry { attributes_valid: Duration::ZERO, ..entry };
         self.run(move |front| {
-            answer_attributes("setattr", front.set_attributes(caller, inode, &changes).map(told), reply);
+            let changed = block_on(front.mount.set_attributes(&front.who(caller), inode, &changes));
+            answer_attributes("setattr", changed, reply);
         });
     }
 
     fn readlink(&self, request: &Request, inode: INodeNo, reply: ReplyData) {
         let (caller, inode) = (Caller::from(request), convert::inode(inode));
-        self.run(move |front| match front.read_link(caller, inode) {
+        self.run(move |front| match front.client.read_link(&front.who(caller), inode) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(failed("readlink", &error)),
         });
@@ -181,68 +244,26 @@ impl Filesystem for MountedFilesystem {
         if !convert::is_regular(mode) {
             return reply.error(Errno::EPERM);
         }
-        let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
         let mode = convert::new_permissions(mode, umask);
-        self.run(move |front| {
-            let telling = front.telling_change(&[parent]);
-            let made = name.and_then(|name| {
-                let entry = front.make_file(caller, parent, &name, mode)?;
-                Ok(telling.entry(parent, &name, entry))
-            });
-            answer_entry("mknod", made, reply);
-        });
+        self.make("mknod", request, (parent, name), Make::File(mode), reply);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
         let mode = convert::new_permissions(mode, umask);
-        self.run(move |front| {
-            let telling = front.telling_change(&[parent]);
-            let made = name.and_then(|name| {
-                let entry = front.make_directory(caller, parent, &name, mode)?;
-                Ok(telling.entry(parent, &name, entry))
-            });
-            answer_entry("mkdir", made, reply);
-        });
+        self.make("mkdir", request, (parent, name), Make::Directory(mode), reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
-        self.run(move |front| {
-            let telling = front.telling_change(&[parent]);
-            let removed = name.and_then(|name| {
-                front.unlink(caller, parent, &name)?;
-                telling.removed(parent, &name);
-                Ok(())
-            });
-            answer("unlink", removed, reply);
-        });
+        self.remove("unlink", request, (parent, name), false, reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
-        self.run(move |front| {
-            let telling = front.telling_change(&[parent]);
-            let removed = name.and_then(|name| {
-                front.remove_directory(caller, parent, &name)?;
-                telling.removed(parent, &name);
-                Ok(())
-            });
-            answer("rmdir", removed, reply);
-        });
+        self.remove("rmdir", request, (parent, name), true, reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
         let target = target.as_os_str().as_bytes().to_vec();
-        self.run(move |front| {
-            let telling = front.telling_change(&[parent]);
-            let made = name.and_then(|name| {
-                let entry = front.make_symlink(caller, parent, &name, &target)?;
-                Ok(telling.entry(parent, &name, entry))
-            });
-            answer_entry("symlink", made, reply);
-        });
+        self.make("symlink", request, (parent, name), Make::Symlink(target), reply);
     }
 
     fn rename(
@@ -261,40 +282,35 @@ impl Filesystem for MountedFilesystem {
         let to = convert::name(new_name).map(|name| (new_parent, name));
         let mode = convert::rename_mode(flags);
         self.run(move |front| {
-            let telling = front.telling_change(&[parent, new_parent]);
-            let rename = || {
-                let (from, to, mode) = (from?, to?, mode?);
-                let valid = front.rename(caller, &from, &to, mode)?;
-                telling.renamed(&from, &to, mode, valid);
-                Ok(())
+            let (from, to, mode) = match (from, to, mode) {
+                (Ok(from), Ok(to), Ok(mode)) => (from, to, mode),
+                (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
+                    return answer("rename", Err(error), reply);
+                }
             };
-            answer("rename", rename(), reply);
+            let (from, to) = ((from.0, &from.1), (to.0, &to.1));
+            let renamed = block_on(front.mount.rename(&front.who(caller), from, to, mode));
+            answer("rename", renamed.result, reply);
         });
     }
 
     fn link(&self, request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
-        let inode = convert::inode(inode);
-        self.run(move |front| {
-            let telling = front.telling_change(&[parent]);
-            let made = name.and_then(|name| {
-                let entry = front.link(caller, inode, parent, &name)?;
-                // As in `setattr`.
-                Ok(telling.entry(parent, &name, Entry { attributes_valid: Duration::ZERO, ..entry }))
-            });
-            answer_entry("link", made, reply);
-        });
+        self.make("link", request, (parent, name), Make::Link(convert::inode(inode)), reply);
     }
 
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (caller, inode) = (Caller::from(request), convert::inode(inode));
         self.run(move |front| {
-            let opened = front.open(caller, inode, flags, &|descriptor| reply.open_backing(descriptor));
-            match opened {
-                Ok(opened) => match &opened.backing {
-                    Some(backing) => reply.opened_passthrough(FileHandle(opened.handle), opened.flags, backing),
-                    None => reply.opened(FileHandle(opened.handle), opened.flags),
-                },
+            let register = |descriptor: &OwnedFd| taken(reply.open_backing(descriptor.as_fd()));
+            let options = convert::open_options(flags);
+            match block_on(front.mount.open(front.who(caller), inode, options, register)) {
+                Ok(opened) => {
+                    let (handle, flags) = (FileHandle(opened.handle), convert::open_flags(&opened));
+                    match convert::backing(&opened) {
+                        Some(backing) => reply.opened_passthrough(handle, flags, backing),
+                        None => reply.opened(handle, flags),
+                    }
+                }
                 Err(error) => reply.error(failed("open", &error)),
             }
         });
@@ -311,21 +327,22 @@ impl Filesystem for MountedFilesystem {
         reply: ReplyCreate,
     ) {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
-        let mode = convert::new_permissions(mode, umask);
+        let create = CreateFile { mode: convert::new_permissions(mode, umask), exclusive: convert::exclusive(flags) };
         self.run(move |front| {
-            let telling = front.telling_change(&[parent]);
-            let register = |descriptor: std::os::fd::BorrowedFd<'_>| reply.open_backing(descriptor);
-            let create = |name: Name| {
-                let (entry, opened) = front.create(caller, parent, &name, mode, flags, &register)?;
-                Ok((telling.entry(parent, &name, entry), opened))
+            let name = match name {
+                Ok(name) => name,
+                Err(error) => return reply.error(failed("create", &error)),
             };
-            match name.and_then(create) {
+            let register = |descriptor: &OwnedFd| taken(reply.open_backing(descriptor.as_fd()));
+            let (who, options) = (front.who(caller), convert::open_options(OpenFlags(flags)));
+            let answer = block_on(front.mount.create(who, (parent, &name), options, create, register));
+            match answer.result {
                 Ok((entry, opened)) => {
                     // The kernel takes one term for both here.
                     let valid = entry.name_valid.min(entry.attributes_valid);
                     let attributes = convert::attributes(&entry.attributes);
-                    let (handle, flags) = (FileHandle(opened.handle), opened.flags);
-                    match &opened.backing {
+                    let (handle, flags) = (FileHandle(opened.handle), convert::open_flags(&opened));
+                    match convert::backing(&opened) {
                         Some(backing) => {
                             reply.created_passthrough(&valid, &attributes, convert::GENERATION, handle, flags, backing);
                         }
@@ -349,10 +366,11 @@ impl Filesystem for MountedFilesystem {
         reply: ReplyData,
     ) {
         self.run(move |front| {
-            front.read(handle.0, offset, bytes, |read| match read {
+            let reply = |read: Result<&[u8]>| match read {
                 Ok(bytes) => reply.data(bytes),
                 Err(error) => reply.error(failed("read", &error)),
-            });
+            };
+            READ_BUFFER.with_borrow_mut(|memory| block_on(front.mount.read(handle.0, offset, bytes, memory, reply)));
         });
     }
 
@@ -369,10 +387,10 @@ impl Filesystem for MountedFilesystem {
         reply: ReplyWrite,
     ) {
         let by = convert::written_by(write_flags, flags);
-        let serve = move |front: &Front, bytes: &[u8]| match front.write(handle.0, offset, bytes, by) {
+        let serve = move |front: &Front, bytes: &[u8]| match block_on(front.mount.write(handle.0, offset, bytes, by)) {
             Ok(open_file) => {
                 reply.written(bytes.len() as u32);
-                front.after_transfer(&open_file, offset, bytes.len() as u64);
+                block_on(front.mount.after_transfer(&open_file, offset, bytes.len() as u64));
             }
             Err(error) => reply.error(failed("write", &error)),
         };
@@ -387,7 +405,7 @@ impl Filesystem for MountedFilesystem {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        self.run(move |front| answer("flush", front.flush(handle.0), reply));
+        self.run(move |front| answer("flush", block_on(front.mount.flush(handle.0)), reply));
     }
 
     fn release(
@@ -400,15 +418,15 @@ impl Filesystem for MountedFilesystem {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.run(move |front| answer("release", front.release(handle.0), reply));
+        self.run(move |front| answer("release", block_on(front.mount.release(handle.0)), reply));
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        self.run(move |front| answer("fsync", front.sync(handle.0), reply));
+        self.run(move |front| answer("fsync", block_on(front.mount.sync(handle.0)), reply));
     }
 
     fn opendir(&self, request: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.front.open_directory(Caller::from(request), convert::inode(inode)) {
+        match self.front.mount.open_directory(self.front.who(Caller::from(request)), convert::inode(inode)) {
             Ok((handle, keep)) => {
                 let mut flags = fuser::FopenFlags::FOPEN_CACHE_DIR;
                 flags.set(fuser::FopenFlags::FOPEN_KEEP_CACHE, keep);
@@ -418,20 +436,13 @@ impl Filesystem for MountedFilesystem {
         }
     }
 
-    fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         self.run(move |front| {
-            let shown = show(front, handle, offset, false, |_, item, next| match item {
-                Item::Itself => reply.add(inode, next, fuser::FileType::Directory, "."),
-                Item::Parent(parent) => {
-                    reply.add(convert::kernel_inode(parent), next, fuser::FileType::Directory, "..")
-                }
-                Item::Entry(entry, _) => {
-                    let kind = convert::file_type(entry.kind);
-                    let name = OsStr::from_bytes(entry.name.as_bytes());
-                    reply.add(convert::kernel_inode(entry.inode), next, kind, name)
-                }
-            });
-            match shown {
+            let listed = block_on(front.mount.list(handle.0, offset, |shown| {
+                let (inode, kind) = (convert::kernel_inode(shown.inode), convert::file_type(shown.kind));
+                reply.add(inode, shown.next, kind, OsStr::from_bytes(shown.name))
+            }));
+            match listed {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(failed("readdir", &error)),
             }
@@ -440,32 +451,16 @@ impl Filesystem for MountedFilesystem {
 
     fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.run(move |front| {
-            let telling = front.telling(&[convert::inode(inode)]);
-            let mut is_told = false;
-            let shown = show(front, handle, offset, true, |pages, item, next| {
-                // Of `.` and `..` the kernel takes the name and the number only.
-                let unknown = |inode| convert::no_attributes(inode, FileKind::Directory);
-                let mut add = |name: &OsStr, valid: Duration, attributes: FileAttr| {
-                    reply.add(attributes.ino, next, name, &valid, &attributes, convert::GENERATION)
-                };
-                match item {
-                    Item::Itself => add(OsStr::new("."), Duration::ZERO, unknown(convert::inode(inode))),
-                    Item::Parent(parent) => add(OsStr::new(".."), Duration::ZERO, unknown(parent)),
-                    // What was told is not to wait for a message: a recall of it may come meanwhile.
-                    Item::Entry(entry, _) if is_told && needs_message(entry) => true,
-                    Item::Entry(entry, valid) => {
-                        let (valid, attributes) = entry_attributes(pages, entry, valid);
-                        let valid = telling.listed(convert::inode(inode), &entry.name, entry.inode, valid);
-                        is_told |= !valid.is_zero();
-                        let is_full = add(OsStr::from_bytes(entry.name.as_bytes()), valid, attributes);
-                        if is_full {
-                            telling.not_listed(entry.inode);
-                        }
-                        is_full
-                    }
-                }
-            });
-            match shown {
+            let add = |shown: &Shown<'_>| {
+                // Of `.` and `..` the kernel takes the name and the number only. What is not known here is asked for
+                // when somebody wants to know.
+                let unknown = || convert::no_attributes(shown.inode, shown.kind);
+                let attributes = shown.attributes.map_or_else(unknown, convert::attributes);
+                let name = OsStr::from_bytes(shown.name);
+                reply.add(attributes.ino, shown.next, name, &shown.valid, &attributes, convert::GENERATION)
+            };
+            let answer = block_on(front.mount.list_with_attributes(convert::inode(inode), handle.0, offset, add));
+            match answer.result {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(failed("readdirplus", &error)),
             }
@@ -473,7 +468,7 @@ impl Filesystem for MountedFilesystem {
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        answer("releasedir", self.front.directories.remove(handle.0).map(drop), reply);
+        answer("releasedir", self.front.mount.close_directory(handle.0), reply);
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _data_only: bool, reply: ReplyEmpty) {
@@ -482,7 +477,7 @@ impl Filesystem for MountedFilesystem {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        self.run(move |front| match front.space() {
+        self.run(move |front| match front.client.space() {
             Ok(space) => {
                 let (total, free) = (space.total / SPACE_BLOCK_BYTES, space.free / SPACE_BLOCK_BYTES);
                 let inodes = space.files.saturating_add(INODES_FREE);
@@ -512,7 +507,7 @@ impl Filesystem for MountedFilesystem {
     fn access(&self, request: &Request, inode: INodeNo, mask: fuser::AccessFlags, reply: ReplyEmpty) {
         // Asked in a mount of root's own only (`attach.rs`), who is refused nothing but to run what nobody may run.
         let (caller, inode) = (Caller::from(request), convert::inode(inode));
-        self.run(move |front| match front.attributes(caller, inode) {
+        self.run(move |front| match front.client.attributes(&front.who(caller), inode) {
             Ok(entry) if mask.contains(fuser::AccessFlags::X_OK) && !may_be_run(&entry.attributes) => {
                 reply.error(Errno::EACCES);
             }
@@ -578,53 +573,7 @@ impl Filesystem for MountedFilesystem {
     }
 }
 
-/// Goes through an open directory from an offset, until `add` says that the reply is full, or what comes next would
-/// take another message while there is something to answer already.
-fn show(
-    front: &Front,
-    handle: FileHandle,
-    offset: u64,
-    with_attributes: bool,
-    mut add: impl FnMut(&Pages<'_>, Item<'_>, u64) -> bool,
-) -> Result<()> {
-    let directory = front.directories.get(handle.0)?;
-    let pages = Pages { front, directory: &directory };
-    let mut listing = directory.listing.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut next = offset;
-    while next == offset || listing.is_ready(next) {
-        let Some((item, behind)) = listing.at(next, &pages, with_attributes)? else {
-            front.listing_ended(&directory);
-            break;
-        };
-        if add(&pages, item, behind) {
-            break;
-        }
-        next = behind;
-    }
-    Ok(())
-}
-
 /// Whether anybody has the right to run the file, or it is a directory.
 fn may_be_run(attributes: &weft_protocol::Attributes) -> bool {
     attributes.kind != weft_protocol::FileKind::Regular || attributes.mode & 0o111 != 0
-}
-
-/// Whether a message may be needed to tell of the entry.
-fn needs_message(entry: &DirectoryEntry) -> bool {
-    entry.attributes.is_none() && entry.kind == FileKind::Regular
-}
-
-/// What is told of an entry beside its name.
-fn entry_attributes(pages: &Pages<'_>, entry: &DirectoryEntry, valid: Duration) -> (Duration, FileAttr) {
-    if let Some(attributes) = &entry.attributes {
-        return (valid, convert::attributes(attributes));
-    }
-    // The kernel would cut a file's pages to the size it is told, so that has to be the true one.
-    if entry.kind == FileKind::Regular
-        && let Ok(entry) = pages.attributes(entry.inode)
-    {
-        return (entry.attributes_valid.min(valid), convert::attributes(&entry.attributes));
-    }
-    // Asked for when somebody wants to know; nothing of this is kept. A name whose server is away is listed too.
-    (Duration::ZERO, convert::no_attributes(entry.inode, entry.kind))
 }

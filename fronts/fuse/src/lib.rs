@@ -1,22 +1,16 @@
 //! The FUSE front: a Weft file system as a directory of this machine.
 //!
 //! The kernel sends each system call below the mount point as a message on `/dev/fuse`; this crate turns it into a call
-//! of the client library and the answer back. It decides nothing about the file system itself: what may be cached, for
-//! how long, and who may do what, comes from [`weft_client`]. What it does decide is how the kernel's own caches are
-//! kept in step with the client's leases.
+//! of the client library and the answer back. It decides nothing: what may be cached, for how long, and who may do
+//! what, comes from [`weft_client`]; how the kernel's own caches are kept in step with the client's leases, from
+//! [`weft_mount_core`], whose shell this crate is (decision 0016).
 //!
 //! | module | idea |
 //! | --- | --- |
 //! | [`mount`](mod@mount) | a mount from attaching to its end; what was agreed with the kernel |
 //! | `attach` | a connection to the kernel that is mounted somewhere, with and without root |
-//! | `filesystem`, `operations`, `files` | the kernel's requests, and what each does |
-//! | `open_modes` | through which cache the kernel takes an open file, per inode |
-//! | `new_files` | which new files will stay empty |
-//! | `telling` | what replies tell of names and attributes, and for how long |
-//! | `kernel_inodes` | which inodes the kernel knows |
-//! | `invalidate`, `notify` | the kernel's caches follow the recall of leases |
-//! | `listing` | an open directory: running numbers over pages of names |
-//! | `handles` | numbers for what is open |
+//! | `filesystem` | the kernel's requests, each as a procedure of `weft-mount-core` |
+//! | `shell`, `notify` | the mount's shell: threads, clock, notifications as bytes |
 //! | `workers` | threads that serve requests, so that a slow one holds up no other |
 //! | `credentials` | on whose behalf a request is made |
 //! | `convert` | the kernel's values and Weft's |
@@ -25,7 +19,7 @@
 //! # Passthrough
 //! Where the kernel allows it, a file whose object is on this machine is read and written by the kernel itself, in the
 //! object's own file: neither we nor the kernel keep pages of ours then, and what others write is there at once, under
-//! a lease or without. What the client library does about it is in `weft_client`, `open_inode/passthrough.rs`.
+//! a lease or without. What the client does about it is in `weft-client-core`, `open_inode.rs`.
 //!
 //! # The kernel's page cache
 //! Of the other files: one that is opened while the client holds a data lease on it goes through the page cache,
@@ -37,7 +31,7 @@
 //! is not.
 //!
 //! # Why a recall does not wait for itself
-//! Recalls come on a thread of the client library, which calls `invalidate` with no lock held.
+//! Recalls come on a thread of the client library, which calls `shell` with no lock held.
 //! 1. Attributes: the kernel only marks them; nothing to wait for.
 //! 2. Contents: the kernel waits for the reads and writes of that file that are under way, and writes dirty pages.
 //!    Those are requests to this crate. There is always a thread to take them (`workers`), and they wait for a storage
@@ -47,9 +41,8 @@
 //!    for this recall to be answered. So this runs on a thread of its own; after 10 ms all names are dropped without
 //!    that lock, by the epoch, and only then the recall is answered (`invalidate`).
 //!
-//! Lock order: `open_modes` (1), `new_files` (1), `handles` (2), `credentials` (2), `workers` (3), `kernel_inodes` (3),
-//! notifier (3); none is held across a call of the client library, of the kernel, or a reply. The one exception, a
-//! listing's own lock, says why.
+//! Lock order: those of `weft-mount-core` (1 to 3), `credentials` (2), `workers` (3); none is held across a call of the
+//! client, of the kernel, or a reply, but where it says why.
 //!
 //! On a crash of this process: the mount point stays and answers "transport endpoint is not connected"; [`unmount()`]
 //! takes it away.
@@ -57,21 +50,12 @@
 mod attach;
 mod convert;
 mod credentials;
-mod files;
 mod filesystem;
-mod handles;
 mod holders;
-mod invalidate;
-mod kernel_inodes;
-mod kernel_listings;
-mod listing;
 pub mod mount;
 mod mount_table;
-mod new_files;
 mod notify;
-mod open_modes;
-mod operations;
-mod telling;
+mod shell;
 pub mod unmount;
 mod workers;
 

@@ -8,9 +8,9 @@
 //! Not here: signals. Whoever wants SIGTERM to end the mount calls `unmount` from its signal thread.
 
 use crate::attach::{Attachment, attach};
-use crate::filesystem::MountedFilesystem;
+use crate::filesystem::{Front, MountedFilesystem};
 use crate::notify::Device;
-use crate::operations::{Front, Settings};
+use crate::shell::Recalls;
 use crate::workers::Workers;
 use fuser::{Config, InitFlags, KernelConfig, Session, SessionACL};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, io};
-use weft_client::Client;
+use weft_client::{Client, block_on};
+use weft_mount_core::Settings;
 
 /// Largest read or write in one request of the kernel, bytes. What Linux allows without a change of its settings.
 pub const TRANSFER_BYTES_DEFAULT: u32 = 1 << 20;
@@ -231,7 +232,7 @@ impl Mounted {
     pub fn attach(client: Client, name: &str, mount_point: &Path, options: &MountOptions) -> io::Result<Mounted> {
         let threads = options.thread_count();
         let (front, workers) = (Arc::new(Front::new(client)), Arc::new(Workers::new(threads)));
-        front.client.set_invalidator(front.caches.clone());
+        front.client.set_invalidator(Arc::new(Recalls(front.mount.caches.clone())));
         let result = Arc::new(Mutex::new(Negotiated::default()));
         let agreement = Agreement { options: options.clone(), threads, result: result.clone() };
         let filesystem = MountedFilesystem { front: front.clone(), workers: workers.clone(), agreement };
@@ -251,7 +252,7 @@ impl Mounted {
                 return Err(error);
             }
         };
-        let epoch = front.caches.connect(Arc::new(Device::new(device)), !options.no_epoch);
+        let epoch = block_on(front.mount.caches.connect(Arc::new(Device::new(device)), !options.no_epoch));
         let mut negotiated = result.lock().unwrap_or_else(PoisonError::into_inner).clone();
         negotiated.epoch = epoch;
         if let Some(bytes) = raise_readahead(attachment.device, options.transfer_bytes()) {
@@ -280,11 +281,11 @@ impl Mounted {
             self.attachment.detach();
         }
         // From here on nothing of this process keeps the connection.
-        self.front.caches.disconnect();
+        self.front.mount.caches.disconnect();
         if !self.workers.wait_until_done(Instant::now() + END_WAIT) {
             tracing::warn!("some requests are still waiting for a server; the mount ends without them");
         }
-        self.front.release_all();
+        block_on(self.front.mount.release_all());
         tracing::info!(mount_point = %self.attachment.mount_point.display(), "unmounted");
         served
     }
@@ -295,7 +296,7 @@ impl Drop for Mounted {
         // Never served.
         if self.session.is_some() {
             self.attachment.detach();
-            self.front.caches.disconnect();
+            self.front.mount.caches.disconnect();
         }
     }
 }

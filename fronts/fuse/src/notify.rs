@@ -3,12 +3,11 @@
 //! Written here rather than with the kernel crate's notifier: that has no FUSE_NOTIFY_INC_EPOCH, and takes an inode
 //! that the kernel does not know for one that was invalidated.
 //!
-//! Not here: which notification when (`invalidate.rs`).
+//! Not here: which notification when (`weft-mount-core`).
 
-use crate::invalidate::Kernel;
-use rustix::io::{Errno, write};
-use std::io;
+use rustix::io::write;
 use std::os::fd::OwnedFd;
+use weft_mount_core::{Kernel, Notified, Refused};
 use weft_protocol::{InodeNumber, Name};
 
 const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
@@ -27,8 +26,8 @@ impl Device {
         Self(descriptor)
     }
 
-    fn send(&self, code: i32, payload: &[u8]) -> io::Result<()> {
-        write(&self.0, &message(code, payload))?;
+    fn send(&self, code: i32, payload: &[u8]) -> Notified {
+        write(&self.0, &message(code, payload)).map_err(|error| Refused(error.raw_os_error()))?;
         Ok(())
     }
 }
@@ -68,31 +67,26 @@ fn inode_payload(inode: InodeNumber, offset: i64, bytes: i64) -> [u8; 24] {
 }
 
 impl Kernel for Device {
-    fn entry(&self, parent: InodeNumber, name: &Name) -> io::Result<()> {
+    async fn entry(&self, parent: InodeNumber, name: &Name) -> Notified {
         match self.send(FUSE_NOTIFY_INVAL_ENTRY, &entry_payload(parent, name)) {
             // It has no such dentry.
-            Err(error) if is_not_found(&error) => Ok(()),
+            Err(Refused::NOT_FOUND) => Ok(()),
             result => result,
         }
     }
 
-    fn attributes(&self, inode: InodeNumber) -> io::Result<()> {
+    async fn attributes(&self, inode: InodeNumber) -> Notified {
         self.send(FUSE_NOTIFY_INVAL_INODE, &inode_payload(inode, -1, 0))
     }
 
-    fn contents(&self, inode: InodeNumber, offset: u64, bytes: u64) -> io::Result<()> {
+    async fn contents(&self, inode: InodeNumber, offset: u64, bytes: u64) -> Notified {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.send(FUSE_NOTIFY_INVAL_INODE, &inode_payload(inode, signed(offset), signed(bytes)))
     }
 
-    fn increment_epoch(&self) -> io::Result<()> {
+    async fn increment_epoch(&self) -> Notified {
         self.send(FUSE_NOTIFY_INC_EPOCH, &[])
     }
-}
-
-/// Whether the kernel answered that it does not know the inode or name.
-pub fn is_not_found(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::NOENT.raw_os_error())
 }
 
 #[cfg(test)]

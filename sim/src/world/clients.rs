@@ -1,9 +1,10 @@
 //! Clients: when they do something, their faults, and what comes in for them.
 
+use super::partitions::Party;
 use super::{Answer, Message, Renewal, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::client::Client;
-use crate::process::{Ask, Ticket, Told};
+use crate::process::{Ask, Drops, Ticket, Told};
 use crate::program::NamesOperation;
 use std::rc::Rc;
 use weft_client_core::Cached;
@@ -90,11 +91,11 @@ impl World {
             }
             2 if self.random.one_in(4) && self.storage.len() == usize::from(super::NODES) => self.crash_node(),
             3..=5 => {
-                let (home, until_ms) =
-                    (self.clients[index].process.home, self.network.now_ms + self.random.below(FULL_MS_MAX));
+                let home = self.clients[index].process.home;
+                let until_ms = self.network.now_ms + self.random.below(FULL_MS_MAX);
                 self.note(&format!("the disk of node {home} is full until {until_ms} ms"));
                 if let Some(storage) = self.storage.get_mut(&home) {
-                    storage.full_until_ms = until_ms;
+                    storage.full_until_ms = self.clocks[&home].boot_ms(until_ms);
                 }
             }
             6 => {
@@ -133,10 +134,9 @@ impl World {
 
     /// Lets the tasks of a client go on, and carries out what they ask.
     pub(super) fn poll(&mut self, index: usize) {
-        let now_ms = self.network.now_ms;
-        self.clients[index].process.now_ms.set(now_ms);
-        self.clients[index].poll();
         let process = Rc::clone(&self.clients[index].process);
+        process.true_ms.set(self.network.now_ms);
+        self.clients[index].poll();
         let id = process.id.get();
         for (number, ask) in process.take_asked() {
             match ask {
@@ -144,17 +144,19 @@ impl World {
                 Ask::Data(message) => self.send_data(index, id, number, message),
                 Ask::Sleep(ms) => {
                     let message = Message::ToClient { client: index, process: id, number, answer: Answer::Time };
-                    self.network.after(ms.max(1), message);
+                    self.network.after(process.clock.wait_ms(ms.max(1)), message);
                 }
                 Ask::SessionOver(session) => {
                     self.network.after(SESSION_TERM_MS + 1000, Message::SessionOver(session));
                 }
                 Ask::RecallAnswer { session, answer } => {
-                    self.network.send(&mut self.random, Message::RecallAnswer { session, answer });
+                    let to = Party::Node(self.node_of(answer.shard));
+                    self.send(Party::Client(index), to, Message::RecallAnswer { session, answer });
                 }
                 Ask::PagesDropped { session, dropped } => {
                     let node = dropped.object.node();
-                    self.network.send(&mut self.random, Message::PagesDropped { session, node, dropped });
+                    let message = Message::PagesDropped { session, node, dropped };
+                    self.send(Party::Client(index), Party::Node(node), message);
                 }
                 Ask::Settle => self.settle_later(),
                 Ask::Note(line) => self.note(&format!("client {index}, process {id}: {line}")),
@@ -176,7 +178,7 @@ impl World {
             WireMessage::Node(_) => Message::Ping { client, process, number, node },
             other => unreachable!("a client sends no {other:?} on a control connection"),
         };
-        if !self.network.send(&mut self.random, message) {
+        if !self.send(Party::Client(client), Party::Node(node), message) {
             self.break_connection(to);
         }
     }
@@ -189,8 +191,8 @@ impl World {
     /// Compares what the cache says of a name or inode with the model. `false`: it says nothing; a shard has to be
     /// asked.
     fn answer_from_cache(&mut self, index: usize, operation: &NamesOperation) -> bool {
-        let now_ms = self.network.now_ms;
         let client = &self.clients[index];
+        let now_ms = client.process.clock.boot_ms(self.network.now_ms);
         let cache = client.machine.calls().session.cache();
         // What the client itself is just changing may be told as it was or as it will be.
         let is_changing = client.process.is_changing();
@@ -263,7 +265,7 @@ impl World {
     pub(super) fn drop_arrived(&mut self, session: SessionId, drop: DropPages) {
         let Some(index) = self.clients.iter().position(|client| client.session() == session) else { return };
         if self.ending || self.clients[index].deaf_until_ms <= self.network.now_ms {
-            self.clients[index].process.drop_pages(session, drop);
+            self.clients[index].process.drop_pages(Drops::Asked(session, drop));
             self.poll(index);
         }
     }
@@ -277,10 +279,14 @@ impl World {
             return;
         }
         let (session, process) = (self.clients[index].session(), self.clients[index].process.id.get());
+        let sent_ms = self.clients[index].process.clock.boot_ms(self.network.now_ms);
         for node in (0..super::NODES).map(NodeId) {
-            let renewal = Renewal { session, node, sent_ms: self.network.now_ms };
-            self.network.send(&mut self.random, Message::Renewal { client: index, process, renewal });
+            let renewal = Renewal { session, node, sent_ms };
+            let message = Message::Renewal { client: index, process, renewal };
+            self.send(Party::Client(index), Party::Node(node), message);
         }
+        self.clients[index].process.drop_pages(Drops::Unheard);
+        self.poll(index);
     }
 
     /// The reply to a renewal: a refused session is over.
@@ -293,7 +299,9 @@ impl World {
         if refused {
             calls.begin_new_session(session);
         } else {
-            calls.session.renewed(self.map.shards_at(node), session, sent_ms, self.network.now_ms);
+            let now_ms = self.clients[index].process.clock.boot_ms(self.network.now_ms);
+            calls.session.node_heard(node, session, sent_ms);
+            calls.session.renewed(self.map.shards_at(node), session, sent_ms, now_ms);
         }
         self.poll(index);
     }

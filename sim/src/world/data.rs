@@ -6,6 +6,7 @@
 //! long after its client has given it up. When a client dies, the same becomes of what it had sent; but the body of a
 //! write may come in pieces, the last of them terms later, and then nothing but the fence of its session stops it.
 
+use super::partitions::Party;
 use super::{Answer, Message, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::process::Ticket;
@@ -30,7 +31,6 @@ const STALL_MS_MAX: u64 = 2 * SESSION_TERM_MS;
 pub(super) struct Body {
     pub(super) to: (usize, ProcessId, Ticket),
     pub(super) message: Box<DataMessage>,
-    begun: Moment,
     /// Bytes that have come, and those that will.
     came: usize,
     end: usize,
@@ -79,6 +79,10 @@ impl World {
         mut message: Box<DataMessage>,
     ) {
         self.tally.data += 1;
+        if self.is_cut(Party::Client(client), Party::Node(message.request.object.node())) {
+            self.connections.broken.insert((process, message.connection));
+            return self.break_connection((client, process, number));
+        }
         let now_ms = self.network.now_ms;
         let last_ms = self.connections.last_ms.entry((process, message.connection)).or_default();
         let arrives_ms = (*last_ms).max(now_ms + 1 + self.random.below(DELAY_MS_MAX));
@@ -127,12 +131,11 @@ impl World {
                 (end, false)
             }
         };
-        let wall = self.now().wall;
+        let wall = self.now_at(message.request.object.node()).wall;
         let Some(storage) = self.storage.get_mut(&message.request.object.node()) else { return };
-        let begun = self.files.borrow_mut().moment();
         let refused = storage.begin(&message, &self.key, wall).err();
         let left = message.pieces_ms.len();
-        let body = Body { to, message, begun, came: 0, end, left, is_answered, refused, number: None };
+        let body = Body { to, message, came: 0, end, left, is_answered, refused, number: None };
         self.begin_data(body);
     }
 
@@ -175,7 +178,8 @@ impl World {
     }
 
     fn take_piece(&mut self, body: &mut Body) {
-        let (now, request) = ((self.network.now_ms, self.now().wall), &body.message.request);
+        let request = &body.message.request;
+        let now = self.now_at(request.object.node());
         let came = body.came + (body.end - body.came) / (body.left + 1).max(1);
         let range = body.came..if body.left == 0 { body.end } else { came };
         body.came = range.end;
@@ -203,7 +207,8 @@ impl World {
         message: &DataMessage,
         told: Option<(DataReply, Bytes)>,
     ) {
-        let answer = told.map_or(Answer::Broken, |(reply, bytes)| Answer::Data(reply, bytes));
+        let is_cut = self.is_cut(Party::Node(message.request.object.node()), Party::Client(to.0));
+        let answer = told.filter(|_| !is_cut).map_or(Answer::Broken, |(reply, bytes)| Answer::Data(reply, bytes));
         if let Answer::Broken = answer {
             self.tally.broken += 1;
             self.connections.broken.insert((to.1, message.connection));
@@ -236,7 +241,7 @@ impl World {
         self.connections.bodies.values().chain(held).any(|body| {
             let DataMessage { session, request, .. } = &*body.message;
             let fence = (*session, request.inode.shard(), request.object.node());
-            body.begun < since && !self.connections.fenced.contains(&fence)
+            body.message.sent < since && !self.connections.fenced.contains(&fence)
         })
     }
 }

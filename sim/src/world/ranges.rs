@@ -1,6 +1,7 @@
 //! Changes that wait for pages of kernels, at storage servers.
 
 use super::data::{Body, Held};
+use super::partitions::Party;
 use super::{Message, World};
 use crate::store::Bytes;
 use weft_protocol::data::DataReply;
@@ -56,7 +57,7 @@ impl World {
     }
 
     fn begin_range(&mut self, node: NodeId, request: RangeRequest) -> (u64, bool) {
-        let now_ms = self.network.now_ms;
+        let now_ms = self.now_at(node).boot_ms;
         let mut out = Vec::new();
         let storage = self.storage.get_mut(&node).expect("whoever begins a request has looked");
         let begun = storage.ranges.begin(request, now_ms, &mut out);
@@ -73,7 +74,7 @@ impl World {
     }
 
     fn end_request(&mut self, node: NodeId, object: ObjectId, number: u64) {
-        let now_ms = self.network.now_ms;
+        let now_ms = self.now_at(node).boot_ms;
         let mut out = Vec::new();
         if let Some(storage) = self.storage.get_mut(&node) {
             storage.ranges.end(object, number, now_ms, &mut out);
@@ -86,7 +87,9 @@ impl World {
             match effect {
                 RangesEffect::Drop { session, drop } => {
                     self.tally.drops += 1;
-                    self.network.send(&mut self.random, Message::DropPages { session, drop });
+                    if let Some(to) = self.party_of(session) {
+                        self.send(Party::Node(node), to, Message::DropPages { session, drop });
+                    }
                 }
                 RangesEffect::Admit(number) => self.admit(node, number),
             }
@@ -122,7 +125,7 @@ impl World {
     }
 
     pub(super) fn pages_dropped(&mut self, session: SessionId, node: NodeId, dropped: PagesDropped) {
-        let now_ms = self.network.now_ms;
+        let now_ms = self.now_at(node).boot_ms;
         let mut out = Vec::new();
         if let Some(storage) = self.storage.get_mut(&node) {
             storage.ranges.dropped(session, (dropped.object, dropped.number), now_ms, &mut out);
@@ -132,7 +135,7 @@ impl World {
 
     /// A session is over, at one shard or altogether.
     pub(super) fn caches_nothing(&mut self, node: NodeId, session: SessionId, shard: Option<ShardId>) {
-        let now_ms = self.network.now_ms;
+        let now_ms = self.now_at(node).boot_ms;
         let mut out = Vec::new();
         if let Some(storage) = self.storage.get_mut(&node) {
             storage.ranges.session_over(session, shard, now_ms, &mut out);
@@ -141,18 +144,19 @@ impl World {
     }
 
     fn set_tick(&mut self, node: NodeId) {
-        let now_ms = self.network.now_ms;
+        let now_ms = self.now_at(node).boot_ms;
         if let Some(storage) = self.storage.get_mut(&node)
             && storage.tick_ms.is_none()
             && let Some(deadline_ms) = storage.ranges.deadline_ms()
         {
             storage.tick_ms = Some(deadline_ms);
-            self.network.after(deadline_ms.saturating_sub(now_ms).max(1), Message::StorageTick(node));
+            let wait_ms = self.clocks[&node].wait_ms(deadline_ms.saturating_sub(now_ms).max(1));
+            self.network.after(wait_ms, Message::StorageTick(node));
         }
     }
 
     pub(super) fn storage_tick(&mut self, node: NodeId) {
-        let now_ms = self.network.now_ms;
+        let now_ms = self.now_at(node).boot_ms;
         let mut out = Vec::new();
         if let Some(storage) = self.storage.get_mut(&node) {
             storage.tick_ms = None;

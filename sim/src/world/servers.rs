@@ -1,5 +1,6 @@
 //! Shards and storage servers: their machines, and what is asked of them.
 
+use super::partitions::Party;
 use super::{Answer, Message, Pending, Renewal, World};
 use crate::bytes::ProcessId;
 use crate::check::check;
@@ -18,12 +19,13 @@ const DELAY_MS_MAX: u64 = 20;
 
 impl World {
     pub(super) fn step(&mut self, shard: ShardId, event: Event) {
-        let now = self.now();
+        let (now, clock) = (self.now_of(shard), self.clocks[&self.node_of(shard)]);
         let Some(machine) = self.shards.get_mut(&shard) else { return };
         let mut effects = Vec::new();
         machine.step(now, event, &mut effects);
         if let Some(deadline) = machine.deadline() {
-            self.network.after(deadline.saturating_sub(now.boot_ms).max(1), Message::Tick(shard));
+            let wait_ms = clock.wait_ms(deadline.saturating_sub(now.boot_ms).max(1));
+            self.network.after(wait_ms, Message::Tick(shard));
         }
         for effect in effects {
             self.carry_out(shard, effect);
@@ -32,7 +34,7 @@ impl World {
 
     pub(super) fn tick(&mut self, shard: ShardId) {
         let due = self.shards.get(&shard).and_then(Shard::deadline);
-        if due.is_some_and(|deadline| deadline <= self.network.now_ms) {
+        if due.is_some_and(|deadline| deadline <= self.now_of(shard).boot_ms) {
             self.step(shard, Event::Tick);
         }
     }
@@ -44,13 +46,16 @@ impl World {
                 self.answered(&pending, &reply);
                 let Pending { client, process, number, .. } = pending;
                 let answer = Answer::Reply(Box::new(WireMessage::ShardReply(reply)));
-                if !self.network.send(&mut self.random, Message::ToClient { client, process, number, answer }) {
+                let (from, to) = (Party::Node(self.node_of(shard)), Party::Client(client));
+                if !self.send(from, to, Message::ToClient { client, process, number, answer }) {
                     self.break_connection((client, process, number));
                 }
             }
             Effect::Recall { session, recall } => {
                 self.tally.recalls += 1;
-                self.network.send(&mut self.random, Message::Recall { session, recall });
+                if let Some(to) = self.party_of(session) {
+                    self.send(Party::Node(self.node_of(shard)), to, Message::Recall { session, recall });
+                }
             }
             Effect::PeerCall(call) => {
                 self.tally.intents += 1;
@@ -79,7 +84,7 @@ impl World {
 
     /// A storage server is told of a fence. A node that is gone writes nothing.
     pub(super) fn fence_arrived(&mut self, shard: ShardId, session: SessionId, node: NodeId) {
-        let now = (self.network.now_ms, self.now().wall);
+        let now = self.now_at(node);
         if let Some(storage) = self.storage.get_mut(&node) {
             storage.fence(session, shard, now);
         }
@@ -102,12 +107,13 @@ impl World {
         for shard in &shards {
             self.step(*shard, Event::Heard { session });
         }
-        let now_ms = self.network.now_ms;
+        let now_ms = self.now_at(renewal.node).boot_ms;
         let is_overdue =
             self.storage.get(&renewal.node).is_some_and(|storage| storage.ranges.is_overdue(session, now_ms));
         let refused =
             is_overdue || shards.iter().filter_map(|shard| self.shards.get(shard)).any(|shard| shard.refuses(session));
-        self.network.send(&mut self.random, Message::Renewed { client, process, renewal, refused });
+        let from = Party::Node(renewal.node);
+        self.send(from, Party::Client(client), Message::Renewed { client, process, renewal, refused });
     }
 
     /// A shard gives an answer: this is the moment at which it has to be true.
@@ -180,7 +186,7 @@ impl World {
     }
 
     pub(super) fn perform(&mut self, shard: ShardId, token: Option<u64>, node: NodeId, request: &StorageRequest) {
-        let now = (self.network.now_ms, self.now().wall);
+        let now = self.now_at(node);
         if let StorageRequest::Truncate { inode, size, .. } = request {
             self.files.borrow_mut().cut_seen(*inode, *size);
         }
@@ -199,7 +205,7 @@ impl World {
     }
 
     pub(super) fn lease_objects(&mut self, session: SessionId, node: NodeId) -> Result<Capability> {
-        let seconds = u32::try_from(self.now().wall.parts().0).unwrap_or(0);
+        let seconds = u32::try_from(self.now_at(node).wall.parts().0).unwrap_or(0);
         let storage = self.storage.get_mut(&node).ok_or(Error::Unreachable)?;
         storage.collector.lease_objects(session, 0, BATCH_COUNT, &self.key, MapEpoch(1), seconds)
     }

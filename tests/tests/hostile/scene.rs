@@ -1,13 +1,14 @@
 //! A file system that is to be harmed, and honest clients that look whether it was.
 
 use std::time::{Duration, Instant};
-use weft_client::protocol::message::shard::{CreateFile, DirectoryCursor};
+use weft_client::protocol::message::shard::CreateFile;
 use weft_client::{KeyFile, OpenOptions, Way};
 use weft_protocol::handshake::{ClientHello, KeyName, Purpose};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::Counters;
 use weft_protocol::{
-    Attributes, Credentials, InodeNumber, KeyId, Name, NodeIdentity, NodeKey, ObjectId, SessionId, UserKey, frame,
+    Attributes, Cookie, Credentials, InodeNumber, KeyId, Name, NodeIdentity, NodeKey, ObjectId, SessionId, UserKey,
+    frame,
 };
 use weft_tests::{FileSystem, Wanted, status};
 use weft_transport::{Peer, Socket, connect};
@@ -106,12 +107,12 @@ impl Scene {
         }
         writer.unlink(&me, ROOT, &file_name).expect(after);
         let mut names = Vec::new();
-        let mut cursor = DirectoryCursor::default();
+        let mut listed = Cookie::START;
         loop {
-            let page = reader.read_directory(&me, ROOT, &cursor, 100, false).expect(after);
+            let page = reader.read_directory(&me, ROOT, listed, 100, false).expect(after);
             names.extend(page.entries.into_iter().map(|entry| entry.name));
             let Some(next) = page.next else { break };
-            cursor = next;
+            listed = next;
         }
         assert_eq!(names, [name("victim")], "{after}");
         let now = reader.lookup(&me, ROOT, &name("victim")).expect(after).attributes;

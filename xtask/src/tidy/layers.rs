@@ -19,6 +19,7 @@ const LEVELS: &[(&str, u8)] = &[
     ("weft-transport", 2),
     ("weft-store-io", 2),
     ("weft-client", 3),
+    ("weft-mount-core", 3),
     ("weft-node", 3),
     ("weft", 4),
     ("weft-fuse", 4),
@@ -37,6 +38,7 @@ const PURE: &[(&str, &str)] = &[
     ("weft-metadata", "crates/metadata/src/"),
     ("weft-storage", "crates/storage/src/"),
     ("weft-client-core", "crates/client-core/src/"),
+    ("weft-mount-core", "crates/mount-core/src/"),
 ];
 /// Folders without I/O, clocks and threads in packages that depend on what they like.
 const PURE_FOLDERS: &[&str] = &["sim/src/kernel.rs", "sim/src/kernel/"];

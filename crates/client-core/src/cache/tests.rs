@@ -154,20 +154,15 @@ fn what_a_create_tells_holds_as_long_as_it_is_believed() {
 }
 
 fn page(names: &[&str], next: bool) -> DirectoryPage {
-    let entry = |text: &&str| DirectoryEntry {
-        name: Name::new(text.as_bytes()).unwrap(),
-        inode: InodeNumber::from_raw(9),
-        kind: FileKind::Regular,
-        attributes: None,
+    let entry = |text: &&str| {
+        let name = Name::new(text.as_bytes()).unwrap();
+        let (inode, kind) = (InodeNumber::from_raw(9), FileKind::Regular);
+        DirectoryEntry { cookie: Cookie::of(&name), name, inode, kind, attributes: None }
     };
-    let entries: Vec<_> = names.iter().map(entry).collect();
-    let last = entries.last().map(|entry| entry.name.clone()).filter(|_| next);
-    let next = last.map(|last| after(Some(&last)));
+    let mut entries: Vec<_> = names.iter().map(entry).collect();
+    entries.sort_by_key(|entry| entry.cookie);
+    let next = entries.last().map(|entry| entry.cookie).filter(|_| next);
     DirectoryPage { entries, next, grants: Grants::DIRECTORY, parent: DIRECTORY }
-}
-
-fn after(name: Option<&Name>) -> DirectoryCursor {
-    DirectoryCursor { bucket: 0, after: name.cloned() }
 }
 
 fn known(cache: &Cache, text: &str) -> Cached {
@@ -179,35 +174,62 @@ const FOUND: Cached = Cached::Found(InodeNumber::from_raw(9), FileKind::Regular)
 #[test]
 fn pages_that_follow_each_other_make_the_directory_known() {
     let mut cache = heard();
-    let (b, c) = (Name::new(b"b").unwrap(), Name::new(b"c").unwrap());
-    cache.learn_page(DIRECTORY, &after(None), &page(&["a", "b"], true), 1);
-    assert_eq!(known(&cache, "a"), FOUND);
-    assert_eq!((known(&cache, "aa"), known(&cache, "x")), (Cached::Absent, Cached::Unknown));
+    let mut texts: Vec<String> = (0..8).map(|number| format!("n{number}")).collect();
+    let cookie = |text: &str| Cookie::of(&Name::new(text.as_bytes()).unwrap());
+    texts.sort_by_key(|text| cookie(text));
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let [a, before, b, c, d, e, after_all, _] = texts[..] else { panic!("eight names") };
+    cache.learn_page(DIRECTORY, Cookie::START, &page(&[a, b], true), 1);
+    assert_eq!(known(&cache, a), FOUND);
+    assert_eq!((known(&cache, before), known(&cache, after_all)), (Cached::Absent, Cached::Unknown));
     // A page from elsewhere tells its names and no more.
-    cache.learn_page(DIRECTORY, &after(Some(&c)), &page(&["e"], false), 2);
-    assert_eq!((known(&cache, "e"), known(&cache, "x")), (FOUND, Cached::Unknown));
-    cache.learn_page(DIRECTORY, &after(Some(&b)), &page(&["c", "e"], false), 3);
-    assert_eq!(known(&cache, "x"), Cached::Absent);
+    cache.learn_page(DIRECTORY, cookie(d), &page(&[e], false), 2);
+    assert_eq!((known(&cache, e), known(&cache, after_all)), (FOUND, Cached::Unknown));
+    // One that begins before what is known, and goes beyond it.
+    cache.learn_page(DIRECTORY, cookie(a), &page(&[b, c], true), 3);
+    assert_eq!((known(&cache, c), known(&cache, after_all)), (FOUND, Cached::Unknown));
+    cache.learn_page(DIRECTORY, cookie(c), &page(&[e], false), 3);
+    assert_eq!((known(&cache, d), known(&cache, after_all)), (Cached::Absent, Cached::Absent));
     let mut dropped = cache.recall(LeaseKey::Directory(DIRECTORY), 4).names;
     dropped.sort();
-    let names = ["a", "b", "c", "e"].map(|text| (DIRECTORY, Name::new(text.as_bytes()).unwrap()));
+    let mut names = [a, b, c, e].map(|text| (DIRECTORY, Name::new(text.as_bytes()).unwrap()));
+    names.sort();
     assert_eq!(dropped, names);
-    assert_eq!(known(&cache, "a"), Cached::Unknown);
+    assert_eq!(known(&cache, a), Cached::Unknown);
     // A page from before the recall comes late.
-    cache.learn_page(DIRECTORY, &after(None), &page(&["a"], false), 3);
-    assert_eq!((known(&cache, "a"), known(&cache, "x")), (Cached::Unknown, Cached::Unknown));
+    cache.learn_page(DIRECTORY, Cookie::START, &page(&[a], false), 3);
+    assert_eq!((known(&cache, a), known(&cache, after_all)), (Cached::Unknown, Cached::Unknown));
+}
+
+/// A name that collides with others stands after the cookie of its hash, as far as its bucket goes.
+#[test]
+fn what_is_absent_is_known_up_to_the_bucket_that_a_page_ends_in() {
+    let mut cache = heard();
+    let text = "last";
+    let name = Name::new(text.as_bytes()).unwrap();
+    let mut listed = page(&[text], true);
+    let same_bucket = (0..1 << 16).map(|number| format!("x{number}")).find(|other| {
+        let other = Cookie::of(&Name::new(other.as_bytes()).unwrap());
+        other.bucket() == Cookie::of(&name).bucket() && other < Cookie::of(&name)
+    });
+    let same_bucket = same_bucket.unwrap();
+    cache.learn_page(DIRECTORY, Cookie::START, &listed, 1);
+    assert_eq!((known(&cache, text), known(&cache, &same_bucket)), (FOUND, Cached::Unknown));
+    listed.next = None;
+    cache.learn_page(DIRECTORY, Cookie::START, &listed, 2);
+    assert_eq!(known(&cache, &same_bucket), Cached::Absent);
 }
 
 #[test]
 fn a_page_from_before_an_own_change_does_not_undo_it() {
     let mut cache = heard();
     let (a, b) = (Name::new(b"a").unwrap(), Name::new(b"b").unwrap());
-    cache.learn_page(DIRECTORY, &after(None), &page(&["a", "b", "c"], false), 5);
+    cache.learn_page(DIRECTORY, Cookie::START, &page(&["a", "b", "c"], false), 5);
     cache.name_removed(DIRECTORY, &a, 5);
     cache.forget_name(DIRECTORY, &b, 5);
-    cache.learn_page(DIRECTORY, &after(None), &page(&["a", "b", "c"], false), 5);
+    cache.learn_page(DIRECTORY, Cookie::START, &page(&["a", "b", "c"], false), 5);
     assert_eq!((known(&cache, "a"), known(&cache, "b"), known(&cache, "c")), (Cached::Absent, Cached::Unknown, FOUND));
-    cache.learn_page(DIRECTORY, &after(None), &page(&["a", "b", "c"], false), 6);
+    cache.learn_page(DIRECTORY, Cookie::START, &page(&["a", "b", "c"], false), 6);
     assert_eq!((known(&cache, "a"), known(&cache, "b")), (FOUND, FOUND));
     // Not held: the grant of a look-up that was on its way when the name was removed.
     let elsewhere = InodeNumber::from_raw(77);
@@ -230,9 +252,21 @@ fn an_own_change_that_is_told_late_does_not_undo_what_came_after() {
     }
     // So too when the directory is held.
     let mut cache = heard();
-    cache.learn_page(DIRECTORY, &after(None), &page(&[], false), 4);
+    cache.learn_page(DIRECTORY, Cookie::START, &page(&[], false), 4);
     cache.learn_name(DIRECTORY, &n, made, Grants::empty(), 6);
     cache.name_removed(DIRECTORY, &n, 5);
+    assert_eq!(known(&cache, "n"), FOUND);
+}
+
+#[test]
+fn a_name_that_was_made_is_not_taken_for_absent_by_a_reply_from_before() {
+    let (n, target) = (Name::new(b"n").unwrap(), (InodeNumber::from_raw(9), FileKind::Regular));
+    // The lease on the name went with the reply that is late: the one that tells of the change has none.
+    let mut cache = heard();
+    cache.name_made(DIRECTORY, &n, target, Grants::empty(), 7);
+    cache.learn_name(DIRECTORY, &n, None, Grants::ENTRY, 6);
+    assert_eq!(known(&cache, "n"), Cached::Unknown);
+    cache.learn_name(DIRECTORY, &n, Some(target), Grants::ENTRY, 8);
     assert_eq!(known(&cache, "n"), FOUND);
 }
 
@@ -243,16 +277,16 @@ fn a_listing_from_before_an_own_change_is_not_taken_for_all_names() {
     let mut cache = heard();
     cache.directory_became(DIRECTORY, made(20), 6);
     cache.learn_name(DIRECTORY, &n, Some((InodeNumber::from_raw(9), FileKind::Regular)), Grants::empty(), 6);
-    cache.learn_page(DIRECTORY, &after(None), &page(&[], false), 5);
+    cache.learn_page(DIRECTORY, Cookie::START, &page(&[], false), 5);
     assert_eq!(known(&cache, "n"), Cached::Unknown);
-    cache.learn_page(DIRECTORY, &after(None), &page(&["n"], false), 7);
+    cache.learn_page(DIRECTORY, Cookie::START, &page(&["n"], false), 7);
     assert_eq!((known(&cache, "n"), known(&cache, "x")), (FOUND, Cached::Absent));
     // What is removed while the directory is held is known: a listing from before that counts for the rest.
     let mut cache = heard();
     cache.learn_complete(DIRECTORY, 4);
     cache.directory_became(DIRECTORY, made(20), 6);
     cache.name_removed(DIRECTORY, &n, 6);
-    cache.learn_page(DIRECTORY, &after(None), &page(&["a", "n"], false), 5);
+    cache.learn_page(DIRECTORY, Cookie::START, &page(&["a", "n"], false), 5);
     assert_eq!((known(&cache, "a"), known(&cache, "n"), known(&cache, "x")), (FOUND, Cached::Absent, Cached::Absent));
 }
 

@@ -4,8 +4,7 @@
 //! another shard, one of another kind names an inode of this shard.
 
 use super::Back;
-use super::inode::{Inode, kind_code, kind_from};
-use super::keys::Key;
+use super::inode::Inode;
 use super::permission::{SEARCH, check_access};
 use crate::kv::KeyValue;
 use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Name, Result, Timestamp};
@@ -17,32 +16,7 @@ pub struct Dentry {
     pub kind: FileKind,
 }
 
-impl Dentry {
-    /// Bytes of the record: inode number, kind.
-    pub const BYTES: usize = 9;
-
-    pub(super) fn decode(bytes: &[u8]) -> Option<Dentry> {
-        let (number, kind) = bytes.split_first_chunk()?;
-        let [kind] = kind else { return None };
-        Some(Dentry { inode: InodeNumber::from_raw(u64::from_le_bytes(*number)), kind: kind_from(*kind)? })
-    }
-
-    fn encode(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.inode.raw().to_le_bytes());
-        bytes[8] = kind_code(self.kind);
-        bytes
-    }
-}
-
 impl<K: KeyValue> Back<K> {
-    /// The dentry of a name, if it is there. No permission is asked.
-    pub fn dentry(&self, directory: InodeNumber, name: &Name) -> Option<Dentry> {
-        self.store.get(&Key::dentry(directory, name.as_bytes()), |bytes| {
-            Dentry::decode(bytes).expect("a record of the store is what was put in")
-        })
-    }
-
     /// The dentry of a name, as the caller may see it: he must be allowed to pass through the directory.
     pub fn lookup(&self, caller: &Credentials, directory: InodeNumber, name: &Name) -> Result<Option<Dentry>> {
         check_access(&self.directory(directory)?, caller, SEARCH)?;
@@ -75,7 +49,7 @@ impl<K: KeyValue> Back<K> {
         dentry: Dentry,
     ) -> bool {
         let (number, inode) = directory;
-        if !self.store.insert(&Key::dentry(number, name.as_bytes()), &dentry.encode()) {
+        if !self.insert_dentry(number, name, dentry) {
             return false;
         }
         self.dentries += 1;
@@ -89,21 +63,32 @@ impl<K: KeyValue> Back<K> {
     }
 
     /// Takes a name out of a directory.
-    pub(super) fn drop_dentry(
+    pub(super) fn drop_dentry(&mut self, time: Timestamp, directory: (InodeNumber, &mut Inode), name: &Name) {
+        let (number, inode) = directory;
+        let Some(dentry) = self.remove_dentry(number, name) else {
+            panic!("{name:?} is not in directory {number}");
+        };
+        self.dentries -= 1;
+        inode.size -= 1;
+        if dentry.kind == FileKind::Directory {
+            inode.links -= 1;
+        }
+        inode.mtime = time;
+        inode.ctime = time;
+    }
+
+    /// Gives a name that is in the directory another inode. Its place in listings stays.
+    pub(super) fn set_dentry(
         &mut self,
         time: Timestamp,
         directory: (InodeNumber, &mut Inode),
         name: &Name,
-        kind: FileKind,
+        dentry: Dentry,
     ) {
         let (number, inode) = directory;
-        let there = self.store.delete(&Key::dentry(number, name.as_bytes()));
-        assert!(there, "{name:?} is not in directory {number}");
-        self.dentries -= 1;
-        inode.size -= 1;
-        if kind == FileKind::Directory {
-            inode.links -= 1;
-        }
+        let before = self.replace_dentry(number, name, dentry);
+        let count = |dentry: Dentry| u32::from(dentry.kind == FileKind::Directory);
+        inode.links = inode.links - count(before) + count(dentry);
         inode.mtime = time;
         inode.ctime = time;
     }

@@ -140,7 +140,7 @@ impl<K: KeyValue> Back<K> {
             }
             (Ok(PeerAnswer::Removed), PeerStep::RemoveDirectoryInode { inode, .. }) => {
                 let mut directory = self.inode(intent.parent).expect("a locked name keeps its directory");
-                self.drop_dentry(time, (intent.parent, &mut directory), &intent.name, FileKind::Directory);
+                self.drop_dentry(time, (intent.parent, &mut directory), &intent.name);
                 self.put_inode(intent.parent, &directory);
                 Ok(ShardAnswer::Removed { time, inode: *inode, links: 0 })
             }

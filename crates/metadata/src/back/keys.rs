@@ -1,10 +1,9 @@
 //! Keys of the back machine's records: section "Keys" of `docs/formats/metadata-keys.md`.
 //!
-//! Invariant: numbers stand in big-endian order, so that keys of one kind sort by number, and names by their bytes.
+//! Invariant: numbers stand in big-endian order, so that keys of one kind sort by number, and the dentries of a
+//! directory by their cookies.
 
-use crate::kv::KEY_BYTES_MAX;
-use std::ops::Deref;
-use weft_protocol::InodeNumber;
+use weft_protocol::{Cookie, InodeNumber};
 
 /// First byte of a key: what the record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,8 +15,8 @@ pub enum Tag {
     Orphan = b'o',
 }
 
-/// Bytes before the name in a dentry's key.
-pub const DENTRY_PREFIX_BYTES: usize = 9;
+/// Bytes of a tag and an inode number.
+const NUMBER_KEY_BYTES: usize = 9;
 
 /// Keys, built without an allocation.
 pub struct Key;
@@ -28,13 +27,12 @@ impl Key {
         numbered(Tag::Inode, inode)
     }
 
-    /// A name in a directory. With an empty name: the place before all its names.
-    pub fn dentry(directory: InodeNumber, name: &[u8]) -> NameKey {
-        let length = DENTRY_PREFIX_BYTES + name.len();
-        let mut bytes = [0; KEY_BYTES_MAX];
-        bytes[..DENTRY_PREFIX_BYTES].copy_from_slice(&numbered(Tag::Dentry, directory));
-        bytes[DENTRY_PREFIX_BYTES..length].copy_from_slice(name);
-        NameKey { bytes, length }
+    /// A dentry: the directory and the cookie.
+    pub fn dentry(directory: InodeNumber, cookie: Cookie) -> DentryKey {
+        let mut key = [0; NUMBER_KEY_BYTES + 8];
+        key[..NUMBER_KEY_BYTES].copy_from_slice(&numbered(Tag::Dentry, directory));
+        key[NUMBER_KEY_BYTES..].copy_from_slice(&cookie.raw().to_be_bytes());
+        key
     }
 
     /// Target of a symbolic link.
@@ -49,25 +47,19 @@ impl Key {
 }
 
 /// A key that is a tag and an inode number.
-pub type NumberKey = [u8; DENTRY_PREFIX_BYTES];
-
-/// A key with a name at its end.
-pub struct NameKey {
-    bytes: [u8; KEY_BYTES_MAX],
-    length: usize,
-}
+pub type NumberKey = [u8; NUMBER_KEY_BYTES];
+/// A key of a dentry.
+pub type DentryKey = [u8; NUMBER_KEY_BYTES + 8];
 
 fn numbered(tag: Tag, inode: InodeNumber) -> NumberKey {
     let [a, b, c, d, e, f, g, h] = inode.raw().to_be_bytes();
     [tag as u8, a, b, c, d, e, f, g, h]
 }
 
-impl Deref for NameKey {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
+/// The cookie in the key of a dentry of this directory. `None`: the key is another one.
+pub fn cookie_of(key: &[u8], directory: InodeNumber) -> Option<Cookie> {
+    let cookie = key.strip_prefix(&numbered(Tag::Dentry, directory))?;
+    Some(Cookie::from_raw(u64::from_be_bytes(cookie.try_into().ok()?)))
 }
 
 /// The inode number in the key of an inode or an orphan. `None`: the key is of another kind.

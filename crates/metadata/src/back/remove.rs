@@ -34,7 +34,7 @@ impl<K: KeyValue> Back<K> {
         }
         let target = self.present(dentry.inode)?;
         check_sticky(&directory, &target, caller)?;
-        self.drop_dentry(time, (parent, &mut directory), name, dentry.kind);
+        self.drop_dentry(time, (parent, &mut directory), name);
         self.put_inode(parent, &directory);
         let links = self.drop_link(time, dentry.inode, target, keep, aftermath);
         Ok(ShardAnswer::Removed { time, inode: dentry.inode, links })
@@ -61,7 +61,7 @@ impl<K: KeyValue> Back<K> {
         let target = self.present(dentry.inode)?;
         check_sticky(&directory, &target, caller)?;
         self.check_empty(dentry.inode, &target)?;
-        self.drop_dentry(time, (parent, &mut directory), name, dentry.kind);
+        self.drop_dentry(time, (parent, &mut directory), name);
         self.put_inode(parent, &directory);
         self.drop_directory(time, dentry.inode, target, keep, aftermath);
         Ok(ShardAnswer::Removed { time, inode: dentry.inode, links: 0 })

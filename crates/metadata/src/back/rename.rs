@@ -150,22 +150,26 @@ impl<K: KeyValue> Back<K> {
         keep: bool,
         aftermath: &mut Aftermath,
     ) -> Option<(InodeNumber, u32)> {
+        // A name that is replaced keeps its place in listings.
+        let is_replaced = target.is_some();
+        self.change_names(way.new_parent, |back, directory| {
+            let place = (way.new_parent, directory);
+            if is_replaced {
+                back.set_dentry(time, place, way.new_name, source.dentry);
+            } else {
+                back.add_dentry(time, place, way.new_name, source.dentry);
+            }
+        });
+        self.change_names(way.parent, |back, directory| {
+            back.drop_dentry(time, (way.parent, directory), way.name);
+        });
         let replaced = target.map(|End { dentry, inode }| {
             let inode = inode.expect("a replaced inode is at this shard: checked before");
-            self.change_names(way.new_parent, |back, directory| {
-                back.drop_dentry(time, (way.new_parent, directory), way.new_name, dentry.kind);
-            });
             if dentry.kind == FileKind::Directory {
                 self.drop_directory(time, dentry.inode, inode, keep, aftermath);
                 return (dentry.inode, 0);
             }
             (dentry.inode, self.drop_link(time, dentry.inode, inode, keep, aftermath))
-        });
-        self.change_names(way.parent, |back, directory| {
-            back.drop_dentry(time, (way.parent, directory), way.name, source.dentry.kind);
-        });
-        self.change_names(way.new_parent, |back, directory| {
-            back.add_dentry(time, (way.new_parent, directory), way.new_name, source.dentry);
         });
         self.note_move(time, source, way.new_parent);
         replaced
@@ -173,19 +177,11 @@ impl<K: KeyValue> Back<K> {
 
     fn exchange(&mut self, time: Timestamp, way: Move<'_>, source: End, target: &End) {
         self.change_names(way.parent, |back, directory| {
-            back.drop_dentry(time, (way.parent, directory), way.name, source.dentry.kind);
-            if !way.changes_parent() {
-                back.drop_dentry(time, (way.parent, directory), way.new_name, target.dentry.kind);
-                back.add_dentry(time, (way.parent, directory), way.new_name, source.dentry);
-            }
-            back.add_dentry(time, (way.parent, directory), way.name, target.dentry);
+            back.set_dentry(time, (way.parent, directory), way.name, target.dentry);
         });
-        if way.changes_parent() {
-            self.change_names(way.new_parent, |back, directory| {
-                back.drop_dentry(time, (way.new_parent, directory), way.new_name, target.dentry.kind);
-                back.add_dentry(time, (way.new_parent, directory), way.new_name, source.dentry);
-            });
-        }
+        self.change_names(way.new_parent, |back, directory| {
+            back.set_dentry(time, (way.new_parent, directory), way.new_name, source.dentry);
+        });
         self.note_move(time, source, way.new_parent);
         let target = End { dentry: target.dentry, inode: target.inode.clone() };
         self.note_move(time, target, way.parent);

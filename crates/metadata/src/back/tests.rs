@@ -1,5 +1,7 @@
-//! The back machine: each operation by itself, and random operations against a plain model of a POSIX tree.
+//! The back machine: each operation by itself, and random operations against a plain model of a POSIX tree,
+//! also where many names collide.
 
+mod collisions;
 mod model;
 mod operations;
 mod posix;

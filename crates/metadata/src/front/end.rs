@@ -134,6 +134,8 @@ impl<K: KeyValue> Shard<K> {
             if let Some(parked) = self.parking.take(number)
                 && let Work::Call(call) = parked.work
             {
+                // It may have cut a file before it had to wait for something else.
+                self.end_cuts(number);
                 self.reply(call.token, Err(Error::SessionEnded), out);
             }
         }

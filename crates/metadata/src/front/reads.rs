@@ -6,10 +6,10 @@
 use super::data::{Answered, may_change};
 use super::park::Call;
 use super::{Shard, Verdict};
-use crate::back::Dentry;
+use crate::back::{Dentry, Listed};
 use crate::kv::KeyValue;
-use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry, DirectoryPage, ShardAnswer, ShardRequest};
-use weft_protocol::{Attributes, Error, FileKind, Grants, InodeNumber, LeaseKey, Name, SessionId};
+use weft_protocol::message::shard::{DirectoryEntry, DirectoryPage, ShardAnswer, ShardRequest};
+use weft_protocol::{Attributes, Cookie, Error, FileKind, Grants, InodeNumber, LeaseKey, Name, SessionId};
 
 impl<K: KeyValue> Shard<K> {
     pub(super) fn read(&mut self, call: &Call) -> Verdict {
@@ -18,8 +18,8 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::GetAttributes { inode } => return self.entry(call, *inode, Grants::empty()),
             ShardRequest::HoldDirectory { inode } => return self.hold_directory(call, *inode),
             ShardRequest::ReadLink { inode } => self.back.read_link(*inode).map(ShardAnswer::Target),
-            ShardRequest::ReadDirectory { inode, cursor, entries_max, with_attributes } => {
-                self.list(call, *inode, cursor, (*entries_max, *with_attributes))
+            ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes } => {
+                self.list(call, *inode, *after, (*entries_max, *with_attributes))
             }
             other => unreachable!("{other:?} is no read of the namespace"),
         };
@@ -91,11 +91,11 @@ impl<K: KeyValue> Shard<K> {
         &mut self,
         call: &Call,
         number: InodeNumber,
-        cursor: &DirectoryCursor,
+        after: Cookie,
         (entries_max, with_attributes): (u32, bool),
     ) -> Result<ShardAnswer, Error> {
         let session = call.session();
-        let listing = self.back.list(&call.credentials, number, cursor.after.as_ref(), entries_max)?;
+        let listing = self.back.list(&call.credentials, number, after, entries_max)?;
         let key = LeaseKey::Directory(number);
         let mut grants = self.grant(session, key, Grants::DIRECTORY);
         // Others are making names there: what would be granted of each if it was looked up.
@@ -105,23 +105,22 @@ impl<K: KeyValue> Shard<K> {
         }
         let mut entries = Vec::with_capacity(listing.entries.len());
         let mut of_directories = None;
-        for (name, Dentry { inode, kind }) in listing.entries {
+        for Listed { cookie, name, dentry: Dentry { inode, kind } } in listing.entries {
             let attributes = if with_attributes { self.listed(session, inode, &mut of_directories) } else { None };
             if attributes.is_some() {
                 grants |= Grants::ATTRIBUTES;
             }
-            entries.push(DirectoryEntry { name, inode, kind, attributes });
+            entries.push(DirectoryEntry { name, cookie, inode, kind, attributes });
         }
         grants |= of_directories.unwrap_or_default() & Grants::PERMISSIONS;
         grants |= self.shared_directory(session, number);
-        let last = entries.last().filter(|_| listing.has_more);
-        let next = last.map(|entry| DirectoryCursor { bucket: 0, after: Some(entry.name.clone()) });
+        let next = entries.last().filter(|_| listing.has_more).map(|last| last.cookie);
         Ok(ShardAnswer::Page(DirectoryPage { entries, next, grants, parent: listing.parent }))
     }
 
     /// Grants each of these names, up to the first that cannot be; whether all were.
-    fn grant_each(&mut self, session: SessionId, parent: InodeNumber, entries: &[(Name, Dentry)]) -> bool {
-        entries.iter().all(|(name, _)| self.grant_entry(session, parent, name).contains(Grants::ENTRY))
+    fn grant_each(&mut self, session: SessionId, parent: InodeNumber, entries: &[Listed]) -> bool {
+        entries.iter().all(|entry| self.grant_entry(session, parent, &entry.name).contains(Grants::ENTRY))
     }
 
     /// Attributes beside a name in a listing: given only together with a lease on them. `of_directories`: what was

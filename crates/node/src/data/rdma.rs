@@ -1,10 +1,10 @@
-//! What of a data connection goes by RDMA: the client's memory is shown over the socket, and the bytes are moved from
-//! here.
+//! RDMA transfers of a data connection: the client registers its memory over the socket, and the node moves the bytes.
 
 use super::{DataConnection, reply_with};
+use crate::counters::AtomicCounters;
 use crate::data_activity::Phase;
 use crate::fencing::RequestGuard;
-use crate::state::{AtomicCounters, lock};
+use crate::locks::lock;
 use weft_protocol::Error;
 use weft_protocol::data::{
     DataOperation, DataReply, DataRequest, PROBE_BYTES, PROBE_TOLD_BYTES, RDMA_PREFACE_BYTES, REQUEST_BYTES,
@@ -19,11 +19,11 @@ use weft_store_io::{ObjectStat, Segment, WritePlan};
 use weft_transport::{Result, TransportError};
 use weft_ucx::{Library, Liveness};
 
-/// What a client makes its own end of, and how.
+/// What the client needs to create its own endpoint, and who detects a dead peer.
 type OwnEnd = (Vec<u8>, Liveness);
 
 impl DataConnection<'_> {
-    /// Waits for the next request, if any may come as a message. `None`: it comes by the socket.
+    /// Waits for the next request as an RDMA message. `None`: it arrives on the socket.
     pub(super) fn next_message(&mut self) -> Result<Option<DataRequest>> {
         self.message = None;
         let Some(memory) = self.client_memory.as_ref().filter(|_| self.has_messages) else { return Ok(None) };
@@ -40,7 +40,7 @@ impl DataConnection<'_> {
         Ok(Some(request))
     }
 
-    /// What stands behind the header of a request.
+    /// Returns the body of a request.
     fn body(&mut self, request: &DataRequest) -> Result<Vec<u8>> {
         if let Some(body) = &self.message {
             return Ok(body.to_vec());
@@ -50,7 +50,7 @@ impl DataConnection<'_> {
         Ok(body)
     }
 
-    /// Answers a request the way it has come, with nothing behind the answer.
+    /// Replies on the transport that the request came on, without bulk data.
     pub(super) fn answer(&self, reply: &DataReply) -> Result<()> {
         self.activity.enter(Phase::Sends);
         match &self.client_memory {
@@ -59,7 +59,7 @@ impl DataConnection<'_> {
         }
     }
 
-    /// Makes a way to the client's memory.
+    /// Creates the endpoint for the client's memory.
     pub(super) fn open_rdma(&mut self, request: &DataRequest) -> Result<()> {
         let mut address = vec![0; request.bytes as usize];
         self.socket.receive_exact(&mut address)?;
@@ -82,10 +82,10 @@ impl DataConnection<'_> {
         self.socket.send_all_with(&reply.encode(), &ours)
     }
 
-    /// The way to the client, what that makes its own end of, and by what; or why there is none.
+    /// Returns the client's memory, what the client creates its own endpoint from, and the library used; or why not.
     fn way_to_client(&mut self, told: &[u8]) -> std::result::Result<(ClientMemory, OwnEnd, String), String> {
-        // UCX believes what an address says, and a wrong one ends the process: only who might end it anyway may give
-        // one.
+        // UCX does not validate addresses, and a wrong one ends the process: accepted only from the owner and nodes,
+        // who may end it anyway.
         if let KeyName::User { .. } = self.peer.key_name {
             return Err("clients with a user's key use sockets: UCX does not check what they say".to_owned());
         }
@@ -105,7 +105,7 @@ impl DataConnection<'_> {
         Ok((memory, ours, format!("UCX {}", library.version())))
     }
 
-    /// Learns of memory of the client, or that it is not to be used any more.
+    /// Registers or unregisters memory of the client.
     pub(super) fn show_memory(&mut self, request: &DataRequest) -> Result<()> {
         let socket = self.socket;
         let shown = self.body(request)?;
@@ -117,7 +117,7 @@ impl DataConnection<'_> {
         memory.show(socket, request.memory, u64::from_le_bytes(*length), key)
     }
 
-    /// Gets a number from the client, so that both sides know that they reach each other.
+    /// Reads a number from the client's memory, to verify the path.
     pub(super) fn probe_memory(&mut self, request: &DataRequest) -> Result<()> {
         let socket = self.socket;
         let told = self.body(request)?.as_slice().try_into().map_err(|_| TransportError::Malformed)?;
@@ -141,7 +141,7 @@ impl DataConnection<'_> {
         self.answer(&reply)
     }
 
-    /// Says from how many bytes on the client moves its caller's memory, as far as it has measured.
+    /// Records from which size on the client transfers directly from its caller's memory, as measured by the client.
     fn note_crossover(&self, told: [u8; PROBE_TOLD_BYTES], is_shared: bool) {
         let Ok(library) = Library::get() else { return };
         let (read, write) = told.split_at(PROBE_TOLD_BYTES / 2);
@@ -157,14 +157,14 @@ impl DataConnection<'_> {
         *lock(&self.node.rdma) = format!("UCX {}; {choice}", library.version());
     }
 
-    /// The way to the memory that the request names. `None`: there is none to that memory from here.
+    /// Returns the memory that the request names. `None`: this node cannot reach it.
     fn named_memory(&mut self, request: &DataRequest) -> Result<Option<&mut ClientMemory>> {
         let memory = self.client_memory.as_mut().ok_or(TransportError::Malformed)?;
         let reached = memory.reaches(request.memory, u64::from(request.bytes))?;
         Ok(reached.then_some(memory))
     }
 
-    /// Puts what a read asks for into the client's memory.
+    /// Writes the data of a read into the client's memory.
     pub(super) fn put(
         &mut self,
         request: &DataRequest,
@@ -187,7 +187,7 @@ impl DataConnection<'_> {
         }
     }
 
-    /// Gets what a write brings out of the client's memory. `None`: there is no way to that memory.
+    /// Reads the data of a write from the client's memory. `None`: this node cannot reach it.
     pub(super) fn get(
         &mut self,
         request: &DataRequest,
@@ -198,14 +198,14 @@ impl DataConnection<'_> {
         let socket = self.socket;
         self.activity.enter(Phase::Moves);
         let Some(memory) = self.named_memory(request)? else { return Ok(None) };
-        // An adapter may write into a file's pages until its transfers have ended: all of them are one piece.
+        // An adapter may write to the file's pages until its transfers end: the guard treats them as one piece.
         let admitted = match Admitted::by(guard) {
             Ok(admitted) => admitted,
             Err(error) => return Ok(Some(Moved::Failed(error))),
         };
         let moved = memory.get(socket, request.memory, (plan, windows), request.bytes, guard);
         if moved.is_err() {
-            // Ends the transfers that have not.
+            // Aborts the pending transfers.
             self.client_memory = None;
         }
         drop(admitted);
@@ -225,7 +225,7 @@ impl DataConnection<'_> {
         AtomicCounters::add(&counters.rdma_streamed_bytes, done.streamed_bytes);
     }
 
-    /// Whether the object's bytes go by RDMA.
+    /// Returns true if the object's bytes are transferred by RDMA.
     pub(super) fn is_rdma(request: &DataRequest) -> bool {
         request.memory.key != 0
     }

@@ -1,19 +1,19 @@
-//! Objects of which an ended session may still have descriptors are abandoned before its fence is confirmed.
+//! Abandons the objects of which an ended session may still have descriptors, before its fence is confirmed.
 //!
-//! On a thread of its own: a copy may take long, and holds up nobody but those who want what the session held. Without
-//! space for the copy it is tried again until there is, or until the descriptors are closed.
+//! On a thread of its own: a copy may take long, and delays only those who wait for what the session held. Without
+//! space the copy is retried until there is, or until the descriptors are closed.
 
-use super::{Unsettled, confirm};
-use crate::state::Node;
+use super::{Fencing, Unsettled};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
-use weft_protocol::{Error, InodeNumber, ObjectId};
+use weft_protocol::{Error, InodeNumber, ObjectId, SessionId};
+use weft_store_io::ObjectStore;
 
-/// Rest before objects are tried again for whose copy there was no space.
+/// Delay before a copy that failed for lack of space is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The thread that abandons objects.
-pub fn work(node: &Node, fences: &Receiver<Unsettled>) {
+pub fn work(fencing: &Fencing, store: &dyn ObjectStore, fences: &Receiver<Unsettled>) {
     let mut waiting: Vec<Unsettled> = Vec::new();
     loop {
         let rest = if waiting.is_empty() { Duration::MAX } else { RETRY };
@@ -24,12 +24,12 @@ pub fn work(node: &Node, fences: &Receiver<Unsettled>) {
         }
         for mut fence in std::mem::take(&mut waiting) {
             let session = fence.session;
-            fence.objects.retain(|(inode, object)| !is_abandoned(node, fence.session, *inode, *object));
+            fence.objects.retain(|(inode, object)| !is_abandoned(store, session, *inode, *object));
             if fence.objects.is_empty() {
-                confirm(node, &fence);
+                fencing.confirm(&fence);
             } else {
                 tracing::warn!(
-                    "session {session} ended with descriptors: {} files wait to be copied, or for these to be closed",
+                    "session {session} ended with open descriptors: {} files wait to be copied or to be closed",
                     fence.objects.len()
                 );
                 waiting.push(fence);
@@ -38,17 +38,16 @@ pub fn work(node: &Node, fences: &Receiver<Unsettled>) {
     }
 }
 
-/// Whether nothing that is written by a descriptor can land in the object any more.
-fn is_abandoned(node: &Node, session: weft_protocol::SessionId, inode: InodeNumber, object: ObjectId) -> bool {
-    let Some(server) = &node.store else { return true };
-    match server.store.abandon(inode, object) {
+/// Returns true once no write through a passed descriptor can reach the object.
+fn is_abandoned(store: &dyn ObjectStore, session: SessionId, inode: InodeNumber, object: ObjectId) -> bool {
+    match store.abandon(inode, object) {
         Ok(true) => {
-            tracing::warn!("object {object} of inode {inode}: copied, since session {session} ended with a descriptor");
+            tracing::warn!("object {object} of inode {inode} copied: session {session} ended with a descriptor of it");
             true
         }
         Ok(false) | Err(Error::NoObject) => true,
         Err(error) => {
-            tracing::debug!("object {object} of inode {inode} cannot be copied: {error}");
+            tracing::debug!("cannot copy object {object} of inode {inode}: {error}");
             false
         }
     }

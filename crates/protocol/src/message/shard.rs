@@ -5,6 +5,7 @@
 
 use crate::attributes::{AttributeChanges, Attributes, FileKind};
 use crate::capability::Capability;
+use crate::cookie::Cookie;
 use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::ids::{InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, ShardId, SlotIndex};
@@ -106,15 +107,6 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// Where a directory listing goes on.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct DirectoryCursor {
-    /// Bucket of a `hash` directory; 0 in a `home` directory.
-    pub bucket: u16,
-    /// Entries behind this name, in the order of bytes. `None`: from the beginning.
-    pub after: Option<Name>,
-}
-
 /// A request to a shard. *Reads* may be repeated at will; *changes* go by slot and sequence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ShardRequest {
@@ -149,9 +141,9 @@ pub enum ShardRequest {
     RemoveDirectory { parent: InodeNumber, name: Name },
     /// Change. Answer: `Renamed`.
     Rename { parent: InodeNumber, name: Name, new_parent: InodeNumber, new_name: Name, mode: RenameMode },
-    /// Read. Answer: `Page`. Entries come in the order of their names; one that is there during the whole listing comes
-    /// exactly once, whatever is made or removed meanwhile.
-    ReadDirectory { inode: InodeNumber, cursor: DirectoryCursor, entries_max: u32, with_attributes: bool },
+    /// Read. Answer: `Page`, of the entries after this cookie ([`Cookie::START`]: of all), in the order of cookies. An
+    /// entry that is there during the whole listing comes exactly once, whatever is made or removed meanwhile.
+    ReadDirectory { inode: InodeNumber, after: Cookie, entries_max: u32, with_attributes: bool },
     /// Change, safe to repeat. The session gives leases back, each with the stamp of the last reply that granted it as
     /// far as the client knows; one that was granted again since is kept. At most [`crate::limits::RELEASE_KEYS_MAX`].
     /// Answer: `Done`.
@@ -232,8 +224,8 @@ pub enum ShardAnswer {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DirectoryPage {
     pub entries: Vec<DirectoryEntry>,
-    /// Where to go on; `None`: this was the last page.
-    pub next: Option<DirectoryCursor>,
+    /// After which cookie to go on; `None`: this was the last page.
+    pub next: Option<Cookie>,
     /// `DIRECTORY`: see [`Grants::DIRECTORY`]. `ENTRY`: where that cannot be, each name of a page that was asked for
     /// with attributes. `ATTRIBUTES`: of each entry that has attributes; `PERMISSIONS`: of each directory that has.
     pub grants: Grants,
@@ -245,6 +237,8 @@ pub struct DirectoryPage {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DirectoryEntry {
     pub name: Name,
+    /// Its position: the same for as long as the name is there.
+    pub cookie: Cookie,
     pub inode: InodeNumber,
     pub kind: FileKind,
     /// When they were asked for, the inode is at this shard, and a lease on them could be granted at once (no other

@@ -10,12 +10,12 @@ use weft_protocol::message::node::{
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::{
-    Access, CreateFile, DirectoryCursor, DirectoryEntry, DirectoryPage, OpenFlags, PageCache, RenameMode, ShardAnswer,
-    ShardCall, ShardReply, ShardRequest, SymlinkTarget,
+    Access, CreateFile, DirectoryEntry, DirectoryPage, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall,
+    ShardReply, ShardRequest, SymlinkTarget,
 };
 use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
-    AttributeChanges, Attributes, Capability, ClusterMap, Credentials, Error, FileKind, Generation, Grants,
+    AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, FileKind, Generation, Grants,
     InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey,
     NodeRecord, ObjectId, Rights, SessionId, ShardId, SlotIndex, TimeChange, Timestamp,
 };
@@ -187,7 +187,7 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         ShardRequest::RemoveDirectory { parent, name: name("directory") },
         ShardRequest::ReadDirectory {
             inode: parent,
-            cursor: DirectoryCursor { bucket: 0, after: Some(name("file")) },
+            after: Cookie::of(&name("file")),
             entries_max: 4096,
             with_attributes: true,
         },
@@ -220,7 +220,10 @@ pub fn shard_requests() -> Vec<ShardRequest> {
 
 pub fn shard_answers() -> Vec<ShardAnswer> {
     let grants = Grants::all();
-    let entry = |text: &str, kind, attributes| DirectoryEntry { name: name(text), inode: inode(), kind, attributes };
+    let entry = |text: &str, kind, attributes| {
+        let name = name(text);
+        DirectoryEntry { cookie: Cookie::of(&name), name, inode: inode(), kind, attributes }
+    };
     let mut answers = vec![
         ShardAnswer::Done,
         ShardAnswer::RemoteDirectory { inode: inode(), grants },
@@ -233,7 +236,7 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
                 entry("directory", FileKind::Directory, None),
                 entry("link", FileKind::Symlink, None),
             ],
-            next: Some(DirectoryCursor { bucket: 0, after: Some(name("link")) }),
+            next: Some(Cookie::of(&name("link"))),
             grants: Grants::DIRECTORY,
             parent: InodeNumber::ROOT,
         }),

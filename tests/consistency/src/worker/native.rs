@@ -8,10 +8,10 @@ use crate::call::{Access, Call, HandleId, OpenFlags, RenameHow};
 use crate::outcome::{Attributes, Entry, Outcome, Runs};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use weft_client::protocol::message::shard::{Access as WeftAccess, CreateFile, DirectoryCursor, RenameMode};
+use weft_client::protocol::message::shard::{Access as WeftAccess, CreateFile, RenameMode};
 use weft_client::protocol::{
-    AttributeChanges, Attributes as WeftAttributes, Credentials, Error, FileKind, InodeNumber, Name, TimeChange,
-    Timestamp,
+    AttributeChanges, Attributes as WeftAttributes, Cookie, Credentials, Error, FileKind, InodeNumber, Name,
+    TimeChange, Timestamp,
 };
 use weft_client::{Client, ClientOptions, File, Instance, OpenOptions};
 
@@ -29,7 +29,7 @@ pub struct Native {
 enum Handle {
     File(File),
     /// Where the listing goes on; `None`: at its end.
-    Directory(InodeNumber, Option<DirectoryCursor>),
+    Directory(InodeNumber, Option<Cookie>),
 }
 
 impl Native {
@@ -94,7 +94,7 @@ impl Native {
                 if entry.kind != FileKind::Directory {
                     return Err(Error::NotDirectory);
                 }
-                self.handles.insert(*handle, Handle::Directory(entry.inode, Some(DirectoryCursor::default())));
+                self.handles.insert(*handle, Handle::Directory(entry.inode, Some(Cookie::START)));
                 return Ok(Outcome::Opened(number(entry.inode)));
             }
             Call::Stat { path } => return self.attributes(self.inode(path)?),
@@ -168,15 +168,15 @@ impl Native {
         match call {
             Call::StatHandle { .. } => self.attributes(inode),
             Call::Rewind { .. } => {
-                self.handles.insert(id, Handle::Directory(inode, Some(DirectoryCursor::default())));
+                self.handles.insert(id, Handle::Directory(inode, Some(Cookie::START)));
                 Ok(Outcome::Done)
             }
             Call::ReadDirectory { bytes, .. } => {
-                let Some(Handle::Directory(_, Some(cursor))) = self.handles.get(&id) else {
+                let Some(Handle::Directory(_, Some(after))) = self.handles.get(&id) else {
                     return Ok(Outcome::Entries(Vec::new()));
                 };
                 let entries_max = u32::try_from(bytes / ENTRY_BYTES).unwrap_or(u32::MAX).max(1);
-                let page = self.client.read_directory(&self.who, inode, cursor, entries_max, false)?;
+                let page = self.client.read_directory(&self.who, inode, *after, entries_max, false)?;
                 self.handles.insert(id, Handle::Directory(inode, page.next));
                 let entry = |name: &Name, kind| Entry {
                     name: String::from_utf8_lossy(name.as_bytes()).into_owned(),

@@ -26,7 +26,7 @@ struct Model {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+pub enum Step {
     Create(usize, String, u16),
     Mkdir(usize, String, u16),
     Unlink(usize, String),
@@ -305,11 +305,12 @@ fn tree(bench: &Bench) -> BTreeMap<usize, Node> {
         let record = bench.get(inode(number));
         let mut names = BTreeMap::new();
         if record.kind == FileKind::Directory {
-            let listing = bench.back.list(&Credentials::default(), inode(number), None, 4096).expect("a directory");
+            let listing =
+                bench.back.list(&Credentials::default(), inode(number), Cookie::START, 4096).expect("a directory");
             assert_eq!(listing.entries.len() as u64, record.size);
-            for (text, dentry) in listing.entries {
-                let child = usize::try_from(dentry.inode.sequence() - 1).expect("small");
-                names.insert(text.to_string(), child);
+            for listed in listing.entries {
+                let child = usize::try_from(listed.dentry.inode.sequence() - 1).expect("small");
+                names.insert(listed.name.to_string(), child);
                 open.push(child);
             }
         }
@@ -321,9 +322,9 @@ fn tree(bench: &Bench) -> BTreeMap<usize, Node> {
     nodes
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step(texts: &'static [&'static str]) -> impl Strategy<Value = Step> {
     let node = || prop_oneof![3 => Just(0usize), 5 => 0usize..12];
-    let text = || prop::sample::select(vec!["a", "b", "c"]).prop_map(str::to_owned);
+    let text = move || prop::sample::select(texts).prop_map(str::to_owned);
     let mode = || prop::sample::select(vec![0o755, 0o777, 0o1777, 0o2777, 0o700, 0o070, 0o2755, 0o6711, 0o666]);
     let how = prop::sample::select(vec![
         RenameMode::Replace,
@@ -343,29 +344,35 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Steps, each with the user who makes it.
+pub fn steps(texts: &'static [&'static str]) -> impl Strategy<Value = Vec<(Step, u32)>> {
+    prop::collection::vec((step(texts), prop::sample::select(vec![0u32, 0, 1, 2])), 1..80)
+}
+
+/// Applies steps to a back machine and to the model; `after_each` sees the machine after each step.
+pub fn compare(bench: &mut Bench, steps: Vec<(Step, u32)>, mut after_each: impl FnMut(&Bench)) {
+    bench.chmod(InodeNumber::ROOT, 0o777).expect("root may");
+    let root = Node { is_directory: true, mode: 0o777, uid: 0, gid: 0, links: 2, names: BTreeMap::new(), parent: 0 };
+    let mut model = Model { nodes: BTreeMap::from([(0, root)]), next: 1 };
+    for (step, uid) in steps {
+        let expected = model.apply(&step, uid);
+        let found = bench.as_user(uid, &[]).change(request(&step)).map(|_| ());
+        assert_eq!(found, expected, "{step:?} by {uid}");
+        after_each(bench);
+    }
+    let mut nodes = model.nodes;
+    for node in nodes.values_mut().filter(|node| !node.is_directory) {
+        node.parent = 0;
+    }
+    assert_eq!(tree(bench), nodes);
+    assert_eq!(bench.back.inodes(), nodes.len() as u64);
+    assert_eq!(bench.back.dentries(), nodes.values().map(|node| node.names.len() as u64).sum::<u64>());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
     #[test]
-    fn behaves_as_a_posix_tree(
-        steps in prop::collection::vec((step(), prop::sample::select(vec![0u32, 0, 1, 2])), 1..80),
-    ) {
-        let mut bench = Bench::new();
-        bench.chmod(InodeNumber::ROOT, 0o777).expect("root may");
-        let root = Node {
-            is_directory: true, mode: 0o777, uid: 0, gid: 0, links: 2, names: BTreeMap::new(), parent: 0,
-        };
-        let mut model = Model { nodes: BTreeMap::from([(0, root)]), next: 1 };
-        for (step, uid) in steps {
-            let expected = model.apply(&step, uid);
-            let found = bench.as_user(uid, &[]).change(request(&step)).map(|_| ());
-            prop_assert_eq!(found, expected, "{:?} by {}", step, uid);
-        }
-        let mut nodes = model.nodes;
-        for node in nodes.values_mut().filter(|node| !node.is_directory) {
-            node.parent = 0;
-        }
-        prop_assert_eq!(tree(&bench), nodes.clone());
-        prop_assert_eq!(bench.back.inodes(), nodes.len() as u64);
-        prop_assert_eq!(bench.back.dentries(), nodes.values().map(|node| node.names.len() as u64).sum::<u64>());
+    fn behaves_as_a_posix_tree(steps in steps(&["a", "b", "c"])) {
+        compare(&mut Bench::new(), steps, |_| ());
     }
 }

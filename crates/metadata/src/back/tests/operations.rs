@@ -144,7 +144,7 @@ fn names_need_search_and_write_on_the_directory() {
     bench.as_user(5, &[]);
     let user = bench.user.clone();
     assert_eq!(bench.back.lookup(&user, directory, &name("f")), Err(Error::AccessDenied));
-    assert!(bench.back.list(&user, directory, None, 10).is_ok(), "reading is enough to list");
+    assert!(bench.back.list(&user, directory, Cookie::START, 10).is_ok(), "reading is enough to list");
     assert_eq!(bench.change(unlink(directory, "f")), Err(Error::AccessDenied));
     bench.as_user(0, &[]).chmod(directory, 0o755).expect("root may");
     bench.as_user(5, &[]);
@@ -363,20 +363,25 @@ fn a_listing_comes_in_pages_of_bounded_size() {
         bench.create(&format!("{number:04}"));
     }
     let user = Credentials::default();
-    let page = bench.back.list(&user, ROOT, None, u32::MAX).expect("a page");
+    let page = bench.back.list(&user, ROOT, Cookie::START, u32::MAX).expect("a page");
     assert_eq!((page.entries.len(), page.has_more), (DIRECTORY_PAGE_ENTRIES_MAX as usize, true));
-    let last = page.entries.last().expect("a full page").0.clone();
-    // The last name is gone meanwhile: the listing goes on behind where it was.
-    bench.change(unlink(ROOT, "4095")).expect("it is there");
-    let rest = bench.back.list(&user, ROOT, Some(&last), u32::MAX).expect("a page");
+    assert!(page.entries.is_sorted_by_key(|listed| listed.cookie));
+    let last = page.entries.last().expect("a full page");
+    // The last name is gone meanwhile: the listing goes on after where it was.
+    bench.change(unlink(ROOT, &last.name.to_string())).expect("it is there");
+    let rest = bench.back.list(&user, ROOT, last.cookie, u32::MAX).expect("a page");
     assert_eq!((rest.entries.len(), rest.has_more), (904, false));
-    assert_eq!(rest.entries[0].0, name("4096"));
-    assert_eq!(bench.back.list(&user, ROOT, None, 0).expect("a page").entries.len(), 1);
+    assert!(rest.entries[0].cookie > last.cookie);
+    for end in [rest.entries[903].cookie, Cookie::from_raw(u64::MAX)] {
+        let nothing = bench.back.list(&user, ROOT, end, u32::MAX).expect("a page");
+        assert!(nothing.entries.is_empty() && !nothing.has_more);
+    }
+    assert_eq!(bench.back.list(&user, ROOT, Cookie::START, 0).expect("a page").entries.len(), 1);
     let long = bench.mkdir(ROOT, "long", 0o755);
     for number in 0..2000 {
         bench.change(create(long, &format!("{number:0255}"), 0o644)).expect("a new name");
     }
-    let page = bench.back.list(&user, long, None, u32::MAX).expect("a page");
+    let page = bench.back.list(&user, long, Cookie::START, u32::MAX).expect("a page");
     assert_eq!((page.entries.len(), page.has_more), (1028, true), "256 KiB of names");
 }
 

@@ -134,6 +134,29 @@ fn a_name_that_means_another_file_after_the_cut_is_judged_anew() {
 }
 
 #[test]
+fn the_end_of_a_session_whose_open_has_cut_one_file_and_waits_for_another_ends_the_cut() {
+    let mut world = World::new();
+    let (inode, other) = (world.file("f", 1), world.file("g", 2));
+    world.ok(B, open_direct(inode, Access::Read));
+    world.ok(C, open_direct(other, Access::Read));
+    waits(&mut world, A, open_at_cut("f", false));
+    let (asked, _) = world.asked_storage();
+    let next = world.waits(B, resize(inode, 10));
+    let renamed = world.call(C, rename("g", "f"));
+    world.answer_recalls(LeaseMode::Open);
+    world.done(renamed);
+    // What A opens is another file now, which C has to give up first.
+    world.storage_answers(asked, 0, 5);
+    world.event(Event::Lost { session: A });
+    world.answer_recalls(LeaseMode::Open);
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 10, by: B });
+    world.storage_answers(asked, 10, 6);
+    assert_eq!(attributes(&world.done(next)).size, 10);
+    assert_eq!(world.shard.status().parked, 0);
+}
+
+#[test]
 fn a_cut_to_nothing_waits_for_the_cut_before_it() {
     let mut world = World::new();
     let inode = world.file("f", 1);

@@ -89,8 +89,8 @@ pub fn commit(inode: InodeNumber, sequence: u64, size: u64) -> ShardRequest {
 }
 
 pub fn list(inode: InodeNumber, after: Option<&str>, entries_max: u32) -> ShardRequest {
-    let cursor = DirectoryCursor { bucket: 0, after: after.map(name) };
-    ShardRequest::ReadDirectory { inode, cursor, entries_max, with_attributes: true }
+    let after = after.map_or(Cookie::START, |text| Cookie::of(&name(text)));
+    ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes: true }
 }
 
 pub fn grants(answer: &ShardAnswer) -> Grants {

@@ -325,8 +325,8 @@ impl Play {
                 assert!(found.is_none_or(|found| found == *known), "client {number} knows the permissions of {inode}");
             }
             if let Some(listing) = &client.listing {
-                let names = back.list(&user(0), ROOT, None, 100).expect("the root").entries;
-                let names: Vec<_> = names.iter().map(|(name, _)| name.to_string()).collect();
+                let names = back.list(&user(0), ROOT, Cookie::START, 100).expect("the root").entries;
+                let names: Vec<_> = names.iter().map(|listed| listed.name.to_string()).collect();
                 assert_eq!(names, *listing, "client {number} knows all names");
             }
         }

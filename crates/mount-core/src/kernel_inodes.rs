@@ -10,8 +10,8 @@
 //! Invariant: the count of an inode is at least the kernel's, since it grows before the reply.
 //! Cost: about 30 bytes for each inode in the kernel's memory.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::lock::lock;
+use std::sync::{Mutex, MutexGuard};
 use weft_protocol::hash::FixedMap;
 use weft_protocol::{InodeNumber, Name};
 
@@ -34,14 +34,16 @@ pub struct KernelInodes {
     parts: [Mutex<FixedMap<InodeNumber, Known>>; PARTS],
 }
 
-impl KernelInodes {
-    pub fn new() -> Self {
-        Self { parts: std::array::from_fn(|_| Mutex::new(HashMap::default())) }
+impl Default for KernelInodes {
+    fn default() -> Self {
+        Self { parts: std::array::from_fn(|_| Mutex::new(FixedMap::default())) }
     }
+}
 
+impl KernelInodes {
     fn part(&self, inode: InodeNumber) -> MutexGuard<'_, FixedMap<InodeNumber, Known>> {
         let index = (inode.raw() % PARTS as u64) as usize;
-        self.parts[index].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.parts[index])
     }
 
     /// The kernel will be told of the inode, under this name if it has no lease on it.
@@ -77,7 +79,7 @@ mod tests {
 
     #[test]
     fn an_inode_is_known_until_each_time_that_it_was_told_is_given_back() {
-        let inodes = KernelInodes::new();
+        let inodes = KernelInodes::default();
         let (inode, directory) = (InodeNumber::from_raw(7), InodeNumber::ROOT);
         let name = Name::new(b"f").unwrap();
         assert_eq!(inodes.known(inode), None);

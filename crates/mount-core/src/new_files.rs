@@ -10,8 +10,9 @@
 //!
 //! Not here: everything else about modes (`open_modes.rs`).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use crate::lock::lock;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 use weft_protocol::InodeNumber;
 
 /// This many empty files in a row make the next one be taken for empty.
@@ -31,7 +32,7 @@ pub struct NewFiles {
 struct Recent {
     directory: InodeNumber,
     empty_in_a_row: u32,
-    last: Instant,
+    last: Duration,
 }
 
 fn place(directory: InodeNumber) -> usize {
@@ -39,17 +40,19 @@ fn place(directory: InodeNumber) -> usize {
     (directory.raw() % PLACES as u64) as usize
 }
 
-impl NewFiles {
-    pub const fn new() -> Self {
+impl Default for NewFiles {
+    fn default() -> Self {
         Self { places: Mutex::new([None; PLACES]) }
     }
+}
 
+impl NewFiles {
     fn lock(&self) -> MutexGuard<'_, [Option<Recent>; PLACES]> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.places)
     }
 
     /// Whether a file that is made in this directory now will probably be written.
-    pub fn will_be_written(&self, directory: InodeNumber, now: Instant) -> bool {
+    pub fn will_be_written(&self, directory: InodeNumber, now: Duration) -> bool {
         let recent = self.lock()[place(directory)];
         !recent.is_some_and(|recent| {
             recent.directory == directory && recent.empty_in_a_row >= ROW && now < recent.last + MOMENT
@@ -57,7 +60,7 @@ impl NewFiles {
     }
 
     /// A new file was closed.
-    pub fn closed(&self, directory: InodeNumber, is_empty: bool, now: Instant) {
+    pub fn closed(&self, directory: InodeNumber, is_empty: bool, now: Duration) {
         let recent = &mut self.lock()[place(directory)];
         let before = recent.filter(|recent| recent.directory == directory).map_or(0, |recent| recent.empty_in_a_row);
         let empty_in_a_row = if is_empty { before.saturating_add(1) } else { 0 };
@@ -71,9 +74,9 @@ mod tests {
 
     #[test]
     fn after_some_empty_files_the_next_is_taken_for_empty_for_a_moment() {
-        let files = NewFiles::new();
+        let files = NewFiles::default();
         let (directory, other) = (InodeNumber::from_raw(5), InodeNumber::from_raw(6));
-        let start = Instant::now();
+        let start = Duration::from_secs(7);
         for _ in 0..ROW {
             assert!(files.will_be_written(directory, start));
             files.closed(directory, true, start);

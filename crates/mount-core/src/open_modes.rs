@@ -20,8 +20,9 @@
 //! the release; so they are never smaller than the kernel's.
 //! Not here: the open files themselves (`files.rs`).
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::lock::lock;
+use std::sync::{Arc, Mutex, MutexGuard};
+use weft_protocol::hash::FixedMap;
 use weft_protocol::{Attributes, InodeNumber, Timestamp};
 
 /// Inodes that are remembered after their last close. Beyond it all are forgotten: their next open drops their pages.
@@ -52,7 +53,7 @@ pub struct Wish {
 }
 
 /// How a file is opened. `B` is the kernel's backing file.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Mode<B> {
     Direct,
     /// `keep`: the pages of this inode that are in memory are good.
@@ -62,6 +63,17 @@ pub enum Mode<B> {
     Passthrough(Arc<B>),
     /// Open beside others in passthrough mode; reads and writes come here.
     Joined(Arc<B>),
+}
+
+impl<B> Clone for Mode<B> {
+    fn clone(&self) -> Self {
+        match self {
+            Mode::Direct => Mode::Direct,
+            Mode::Cached { keep } => Mode::Cached { keep: *keep },
+            Mode::Passthrough(backing) => Mode::Passthrough(backing.clone()),
+            Mode::Joined(backing) => Mode::Joined(backing.clone()),
+        }
+    }
 }
 
 /// How an inode is open.
@@ -77,7 +89,7 @@ pub enum Phase {
 /// The modes of all inodes.
 pub struct OpenModes<B> {
     /// Rank 1. Held for one look.
-    inodes: Mutex<HashMap<InodeNumber, Inode<B>>>,
+    inodes: Mutex<FixedMap<InodeNumber, Inode<B>>>,
 }
 
 struct Inode<B> {
@@ -117,13 +129,15 @@ impl<B> Inode<B> {
     }
 }
 
-impl<B> OpenModes<B> {
-    pub fn new() -> Self {
-        Self { inodes: Mutex::new(HashMap::new()) }
+impl<B> Default for OpenModes<B> {
+    fn default() -> Self {
+        Self { inodes: Mutex::default() }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<InodeNumber, Inode<B>>> {
-        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
+impl<B> OpenModes<B> {
+    fn lock(&self) -> MutexGuard<'_, FixedMap<InodeNumber, Inode<B>>> {
+        lock(&self.inodes)
     }
 
     /// How the inode is open by now.
@@ -233,7 +247,7 @@ mod tests {
 
     #[test]
     fn pages_are_kept_while_nobody_else_changes_the_file() {
-        let modes = OpenModes::new();
+        let modes = OpenModes::default();
         let first = open(&modes, stamp(10));
         assert!(!keeps(&first), "what is in memory from before is not known");
         modes.end(INODE, &first);
@@ -253,7 +267,7 @@ mod tests {
 
     #[test]
     fn what_is_not_cached_leaves_no_trace() {
-        let modes = OpenModes::new();
+        let modes = OpenModes::default();
         let direct = modes.begin(INODE, Wish::default());
         assert!(matches!(direct, Mode::Direct));
         modes.end(INODE, &direct);
@@ -267,7 +281,7 @@ mod tests {
 
     #[test]
     fn passthrough_begins_alone_and_then_is_for_all() {
-        let modes = OpenModes::new();
+        let modes = OpenModes::default();
         let wish = Wish { cached: true, stamp: None, lent: true };
         let cached = open(&modes, stamp(1));
         assert_eq!(modes.phase(INODE), Phase::Other);

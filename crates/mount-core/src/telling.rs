@@ -4,21 +4,21 @@
 //! it into the record (`weft_client_core::KernelView`), which takes back what was recalled meanwhile.
 
 use crate::invalidate::KernelCaches;
-use crate::operations::Front;
+use crate::operations::Mount;
+use crate::shell::MountShell;
 use std::time::Duration;
-use weft_client::Entry;
-use weft_client_core::Ticket;
+use weft_client_core::{Entry, Ticket};
 use weft_protocol::message::shard::RenameMode;
 use weft_protocol::{InodeNumber, Name};
 
 /// A request whose reply tells something.
-pub struct Telling<'a> {
-    front: &'a Front,
+pub struct Telling<'a, M: MountShell> {
+    mount: &'a Mount<M>,
     /// There until it is dropped.
     ticket: Option<Ticket>,
 }
 
-impl Drop for Telling<'_> {
+impl<M: MountShell> Drop for Telling<'_, M> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.caches().view().end(ticket);
@@ -26,35 +26,37 @@ impl Drop for Telling<'_> {
     }
 }
 
-impl Front {
+impl<M: MountShell> Mount<M> {
     /// A request begins that changes no names, and may tell of some in these directories.
-    pub fn telling(&self, directories: &[InodeNumber]) -> Telling<'_> {
-        self.use_directories(directories);
-        Telling { front: self, ticket: Some(self.caches.view().begin()) }
+    pub(crate) async fn telling(&self, directories: &[InodeNumber]) -> Telling<'_, M> {
+        self.use_directories(directories).await;
+        Telling { mount: self, ticket: Some(self.caches.view().begin()) }
     }
 
     /// A request begins that changes names in these directories.
-    pub fn telling_change(&self, directories: &[InodeNumber]) -> Telling<'_> {
-        self.use_directories(directories);
-        Telling { front: self, ticket: Some(self.caches.view().begin_change(directories)) }
+    pub(crate) async fn telling_change(&self, directories: &[InodeNumber]) -> Telling<'_, M> {
+        self.use_directories(directories).await;
+        Telling { mount: self, ticket: Some(self.caches.view().begin_change(directories)) }
     }
 
     /// A kernel without epochs keeps names of directories only that no other mount uses: each says that it does.
-    fn use_directories(&self, directories: &[InodeNumber]) {
+    async fn use_directories(&self, directories: &[InodeNumber]) {
         if !self.caches.has_epoch() {
-            directories.iter().for_each(|directory| self.client.use_directory(&self.client.credentials(), *directory));
+            for directory in directories {
+                self.client.use_directory(&self.client.calls().caller.credentials, *directory).await;
+            }
         }
     }
 }
 
-impl Telling<'_> {
-    fn caches(&self) -> &KernelCaches {
-        &self.front.caches
+impl<M: MountShell> Telling<'_, M> {
+    fn caches(&self) -> &KernelCaches<M> {
+        &self.mount.caches
     }
 
     /// A kernel without epochs keeps no names of directories that others use.
     fn name_valid(&self, parent: InodeNumber, valid: Duration) -> u64 {
-        let keeps = self.caches().has_epoch() || !self.front.client.is_shared_directory(parent);
+        let keeps = self.caches().has_epoch() || !self.mount.client.is_shared_directory(parent);
         if keeps { millis(valid) } else { 0 }
     }
 
@@ -111,13 +113,18 @@ impl Telling<'_> {
 
     /// The kernel is about to move a dentry. `valid`: how long leases cover what the names are now. Where they do not,
     /// the kernel drops the dentry before it moves it.
-    pub fn renamed(&self, from: &(InodeNumber, Name), to: &(InodeNumber, Name), mode: RenameMode, valid: Duration) {
+    pub async fn renamed(
+        &self,
+        from: (InodeNumber, &Name),
+        to: (InodeNumber, &Name),
+        mode: RenameMode,
+        valid: Duration,
+    ) {
         let Some(ticket) = &self.ticket else { return };
-        let (from, to) = ((from.0, &from.1), (to.0, &to.1));
         let exchange = mode == RenameMode::Exchange;
         let uncovered = self.caches().view().renamed(ticket, from, to, exchange, !valid.is_zero());
         if uncovered {
-            self.caches().drop_moved(&[to, from]);
+            self.caches().drop_moved(&[to, from]).await;
         }
     }
 }

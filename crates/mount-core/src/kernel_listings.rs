@@ -7,10 +7,11 @@
 //!
 //! Not here: what the kernel is told at a recall (`invalidate.rs`).
 
-use std::collections::HashMap;
+use crate::lock::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use weft_protocol::InodeNumber;
+use weft_protocol::hash::FixedMap;
 
 /// Directories that are remembered. Beyond it all are forgotten: their next listing asks.
 const DIRECTORIES_MAX: usize = 1 << 16;
@@ -21,12 +22,12 @@ const NO_HOLD: u64 = 0;
 #[derive(Default)]
 pub struct KernelListings {
     /// Held for one look.
-    read: Mutex<HashMap<InodeNumber, u64>>,
+    read: Mutex<FixedMap<InodeNumber, u64>>,
 }
 
 impl KernelListings {
-    fn lock(&self) -> MutexGuard<'_, HashMap<InodeNumber, u64>> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, FixedMap<InodeNumber, u64>> {
+        lock(&self.read)
     }
 
     /// At `opendir`: whether what the kernel has is good. If not, it drops it now.

@@ -31,11 +31,13 @@ struct Slot<T> {
     item: Option<Arc<T>>,
 }
 
-impl<T> Handles<T> {
-    pub fn new() -> Self {
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
         Self { slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }
     }
+}
 
+impl<T> Handles<T> {
     /// Gives it a number. `Error::Busy` when [`HANDLES_MAX`] are open.
     pub fn insert(&self, item: Arc<T>) -> Result<u64> {
         let mut table = self.slots.write().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_number_is_never_taken_for_another() {
-        let handles = Handles::new();
+        let handles = Handles::default();
         let first = handles.insert(Arc::new("a")).unwrap();
         let second = handles.insert(Arc::new("b")).unwrap();
         assert_eq!((*handles.get(first).unwrap(), *handles.get(second).unwrap()), ("a", "b"));
@@ -104,7 +106,7 @@ mod tests {
     /// Random inserts and removals against a plain map.
     #[test]
     fn it_is_a_map() {
-        let handles = Handles::new();
+        let handles = Handles::default();
         let mut model = BTreeMap::new();
         let mut random = 1_u64;
         for step in 0..20_000_u64 {

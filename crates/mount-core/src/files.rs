@@ -1,0 +1,397 @@
+//! Open files: opening, reading, writing, closing.
+//!
+//! The client buffers, and holds the leases. Here it is chosen through which cache the kernel takes the file
+//! (`open_modes.rs`), and two things of the kernel are put right:
+//! - A write that the kernel sends from its page cache (of a mapped file; with write-back, all) has an offset of its
+//!   own and comes with *some* open file of the inode. When that was opened with O_APPEND, the write must not go to the
+//!   end: it goes through another handle ([`Mount::write`]).
+//! - A file that was opened cached stays so for the kernel after its lease was recalled. What such reads and writes
+//!   leave in the kernel's pages is dropped again.
+//!
+//! Not here: numbers of open files (`handles.rs`).
+//! Cost of a read or write: no message beyond the client's, one copy between its buffers and the kernel's.
+
+use crate::open_modes::{Mode, Phase, Stamp, Wish};
+use crate::operations::{Answer, Mount};
+use crate::shell::{DescriptorOf, MountNotice, MountShell, NotTaken, OpenOptionsOf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use weft_client_core::{Entry, FlushFor, Handle, OpenOptions};
+use weft_protocol::message::shard::{Access, CreateFile};
+use weft_protocol::{Credentials, Error, InodeNumber, Name, Result};
+
+/// An open file.
+pub struct OpenFile<M: MountShell> {
+    pub inode: InodeNumber,
+    /// In passthrough mode.
+    lent: Option<Lent<M>>,
+    file: Handle<M::Client>,
+    options: OpenOptionsOf<M>,
+    mode: Mode<M::Backing>,
+    /// Of an append handle: opened at the first write that has an offset of its own.
+    positional: OnceLock<Handle<M::Client>>,
+    /// Where it is, if it had no object when it was opened for writing.
+    new_in: Option<InodeNumber>,
+    who: Credentials,
+}
+
+/// An object's file in the hands of a kernel. To be given back when the kernel has closed it.
+struct Lent<M: MountShell> {
+    descriptor: Arc<DescriptorOf<M>>,
+    /// Whether the kernel may write through it, if the handle writes at all. Otherwise writes have to come here.
+    may_write: bool,
+}
+
+/// Who writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WrittenBy {
+    /// The kernel, from its page cache: it chose the handle; only inode and offset count.
+    PageCache,
+    /// A program. `synced`: it wants the bytes on the device when its write returns (O_SYNC, O_DSYNC, `RWF_DSYNC`),
+    /// for which the kernel asks by itself only where it caches.
+    Program { synced: bool },
+}
+
+/// What is asked of an open.
+struct Asked<M: MountShell> {
+    who: Credentials,
+    options: OpenOptionsOf<M>,
+    /// Directory in which it is made.
+    place: InodeNumber,
+}
+
+/// The directory of a file that is opened by its inode, for the guess whether it stays empty.
+const ANYWHERE: InodeNumber = InodeNumber::from_raw(0);
+
+/// What is told of an open.
+pub struct Opened<B> {
+    pub handle: u64,
+    pub mode: Mode<B>,
+    pub access: Access,
+}
+
+impl<M: MountShell> Mount<M> {
+    /// Opens an inode. `register` gives the kernel a file to read and write by itself.
+    pub async fn open(
+        &self,
+        who: Credentials,
+        inode: InodeNumber,
+        options: OpenOptionsOf<M>,
+        register: impl Fn(&DescriptorOf<M>) -> std::result::Result<M::Backing, NotTaken>,
+    ) -> Result<Opened<M::Backing>> {
+        let mut options = options;
+        let wanted = options.access;
+        options.access = self.access(wanted);
+        let file = match self.client.open(&who, inode, options).await {
+            // Readable to nobody but the kernel's wish above.
+            Err(Error::AccessDenied) if options.access != wanted => {
+                options.access = wanted;
+                self.client.open(&who, inode, options).await?
+            }
+            result => result?,
+        };
+        let asked = Asked { who, options, place: ANYWHERE };
+        self.opened(file, asked, None, register).await
+    }
+
+    /// Opens a name, and makes it as `create` says.
+    pub async fn create(
+        &self,
+        who: Credentials,
+        (parent, name): (InodeNumber, &Name),
+        options: OpenOptionsOf<M>,
+        create: CreateFile,
+        register: impl Fn(&DescriptorOf<M>) -> std::result::Result<M::Backing, NotTaken>,
+    ) -> Answer<'_, M, (Entry, Opened<M::Backing>)> {
+        let telling = self.telling_change(&[parent]).await;
+        let options = OpenOptions { access: self.access(options.access), ..options };
+        let created = match self.client.open_at(&who, parent, name, options, Some(create)).await {
+            Ok((file, entry)) => {
+                let asked = Asked { who, options, place: parent };
+                let opened = self.opened(file, asked, Some(Stamp::of(&entry.attributes)), register).await;
+                opened.map(|opened| (telling.entry(parent, name, entry), opened))
+            }
+            Err(error) => Err(error),
+        };
+        Answer::new(telling, created)
+    }
+
+    /// With which access a file is opened that was asked for with this one. A kernel that writes back on its own also
+    /// reads through handles that are for writing only: it fills up pages that were written in part.
+    fn access(&self, asked: Access) -> Access {
+        if self.settings().writeback && asked == Access::Write { Access::ReadWrite } else { asked }
+    }
+
+    /// Contents as they are now. Under a data lease the client knows, with no message.
+    async fn stamp(&self, who: &Credentials, inode: InodeNumber) -> Option<Stamp> {
+        self.client.attributes(who, inode).await.ok().map(|entry| Stamp::of(&entry.attributes))
+    }
+
+    /// Chooses the mode of a file that the client opened, and gives it a number.
+    async fn opened(
+        &self,
+        file: Handle<M::Client>,
+        asked: Asked<M>,
+        stamp: Option<Stamp>,
+        register: impl Fn(&DescriptorOf<M>) -> std::result::Result<M::Backing, NotTaken>,
+    ) -> Result<Opened<M::Backing>> {
+        let inode = file.open.inode;
+        let is_new = asked.options.access.writes()
+            && self.settings().passthrough
+            && !file.open.has_object(&self.client.objects).await;
+        let new_in = is_new.then_some(asked.place);
+        let (mode, lent) = self.choose_mode(&file, &asked, new_in, stamp, register).await;
+        let Asked { who, options, .. } = asked;
+        let (told, access) = (mode.clone(), options.access);
+        let positional = OnceLock::new();
+        let open_file = Arc::new(OpenFile { inode, lent, file, options, mode, positional, new_in, who });
+        match self.files.insert(open_file.clone()) {
+            Ok(handle) => Ok(Opened { handle, mode: told, access }),
+            Err(error) => {
+                self.caches.modes.end(inode, &open_file.mode);
+                self.close(&open_file).await.and(Err(error))
+            }
+        }
+    }
+
+    /// The mode, and with passthrough the kernel's use of the object.
+    async fn choose_mode(
+        &self,
+        file: &Handle<M::Client>,
+        asked: &Asked<M>,
+        new_in: Option<InodeNumber>,
+        stamp: Option<Stamp>,
+        register: impl Fn(&DescriptorOf<M>) -> std::result::Result<M::Backing, NotTaken>,
+    ) -> (Mode<M::Backing>, Option<Lent<M>>) {
+        let (inode, modes) = (file.open.inode, &self.caches.modes);
+        let phase = modes.phase(inode);
+        let lent = if self.may_pass(asked, new_in, phase) { self.lend(file).await } else { None };
+        let writes = asked.options.access.writes();
+        let is_lent = lent.as_ref().is_some_and(|lent| !writes || lent.may_write);
+        let backing = match &lent {
+            Some(lent) if is_lent && phase == Phase::Closed => self.registered(register(&lent.descriptor)),
+            _ => None,
+        };
+        // Of an append the kernel's pages would make several requests, between which another client's may come.
+        let buffered = !self.settings().direct && !asked.options.direct && !asked.options.append;
+        let cached = buffered && file.open.may_cache(&self.client.objects).await;
+        // Of no use to a file that begins in passthrough mode, and it may cost a message.
+        let stamp = if backing.is_some() || phase == Phase::Passthrough {
+            None
+        } else if stamp.is_none() && cached {
+            self.stamp(&asked.who, inode).await
+        } else {
+            stamp
+        };
+        let wish = Wish { cached, stamp, lent: is_lent };
+        let mode = match backing {
+            Some(backing) => modes.begin_with_backing(inode, wish, backing),
+            None => modes.begin(inode, wish),
+        };
+        match lent {
+            Some(lent) if !matches!(mode, Mode::Passthrough(_)) => {
+                self.give_back(file, &lent).await;
+                (mode, None)
+            }
+            lent => (mode, lent),
+        }
+    }
+
+    /// Lends the object's file to the kernel, where a descriptor of it is passed to this process. A file without an
+    /// object gets one if the handle writes.
+    async fn lend(&self, file: &Handle<M::Client>) -> Option<Lent<M>> {
+        let Handle { open, options, .. } = file;
+        let lent = open.lend(&self.client.objects, options.access.writes(), options.direct).await;
+        lent.map(|(descriptor, may_write)| Lent { descriptor, may_write })
+    }
+
+    async fn give_back(&self, file: &Handle<M::Client>, lent: &Lent<M>) {
+        file.open.lent_back(&self.client.objects, lent.may_write).await;
+    }
+
+    /// Whether the object's descriptor is to be asked for.
+    fn may_pass(&self, asked: &Asked<M>, new_in: Option<InodeNumber>, phase: Phase) -> bool {
+        let possible = self.settings().passthrough && !self.passthrough_refused.load(Ordering::Relaxed);
+        possible
+            && !asked.options.direct
+            && match phase {
+                Phase::Closed => {
+                    new_in.is_none_or(|place| self.new_files.will_be_written(place, self.caches.shell.now()))
+                }
+                Phase::Passthrough => true,
+                Phase::Other => false,
+            }
+    }
+
+    fn registered(&self, taken: std::result::Result<M::Backing, NotTaken>) -> Option<M::Backing> {
+        match taken {
+            Ok(backing) => Some(backing),
+            Err(not_taken) => {
+                if not_taken == NotTaken::Never && !self.passthrough_refused.swap(true, Ordering::Relaxed) {
+                    self.caches.shell.notice(MountNotice::NothingPassed);
+                }
+                None
+            }
+        }
+    }
+
+    /// Reads and hands the bytes to `reply`, which runs before anything is dropped from the kernel's pages. `memory` is
+    /// where they are put on the way, if they have to be; it grows to the largest read, which the kernel limits.
+    pub async fn read(
+        &self,
+        handle: u64,
+        offset: u64,
+        bytes: u32,
+        memory: &mut Vec<u8>,
+        reply: impl FnOnce(Result<&[u8]>),
+    ) {
+        let open_file = match self.files.get(handle) {
+            Ok(open_file) => open_file,
+            Err(error) => return reply(Err(error)),
+        };
+        let (io, length) = (&self.client.objects, bytes as usize);
+        let mut reply = Some(reply);
+        let mut give = |bytes: &[u8]| {
+            if let Some(reply) = reply.take() {
+                reply(Ok(bytes));
+            }
+        };
+        open_file.file.read_in_place(io, length, offset, &mut give).await;
+        if let Some(reply) = reply {
+            if memory.len() < length {
+                memory.resize(length, 0);
+            }
+            let memory = &mut memory[..length];
+            let count = open_file.file.read_at(io, memory, offset).await;
+            reply(count.map(|count| &memory[..count]));
+        }
+        self.after_transfer(&open_file, offset, u64::from(bytes)).await;
+    }
+
+    /// Writes all bytes. To be followed by [`Mount::after_transfer`].
+    pub async fn write(&self, handle: u64, offset: u64, bytes: &[u8], by: WrittenBy) -> Result<Arc<OpenFile<M>>> {
+        let open_file = self.files.get(handle)?;
+        let io = &self.client.objects;
+        if open_file.options.append && by == WrittenBy::PageCache {
+            self.positional(&open_file).await?.write_at(io, bytes, offset).await?;
+        } else {
+            open_file.file.write_at(io, bytes, offset).await?;
+        }
+        let is_cached = matches!(open_file.mode, Mode::Cached { .. });
+        if by == (WrittenBy::Program { synced: true }) && !is_cached {
+            open_file.file.open.sync(io).await?;
+        }
+        Ok(open_file)
+    }
+
+    /// The handle of an append handle's writes that have an offset of their own.
+    async fn positional<'a>(&self, open_file: &'a OpenFile<M>) -> Result<&'a Handle<M::Client>> {
+        if let Some(file) = open_file.positional.get() {
+            return Ok(file);
+        }
+        let options = OpenOptions { access: Access::Write, truncate: false, append: false, ..open_file.options };
+        let file = self.client.open(&open_file.who, open_file.inode, options).await?;
+        if let Err(second) = open_file.positional.set(file) {
+            let flushed = self.flush_handle(&second).await;
+            self.client.close_handle(&second).await;
+            flushed?;
+        }
+        open_file.positional.get().ok_or(Error::BadHandle)
+    }
+
+    /// Call it after the reply to a read or write: drops what it left in the kernel's pages without a lease.
+    pub async fn after_transfer(&self, open_file: &OpenFile<M>, offset: u64, bytes: u64) {
+        let is_cached = matches!(open_file.mode, Mode::Cached { .. });
+        if is_cached && !open_file.file.open.may_cache(&self.client.objects).await {
+            self.caches.drop_range(open_file.inode, offset, bytes).await;
+        }
+    }
+
+    pub async fn flush(&self, handle: u64) -> Result<()> {
+        let open_file = self.files.get(handle)?;
+        self.flush_both(&open_file).await
+    }
+
+    pub async fn sync(&self, handle: u64) -> Result<()> {
+        let open_file = self.files.get(handle)?;
+        let mut result = Ok(());
+        for file in open_file.both() {
+            result = result.and(file.open.sync(&self.client.objects).await);
+        }
+        result
+    }
+
+    pub async fn release(&self, handle: u64) -> Result<()> {
+        let open_file = self.files.remove(handle)?;
+        self.finish(&open_file).await
+    }
+
+    /// Closes what is still open at the end of a mount.
+    pub async fn release_all(&self) {
+        for open_file in self.files.drain() {
+            if let Err(error) = self.finish(&open_file).await {
+                self.caches.shell.notice(MountNotice::NotClosed(open_file.inode, error));
+            }
+        }
+        drop(self.directories.drain());
+    }
+
+    async fn finish(&self, open_file: &OpenFile<M>) -> Result<()> {
+        let OpenFile { inode, mode, file, .. } = open_file;
+        let io = &self.client.objects;
+        let keeps_pages = matches!(mode, Mode::Cached { .. }) && open_file.options.access.writes();
+        if keeps_pages && file.open.may_cache(io).await && self.flush_handle(file).await.is_ok() {
+            // The pages hold what was written here: after this, they are good for the next open.
+            if let Some(stamp) = self.stamp(&open_file.who, *inode).await {
+                self.caches.modes.written(*inode, stamp);
+            }
+        }
+        if let Some(place) = open_file.new_in {
+            // With a kernel's writes the size costs no message.
+            let size = if open_file.lent.is_some() { file.size(io).await } else { Ok(1) };
+            let is_empty = size == Ok(0) || !file.open.has_object(io).await;
+            self.new_files.closed(place, is_empty, self.caches.shell.now());
+        }
+        let flushed = self.flush_both(open_file).await;
+        self.caches.modes.end(*inode, mode);
+        self.close_both(open_file).await;
+        flushed
+    }
+
+    /// What a program sends with `close`, of one handle.
+    pub(crate) async fn flush_handle(&self, file: &Handle<M::Client>) -> Result<()> {
+        file.open.flush(&self.client.objects, FlushFor::Program).await
+    }
+
+    /// Does it for each of the one or two handles; the first error counts.
+    async fn flush_both(&self, open_file: &OpenFile<M>) -> Result<()> {
+        let mut result = Ok(());
+        for file in open_file.both() {
+            result = result.and(self.flush_handle(file).await);
+        }
+        result
+    }
+
+    /// Gives up both handles, and the object's file before: with the handle the kernel has closed its own.
+    async fn close_both(&self, open_file: &OpenFile<M>) {
+        if let Some(lent) = &open_file.lent {
+            self.give_back(&open_file.file, lent).await;
+        }
+        for file in open_file.both() {
+            self.client.close_handle(file).await;
+        }
+    }
+
+    async fn close(&self, open_file: &OpenFile<M>) -> Result<()> {
+        let flushed = self.flush_both(open_file).await;
+        self.close_both(open_file).await;
+        flushed
+    }
+}
+
+impl<M: MountShell> OpenFile<M> {
+    /// Its one or two handles.
+    fn both(&self) -> impl Iterator<Item = &Handle<M::Client>> {
+        std::iter::once(&self.file).chain(self.positional.get())
+    }
+}

@@ -1,0 +1,288 @@
+//! The kernel's caches follow the recall of leases.
+//!
+//! The client calls [`KernelCaches`] with no lock held, before it answers a recall. Why none of this waits for itself
+//! is argued in the header of `weft-fuse`.
+//!
+//! # Names
+//! The record of what the kernel was told (`weft_client_core::KernelView`) says which names it has to drop. A
+//! FUSE_NOTIFY_INVAL_ENTRY takes the directory's lock, which an operation of this mount may hold that itself waits for
+//! another client, perhaps for this very recall to be answered. One that has not returned after [`ENTRY_WAIT`] is left
+//! to itself, and the kernel's *epoch* is incremented instead (Linux 6.16), which drops every name of the mount and
+//! takes no lock. An older kernel is told of names in directories that other sessions use with no time, so that there
+//! is nothing to drop; only names told before the directory was found to be shared have to be waited for.
+//!
+//! # Contents
+//! A file that was opened cached stays so for the kernel until it is closed, also when its lease was recalled. Its
+//! reads and writes then come here one by one, and what they leave in the kernel's pages is dropped again right after
+//! each, by the thread that answered it ([`KernelCaches::drop_range`]). For the microseconds between, another read here
+//! can find a page that was true when it was read: the one place where a file that several clients have open, and one
+//! changes, is not read strictly. Opening with O_DIRECT, or opening when another client has it open for writing
+//! already, avoids it.
+//!
+//! Invariant: when a recall of a name or of attributes has been answered, the kernel believes nothing that it was told
+//! under the lease. When a recall of contents has been answered, no page of the file that was read under the lease is
+//! in memory: the kernel locks a page from before it asks for it until after the answer, and waits for that lock when
+//! it drops pages. Assumed: `OpenInode::may_cache` is false from before the invalidator is called. Not here: who may
+//! cache what (the client), page cache modes (`open_modes.rs`).
+
+use crate::kernel_inodes::KernelInodes;
+use crate::lock::lock;
+use crate::open_modes::OpenModes;
+use crate::shell::{Kernel, MountNotice, MountShell, Notified, Refused};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use weft_client_core::{Dropped, KernelView};
+use weft_protocol::{InodeNumber, LeaseKey, Name};
+
+/// How long a recall of a name waits for the directory's lock. The notification takes microseconds, except while an
+/// operation on the same directory is in progress.
+pub const ENTRY_WAIT: Duration = Duration::from_millis(10);
+/// How much longer for each name that is recalled with it.
+const ENTRY_WAIT_EACH: Duration = Duration::from_micros(20);
+/// How long it waits where the epoch does not help: on a kernel without, and for the reply to a listing that the kernel
+/// may still be processing.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// How often it looks whether that listing has been processed.
+const LISTING_LOOK: Duration = Duration::from_millis(1);
+
+/// What the kernel keeps of this mount.
+pub struct KernelCaches<M: MountShell> {
+    /// Rank 3. `None` before the mount is ready and after its end: then the kernel keeps nothing. Holding it keeps the
+    /// connection open, which is why it is taken away at the end.
+    kernel: Mutex<Option<Arc<M::Kernel>>>,
+    /// Whether the kernel has epochs.
+    has_epoch: AtomicBool,
+    pub(crate) modes: OpenModes<M::Backing>,
+    /// Rank 3.
+    view: Arc<Mutex<KernelView>>,
+    pub(crate) inodes: KernelInodes,
+    pub shell: M,
+}
+
+/// Names to be dropped, where waiting for the lock of their directory holds up nobody.
+pub struct Job<M: MountShell> {
+    kernel: Arc<M::Kernel>,
+    /// The record, if it is to be told of.
+    recorded: Option<Recorded<M>>,
+    parent: InodeNumber,
+    names: Vec<Name>,
+}
+
+struct Recorded<M: MountShell> {
+    view: Arc<Mutex<KernelView>>,
+    done: Arc<M::Signal>,
+}
+
+impl<M: MountShell> Job<M> {
+    /// Does it. What the kernel refuses is told to `shell`.
+    pub async fn run(self, notice: impl Fn(MountNotice)) {
+        let report = |what, notified| report(&notice, what, notified);
+        let Self { kernel, recorded, parent, names } = self;
+        let Some(Recorded { view, done }) = recorded else {
+            for name in &names {
+                report("unleased entry", kernel.entry(parent, name).await);
+            }
+            return;
+        };
+        for name in &names {
+            let mark = lock(&view).mark();
+            report("entry", kernel.entry(parent, name).await);
+            lock(&view).dropped(parent, name, mark);
+        }
+        // A listing that was in progress has been added to the pages of the directory by now.
+        report("listing", kernel.contents(parent, 0, 0).await);
+        M::set(&done);
+    }
+}
+
+impl<M: MountShell> KernelCaches<M> {
+    pub fn new(shell: M) -> Self {
+        let (kernel, has_epoch, view) = (Mutex::default(), AtomicBool::new(false), Arc::default());
+        Self { kernel, has_epoch, modes: OpenModes::default(), view, inodes: KernelInodes::default(), shell }
+    }
+
+    /// The mount is ready. `use_epoch`: increment the kernel's epoch where it has one. Returns whether it has.
+    pub async fn connect(&self, kernel: Arc<M::Kernel>, use_epoch: bool) -> bool {
+        let has_epoch = use_epoch && kernel.increment_epoch().await.is_ok();
+        self.has_epoch.store(has_epoch, Ordering::Relaxed);
+        *lock(&self.kernel) = Some(kernel);
+        has_epoch
+    }
+
+    /// The mount has ended.
+    pub fn disconnect(&self) {
+        *lock(&self.kernel) = None;
+    }
+
+    /// Whether the kernel has epochs.
+    pub fn has_epoch(&self) -> bool {
+        self.has_epoch.load(Ordering::Relaxed)
+    }
+
+    fn kernel(&self) -> Option<Arc<M::Kernel>> {
+        lock(&self.kernel).clone()
+    }
+
+    /// The record of what the kernel was told.
+    pub fn view(&self) -> MutexGuard<'_, KernelView> {
+        lock(&self.view)
+    }
+
+    /// The record's time.
+    pub fn now_ms(&self) -> u64 {
+        u64::try_from(self.shell.now().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn report(&self, what: &'static str, notified: Notified) {
+        report(&|notice| self.shell.notice(notice), what, notified);
+    }
+
+    /// Drops what a read or write without a lease left in the kernel's pages. Call it right after the reply: the kernel
+    /// has locked the pages until then. It may wait for other reads of the same pages, which other threads serve.
+    pub async fn drop_range(&self, inode: InodeNumber, offset: u64, bytes: u64) {
+        if let Some(kernel) = self.kernel() {
+            self.report("contents", kernel.contents(inode, offset, bytes.max(1)).await);
+        }
+    }
+
+    /// Drops names that the kernel is about to get by a rename, and that no lease covers. Its directories are locked:
+    /// on a kernel without epochs they are dropped as soon as it has moved them.
+    pub async fn drop_moved(&self, names: &[(InodeNumber, &Name)]) {
+        let Some(kernel) = self.kernel() else { return };
+        if self.has_epoch() {
+            return self.increment_epoch(&kernel).await;
+        }
+        for (parent, name) in names {
+            self.submit(&kernel, *parent, vec![(*name).clone()]);
+        }
+    }
+
+    async fn increment_epoch(&self, kernel: &M::Kernel) {
+        let mark = self.view().mark();
+        match kernel.increment_epoch().await {
+            Ok(()) => self.view().epoch_incremented(mark),
+            Err(refused) => self.shell.notice(MountNotice::EpochStays(refused)),
+        }
+    }
+
+    /// Has the kernel drop these names, beside this procedure, which must not wait for the directory's lock. `None`:
+    /// too many wait.
+    fn submit(&self, kernel: &Arc<M::Kernel>, parent: InodeNumber, names: Vec<Name>) -> Option<Arc<M::Signal>> {
+        let done = Arc::new(M::Signal::default());
+        let recorded = Some(Recorded { view: self.view.clone(), done: done.clone() });
+        self.shell.submit(Job { kernel: kernel.clone(), recorded, parent, names }).then_some(done)
+    }
+
+    async fn has_returned(&self, done: Option<&Arc<M::Signal>>, time: Duration) -> bool {
+        match done {
+            Some(done) => self.shell.wait(done, time).await,
+            None => false,
+        }
+    }
+
+    /// The kernel may use no name of the directory under these leases any more: returns when it does not.
+    async fn drop_names(&self, parent: InodeNumber, keys: &[LeaseKey]) {
+        let names: Vec<Name> = {
+            let mut view = self.view();
+            keys.iter().for_each(|key| view.recall(*key));
+            keys.iter().flat_map(|key| view.names_under(*key)).collect()
+        };
+        let Some(kernel) = self.kernel().filter(|_| !names.is_empty()) else { return };
+        let start = self.shell.now();
+        let wait = ENTRY_WAIT + ENTRY_WAIT_EACH * u32::try_from(names.len()).unwrap_or(u32::MAX);
+        let done = self.submit(&kernel, parent, names);
+        if self.has_returned(done.as_ref(), wait).await {
+            return;
+        }
+        if !self.has_epoch() {
+            if !self.has_returned(done.as_ref(), LOCK_WAIT).await {
+                self.shell.notice(MountNotice::NamesDroppedLater(parent));
+            }
+            return;
+        }
+        while !self.view().is_settled(parent) && self.shell.now().saturating_sub(start) < LOCK_WAIT {
+            if self.has_returned(done.as_ref(), LISTING_LOOK).await {
+                return;
+            }
+        }
+        self.shell.notice(MountNotice::AllNamesDropped(parent));
+        self.increment_epoch(&kernel).await;
+    }
+
+    /// Drops what a recall or an eviction took.
+    pub async fn dropped(&self, dropped: &Dropped) {
+        if let Some(key) = dropped.recalled {
+            self.recalled(key).await;
+        }
+        for (parent, names) in dropped.names_by_directory() {
+            self.entries(parent, names).await;
+        }
+        for inode in &dropped.inodes {
+            self.inode(*inode, false).await;
+        }
+    }
+
+    /// This lease on names or attributes is recalled.
+    pub async fn recalled(&self, key: LeaseKey) {
+        let (LeaseKey::Entry(parent, _) | LeaseKey::Directory(parent)) = key else { return };
+        if let Some(kernel) = self.kernel() {
+            // What it keeps of the listing, for those who have the directory open and begin anew.
+            self.report("listing", kernel.contents(parent, 0, 0).await);
+        }
+        // Without epochs nothing may be left for a later recall, which may come while the directory is locked.
+        let key = if self.has_epoch() { key } else { LeaseKey::Directory(parent) };
+        self.drop_names(parent, &[key]).await;
+    }
+
+    /// These names in a directory may mean something else now.
+    pub async fn entries(&self, parent: InodeNumber, names: Vec<Name>) {
+        let keys: Vec<_> = names.iter().map(|name| LeaseKey::Entry(parent, name.hash64())).collect();
+        self.drop_names(parent, &keys).await;
+    }
+
+    /// Attributes of the inode may be others now; with `data`, its contents too.
+    pub async fn inode(&self, inode: InodeNumber, data: bool) {
+        if data {
+            self.modes.recalled(inode);
+        }
+        self.view().recall(LeaseKey::Attributes(inode));
+        let Some(kernel) = self.kernel() else { return };
+        let told = tell(&*kernel, inode, data).await;
+        self.report("inode", told);
+        // Bound first: the record is not locked while names are dropped.
+        let place = self.view().place(inode).filter(|_| told == Err(Refused::NOT_FOUND));
+        if let Some((parent, name)) = place {
+            // The reply that makes it known may be in flight, with attributes of before.
+            self.drop_names(parent, &[LeaseKey::Entry(parent, name.hash64())]).await;
+            self.report("inode", tell(&*kernel, inode, data).await);
+        }
+        self.view().attributes_dropped(inode);
+        if !self.has_epoch() {
+            // Of a directory: others are changing names in it.
+            self.drop_names(inode, &[LeaseKey::Directory(inode)]).await;
+        }
+    }
+
+    /// Whether the kernel may still use the inode's number.
+    pub fn knows(&self, inode: InodeNumber) -> bool {
+        let (Some(kernel), Some(unleased)) = (self.kernel(), self.inodes.known(inode)) else { return false };
+        if let Some((parent, name)) = unleased {
+            // Of no use any more; without it the kernel forgets an inode that nobody has open. Not waited for.
+            if !self.shell.submit(Job { kernel, recorded: None, parent, names: vec![name] }) {
+                self.shell.notice(MountNotice::StaysKnown(inode));
+            }
+        }
+        true
+    }
+}
+
+async fn tell(kernel: &impl Kernel, inode: InodeNumber, data: bool) -> Notified {
+    if data { kernel.contents(inode, 0, 0).await } else { kernel.attributes(inode).await }
+}
+
+fn report(notice: &impl Fn(MountNotice), what: &'static str, notified: Notified) {
+    if let Err(refused) = notified {
+        notice(MountNotice::NotInvalidated(what, refused));
+    }
+}

@@ -1,0 +1,59 @@
+//! Partitions: two processes that hear nothing of each other for a while, though both go on and others hear them.
+
+use super::{Message, World};
+use std::collections::BTreeMap;
+use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::{NodeId, SessionId};
+
+/// Longest partition, and longest time until the next, milliseconds.
+const LENGTH_MS_MAX: u64 = 2 * SESSION_TERM_MS;
+const PAUSE_MS_MAX: u64 = SESSION_TERM_MS;
+
+/// A process that a partition may cut off.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Party {
+    Client(usize),
+    Node(NodeId),
+}
+
+/// Pairs that hear nothing of each other, and until when.
+#[derive(Default)]
+pub(super) struct Partitions {
+    until_ms: BTreeMap<(Party, Party), u64>,
+}
+
+impl World {
+    /// Cuts some client off from some node, now and then.
+    pub(super) fn cut_again(&mut self) {
+        if self.ending {
+            return;
+        }
+        let client = usize::try_from(self.setting.below(self.clients.len() as u64)).expect("there are few clients");
+        let node = NodeId(u16::try_from(self.setting.below(u64::from(super::NODES))).expect("there are few nodes"));
+        let length_ms = self.setting.below(LENGTH_MS_MAX);
+        let until_ms = self.network.now_ms + length_ms;
+        self.note(&format!("client {client} and node {node} hear nothing of each other until {until_ms} ms"));
+        self.partitions.until_ms.insert((Party::Client(client), Party::Node(node)), until_ms);
+        self.tally.partitions += 1;
+        let pause_ms = self.setting.below(PAUSE_MS_MAX);
+        self.network.after(pause_ms, Message::Cut);
+    }
+
+    /// Whether a message between the two is lost now. The end of a run has no partitions.
+    pub(super) fn is_cut(&mut self, from: Party, to: Party) -> bool {
+        let until_ms = self.partitions.until_ms.get(&(from.min(to), from.max(to)));
+        let is_cut = !self.ending && until_ms.is_some_and(|until_ms| *until_ms > self.network.now_ms);
+        self.tally.cut_off += u64::from(is_cut);
+        is_cut
+    }
+
+    /// Sends a message between two processes. Returns false if it is lost.
+    pub(super) fn send(&mut self, from: Party, to: Party, message: Message) -> bool {
+        !self.is_cut(from, to) && self.network.send(&mut self.random, message)
+    }
+
+    /// The client that has this session now.
+    pub(super) fn party_of(&self, session: SessionId) -> Option<Party> {
+        self.clients.iter().position(|client| client.session() == session).map(Party::Client)
+    }
+}
