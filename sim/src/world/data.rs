@@ -191,12 +191,13 @@ impl World {
     }
 
     fn finish(&mut self, body: &Body) {
-        self.end_range(body);
         let told = self.storage.get_mut(&body.message.request.object.node()).filter(|_| body.is_answered);
         let told = told.map(|storage| {
             let told = body.refused.clone().map_or_else(|| storage.end(&body.message), Err);
             told.unwrap_or_else(|error| (DataReply::failed(0, &error), Bytes::default()))
         });
+        // What it is answered is known before others go on.
+        self.end_range(body);
         self.answer_data(body.to, &body.message, told);
     }
 
