@@ -1,11 +1,14 @@
 //! A simulated client: its process, the client machine, and the tasks that use it.
 
 use crate::bytes::ProcessId;
-use crate::process::Process;
+use crate::kernel::{Call, CallId, CallResult};
+use crate::mount::{MountMode, Mounted};
+use crate::native_calls::NativeCalls;
+use crate::process::{Process, Task};
 use crate::program::{NamesOperation, answer_drops, answer_recalls, use_file, use_names};
 use crate::shell::{SimShell, TUNING, releases};
-use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use weft_client_core::{Caller, Calls, Files};
 use weft_protocol::{ClusterMap, Credentials, InodeNumber, Name, SessionId};
@@ -13,17 +16,23 @@ use weft_protocol::{ClusterMap, Credentials, InodeNumber, Name, SessionId};
 /// Programs that use files at once.
 const PROGRAMS_MAX: usize = 2;
 
-/// A future that is polled whenever something came in.
-type Task = Pin<Box<dyn Future<Output = ()>>>;
+/// How the programs of a client make system calls.
+enum SystemCalls {
+    Mounted(Mounted),
+    Native(Rc<NativeCalls>),
+}
 
 /// A client.
 pub struct Client {
     pub process: Rc<Process>,
-    pub machine: Rc<Files<SimShell>>,
+    pub machine: Arc<Files<SimShell>>,
     recalls: Task,
     drops: Task,
     names: Option<Task>,
     programs: Vec<Task>,
+    /// Beside them: what a mount and native system calls have begun.
+    tasks: Vec<Task>,
+    calls: Option<SystemCalls>,
     pub paused_until_ms: u64,
     /// Until then no recall reaches it.
     pub deaf_until_ms: u64,
@@ -35,10 +44,11 @@ impl Client {
         let process = Rc::new(process);
         let caller = Caller { credentials: Credentials::default(), is_fixed: false };
         let calls = Calls::new(SimShell(Rc::clone(&process)), caller, map);
-        let machine = Rc::new(Files::new(calls, TUNING).expect("all nodes of the simulation have storage"));
+        #[expect(clippy::arc_with_non_send_sync, reason = "a mount shares it so; here all is one thread")]
+        let machine = Arc::new(Files::new(calls, TUNING).expect("all nodes of the simulation have storage"));
         process.id.set(machine.calls().session.id().0);
-        let recalls = answer_recalls(Rc::clone(&machine), Rc::clone(&process));
-        let drops = answer_drops(Rc::clone(&machine), Rc::clone(&process));
+        let recalls = answer_recalls(Arc::clone(&machine), Rc::clone(&process));
+        let drops = answer_drops(Arc::clone(&machine), Rc::clone(&process));
         Self {
             process,
             machine,
@@ -46,8 +56,37 @@ impl Client {
             drops: Box::pin(drops),
             names: None,
             programs: Vec::new(),
+            tasks: Vec::new(),
+            calls: None,
             paused_until_ms: 0,
             deaf_until_ms: 0,
+        }
+    }
+
+    /// Has programs make system calls from now on: through a mount, or without.
+    pub fn make_system_calls(&mut self, mount: Option<(MountMode, u64)>) {
+        self.process.makes_system_calls.set(true);
+        self.process.machine.replace(Arc::downgrade(&self.machine));
+        let machine = Arc::clone(&self.machine);
+        self.calls = Some(match mount {
+            Some((mode, seed)) => SystemCalls::Mounted(Mounted::new(&self.process, machine, mode, seed)),
+            None => SystemCalls::Native(Rc::new(NativeCalls::new(machine, Rc::clone(&self.process)))),
+        });
+    }
+
+    /// A program makes a system call.
+    pub fn call(&self, id: CallId, call: Call) {
+        match &self.calls {
+            Some(SystemCalls::Mounted(mounted)) => mounted.call(id, call),
+            Some(SystemCalls::Native(native)) => self.process.spawn(Rc::clone(native).run(id, call)),
+            None => unreachable!("this client's programs use the machine itself"),
+        }
+    }
+
+    /// Memory pressure in the kernel of its mount, if it is one.
+    pub fn shrink(&self, pages: bool) {
+        if let Some(SystemCalls::Mounted(mounted)) = &self.calls {
+            mounted.shrink(pages);
         }
     }
 
@@ -74,7 +113,7 @@ impl Client {
     /// Starts a program that uses a file, if there is room for one more.
     pub fn start_program(&mut self, parent: InodeNumber, name: Name) {
         if self.programs.len() < PROGRAMS_MAX {
-            let (machine, process) = (Rc::clone(&self.machine), Rc::clone(&self.process));
+            let (machine, process) = (Arc::clone(&self.machine), Rc::clone(&self.process));
             self.programs.push(Box::pin(use_file(machine, process, parent, name)));
         }
     }
@@ -82,12 +121,13 @@ impl Client {
     /// Starts an operation on names.
     pub fn start_names(&mut self, operation: NamesOperation) {
         assert!(self.names.is_none(), "one operation on names at a time");
-        let (machine, process) = (Rc::clone(&self.machine), Rc::clone(&self.process));
+        let (machine, process) = (Arc::clone(&self.machine), Rc::clone(&self.process));
         self.names = Some(Box::pin(use_names(machine, process, operation)));
     }
 
-    /// Polls the tasks until none gets further.
-    pub fn poll(&mut self) {
+    /// Polls the tasks until none gets further. What system calls returned.
+    pub fn poll(&mut self) -> Vec<(CallId, CallResult)> {
+        let mut returned = Vec::new();
         let mut context = Context::from_waker(Waker::noop());
         loop {
             let before = (self.process.progress(), releases());
@@ -95,8 +135,15 @@ impl Client {
             assert!(self.drops.as_mut().poll(&mut context).is_pending(), "drops are answered without end");
             self.names.take_if(|task| task.as_mut().poll(&mut context).is_ready());
             self.programs.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
+            match &self.calls {
+                Some(SystemCalls::Mounted(mounted)) => returned.extend(mounted.take_returned()),
+                Some(SystemCalls::Native(native)) => returned.append(&mut native.returned.borrow_mut()),
+                None => {}
+            }
+            self.tasks.extend(self.process.take_spawned());
+            self.tasks.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
             if (self.process.progress(), releases()) == before {
-                return;
+                return returned;
             }
         }
     }

@@ -6,8 +6,8 @@
 use crate::random::Random;
 use weft_protocol::Timestamp;
 
-/// How far a clock may be fast or slow, millionths. Two clocks differ by at most twice that: 400 ms in a session's term,
-/// of which a client leaves 500 ms unused (`SESSION_TERM_MARGIN_MS`).
+/// How far a clock may be fast or slow, millionths. Two clocks differ by at most twice that: 400 ms in a session's
+/// term, of which a client leaves 500 ms unused (`SESSION_TERM_MARGIN_MS`).
 const DRIFT_MAX: u64 = 20_000;
 /// How long ago machines were started, at most, milliseconds.
 const UPTIME_MS_MAX: u64 = 1_000_000;

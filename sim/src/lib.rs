@@ -10,23 +10,34 @@ mod bytes;
 mod check;
 mod client;
 mod clock;
+mod history;
 pub mod kernel;
 mod model;
+mod mount;
+mod native_calls;
 mod network;
 mod pages;
 mod process;
 mod program;
 mod random;
 mod shell;
-
 mod store;
+mod system_calls;
 mod world;
 
+pub use history::Checks;
 pub use world::{Faults, Tally, World};
 
 /// Runs one seed. Panics with the last events when something is wrong.
 pub fn run_seed(seed: u64, faults: Faults, trace: bool) -> (Tally, u64) {
     let mut world = World::new(seed, faults, trace);
+    world.run();
+    (world.tally, world.fingerprint)
+}
+
+/// Runs one seed of programs that make system calls through mounts. As [`run_seed`].
+pub fn run_mounts(seed: u64, trace: bool, checks: Checks) -> (Tally, u64) {
+    let mut world = World::with_mounts(seed, trace, checks);
     world.run();
     (world.tally, world.fingerprint)
 }

@@ -1,29 +1,56 @@
-//! `weft-sim [--plain | --partitions] run FIRST COUNT | replay SEED | endless`: the simulation by hand.
+//! The simulation by hand: see the usage below.
 
+use std::ops::Range;
 use std::panic::catch_unwind;
 use std::process::ExitCode;
-use weft_sim::{Faults, run_seed};
+use weft_sim::{Checks, Faults, Tally, run_mounts, run_seed};
 
-const USAGE: &str = "usage: weft-sim [--plain | --partitions] run FIRST COUNT | replay SEED | endless
---plain: without drifting clocks; --partitions: some pairs of processes are cut off, too";
+const USAGE: &str = "usage: weft-sim [plain | partitions | mounts | mounts-all] \
+                     run FIRST COUNT | replay SEED | endless [FIRST] | digests FIRST COUNT";
+
+/// Which programs a run has.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    run: fn(u64, bool) -> (Tally, u64),
+}
+
+/// Programs that use the client machine.
+const NATIVE: Kind = Kind { name: "", run: |seed, trace| run_seed(seed, Faults::NOW, trace) };
+/// The same, without drifting clocks.
+const PLAIN: Kind = Kind { name: "plain", run: |seed, trace| run_seed(seed, Faults::NONE, trace) };
+/// The same, with what does not hold yet: pairs of processes that are cut off.
+const PARTITIONS: Kind =
+    Kind { name: "partitions", run: |seed, trace| run_seed(seed, Faults { partitions: true, ..Faults::NOW }, trace) };
+/// Programs that make system calls through mounts.
+const MOUNTS: Kind = Kind { name: "mounts", run: |seed, trace| run_mounts(seed, trace, Checks::NOW) };
+/// The same, with the checks of what does not hold yet.
+const ALL: Kind = Kind { name: "mounts-all", run: |seed, trace| run_mounts(seed, trace, Checks::ALL) };
 
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let faults = match words.first().map(String::as_str) {
-        Some("--plain") => Faults::NONE,
-        Some("--partitions") => Faults { partitions: true, ..Faults::NOW },
-        _ => Faults::NOW,
-    };
-    words.retain(|word| !word.starts_with("--"));
+    let mut kind = NATIVE;
+    if let Some(named) =
+        [PLAIN, PARTITIONS, MOUNTS, ALL].into_iter().find(|kind| words.first().is_some_and(|word| word == kind.name))
+    {
+        words.remove(0);
+        kind = named;
+    }
     let number = |index: usize| words.get(index).and_then(|word| word.parse::<u64>().ok());
     match (words.first().map(String::as_str), number(1), number(2)) {
         (Some("replay"), Some(seed), _) => {
-            let (tally, fingerprint) = run_seed(seed, faults, true);
+            let (tally, fingerprint) = (kind.run)(seed, true);
             println!("seed {seed}: {tally:?}, fingerprint {fingerprint:016x}");
             ExitCode::SUCCESS
         }
-        (Some("run"), Some(first), Some(count)) => run(first..first.saturating_add(count), faults),
-        (Some("endless"), _, _) => run(0..u64::MAX, faults),
+        (Some("run"), Some(first), Some(count)) => run(kind, first..first.saturating_add(count)),
+        (Some("endless"), first, _) => run(kind, first.unwrap_or(0)..u64::MAX),
+        (Some("digests"), Some(first), Some(count)) => {
+            for seed in first..first.saturating_add(count) {
+                println!("{seed} {:016x}", (kind.run)(seed, false).1);
+            }
+            ExitCode::SUCCESS
+        }
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -32,10 +59,11 @@ fn main() -> ExitCode {
 }
 
 /// Runs seeds until one fails, and says how to run that one again.
-fn run(seeds: std::ops::Range<u64>, faults: Faults) -> ExitCode {
+fn run(kind: Kind, seeds: Range<u64>) -> ExitCode {
     for seed in seeds {
-        if catch_unwind(|| run_seed(seed, faults, false)).is_err() {
-            eprintln!("seed {seed} failed; again with: cargo run --release -p weft-sim -- replay {seed}");
+        if catch_unwind(|| (kind.run)(seed, false)).is_err() {
+            let name = kind.name;
+            eprintln!("seed {seed} failed; again with: cargo run --release -p weft-sim -- {name} replay {seed}");
             return ExitCode::FAILURE;
         }
         if seed % 100 == 99 {

@@ -7,14 +7,20 @@
 
 use crate::bytes::{Files as Bytes, Moment, ProcessId};
 use crate::clock::Clock;
+use crate::mount::SimMount;
 use crate::pages::Pages;
 use crate::random::Random;
+use crate::shell::SimShell;
 use crate::store::{Bytes as Data, DataMessage};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
+use weft_client_core::Files;
+use weft_mount_core::KernelCaches;
 use weft_protocol::data::DataReply;
 use weft_protocol::message::Message;
 use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnswer};
@@ -22,6 +28,9 @@ use weft_protocol::{InodeNumber, LeaseMode, NodeId, SessionId, ShardId};
 
 /// Directories that a process remembers.
 const DIRECTORIES_MAX: usize = 12;
+
+/// How long what is to be given back soon waits for more of it.
+const RELEASE_SOON_MS: u64 = 5;
 
 /// What a task asks of the world. The ticket comes back with the answer.
 pub enum Ask {
@@ -98,7 +107,20 @@ pub struct Process {
     awaited: RefCell<BTreeMap<Ticket, bool>>,
     answers: RefCell<BTreeMap<Ticket, Told>>,
     tickets: Cell<u64>,
+    /// Its programs make system calls (`system_calls.rs`), held against a model of their own.
+    pub makes_system_calls: Cell<bool>,
+    /// It was cut off from a server for so long that what it has written may be lost.
+    pub is_cut_off: Cell<bool>,
+    /// What its mount's kernel keeps, and its client machine.
+    pub mount: RefCell<Weak<KernelCaches<SimMount>>>,
+    pub machine: RefCell<Weak<Files<SimShell>>>,
+    is_releasing: Cell<bool>,
+    /// Tasks that begin.
+    spawned: RefCell<Vec<Task>>,
 }
+
+/// A future that is polled whenever something came in.
+pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Process {
     /// A process that has just started. `sessions`: the last session's number, of all processes.
@@ -124,6 +146,12 @@ impl Process {
             awaited: RefCell::default(),
             answers: RefCell::default(),
             tickets: Cell::new(0),
+            makes_system_calls: Cell::new(false),
+            is_cut_off: Cell::new(false),
+            mount: RefCell::default(),
+            machine: RefCell::default(),
+            is_releasing: Cell::new(false),
+            spawned: RefCell::default(),
         }
     }
 
@@ -189,6 +217,41 @@ impl Process {
         let told = told.await;
         self.progressed();
         told
+    }
+
+    /// Whether the answer is there. It is taken, once.
+    pub fn is_told(&self, ticket: Ticket) -> bool {
+        self.answers.borrow_mut().remove(&ticket).is_some()
+    }
+
+    /// What its mount's kernel keeps.
+    pub fn caches(&self) -> Option<Arc<KernelCaches<SimMount>>> {
+        self.mount.borrow().upgrade()
+    }
+
+    /// Begins a task beside the present one.
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.spawned.borrow_mut().push(Box::pin(task));
+        self.progressed();
+    }
+
+    /// Gives back leases, and holds directories that the kernel keeps, soon, on a thread of its own.
+    pub fn release_soon(&self) {
+        let machine = Weak::clone(&self.machine.borrow());
+        let Some(files) = machine.upgrade().filter(|_| !self.is_releasing.replace(true)) else { return };
+        self.spawn(async move {
+            let process = &files.calls().shell.0;
+            let ticket = process.ask(Ask::Sleep(RELEASE_SOON_MS));
+            process.told(ticket).await;
+            process.is_releasing.set(false);
+            files.calls().release_surplus().await;
+            files.hold_directories().await;
+        });
+    }
+
+    /// The tasks that were begun since this was called last.
+    pub fn take_spawned(&self) -> Vec<Task> {
+        self.spawned.take()
     }
 
     /// A task may get further than before.

@@ -8,6 +8,7 @@ use crate::pages::PAGE_BYTES;
 use crate::process::{Ask, Drops, Process};
 use crate::shell::SimShell;
 use std::rc::Rc;
+use std::sync::Arc;
 use weft_client_core::{Coverage, Files, FlushFor, Handle, OpenOptions, Shell};
 use weft_protocol::message::shard::{Access, CreateFile, PageCache, RenameMode};
 use weft_protocol::{AttributeChanges, Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
@@ -50,7 +51,7 @@ impl NamesOperation {
 }
 
 /// One operation on names.
-pub async fn use_names(machine: Rc<Files<SimShell>>, process: Rc<Process>, operation: NamesOperation) {
+pub async fn use_names(machine: Arc<Files<SimShell>>, process: Rc<Process>, operation: NamesOperation) {
     let who = Credentials::default();
     let target = operation.target();
     let result = match &operation {
@@ -88,7 +89,7 @@ pub async fn use_names(machine: Rc<Files<SimShell>>, process: Rc<Process>, opera
 }
 
 /// Answers recalls, one after another.
-pub async fn answer_recalls(machine: Rc<Files<SimShell>>, process: Rc<Process>) {
+pub async fn answer_recalls(machine: Arc<Files<SimShell>>, process: Rc<Process>) {
     loop {
         let (session, recall) = process.next_recall().await;
         let kept = machine.answer_recall(&recall, session).await;
@@ -98,7 +99,7 @@ pub async fn answer_recalls(machine: Rc<Files<SimShell>>, process: Rc<Process>) 
 }
 
 /// Drops pages that other clients are about to change, one range after another.
-pub async fn answer_drops(machine: Rc<Files<SimShell>>, process: Rc<Process>) {
+pub async fn answer_drops(machine: Arc<Files<SimShell>>, process: Rc<Process>) {
     loop {
         let (session, drop) = match process.next_drop().await {
             Drops::Asked(session, drop) => (session, drop),
@@ -118,7 +119,7 @@ pub async fn answer_drops(machine: Rc<Files<SimShell>>, process: Rc<Process>) {
 
 /// An open file of one program.
 struct Program {
-    machine: Rc<Files<SimShell>>,
+    machine: Arc<Files<SimShell>>,
     process: Rc<Process>,
     handle: Handle<SimShell>,
     /// A kernel keeps pages of the file.
@@ -128,7 +129,7 @@ struct Program {
 }
 
 /// Opens a name (and makes it), uses the file for a while, closes it.
-pub async fn use_file(machine: Rc<Files<SimShell>>, process: Rc<Process>, parent: InodeNumber, name: Name) {
+pub async fn use_file(machine: Arc<Files<SimShell>>, process: Rc<Process>, parent: InodeNumber, name: Name) {
     let options = choose_options(&process);
     let opened = open(&machine, &process, parent, &name, options).await;
     let handle = match opened {

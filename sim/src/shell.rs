@@ -42,6 +42,11 @@ pub fn releases() -> u64 {
     RELEASES.get()
 }
 
+/// A task may get further now.
+pub fn released() {
+    RELEASES.set(RELEASES.get() + 1);
+}
+
 /// A lock that tasks wait for by being polled again.
 pub struct SimMonitor<T> {
     /// Not there while it is locked.
@@ -71,7 +76,7 @@ impl<T> DerefMut for SimGuard<'_, T> {
 impl<T> Drop for SimGuard<'_, T> {
     fn drop(&mut self) {
         self.monitor.value.set(self.value.take());
-        RELEASES.set(RELEASES.get() + 1);
+        released();
     }
 }
 
@@ -112,7 +117,7 @@ impl<T> Monitor<T> for SimMonitor<T> {
 
     fn notify_all(&self) {
         self.notified.set(self.notified.get() + 1);
-        RELEASES.set(RELEASES.get() + 1);
+        released();
     }
 }
 
@@ -305,18 +310,34 @@ impl Shell for SimShell {
         Ok(())
     }
 
-    fn session_ended(&self, ended: SessionId, _dropped: Dropped) {
+    fn session_ended(&self, ended: SessionId, dropped: Dropped) {
         let until = self.0.files.borrow_mut().moment();
         self.0.given_up.borrow_mut().insert(ended, until);
         self.0.pages.forget_all();
         self.0.ask(Ask::SessionOver(ended));
+        if let Some(caches) = self.0.caches() {
+            let machine = self.0.machine.borrow().upgrade();
+            self.0.spawn(async move {
+                for inode in machine.map_or_else(Vec::new, |machine| machine.open_inodes()) {
+                    caches.inode(inode, true).await;
+                }
+                caches.dropped(&dropped).await;
+            });
+        }
     }
 
-    fn wake_release(&self) {}
+    fn wake_release(&self) {
+        self.0.release_soon();
+    }
 
-    fn release_soon(&self) {}
+    fn release_soon(&self) {
+        self.0.release_soon();
+    }
 
     fn knows_number(&self, inode: InodeNumber) -> bool {
+        if let Some(caches) = self.0.caches() {
+            return caches.knows(inode);
+        }
         // A kernel above knows every other inode, and forgets none: their numbers can be used for a term.
         inode.sequence().is_multiple_of(2)
     }
@@ -373,17 +394,29 @@ impl Shell for SimShell {
         if data {
             self.0.pages.drop_range(inode, 0, u64::MAX).await;
         }
+        if let Some(caches) = self.0.caches() {
+            caches.inode(inode, data).await;
+        }
     }
 
     async fn invalidate_pages(&self, inode: InodeNumber, offset: u64, bytes: u64) {
         self.0.pages.drop_range(inode, offset, bytes).await;
     }
 
-    async fn invalidate(&self, _dropped: &Dropped) {}
+    async fn invalidate(&self, dropped: &Dropped) {
+        if let Some(caches) = self.0.caches() {
+            caches.dropped(dropped).await;
+        }
+    }
 
     fn notice(&self, notice: Notice) {
         let process = &self.0;
         match notice {
+            Notice::BytesLost(_) | Notice::SessionEnded(_) if process.makes_system_calls.get() => {
+                process.note(|| format!("{notice:?}"));
+                process.is_cut_off.set(true);
+            }
+            Notice::Flushed(_) if process.makes_system_calls.get() => {}
             Notice::BytesLost(inode) => {
                 process.files.borrow_mut().lost_buffers(process.id.get(), inode);
                 process.ask(Ask::Settle);

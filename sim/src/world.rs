@@ -13,6 +13,7 @@
 mod clients;
 mod data;
 mod end;
+mod mounts;
 mod partitions;
 mod ranges;
 mod servers;
@@ -20,6 +21,7 @@ mod servers;
 use crate::bytes::{Files, Moment, ProcessId};
 use crate::client::Client;
 use crate::clock::Clock;
+use crate::history::Checks;
 use crate::model::Model;
 use crate::network::Network;
 use crate::process::{Process, Ticket};
@@ -154,6 +156,9 @@ enum Message {
         number: Ticket,
         answer: Answer,
     },
+    NextRound,
+    BeginCall(usize),
+    RoundLasts(u64),
 }
 
 /// A client tells a node that its session lives.
@@ -218,6 +223,12 @@ pub struct Tally {
     pub held: u64,
     /// Writes that may be lost by the rules.
     pub doubts: u64,
+    /// Times that a kernel lost dentries or pages.
+    pub shrunk: u64,
+    /// Rounds of system calls that several orders explain.
+    pub ambiguous: u64,
+    /// Runs that ended without a verdict.
+    pub undecided: u64,
 }
 
 /// Faults of a run, beside those that every run has.
@@ -230,8 +241,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// What holds today. With partitions a client may go on with what it knew from before a change of its own of which
-    /// it never heard (seed 42).
+    /// What holds today. With partitions a size from before a truncation is told now and then (seed 2929).
     pub const NOW: Self = Self { drift: true, partitions: false };
     pub const NONE: Self = Self { drift: false, partitions: false };
 }
@@ -260,7 +270,11 @@ pub struct World {
     /// Calls that shards have received.
     received: BTreeSet<(SessionId, ShardId, SlotIndex, u32)>,
     sessions: Rc<Cell<u64>>,
+    /// Control connections of each client that broke.
+    unheard: BTreeMap<usize, u64>,
     connections: data::Connections,
+    /// There when programs make system calls.
+    mounts: Option<mounts::MountRun>,
     ending: bool,
     history: VecDeque<String>,
     trace: bool,
@@ -270,7 +284,23 @@ pub struct World {
 }
 
 impl World {
+    /// Clients that use files and names by themselves.
     pub fn new(seed: u64, faults: Faults, trace: bool) -> Self {
+        let mut world = Self::with_clients(seed, faults, trace);
+        for index in 0..CLIENTS {
+            world.network.after(1, Message::Wake(index));
+        }
+        world
+    }
+
+    /// Clients whose programs make system calls.
+    pub fn with_mounts(seed: u64, trace: bool, checks: Checks) -> Self {
+        let mut world = Self::with_clients(seed, Faults::NOW, trace);
+        world.mount_all(checks);
+        world
+    }
+
+    fn with_clients(seed: u64, faults: Faults, trace: bool) -> Self {
         let nodes = (0..NODES).map(|id| NodeRecord {
             id: NodeId(id),
             host: String::new(),
@@ -300,7 +330,9 @@ impl World {
             applied: BTreeSet::new(),
             received: BTreeSet::new(),
             sessions: Rc::new(Cell::new(1)),
+            unheard: BTreeMap::new(),
             connections: data::Connections::default(),
+            mounts: None,
             ending: false,
             history: VecDeque::new(),
             trace,
@@ -325,7 +357,6 @@ impl World {
             let home = NodeId(u16::try_from(index).unwrap_or(0) % NODES);
             let process = world.process(home);
             world.clients.push(Client::new(process, world.map.clone()));
-            world.network.after(1, Message::Wake(index));
             world.network.after(SESSION_TERM_MS / 4, Message::Renew { client: index });
         }
         world
@@ -360,7 +391,7 @@ impl World {
         while let Some(message) = self.network.take_next() {
             self.note(&format!("{message:?}"));
             self.handle(message);
-            if self.tally.operations >= OPERATIONS && !self.ending {
+            if self.mounts.is_none() && self.tally.operations >= OPERATIONS && !self.ending {
                 self.begin_to_end();
             }
             if self.ending && self.network.now_ms > SESSION_TERM_MS * 400 {
@@ -486,6 +517,9 @@ impl World {
             }
             Message::Tick(shard) => self.tick(shard),
             Message::Cut => self.cut_again(),
+            Message::NextRound => self.next_round(),
+            Message::BeginCall(place) => self.begin_call(place),
+            Message::RoundLasts(round) => self.round_lasts(round),
             Message::SessionOver(session) => self.collect(session),
             Message::Settled(since) if self.may_land(since) => self.settle_again(since),
             Message::Settled(since) => self.files.borrow_mut().settled(since),

@@ -7,14 +7,15 @@
 //! return.
 //! Not here: data leases of open files; the kernel's caches above, which are told what is [`Dropped`].
 
+mod listed;
 mod room;
 mod shared;
+mod terms;
 
 use shared::SharedDirectories;
 use std::collections::{BTreeMap, VecDeque};
+use terms::Term;
 use weft_protocol::hash::FixedMap;
-use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
-use weft_protocol::message::shard::DirectoryPage;
 use weft_protocol::{Attributes, Cookie, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp};
 
 /// Names kept. Beyond it the oldest are given back.
@@ -74,13 +75,6 @@ impl KnownNames {
             KnownNames::All => true,
         }
     }
-}
-
-/// A shard's term. Entries of another age are void.
-#[derive(Clone, Copy, Debug, Default)]
-struct Term {
-    valid_until_ms: u64,
-    age: u32,
 }
 
 #[derive(Debug)]
@@ -146,6 +140,10 @@ pub struct Cache {
     recalls: BTreeMap<LeaseKey, u64>,
     /// Leases dropped to make room, to be given back, with the stamps of their grants.
     surplus: BTreeMap<LeaseKey, u64>,
+    /// Names dropped to make room that are still listed of their directories.
+    unlisted: usize,
+    /// Counts what was learnt and what is not known any more.
+    changes: u64,
     /// What was dropped to make room: caches above have to drop it before its leases are given back.
     evicted: Dropped,
 }
@@ -156,47 +154,15 @@ impl Cache {
         Self::default()
     }
 
-    /// A request that the shard has answered was sent at this time: its leases hold for a term from then.
-    pub fn renewed(&mut self, shard: ShardId, sent_ms: u64, now_ms: u64) {
-        let term = self.terms.entry(shard).or_default();
-        if now_ms >= term.valid_until_ms {
-            // The term passed in between: the shard may have ended the session, and what it granted.
-            term.age += 1;
-        }
-        term.valid_until_ms = term.valid_until_ms.max(sent_ms + SESSION_TERM_MS - SESSION_TERM_MARGIN_MS);
-    }
-
-    /// A renewal that was sent at this time was answered, and not refused: the term goes on. One that has passed does
-    /// not begin anew, since a shard that has never heard of the session takes it for a new one. Returns whether it
-    /// goes on.
-    pub fn extended(&mut self, shard: ShardId, sent_ms: u64, now_ms: u64) -> bool {
-        let holds = self.holds_ms(shard, now_ms) > 0;
-        if holds {
-            self.renewed(shard, sent_ms, now_ms);
-        }
-        holds
-    }
-
-    /// When the term at this shard ends; 0: there is none.
-    pub fn valid_until_ms(&self, shard: ShardId) -> u64 {
-        self.terms.get(&shard).map_or(0, |term| term.valid_until_ms)
-    }
-
     /// Forgets everything: the session has ended. Returns what was known, for caches above.
     pub fn clear(&mut self) -> Dropped {
         let names =
             std::mem::take(&mut self.names).into_iter().map(|((parent, _), known)| (parent, known.name)).collect();
         let dropped = Dropped { names, inodes: self.attributes.keys().copied().collect(), recalled: None };
         let terms = std::mem::take(&mut self.terms);
-        *self = Self::default();
-        self.terms =
-            terms.into_iter().map(|(shard, term)| (shard, Term { valid_until_ms: 0, age: term.age + 1 })).collect();
+        *self = Self { changes: self.changes + 1, ..Self::default() };
+        self.terms = terms.into_iter().map(|(shard, term)| (shard, term.ended())).collect();
         dropped
-    }
-
-    /// How long what is known of this shard still holds, milliseconds.
-    pub fn holds_ms(&self, shard: ShardId, now_ms: u64) -> u64 {
-        self.terms.get(&shard).map_or(0, |term| term.valid_until_ms.saturating_sub(now_ms))
     }
 
     /// Whether anything is kept that a renewal would keep alive.
@@ -205,7 +171,7 @@ impl Cache {
     }
 
     fn current(&self, inode: InodeNumber, age: u32, now_ms: u64) -> bool {
-        self.terms.get(&inode.shard()).is_some_and(|term| term.age == age && now_ms < term.valid_until_ms)
+        self.terms.get(&inode.shard()).is_some_and(|term| term.age == age && term.holds_ms(now_ms) > 0)
     }
 
     fn age(&self, inode: InodeNumber) -> u32 {
@@ -271,8 +237,8 @@ impl Cache {
         self.make_room();
     }
 
-    /// As [`Cache::name_made`], without making room. Nobody recalls what an own change makes untrue: a reply from before
-    /// it that is still on its way is not to be believed. Returns whether the name is known.
+    /// As [`Cache::name_made`], without making room. Nobody recalls what an own change makes untrue: a reply from
+    /// before it that is still on its way is not to be believed. Returns whether the name is known.
     fn take_made(&mut self, parent: InodeNumber, name: &Name, target: Cached, grants: Grants, stamp: u64) -> bool {
         let is_known = self.take_name(parent, name, target, grants, stamp);
         if !is_known {
@@ -283,6 +249,7 @@ impl Cache {
 
     /// As [`Cache::learn_name`], without making room. Returns whether the name is known to be what the reply told.
     fn take_name(&mut self, parent: InodeNumber, name: &Name, target: Cached, grants: Grants, stamp: u64) -> bool {
+        self.changes += 1;
         self.shared.told(parent, grants, stamp);
         let key = (parent, name.hash64());
         let age = self.age(parent);
@@ -357,6 +324,7 @@ impl Cache {
     /// As [`Cache::learn_attributes`], without making room. Returns whether all fields are known to be what the reply
     /// told.
     fn take_attributes(&mut self, attributes: &Attributes, grants: Grants, stamp: u64) -> bool {
+        self.changes += 1;
         let inode = attributes.inode;
         let age = self.age(inode);
         if self.attributes.get(&inode).is_some_and(|known| known.age == age && known.stamp > stamp) {
@@ -408,87 +376,11 @@ impl Cache {
         (until(name_known, parent), until(attributes_known, attributes.inode))
     }
 
-    /// A reply granted a new directory as a whole: that it is empty is all there is to know of it.
-    pub fn learn_complete(&mut self, directory: InodeNumber, stamp: u64) {
-        if self.hold(directory, stamp)
-            && let Some(held) = self.directories.get_mut(&directory)
-        {
-            held.known = KnownNames::All;
-        }
-    }
-
-    /// A page of a listing, with the names and attributes that it grants. Whether all of it is known now: nothing was
-    /// recalled since.
-    pub fn learn_page(&mut self, directory: InodeNumber, after: Cookie, page: &DirectoryPage, stamp: u64) -> bool {
-        self.shared.told(directory, page.grants, stamp);
-        let listed = page.grants.contains(Grants::DIRECTORY) && self.hold(directory, stamp);
-        let mut all = true;
-        for entry in &page.entries {
-            let target = Cached::Found(entry.inode, entry.kind);
-            if listed {
-                self.learn_listed(directory, &entry.name, target, stamp);
-            } else {
-                self.learn_name(directory, &entry.name, Some((entry.inode, entry.kind)), page.grants, stamp);
-            }
-            let name = self.names.get(&(directory, entry.name.hash64()));
-            all &= name.is_some_and(|known| known.name == entry.name && known.target == target);
-            if let Some(attributes) = &entry.attributes {
-                self.learn_attributes(attributes, page.grants, stamp);
-                all &= self.attributes.get(&entry.inode).is_some_and(|known| !known.times_stale);
-            }
-        }
-        if let Some(held) = self.directories.get_mut(&directory).filter(|_| listed) {
-            let reached = match held.known {
-                KnownNames::Some => Some(Cookie::START),
-                KnownNames::UpTo(reached) => Some(reached),
-                KnownNames::All => None,
-            };
-            if reached.is_some_and(|reached| after <= reached && page.next.is_none_or(|next| next > reached)) {
-                held.known = page.next.map_or(KnownNames::All, KnownNames::UpTo);
-            }
-        }
-        self.make_room();
-        all
-    }
-
-    /// A reply granted the directory. `false`: it was recalled since.
-    fn hold(&mut self, directory: InodeNumber, stamp: u64) -> bool {
-        if self.recalled(LeaseKey::Directory(directory), stamp) {
-            return false;
-        }
-        let age = self.age(directory);
-        match self.directories.get_mut(&directory) {
-            Some(held) if held.age == age => {
-                held.stamp = held.stamp.max(stamp);
-                held.since <= stamp
-            }
-            known => {
-                let new = known.is_none();
-                let held = HeldDirectory { age, since: stamp, stamp, known: KnownNames::Some, listed: Vec::new() };
-                self.directories.insert(directory, held);
-                if new {
-                    self.directory_order.push_back(directory);
-                }
-                true
-            }
-        }
-    }
-
-    /// A name that is known by the lease on its directory.
-    fn learn_listed(&mut self, directory: InodeNumber, name: &Name, target: Cached, stamp: u64) {
-        let key = (directory, name.hash64());
-        let age = self.age(directory);
-        let known = self.known(key, name, age);
-        if known_apart(known, target) || known.is_some_and(|known| known.stamp > stamp) {
-            return;
-        }
-        self.keep_name(key, CachedName { name: name.clone(), target, age, stamp, by_directory: true });
-    }
-
     /// An own operation added names to the directory, or removed them, as the reply with this stamp told: what is known
     /// of it is brought up to date, so that no message is needed to ask. Replies that passed each other on their way
     /// are told apart by their stamps: what is known from a later one has the change already.
     pub fn directory_became(&mut self, directory: InodeNumber, change: DirectoryChange, stamp: u64) {
+        self.changes += 1;
         if let Some(known) = self.attributes.get_mut(&directory)
             && known.stamp <= stamp
         {
@@ -522,6 +414,7 @@ impl Cache {
     /// An own operation changed the directory, as the reply with this stamp told: its times and size are not known any
     /// more, and not to be learnt from replies from before that are still on their way.
     pub fn directory_changed(&mut self, directory: InodeNumber, stamp: u64) {
+        self.changes += 1;
         if let Some(known) = self.attributes.get_mut(&directory) {
             known.times_stale = true;
         }
@@ -532,6 +425,7 @@ impl Cache {
     /// An own operation changed an inode, as the reply with this stamp told: its attributes are not known any more, and
     /// not to be learnt from replies from before.
     pub fn forget_attributes(&mut self, inode: InodeNumber, stamp: u64) {
+        self.changes += 1;
         self.attributes.remove(&inode);
         self.note_recall(LeaseKey::Attributes(inode), stamp + 1);
     }
@@ -557,6 +451,7 @@ impl Cache {
     /// Replies from before the change, still on their way, are not to be taken for what holds now; nor is this one, if
     /// a reply from after it has come already.
     fn name_changed(&mut self, parent: InodeNumber, name: &Name, target: Cached, stamp: u64) {
+        self.changes += 1;
         let key = (parent, name.hash64());
         let age = self.age(parent);
         // From a later reply than this one.
@@ -577,6 +472,7 @@ impl Cache {
 
     /// A recall came. Data leases are not kept here.
     pub fn recall(&mut self, key: LeaseKey, stamp: u64) -> Dropped {
+        self.changes += 1;
         self.note_recall(key, stamp);
         let mut dropped = Dropped { recalled: Some(key), ..Dropped::default() };
         self.note_shared(key, stamp);
@@ -606,20 +502,6 @@ impl Cache {
                 }
             }
             LeaseKey::Data(_) | LeaseKey::Inode(_) => {}
-        }
-        dropped
-    }
-
-    /// Drops the names that were known by the lease on their directory.
-    fn drop_listed(&mut self, directory: InodeNumber, held: &HeldDirectory) -> Vec<(InodeNumber, Name)> {
-        let mut dropped = Vec::new();
-        for hash in &held.listed {
-            let key = (directory, *hash);
-            if self.names.get(&key).is_some_and(|known| known.by_directory)
-                && let Some(known) = self.names.remove(&key)
-            {
-                dropped.push((directory, known.name));
-            }
         }
         dropped
     }

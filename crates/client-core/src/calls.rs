@@ -160,6 +160,9 @@ impl<S: Shell> Calls<S> {
             let map = self.map();
             let node = map.node_of(shard).ok_or(Error::WrongShard(shard))?;
             let link = self.link(node).await?;
+            if slot == SlotFor::Caller {
+                self.settle(&link).await?;
+            }
             match self.call_once(&link, slot, &mut message, map.epoch).await {
                 Err(Error::Busy) => {
                     let now_ms = self.shell.now_ms();
@@ -195,16 +198,47 @@ impl<S: Shell> Calls<S> {
         (call.slot, call.sequence, call.epoch) = (slot.index, slot.sequence, epoch);
         let shard = call.shard;
         let sent_ms = self.shell.now_ms();
-        let result = link.exchange(&self.shell, &mut slot, message).await;
+        let leaves_doubt = slot_for == SlotFor::Caller && call.request.changes_what_is_known();
+        let mut sent = false;
+        let result = link.exchange(&self.shell, &mut slot, message, &mut sent).await;
+        let session = link.session;
+        if result.is_err() && sent && leaves_doubt {
+            link.keep_unanswered(&mut slot, message);
+            let dropped = self.session.cache_for(session).map(|mut cache| cache.doubt(shard));
+            self.shell.invalidate(&dropped.unwrap_or_default()).await;
+        }
         link.return_slot(slot).await;
         let (Message::ShardReply(reply), resent) = result? else { return Err(Error::Malformed) };
-        let session = link.session;
         let now_ms = self.shell.now_ms();
         // These come from another node, or say that the shard does not hear this session.
         if !matches!(reply.result, Err(Error::SessionEnded | Error::StaleMap(_) | Error::WrongShard(_))) {
             self.session.heard(shard, session, sent_ms, now_ms);
         }
         reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent, now_ms })
+    }
+
+    /// Sends the changes that have no reply again, until they have one.
+    async fn settle(&self, link: &Link<S>) -> Result<()> {
+        while link.has_unanswered() {
+            let Some(mut slot) = link.take_unanswered().await else {
+                self.shell.sleep_us(BUSY_WAIT_US).await;
+                continue;
+            };
+            let change = slot.unanswered().cloned().expect("the slot was taken for the change in it");
+            let Message::Shard(ShardCall { shard, .. }) = &change else {
+                unreachable!("a change is a call: {change:?}")
+            };
+            let reply = link.exchange(&self.shell, &mut slot, &change, &mut false).await;
+            if reply.is_ok() {
+                link.answered(&mut slot);
+                if let Some(mut cache) = self.session.cache_for(link.session) {
+                    cache.settled(*shard);
+                }
+            }
+            link.return_slot(slot).await;
+            reply?;
+        }
+        Ok(())
     }
 
     /// A call about an inode whose answer is its attributes: these, and the answer's stamp. The cache learns them.
@@ -265,7 +299,7 @@ impl<S: Shell> Calls<S> {
     async fn node_exchange(&self, node: NodeId, message: &Message) -> Result<Message> {
         let link = self.link_without_recalls(node)?;
         let mut slot = link.take_slot(SlotFor::Caller).await;
-        let result = link.exchange(&self.shell, &mut slot, message).await;
+        let result = link.exchange(&self.shell, &mut slot, message, &mut false).await;
         link.return_slot(slot).await;
         result.map(|(reply, _)| reply)
     }
@@ -299,8 +333,24 @@ impl<S: Shell> Calls<S> {
         }
     }
 
-    /// Queues the data lease of a closed file for release.
+    /// Gives back the data lease of a closed file, granted up to this stamp. While opens are in flight that waits for
+    /// them: the reply to one may have an earlier grant of the same file, and open it again.
     pub(crate) fn give_back(&self, inode: InodeNumber, stamp: u64) {
+        if !self.session.opens.may_open(inode, stamp, false) {
+            self.give_back_now(inode, stamp);
+        }
+    }
+
+    /// As [`Calls::give_back`], of a file without a name: its space is free when the lease has arrived.
+    pub(crate) fn give_back_removed(&self, inode: InodeNumber, stamp: u64) {
+        if !self.session.opens.may_open(inode, stamp, true) {
+            self.give_back_now(inode, stamp);
+            self.shell.release_soon();
+        }
+    }
+
+    /// Queues the data lease of a file that is not open for release.
+    pub(crate) fn give_back_now(&self, inode: InodeNumber, stamp: u64) {
         if self.session.queue_release(LeaseKey::Data(inode), stamp) {
             self.shell.wake_release();
         }

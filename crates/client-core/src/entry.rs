@@ -33,6 +33,8 @@ pub struct DirectoryListing {
     pub parent: InodeNumber,
     /// How long a cache above may keep the names and attributes of this page.
     pub valid: Duration,
+    /// [`crate::Files::changes`] when it came.
+    pub seen: u64,
 }
 
 /// Where bytes of a file live.

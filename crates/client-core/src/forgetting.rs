@@ -45,8 +45,7 @@ impl<S: Shell> Files<S> {
             idle
         };
         if let Some(open) = idle {
-            self.calls().give_back(inode, open.stamp().await);
-            self.calls().shell.release_soon();
+            self.calls().give_back_removed(inode, open.stamp().await);
         }
         if !self.calls().doubt(inode, Directory::Perhaps) {
             self.calls().return_number(inode, Directory::No);

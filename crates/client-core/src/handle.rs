@@ -76,13 +76,13 @@ impl<S: Shell> Handle<S> {
         if self.read_at_hand(io, buffer, offset) {
             return Ok((buffer.len(), Coverage::Lease));
         }
-        match self.read(io, buffer, offset, pages).await {
-            Err(Error::NoObject | Error::CapabilityRejected) => {
-                self.open.right_is_void().await;
-                self.read(io, buffer, offset, pages).await
-            }
-            result => result,
+        let began = io.calls.session.id();
+        let mut result = self.read(io, buffer, offset, pages).await;
+        if let Err(Error::NoObject | Error::CapabilityRejected) = result {
+            self.open.right_is_void().await;
+            result = self.read(io, buffer, offset, pages).await;
         }
+        self.open.with_cause(io, began, result).await
     }
 
     /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show
@@ -123,13 +123,13 @@ impl<S: Shell> Handle<S> {
         }
         self.open.clear_set_id(io, &self.who).await?;
         let options = OpenOptions { registration, ..self.options };
-        match self.open.write(io, bytes, offset, &options, pages).await {
-            Err(Error::NoObject | Error::CapabilityRejected) => {
-                self.open.right_is_void().await;
-                self.open.write(io, bytes, offset, &options, pages).await
-            }
-            result => result,
+        let began = io.calls.session.id();
+        let mut result = self.open.write(io, bytes, offset, &options, pages).await;
+        if let Err(Error::NoObject | Error::CapabilityRejected) = result {
+            self.open.right_is_void().await;
+            result = self.open.write(io, bytes, offset, &options, pages).await;
         }
+        self.open.with_cause(io, began, result).await
     }
 
     /// Passes bytes at an offset to `give` where they lie: in memory of a connection, to which they were prefetched;

@@ -25,16 +25,17 @@
 
 mod requests;
 
+use crate::memory::{name_bytes, queue_bytes, table_bytes};
 use requests::Requests;
 pub use requests::Ticket;
 use std::collections::VecDeque;
 use weft_protocol::hash::FixedMap;
 use weft_protocol::{InodeNumber, LeaseKey, Name};
 
-/// Names recorded.
-const NAMES_MAX: usize = 128 << 10;
+/// Names recorded: more than the lease cache keeps, since what that drops is still being dropped here.
+const NAMES_MAX: usize = 112 << 10;
 /// Inodes recorded.
-const INODES_MAX: usize = 128 << 10;
+const INODES_MAX: usize = 112 << 10;
 /// How much longer than told the kernel may use something: it counts from when it processes the reply, in ticks.
 const SLACK_MS: u64 = 1000;
 
@@ -275,6 +276,19 @@ impl KernelView {
         self.inodes.remove(&inode);
     }
 
+    /// Bytes that it takes; requests in flight apart.
+    pub fn bytes(&self) -> usize {
+        let of_directory = |directory: &Directory| {
+            let texts: usize = directory.names.values().map(|told| name_bytes(&told.name)).sum();
+            texts + table_bytes(&directory.names)
+        };
+        let names: usize = self.directories.values().map(of_directory).sum();
+        let place_bytes = |told: &ToldInode| told.place.as_ref().map_or(0, |(_, name)| name_bytes(name));
+        let places: usize = self.inodes.values().map(place_bytes).sum();
+        let tables = table_bytes(&self.directories) + table_bytes(&self.inodes);
+        tables + names + places + queue_bytes(&self.name_ends) + queue_bytes(&self.inode_ends)
+    }
+
     /// Names and inodes recorded.
     pub fn counts(&self) -> (usize, usize) {
         (self.names, self.inodes.len())
@@ -340,14 +354,14 @@ impl KernelView {
             }
         }
         // What is told again and again has many ends, of which the last counts.
-        if self.name_ends.len() > 4 * NAMES_MAX {
+        if self.name_ends.len() > 2 * NAMES_MAX {
             let directories = self.directories.iter();
             let ends = directories.flat_map(|(parent, directory)| {
                 directory.names.iter().map(|(hash, told)| (told.until_ms, *parent, *hash))
             });
             self.name_ends = in_order(ends);
         }
-        if self.inode_ends.len() > 4 * INODES_MAX {
+        if self.inode_ends.len() > 2 * INODES_MAX {
             self.inode_ends = in_order(self.inodes.iter().map(|(inode, told)| (told.until_ms, *inode)));
         }
     }

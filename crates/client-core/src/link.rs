@@ -3,11 +3,13 @@
 //! A caller takes a *slot*, a number with a sequence and a connection, and has it for itself until its reply has
 //! come, so that a call that waits long at the server delays no other. When a connection breaks, the call is sent
 //! again in the same slot with the same sequence number: the shard answers a duplicate request with the first reply.
+//! A change that has no reply after some attempts stays in its slot: it may have been made, or be made later. Before
+//! anything else goes to the node it is sent again, until a reply comes.
 //!
 //! Lock order: `slots` (3) is held to take and return one.
 
 use crate::shell::{ControlConnection, Monitor, Shell};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::{NodeId, NodeRecord, Result, SessionId, SlotIndex};
@@ -22,6 +24,19 @@ pub(crate) struct Slot<C> {
     pub index: SlotIndex,
     pub sequence: u32,
     connection: Option<C>,
+    /// A change that was sent and has no reply.
+    unanswered: Option<Box<Message>>,
+}
+
+impl<C> Slot<C> {
+    fn new(index: u16) -> Self {
+        Self { index: SlotIndex(index), sequence: 0, connection: None, unanswered: None }
+    }
+
+    /// The change that has no reply.
+    pub fn unanswered(&self) -> Option<&Message> {
+        self.unanswered.as_deref()
+    }
 }
 
 /// On whose behalf a slot is taken.
@@ -34,6 +49,8 @@ pub enum SlotFor {
 
 struct Slots<C> {
     idle: Vec<Slot<C>>,
+    /// Slots with a change that has no reply. Not the recalls' own: what it reports is known to be doubtful.
+    unanswered: Vec<Slot<C>>,
     made: u16,
     recall: Option<Slot<C>>,
     waiting: u32,
@@ -46,14 +63,16 @@ pub(crate) struct Link<S: Shell> {
     slots: S::Monitor<Slots<S::Control>>,
     /// The last connection could not be made.
     refused: AtomicBool,
+    /// Changes that have no reply, also those in the hands of a caller.
+    unanswered: AtomicU32,
 }
 
 impl<S: Shell> Link<S> {
     /// Connects to nothing before the first call.
     pub fn new(record: NodeRecord, session: SessionId) -> Self {
-        let recall = Some(Slot { index: SlotIndex(CALLER_SLOTS_MAX), sequence: 0, connection: None });
-        let slots = S::Monitor::new(Slots { idle: Vec::new(), made: 0, recall, waiting: 0 });
-        Self { record, session, slots, refused: AtomicBool::new(false) }
+        let recall = Some(Slot::new(CALLER_SLOTS_MAX));
+        let slots = S::Monitor::new(Slots { idle: Vec::new(), unanswered: Vec::new(), made: 0, recall, waiting: 0 });
+        Self { record, session, slots, refused: AtomicBool::new(false), unanswered: AtomicU32::new(0) }
     }
 
     /// The node.
@@ -72,9 +91,8 @@ impl<S: Shell> Link<S> {
             } else if let Some(slot) = slots.idle.pop() {
                 return slot;
             } else if slots.made < CALLER_SLOTS_MAX {
-                let index = SlotIndex(slots.made);
                 slots.made += 1;
-                return Slot { index, sequence: 0, connection: None };
+                return Slot::new(slots.made - 1);
             }
             slots.waiting += 1;
             slots = self.slots.wait(slots).await;
@@ -87,6 +105,8 @@ impl<S: Shell> Link<S> {
         let mut slots = self.slots.lock().await;
         if slot.index.0 == CALLER_SLOTS_MAX {
             slots.recall = Some(slot);
+        } else if slot.unanswered.is_some() {
+            slots.unanswered.push(slot);
         } else {
             slots.idle.push(slot);
         }
@@ -98,8 +118,37 @@ impl<S: Shell> Link<S> {
         }
     }
 
-    /// The reply to a message, and whether the message was sent more than once for it.
-    pub async fn exchange(&self, shell: &S, slot: &mut Slot<S::Control>, message: &Message) -> Result<(Message, bool)> {
+    /// Whether a change has no reply.
+    pub fn has_unanswered(&self) -> bool {
+        self.unanswered.load(Ordering::Acquire) > 0
+    }
+
+    /// Takes a slot with a change that has no reply. `None`: another caller has it.
+    pub async fn take_unanswered(&self) -> Option<Slot<S::Control>> {
+        self.slots.lock().await.unanswered.pop()
+    }
+
+    /// Keeps a change that was sent in its slot, since no reply came.
+    pub fn keep_unanswered(&self, slot: &mut Slot<S::Control>, change: &Message) {
+        slot.unanswered = Some(Box::new(change.clone()));
+        self.unanswered.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The change in this slot has its reply.
+    pub fn answered(&self, slot: &mut Slot<S::Control>) {
+        slot.unanswered = None;
+        self.unanswered.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The reply to a message, and whether the message was sent more than once for it. `sent` tells, after an error,
+    /// whether it was sent at all.
+    pub async fn exchange(
+        &self,
+        shell: &S,
+        slot: &mut Slot<S::Control>,
+        message: &Message,
+        sent: &mut bool,
+    ) -> Result<(Message, bool)> {
         let mut attempts = 0;
         loop {
             let connection = match &mut slot.connection {
@@ -110,6 +159,7 @@ impl<S: Shell> Link<S> {
                     slot.connection.insert(connected?)
                 }
             };
+            *sent = true;
             match connection.call(message).await {
                 Ok(reply) => return Ok((reply, attempts > 0)),
                 Err(error) => {

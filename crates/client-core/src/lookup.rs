@@ -273,10 +273,11 @@ impl<S: Shell> Files<S> {
         let answer = calls.call(who, inode.shard(), request).await?;
         let ShardAnswer::Page(mut page) = answer.answer else { return Err(Error::Malformed) };
         let now = calls.shell.now_ms();
-        let (mut all_known, mut holds) = (false, Duration::ZERO);
+        let (mut all_known, mut holds, mut seen) = (false, Duration::ZERO, 0);
         if let Some(mut cache) = calls.session.cache_for(answer.session) {
             all_known = cache.learn_page(inode, after, &page, answer.stamp);
             holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
+            seen = cache.changes();
         }
         for entry in &mut page.entries {
             let open = entry.attributes.as_ref().and_then(|attributes| self.open_file(attributes));
@@ -288,7 +289,32 @@ impl<S: Shell> Files<S> {
             }
         }
         let valid = if all_known { holds } else { Duration::ZERO };
-        Ok(DirectoryListing { next: page.next, parent: page.parent, valid, entries: page.entries })
+        Ok(DirectoryListing { next: page.next, parent: page.parent, valid, seen, entries: page.entries })
+    }
+
+    /// A number that grows with all that is learnt, changed or lost of names and attributes.
+    pub fn changes(&self) -> u64 {
+        self.calls().session.cache().changes()
+    }
+
+    /// What is known of a listed entry without a message: its name still means this inode, whose attributes are known
+    /// and are not those of an open file.
+    pub fn known_entry(&self, parent: InodeNumber, name: &Name, inode: InodeNumber) -> Option<Entry> {
+        let now = self.calls().shell.now_ms();
+        let known = {
+            let cache = self.calls().session.cache();
+            let is_named = matches!(cache.lookup(parent, name, now), Cached::Found(at, _) if at == inode);
+            let attributes = cache.attributes(inode, now).filter(|_| is_named)?.clone();
+            let holds = (cache.holds_ms(parent.shard(), now), cache.holds_ms(inode.shard(), now));
+            Entry::of(attributes, holds)
+        };
+        let is_open = self.open_file(&known.attributes).is_some();
+        (!is_open).then_some(known)
+    }
+
+    /// Whether this client has the file open, or closed it just now: it may know more of it than a listing told.
+    pub fn is_open(&self, inode: InodeNumber) -> bool {
+        lock(&self.open).get(inode).is_some()
     }
 
     /// Whether this client holds the directory as a whole, and would be asked before a name in it changes: a number

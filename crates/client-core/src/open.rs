@@ -39,7 +39,10 @@ impl<S: Shell> Drop for Opening<'_, S> {
         for doubtful in self.files.calls().session.opens.end(self.number) {
             let open = lock(&self.files.open).get(doubtful.inode).cloned();
             if open.is_none_or(|open| !open.is_open()) {
-                self.files.calls().give_back(doubtful.inode, doubtful.stamp);
+                self.files.calls().give_back_now(doubtful.inode, doubtful.stamp);
+                if doubtful.at_once {
+                    self.files.calls().shell.release_soon();
+                }
             }
         }
     }

@@ -12,6 +12,7 @@
 //! for no lease), and across calls about this inode, which the shard never makes wait for a recall to the session
 //! that sends them.
 
+mod cause;
 mod kernel_use;
 mod past_pages;
 mod reports;
@@ -505,17 +506,39 @@ impl<S: Shell> OpenInode<S> {
             return Ok(());
         }
         let slot = if by == FlushFor::Recall { SlotFor::Recall } else { SlotFor::Caller };
+        let began = io.calls.session.id();
         let mut state = self.lock_in(io, slot).await?;
         let result = state.flush(io).await;
         match by {
-            FlushFor::Program => result.and(state.known.tell_flusher().map_or(Ok(()), Err)),
+            FlushFor::Program => {
+                let result = result.and(state.known.tell_flusher().map_or(Ok(()), Err));
+                drop(state);
+                self.with_cause(io, began, result).await
+            }
             FlushFor::Drop | FlushFor::Recall => result,
         }
     }
 
     /// Flushes, and brings the data to the server's device.
     pub async fn sync(&self, io: &Objects<S>) -> Result<()> {
+        match self.sync_by_right(io).await {
+            // The right may be that of a later open, for reading.
+            Err(Error::NoObject | Error::CapabilityRejected) => {
+                self.right_is_void().await;
+                self.sync_by_right(io).await
+            }
+            result => result,
+        }
+    }
+
+    async fn sync_by_right(&self, io: &Objects<S>) -> Result<()> {
         self.flush(io, FlushFor::Program).await?;
+        let began = io.calls.session.id();
+        let synced = self.sync_object(io).await;
+        self.with_cause(io, began, synced).await
+    }
+
+    async fn sync_object(&self, io: &Objects<S>) -> Result<()> {
         let mut state = self.lock(io).await?;
         if let Some(file) = state.own_file() {
             return io.calls.shell.sync_file(file).await;

@@ -3,7 +3,8 @@
 //! The reply to an open and a recall of what it grants come over two connections. A recall of a file that nobody here
 //! has open is answered "nothing is kept"; but if an open is in flight, the file may be open at the shard already,
 //! and that answer would take it from the caller of the open. So the recall is answered "it stays open", and when all
-//! opens of that moment have ended without the file being open, the lease is given back.
+//! opens of that moment have ended without the file being open, the lease is given back. So it is with the lease of a
+//! file that is closed meanwhile.
 //!
 //! A report of a file's size by another handle of this client may overtake the reply of an open in flight, or the cut
 //! that it makes. So files that are reported while opens are in flight are recorded.
@@ -32,13 +33,15 @@ struct State {
     doubtful: Vec<Doubtful>,
 }
 
-/// A file whose recall arrived while it may have been being opened.
+/// A file that was recalled, or closed, while it may have been being opened.
 pub(crate) struct Doubtful {
     /// Opens below this number were in flight.
     before: u64,
     pub inode: InodeNumber,
-    /// Stamp of the recall: a later grant is not given back.
+    /// Stamp of the recall, or of the last grant: a later one is not given back.
     pub stamp: u64,
+    /// It is to be given back at once: its space is free then.
+    pub at_once: bool,
 }
 
 /// The last report of a file.
@@ -82,12 +85,12 @@ impl Opens {
 
     /// Whether a reply that opens the inode may be in flight. Must be asked *before* the inode is looked up in the
     /// table of open inodes: an open that ends in between is found there.
-    pub fn may_open(&self, inode: InodeNumber, stamp: u64) -> bool {
+    pub fn may_open(&self, inode: InodeNumber, stamp: u64, at_once: bool) -> bool {
         let mut state = lock(&self.0);
         let any = !state.in_flight.is_empty();
         if any {
             let before = state.next;
-            state.doubtful.push(Doubtful { before, inode, stamp });
+            state.doubtful.push(Doubtful { before, inode, stamp, at_once });
         }
         any
     }
@@ -118,14 +121,14 @@ mod tests {
     fn a_doubt_ends_with_the_opens_of_its_time() {
         let opens = Opens::default();
         let inode = InodeNumber::from_raw(5);
-        assert!(!opens.may_open(inode, 1));
+        assert!(!opens.may_open(inode, 1, false));
         let (first, second) = (opens.begin(), opens.begin());
-        assert!(opens.may_open(inode, 7));
+        assert!(opens.may_open(inode, 7, false));
         let later = opens.begin();
         assert!(opens.end(second).is_empty());
         let ended = opens.end(first);
         assert_eq!(ended.iter().map(|doubtful| (doubtful.inode, doubtful.stamp)).collect::<Vec<_>>(), [(inode, 7)]);
-        assert!(opens.end(later).is_empty() && !opens.may_open(inode, 8));
+        assert!(opens.end(later).is_empty() && !opens.may_open(inode, 8, false));
     }
 
     #[test]

@@ -3,14 +3,14 @@
 //! A file that a kernel has open cached stays so when its lease is recalled. What it reads and writes from then on is
 //! marked in the requests to its storage server, which has the pages dropped before another client changes them.
 //!
-//! Invariant: a drop is answered on a thread that serves nothing else, and waits for no lock of this client. It may wait
-//! for pages that are locked by reads of the kernel, which this client is serving: so nothing here waits for a drop
-//! with a lock held that a read takes. What other kernels' pages are in the way of is refused by the server after a
-//! moment, and sent again ([`weft_protocol::Error::PagesCached`]).
+//! Invariant: a drop is answered on a thread that serves nothing else, and waits for no lock of this client. It may
+//! wait for pages that are locked by reads of the kernel, which this client is serving: so nothing here waits for a
+//! drop with a lock held that a read takes. What other kernels' pages are in the way of is refused by the server
+//! after a moment, and sent again ([`weft_protocol::Error::PagesCached`]).
 //!
-//! A storage server that is not answered takes pages for dropped two terms after it has asked, and refuses to renew the
-//! session after one. So a client that has heard of no renewal of a node for half a term has the pages dropped that the
-//! node has noted ([`Files::drop_unheard`]).
+//! A storage server that is not answered takes pages for dropped two terms after it has asked, and refuses to renew
+//! the session after one. So a client that has heard of no renewal of a node for half a term has the pages dropped
+//! that the node has noted ([`Files::drop_unheard`]).
 
 use crate::files::Files;
 use crate::lock::lock;

@@ -28,7 +28,7 @@ impl<S: Shell> Files<S> {
     async fn give_up_data(&self, inode: InodeNumber, stamp: u64, session: SessionId) -> LeaseMode {
         let calls = self.calls();
         calls.session.cache().note_data_recall(inode, stamp);
-        let may_open = calls.session.opens.may_open(inode, stamp);
+        let may_open = calls.session.opens.may_open(inode, stamp, false);
         let open = lock(&self.open).get(inode).cloned();
         if let Some(open) = &open {
             open.weaken(&self.objects, session, stamp).await;

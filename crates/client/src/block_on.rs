@@ -16,6 +16,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Runs a procedure over the native shell. Always inlined: its state is kilobytes, which would be moved with the call.
 #[inline(always)]
 pub fn block_on<F: Future>(procedure: F) -> F::Output {
+    crate::waits::begin();
     let polled = pin!(procedure).poll(&mut Context::from_waker(Waker::noop()));
     let Poll::Ready(output) = polled else { unreachable!("an effect of the native shell did not block") };
     output

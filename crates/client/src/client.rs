@@ -11,6 +11,7 @@ use crate::native::NativeShell;
 use crate::options::{ClientOptions, Way};
 use crate::recall_connections::RecallConnections;
 use crate::recalls;
+use crate::waits::Waits;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weft_client_core::{Caller, Calls, DirectoryListing, Entry, Files, IdleLimits, Location, Shell, Tuning};
@@ -30,6 +31,7 @@ pub(crate) struct Connected(pub Arc<Files<NativeShell>>);
 impl Drop for Connected {
     fn drop(&mut self) {
         self.shell().recalls.stop();
+        self.shell().waits.client_ends();
         block_on(self.0.calls().end_sessions());
     }
 }
@@ -52,7 +54,8 @@ impl Client {
         let first = SessionId(getrandom::u64().map_err(|_| Error::Device(weft_protocol::error::errno::EIO))?);
         let (identity, map) = Identity::of(instance, first)?;
         let caller = Caller { credentials: identity.credentials.clone(), is_fixed: identity.is_user() };
-        let shell = NativeShell::new(identity, DataWay::of(options), RecallConnections::new().map_err(device)?);
+        let recalls = RecallConnections::new().map_err(device)?;
+        let shell = NativeShell::new(identity, DataWay::of(options), recalls, Waits::new(options.soft));
         let mut tuning = Tuning { idle: idle_limits(), ..Tuning::NATIVE };
         if options.buffer_bytes != 0 {
             tuning.buffer_bytes = options.buffer_bytes;
@@ -146,6 +149,7 @@ impl Client {
 
     /// Writes back what is buffered and ends the session at every node. Further operations fail.
     pub fn close(&self) -> Result<()> {
+        self.0.shell().waits.client_ends();
         block_on(self.files().close())
     }
 

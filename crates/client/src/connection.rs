@@ -2,6 +2,7 @@
 
 use crate::counters::AtomicCounters;
 use crate::node_end::NodeEnd;
+use crate::waits::{self, NodeWaits};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use weft_client_core::{ControlConnection, DataConnection, PassedDescriptor};
@@ -11,15 +12,19 @@ use weft_protocol::{Error, Result};
 use weft_transport::{Ahead, BulkConnection, Carrier, Registration};
 
 /// A control connection.
-pub struct NativeControl(pub(crate) weft_transport::ControlConnection);
+pub struct NativeControl {
+    pub(crate) connection: weft_transport::ControlConnection,
+    pub(crate) waits: Arc<NodeWaits>,
+}
 
 impl ControlConnection for NativeControl {
     async fn call(&mut self, message: &Message) -> Result<Message> {
-        self.0.call(message).map_err(Error::from)
+        self.waits.check()?;
+        self.connection.call(message).map_err(Error::from)
     }
 
     fn is_closed(&self) -> bool {
-        self.0.socket().is_readable()
+        self.connection.socket().is_readable()
     }
 }
 
@@ -58,6 +63,7 @@ impl DataConnection for NativeData {
         registration: Option<Registration>,
     ) -> Result<DataReply> {
         self.bulk.choose(registration);
+        let _kept = waits::keep_writes();
         let reply = self.bulk.write(request, from)?;
         self.counters.add_written(self.bulk.carrier(), u64::from(reply.written_bytes));
         Ok(reply)
@@ -65,10 +71,12 @@ impl DataConnection for NativeData {
 
     async fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), Vec<u8>> {
         self.counters.add_written(self.bulk.carrier(), from.len() as u64);
+        let _kept = waits::keep_writes();
         self.bulk.start_write(request, from).map_err(|failed| failed.memory)
     }
 
     async fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {
+        let _kept = waits::keep_writes();
         self.bulk.finish().map(|(memory, reply)| (memory, reply.map_err(Error::from)))
     }
 

@@ -29,6 +29,7 @@ mod recall_connections;
 mod recalls;
 mod space;
 mod space_questions;
+pub mod waits;
 
 pub use block_on::block_on;
 pub use client::Client;

@@ -9,10 +9,11 @@ use crate::data_way::DataWay;
 use crate::descriptor;
 use crate::identity::Identity;
 use crate::invalidator::{Invalidators, tell};
-use crate::node_end::{NodeEnd, connect_to};
+use crate::node_end::{NodeEnd, Reached, ask, connect_to};
 use crate::options::Way;
 use crate::recall_connections::RecallConnections;
 use crate::space_questions::SpaceQuestions;
+use crate::waits::{NodeWaits, Waits};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -22,25 +23,33 @@ use weft_client_core::{Dropped, Notice, PassedDescriptor, Shell};
 use weft_protocol::data::DataRequest;
 use weft_protocol::handshake::Purpose;
 use weft_protocol::{InodeNumber, NodeId, NodeRecord, Result, SessionId, Timestamp};
-use weft_transport::Registration;
+use weft_transport::{Registration, Socket};
 
 /// See the module.
 pub struct NativeShell {
-    pub(crate) identity: Identity,
+    pub(crate) identity: Arc<Identity>,
     pub(crate) data_way: DataWay,
     pub(crate) counters: Arc<AtomicCounters>,
     pub(crate) invalidators: Arc<Invalidators>,
     pub(crate) recalls: RecallConnections,
     pub(crate) space: SpaceQuestions,
     ends: Mutex<HashMap<NodeId, Arc<NodeEnd>>>,
+    pub(crate) waits: Waits,
+}
+
+/// A socket whose handshake is done, and the waits for its node.
+struct NewSocket {
+    socket: Socket,
+    waits: Arc<NodeWaits>,
 }
 
 impl NativeShell {
     /// A shell that has connected to nothing.
-    pub(crate) fn new(identity: Identity, data_way: DataWay, recalls: RecallConnections) -> Self {
+    pub(crate) fn new(identity: Identity, data_way: DataWay, recalls: RecallConnections, waits: Waits) -> Self {
+        let identity = Arc::new(identity);
         let (counters, invalidators) = (Arc::default(), Arc::default());
         let (space, ends) = (Mutex::default(), Mutex::default());
-        Self { identity, data_way, counters, invalidators, recalls, space, ends }
+        Self { identity, data_way, counters, invalidators, recalls, space, ends, waits }
     }
 
     /// A node as this session reaches it.
@@ -49,11 +58,24 @@ impl NativeShell {
         match ends.get(&record.id).filter(|end| end.session == session) {
             Some(end) => Arc::clone(end),
             None => {
-                let end = Arc::new(NodeEnd::new(record.clone(), session));
+                let end = Arc::new(NodeEnd::new(record.clone(), session, self.waits(record)));
                 ends.insert(record.id, Arc::clone(&end));
                 end
             }
         }
+    }
+
+    fn waits(&self, record: &NodeRecord) -> Arc<NodeWaits> {
+        self.waits.of(record.id, || {
+            let (record, identity, way) = (record.clone(), Arc::clone(&self.identity), self.data_way.way);
+            Box::new(move |time| ask(&record, &identity, way, time))
+        })
+    }
+
+    fn connect(&self, record: &NodeRecord, session: SessionId, purpose: Purpose) -> Result<NewSocket> {
+        let waits = self.waits(record);
+        let node = Reached { record, identity: &self.identity, way: self.data_way.way, waits: &waits };
+        Ok(NewSocket { socket: connect_to(node, session, purpose)?, waits })
     }
 
     fn data(&self, end: Arc<NodeEnd>, bulk: Box<dyn weft_transport::BulkConnection>) -> NativeData {
@@ -96,12 +118,12 @@ impl Shell for NativeShell {
     }
 
     async fn connect(&self, node: &NodeRecord, session: SessionId) -> Result<NativeControl> {
-        let socket = connect_to(node, session, &self.identity, Purpose::Control, self.data_way.way)?;
-        Ok(NativeControl(weft_transport::ControlConnection::new(socket)))
+        let NewSocket { socket, waits } = NativeShell::connect(self, node, session, Purpose::Control)?;
+        Ok(NativeControl { connection: weft_transport::ControlConnection::new(socket), waits })
     }
 
     async fn attend_recalls(&self, node: &NodeRecord, session: SessionId) -> Result<()> {
-        let connect = || connect_to(node, session, &self.identity, Purpose::Recall, self.data_way.way);
+        let connect = || NativeShell::connect(self, node, session, Purpose::Recall).map(|new| new.socket);
         self.recalls.attend(node.id, session, connect)
     }
 

@@ -1,5 +1,7 @@
 //! How a client is connected.
 
+use crate::waits::SOFT_DEFAULT;
+use std::time::Duration;
 use weft_transport::RdmaSettings;
 
 /// Which way file data takes.
@@ -34,7 +36,7 @@ impl Way {
 }
 
 /// How a client is connected.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ClientOptions {
     pub way: Way,
     /// Where the server moves the bytes.
@@ -42,6 +44,15 @@ pub struct ClientOptions {
     /// Writes of fewer bytes are gathered and sent behind, those of 1 MiB and more only when they are sequential; 0:
     /// 1 MiB.
     pub buffer_bytes: usize,
+    /// A call that a node does not answer for so long fails, once the node has not answered over a new connection
+    /// either; `None`: it waits (see [`crate::waits`]).
+    pub soft: Option<Duration>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { way: Way::default(), rdma: RdmaSettings::default(), buffer_bytes: 0, soft: Some(SOFT_DEFAULT) }
+    }
 }
 
 impl ClientOptions {
@@ -54,6 +65,6 @@ impl ClientOptions {
                 .ok_or_else(|| format!("WEFT_TRANSPORT is '{text}', not auto, sockets, tcp or ucx"))?,
             Err(_) => Way::Auto,
         };
-        Ok(Self { way, rdma: RdmaSettings::from_environment()?, buffer_bytes: 0 })
+        Ok(Self { way, rdma: RdmaSettings::from_environment()?, ..Self::default() })
     }
 }

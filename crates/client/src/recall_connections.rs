@@ -23,11 +23,25 @@ pub(crate) struct Listened {
     pub renewal_sent_ms: Option<u64>,
 }
 
-/// See the module. Lock order: `attended` before `new`; both are leaves to others.
+/// A node whose recalls are listened to.
+#[derive(Default)]
+struct Attended {
+    /// Held while connecting, which may take long: a second caller waits instead of making a second connection.
+    connecting: Mutex<()>,
+    live: Mutex<Option<Arc<AtomicBool>>>,
+}
+
+impl Attended {
+    fn is_live(&self) -> bool {
+        lock(&self.live).as_ref().is_some_and(|live| live.load(Ordering::Acquire))
+    }
+}
+
+/// See the module. Lock order: a node's `connecting`, `attended`, a node's `live`, `new`; all are leaves to others.
 pub(crate) struct RecallConnections {
     wake: Arc<OwnedFd>,
     /// Nodes whose recalls are listened to.
-    attended: Mutex<HashMap<NodeId, Arc<AtomicBool>>>,
+    attended: Mutex<HashMap<NodeId, Arc<Attended>>>,
     new: Mutex<Vec<Listened>>,
     /// Leases are to be given back before the next renewal.
     soon: Arc<AtomicBool>,
@@ -78,16 +92,24 @@ impl RecallConnections {
 
     /// Makes sure that recalls of a node are listened to.
     pub fn attend(&self, node: NodeId, session: SessionId, connect: impl FnOnce() -> Result<Socket>) -> Result<()> {
-        let mut attended = lock(&self.attended);
-        if attended.get(&node).is_some_and(|live| live.load(Ordering::Acquire)) {
+        let one = Arc::clone(lock(&self.attended).entry(node).or_default());
+        if one.is_live() {
             return Ok(());
         }
-        // Connected under the lock: a second caller waits here instead of making a second connection.
+        let _connecting = lock(&one.connecting);
+        if one.is_live() {
+            return Ok(());
+        }
         let connected = connect()?;
         let socket = connected.try_clone().map_err(TransportError::Io)?;
         let live = Arc::new(AtomicBool::new(true));
         let connection = Arc::new(Mutex::new(ControlConnection::new(connected)));
-        attended.insert(node, Arc::clone(&live));
+        let attended = lock(&self.attended);
+        if !attended.get(&node).is_some_and(|now| Arc::ptr_eq(now, &one)) {
+            // The session has ended meanwhile: what the caller is granted is void, and it notices.
+            return Ok(());
+        }
+        *lock(&one.live) = Some(Arc::clone(&live));
         lock(&self.new).push(Listened { node, session, connection, socket, live, renewal_sent_ms: None });
         drop(attended);
         self.wake();
@@ -96,8 +118,10 @@ impl RecallConnections {
 
     /// The session is over: its recall connections are not used any more.
     pub fn forget_all(&self) {
-        for (_, live) in lock(&self.attended).drain() {
-            live.store(false, Ordering::Release);
+        for (_, one) in lock(&self.attended).drain() {
+            if let Some(live) = &*lock(&one.live) {
+                live.store(false, Ordering::Release);
+            }
         }
         self.wake();
     }

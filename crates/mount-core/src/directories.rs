@@ -2,11 +2,13 @@
 //!
 //! Not here: offsets (`listing.rs`), which listings the kernel keeps (`kernel_listings.rs`).
 
-use crate::kernel_listings::Reading;
-use crate::listing::{Item, Listing, PageSource};
+use crate::kernel_listings::{KeptListing, Reading};
+use crate::listing::{Item, Listing, Origin, PageSource};
 use crate::operations::{Answer, Mount};
 use crate::shell::{MonitorOf, MountShell};
 use crate::telling::Telling;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use weft_client_core::{DirectoryListing, Entry, Monitor};
@@ -21,7 +23,12 @@ pub struct OpenDirectory<M: MountShell> {
     /// that page too, and no recall takes it.
     listing: MonitorOf<M, Listing>,
     reading: Reading,
+    /// It uses the listing that the kernel keeps.
+    uses_kept: bool,
 }
+
+/// Entries whose attributes are asked for at once: as many as the smallest reply has room for.
+const ASKED_AT_ONCE: usize = 24;
 
 /// One entry of a reply to a listing.
 pub struct Shown<'a> {
@@ -37,29 +44,39 @@ pub struct Shown<'a> {
 }
 
 impl<M: MountShell> Mount<M> {
-    /// Permission to list was checked by the kernel, and is again by the shard with the first page.
-    /// The number, and whether the listing that the kernel may have is good.
-    pub fn open_directory(&self, who: Credentials, inode: InodeNumber) -> Result<(u64, bool)> {
-        let keep = self.listings.may_keep(inode, self.client.directory_hold(inode));
+    /// Permission to list was checked by the kernel, and is again by the shard with the first page. Returns the number,
+    /// and what it may do with the listing that the kernel keeps.
+    pub fn open_directory(&self, who: Credentials, inode: InodeNumber) -> Result<(u64, KeptListing)> {
+        let kept = self.listings.open(inode, self.client.directory_hold(inode));
         let (listing, reading) = (Monitor::new(Listing::default()), Reading::default());
-        let handle = self.directories.insert(Arc::new(OpenDirectory { inode, who, listing, reading }))?;
-        Ok((handle, keep))
+        let directory = OpenDirectory { inode, who, listing, reading, uses_kept: kept.is_used };
+        let handle = self.directories.insert(Arc::new(directory)).inspect_err(|_| {
+            if kept.is_used {
+                self.listings.close(inode);
+            }
+        })?;
+        Ok((handle, kept))
     }
 
     pub fn close_directory(&self, handle: u64) -> Result<()> {
-        self.directories.remove(handle).map(drop)
+        let directory = self.directories.remove(handle)?;
+        if directory.uses_kept {
+            self.listings.close(directory.inode);
+        }
+        Ok(())
     }
 
     /// Goes through an open directory from an offset, until `add` says that the reply is full, or what comes next
     /// would take another message while there is something to answer already.
     pub async fn list(&self, handle: u64, offset: u64, mut add: impl FnMut(&Shown<'_>) -> bool) -> Result<()> {
         let directory = self.directories.get(handle)?;
-        let pages = Pages { mount: self, directory: &directory };
+        let pages = Pages { mount: self, directory: &directory, changes: self.client.changes() };
         let mut listing = directory.listing.lock().await;
+        self.begin_request(&directory, &mut listing, offset).await;
         let mut next = offset;
         while next == offset || listing.is_ready(next) {
             let Some((item, behind)) = listing.at(next, &pages, false).await? else {
-                self.listing_ended(&directory);
+                self.at_end(&directory, next == offset).await;
                 break;
             };
             if add(&pages.shown(&item, behind)) {
@@ -91,29 +108,40 @@ impl<M: MountShell> Mount<M> {
         add: &mut impl FnMut(&Shown<'_>) -> bool,
     ) -> Result<()> {
         let directory = self.directories.get(handle)?;
-        let pages = Pages { mount: self, directory: &directory };
+        let pages = Pages { mount: self, directory: &directory, changes: self.client.changes() };
         let mut listing = directory.listing.lock().await;
+        self.begin_request(&directory, &mut listing, offset).await;
+        let (mut asked, mut asked_at) = (Asked::new(), None);
         let mut is_told = false;
         let mut next = offset;
         while next == offset || listing.is_ready(next) {
             let Some((item, behind)) = listing.at(next, &pages, true).await? else {
-                self.listing_ended(&directory);
+                self.at_end(&directory, next == offset).await;
                 break;
             };
-            let is_full = match &item {
+            let known = match &item {
+                Item::Entry(entry, origin) => pages.known(entry, *origin, &asked),
+                Item::Itself | Item::Parent(_) => Some((None, Duration::ZERO)),
+            };
+            if known.is_none() && asked_at != Some(next) {
                 // What was told is not to wait for a message: a recall of it may come meanwhile.
-                Item::Entry(entry, _) if is_told && needs_message(entry) => true,
-                Item::Entry(entry, valid) => {
-                    let asked = pages.missing_attributes(entry).await;
-                    let attributes = entry.attributes.as_ref().or(asked.as_ref().map(|asked| &asked.attributes));
-                    let valid = match &asked {
-                        Some(asked) => asked.attributes_valid.min(*valid),
-                        None if attributes.is_none() => Duration::ZERO,
-                        None => *valid,
-                    };
+                if is_told {
+                    break;
+                }
+                if !matches!(item, Item::Entry(_, Origin { is_new: true, .. })) {
+                    listing.refresh(next, &pages).await?;
+                }
+                asked = pages.ask(listing.at_hand(next)).await;
+                asked_at = Some(next);
+                continue;
+            }
+            let (attributes, valid) = known.unwrap_or((None, Duration::ZERO));
+            let is_full = match &item {
+                Item::Entry(entry, _) => {
                     let valid = telling.listed(directory.inode, &entry.name, entry.inode, valid);
                     is_told |= !valid.is_zero();
-                    let is_full = add(&Shown { valid, attributes, ..pages.shown(&item, behind) });
+                    let is_full =
+                        add(&Shown { valid, attributes: attributes.as_deref(), ..pages.shown(&item, behind) });
                     if is_full {
                         telling.not_listed(entry.inode);
                     }
@@ -129,9 +157,25 @@ impl<M: MountShell> Mount<M> {
         Ok(())
     }
 
-    /// The end of a listing was shown.
-    fn listing_ended(&self, directory: &OpenDirectory<M>) {
-        self.listings.ended(directory.inode, &directory.reading, self.client.directory_hold(directory.inode));
+    /// A reader that begins anew must not go on with what the kernel keeps of its first pass without the lease.
+    async fn begin_request(&self, directory: &OpenDirectory<M>, listing: &mut Listing, offset: u64) {
+        let is_rewound = offset == 0 && listing.is_begun();
+        if is_rewound && directory.uses_kept && !directory.reading.is_under(self.client.directory_hold(directory.inode))
+        {
+            self.caches.drop_listing(directory.inode).await;
+        }
+        listing.begin_request();
+    }
+
+    /// The end of a listing was reached; `is_told`: the reply says so, and the kernel uses what it keeps from now on.
+    async fn at_end(&self, directory: &OpenDirectory<M>, is_told: bool) {
+        if !is_told || !directory.uses_kept {
+            return;
+        }
+        let hold = self.client.directory_hold(directory.inode);
+        if !self.listings.ended(directory.inode, &directory.reading, hold) {
+            self.caches.drop_listing(directory.inode).await;
+        }
     }
 }
 
@@ -140,10 +184,17 @@ fn needs_message(entry: &DirectoryEntry) -> bool {
     entry.attributes.is_none() && entry.kind == FileKind::Regular
 }
 
+/// Attributes and how long they may be kept.
+type Known<'a> = (Option<Cow<'a, Attributes>>, Duration);
+/// What was asked for, of each entry. `None`: it could not be told.
+type Asked = BTreeMap<Cookie, Option<Entry>>;
+
 /// Pages of one open directory.
 struct Pages<'a, M: MountShell> {
     mount: &'a Mount<M>,
     directory: &'a OpenDirectory<M>,
+    /// [`weft_client_core::Files::changes`] at the request's beginning: what is recalled from then on is not told.
+    changes: u64,
 }
 
 impl<M: MountShell> PageSource for Pages<'_, M> {
@@ -170,12 +221,37 @@ impl<M: MountShell> Pages<'_, M> {
         Shown { name, inode, kind, next, valid: Duration::ZERO, attributes: None }
     }
 
-    /// Attributes of an entry that the listing came without, where they have to be known: the kernel would cut a file's
-    /// pages to the size it is told, so that has to be the true one. A name whose server is away is listed too.
-    async fn missing_attributes(&self, entry: &DirectoryEntry) -> Option<Entry> {
-        if !needs_message(entry) {
-            return None;
+    /// What is known of an entry without a message, and how long it may be kept. A page that is not new tells what was
+    /// true when it came: it counts while nothing has changed since. `None`: a message may be needed.
+    fn known<'b>(&self, entry: &'b DirectoryEntry, origin: Origin, asked: &Asked) -> Option<Known<'b>> {
+        let client = &self.mount.client;
+        if let Some(answer) = asked.get(&entry.cookie) {
+            let valid = answer.as_ref().map_or(Duration::ZERO, |asked| asked.attributes_valid.min(origin.valid));
+            return Some((answer.as_ref().map(|asked| Cow::Owned(asked.attributes.clone())), valid));
         }
-        self.mount.client.attributes(&self.directory.who, entry.inode).await.ok()
+        let is_current = !origin.valid.is_zero() && origin.seen == self.changes && !client.is_open(entry.inode);
+        if origin.is_new || is_current {
+            let attributes = entry.attributes.as_ref().map(Cow::Borrowed);
+            let valid = if attributes.is_some() { origin.valid } else { Duration::ZERO };
+            return (!needs_message(entry)).then_some((attributes, valid));
+        }
+        if entry.kind == FileKind::Directory && entry.attributes.is_none() {
+            // Its inode is at another shard.
+            return Some((None, Duration::ZERO));
+        }
+        let known = client.known_entry(self.directory.inode, &entry.name, entry.inode)?;
+        Some((Some(Cow::Owned(known.attributes)), known.name_valid.min(known.attributes_valid)))
+    }
+
+    /// Asks for the attributes of entries that the listing came without, where they have to be known: the kernel would
+    /// cut a file's pages to the size it is told, so that has to be the true one. A name whose server is away is listed
+    /// too.
+    async fn ask(&self, entries: &[DirectoryEntry]) -> Asked {
+        let mut asked = Asked::new();
+        for entry in entries.iter().take(ASKED_AT_ONCE).filter(|entry| needs_message(entry)) {
+            let answer = self.mount.client.attributes(&self.directory.who, entry.inode).await.ok();
+            asked.insert(entry.cookie, answer);
+        }
+        asked
     }
 }

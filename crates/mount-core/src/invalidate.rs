@@ -146,6 +146,13 @@ impl<M: MountShell> KernelCaches<M> {
         }
     }
 
+    /// Drops what the kernel keeps of a directory's listing. Call it before the reply that would have it used.
+    pub async fn drop_listing(&self, directory: InodeNumber) {
+        if let Some(kernel) = self.kernel() {
+            self.report("listing", kernel.contents(directory, 0, 0).await);
+        }
+    }
+
     /// Drops names that the kernel is about to get by a rename, and that no lease covers. Its directories are locked:
     /// on a kernel without epochs they are dropped as soon as it has moved them.
     pub async fn drop_moved(&self, names: &[(InodeNumber, &Name)]) {
@@ -226,10 +233,8 @@ impl<M: MountShell> KernelCaches<M> {
     /// This lease on names or attributes is recalled.
     pub async fn recalled(&self, key: LeaseKey) {
         let (LeaseKey::Entry(parent, _) | LeaseKey::Directory(parent)) = key else { return };
-        if let Some(kernel) = self.kernel() {
-            // What it keeps of the listing, for those who have the directory open and begin anew.
-            self.report("listing", kernel.contents(parent, 0, 0).await);
-        }
+        // For those who have the directory open and begin anew.
+        self.drop_listing(parent).await;
         // Without epochs nothing may be left for a later recall, which may come while the directory is locked.
         let key = if self.has_epoch() { key } else { LeaseKey::Directory(parent) };
         self.drop_names(parent, &[key]).await;

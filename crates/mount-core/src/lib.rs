@@ -36,6 +36,7 @@ mod telling;
 pub use directories::{OpenDirectory, Shown};
 pub use files::{OpenFile, Opened, WrittenBy};
 pub use invalidate::{ENTRY_WAIT, Job, KernelCaches};
+pub use kernel_listings::KeptListing;
 pub use open_modes::Mode;
 pub use operations::{Answer, Found, Make, Mount, Settings};
 pub use shell::{DescriptorOf, Kernel, MonitorOf, MountNotice, MountShell, NotTaken, Notified, OpenOptionsOf, Refused};

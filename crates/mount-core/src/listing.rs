@@ -20,6 +20,8 @@ use weft_protocol::{Cookie, InodeNumber, Result};
 
 /// Pages kept: the one that is shown, and the one before it, whose last entries may not have fit into a reply.
 const PAGES_KEPT_MAX: usize = 2;
+/// Entries that are fetched again when what a page told is not known any more: about a reply.
+const FRESH_ENTRIES: u32 = 256;
 /// Offset after `.`.
 const AFTER_ITSELF: u64 = 1;
 /// Offset after `..`: names follow.
@@ -46,8 +48,19 @@ pub enum Item<'a> {
     Itself,
     /// `..`
     Parent(InodeNumber),
-    /// A name, and how long what is told of it may be kept.
-    Entry(&'a DirectoryEntry, Duration),
+    /// A name, and the page that it is of.
+    Entry(&'a DirectoryEntry, Origin),
+}
+
+/// The page of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// How long what is told of its names may be kept.
+    pub valid: Duration,
+    /// [`DirectoryListing::seen`].
+    pub seen: u64,
+    /// It was fetched for the present request.
+    pub is_new: bool,
 }
 
 /// State of an open directory.
@@ -57,6 +70,8 @@ pub struct Listing {
     parent: Option<InodeNumber>,
     /// The newest at the back.
     kept: VecDeque<Page>,
+    /// Counts requests.
+    request: u64,
 }
 
 /// The names after a cookie, up to where the next page begins.
@@ -65,13 +80,16 @@ struct Page {
     entries: Vec<DirectoryEntry>,
     next: Option<Cookie>,
     valid_until: Duration,
+    seen: u64,
+    request: u64,
 }
 
 impl Page {
-    fn new(after: Cookie, listing: DirectoryListing, now: Duration) -> Self {
+    fn new(after: Cookie, listing: DirectoryListing, now: Duration, request: u64) -> Self {
         // Counted from now: a little more than from the request, far less than the margin of a lease's term.
         let valid_until = now + listing.valid;
-        Self { after, entries: listing.entries, next: listing.next, valid_until }
+        let DirectoryListing { entries, next, seen, .. } = listing;
+        Self { after, entries, next, valid_until, seen, request }
     }
 
     /// Whether it has what comes after the position.
@@ -90,6 +108,30 @@ fn position(offset: u64) -> Cookie {
 }
 
 impl Listing {
+    /// A request begins: pages from before it are not new.
+    pub fn begin_request(&mut self) {
+        self.request += 1;
+    }
+
+    /// Whether it was read before.
+    pub fn is_begun(&self) -> bool {
+        self.parent.is_some()
+    }
+
+    /// The entries after an offset that are at hand.
+    pub fn at_hand(&self, offset: u64) -> &[DirectoryEntry] {
+        let position = position(offset);
+        let page = self.kept.iter().find(|page| page.covers(position));
+        page.map_or(&[], |page| &page.entries[page.index_after(position)..])
+    }
+
+    /// Drops what is at hand after an offset, and has the next few entries fetched anew.
+    pub async fn refresh(&mut self, offset: u64, source: &impl PageSource) -> Result<()> {
+        let position = position(offset);
+        self.kept.retain(|page| !page.covers(position));
+        self.fetch(position, source, true, FRESH_ENTRIES).await.map(drop)
+    }
+
     /// Whether what comes after an offset can be shown without a message.
     pub fn is_ready(&self, offset: u64) -> bool {
         let position = position(offset);
@@ -105,14 +147,14 @@ impl Listing {
         with_attributes: bool,
     ) -> Result<Option<(Item<'_>, u64)>> {
         if offset == 0 {
-            *self = Self::default();
-            self.fetch(Cookie::START, source, with_attributes).await?;
+            *self = Self { request: self.request, ..Self::default() };
+            self.fetch(Cookie::START, source, with_attributes, DIRECTORY_PAGE_ENTRIES_MAX).await?;
             return Ok(Some((Item::Itself, AFTER_ITSELF)));
         }
         let mut position = position(offset);
         if self.parent.is_none() {
             // Not read from the beginning: `seekdir` to an offset of another open directory.
-            self.fetch(position, source, with_attributes).await?;
+            self.fetch(position, source, with_attributes, DIRECTORY_PAGE_ENTRIES_MAX).await?;
         }
         if let (AFTER_ITSELF, Some(parent)) = (offset, self.parent) {
             return Ok(Some((Item::Parent(parent), AFTER_PARENT)));
@@ -120,7 +162,7 @@ impl Listing {
         loop {
             let page = match self.kept.iter().position(|page| page.covers(position)) {
                 Some(page) => page,
-                None => self.fetch(position, source, with_attributes).await?,
+                None => self.fetch(position, source, with_attributes, DIRECTORY_PAGE_ENTRIES_MAX).await?,
             };
             let page = &self.kept[page];
             let index = page.index_after(position);
@@ -134,17 +176,24 @@ impl Listing {
         let page = self.kept.iter().find(|page| page.covers(position)).expect("found right above");
         let entry = &page.entries[page.index_after(position)];
         let valid = page.valid_until.saturating_sub(source.now());
-        Ok(Some((Item::Entry(entry, valid), entry.cookie.raw())))
+        let origin = Origin { valid, seen: page.seen, is_new: page.request == self.request };
+        Ok(Some((Item::Entry(entry, origin), entry.cookie.raw())))
     }
 
     /// Fetches the page after a position, and keeps it. Returns its index.
-    async fn fetch(&mut self, after: Cookie, source: &impl PageSource, with_attributes: bool) -> Result<usize> {
-        let listing = source.page(after, DIRECTORY_PAGE_ENTRIES_MAX, with_attributes).await?;
+    async fn fetch(
+        &mut self,
+        after: Cookie,
+        source: &impl PageSource,
+        with_attributes: bool,
+        entries_max: u32,
+    ) -> Result<usize> {
+        let listing = source.page(after, entries_max, with_attributes).await?;
         self.parent = Some(listing.parent);
         if self.kept.len() >= PAGES_KEPT_MAX {
             self.kept.pop_front();
         }
-        self.kept.push_back(Page::new(after, listing, source.now()));
+        self.kept.push_back(Page::new(after, listing, source.now(), self.request));
         Ok(self.kept.len() - 1)
     }
 }
@@ -207,7 +256,7 @@ mod tests {
             let count = self.page_entries.min(entries_max as usize);
             let entries: Vec<DirectoryEntry> = rest.by_ref().take(count).map(entry).collect();
             let next = entries.last().map(|last| last.cookie).filter(|_| rest.next().is_some());
-            Ok(DirectoryListing { entries, next, parent: PARENT, valid: Duration::from_secs(60) })
+            Ok(DirectoryListing { entries, next, parent: PARENT, valid: Duration::from_secs(60), seen: 0 })
         }
 
         fn now(&self) -> Duration {

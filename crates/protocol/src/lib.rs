@@ -58,6 +58,6 @@ pub use window::{InFlightWindow, NextStep};
 /// | 11 | without what version 6 had brought |
 /// | 12 | data replies say `SessionEnded`, `Busy`; `Fence` has `objects`; `Renamed` and `Grants` tell more of names |
 /// | 13 | `Access::Execute`; `HoldDirectory`; `LeaseKey::Inode`; a recall of attributes may be answered `Open` |
-/// | 14 | listings go by cookies: `ReadDirectory`, `DirectoryPage`, `DirectoryEntry`; `pages` of data requests, |
-/// |    | `DropPages`, `PagesDropped`, `PagesCached`; `Truncate` has `by`; `OpenFlags` have `page_cache` |
+/// | 14 | cookies in `ReadDirectory` and its pages; `pages` of data requests, `page_cache` of opens, `DropPages`, |
+/// |    | `PagesDropped`, `PagesCached`; `Truncate` has `by` |
 pub const PROTOCOL_VERSION: u8 = 14;

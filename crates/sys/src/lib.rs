@@ -15,6 +15,9 @@ pub mod tmpfs;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+/// From linux/tcp.h; libc 0.2.191 lacks it.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+
 /// Bytes in another process: address there and length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteBytes {
@@ -49,18 +52,38 @@ pub fn read_process_memory(pid: i32, from: &[RemoteBytes], into: &mut [IoSliceMu
 /// Sets `SO_RCVLOWAT`: `poll` calls a TCP socket readable, and a sleeping reader is woken, when so many bytes are there
 /// (or the stream has ended, or no more fit its buffer). 1 is the kernel's default.
 pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
-    let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-    let length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the descriptor is open as long as it is borrowed. The kernel reads `length` bytes at the pointer, which
-    // are those of `value`, alive until the call returns, and keeps none of them.
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX))
+}
+
+/// Sets `TCP_RTO_MAX_MS`, the upper bound of the retransmission timeout's backoff: 1,000 to 120,000 ms (the default).
+/// Linux 6.15 and later; an error before.
+pub fn set_tcp_rto_max(socket: BorrowedFd<'_>, ms: i32) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, ms)
+}
+
+/// Returns `TCP_RTO_MAX_MS`.
+pub fn tcp_rto_max(socket: BorrowedFd<'_>) -> io::Result<i32> {
+    let mut value: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the descriptor is open as long as it is borrowed. The kernel writes at most `length` bytes of `value`,
+    // and the number of them to `length`; both are alive until the call returns.
     let result = unsafe {
-        libc::setsockopt(
+        libc::getsockopt(
             socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVLOWAT,
-            (&raw const value).cast::<libc::c_void>(),
-            length,
+            libc::IPPROTO_TCP,
+            TCP_RTO_MAX_MS,
+            (&raw mut value).cast::<libc::c_void>(),
+            &raw mut length,
         )
     };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+fn set_option(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    let value_at = (&raw const value).cast::<libc::c_void>();
+    // SAFETY: the descriptor is open as long as it is borrowed. The kernel reads `length` bytes at the pointer, which
+    // are those of `value`, alive until the call returns, and keeps none of them.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value_at, length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

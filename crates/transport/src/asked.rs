@@ -4,7 +4,8 @@
 //! into the taker's memory: one copy, out of the kernel.
 
 use crate::bulk::PIECE_BYTES;
-use crate::low_water::LowWater;
+use crate::low_water::{LowWater, PIECE_TIME};
+use crate::patience::Wait;
 use crate::{Result, Socket, SocketKind, TransportError};
 use std::collections::VecDeque;
 use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES};
@@ -102,6 +103,7 @@ impl Asked {
         if socket.kind() == SocketKind::Unix {
             return socket.receive_some(into);
         }
+        let mut wait = Wait::default();
         loop {
             if let Some(count) = socket.receive_now(into)? {
                 return Ok(count);
@@ -109,6 +111,7 @@ impl Asked {
             // To wait for more than is wanted pays only where bytes come fast.
             let piece = if self.is_local { PIECE_BYTES } else { into.len() };
             self.low_water.wait(socket, self.data.min(piece));
+            wait.slept(socket, PIECE_TIME)?;
         }
     }
 

@@ -35,7 +35,12 @@ pub struct Welcomed {
 
 /// The client's side. `key` must be the one that belongs to `peer.key_name`.
 pub fn connect(socket: &Socket, peer: &Peer, key: &UserKey) -> Result<Welcomed> {
-    let deadline = Deadline::begin(socket)?;
+    connect_within(socket, peer, key, Duration::from_millis(HANDSHAKE_MS_MAX))
+}
+
+/// As [`connect`], with a timeout of its own.
+pub fn connect_within(socket: &Socket, peer: &Peer, key: &UserKey, time: Duration) -> Result<Welcomed> {
+    let deadline = Deadline::begin(socket, time)?;
     let hello = ClientHello {
         key_name: peer.key_name.clone(),
         purpose: peer.purpose,
@@ -67,7 +72,7 @@ pub fn accept(
     epoch: MapEpoch,
     admit: impl FnOnce(&Peer) -> std::result::Result<(), Error>,
 ) -> Result<Peer> {
-    let deadline = Deadline::begin(socket)?;
+    let deadline = Deadline::begin(socket, Duration::from_millis(HANDSHAKE_MS_MAX))?;
     let hello: ClientHello = receive(socket, deadline)?;
     let user_key = UserKey::derive(key, &hello.key_name);
     let mut server = ServerHello { node, identity, nonce: random()?, proof: [0; 32] };
@@ -95,10 +100,9 @@ struct Deadline(Instant);
 
 impl Deadline {
     /// Counts from now, and bounds what is sent, too.
-    fn begin(socket: &Socket) -> Result<Self> {
-        let term = Duration::from_millis(HANDSHAKE_MS_MAX);
-        socket.set_timeout(Some(term))?;
-        Ok(Self(Instant::now() + term))
+    fn begin(socket: &Socket, time: Duration) -> Result<Self> {
+        socket.set_timeout(Some(time))?;
+        Ok(Self(Instant::now() + time))
     }
 
     /// Fills `bytes` before the deadline.

@@ -16,6 +16,7 @@ pub mod handshake;
 mod in_flight;
 mod low_water;
 pub mod pass;
+pub mod patience;
 mod peer_memory;
 pub mod rdma;
 mod sharing;
@@ -24,7 +25,7 @@ mod unpaced;
 
 pub use bulk::{Ahead, BulkConnection, Carrier, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
-pub use handshake::{Peer, accept, connect};
+pub use handshake::{Peer, accept, connect, connect_within};
 pub use peer_memory::{PeerMemory, Seal};
 pub use rdma::{RdmaBulk, RdmaCounters, RdmaSettings, Registration, Rpc};
 pub use socket::{DataEnd, LOOK_BEFORE_SLEEP, Socket, SocketKind};

@@ -7,10 +7,11 @@
 use crate::{Socket, SocketKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 /// Longest sleep for a piece; then what is there is taken. The kernel wakes a reader also when its buffer is full, so
 /// this is for what it may not foresee.
-const PIECE_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+pub(crate) const PIECE_TIME: Duration = Duration::from_millis(50);
 /// The kernel's default: any byte wakes.
 const ANY: usize = 1;
 
@@ -30,7 +31,8 @@ impl LowWater {
     pub fn wait(&mut self, socket: &Socket, bytes: usize) {
         self.set(socket, bytes);
         let mut polled = [PollFd::new(socket, PollFlags::IN)];
-        if poll(&mut polled, Some(&PIECE_WAIT)) != Ok(1) {
+        let piece_wait = Timespec { tv_sec: 0, tv_nsec: i64::from(PIECE_TIME.subsec_nanos()) };
+        if poll(&mut polled, Some(&piece_wait)) != Ok(1) {
             self.set(socket, ANY);
         }
     }

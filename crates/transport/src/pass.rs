@@ -1,5 +1,6 @@
 //! Descriptors passed over a Unix socket (SCM_RIGHTS, unix(7)).
 
+use crate::patience::Wait;
 use crate::{Result, Socket, TransportError};
 use rustix::io::Errno;
 use rustix::net::{
@@ -29,6 +30,7 @@ pub fn send_descriptor(socket: &Socket, bytes: &[u8], descriptor: BorrowedFd<'_>
 pub fn receive_descriptor(socket: &Socket, bytes: &mut [u8]) -> Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut wait = Wait::default();
     let received = loop {
         let mut slices = [IoSliceMut::new(bytes)];
         match rustix::net::recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
@@ -37,6 +39,7 @@ pub fn receive_descriptor(socket: &Socket, bytes: &mut [u8]) -> Result<Option<Ow
             }
             Ok(message) => break message.bytes,
             Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait.timed_out(socket)?,
             Err(errno) => return Err(errno.into()),
         }
     };

@@ -3,17 +3,19 @@
 //! Calls block, and move bytes between the kernel and the memory they are given: no buffer of our own stands between.
 //! A signal that interrupts a call does not show.
 
-use crate::low_water::Pieces;
+use crate::low_water::{PIECE_TIME, Pieces};
+use crate::patience::{Patience, TICK, Wait};
 use crate::{Result, TransportError, unpaced};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use socket2::{Domain, SockAddr, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 /// What a stream runs over.
@@ -29,6 +31,8 @@ pub enum SocketKind {
 pub struct Socket {
     fd: OwnedFd,
     kind: SocketKind,
+    /// Ends waits for a peer that makes no progress.
+    patience: Option<Arc<dyn Patience>>,
 }
 
 /// A peer whose machine has vanished says nothing: after so much silence the kernel asks it, so many times, and ends
@@ -40,6 +44,9 @@ const PROBES_MAX: u32 = 4;
 /// of an hour. Also how long a peer may take nothing at all; what was on its way to it is sent again by a connection
 /// that is new.
 const UNACKNOWLEDGED_MAX_MS: u32 = 60_000;
+/// Upper bound of the retransmission timeout, milliseconds. The kernel's own bound (two minutes) leaves a connection
+/// silent for as long again as its link was cut.
+const RETRANSMISSION_MS_MAX: i32 = 2_000;
 
 /// How long a TCP connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -96,7 +103,12 @@ impl Socket {
 
     /// Connects to the Unix socket of this path.
     pub fn connect_unix(path: &Path) -> Result<Self> {
-        Ok(Self::from_unix(UnixStream::connect(path)?))
+        let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // A node that is stopped accepts nothing: with its queue full a connect would wait without bound.
+        socket.set_write_timeout(Some(CONNECT_TIMEOUT))?;
+        socket.connect(&SockAddr::unix(path)?)?;
+        socket.set_write_timeout(None)?;
+        Ok(Self::from_unix(OwnedFd::from(socket).into()))
     }
 
     /// Takes over a connected TCP stream. Small messages are sent at once, and a peer that vanishes is noticed within
@@ -108,7 +120,9 @@ impl Socket {
         sockopt::set_tcp_keepintvl(&stream, PROBES_APART)?;
         sockopt::set_tcp_keepcnt(&stream, PROBES_MAX)?;
         sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MAX_MS)?;
-        Ok(Self { fd: stream.into(), kind: SocketKind::Tcp })
+        // Kernels before Linux 6.15 cannot; their connections come back later.
+        let _ = weft_sys::set_tcp_rto_max(stream.as_fd(), RETRANSMISSION_MS_MAX);
+        Ok(Self { fd: stream.into(), kind: SocketKind::Tcp, patience: None })
     }
 
     /// Takes over a connected Unix stream.
@@ -116,7 +130,7 @@ impl Socket {
         let fd: OwnedFd = stream.into();
         // Larger buffers are a matter of speed only: where the limit of the system is lower, the kernel takes that.
         let _ = sockopt::set_socket_send_buffer_size(&fd, UNIX_BUFFER_BYTES);
-        Self { fd, kind: SocketKind::Unix }
+        Self { fd, kind: SocketKind::Unix, patience: None }
     }
 
     /// Bounds what is on its way on a TCP connection inside one machine: see [`LOCAL_WRITTEN_BUFFER_BYTES`]. A
@@ -181,6 +195,17 @@ impl Socket {
         Ok(())
     }
 
+    /// From now on a call that blocks asks `patience` every 100 ms whether to go on.
+    pub fn set_patience(&mut self, patience: Arc<dyn Patience>) -> Result<()> {
+        self.set_timeout(Some(TICK))?;
+        self.patience = Some(patience);
+        Ok(())
+    }
+
+    pub(crate) fn patience(&self) -> Option<&dyn Patience> {
+        self.patience.as_deref()
+    }
+
     /// Ends the connection: whoever blocks in it, here or there, gets an error.
     pub fn shutdown(&self) {
         // It may be closed by the other side already, which is what is wanted.
@@ -212,9 +237,12 @@ impl Socket {
 
     /// An end or error of the connection counts as room: the send that follows reports it.
     fn wait_for(&self, wanted: PollFlags) -> Result<Ready> {
+        let mut wait = Wait::default();
+        let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
         loop {
             let mut polled = [PollFd::new(&self.fd, wanted)];
-            match poll(&mut polled, None) {
+            match poll(&mut polled, self.patience.is_some().then_some(&tick)) {
+                Ok(0) => wait.slept(self, TICK)?,
                 Ok(_) => {
                     let [polled] = polled;
                     let has_bytes = polled.revents().contains(PollFlags::IN);
@@ -229,7 +257,7 @@ impl Socket {
 
     /// Another handle of the same connection, for shutting it down from another thread.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { fd: self.fd.try_clone()?, kind: self.kind })
+        Ok(Self { fd: self.fd.try_clone()?, kind: self.kind, patience: self.patience.clone() })
     }
 
     /// Sends all of these bytes.
@@ -243,10 +271,12 @@ impl Socket {
     }
 
     fn send_some(&self, mut bytes: &[u8], flags: SendFlags) -> Result<()> {
+        let mut wait = Wait::default();
         while !bytes.is_empty() {
             match send(&self.fd, bytes, flags) {
-                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
+                Ok(sent) => (bytes, wait) = (bytes.get(sent..).unwrap_or_default(), Wait::default()),
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => wait.timed_out(self)?,
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -259,10 +289,12 @@ impl Socket {
             return self.send_all(header);
         }
         let slices = [IoSlice::new(header), IoSlice::new(bulk)];
+        let mut wait = Wait::default();
         let sent = loop {
             match rustix::net::sendmsg(&self.fd, &slices, &mut Default::default(), SendFlags::NOSIGNAL) {
                 Ok(sent) => break sent,
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => wait.timed_out(self)?,
                 Err(errno) => return Err(errno.into()),
             }
         };
@@ -289,11 +321,14 @@ impl Socket {
             return self.receive_exact(bytes);
         }
         let mut pieces = Pieces::of(self, piece_bytes);
-        let mut have = 0;
+        let (mut have, mut wait) = (0, Wait::default());
         while let Some(rest) = bytes.get_mut(have..).filter(|rest| !rest.is_empty()) {
             pieces.wait(rest.len());
             // Without waiting: a receive that sleeps would be woken when as much has come again.
-            have += self.receive_now(rest)?.unwrap_or(0);
+            match self.receive_now(rest)? {
+                Some(count) => (have, wait) = (have + count, Wait::default()),
+                None => wait.slept(self, PIECE_TIME)?,
+            }
         }
         Ok(())
     }
@@ -315,11 +350,13 @@ impl Socket {
 
     /// Receives at least one byte; the end of the stream is an error.
     pub fn receive_some(&self, bytes: &mut [u8]) -> Result<usize> {
+        let mut wait = Wait::default();
         loop {
             match recv(&self.fd, &mut *bytes, RecvFlags::empty()) {
                 Ok((0, _)) => return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
                 Ok((count, _)) => return Ok(count),
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => wait.timed_out(self)?,
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -371,6 +408,7 @@ impl Socket {
     /// looks for it before sleeping, as [`Socket::receive_some_soon`] does.
     pub fn receive_header_and_some(&self, header: &mut [u8], bulk: &mut [u8], soon: bool) -> Result<usize> {
         let (header_bytes, start) = (header.len(), Instant::now());
+        let mut wait = Wait::default();
         let mut flags = if soon { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
         let received = loop {
             let mut slices = [IoSliceMut::new(header), IoSliceMut::new(bulk)];
@@ -382,6 +420,7 @@ impl Socket {
                         rustix::thread::sched_yield();
                     }
                 }
+                Err(Errno::AGAIN) => wait.timed_out(self)?,
                 Ok(message) if message.bytes == 0 => {
                     return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into()));
                 }
@@ -400,5 +439,26 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_cut_link_leaves_no_end_of_a_connection_silent_for_long() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        if weft_sys::tcp_rto_max(client.as_fd()).is_err() {
+            eprintln!("skipped: TCP_RTO_MAX_MS needs Linux 6.15");
+            return;
+        }
+        for stream in [client, server] {
+            let socket = Socket::from_tcp(stream).unwrap();
+            assert_eq!(weft_sys::tcp_rto_max(socket.as_fd()).unwrap(), RETRANSMISSION_MS_MAX);
+        }
     }
 }

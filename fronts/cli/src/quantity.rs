@@ -1,5 +1,6 @@
 //! Sizes and times, as they are typed and as they are printed.
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -44,6 +45,36 @@ impl FromStr for Span {
         };
         let nanoseconds = scaled(number, factor).and_then(|value| u64::try_from(value).ok()).ok_or_else(refuse)?;
         Ok(Self(Duration::from_nanos(nanoseconds)))
+    }
+}
+
+/// How long calls wait for a node that does not answer: a [`Span`], or `off`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Soft(pub Option<Duration>);
+
+impl FromStr for Soft {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self(None));
+        }
+        let Span(time) = text.parse().map_err(|error| format!("{error}; or off"))?;
+        // Below that a node that is merely busy would count as hung.
+        if time < Duration::from_secs(1) {
+            Err(format!("\"{text}\" is less than a second"))
+        } else {
+            Ok(Self(Some(time)))
+        }
+    }
+}
+
+impl fmt::Display for Soft {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => formatter.write_str("off"),
+            Some(time) => write!(formatter, "{}ms", time.as_millis()),
+        }
     }
 }
 

@@ -22,6 +22,8 @@ mod hosts;
 mod kernel_names;
 #[path = "end_to_end/leftovers.rs"]
 mod leftovers;
+#[path = "end_to_end/listings.rs"]
+mod listings;
 #[path = "end_to_end/names.rs"]
 mod names;
 #[path = "end_to_end/others.rs"]

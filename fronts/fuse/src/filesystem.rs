@@ -9,6 +9,7 @@
 use crate::convert;
 use crate::credentials::{Caller, Callers};
 use crate::mount::Agreement;
+use crate::pending::{Wait, program};
 use crate::shell::FuseShell;
 use crate::workers::{Workers, guarded};
 use fuser::{
@@ -25,6 +26,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use weft_client::waits::work_for;
 use weft_client::{Client, Entry, block_on};
 use weft_mount_core::{Found, Make, Mount, NotTaken, Shown};
 use weft_protocol::limits::NAME_BYTES_MAX;
@@ -69,9 +71,12 @@ pub struct MountedFilesystem {
 
 impl MountedFilesystem {
     /// Serves a request where it may wait.
-    fn run(&self, job: impl FnOnce(&Front) + Send + 'static) {
-        let front = self.front.clone();
-        self.workers.run(move || job(&front));
+    fn run(&self, request: &Request, wait: Wait, job: impl FnOnce(&Front) + Send + 'static) {
+        let (front, program) = (self.front.clone(), program(request, wait));
+        self.workers.run(move || {
+            let _working = work_for(program);
+            job(&front);
+        });
     }
 
     fn make(
@@ -83,7 +88,7 @@ impl MountedFilesystem {
         reply: ReplyEntry,
     ) {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
-        self.run(move |front| match name {
+        self.run(request, Wait::KeepsWrites, move |front| match name {
             Ok(name) => {
                 let made = block_on(front.mount.make(&front.who(caller), parent, &name, &what));
                 answer_entry(operation, made.result, reply);
@@ -101,7 +106,7 @@ impl MountedFilesystem {
         reply: ReplyEmpty,
     ) {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
-        self.run(move |front| match name {
+        self.run(request, Wait::KeepsWrites, move |front| match name {
             Ok(name) => {
                 let removed = block_on(front.mount.remove(&front.who(caller), parent, &name, is_directory));
                 answer(operation, removed.result, reply);
@@ -159,7 +164,7 @@ impl Filesystem for MountedFilesystem {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
-        self.run(move |front| {
+        self.run(request, Wait::KeepsWrites, move |front| {
             let name = match name {
                 Ok(name) => name,
                 Err(error) => return reply.error(failed("lookup", &error)),
@@ -184,7 +189,7 @@ impl Filesystem for MountedFilesystem {
 
     fn getattr(&self, request: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let (caller, inode) = (Caller::from(request), convert::inode(inode));
-        self.run(move |front| {
+        self.run(request, Wait::KeepsWrites, move |front| {
             let answer = block_on(front.mount.get_attributes(&front.who(caller), inode));
             answer_attributes("getattr", answer.result, reply);
         });
@@ -217,7 +222,7 @@ impl Filesystem for MountedFilesystem {
             atime: atime.map(convert::time_change),
             mtime: mtime.map(convert::time_change),
         };
-        self.run(move |front| {
+        self.run(request, Wait::KeepsWrites, move |front| {
             let changed = block_on(front.mount.set_attributes(&front.who(caller), inode, &changes));
             answer_attributes("setattr", changed, reply);
         });
@@ -225,7 +230,7 @@ impl Filesystem for MountedFilesystem {
 
     fn readlink(&self, request: &Request, inode: INodeNo, reply: ReplyData) {
         let (caller, inode) = (Caller::from(request), convert::inode(inode));
-        self.run(move |front| match front.client.read_link(&front.who(caller), inode) {
+        self.run(request, Wait::KeepsWrites, move |front| match front.client.read_link(&front.who(caller), inode) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(failed("readlink", &error)),
         });
@@ -281,7 +286,7 @@ impl Filesystem for MountedFilesystem {
         let from = convert::name(name).map(|name| (parent, name));
         let to = convert::name(new_name).map(|name| (new_parent, name));
         let mode = convert::rename_mode(flags);
-        self.run(move |front| {
+        self.run(request, Wait::KeepsWrites, move |front| {
             let (from, to, mode) = match (from, to, mode) {
                 (Ok(from), Ok(to), Ok(mode)) => (from, to, mode),
                 (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
@@ -300,7 +305,7 @@ impl Filesystem for MountedFilesystem {
 
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (caller, inode) = (Caller::from(request), convert::inode(inode));
-        self.run(move |front| {
+        self.run(request, Wait::KeepsWrites, move |front| {
             let register = |descriptor: &OwnedFd| taken(reply.open_backing(descriptor.as_fd()));
             let options = convert::open_options(flags);
             match block_on(front.mount.open(front.who(caller), inode, options, register)) {
@@ -328,7 +333,7 @@ impl Filesystem for MountedFilesystem {
     ) {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
         let create = CreateFile { mode: convert::new_permissions(mode, umask), exclusive: convert::exclusive(flags) };
-        self.run(move |front| {
+        self.run(request, Wait::KeepsWrites, move |front| {
             let name = match name {
                 Ok(name) => name,
                 Err(error) => return reply.error(failed("create", &error)),
@@ -356,7 +361,7 @@ impl Filesystem for MountedFilesystem {
 
     fn read(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -365,7 +370,7 @@ impl Filesystem for MountedFilesystem {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.run(move |front| {
+        self.run(request, Wait::KeepsWrites, move |front| {
             let reply = |read: Result<&[u8]>| match read {
                 Ok(bytes) => reply.data(bytes),
                 Err(error) => reply.error(failed("read", &error)),
@@ -376,7 +381,7 @@ impl Filesystem for MountedFilesystem {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -394,23 +399,32 @@ impl Filesystem for MountedFilesystem {
             }
             Err(error) => reply.error(failed("write", &error)),
         };
+        let program = program(request, Wait::LosesWrites);
         match self.workers.stay() {
-            Some(_permit) => guarded(|| serve(&self.front, bytes)),
+            Some(_permit) => {
+                let _working = work_for(program);
+                guarded(|| serve(&self.front, bytes));
+            }
             None => {
                 // The bytes lie in the buffer of this thread, which goes back to the device: one copy more.
                 let (front, bytes) = (self.front.clone(), bytes.to_vec());
-                self.workers.spill(move || serve(&front, &bytes));
+                self.workers.spill(move || {
+                    let _working = work_for(program);
+                    serve(&front, &bytes);
+                });
             }
         }
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        self.run(move |front| answer("flush", block_on(front.mount.flush(handle.0)), reply));
+    fn flush(&self, request: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        self.run(request, Wait::LosesWrites, move |front| {
+            answer("flush", block_on(front.mount.flush(handle.0)), reply);
+        });
     }
 
     fn release(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
@@ -418,26 +432,29 @@ impl Filesystem for MountedFilesystem {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.run(move |front| answer("release", block_on(front.mount.release(handle.0)), reply));
+        self.run(request, Wait::KeepsWrites, move |front| {
+            answer("release", block_on(front.mount.release(handle.0)), reply);
+        });
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        self.run(move |front| answer("fsync", block_on(front.mount.sync(handle.0)), reply));
+    fn fsync(&self, request: &Request, _: INodeNo, handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        self.run(request, Wait::LosesWrites, move |front| answer("fsync", block_on(front.mount.sync(handle.0)), reply));
     }
 
     fn opendir(&self, request: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.front.mount.open_directory(self.front.who(Caller::from(request)), convert::inode(inode)) {
-            Ok((handle, keep)) => {
-                let mut flags = fuser::FopenFlags::FOPEN_CACHE_DIR;
-                flags.set(fuser::FopenFlags::FOPEN_KEEP_CACHE, keep);
+            Ok((handle, kept)) => {
+                let mut flags = fuser::FopenFlags::empty();
+                flags.set(fuser::FopenFlags::FOPEN_CACHE_DIR, kept.is_used);
+                flags.set(fuser::FopenFlags::FOPEN_KEEP_CACHE, kept.is_kept);
                 reply.opened(FileHandle(handle), flags);
             }
             Err(error) => reply.error(failed("opendir", &error)),
         }
     }
 
-    fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.run(move |front| {
+    fn readdir(&self, request: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.run(request, Wait::KeepsWrites, move |front| {
             let listed = block_on(front.mount.list(handle.0, offset, |shown| {
                 let (inode, kind) = (convert::kernel_inode(shown.inode), convert::file_type(shown.kind));
                 reply.add(inode, shown.next, kind, OsStr::from_bytes(shown.name))
@@ -449,8 +466,15 @@ impl Filesystem for MountedFilesystem {
         });
     }
 
-    fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        self.run(move |front| {
+    fn readdirplus(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        self.run(request, Wait::KeepsWrites, move |front| {
             let add = |shown: &Shown<'_>| {
                 // Of `.` and `..` the kernel takes the name and the number only. What is not known here is asked for
                 // when somebody wants to know.
@@ -476,8 +500,8 @@ impl Filesystem for MountedFilesystem {
         reply.ok();
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        self.run(move |front| match front.client.space() {
+    fn statfs(&self, request: &Request, _: INodeNo, reply: ReplyStatfs) {
+        self.run(request, Wait::KeepsWrites, move |front| match front.client.space() {
             Ok(space) => {
                 let (total, free) = (space.total / SPACE_BLOCK_BYTES, space.free / SPACE_BLOCK_BYTES);
                 let inodes = space.files.saturating_add(INODES_FREE);
@@ -507,7 +531,7 @@ impl Filesystem for MountedFilesystem {
     fn access(&self, request: &Request, inode: INodeNo, mask: fuser::AccessFlags, reply: ReplyEmpty) {
         // Asked in a mount of root's own only (`attach.rs`), who is refused nothing but to run what nobody may run.
         let (caller, inode) = (Caller::from(request), convert::inode(inode));
-        self.run(move |front| match front.client.attributes(&front.who(caller), inode) {
+        self.run(request, Wait::KeepsWrites, move |front| match front.client.attributes(&front.who(caller), inode) {
             Ok(entry) if mask.contains(fuser::AccessFlags::X_OK) && !may_be_run(&entry.attributes) => {
                 reply.error(Errno::EACCES);
             }

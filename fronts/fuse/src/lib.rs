@@ -12,6 +12,7 @@
 //! | `filesystem` | the kernel's requests, each as a procedure of `weft-mount-core` |
 //! | `shell`, `notify` | the mount's shell: threads, clock, notifications as bytes |
 //! | `workers` | threads that serve requests, so that a slow one holds up no other |
+//! | `pending` | whether the program that waits for a request was killed |
 //! | `credentials` | on whose behalf a request is made |
 //! | `convert` | the kernel's values and Weft's |
 //! | [`unmount`](mod@unmount), `mount_table`, `holders` | taking a mount away, dead or alive |
@@ -55,6 +56,7 @@ mod holders;
 pub mod mount;
 mod mount_table;
 mod notify;
+mod pending;
 mod shell;
 pub mod unmount;
 mod workers;

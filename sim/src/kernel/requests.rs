@@ -23,6 +23,7 @@ impl Errno {
     pub const EBADF: Self = Self(9);
     pub const EBUSY: Self = Self(16);
     pub const EEXIST: Self = Self(17);
+    pub const EXDEV: Self = Self(18);
     pub const ENODEV: Self = Self(19);
     pub const ENOTDIR: Self = Self(20);
     pub const EISDIR: Self = Self(21);

@@ -136,7 +136,7 @@ impl World {
     pub(super) fn poll(&mut self, index: usize) {
         let process = Rc::clone(&self.clients[index].process);
         process.true_ms.set(self.network.now_ms);
-        self.clients[index].poll();
+        let returned = self.clients[index].poll();
         let id = process.id.get();
         for (number, ask) in process.take_asked() {
             match ask {
@@ -165,6 +165,7 @@ impl World {
         if let Some(what) = process.wrong.take() {
             self.fail(&format!("client {index}, process {id}: {what}"));
         }
+        self.returned(returned);
     }
 
     /// A message on a control connection.
@@ -185,6 +186,7 @@ impl World {
 
     /// A message on this connection was lost: its sender learns that the connection broke.
     pub(super) fn break_connection(&mut self, (client, process, number): (usize, ProcessId, Ticket)) {
+        *self.unheard.entry(client).or_default() += 1;
         self.network.after(BREAK_MS, Message::ToClient { client, process, number, answer: Answer::Broken });
     }
 
@@ -280,6 +282,7 @@ impl World {
         }
         let (session, process) = (self.clients[index].session(), self.clients[index].process.id.get());
         let sent_ms = self.clients[index].process.clock.boot_ms(self.network.now_ms);
+        self.clients[index].process.release_soon();
         for node in (0..super::NODES).map(NodeId) {
             let renewal = Renewal { session, node, sent_ms };
             let message = Message::Renewal { client: index, process, renewal };

@@ -48,6 +48,8 @@ pub struct Connections {
     /// When the last request on each will have arrived.
     last_ms: BTreeMap<(ProcessId, u64), u64>,
     broken: BTreeSet<(ProcessId, u64)>,
+    /// When one of a client broke last.
+    broke_ms: BTreeMap<usize, u64>,
     bodies: BTreeMap<u64, Body>,
     latest_body: u64,
     fenced: BTreeSet<(SessionId, ShardId, NodeId)>,
@@ -59,6 +61,13 @@ pub struct Connections {
 pub(super) enum Held {
     Data(Box<Body>),
     Cut { shard: ShardId, token: Option<u64>, request: StorageRequest },
+}
+
+impl Connections {
+    /// When one of a client broke last.
+    pub fn broke_ms(&self, client: usize) -> Option<u64> {
+        self.broke_ms.get(&client).copied()
+    }
 }
 
 /// What becomes of a request.
@@ -196,7 +205,7 @@ impl World {
             let told = body.refused.clone().map_or_else(|| storage.end(&body.message), Err);
             told.unwrap_or_else(|error| (DataReply::failed(0, &error), Bytes::default()))
         });
-        // What it is answered is known before others go on.
+        // What waited for it changes the object that it tells of.
         self.end_range(body);
         self.answer_data(body.to, &body.message, told);
     }
@@ -213,6 +222,7 @@ impl World {
         if let Answer::Broken = answer {
             self.tally.broken += 1;
             self.connections.broken.insert((to.1, message.connection));
+            self.connections.broke_ms.insert(to.0, self.network.now_ms);
         }
         self.answer_client(to, answer);
     }

@@ -119,6 +119,10 @@ impl World {
     /// A shard gives an answer: this is the moment at which it has to be true.
     fn answered(&mut self, pending: &Pending, reply: &ShardReply) {
         let Pending { session, call, .. } = pending;
+        if self.mounts.is_some() {
+            // Held against POSIX as a whole, above the client.
+            return;
+        }
         if matches!(reply.result, Err(Error::SessionEnded | Error::Busy | Error::PagesCached)) {
             return;
         }

@@ -11,7 +11,6 @@ use std::process::{Command, Output};
 /// Groups of calls that `make test` leaves out (`weft-consistency run --help` lists them), each with the defect of
 /// issue 21, section 1, that makes it fail. Whoever fixes the defect takes it from the list.
 const GROUPS_LEFT_OUT: &[(&str, &str)] = &[
-    ("listings", "4: listings miss and repeat lasting names, and show removed ones after rewinddir"),
     ("times", "mounts disagree about mtime by up to some milliseconds, and it changes when a file is opened"),
     ("mmap", "5: pages stored through a mapping survive a truncate through another mount"),
     ("sizes", "5: the size is stale after a truncate by another client"),
@@ -26,8 +25,6 @@ const MODES: &str = "default,default-4,direct,direct-4,memory,memory-4";
 const SCRIPTS_LEFT_OUT: &[(&str, &str)] = &[
     ("append-position-is-the-end", "5: the position ignores what other mounts wrote"),
     ("fsync-of-an-unwritten-handle-works", "EIO without passthrough"),
-    ("listing-while-others-create", "4"),
-    ("listing-while-others-remove", "4"),
     ("mounts-agree-about-mtime", "see the group `times`"),
     ("mounts-agree-after-enospc", "6"),
     ("mtime-stays-when-others-open", "see the group `times`"),
@@ -35,7 +32,6 @@ const SCRIPTS_LEFT_OUT: &[(&str, &str)] = &[
     ("read-after-write-of-a-later-opener", "5"),
     ("read-in-the-middle-is-whole", "5"),
     ("read-of-a-file-opened-while-empty", "5"),
-    ("rewound-listing-is-current", "4"),
     ("seek-end-after-truncate-is-current", "5"),
     ("truncate-after-mapped-store", "5"),
     ("writes-after-enospc-are-kept", "6"),

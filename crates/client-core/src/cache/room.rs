@@ -1,6 +1,7 @@
 //! The bounds of the cache: what is too much is dropped, and its leases are given back.
 
 use super::{ATTRIBUTES_MAX, Cache, DIRECTORIES_MAX, Dropped, ENTRIES_MAX};
+use crate::memory::{name_bytes, queue_bytes, table_bytes};
 use weft_protocol::{LeaseKey, ShardId};
 
 impl Cache {
@@ -9,6 +10,8 @@ impl Cache {
         while self.names.len() > ENTRIES_MAX {
             let Some(key) = self.name_order.pop_front() else { break };
             if let Some(known) = self.names.remove(&key) {
+                self.changes += 1;
+                self.unlisted += usize::from(known.by_directory);
                 self.not_all_known(key.0);
                 if !known.by_directory {
                     self.surplus.insert(LeaseKey::Entry(key.0, key.1), known.stamp);
@@ -19,6 +22,7 @@ impl Cache {
         while self.attributes.len() > ATTRIBUTES_MAX {
             let Some(inode) = self.attribute_order.pop_front() else { break };
             if let Some(known) = self.attributes.remove(&inode) {
+                self.changes += 1;
                 self.surplus.insert(LeaseKey::Attributes(inode), known.stamp);
                 if known.permissions {
                     self.surplus.insert(LeaseKey::Permissions(inode), known.stamp);
@@ -29,9 +33,19 @@ impl Cache {
         while self.directories.len() > DIRECTORIES_MAX {
             let Some(directory) = self.directory_order.pop_front() else { break };
             if let Some(held) = self.directories.remove(&directory) {
+                self.changes += 1;
                 self.surplus.insert(LeaseKey::Directory(directory), held.stamp);
                 let dropped = self.drop_listed(directory, &held);
                 self.evicted.names.extend(dropped);
+            }
+        }
+        // Names that made room are still among those listed of their directories.
+        if self.unlisted > ENTRIES_MAX {
+            self.unlisted = 0;
+            let names = &self.names;
+            for (directory, held) in &mut self.directories {
+                held.listed.retain(|hash| names.contains_key(&(*directory, *hash)));
+                held.listed.shrink_to_fit();
             }
         }
         // Keys removed otherwise stay in the order queues: keep those short too.
@@ -44,6 +58,16 @@ impl Cache {
         if self.directory_order.len() > 2 * DIRECTORIES_MAX {
             self.directory_order.retain(|directory| self.directories.contains_key(directory));
         }
+    }
+
+    /// Bytes that it takes; what is to be given back and recalls that are remembered apart.
+    pub fn bytes(&self) -> usize {
+        let names = table_bytes(&self.names) + queue_bytes(&self.name_order);
+        let attributes = table_bytes(&self.attributes) + queue_bytes(&self.attribute_order);
+        let directories = table_bytes(&self.directories) + queue_bytes(&self.directory_order);
+        let name_texts: usize = self.names.values().map(|known| name_bytes(&known.name)).sum();
+        let listed: usize = self.directories.values().map(|held| held.listed.capacity() * size_of::<u64>()).sum();
+        names + attributes + directories + name_texts + listed
     }
 
     /// How many leases are to be given back.

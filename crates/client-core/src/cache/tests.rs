@@ -2,7 +2,8 @@
 
 use super::*;
 use weft_protocol::Layout;
-use weft_protocol::message::shard::DirectoryEntry;
+use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
+use weft_protocol::message::shard::{DirectoryEntry, DirectoryPage};
 
 const DIRECTORY: InodeNumber = InodeNumber::ROOT;
 

@@ -12,8 +12,8 @@ use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, Result};
 
 impl<S: Shell> OpenInode<S> {
-    /// A write; `pages`: a kernel keeps the bytes in its pages. Returns when they are gathered (exclusive lease), in the
-    /// object's file, or at the server.
+    /// A write; `pages`: a kernel keeps the bytes in its pages. Returns when they are gathered (exclusive lease), in
+    /// the object's file, or at the server.
     pub async fn write(
         &self,
         io: &Objects<S>,

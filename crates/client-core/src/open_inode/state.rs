@@ -102,7 +102,7 @@ impl<S: Shell> State<S> {
 
     /// Written bytes are lost, or a part of them: the next program is told.
     pub fn fail(&mut self, io: &Objects<S>, error: Error) {
-        self.known.fail(error);
+        self.known.fail(self.cause_of_loss(io, error));
         io.calls.shell.notice(Notice::BytesLost(self.known.inode()));
     }
 

@@ -260,6 +260,11 @@ impl ShardRequest {
         )
     }
 
+    /// Whether carrying it out makes names or attributes untrue that a client may know.
+    pub fn changes_what_is_known(&self) -> bool {
+        !self.is_read() && !matches!(self, ShardRequest::Release { .. } | ShardRequest::EndSession)
+    }
+
     /// The inode whose shard serves the call; `None`: any shard.
     pub fn target(&self) -> Option<InodeNumber> {
         match self {

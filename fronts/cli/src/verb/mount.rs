@@ -8,7 +8,7 @@ use crate::keys;
 use crate::mounts::{self, Mount};
 use crate::output::{self, note};
 use crate::processes::{self, Process, Stream};
-use crate::quantity::ByteSize;
+use crate::quantity::{ByteSize, Soft};
 use crate::session::Session;
 use crate::target::{Target, WeftPath};
 use crate::verb::serve;
@@ -68,6 +68,9 @@ pub struct Args {
     /// Threads that take requests of the kernel [default: by the number of processors]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
+    /// Fail calls (EIO) that a node has not answered for TIME (from 1s); off: wait
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    soft: Soft,
     /// Stay until it is unmounted, instead of going to the background
     #[arg(long)]
     foreground: bool,
@@ -82,6 +85,7 @@ struct Plan {
     mount_point: PathBuf,
     options: MountOptions,
     transfer: Transfer,
+    soft: Option<Duration>,
 }
 
 /// What the options say of how file data goes; the environment says the rest.
@@ -119,7 +123,7 @@ fn check(args: &Args) -> Outcome<Plan> {
     let (options, transfer) = parse_options(&args.options, args.threads)?;
     let mount_point = check_mount_point(&args.mount_point)?;
     check_fuse()?;
-    Ok(Plan { name, mount_point, options, transfer })
+    Ok(Plan { name, mount_point, options, transfer, soft: args.soft.0 })
 }
 
 /// `NAME`, `NAME:` or `NAME:/`.
@@ -209,7 +213,8 @@ fn background_words(args: &Args) -> Vec<OsString> {
     if !args.options.is_empty() {
         words.extend(["-o".into(), args.options.join(",").into()]);
     }
-    words.extend(["--threads".into(), args.threads.to_string().into(), "--".into(), args.file_system.clone()]);
+    words.extend(["--threads".into(), args.threads.to_string().into()]);
+    words.extend(["--soft".into(), args.soft.to_string().into(), "--".into(), args.file_system.clone()]);
     words
 }
 
@@ -262,6 +267,7 @@ fn serve(plan: &Plan, report: bool) -> Outcome {
     let mut options = crate::session::options()?;
     // A program that writes in order sends its next request when this one is answered: also the largest go behind.
     options.buffer_bytes = usize::MAX;
+    options.soft = plan.soft;
     options.way = plan.transfer.way.unwrap_or(options.way);
     options.rdma.registration = plan.transfer.registration.unwrap_or(options.rdma.registration);
     options.rdma.rpc = plan.transfer.rpc.unwrap_or(options.rdma.rpc);

@@ -1,9 +1,17 @@
 //! Nodes that do not answer.
 
-use super::Ground;
 use super::hosts::{pids, signal};
+use super::{Ground, can_mount};
 use serde_json::Value;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
+
+/// Input/output error.
+const EIO: i32 = 5;
 
 #[test]
 fn df_waits_once_for_all_nodes_that_do_not_answer() {
@@ -21,4 +29,101 @@ fn df_waits_once_for_all_nodes_that_do_not_answer() {
     let nodes = report["nodes"].as_array().expect("nodes");
     let answered: Vec<bool> = nodes.iter().map(|node| node["error"].is_null() && node["total"].is_u64()).collect();
     assert_eq!(answered, [true, false, false, false, true], "{report}");
+}
+
+/// Longest time that anything here may take: many times what it takes.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Stops a node, and lets it go on when it is dropped.
+struct Stopped(u64);
+
+impl Stopped {
+    fn new(pid: u64) -> Self {
+        signal(pid, "-STOP");
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, "-CONT");
+    }
+}
+
+fn mounted(ground: &Ground, options: &[&str]) -> PathBuf {
+    let mount_point = ground.path("m");
+    fs::create_dir(&mount_point).expect("made");
+    ground.weft(&[&["mount", "e2e", mount_point.to_str().expect("a path")], options].concat());
+    mount_point
+}
+
+/// Waits until a program has ended, or says that it has not.
+fn has_ended(program: &mut Child, within: Duration) -> bool {
+    let deadline = Instant::now() + within;
+    while Instant::now() < deadline {
+        if program.try_wait().expect("a child").is_some() {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+#[test]
+fn calls_to_a_stopped_node_fail_after_the_soft_time_and_work_when_it_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("soft");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let mount_point = mounted(&ground, &["--soft", "5s", "-o", "nopassthrough"]);
+    let mut file = fs::File::create(mount_point.join("written")).expect("made");
+    file.write_all(&[1; 4096]).expect("written");
+    file.sync_all().expect("synced");
+    let stopped = Stopped::new(pids(&ground)[0]);
+    let begun = Instant::now();
+    let absent = mount_point.join("absent");
+    let asking: Vec<_> = (0..4).map(|_| absent.clone()).map(|path| thread::spawn(move || fs::metadata(path))).collect();
+    let synced = file.write_all(&[2; 4096]).and_then(|()| file.sync_all());
+    assert_eq!(synced.expect_err("the node is stopped").raw_os_error(), Some(EIO));
+    for asked in asking {
+        let failed = asked.join().expect("asked").expect_err("the node is stopped");
+        assert_eq!(failed.raw_os_error(), Some(EIO));
+    }
+    assert!(begun.elapsed() < LONG, "it took {:?}", begun.elapsed());
+    drop(stopped);
+    let after = mount_point.join("after");
+    let works = || {
+        let written = fs::write(&after, "after").and_then(|()| fs::read(&after));
+        written.is_ok_and(|bytes| bytes == b"after")
+            && fs::metadata(&absent).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    let deadline = Instant::now() + LONG;
+    while !works() {
+        assert!(Instant::now() < deadline, "the node goes on, and calls still fail");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_killed_program_does_not_wait_for_a_stopped_node() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("hard");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let mount_point = mounted(&ground, &["--soft", "off"]);
+    let stopped = Stopped::new(pids(&ground)[0]);
+    let start = |name| {
+        let mut stat = Command::new("stat");
+        stat.arg(mount_point.join(name)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("stat starts")
+    };
+    let (mut killed, mut waiting) = (start("killed"), start("waiting"));
+    assert!(!has_ended(&mut killed, Duration::from_secs(1)), "it waits for the node");
+    killed.kill().expect("killed");
+    assert!(has_ended(&mut killed, LONG), "it waits although it was killed");
+    assert!(!has_ended(&mut waiting, Duration::ZERO), "the other one waits on");
+    drop(stopped);
+    assert!(has_ended(&mut waiting, LONG), "the node goes on");
+    assert_eq!(waiting.wait().expect("ended").code(), Some(1), "there is no such file");
 }

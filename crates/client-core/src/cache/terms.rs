@@ -1,0 +1,88 @@
+//! Terms: how long what shards have granted holds, and what is doubted.
+
+use super::{Cache, Dropped};
+use weft_protocol::ShardId;
+use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
+
+/// A shard's term. Entries of another age are void.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Term {
+    valid_until_ms: u64,
+    pub(super) age: u32,
+    /// Own changes that were sent and have no reply: while there are any, nothing is believed.
+    doubts: u32,
+}
+
+impl Term {
+    /// The term of the next session: nothing of this one holds.
+    pub(super) fn ended(self) -> Self {
+        Self { age: self.age + 1, ..Self::default() }
+    }
+
+    /// How long what is known still holds, milliseconds.
+    pub(super) fn holds_ms(&self, now_ms: u64) -> u64 {
+        if self.doubts > 0 { 0 } else { self.valid_until_ms.saturating_sub(now_ms) }
+    }
+}
+
+impl Cache {
+    /// A request that the shard has answered was sent at this time: its leases hold for a term from then.
+    pub fn renewed(&mut self, shard: ShardId, sent_ms: u64, now_ms: u64) {
+        let term = self.terms.entry(shard).or_default();
+        if now_ms >= term.valid_until_ms {
+            // The term passed in between: the shard may have ended the session, and what it granted.
+            term.age += 1;
+        }
+        term.valid_until_ms = term.valid_until_ms.max(sent_ms + SESSION_TERM_MS - SESSION_TERM_MARGIN_MS);
+    }
+
+    /// A renewal that was sent at this time was answered, and not refused: the term goes on. One that has passed does
+    /// not begin anew, since a shard that has never heard of the session takes it for a new one. Returns whether it
+    /// goes on.
+    pub fn extended(&mut self, shard: ShardId, sent_ms: u64, now_ms: u64) -> bool {
+        let holds = now_ms < self.valid_until_ms(shard);
+        if holds {
+            self.renewed(shard, sent_ms, now_ms);
+        }
+        holds
+    }
+
+    /// An own change was sent to this shard and has no reply: it may have been made, or be made later, and nobody
+    /// recalls what it makes untrue. Nothing of the shard is believed until [`Cache::settled`]. Returns what was known,
+    /// for caches above.
+    pub fn doubt(&mut self, shard: ShardId) -> Dropped {
+        self.changes += 1;
+        let term = self.terms.entry(shard).or_default();
+        term.doubts += 1;
+        term.age += 1;
+        let names = self.names.iter().filter(|((parent, _), _)| parent.shard() == shard);
+        let names = names.map(|((parent, _), known)| (*parent, known.name.clone())).collect();
+        let inodes = self.attributes.keys().copied().filter(|inode| inode.shard() == shard).collect();
+        Dropped { names, inodes, recalled: None }
+    }
+
+    /// The change has a reply. What was learnt meanwhile may be from before it.
+    pub fn settled(&mut self, shard: ShardId) {
+        self.changes += 1;
+        if let Some(term) = self.terms.get_mut(&shard) {
+            term.doubts -= 1;
+            term.age += 1;
+        }
+    }
+
+    /// When the term at this shard ends; 0: there is none.
+    pub fn valid_until_ms(&self, shard: ShardId) -> u64 {
+        self.terms.get(&shard).map_or(0, |term| term.valid_until_ms)
+    }
+
+    /// How long what is known of this shard still holds, milliseconds.
+    pub fn holds_ms(&self, shard: ShardId, now_ms: u64) -> u64 {
+        self.terms.get(&shard).map_or(0, |term| term.holds_ms(now_ms))
+    }
+
+    /// A number that grows with all that is learnt, changed or lost: while it stays, so does what is known, for as long
+    /// as the term goes on.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+}

@@ -1,0 +1,145 @@
+//! What system calls returned, held against POSIX.
+//!
+//! Calls come in rounds: those of one round may overlap in time, and the next round begins when all have returned. A
+//! round holds if there is an order of its calls, in which none comes before one that had returned when it was begun,
+//! such that a file system without caches ([`State`]) returns the same. Where several orders do, all states that they
+//! lead to go on.
+//!
+//! Listings are no single call: see `listings.rs`.
+
+mod listings;
+mod posix;
+
+use crate::kernel::{Call, CallResult};
+use listings::Listings;
+pub use posix::{Kind, State};
+
+/// What is checked. A check is off while a defect that it finds is open (docs/ROADMAP.md).
+#[derive(Clone, Copy, Debug)]
+pub struct Checks {
+    /// A listing through a mount has each lasting entry once.
+    pub listings: bool,
+    /// What was written is read through mounts that use pages, while others use the file. Through others, and at the
+    /// end of a run, it is in any case.
+    pub contents: bool,
+    /// Sizes are the same through all mounts.
+    pub sizes: bool,
+    /// Numbers of links are the same through all mounts.
+    pub links: bool,
+}
+
+impl Checks {
+    /// What holds at present.
+    pub const NOW: Self = Self { listings: true, contents: false, sizes: true, links: true };
+    /// What has to hold.
+    pub const ALL: Self = Self { listings: true, contents: true, sizes: true, links: true };
+}
+
+/// A call and what became of it.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// A number above zero that no other call has.
+    pub id: u64,
+    /// Who made it.
+    pub client: usize,
+    pub call: Call,
+    pub begun_ms: u64,
+    /// Nothing else goes on, nor will.
+    pub is_last_look: bool,
+    /// How many control connections of its client had broken when it began.
+    pub unheard: u64,
+    /// A connection for data of its client broke lately: a transfer may fail, and leave a part done.
+    pub may_fail: bool,
+    /// When it returned, and what.
+    pub returned: Option<(u64, CallResult)>,
+}
+
+/// All that is known of what programs were told.
+pub struct History {
+    checks: Checks,
+    states: Vec<State>,
+    listings: Listings,
+    /// Rounds of which several orders were possible.
+    pub ambiguous: u64,
+}
+
+/// States that go on at most: more orders of one round than these are not told apart.
+const STATES_MAX: usize = 64;
+
+impl History {
+    pub fn new(checks: Checks) -> Self {
+        Self { checks, states: vec![State::new()], listings: Listings::default(), ambiguous: 0 }
+    }
+
+    /// One of the states that are possible now, for programs to choose what they do by.
+    pub fn state(&self) -> &State {
+        self.states.first().expect("there is a state, or the run has failed")
+    }
+
+    /// All calls of a round have returned.
+    pub fn check_round(&mut self, round: &[Recorded]) -> Result<(), String> {
+        let mut after = Vec::new();
+        let mut reasons = Vec::new();
+        for state in &self.states {
+            let mut left: Vec<&Recorded> = round.iter().collect();
+            explain(state, (round, &mut left), self.checks, &mut after, &mut reasons);
+        }
+        if after.is_empty() {
+            reasons.dedup();
+            let calls: Vec<String> = round.iter().map(|recorded| format!("{recorded:?}")).collect();
+            return Err(format!("no order explains\n{}\n{}", calls.join("\n"), reasons.join("\n")));
+        }
+        self.ambiguous += u64::from(after.len() > 1);
+        self.listings.check(&self.states, &after, round, self.checks.listings)?;
+        self.states = after;
+        Ok(())
+    }
+}
+
+/// Whether a rename may have done nothing: the kernel looks its two names up one after the other, and does nothing if
+/// it finds the same file, which another rename may have brought from one to the other meanwhile.
+fn may_be_nothing(recorded: &Recorded, result: &CallResult, round: &[Recorded]) -> bool {
+    let names = listings::touched(&recorded.call);
+    let shares = |other: &Recorded| {
+        other.id != recorded.id && listings::touched(&other.call).iter().any(|name| names.contains(name))
+    };
+    matches!(recorded.call, Call::Rename { .. }) && result.is_ok() && round.iter().any(shares)
+}
+
+/// Tries all orders of what is left, and adds the states to which they lead.
+fn explain<'a>(
+    state: &State,
+    (round, left): (&[Recorded], &mut Vec<&'a Recorded>),
+    checks: Checks,
+    after: &mut Vec<State>,
+    reasons: &mut Vec<String>,
+) {
+    if left.is_empty() {
+        if !after.contains(state) && after.len() < STATES_MAX {
+            after.push(state.clone());
+        }
+        return;
+    }
+    for index in 0..left.len() {
+        let next = left[index];
+        let comes_later = |other: &&Recorded| other.returned.as_ref().is_some_and(|(at, _)| *at < next.begun_ms);
+        if left.iter().any(comes_later) {
+            continue;
+        }
+        let mut state = state.clone();
+        let Some((_, result)) = &next.returned else { unreachable!("a round is checked when all have returned") };
+        if may_be_nothing(next, result, round) {
+            left.remove(index);
+            explain(&state, (round, left), checks, after, reasons);
+            left.insert(index, next);
+        }
+        match state.apply(next, result, checks) {
+            Ok(()) => {
+                left.remove(index);
+                explain(&state, (round, left), checks, after, reasons);
+                left.insert(index, next);
+            }
+            Err(reason) => reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! A file system without caches, mounts or time: what each call returns and does.
+//!
+//! Not here: listings (`listings.rs`), times, permissions.
+
+use super::{Checks, Recorded};
+use crate::kernel::requests::{Attributes, Errno, OpenFlags, RenameMode};
+use crate::kernel::{Call, CallResult, Handle, Value};
+use crate::system_calls::NATIVE;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names an inode of the model: the number of the call that made it, so that it is the same in whatever order calls
+/// are tried.
+pub type Id = u64;
+/// The root directory.
+pub const ROOT: Id = 0;
+/// Names one component longer than a path.
+type Place<'a> = (Id, &'a str);
+
+pub use crate::kernel::requests::Kind;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Inode {
+    kind: Kind,
+    links: u32,
+    data: Vec<u8>,
+    entries: BTreeMap<String, Id>,
+    /// The number that programs were told.
+    number: Option<u64>,
+    /// A write failed: nothing is said of the bytes any more.
+    is_doubtful: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Open {
+    inode: Id,
+    position: u64,
+    flags: OpenFlags,
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct State {
+    inodes: BTreeMap<Id, Inode>,
+    open: BTreeMap<Handle, Open>,
+    mapped: BTreeMap<Handle, Id>,
+}
+
+type Expected = Result<(), Errno>;
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, told: &T, expected: &T) -> Result<(), String> {
+    if told == expected { Ok(()) } else { Err(format!("{what} {told:?}, not {expected:?}")) }
+}
+
+/// Whether the call may ask two shards to do something together, which Weft does not promise: a name goes from one
+/// directory to another, or a directory takes the place of one.
+fn may_cross(call: &Call, state: &State) -> bool {
+    match call {
+        Call::Link { from, to } | Call::Rename { from, to, .. } => {
+            let is_directory = |path: &[String]| state.find(path).is_ok_and(|id| state.is_directory(id));
+            from[..from.len() - 1] != to[..to.len() - 1] || is_directory(from) || is_directory(to)
+        }
+        _ => false,
+    }
+}
+
+impl State {
+    /// An empty root.
+    pub fn new() -> Self {
+        let entries = BTreeMap::new();
+        let root =
+            Inode { kind: Kind::Directory, links: 2, data: Vec::new(), entries, number: None, is_doubtful: false };
+        Self { inodes: BTreeMap::from([(ROOT, root)]), open: BTreeMap::new(), mapped: BTreeMap::new() }
+    }
+
+    fn inode(&self, id: Id) -> &Inode {
+        self.inodes.get(&id).expect("an inode that is named or open is there")
+    }
+
+    fn inode_mut(&mut self, id: Id) -> &mut Inode {
+        self.inodes.get_mut(&id).expect("an inode that is named or open is there")
+    }
+
+    /// The inode of a path.
+    pub fn find(&self, path: &[String]) -> Result<Id, Errno> {
+        path.iter().try_fold(ROOT, |id, name| {
+            let directory = self.inode(id);
+            if directory.kind != Kind::Directory {
+                return Err(Errno::ENOTDIR);
+            }
+            directory.entries.get(name).copied().ok_or(Errno::ENOENT)
+        })
+    }
+
+    fn place<'a>(&self, path: &'a [String]) -> Result<Place<'a>, Errno> {
+        let (name, parent) = path.split_last().ok_or(Errno::EBUSY)?;
+        let parent = self.find(parent)?;
+        if self.inode(parent).kind != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        Ok((parent, name))
+    }
+
+    fn entry(&self, (parent, name): Place<'_>) -> Option<Id> {
+        self.inode(parent).entries.get(name).copied()
+    }
+
+    fn is_directory(&self, id: Id) -> bool {
+        self.inode(id).kind == Kind::Directory
+    }
+
+    /// Names of a directory; none if it is gone.
+    pub fn names(&self, directory: Id) -> BTreeSet<String> {
+        self.inodes.get(&directory).map(|inode| inode.entries.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Whether the directory has a name.
+    pub fn is_there(&self, directory: Id) -> bool {
+        self.inodes.get(&directory).is_some_and(|inode| inode.links > 0)
+    }
+
+    /// The inode that is open under this name, and how.
+    pub fn opened(&self, handle: Handle) -> Option<(Id, OpenFlags, Kind)> {
+        let open = self.open.get(&handle)?;
+        Some((open.inode, open.flags, self.inode(open.inode).kind))
+    }
+
+    /// The size of an open file, as far as it is known.
+    pub fn size(&self, handle: Handle) -> u64 {
+        let inode = self.open.get(&handle).map(|open| self.inode(open.inode));
+        inode.filter(|inode| !inode.is_doubtful).map_or(0, |inode| inode.data.len() as u64)
+    }
+
+    /// Whether a mapping reaches as far as the call uses it, if it uses one.
+    pub fn is_mapped_to_end_of(&self, call: &Call) -> bool {
+        let (mapping, end) = match call {
+            Call::Load { mapping, offset, size } => (mapping, offset + size),
+            Call::Store { mapping, offset, data } => (mapping, offset + data.len() as u64),
+            _ => return true,
+        };
+        self.mapped.get(mapping).is_some_and(|id| end <= self.inode(*id).data.len() as u64)
+    }
+
+    /// All that is open.
+    pub fn handles(&self) -> impl Iterator<Item = Handle> {
+        self.open.keys().copied()
+    }
+
+    /// Paths of all files and directories, the root without.
+    pub fn paths(&self) -> Vec<(Vec<String>, Kind)> {
+        let mut found = Vec::new();
+        let mut left = vec![(Vec::new(), ROOT)];
+        while let Some((path, id)) = left.pop() {
+            for (name, child) in &self.inode(id).entries {
+                let mut path: Vec<String> = path.clone();
+                path.push(name.clone());
+                found.push((path.clone(), self.inode(*child).kind));
+                left.push((path, *child));
+            }
+        }
+        found
+    }
+
+    /// Does what the call does. `Err`: it would not have returned this.
+    pub fn apply(&mut self, recorded: &Recorded, told: &CallResult, checks: Checks) -> Result<(), String> {
+        let Recorded { id, call, may_fail, .. } = recorded;
+        if *may_fail && self.has_failed(call, told) {
+            return Ok(());
+        }
+        if *told == Err(Errno::EXDEV) && may_cross(call, self) {
+            return Ok(());
+        }
+        let expected = match call {
+            Call::Stat { path } => self.find(path).map(Some),
+            Call::Fstat { handle } => self.opened_file(*handle).map(Some),
+            Call::Read { .. } | Call::Pread { .. } | Call::Load { .. } => {
+                let is_strict = checks.contents || recorded.client == NATIVE || recorded.is_last_look;
+                return self.read(call, told, is_strict);
+            }
+            Call::Write { handle, data } => return self.write(*handle, None, data, told),
+            Call::Pwrite { handle, offset, data } => return self.write(*handle, Some(*offset), data, told),
+            // Held against what lasted, elsewhere.
+            Call::Getdents { .. } | Call::Seekdir { .. } => return Ok(()),
+            _ => self.change(*id, call).map(|()| None),
+        };
+        match (expected, told) {
+            (Err(expected), Err(told)) => same("error", told, &expected),
+            (Ok(Some(id)), Ok(Value::Attributes(told))) => self.compare(id, told, checks),
+            (Ok(None), Ok(Value::Done)) => Ok(()),
+            (expected, told) => Err(format!("told {told:?}, expected {expected:?}")),
+        }
+    }
+
+    /// Whether a transfer of bytes failed, as a whole or in part: nothing is said of them any more.
+    fn has_failed(&mut self, call: &Call, told: &CallResult) -> bool {
+        let of = match call {
+            Call::Read { handle, .. } | Call::Pread { handle, .. } => {
+                return *told == Err(Errno::EIO) && self.opened_file(*handle).is_ok();
+            }
+            Call::Write { handle, data } | Call::Pwrite { handle, data, .. } => {
+                let is_short = matches!(told, Ok(Value::Count(count)) if *count < data.len() as u64);
+                if is_short { self.opened_file(*handle) } else { self.failed_file(*handle, told) }
+            }
+            Call::Ftruncate { handle, .. } | Call::Fsync { handle, .. } => self.failed_file(*handle, told),
+            Call::Truncate { path, .. } | Call::Open { path, .. } if *told == Err(Errno::EIO) => self.find(path),
+            Call::Load { mapping, .. } | Call::Store { mapping, .. } | Call::Msync { mapping } if told.is_err() => {
+                self.mapped.get(mapping).copied().ok_or(Errno::EBADF)
+            }
+            _ => return false,
+        };
+        if let Ok(id) = of {
+            self.inode_mut(id).is_doubtful = true;
+        }
+        of.is_ok()
+    }
+
+    fn failed_file(&self, handle: Handle, told: &CallResult) -> Result<Id, Errno> {
+        if *told == Err(Errno::EIO) { self.opened_file(handle) } else { Err(Errno::EBADF) }
+    }
+
+    fn compare(&mut self, id: Id, told: &Attributes, checks: Checks) -> Result<(), String> {
+        let inode = self.inode_mut(id);
+        let number = *inode.number.get_or_insert(told.ino);
+        same("inode", &told.ino, &number)?;
+        same("kind", &told.kind, &inode.kind)?;
+        if checks.links && inode.kind == Kind::Regular {
+            same("links", &told.nlink, &inode.links)?;
+        }
+        if checks.sizes && inode.kind == Kind::Regular && !inode.is_doubtful {
+            same("size", &told.size, &(inode.data.len() as u64))?;
+        }
+        let twice = self.inodes.iter().any(|(other, inode)| *other != id && inode.number == Some(number));
+        same("another inode with this number", &twice, &false)
+    }
+
+    fn change(&mut self, new: Id, call: &Call) -> Expected {
+        match call {
+            Call::Open { path, flags, handle, .. } => self.open(new, path, *flags, *handle),
+            Call::Close { handle } => {
+                let open = self.open.remove(handle).ok_or(Errno::EBADF)?;
+                self.drop_unused(open.inode);
+                Ok(())
+            }
+            Call::Truncate { path, size } => {
+                let id = self.find(path)?;
+                if self.is_directory(id) {
+                    return Err(Errno::EISDIR);
+                }
+                self.cut(id, *size);
+                Ok(())
+            }
+            Call::Ftruncate { handle, size } => {
+                let id = self.opened_file(*handle)?;
+                self.cut(id, *size);
+                Ok(())
+            }
+            Call::Fsync { handle, .. } => self.opened_file(*handle).map(drop),
+            Call::Mkdir { path, .. } => self.make_directory(new, path),
+            Call::Unlink { path } => self.unlink(path),
+            Call::Rmdir { path } => self.remove_directory(path),
+            Call::Link { from, to } => self.link(from, to),
+            Call::Rename { from, to, mode } => self.rename(from, to, *mode),
+            Call::Map { handle, mapping, .. } => {
+                let id = self.opened_file(*handle)?;
+                self.mapped.insert(*mapping, id);
+                Ok(())
+            }
+            Call::Store { mapping, offset, data } => {
+                let id = *self.mapped.get(mapping).ok_or(Errno::EBADF)?;
+                self.put(id, *offset, data);
+                Ok(())
+            }
+            Call::Msync { mapping } => self.mapped.get(mapping).map(drop).ok_or(Errno::EBADF),
+            Call::Unmap { mapping } => {
+                let id = self.mapped.remove(mapping).ok_or(Errno::EBADF)?;
+                self.drop_unused(id);
+                Ok(())
+            }
+            other => unreachable!("{other:?} changes nothing"),
+        }
+    }
+
+    fn opened_file(&self, handle: Handle) -> Result<Id, Errno> {
+        self.open.get(&handle).map(|open| open.inode).ok_or(Errno::EBADF)
+    }
+
+    fn add(&mut self, id: Id, (parent, name): Place<'_>, kind: Kind) {
+        let links = if kind == Kind::Directory { 2 } else { 1 };
+        self.inodes.insert(
+            id,
+            Inode { kind, links, data: Vec::new(), entries: BTreeMap::new(), number: None, is_doubtful: false },
+        );
+        self.inode_mut(parent).entries.insert(name.to_owned(), id);
+    }
+
+    fn open(&mut self, new: Id, path: &[String], flags: OpenFlags, handle: Handle) -> Expected {
+        let id = if flags.create {
+            let place = self.place(path)?;
+            match self.entry(place) {
+                Some(_) if flags.exclusive => return Err(Errno::EEXIST),
+                Some(id) => id,
+                None => {
+                    self.add(new, place, Kind::Regular);
+                    new
+                }
+            }
+        } else {
+            self.find(path)?
+        };
+        if self.is_directory(id) && (flags.access.writes() || flags.create || flags.truncate) {
+            return Err(Errno::EISDIR);
+        }
+        if flags.truncate {
+            self.cut(id, 0);
+        }
+        self.open.insert(handle, Open { inode: id, position: 0, flags });
+        Ok(())
+    }
+
+    fn cut(&mut self, id: Id, size: u64) {
+        self.inode_mut(id).data.resize(usize::try_from(size).expect("files are short"), 0);
+    }
+
+    fn put(&mut self, id: Id, offset: u64, bytes: &[u8]) {
+        let begin = usize::try_from(offset).expect("files are short");
+        let data = &mut self.inode_mut(id).data;
+        let end = begin + bytes.len();
+        if data.len() < end {
+            data.resize(end, 0);
+        }
+        data[begin..end].copy_from_slice(bytes);
+    }
+
+    fn read(&mut self, call: &Call, told: &CallResult, is_strict: bool) -> Result<(), String> {
+        if let Call::Read { handle, .. } | Call::Pread { handle, .. } = call
+            && !self.open.contains_key(handle)
+        {
+            return same("result", told, &Err(Errno::EBADF));
+        }
+        let Ok(Value::Data(told)) = told else { return Err(format!("told {told:?}, expected bytes")) };
+        let (id, offset, size) = match call {
+            Call::Read { handle, size } => {
+                let open = self.open.get_mut(handle).ok_or("not open")?;
+                let offset = open.position;
+                open.position += told.len() as u64;
+                (open.inode, offset, *size)
+            }
+            Call::Pread { handle, offset, size } => (self.open.get(handle).ok_or("not open")?.inode, *offset, *size),
+            Call::Load { mapping, offset, size } => (*self.mapped.get(mapping).ok_or("not mapped")?, *offset, *size),
+            other => unreachable!("{other:?} reads nothing"),
+        };
+        let Inode { data, is_doubtful, .. } = self.inode(id);
+        let begin = usize::try_from(offset).expect("files are short").min(data.len());
+        let end = usize::try_from(offset + size).expect("files are short").min(data.len());
+        if is_strict && !is_doubtful { same("bytes", &told.as_slice(), &&data[begin..end]) } else { Ok(()) }
+    }
+
+    fn write(&mut self, handle: Handle, offset: Option<u64>, data: &[u8], told: &CallResult) -> Result<(), String> {
+        let open = self.open.get(&handle).ok_or("not open")?;
+        let (id, appends) = (open.inode, open.flags.append);
+        same("count", told, &Ok(Value::Count(data.len() as u64)))?;
+        let at = match offset {
+            // Linux appends also what has an offset.
+            _ if appends => self.inode(id).data.len() as u64,
+            Some(offset) => offset,
+            None => open.position,
+        };
+        self.put(id, at, data);
+        if offset.is_none()
+            && let Some(open) = self.open.get_mut(&handle)
+        {
+            open.position = at + data.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn make_directory(&mut self, new: Id, path: &[String]) -> Expected {
+        let place = self.place(path)?;
+        if self.entry(place).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        self.add(new, place, Kind::Directory);
+        self.inode_mut(place.0).links += 1;
+        Ok(())
+    }
+
+    /// Takes a name away; with the last one an inode that nobody has open goes.
+    fn take(&mut self, (parent, name): Place<'_>) {
+        let Some(id) = self.inode_mut(parent).entries.remove(name) else { return };
+        if self.is_directory(id) {
+            self.inode_mut(id).links = 0;
+            self.inode_mut(parent).links -= 1;
+        } else {
+            self.inode_mut(id).links -= 1;
+        }
+        self.drop_unused(id);
+    }
+
+    fn drop_unused(&mut self, id: Id) {
+        let in_use =
+            self.open.values().any(|open| open.inode == id) || self.mapped.values().any(|mapped| *mapped == id);
+        if self.inode(id).links == 0 && !in_use {
+            self.inodes.remove(&id);
+        }
+    }
+
+    fn unlink(&mut self, path: &[String]) -> Expected {
+        let place = self.place(path)?;
+        let id = self.entry(place).ok_or(Errno::ENOENT)?;
+        if self.is_directory(id) {
+            return Err(Errno::EISDIR);
+        }
+        self.take(place);
+        Ok(())
+    }
+
+    fn remove_directory(&mut self, path: &[String]) -> Expected {
+        let place = self.place(path)?;
+        let id = self.entry(place).ok_or(Errno::ENOENT)?;
+        if !self.is_directory(id) {
+            return Err(Errno::ENOTDIR);
+        }
+        if !self.inode(id).entries.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        self.take(place);
+        Ok(())
+    }
+
+    fn link(&mut self, from: &[String], to: &[String]) -> Expected {
+        let id = self.find(from)?;
+        let place = self.place(to)?;
+        if self.entry(place).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if self.is_directory(id) {
+            return Err(Errno::EPERM);
+        }
+        self.inode_mut(id).links += 1;
+        self.inode_mut(place.0).entries.insert(place.1.to_owned(), id);
+        Ok(())
+    }
+
+    /// Whether a directory is another one, or below it.
+    fn is_within(&self, directory: Id, above: Id) -> bool {
+        let children = self.inode(above).entries.values();
+        directory == above || children.into_iter().any(|child| self.is_within(directory, *child))
+    }
+
+    fn rename(&mut self, from: &[String], to: &[String], mode: RenameMode) -> Expected {
+        let (from, to) = (self.place(from)?, self.place(to)?);
+        let id = self.entry(from).ok_or(Errno::ENOENT)?;
+        let replaced = self.entry(to);
+        if self.is_within(to.0, id) {
+            return Err(Errno::EINVAL);
+        }
+        match (mode, replaced) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST),
+            (RenameMode::Exchange, None) => return Err(Errno::ENOENT),
+            (RenameMode::Exchange, Some(other)) => {
+                self.inode_mut(from.0).entries.insert(from.1.to_owned(), other);
+                self.inode_mut(to.0).entries.insert(to.1.to_owned(), id);
+                return Ok(());
+            }
+            _ => {}
+        }
+        if replaced == Some(id) {
+            return Ok(());
+        }
+        if let Some(other) = replaced {
+            match (self.is_directory(id), self.is_directory(other)) {
+                (true, false) => return Err(Errno::ENOTDIR),
+                (false, true) => return Err(Errno::EISDIR),
+                (true, true) if !self.inode(other).entries.is_empty() => return Err(Errno::ENOTEMPTY),
+                _ => {}
+            }
+            self.take(to);
+        }
+        self.inode_mut(from.0).entries.remove(from.1);
+        self.inode_mut(to.0).entries.insert(to.1.to_owned(), id);
+        if self.is_directory(id) {
+            self.inode_mut(from.0).links -= 1;
+            self.inode_mut(to.0).links += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! A mount of the simulation: the production machine of mounts (`weft-mount-core`) over the client machine, under the
+//! model of the kernel.
+//!
+//! Programs make system calls of the kernel model. Its requests are served by tasks of the client's process, each on
+//! its own, as threads do; a reply that was written is processed by the kernel some time later. Notifications return
+//! when the kernel has carried them out.
+//!
+//! Not here: how requests and replies look (`serve.rs`), what programs do (`system_calls.rs`).
+
+pub mod serve;
+
+use crate::kernel::requests::{Answer as KernelAnswer, Errno, Notification, Request};
+use crate::kernel::{Call, CallId, CallResult, Config, Kernel, Output};
+use crate::process::{Ask, Process};
+use crate::shell::{SimShell, released};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use weft_client_core::Files;
+use weft_mount_core::{Job, Mount, MountNotice, MountShell, Notified, Refused, Settings};
+use weft_protocol::{InodeNumber, Name};
+
+/// What the kernel is agreed with, and small pages, so that small files have many. A page of a kept listing has one
+/// name; a listing with attributes has room for three.
+const CONFIG: Config =
+    Config { page_bytes: 32, max_read_bytes: 512, max_write_bytes: 64, max_readahead_bytes: 64, ..Config::WEFT };
+/// Longest time that a request waits for a thread, and that a reply waits to be processed, milliseconds.
+const THREAD_MS_MAX: u64 = 3;
+
+/// A kernel and how it is told.
+pub struct SimKernel {
+    process: Rc<Process>,
+    model: RefCell<Kernel>,
+    has_epoch: bool,
+    notified: RefCell<BTreeMap<CallId, Result<(), Errno>>>,
+    notifications: Cell<u64>,
+}
+
+impl SimKernel {
+    /// Sends a notification, and waits until it was carried out.
+    async fn notify(&self, notification: Notification) -> Notified {
+        let id = CallId(self.notifications.get());
+        self.notifications.set(id.0 + 1);
+        self.process.note(|| format!("notification {}: {notification:?}", id.0));
+        self.model.borrow_mut().notify(id, notification);
+        self.process.progressed();
+        let result = poll_fn(|_| self.notified.borrow_mut().remove(&id).map_or(Poll::Pending, Poll::Ready)).await;
+        self.process.progressed();
+        result.map_err(|errno| Refused(errno.0))
+    }
+
+    fn reply(&self, unique: u64, answer: KernelAnswer) {
+        self.process.note(|| format!("reply to {unique}: {answer:?}"));
+        self.model.borrow_mut().reply(unique, answer);
+        self.process.progressed();
+    }
+}
+
+impl weft_mount_core::Kernel for SimKernel {
+    async fn entry(&self, parent: InodeNumber, name: &Name) -> Notified {
+        let name = serve::text(name.as_bytes());
+        let dropped = Notification::InvalidateEntry { parent: parent.raw(), name, expire_only: false };
+        match self.notify(dropped).await {
+            Err(Refused::NOT_FOUND) => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn attributes(&self, inode: InodeNumber) -> Notified {
+        self.notify(Notification::InvalidateInode { node: inode.raw(), offset: -1, bytes: 0 }).await
+    }
+
+    async fn contents(&self, inode: InodeNumber, offset: u64, bytes: u64) -> Notified {
+        let signed = |number: u64| i64::try_from(number).expect("files of the simulation are small");
+        let (offset, bytes) = (signed(offset), signed(bytes));
+        self.notify(Notification::InvalidateInode { node: inode.raw(), offset, bytes }).await
+    }
+
+    async fn increment_epoch(&self) -> Notified {
+        if !self.has_epoch {
+            return Err(Refused(Errno::EINVAL.0));
+        }
+        self.notify(Notification::IncrementEpoch).await
+    }
+}
+
+/// The mount's shell.
+pub struct SimMount(Rc<Process>);
+
+/// Set once.
+#[derive(Default)]
+pub struct SimSignal(Cell<bool>);
+
+impl MountShell for SimMount {
+    type Client = SimShell;
+    type Kernel = SimKernel;
+    type Backing = ();
+    type Signal = SimSignal;
+
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.now_ms())
+    }
+
+    fn set(signal: &SimSignal) {
+        signal.0.set(true);
+        released();
+    }
+
+    async fn wait(&self, signal: &SimSignal, time: Duration) -> bool {
+        let ms = u64::try_from(time.as_millis()).expect("waits are seconds");
+        let ticket = self.0.ask(Ask::Sleep(ms.max(1)));
+        poll_fn(|_| match (signal.0.get(), self.0.is_told(ticket)) {
+            (true, _) => Poll::Ready(true),
+            (false, true) => Poll::Ready(false),
+            (false, false) => Poll::Pending,
+        })
+        .await
+    }
+
+    fn submit(&self, job: Job<Self>) -> bool {
+        let process = Rc::clone(&self.0);
+        self.0.spawn(job.run(move |notice| process.note(|| format!("{notice:?}"))));
+        true
+    }
+
+    fn notice(&self, notice: MountNotice) {
+        self.0.note(|| format!("{notice:?}"));
+    }
+}
+
+/// How a mount treats its kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct MountMode {
+    /// All files bypass the kernel's pages.
+    pub direct: bool,
+    /// The kernel has epochs.
+    pub has_epoch: bool,
+}
+
+/// A mount.
+pub struct Mounted {
+    process: Rc<Process>,
+    kernel: Arc<SimKernel>,
+    mount: Rc<Mount<SimMount>>,
+}
+
+impl Mounted {
+    /// Mounts a client that has opened nothing. Its kernel settles races by `seed`.
+    pub fn new(process: &Rc<Process>, machine: Arc<Files<SimShell>>, mode: MountMode, seed: u64) -> Self {
+        let mount = Rc::new(Mount::new(machine, SimMount(Rc::clone(process))));
+        let settings = Settings { direct: mode.direct, writeback: false, passthrough: false };
+        mount.settings.set(settings).expect("it is set once");
+        #[expect(clippy::arc_with_non_send_sync, reason = "the mount machine shares it so; here all is one thread")]
+        let kernel = Arc::new(SimKernel {
+            process: Rc::clone(process),
+            model: RefCell::new(Kernel::new(Config { seed: Some(seed), ..CONFIG })),
+            has_epoch: mode.has_epoch,
+            notified: RefCell::default(),
+            notifications: Cell::new(0),
+        });
+        process.mount.replace(Arc::downgrade(&mount.caches));
+        let (caches, connected) = (Arc::clone(&mount.caches), Arc::clone(&kernel));
+        process.spawn(async move {
+            caches.connect(connected, true).await;
+        });
+        Self { process: Rc::clone(process), kernel, mount }
+    }
+
+    /// A program makes a call.
+    pub fn call(&self, id: CallId, call: Call) {
+        self.kernel.model.borrow_mut().call(id, call);
+    }
+
+    /// Memory pressure in the kernel.
+    pub fn shrink(&self, pages: bool) {
+        let mut model = self.kernel.model.borrow_mut();
+        if pages { model.drop_pages() } else { model.drop_dentries() }
+    }
+
+    /// Takes what the kernel did: starts tasks for its requests, and returns what calls returned.
+    pub fn take_returned(&self) -> Vec<(CallId, CallResult)> {
+        let mut model = self.kernel.model.borrow_mut();
+        model.set_time(self.process.now_ms());
+        let outputs = model.take_outputs();
+        drop(model);
+        let mut returned = Vec::new();
+        for output in outputs {
+            self.process.progressed();
+            match output {
+                Output::Request(request) => self.serve(request),
+                Output::Returned { call, result } => returned.push((call, result)),
+                Output::Notified { id, result } => {
+                    self.kernel.notified.borrow_mut().insert(id, result);
+                }
+            }
+        }
+        returned
+    }
+
+    fn serve(&self, request: Request) {
+        self.process.note(|| format!("request {request:?}"));
+        let served = serve::Served::new(&self.process, &self.kernel, &self.mount, request.unique);
+        self.process.spawn(served.serve(request));
+    }
+}

@@ -1,0 +1,381 @@
+//! What programs do next: rounds of system calls, chosen by what a file system without caches would hold now.
+//!
+//! The calls of a round overlap in time. What POSIX leaves open for those is not mixed in one round: a directory is
+//! removed or renamed alone, a file's bytes are used by one call only, and a name that one call links another leaves
+//! alone. All else may meet.
+//!
+//! Not here: when rounds begin, and faults (`world/mounts.rs`); what must hold (`history.rs`).
+
+use crate::history::{Kind, State};
+use crate::kernel::requests::{Access, OpenFlags, RenameMode};
+use crate::kernel::{Call, Handle};
+use crate::random::Random;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Clients, the last of which has no mount.
+pub const CLIENTS: usize = 4;
+/// The native client.
+pub const NATIVE: usize = CLIENTS - 1;
+/// What the programs of one run do most.
+#[derive(Clone, Copy, Debug)]
+pub struct Theme {
+    /// Names of files and of directories, in each directory.
+    files: u64,
+    directories: u64,
+    /// How often a file or directory is used that is open, a file is opened, a directory, a file mapped, a name looked
+    /// at, a file cut, a name changed.
+    weights: [u64; 7],
+}
+
+/// A little of everything; few files that all write; names that go about; long listings.
+pub const THEMES: [Theme; 4] = [
+    Theme { files: 4, directories: 2, weights: [9, 3, 1, 1, 2, 1, 3] },
+    Theme { files: 1, directories: 0, weights: [20, 3, 0, 1, 1, 1, 0] },
+    Theme { files: 3, directories: 1, weights: [4, 3, 1, 0, 5, 0, 7] },
+    Theme { files: 12, directories: 1, weights: [9, 1, 3, 0, 1, 0, 4] },
+];
+/// No file is longer than this and a write.
+const FILE_BYTES: u64 = 160;
+const WRITE_BYTES: u64 = 60;
+/// Files and directories that are open in one client at most.
+const OPEN_MAX: usize = 6;
+/// A round has so many calls at most.
+const CALLS_MAX: u64 = 4;
+/// Bytes of a program's buffer for a listing: one to some names, with attributes.
+const BUFFER_BYTES: [usize; 3] = [200, 400, 1200];
+
+/// The programs.
+pub struct Programs {
+    theme: Theme,
+    handles: u64,
+    /// Whose handles are whose.
+    owners: BTreeMap<Handle, usize>,
+    /// Calls that follow one another, of one client, with no other between.
+    next: VecDeque<(usize, Call)>,
+    value: u8,
+}
+
+fn file_flags(access: Access) -> OpenFlags {
+    OpenFlags { access, ..OpenFlags::default() }
+}
+
+impl Programs {
+    pub fn new(theme: Theme) -> Self {
+        Self { theme, handles: 0, owners: BTreeMap::new(), next: VecDeque::new(), value: 0 }
+    }
+
+    /// The calls of the next round, each with its client.
+    pub fn next_round(&mut self, random: &mut Random, state: &State) -> Vec<(usize, Call)> {
+        while let Some(next) = self.next.pop_front() {
+            // Of a file that turned out to be shorter no more is mapped than there is.
+            if state.is_mapped_to_end_of(&next.1) {
+                return vec![next];
+            }
+        }
+        let alone = random.one_in(2);
+        let count = if alone { 1 } else { 2 + random.below(CALLS_MAX - 1) };
+        let mut round: Vec<(usize, Call)> = Vec::new();
+        for _ in 0..count {
+            let client = usize::try_from(random.below(CLIENTS as u64)).expect("there are few clients");
+            let call = self.choose(random, state, client, count == 1);
+            if round.iter().all(|(_, other)| may_meet(state, other, &call)) {
+                self.note(client, &call);
+                round.push((client, call));
+            }
+        }
+        round
+    }
+
+    /// Closes what is open, then looks at everything through every client. Calls for `next_round`.
+    pub fn look_at_all(&mut self, state: &State) {
+        self.next.clear();
+        for handle in state.handles() {
+            self.next.push_back((self.owners[&handle], Call::Close { handle }));
+        }
+        let mut paths = state.paths();
+        paths.push((Vec::new(), Kind::Directory));
+        for client in 0..CLIENTS {
+            for (path, kind) in &paths {
+                self.look_at(client, path, *kind, state);
+            }
+        }
+    }
+
+    fn look_at(&mut self, client: usize, path: &[String], kind: Kind, state: &State) {
+        let handle = self.new_handle();
+        let path = path.to_vec();
+        let mut calls = vec![
+            Call::Stat { path: path.clone() },
+            Call::Open { path: path.clone(), flags: file_flags(Access::Read), mode: 0, handle },
+        ];
+        if kind == Kind::Directory {
+            let names = state.find(&path).map_or(0, |id| state.names(id).len());
+            // With `.` and `..`, and once more for the end.
+            calls.extend((0..names + 3).map(|_| Call::Getdents { handle, bytes: BUFFER_BYTES[2] }));
+        } else {
+            calls.push(Call::Pread { handle, offset: 0, size: 2 * FILE_BYTES });
+        }
+        calls.push(Call::Close { handle });
+        self.next.extend(calls.into_iter().map(|call| (client, call)));
+    }
+
+    /// Whether calls that belong together are left.
+    pub fn is_in_the_middle(&self) -> bool {
+        !self.next.is_empty()
+    }
+
+    fn new_handle(&mut self) -> Handle {
+        self.handles += 1;
+        Handle(self.handles)
+    }
+
+    fn note(&mut self, client: usize, call: &Call) {
+        match call {
+            Call::Open { handle, .. } => {
+                self.owners.insert(*handle, client);
+            }
+            Call::Close { handle } => {
+                self.owners.remove(handle);
+            }
+            _ => {}
+        }
+    }
+
+    /// What is open in a client, of a kind.
+    fn open_of(&self, state: &State, client: usize, wanted: Kind) -> Vec<(Handle, OpenFlags)> {
+        let of_client = self.owners.iter().filter(|(_, owner)| **owner == client);
+        of_client
+            .filter_map(|(handle, _)| {
+                let (_, flags, kind) = state.opened(*handle)?;
+                (kind == wanted).then_some((*handle, flags))
+            })
+            .collect()
+    }
+
+    fn choose(&mut self, random: &mut Random, state: &State, client: usize, alone: bool) -> Call {
+        let is_full = self.owners.values().filter(|owner| **owner == client).count() >= OPEN_MAX;
+        let theme = self.theme;
+        let mut choice = random.below(theme.weights.iter().sum());
+        let kind = theme.weights.iter().position(|weight| {
+            let is_this = choice < *weight;
+            choice = choice.saturating_sub(*weight);
+            is_this
+        });
+        match kind {
+            Some(0) => self.use_open(random, state, client),
+            Some(1) if !is_full => self.open(random, state),
+            Some(2) if !is_full => self.open_directory(random, state),
+            Some(3) if alone && client != NATIVE => self.map(random, state, client),
+            Some(5) => Call::Truncate { path: theme.file_path(random, state), size: random.below(FILE_BYTES) },
+            Some(6) => theme.change_names(random, state, alone),
+            _ => Call::Stat { path: theme.any_path(random, state) },
+        }
+    }
+
+    fn open(&mut self, random: &mut Random, state: &State) -> Call {
+        let access = [Access::Read, Access::Write, Access::ReadWrite, Access::ReadWrite];
+        let access = access[usize::try_from(random.below(4)).expect("it is below four")];
+        let create = random.one_in(2);
+        let flags = OpenFlags {
+            access,
+            create,
+            exclusive: create && random.one_in(4),
+            truncate: access.writes() && random.one_in(5),
+            append: access.writes() && random.one_in(6),
+            direct: random.one_in(8),
+        };
+        Call::Open { path: self.theme.file_path(random, state), flags, mode: 0o644, handle: self.new_handle() }
+    }
+
+    fn open_directory(&mut self, random: &mut Random, state: &State) -> Call {
+        let path = directory_path(random, state);
+        Call::Open { path, flags: file_flags(Access::Read), mode: 0, handle: self.new_handle() }
+    }
+
+    /// Something with what the client has open, or a look at a name.
+    fn use_open(&mut self, random: &mut Random, state: &State, client: usize) -> Call {
+        let files = self.open_of(state, client, Kind::Regular);
+        let directories = self.open_of(state, client, Kind::Directory);
+        if !directories.is_empty() && (files.is_empty() || random.one_in(3)) {
+            let (handle, _) = directories[pick(random, directories.len())];
+            return match random.below(10) {
+                0 => Call::Close { handle },
+                1 => Call::Seekdir { handle, position: 0 },
+                _ => Call::Getdents { handle, bytes: BUFFER_BYTES[pick(random, BUFFER_BYTES.len())] },
+            };
+        }
+        if files.is_empty() {
+            return Call::Stat { path: self.theme.any_path(random, state) };
+        }
+        let (handle, flags) = files[pick(random, files.len())];
+        let (offset, size) = (random.below(FILE_BYTES), 1 + random.below(WRITE_BYTES));
+        let data = |programs: &mut Self| {
+            programs.value = programs.value % 250 + 1;
+            vec![programs.value; usize::try_from(size).expect("writes are short")]
+        };
+        match random.below(16) {
+            0 | 1 => Call::Close { handle },
+            2..=4 if flags.access.reads() => Call::Pread { handle, offset, size: 1 + random.below(FILE_BYTES) },
+            5 if flags.access.reads() && !flags.append => Call::Read { handle, size },
+            6..=8 if flags.access.writes() => Call::Pwrite { handle, offset, data: data(self) },
+            9 | 10 if flags.access.writes() => Call::Write { handle, data: data(self) },
+            11 if flags.access.writes() => Call::Ftruncate { handle, size: random.below(FILE_BYTES) },
+            12 => Call::Fsync { handle, data_only: false },
+            _ => Call::Fstat { handle },
+        }
+    }
+
+    /// A mapping that is used and goes away again, with nothing else between.
+    fn map(&mut self, random: &mut Random, state: &State, client: usize) -> Call {
+        let files = self.open_of(state, client, Kind::Regular);
+        let fits = |(handle, flags): &&(Handle, OpenFlags)| {
+            flags.access == Access::ReadWrite && !flags.append && !flags.direct && state.size(*handle) > 0
+        };
+        let Some((handle, _)) = files.iter().find(fits).copied() else {
+            return Call::Stat { path: self.theme.any_path(random, state) };
+        };
+        let mapping = self.new_handle();
+        // A store behind the end that the kernel knows is a fault: programs ask for the size first.
+        self.next.push_back((client, Call::Map { handle, mapping, writable: true }));
+        let size = state.size(handle);
+        let offset = random.below(size);
+        let length = 1 + random.below(size - offset);
+        if random.one_in(2) {
+            self.value = self.value % 250 + 1;
+            let data = vec![self.value; usize::try_from(length).expect("writes are short")];
+            self.next.push_back((client, Call::Store { mapping, offset, data }));
+            self.next.push_back((client, Call::Msync { mapping }));
+        }
+        self.next.push_back((client, Call::Load { mapping, offset, size: length }));
+        self.next.push_back((client, Call::Unmap { mapping }));
+        Call::Fstat { handle }
+    }
+}
+
+fn pick(random: &mut Random, count: usize) -> usize {
+    usize::try_from(random.below(count as u64)).expect("there are few")
+}
+
+/// A directory that is there, more often the root.
+fn directory_path(random: &mut Random, state: &State) -> Vec<String> {
+    let mut paths: Vec<_> = state.paths().into_iter().filter(|(_, kind)| *kind == Kind::Directory).collect();
+    if paths.is_empty() || random.one_in(2) {
+        return Vec::new();
+    }
+    let index = pick(random, paths.len());
+    paths.swap_remove(index).0
+}
+
+fn below(mut directory: Vec<String>, name: String) -> Vec<String> {
+    directory.push(name);
+    directory
+}
+
+impl Theme {
+    fn file_path(self, random: &mut Random, state: &State) -> Vec<String> {
+        below(directory_path(random, state), format!("f{}", random.below(self.files)))
+    }
+
+    fn sub_directory_path(self, random: &mut Random, state: &State) -> Vec<String> {
+        // Not deeper than two.
+        let mut parent = directory_path(random, state);
+        parent.truncate(1);
+        below(parent, format!("d{}", random.below(self.directories.max(1))))
+    }
+
+    fn any_path(self, random: &mut Random, state: &State) -> Vec<String> {
+        if self.directories > 0 && random.one_in(4) {
+            self.sub_directory_path(random, state)
+        } else {
+            self.file_path(random, state)
+        }
+    }
+
+    fn change_names(self, random: &mut Random, state: &State, alone: bool) -> Call {
+        match random.below(10) {
+            0 | 1 => Call::Unlink { path: self.file_path(random, state) },
+            2 => Call::Mkdir { path: self.sub_directory_path(random, state), mode: 0o755 },
+            3 => Call::Link { from: self.file_path(random, state), to: self.file_path(random, state) },
+            4 if alone => Call::Rmdir { path: self.sub_directory_path(random, state) },
+            5 if alone => {
+                let (from, to) = (self.sub_directory_path(random, state), self.sub_directory_path(random, state));
+                Call::Rename { from, to, mode: RenameMode::Replace }
+            }
+            _ => {
+                let mode = match random.below(8) {
+                    0 => RenameMode::NoReplace,
+                    1 => RenameMode::Exchange,
+                    _ => RenameMode::Replace,
+                };
+                Call::Rename { from: self.file_path(random, state), to: self.file_path(random, state), mode }
+            }
+        }
+    }
+}
+
+/// What of a call excludes others of its round.
+struct Touches {
+    /// Names that it makes, removes, or uses.
+    changed: Vec<Vec<String>>,
+    used: Vec<Vec<String>>,
+    handle: Option<Handle>,
+    /// It uses a file's bytes or size.
+    bytes: bool,
+}
+
+fn touches(call: &Call) -> Touches {
+    let (mut changed, mut used, mut handle, mut bytes) = (Vec::new(), Vec::new(), None, false);
+    match call {
+        Call::Stat { path } => used.push(path.clone()),
+        Call::Open { path, flags, .. } => {
+            bytes = flags.truncate;
+            if flags.create { changed.push(path.clone()) } else { used.push(path.clone()) }
+        }
+        Call::Truncate { path, .. } => {
+            bytes = true;
+            used.push(path.clone());
+        }
+        Call::Mkdir { path, .. } | Call::Unlink { path } | Call::Rmdir { path } => changed.push(path.clone()),
+        Call::Link { from, to } => {
+            used.push(from.clone());
+            changed.push(to.clone());
+        }
+        Call::Rename { from, to, .. } => changed.extend([from.clone(), to.clone()]),
+        Call::Close { handle: of } | Call::Getdents { handle: of, .. } | Call::Seekdir { handle: of, .. } => {
+            handle = Some(*of);
+        }
+        Call::Fsync { handle: of, .. } | Call::Fstat { handle: of } => (handle, bytes) = (Some(*of), true),
+        Call::Read { handle: of, .. }
+        | Call::Pread { handle: of, .. }
+        | Call::Write { handle: of, .. }
+        | Call::Pwrite { handle: of, .. }
+        | Call::Ftruncate { handle: of, .. } => (handle, bytes) = (Some(*of), true),
+        Call::Chmod { .. }
+        | Call::Map { .. }
+        | Call::Load { .. }
+        | Call::Store { .. }
+        | Call::Msync { .. }
+        | Call::Unmap { .. } => {}
+    }
+    Touches { changed, used, handle, bytes }
+}
+
+/// Whether two calls may be made at the same time.
+fn may_meet(state: &State, one: &Call, other: &Call) -> bool {
+    let (a, b) = (touches(one), touches(other));
+    if a.handle.is_some() && a.handle == b.handle {
+        return false;
+    }
+    // What is looked up and then used is not one step.
+    let uses_changed = |a: &Touches, b: &Touches| a.used.iter().any(|path| b.changed.contains(path));
+    if uses_changed(&a, &b) || uses_changed(&b, &a) {
+        return false;
+    }
+    let files = |touched: &Touches| {
+        let named = touched.used.iter().chain(&touched.changed).filter_map(|path| state.find(path).ok());
+        let open = touched.handle.and_then(|handle| state.opened(handle)).map(|(id, ..)| id);
+        named.chain(open).collect::<Vec<_>>()
+    };
+    let same_file = files(&a).iter().any(|id| files(&b).contains(id));
+    !(same_file && (a.bytes || b.bytes))
+}
