@@ -61,6 +61,14 @@ pub enum Told {
     Time,
 }
 
+/// Pages to be dropped.
+pub enum Drops {
+    /// A storage server has asked this session.
+    Asked(SessionId, DropPages),
+    /// Those of files whose node has not been heard.
+    Unheard,
+}
+
 /// Names something that was asked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket(pub u64);
@@ -78,7 +86,7 @@ pub struct Process {
     recalls: RefCell<VecDeque<(SessionId, Recall)>>,
     working: RefCell<BTreeSet<(ShardId, u64)>>,
     /// Pages to be dropped.
-    drops: RefCell<VecDeque<(SessionId, DropPages)>>,
+    drops: RefCell<VecDeque<Drops>>,
     /// The kernel's.
     pub pages: Pages,
     /// No program begins anything more.
@@ -276,12 +284,12 @@ impl Process {
     }
 
     /// A storage server has pages dropped.
-    pub fn drop_pages(&self, session: SessionId, drop: DropPages) {
-        self.drops.borrow_mut().push_back((session, drop));
+    pub fn drop_pages(&self, drops: Drops) {
+        self.drops.borrow_mut().push_back(drops);
     }
 
     /// Waits for pages to be dropped.
-    pub async fn next_drop(&self) -> (SessionId, DropPages) {
+    pub async fn next_drop(&self) -> Drops {
         poll_fn(|_| self.drops.borrow_mut().pop_front().map_or(Poll::Pending, Poll::Ready)).await
     }
 

@@ -5,7 +5,7 @@
 
 use crate::bytes::OperationId;
 use crate::pages::PAGE_BYTES;
-use crate::process::{Ask, Process};
+use crate::process::{Ask, Drops, Process};
 use crate::shell::SimShell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -101,7 +101,16 @@ pub async fn answer_recalls(machine: Arc<Files<SimShell>>, process: Rc<Process>)
 /// Drops pages that other clients are about to change, one range after another.
 pub async fn answer_drops(machine: Arc<Files<SimShell>>, process: Rc<Process>) {
     loop {
-        let (session, drop) = process.next_drop().await;
+        let (session, drop) = match process.next_drop().await {
+            Drops::Asked(session, drop) => (session, drop),
+            Drops::Unheard => {
+                for (_, inodes) in machine.take_unheard() {
+                    process.note(|| format!("drops all pages of {inodes:?}"));
+                    machine.drop_unheard(&inodes).await;
+                }
+                continue;
+            }
+        };
         let dropped = machine.drop_pages(&drop).await;
         process.note(|| format!("dropped {drop:?}"));
         process.ask(Ask::PagesDropped { session, dropped });

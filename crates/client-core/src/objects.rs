@@ -106,6 +106,7 @@ impl<S: Shell> Objects<S> {
         let node = request.object.node();
         if request.pages {
             self.calls.link(node).await?;
+            self.calls.session.noted_pages.note(node, request.inode, self.calls.shell.now_ms());
         }
         self.data_connection(node).await
     }

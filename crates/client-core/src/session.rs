@@ -12,11 +12,12 @@ use crate::lock::lock;
 use crate::look_ahead::LookAhead;
 use crate::numbers::Numbers;
 use crate::opens::Opens;
+use crate::page_drops::NotedPages;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weft_protocol::hash::FixedMap;
 use weft_protocol::limits::RELEASE_KEYS_MAX;
-use weft_protocol::{LeaseKey, SessionId, ShardId};
+use weft_protocol::{LeaseKey, NodeId, SessionId, ShardId};
 
 /// Leases of closed files that are gathered before they are given back in one call.
 pub const RELEASE_BATCH: usize = 512;
@@ -34,6 +35,7 @@ pub struct Session {
     reports: AtomicU64,
     pub(crate) look_ahead: Mutex<LookAhead>,
     pub(crate) opens: Opens,
+    pub(crate) noted_pages: NotedPages,
     /// Data leases of closed files and numbers of removed inodes, with the stamps of their grants, to be given back
     /// together.
     closed_leases: Mutex<Vec<(LeaseKey, u64)>>,
@@ -51,6 +53,7 @@ impl Session {
             reports: AtomicU64::new(0),
             look_ahead: Mutex::default(),
             opens: Opens::default(),
+            noted_pages: NotedPages::default(),
             closed_leases: Mutex::default(),
             numbers: Mutex::default(),
         }
@@ -72,6 +75,7 @@ impl Session {
         for term in self.terms.read().unwrap_or_else(PoisonError::into_inner).values() {
             term.store(0, Ordering::Release);
         }
+        self.noted_pages.clear();
         lock(&self.closed_leases).clear();
         lock(&self.numbers).clear();
         Some(cache.clear())
@@ -114,6 +118,13 @@ impl Session {
             if cache.extended(shard, sent_ms, now_ms) {
                 self.term(shard).store(cache.valid_until_ms(shard), Ordering::Release);
             }
+        }
+    }
+
+    /// A node has answered a renewal that does not refuse the session.
+    pub fn node_heard(&self, node: NodeId, session: SessionId, sent_ms: u64) {
+        if session == self.id() {
+            self.noted_pages.heard(node, sent_ms);
         }
     }
 

@@ -142,14 +142,13 @@ impl Listener {
                     }
                 }
                 Ok(Some((_, Message::DropPages(drop)))) => {
-                    if let Err(error) = self.page_drops.asked(one.node, drop, Arc::clone(&connection)) {
-                        tracing::error!("no thread to drop pages: {error}");
-                    }
+                    self.page_drops.asked(one.node, drop, Arc::clone(&connection));
                 }
                 Ok(Some((_, Message::RenewReply { refused: true }))) => calls.begin_new_session(one.session),
                 Ok(Some((_, Message::RenewReply { refused: false }))) => {
                     if let Some(sent_ms) = one.renewal_sent_ms.take() {
                         let now_ms = calls.shell.now_ms();
+                        calls.session.node_heard(one.node, one.session, sent_ms);
                         calls.session.renewed(calls.map().shards_at(one.node), one.session, sent_ms, now_ms);
                     }
                 }
@@ -177,6 +176,10 @@ impl Listener {
             if lock(&one.connection).post(0, &Message::Renew).is_err() {
                 one.live.store(false, Ordering::Release);
             }
+        }
+        for (node, inodes) in files.take_unheard() {
+            tracing::warn!("node {node} has not answered for some seconds: pages of its files are dropped");
+            self.page_drops.unheard(node, inodes);
         }
         shell.close_unused();
         true

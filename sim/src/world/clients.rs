@@ -4,7 +4,7 @@ use super::partitions::Party;
 use super::{Answer, Message, Renewal, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::client::Client;
-use crate::process::{Ask, Ticket, Told};
+use crate::process::{Ask, Drops, Ticket, Told};
 use crate::program::NamesOperation;
 use std::rc::Rc;
 use weft_client_core::Cached;
@@ -267,7 +267,7 @@ impl World {
     pub(super) fn drop_arrived(&mut self, session: SessionId, drop: DropPages) {
         let Some(index) = self.clients.iter().position(|client| client.session() == session) else { return };
         if self.ending || self.clients[index].deaf_until_ms <= self.network.now_ms {
-            self.clients[index].process.drop_pages(session, drop);
+            self.clients[index].process.drop_pages(Drops::Asked(session, drop));
             self.poll(index);
         }
     }
@@ -288,6 +288,8 @@ impl World {
             let message = Message::Renewal { client: index, process, renewal };
             self.send(Party::Client(index), Party::Node(node), message);
         }
+        self.clients[index].process.drop_pages(Drops::Unheard);
+        self.poll(index);
     }
 
     /// The reply to a renewal: a refused session is over.
@@ -301,6 +303,7 @@ impl World {
             calls.begin_new_session(session);
         } else {
             let now_ms = self.clients[index].process.clock.boot_ms(self.network.now_ms);
+            calls.session.node_heard(node, session, sent_ms);
             calls.session.renewed(self.map.shards_at(node), session, sent_ms, now_ms);
         }
         self.poll(index);
