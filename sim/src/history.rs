@@ -113,9 +113,9 @@ fn may_be_nothing(recorded: &Recorded, result: &CallResult, round: &[Recorded]) 
 }
 
 /// Tries all orders of what is left, and adds the states to which they lead.
-fn explain<'a>(
+fn explain(
     state: &State,
-    (round, left): (&[Recorded], &mut Vec<&'a Recorded>),
+    (round, left): (&[Recorded], &mut Vec<&Recorded>),
     checks: Checks,
     after: &mut Vec<State>,
     reasons: &mut Vec<String>,

@@ -10,7 +10,7 @@ use crate::telling::Telling;
 use std::sync::Arc;
 use std::time::Duration;
 use weft_client_core::{DirectoryListing, Entry, Monitor};
-use weft_protocol::message::shard::{DirectoryCursor, DirectoryEntry};
+use weft_protocol::message::shard::DirectoryCursor;
 use weft_protocol::{Attributes, Credentials, FileKind, InodeNumber, Result};
 
 /// An open directory.
@@ -176,8 +176,8 @@ impl<M: MountShell> Pages<'_, M> {
         Shown { name, inode, kind, next, valid: Duration::ZERO, attributes: None }
     }
 
-    /// Attributes of a file of which the page does not tell, or not any more: the kernel would cut its pages to the size
-    /// that it is told, so that has to be the true one. A name whose server is away is listed too.
+    /// Attributes of a file of which the page does not tell, or not any more: the kernel would cut its pages to the
+    /// size that it is told, so that has to be the true one. A name whose server is away is listed too.
     async fn attributes(&self, inode: InodeNumber) -> Option<Entry> {
         self.mount.client.attributes(&self.directory.who, inode).await.ok()
     }
