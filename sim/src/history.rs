@@ -10,6 +10,7 @@
 mod listings;
 mod posix;
 
+use crate::kernel::requests::{Errno, RenameMode};
 use crate::kernel::{Call, CallResult};
 use listings::Listings;
 pub use posix::{Kind, State};
@@ -96,20 +97,25 @@ impl History {
     }
 }
 
-/// Whether a rename may have done nothing: the kernel looks its two names up one after the other, and does nothing if
-/// it finds the same file, which another rename may have brought from one to the other meanwhile.
+/// Whether a rename may have done nothing: the kernel looks its two names up one after the other. If another rename
+/// brings a file from one to the other meanwhile, it finds that twice, and has nothing to do, or nothing to replace.
 fn may_be_nothing(recorded: &Recorded, result: &CallResult, round: &[Recorded]) -> bool {
     let names = listings::touched(&recorded.call);
     let shares = |other: &Recorded| {
         other.id != recorded.id && listings::touched(&other.call).iter().any(|name| names.contains(name))
     };
-    matches!(recorded.call, Call::Rename { .. }) && result.is_ok() && round.iter().any(shares)
+    let fits = match recorded.call {
+        Call::Rename { mode: RenameMode::NoReplace, .. } => result.is_ok() || *result == Err(Errno::EEXIST),
+        Call::Rename { .. } => result.is_ok(),
+        _ => false,
+    };
+    fits && round.iter().any(shares)
 }
 
 /// Tries all orders of what is left, and adds the states to which they lead.
-fn explain<'a>(
+fn explain(
     state: &State,
-    (round, left): (&[Recorded], &mut Vec<&'a Recorded>),
+    (round, left): (&[Recorded], &mut Vec<&Recorded>),
     checks: Checks,
     after: &mut Vec<State>,
     reasons: &mut Vec<String>,

@@ -23,16 +23,16 @@ pub struct Theme {
     files: u64,
     directories: u64,
     /// How often a file or directory is used that is open, a file is opened, a directory, a file mapped, a name looked
-    /// at, a file cut, a name changed.
-    weights: [u64; 7],
+    /// at, a file cut, a name changed, a file replaced by several in turn.
+    weights: [u64; 8],
 }
 
 /// A little of everything; few files that all write; names that go about; long listings.
 pub const THEMES: [Theme; 4] = [
-    Theme { files: 4, directories: 2, weights: [9, 3, 1, 1, 2, 1, 3] },
-    Theme { files: 1, directories: 0, weights: [20, 3, 0, 1, 1, 1, 0] },
-    Theme { files: 3, directories: 1, weights: [4, 3, 1, 0, 5, 0, 7] },
-    Theme { files: 12, directories: 1, weights: [9, 1, 3, 0, 1, 0, 4] },
+    Theme { files: 4, directories: 2, weights: [9, 3, 1, 1, 2, 1, 3, 1] },
+    Theme { files: 1, directories: 0, weights: [20, 3, 0, 1, 1, 1, 0, 0] },
+    Theme { files: 3, directories: 1, weights: [4, 3, 1, 0, 5, 0, 7, 1] },
+    Theme { files: 12, directories: 1, weights: [9, 1, 3, 0, 1, 0, 4, 0] },
 ];
 /// No file is longer than this and a write.
 const FILE_BYTES: u64 = 160;
@@ -168,6 +168,7 @@ impl Programs {
             Some(3) if alone && client != NATIVE => self.map(random, state, client),
             Some(5) => Call::Truncate { path: theme.file_path(random, state), size: random.below(FILE_BYTES) },
             Some(6) => theme.change_names(random, state, alone),
+            Some(7) if alone => self.replace_in_turn(random, client),
             _ => Call::Stat { path: theme.any_path(random, state) },
         }
     }
@@ -223,6 +224,34 @@ impl Programs {
             12 => Call::Fsync { handle, data_only: false },
             _ => Call::Fstat { handle },
         }
+    }
+
+    /// Two clients save a file in turn, as editors do: each makes another one and renames it over the first, and looks
+    /// at it before and after.
+    fn replace_in_turn(&mut self, random: &mut Random, first: usize) -> Call {
+        let second = (first + 1 + pick(random, CLIENTS - 1)) % CLIENTS;
+        let (path, made) = (vec!["f0".to_owned()], vec!["new".to_owned()]);
+        let mut calls = Vec::new();
+        for client in [first, second, first, second] {
+            let handle = self.new_handle();
+            self.value = self.value % 250 + 1;
+            let data = vec![self.value; 1 + pick(random, usize::from(self.value))];
+            let flags = OpenFlags { create: true, truncate: true, ..file_flags(Access::Write) };
+            let mode = RenameMode::Replace;
+            calls.extend(
+                [
+                    Call::Stat { path: path.clone() },
+                    Call::Open { path: made.clone(), flags, mode: 0o644, handle },
+                    Call::Write { handle, data },
+                    Call::Close { handle },
+                    Call::Rename { from: made.clone(), to: path.clone(), mode },
+                    Call::Stat { path: path.clone() },
+                ]
+                .map(|call| (client, call)),
+            );
+        }
+        self.next.extend(calls);
+        Call::Stat { path }
     }
 
     /// A mapping that is used and goes away again, with nothing else between.

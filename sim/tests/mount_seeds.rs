@@ -6,7 +6,7 @@ use weft_sim::{Checks, Tally, run_mounts};
 const SEEDS: std::ops::Range<u64> = 0..300;
 /// Others: a name that was told anew from an old page of a listing after it had been removed; an fsync with the right
 /// of another open, for reading.
-const RARE_SEEDS: [u64; 2] = [130, 34];
+const RARE_SEEDS: [u64; 3] = [343, 517, 677];
 
 fn run(seed: u64) -> (Tally, u64) {
     println!("seed {seed}; again with: cargo run --release -p weft-sim -- mounts replay {seed}");
@@ -53,7 +53,7 @@ fn rare_seeds_hold() {
 
 #[test]
 fn one_seed_gives_one_run() {
-    for seed in [0, 1, 2, 3, 130] {
+    for seed in [0, 1, 2, 3, 343] {
         assert_eq!(run(seed).1, run(seed).1, "seed {seed}");
     }
 }

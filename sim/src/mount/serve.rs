@@ -351,13 +351,8 @@ impl Filling {
         let (ino, kind) = (shown.inode.raw(), kind(shown.kind));
         let known = shown.attributes.map_or_else(|| no_attributes(ino, kind), attributes);
         let valid = millis(shown.valid);
-        let entry = plus.then(|| KernelEntry {
-            node: ino,
-            generation: 1,
-            entry_ms: valid,
-            attributes_ms: valid,
-            attributes: known,
-        });
+        let entry = KernelEntry { node: ino, generation: 1, entry_ms: valid, attributes_ms: valid, attributes: known };
+        let entry = plus.then_some(entry);
         self.entries.push(Listed { ino, next: shown.next, kind, name: text(shown.name), entry });
         false
     }
