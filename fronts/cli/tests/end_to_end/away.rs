@@ -4,7 +4,7 @@ use super::hosts::{pids, signal};
 use super::{Ground, can_mount};
 use serde_json::Value;
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -99,8 +99,8 @@ fn calls_to_a_stopped_node_fail_after_the_soft_time_and_work_when_it_goes_on() {
     file.sync_all().expect("synced");
     let stopped = Stopped::new(pids(&ground)[0]);
     let begun = Instant::now();
-    let absent = mount_point.join("absent");
-    let asking: Vec<_> = (0..4).map(|_| absent.clone()).map(|path| thread::spawn(move || fs::metadata(path))).collect();
+    let made = |number| mount_point.join(format!("made-{number}"));
+    let asking: Vec<_> = (0..4).map(made).map(|path| thread::spawn(move || fs::File::create(path).map(drop))).collect();
     let synced = file.write_all(&[2; 4096]).and_then(|()| file.sync_all());
     assert_eq!(synced.expect_err("the node is stopped").raw_os_error(), Some(EIO));
     for asked in asking {
@@ -112,8 +112,7 @@ fn calls_to_a_stopped_node_fail_after_the_soft_time_and_work_when_it_goes_on() {
     let after = mount_point.join("after");
     let works = || {
         let written = fs::write(&after, "after").and_then(|()| fs::read(&after));
-        written.is_ok_and(|bytes| bytes == b"after")
-            && fs::metadata(&absent).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        written.is_ok_and(|bytes| bytes == b"after") && fs::File::create(made(0)).is_ok()
     };
     let deadline = Instant::now() + LONG;
     while !works() {

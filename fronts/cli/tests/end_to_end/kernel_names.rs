@@ -151,8 +151,9 @@ fn exchanged_names_moved_directories_and_absent_names_are_never_stale() {
 
 /// An operation took so long that it must have waited for a lock that waits for it.
 const TOO_LONG: Duration = Duration::from_millis(100);
-/// Operations in a thousand that may take longer for other reasons: the machine does other things too.
-const SLOW_MAX: usize = 5;
+/// Operations in a thousand that may take longer for other reasons: the machine does other things too, and may be busy
+/// with them. Waiting for locks shows in most operations.
+const SLOW_MAX: usize = 100;
 
 /// Makes files, renames them over names of its own, and looks through the other mount. The time of each operation.
 fn make_and_rename(here: &Path, there: &Path, tag: &str) -> Vec<Duration> {
