@@ -281,8 +281,9 @@ fn an_open_file_that_was_renamed_over_has_no_links() {
     });
 }
 
-/// Opens in a row that one reader makes of a name that is replaced all the time.
-const OPENS: usize = 5000;
+/// Opens in a row that one reader makes of a name that is replaced all the time. Where inodes could not be opened any
+/// more once their name was gone, 1 in 270 failed.
+const OPENS: usize = 1000;
 
 #[test]
 fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
@@ -330,7 +331,7 @@ fn replace_and_read(here: &Path, there: &Path, writers: &[&Path]) {
         writers.into_iter().map(|writer| writer.join().expect("a writer")).sum::<usize>()
     });
     eprintln!("{renames} renames over the name");
-    assert!(renames > 100, "only {renames} renames");
+    assert!(renames > 20, "only {renames} renames");
 }
 
 #[test]
