@@ -13,7 +13,6 @@ use crate::recall_connections::RecallConnections;
 use crate::recalls;
 use crate::waits::Waits;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 use weft_client_core::{Caller, Calls, DirectoryListing, Entry, Files, IdleLimits, Location, Shell, Tuning};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
@@ -108,11 +107,6 @@ impl Client {
         self.0.shell().invalidators.set(invalidator);
     }
 
-    /// The cache above has forgotten the inode's number, and will not use it before it is told of it again.
-    pub fn forgotten(&self, inode: InodeNumber) {
-        self.files().forgotten(inode);
-    }
-
     /// Makes sure that file data goes to the client's home by UCX where that was asked for. An error says in words
     /// why it cannot.
     pub fn require_ucx(&self) -> std::result::Result<(), String> {
@@ -153,14 +147,9 @@ impl Client {
         block_on(self.files().close())
     }
 
-    /// The inode of a name. `Error::NotFound` when it is not there; see [`Client::absent_valid`].
+    /// The inode of a name. `Error::NotFound` when it is not there.
     pub fn lookup(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<Entry> {
         block_on(self.files().lookup(who, parent, name))
-    }
-
-    /// How long a cache above may keep that this name is not there. Asked after a lookup that found nothing.
-    pub fn absent_valid(&self, parent: InodeNumber, name: &Name) -> Duration {
-        self.files().absent_valid(parent, name)
     }
 
     /// Attributes of an inode.
@@ -213,31 +202,7 @@ impl Client {
         new_name: &Name,
         mode: RenameMode,
     ) -> Result<()> {
-        self.rename_name(who, (parent, name), (new_parent, new_name), mode).map(drop)
-    }
-
-    /// As [`Client::rename`]. Returns how long a cache above that moves its own record of the name may go on using it:
-    /// zero where no lease covers the new name (after an exchange: both).
-    pub fn rename_name(
-        &self,
-        who: &Credentials,
-        from: (InodeNumber, &Name),
-        to: (InodeNumber, &Name),
-        mode: RenameMode,
-    ) -> Result<Duration> {
-        block_on(self.files().rename(who, from, to, mode))
-    }
-
-    /// Holds the directory's permissions from now on, by which other sessions are told that this one uses it. Call it
-    /// before the names whose replies [`Client::is_shared_directory`] is asked of.
-    pub fn use_directory(&self, who: &Credentials, inode: InodeNumber) {
-        block_on(self.files().use_directory(who, inode));
-    }
-
-    /// Whether other sessions use the directory, as far as replies and recalls have told, or may use it without knowing
-    /// that this one does.
-    pub fn is_shared_directory(&self, inode: InodeNumber) -> bool {
-        self.files().is_shared_directory(inode)
+        block_on(self.files().rename(who, (parent, name), (new_parent, new_name), mode)).map(drop)
     }
 
     /// One page of a directory listing: the entries after a cookie, in the order of cookies.
@@ -250,13 +215,6 @@ impl Client {
         with_attributes: bool,
     ) -> Result<DirectoryListing> {
         block_on(self.files().read_directory(who, inode, after, entries_max, with_attributes))
-    }
-
-    /// Whether this client holds the directory as a whole, and would be asked before a name in it changes: a number
-    /// of this hold. Two listings that saw the same number at their beginning and end are the same, but for own
-    /// changes.
-    pub fn directory_hold(&self, inode: InodeNumber) -> Option<u64> {
-        self.files().directory_hold(inode)
     }
 
     /// Where the bytes of a file live.

@@ -5,7 +5,7 @@ use crate::client::{Client, Connected};
 use crate::native::NativeShell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use weft_client_core::{Coverage, Entry, FlushFor, Handle, Objects};
+use weft_client_core::{Entry, FlushFor, Handle, Objects};
 use weft_protocol::message::shard::CreateFile;
 use weft_protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name, Result};
 use weft_transport::Registration;
@@ -98,22 +98,6 @@ impl File {
         block_on(self.0.handle.read_at(self.0.objects(), buffer, offset))
     }
 
-    /// As [`File::read_at`], into pages of a kernel; also returns what vouches for them.
-    pub fn read_pages(&self, buffer: &mut [u8], offset: u64) -> Result<(usize, Coverage)> {
-        if self.0.handle.read_at_hand(self.0.objects(), buffer, offset) {
-            return Ok((buffer.len(), Coverage::Lease));
-        }
-        block_on(self.0.handle.read_pages(self.0.objects(), buffer, offset))
-    }
-
-    /// As [`File::write_at`], of bytes that stay in pages of a kernel.
-    pub fn write_pages(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        if self.0.handle.write_at_hand(self.0.objects(), bytes, offset) {
-            return Ok(());
-        }
-        block_on(self.0.handle.write_pages(self.0.objects(), bytes, offset)).map(|_| ())
-    }
-
     /// Passes bytes at an offset to `give` where they lie: in memory of a connection, to which they were prefetched;
     /// waits for those in flight. As many as [`File::read_at`] would read. `false`: they lie nowhere in one piece;
     /// `give` was not called, and `read_at` has to get them. `give` must not use this file.
@@ -154,11 +138,6 @@ impl File {
     /// As `flush`, and the data is on the storage server's device.
     pub fn sync(&self) -> Result<()> {
         block_on(self.0.handle.open.sync(self.0.objects()))
-    }
-
-    /// Whether a cache above (the kernel's) may keep the contents: a data lease is held.
-    pub fn may_cache(&self) -> bool {
-        block_on(self.0.handle.open.may_cache(self.0.objects()))
     }
 
     /// Whether the file has an object already, as far as is known without a message.

@@ -41,6 +41,6 @@ pub use key_file::KeyFile;
 pub use native::NativeShell;
 pub use options::{ClientOptions, Way};
 pub use space::FileSystemSpace;
-pub use weft_client_core::{Coverage, DirectoryListing, Entry, Location};
+pub use weft_client_core::{DirectoryListing, Entry, Location};
 pub use weft_protocol as protocol;
 pub use weft_transport::{RdmaSettings, Registration, Rpc};
