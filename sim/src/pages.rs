@@ -70,7 +70,7 @@ impl Pages {
         for page in offset.div_ceil(PAGE_BYTES)..end / PAGE_BYTES {
             let at = usize::try_from(page * PAGE_BYTES - offset).expect("writes here are short");
             if is_same {
-                let content = bytes[at..].iter().take(16).copied().collect();
+                let content = bytes[at..].iter().take(PAGE_BYTES as usize).copied().collect();
                 self.pages.borrow_mut().insert((inode, page), content);
             }
         }
