@@ -333,26 +333,22 @@ impl<S: Shell> Calls<S> {
         }
     }
 
-    /// Gives back the data lease of a closed file, granted up to this stamp. While opens are in flight that waits for
-    /// them: the reply to one may have an earlier grant of the same file, and open it again.
-    pub(crate) fn give_back(&self, inode: InodeNumber, stamp: u64) {
-        if !self.session.opens.may_open(inode, stamp, false) {
-            self.give_back_now(inode, stamp);
-        }
-    }
-
-    /// As [`Calls::give_back`], of a file without a name: its space is free when the lease has arrived.
-    pub(crate) fn give_back_removed(&self, inode: InodeNumber, stamp: u64) {
-        if !self.session.opens.may_open(inode, stamp, true) {
-            self.give_back_now(inode, stamp);
-            self.shell.release_soon();
+    /// Gives back the data lease of a closed file, granted up to this stamp; `at_once`: without waiting for others,
+    /// since its space is free then. While opens are in flight that waits for them: the reply to one may have an
+    /// earlier grant of the same file, and open it again.
+    pub(crate) fn give_back(&self, inode: InodeNumber, stamp: u64, at_once: bool) {
+        if !self.session.opens.may_open(inode, stamp, at_once) {
+            self.give_back_now(inode, stamp, at_once);
         }
     }
 
     /// Queues the data lease of a file that is not open for release.
-    pub(crate) fn give_back_now(&self, inode: InodeNumber, stamp: u64) {
+    pub(crate) fn give_back_now(&self, inode: InodeNumber, stamp: u64, at_once: bool) {
         if self.session.queue_release(LeaseKey::Data(inode), stamp) {
             self.shell.wake_release();
+        }
+        if at_once {
+            self.shell.release_soon();
         }
     }
 

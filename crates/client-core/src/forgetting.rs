@@ -45,7 +45,7 @@ impl<S: Shell> Files<S> {
             idle
         };
         if let Some(open) = idle {
-            self.calls().give_back_removed(inode, open.stamp().await);
+            self.calls().give_back(inode, open.stamp().await, true);
         }
         if !self.calls().doubt(inode, Directory::Perhaps) {
             self.calls().return_number(inode, Directory::No);
@@ -85,7 +85,7 @@ impl<S: Shell> Files<S> {
                 (Some(number), Err(_)) => number.directory = Directory::No,
                 (None, Ok(stamp)) => {
                     drop(numbers);
-                    calls.give_back(inode, stamp);
+                    calls.give_back(inode, stamp, false);
                 }
                 (None, Err(_)) => {}
             }

@@ -39,10 +39,7 @@ impl<S: Shell> Drop for Opening<'_, S> {
         for doubtful in self.files.calls().session.opens.end(self.number) {
             let open = lock(&self.files.open).get(doubtful.inode).cloned();
             if open.is_none_or(|open| !open.is_open()) {
-                self.files.calls().give_back_now(doubtful.inode, doubtful.stamp);
-                if doubtful.at_once {
-                    self.files.calls().shell.release_soon();
-                }
+                self.files.calls().give_back_now(doubtful.inode, doubtful.stamp, doubtful.at_once);
             }
         }
     }
@@ -219,7 +216,7 @@ impl<S: Shell> Files<S> {
         if let Some(open) = evicted
             && (self.flush_dropped(&open).await || !open.is_dirty().await)
         {
-            self.calls().give_back(open.inode, open.stamp().await);
+            self.calls().give_back(open.inode, open.stamp().await, false);
             if open.is_nameless() {
                 self.calls().shell.release_soon();
             }
