@@ -33,10 +33,11 @@ impl Transfer<'_> {
 
     fn operation(&self, fh: u64, offset: u64, done: u64, count: u64, kill: bool) -> Operation {
         match self {
-            Transfer::Read(_) => Operation::Read { fh, offset: offset + done, size: count as u32 },
+            Transfer::Read(_) => Operation::Read { fh, offset: offset + done, size: count as u32, has_owner: true },
             Transfer::Write(data) => {
                 let data = data[done as usize..(done + count) as usize].to_vec();
-                Operation::Write { fh, offset: offset + done, data, cached: false, kill_privileges: kill }
+                let (offset, cached, has_owner) = (offset + done, false, true);
+                Operation::Write { fh, offset, data, cached, has_owner, kill_privileges: kill }
             }
         }
     }

@@ -275,7 +275,7 @@ impl Context {
         let page_bytes = mount.config.page_bytes;
         let offset = filling.first * u64::from(page_bytes);
         let size = filling.ids.len() as u32 * page_bytes;
-        mount.send(node, Operation::Read { fh, offset, size })
+        mount.send(node, Operation::Read { fh, offset, size, has_owner: false })
     }
 
     /// Reads the missing pages of a window, in the background if the server allows that (`FUSE_ASYNC_READ`).

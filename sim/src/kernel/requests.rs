@@ -191,17 +191,21 @@ pub enum Operation {
         mode: u16,
         flags: OpenFlags,
     },
+    /// `has_owner`: `FUSE_READ_LOCKOWNER`, of reads that pass the page cache by.
     Read {
         fh: u64,
         offset: u64,
         size: u32,
+        has_owner: bool,
     },
-    /// `cached`: write-back of pages (`FUSE_WRITE_CACHE`); `kill_privileges`: `FUSE_WRITE_KILL_SUIDGID`.
+    /// `cached`: write-back of pages (`FUSE_WRITE_CACHE`); `has_owner`: `FUSE_WRITE_LOCKOWNER`, of writes that pass the
+    /// page cache by; `kill_privileges`: `FUSE_WRITE_KILL_SUIDGID`.
     Write {
         fh: u64,
         offset: u64,
         data: Vec<u8>,
         cached: bool,
+        has_owner: bool,
         kill_privileges: bool,
     },
     Flush {

@@ -143,7 +143,7 @@ impl Context {
         };
         let data = data.to_vec();
         let count = data.len() as u64;
-        let write = Operation::Write { fh, offset, data, cached: false, kill_privileges: kill };
+        let write = Operation::Write { fh, offset, data, cached: false, has_owner: false, kill_privileges: kill };
         let result = match self.ask(node, write).await {
             Ok(Reply::Written(written)) if u64::from(written) <= count => Ok(u64::from(written)),
             Ok(_) => Err(Errno::EIO),

@@ -228,7 +228,7 @@ async fn write_run(context: Context, run: Run) {
     let mut result = Ok(Reply::Done);
     if !data.is_empty() {
         let count = data.len();
-        let write = Operation::Write { fh, offset, data, cached: true, kill_privileges: false };
+        let write = Operation::Write { fh, offset, data, cached: true, has_owner: false, kill_privileges: false };
         result = match context.ask(node, write).await {
             Ok(Reply::Written(written)) if (written as usize) < count => Err(Errno::EIO),
             other => other,

@@ -107,11 +107,15 @@ pub fn decode(message: &[u8]) -> Incoming {
         }
         13 => Operation::Link { inode: body.u64(), new_name: body.name() },
         14 => Operation::Open { flags: open_flags(body.u32()) },
-        15 => Operation::Read { fh: body.u64(), offset: body.u64(), size: body.u32() },
+        15 => {
+            let (fh, offset, size, flags) = (body.u64(), body.u64(), body.u32(), body.u32());
+            Operation::Read { fh, offset, size, has_owner: flags & 2 != 0 }
+        }
         16 => {
             let (fh, offset, _, flags) = (body.u64(), body.u64(), body.u32(), body.u32());
             let data = body.skip(16).rest().to_vec();
-            Operation::Write { fh, offset, data, cached: flags & 1 != 0, kill_privileges: flags & 4 != 0 }
+            let [cached, has_owner, kill_privileges] = [1, 2, 4].map(|flag| flags & flag != 0);
+            Operation::Write { fh, offset, data, cached, has_owner, kill_privileges }
         }
         18 => Operation::Release { fh: body.u64() },
         20 => Operation::Fsync { fh: body.u64(), data_only: body.u32() & 1 != 0 },
