@@ -80,7 +80,8 @@ impl<S: Shell> State<S> {
     /// client, so the shard has to know the object first.
     pub async fn pass_to_kernel(&mut self, io: &Objects<S>, writes: bool, direct: bool) -> Result<()> {
         self.regain(io).await?;
-        if self.known.held().is_none() {
+        let is_made_here = self.known.held().is_none();
+        if is_made_here {
             if !writes || !io.is_near(io.home()) || io.home_passes_none.load(Ordering::Relaxed) {
                 return Ok(());
             }
@@ -92,6 +93,9 @@ impl<S: Shell> State<S> {
             if file.is_none() {
                 // Its store has a size limit, and keeps it.
                 io.home_passes_none.store(true, Ordering::Relaxed);
+                if is_made_here {
+                    self.known.object_was_not_made();
+                }
             } else if self.known.reports_object(direct) && !self.commit(io).await? {
                 // Another client's object came first.
                 self.regain(io).await?;
