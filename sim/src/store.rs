@@ -11,6 +11,7 @@
 use crate::bytes::{Moment, OperationId};
 use crate::pages::PAGE_BYTES;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -126,17 +127,9 @@ impl Storage {
     /// What a request is to the ranges that kernels cache; `None`: it may go at once.
     pub fn range_of(&self, message: &DataMessage) -> Option<RangeRequest> {
         let DataMessage { session, request, .. } = message;
-        let DataRequest { object, inode, offset, bytes, pages, .. } = *request;
-        let changes = match request.operation {
-            DataOperation::Read if pages => false,
-            DataOperation::Write | DataOperation::Append if bytes > 0 => true,
-            _ => return None,
-        };
-        let range = match request.operation {
-            DataOperation::Append => self.bytes(object).map_or(0, <[u8]>::len) as u64..u64::MAX,
-            _ => offset..offset + u64::from(bytes),
-        };
-        Some(RangeRequest { object, inode, session: Some(*session), range, changes, pages })
+        let object_bytes = || Ok::<_, Infallible>(self.bytes(request.object).map_or(0, <[u8]>::len) as u64);
+        let Ok(range) = RangeRequest::of_data(*session, request, object_bytes);
+        range
     }
 
     fn gate(&mut self, session: SessionId, shard: ShardId) -> Arc<Gate> {

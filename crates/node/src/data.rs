@@ -6,6 +6,7 @@
 
 mod rdma;
 
+use crate::cached_pages::{CachedPages, Pass};
 use crate::clock;
 use crate::cluster::Cluster;
 use crate::counters::AtomicCounters;
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
 use weft_protocol::handshake::KeyName;
 use weft_protocol::{Error, InodeNumber, ObjectId};
-use weft_storage::{Grant, check_access};
+use weft_storage::{Grant, RangeRequest, check_access};
 use weft_store_io::executor::{Moved, Pipe};
 use weft_store_io::guard::Admitted;
 use weft_store_io::rdma::ClientMemory;
@@ -33,6 +34,7 @@ pub struct DataServer {
     pub cluster: Arc<Cluster>,
     pub store: Arc<dyn ObjectStore>,
     pub fencing: Arc<Fencing>,
+    pub pages: Arc<CachedPages>,
     pub revoked: Arc<Revoked>,
     pub counters: Arc<AtomicCounters>,
     pub activity: DataActivity,
@@ -114,8 +116,13 @@ impl<'a> DataConnection<'a> {
         let now = clock::wall_seconds();
         let checked = check_access(request, session, cluster.node, &cluster.key, now, cluster.epoch())
             .and_then(|grant| Ok((grant, self.gates.guard(request.inode.shard())?)));
-        let prepared = checked.and_then(|(grant, guard)| Ok((grant, guard, self.object(request, grant)?)));
-        let (grant, guard, object) = match prepared {
+        let prepared = checked.and_then(|(grant, guard)| {
+            let object = self.object(request, grant)?;
+            let pass = self.pass_pages(request, &*object)?;
+            Ok((grant, guard, object, pass))
+        });
+        // With the pass the change ends, when it has landed.
+        let (grant, guard, object, _pass) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
                 if let Error::CapabilityRejected | Error::SessionEnded = error {
@@ -155,6 +162,16 @@ impl<'a> DataConnection<'a> {
             DataReply::failed(request.id, &Error::NotSupported)
         };
         self.socket.send_all(&reply.encode())
+    }
+
+    /// Waits for pages that other clients' kernels keep, or for changes of what this one's will keep.
+    fn pass_pages(&self, request: &DataRequest, object: &dyn ObjectHandle) -> weft_protocol::Result<Option<Pass>> {
+        let object_bytes = || object.stat().map(|stat| stat.size);
+        let Some(range) = RangeRequest::of_data(self.peer.session, request, object_bytes)? else { return Ok(None) };
+        self.activity.enter(Phase::Waits);
+        let pass = self.node.pages.admit(range)?;
+        self.activity.enter(Phase::Stores);
+        Ok(pass)
     }
 
     /// Returns the cached object, or opens or creates it.

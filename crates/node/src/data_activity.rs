@@ -33,11 +33,13 @@ pub enum Phase {
     Sends,
     /// Waits for RDMA transfers.
     Moves,
+    /// Waits for pages that kernels keep, or for changes of them.
+    Waits,
 }
 
 impl Phase {
     fn of(number: u8) -> Self {
-        let all = [Self::Idle, Self::Stores, Self::Receives, Self::Sends, Self::Moves];
+        let all = [Self::Idle, Self::Stores, Self::Receives, Self::Sends, Self::Moves, Self::Waits];
         all.into_iter().find(|phase| *phase as u8 == number).unwrap_or(Self::Idle)
     }
 
@@ -51,6 +53,7 @@ impl Phase {
             Self::Sends if socket.has_room() => Some("store: read bytes to send"),
             Self::Sends => Some("socket: send to a client that does not read"),
             Self::Moves => Some("RDMA transfer"),
+            Self::Waits => Some("pages in the kernels of other clients"),
         }
     }
 }

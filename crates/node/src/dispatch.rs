@@ -48,10 +48,9 @@ pub fn handle(
             let event = Event::RecallAnswer { session: peer.session, number: answer.number, kept: answer.kept };
             node.shards.give(answer.shard, event, None, sink);
         }
-        // Nothing is noted yet that would have to be dropped.
-        Message::PagesDropped(_) => {}
+        Message::PagesDropped(dropped) => node.shards.pages.dropped(peer.session, dropped),
         Message::Renew => {
-            let refused = node.shards.renew(peer.session, sink);
+            let refused = node.shards.renew(peer.session, sink) || node.shards.pages.is_overdue(peer.session);
             sink.send(from, id, Message::RenewReply { refused });
         }
         Message::Peer(_)

@@ -162,7 +162,8 @@ impl EventLoop {
         let shards = self.node.shards.next_deadline();
         let sessions = self.node.sessions.next_end_ms();
         let refusals = self.node.refusals.due_ms();
-        let next = shards.into_iter().chain(sessions).chain(refusals).min()?;
+        let pages = self.node.shards.pages.deadline_ms();
+        let next = shards.into_iter().chain(sessions).chain(refusals).chain(pages).min()?;
         let wait = next.saturating_sub(clock::boot_ms()).clamp(1, SESSION_CHECK_MS);
         Some(Timespec { tv_sec: (wait / 1000).cast_signed(), tv_nsec: (wait % 1000 * 1_000_000).cast_signed() })
     }

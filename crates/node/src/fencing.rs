@@ -8,6 +8,7 @@
 
 pub mod abandon;
 
+use crate::cached_pages::CachedPages;
 use crate::clock;
 use crate::locks::lock;
 use crate::mailbox::{ConnectionRef, Loops, Sink};
@@ -35,6 +36,7 @@ pub struct Fencing {
     /// Settled fences with objects to abandon.
     to_abandon: Sender<Unsettled>,
     own_term: Arc<ServingTerm>,
+    pages: Arc<CachedPages>,
     shards: ToShards,
     loops: Arc<Loops>,
 }
@@ -59,7 +61,12 @@ pub struct Unsettled {
 
 impl Fencing {
     /// Returns no fences; the second value is for [`abandon::work`].
-    pub fn new(node: NodeId, shards: ToShards, loops: Arc<Loops>) -> (Self, Receiver<Unsettled>) {
+    pub fn new(
+        node: NodeId,
+        pages: Arc<CachedPages>,
+        shards: ToShards,
+        loops: Arc<Loops>,
+    ) -> (Self, Receiver<Unsettled>) {
         let (to_abandon, receiver) = channel();
         let fencing = Self {
             node,
@@ -68,6 +75,7 @@ impl Fencing {
             unsettled: Mutex::default(),
             to_abandon,
             own_term: Arc::new(ServingTerm::unlimited()),
+            pages,
             shards,
             loops,
         };
@@ -85,6 +93,7 @@ impl Fencing {
                 socket.shutdown();
             }
         }
+        self.pages.session_over(session, Some(shard));
     }
 
     /// Fences a session and registers the confirmation. Returns true if the fence is settled already: then the caller

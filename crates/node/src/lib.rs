@@ -15,6 +15,7 @@
 //! Each part of the state has one owner, a module of its own; [`state`] lists them and their order.
 
 mod accept;
+mod cached_pages;
 mod calls;
 mod clock;
 mod cluster;

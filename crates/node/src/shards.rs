@@ -6,6 +6,7 @@
 //! An assertion that fails in a machine stops that shard: from then on it replies "input/output error", and `weft
 //! status` shows the assertion. The other shards continue.
 
+use crate::cached_pages::CachedPages;
 use crate::calls::{Caller, Calls};
 use crate::cluster::Cluster;
 use crate::courier::{Couriers, Errand};
@@ -40,6 +41,7 @@ pub struct Shards {
     pub sessions: Arc<Sessions>,
     pub couriers: Arc<Couriers>,
     pub fencing: Arc<Fencing>,
+    pub pages: Arc<CachedPages>,
     pub storage: Option<Arc<StorageServer>>,
     pub loops: Arc<Loops>,
     pub slots: RwLock<BTreeMap<ShardId, Arc<ShardSlot>>>,
@@ -296,7 +298,7 @@ impl Shards {
         slots.values().map(|slot| slot.deadline_ms.load(Ordering::Relaxed)).min().filter(|deadline| *deadline != NEVER)
     }
 
-    /// Ticks the shards whose deadline has passed, and collects the orphans of ended sessions.
+    /// Ticks what has a deadline that has passed, and collects the orphans of ended sessions.
     pub fn tick(&self, sink: &mut Sink<'_>) {
         let now = clock::boot_ms();
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
@@ -307,7 +309,9 @@ impl Shards {
             };
             self.run(due, None, sink);
         }
+        self.pages.tick(now);
         for session in self.sessions.take_ended(now) {
+            self.pages.session_over(session, None);
             if let Some(storage) = &self.storage {
                 storage.session_ended(session);
             }

@@ -1,12 +1,13 @@
 //! Owners of a node's state.
 //!
 //! Lock order: the cluster's `map` (1), the shards' `slots` (2), one shard's machine (3), then `calls`, `sessions`,
-//! couriers, `places`, data activity, fences, `refusals`, the storage server's collector (4, never two of them
+//! couriers, `places`, data activity, cached pages, fences, `refusals`, the storage server's collector (4, never two of them
 //! together). None is held across a send, a receive, or file I/O.
 //!
-//! Each owner imports only owners above it in this list: mailboxes and cluster, couriers and fences, storage server,
+//! Each owner imports only owners above it in this list: mailboxes and cluster, sessions, cached pages, couriers and fences, storage server,
 //! shards and data server; what comes back to the shards goes through [`crate::shard_events`].
 
+use crate::cached_pages::CachedPages;
 use crate::clock;
 use crate::cluster::Cluster;
 use crate::config::{NodeConfig, StoreConfig};
@@ -72,6 +73,7 @@ impl Node {
             cluster: Arc::clone(&cluster),
             store,
             fencing: Arc::clone(&shards.fencing),
+            pages: Arc::clone(&shards.pages),
             revoked: Arc::clone(&revoked),
             counters: Arc::clone(&counters),
             activity: Default::default(),
@@ -117,13 +119,15 @@ fn new_shards(
     store: Option<Arc<dyn ObjectStore>>,
     to_shards: ToShards,
 ) -> (Shards, Option<Jobs>) {
-    let (fencing, fences) = Fencing::new(cluster.node, to_shards.clone(), Arc::clone(loops));
+    let pages = Arc::new(CachedPages::new(Arc::clone(sessions), Arc::clone(loops)));
+    let (fencing, fences) = Fencing::new(cluster.node, Arc::clone(&pages), to_shards.clone(), Arc::clone(loops));
     let fencing = Arc::new(fencing);
     let couriers = Arc::new(Couriers::new(Arc::clone(cluster), to_shards.clone()));
     let storage = store.map(|store| {
         let surroundings = Surroundings {
             cluster: Arc::clone(cluster),
             fencing: Arc::clone(&fencing),
+            pages: Arc::clone(&pages),
             couriers: Arc::clone(&couriers),
             shards: to_shards,
             loops: Arc::clone(loops),
@@ -137,6 +141,7 @@ fn new_shards(
         sessions: Arc::clone(sessions),
         couriers,
         fencing,
+        pages,
         storage,
         loops: Arc::clone(loops),
         slots: Default::default(),

@@ -2,6 +2,7 @@
 //!
 //! Slow requests (truncating and removing files) run on a thread of their own, and delay no others.
 
+use crate::cached_pages::{CachedPages, Pass};
 use crate::clock;
 use crate::cluster::Cluster;
 use crate::courier::{Couriers, Errand};
@@ -18,7 +19,7 @@ use weft_protocol::limits::FENCED_OBJECTS_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Error, InodeNumber, ObjectId, Result, SessionId, ShardId};
-use weft_storage::{Collector, CollectorEffect};
+use weft_storage::{Collector, CollectorEffect, RangeRequest};
 use weft_store_io::{ObjectStat, ObjectStore};
 use weft_transport::Peer;
 
@@ -27,6 +28,7 @@ pub struct StorageServer {
     pub store: Arc<dyn ObjectStore>,
     cluster: Arc<Cluster>,
     fencing: Arc<Fencing>,
+    pages: Arc<CachedPages>,
     couriers: Arc<Couriers>,
     shards: ToShards,
     loops: Arc<Loops>,
@@ -38,6 +40,7 @@ pub struct StorageServer {
 pub struct Surroundings {
     pub cluster: Arc<Cluster>,
     pub fencing: Arc<Fencing>,
+    pub pages: Arc<CachedPages>,
     pub couriers: Arc<Couriers>,
     pub shards: ToShards,
     pub loops: Arc<Loops>,
@@ -45,7 +48,8 @@ pub struct Surroundings {
 
 /// Work for the thread.
 pub enum Job {
-    Request(StorageRequest, ReplyTo),
+    /// With a pass if it is a cut.
+    Request(StorageRequest, ReplyTo, Option<Pass>),
     /// Lists the existing objects of these runs of identifiers, for the collector.
     List(Vec<(ObjectId, u32)>),
 }
@@ -60,10 +64,23 @@ pub enum ReplyTo {
 impl StorageServer {
     /// Returns a server for a store; the second value is for [`StorageServer::work`].
     pub fn new(store: Arc<dyn ObjectStore>, node: Surroundings) -> (Arc<Self>, Receiver<Job>) {
-        let Surroundings { cluster, fencing, couriers, shards, loops } = node;
+        let Surroundings { cluster, fencing, pages, couriers, shards, loops } = node;
         let (jobs, receiver) = channel();
         let collector = Mutex::new(Collector::new(cluster.node, 1));
-        (Arc::new(Self { store, cluster, fencing, couriers, shards, loops, collector, jobs }), receiver)
+        (Arc::new(Self { store, cluster, fencing, pages, couriers, shards, loops, collector, jobs }), receiver)
+    }
+
+    /// Has the thread perform a request, a cut when no kernel keeps pages of what it cuts off.
+    fn start_request(self: &Arc<Self>, request: StorageRequest, to: ReplyTo) {
+        let StorageRequest::Truncate { inode, object, size, by } = request else {
+            return self.start(Job::Request(request, to, None));
+        };
+        let server = Arc::clone(self);
+        let proceed = Box::new(move |pass| match pass {
+            Ok(pass) => server.start(Job::Request(request, to, Some(pass))),
+            Err(error) => server.reply(&to, Err(error)),
+        });
+        self.pages.admit_cut(RangeRequest::of_cut(by, (object, inode), size), proceed);
     }
 
     fn start(&self, job: Job) {
@@ -80,20 +97,31 @@ impl StorageServer {
                 jobs.recv()
             });
             match job {
-                Ok(Job::Request(request, to)) => self.answer(&request, &to),
+                Ok(Job::Request(request, to, pass)) => {
+                    let result = self.perform(&request);
+                    drop(pass);
+                    self.reply(&to, result);
+                }
                 Ok(Job::List(runs)) => self.list(&runs),
                 Err(_) => return,
             }
         }
     }
 
-    fn answer(&self, request: &StorageRequest, to: &ReplyTo) {
+    fn perform(&self, request: &StorageRequest) -> Result<StorageAnswer> {
         // An assertion that fails in the store fails this request, not the following ones.
         let performed = catch_unwind(AssertUnwindSafe(|| perform(&*self.store, request)));
         let result = performed.unwrap_or(Err(Error::Device(weft_protocol::error::errno::EIO)));
         if let Err(error) = &result {
             tracing::warn!("{request:?}: {error}");
         }
+        if let StorageRequest::Remove { objects } = request {
+            objects.iter().for_each(|(_, object)| self.pages.removed(*object));
+        }
+        result
+    }
+
+    fn reply(&self, to: &ReplyTo, result: Result<StorageAnswer>) {
         match *to {
             ReplyTo::Connection(to, id) => Sink::remote(&self.loops).send(to, id, Message::StorageReply(result)),
             ReplyTo::Shard(shard, token) => give(&self.shards, shard, Event::StorageAnswer { token, result }),
@@ -102,7 +130,14 @@ impl StorageServer {
     }
 
     /// Handles a request of a client or of another node's shard.
-    pub fn handle(&self, peer: &Peer, from: ConnectionRef, id: u64, request: StorageRequest, sink: &mut Sink<'_>) {
+    pub fn handle(
+        self: &Arc<Self>,
+        peer: &Peer,
+        from: ConnectionRef,
+        id: u64,
+        request: StorageRequest,
+        sink: &mut Sink<'_>,
+    ) {
         let result = match &request {
             StorageRequest::LeaseObjects { count } => self.lease_objects(peer, *count),
             StorageRequest::Space => self.store.space().map(StorageAnswer::Space),
@@ -118,7 +153,7 @@ impl StorageServer {
             }
             StorageRequest::Stat { .. } => perform(&*self.store, &request),
             StorageRequest::Truncate { .. } | StorageRequest::Remove { .. } => {
-                self.start(Job::Request(request, ReplyTo::Connection(from, id)));
+                self.start_request(request, ReplyTo::Connection(from, id));
                 return;
             }
         };
@@ -126,9 +161,9 @@ impl StorageServer {
     }
 
     /// Handles a request of a shard of this node. With a token the shard waits for the reply.
-    pub fn handle_local(&self, shard: ShardId, token: Option<u64>, request: StorageRequest) {
+    pub fn handle_local(self: &Arc<Self>, shard: ShardId, token: Option<u64>, request: StorageRequest) {
         let to = token.map_or(ReplyTo::Nobody, |token| ReplyTo::Shard(shard, token));
-        self.start(Job::Request(request, to));
+        self.start_request(request, to);
     }
 
     fn lease_objects(&self, peer: &Peer, count: u32) -> Result<StorageAnswer> {
@@ -163,7 +198,7 @@ impl StorageServer {
                 CollectorEffect::Remove { inode, object } => {
                     tracing::info!("object {object} of inode {inode} is an orphan: removed");
                     let request = StorageRequest::Remove { objects: vec![(inode, object)] };
-                    self.start(Job::Request(request, ReplyTo::Nobody));
+                    self.start_request(request, ReplyTo::Nobody);
                 }
             }
         }

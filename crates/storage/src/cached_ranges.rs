@@ -20,8 +20,9 @@
 //! Invariant: nothing is kept of an object of which nothing is noted, dropped or in flight.
 //! Not here: file data, connections, clocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use weft_protocol::data::{DataOperation, DataRequest};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::recall::DropPages;
 use weft_protocol::{InodeNumber, ObjectId, SessionId, ShardId};
@@ -45,6 +46,30 @@ pub struct RangeRequest {
     pub pages: bool,
 }
 
+impl RangeRequest {
+    /// Of a data request; `None`: it may go at once. `object_bytes`: the object's size.
+    pub fn of_data<E>(
+        session: SessionId,
+        request: &DataRequest,
+        object_bytes: impl FnOnce() -> std::result::Result<u64, E>,
+    ) -> std::result::Result<Option<Self>, E> {
+        let DataRequest { operation, object, inode, offset, bytes, pages, .. } = *request;
+        let changes = operation != DataOperation::Read;
+        let range = match operation {
+            DataOperation::Read if pages => offset..offset.saturating_add(bytes.into()),
+            DataOperation::Write if bytes > 0 => offset..offset.saturating_add(bytes.into()),
+            DataOperation::Append if bytes > 0 => object_bytes()?..u64::MAX,
+            _ => return Ok(None),
+        };
+        Ok(Some(Self { object, inode, session: Some(session), range, changes, pages }))
+    }
+
+    /// Of a cut of the object to a size, which a session asked for.
+    pub fn of_cut(session: SessionId, (object, inode): (ObjectId, InodeNumber), size: u64) -> Self {
+        Self { object, inode, session: Some(session), range: size..u64::MAX, changes: true, pages: false }
+    }
+}
+
 /// What is to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RangesEffect {
@@ -59,6 +84,8 @@ pub enum RangesEffect {
 pub struct CachedRanges {
     page_bytes: u64,
     objects: BTreeMap<ObjectId, Object>,
+    /// Those of the objects that have drops outstanding.
+    dropping: BTreeSet<ObjectId>,
     /// Number of the next request or drop, and the distance between two.
     next: u64,
     step: u64,
@@ -197,7 +224,7 @@ impl Object {
 impl CachedRanges {
     /// Nothing is cached. Kernels drop pages of `page_bytes`. Numbers are `first` plus multiples of `step`.
     pub fn new(page_bytes: u64, first: u64, step: u64) -> Self {
-        Self { page_bytes, objects: BTreeMap::new(), next: first, step }
+        Self { page_bytes, objects: BTreeMap::new(), dropping: BTreeSet::new(), next: first, step }
     }
 
     /// A request arrives. Returns its number, and whether it is admitted. A change has to be ended with
@@ -278,14 +305,14 @@ impl CachedRanges {
 
     /// When [`CachedRanges::tick`] is due; `None`: nothing is outstanding.
     pub fn deadline_ms(&self) -> Option<u64> {
-        let drops = self.objects.values().flat_map(|object| object.drops.values());
-        drops.map(|drop| drop.sent_ms + RESEND_MS).min()
+        self.drops().map(|drop| drop.sent_ms + RESEND_MS).min()
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now_ms: u64, out: &mut Vec<RangesEffect>) {
         let mut changed = Vec::new();
-        for (id, object) in &mut self.objects {
+        for id in &self.dropping {
+            let object = self.objects.get_mut(id).expect("an object with drops is not idle");
             let drops = object.drops.len();
             object.drops.retain(|_, drop| now_ms < drop.since_ms + 2 * SESSION_TERM_MS);
             if object.drops.len() < drops {
@@ -301,8 +328,11 @@ impl CachedRanges {
 
     /// Returns true if a session has not answered a drop for a term.
     pub fn is_overdue(&self, session: SessionId, now_ms: u64) -> bool {
-        let drops = self.objects.values().flat_map(|object| object.drops.values());
-        drops.filter(|drop| drop.session == session).any(|drop| now_ms >= drop.since_ms + SESSION_TERM_MS)
+        self.drops().filter(|drop| drop.session == session).any(|drop| now_ms >= drop.since_ms + SESSION_TERM_MS)
+    }
+
+    fn drops(&self) -> impl Iterator<Item = &Drop> {
+        self.dropping.iter().flat_map(|id| self.objects[id].drops.values())
     }
 
     /// Admits what may go, and has dropped what the others wait for.
@@ -320,7 +350,13 @@ impl CachedRanges {
             }
         }
         self.drop_awaited(id, now_ms, out);
-        if self.objects.get(&id).is_some_and(Object::is_idle) {
+        let Some(object) = self.objects.get(&id) else { return };
+        if object.drops.is_empty() {
+            self.dropping.remove(&id);
+        } else {
+            self.dropping.insert(id);
+        }
+        if object.is_idle() {
             self.objects.remove(&id);
         }
     }

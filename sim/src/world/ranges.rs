@@ -43,8 +43,7 @@ impl World {
         if !self.storage.contains_key(&node) {
             return false;
         }
-        let range = size..u64::MAX;
-        let asked = RangeRequest { object, inode, session: Some(by), range, changes: true, pages: false };
+        let asked = RangeRequest::of_cut(by, (object, inode), size);
         let (number, is_admitted) = self.begin_range(node, asked);
         if is_admitted {
             self.perform(shard, token, node, request);
