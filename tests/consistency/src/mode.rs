@@ -60,6 +60,7 @@ impl Mode {
             return Allowances { unstable_listings: self.name == TMPFS, ..Allowances::default() };
         };
         Allowances {
+            append_positions: true,
             cross_directory: weft.nodes > 1,
             no_mappings: true,
             no_space: matches!(weft.store, Store::Limited(_)),

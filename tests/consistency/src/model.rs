@@ -11,7 +11,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-use crate::call::{Access, Call, HandleId, LockHow, WorkerId};
+use crate::call::{Access, Call, HandleId, LockHow, Whence, WorkerId};
 use crate::outcome::{Attributes, Outcome, Reply, Runs};
 use listing::Listing;
 use rustix::io::Errno;
@@ -36,6 +36,9 @@ pub struct Allowances {
     pub no_mappings: bool,
     /// Calls may fail with ENOSPC. The content of the file is then what all workers agree on.
     pub no_space: bool,
+    /// The position of a handle after an append is undefined until the next seek: the kernel adds to the size that it
+    /// knew, whatever others have appended.
+    pub append_positions: bool,
     /// mtime is not compared.
     pub any_mtime: bool,
     /// A listing may miss or repeat lasting entries once its directory has changed. On tmpfs of Linux 6.18 it does: its
@@ -79,7 +82,8 @@ struct Handle {
     access: Access,
     append: bool,
     direct: bool,
-    position: u64,
+    /// `None`: not defined.
+    position: Option<u64>,
     /// Bytes of its mapping.
     mapped: Option<u64>,
     /// Only of directories.
@@ -132,9 +136,10 @@ impl Model {
             return false;
         }
         if let Call::Open { path, access, flags, .. } = call {
-            // O_TRUNC without write access, and O_DIRECT of a directory, are undefined.
+            // O_TRUNC without write access, and O_DIRECT of a directory, are undefined; the library opens files only.
             let is_directory = || self.find(path).is_ok_and(|id| self.is_directory(id));
-            let is_undefined = flags.truncate && *access == Access::Read || flags.direct && is_directory();
+            let is_undefined =
+                flags.truncate && *access == Access::Read || (flags.direct || who.is_native()) && is_directory();
             return !is_undefined;
         }
         let Some(id) = call.uses() else { return true };
@@ -159,7 +164,10 @@ impl Model {
             Call::Write { bytes, .. } | Call::WriteAt { bytes, .. } if handle.append => {
                 is_aligned(*bytes) && is_aligned(size)
             }
-            Call::Read { bytes, .. } | Call::Write { bytes, .. } => is_aligned(*bytes) && is_aligned(handle.position),
+            Call::Read { bytes, .. } | Call::Write { bytes, .. } => {
+                is_aligned(*bytes) && handle.position.is_some_and(is_aligned)
+            }
+            Call::Seek { whence: Whence::Current, .. } => handle.position.is_some(),
             Call::ReadAt { offset, bytes, .. } | Call::WriteAt { offset, bytes, .. } => {
                 is_aligned(*bytes) && is_aligned(*offset)
             }

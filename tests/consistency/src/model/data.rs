@@ -21,14 +21,17 @@ impl Model {
                 self.close(key);
             }
             Call::Read { bytes, .. } => {
-                let read = self.read(&handle, handle.position, *bytes)?;
-                self.move_to(key, handle.position + read.len() as u64);
+                let position = handle.position.ok_or(Errno::SPIPE)?;
+                let read = self.read(&handle, position, *bytes)?;
+                self.move_to(key, Some(position + read.len() as u64));
                 return Ok(Expected::Bytes(read));
             }
             Call::ReadAt { offset, bytes, .. } => return self.read(&handle, *offset, *bytes).map(Expected::Bytes),
             Call::Write { bytes, value, .. } => {
-                let end = self.write(&handle, handle.position, (*bytes, *value), at)?;
-                self.move_to(key, end);
+                // Of an append handle it does not matter where it is.
+                let end = self.write(&handle, handle.position.unwrap_or(0), (*bytes, *value), at)?;
+                let is_guessed = handle.append && self.allowances.append_positions;
+                self.move_to(key, (!is_guessed).then_some(end));
                 return Ok(Expected::Count(*bytes));
             }
             Call::WriteAt { offset, bytes, value, .. } => {
@@ -38,11 +41,11 @@ impl Model {
             Call::Seek { whence, offset, .. } => {
                 let from = match whence {
                     Whence::Set => 0,
-                    Whence::Current => handle.position,
+                    Whence::Current => handle.position.ok_or(Errno::SPIPE)?,
                     Whence::End => self.contents(id).len() as u64,
                 };
                 let to = from.checked_add_signed(*offset).ok_or(Errno::INVAL)?;
-                self.move_to(key, to);
+                self.move_to(key, Some(to));
                 return Ok(Expected::Count(to));
             }
             Call::TruncateHandle { size, .. } => {
@@ -91,7 +94,7 @@ impl Model {
         }
     }
 
-    fn move_to(&mut self, key: (WorkerId, HandleId), position: u64) {
+    fn move_to(&mut self, key: (WorkerId, HandleId), position: Option<u64>) {
         self.handles.entry(key).and_modify(|handle| handle.position = position);
     }
 

@@ -88,7 +88,7 @@ impl Model {
             access,
             append: flags.append,
             direct: flags.direct,
-            position: 0,
+            position: Some(0),
             mapped: None,
             listing: None,
         };
@@ -104,7 +104,7 @@ impl Model {
             access: Access::Read,
             append: false,
             direct: false,
-            position: 0,
+            position: Some(0),
             mapped: None,
             listing,
         };
