@@ -400,7 +400,10 @@ impl Shell for SimShell {
     }
 
     async fn invalidate_pages(&self, inode: InodeNumber, offset: u64, bytes: u64) {
-        self.0.pages.drop_range(inode, offset, bytes).await;
+        match self.0.caches() {
+            Some(caches) => caches.drop_pages(inode, offset, bytes).await,
+            None => self.0.pages.drop_range(inode, offset, bytes).await,
+        }
     }
 
     fn contents_lost(&self, inode: InodeNumber) {

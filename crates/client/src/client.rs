@@ -17,7 +17,8 @@ use weft_client_core::{Caller, Calls, DirectoryListing, Entry, Files, IdleLimits
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
 use weft_protocol::{
-    AttributeChanges, ClusterMap, Cookie, Credentials, Error, InodeNumber, Name, NodeId, Result, SessionId,
+    AttributeChanges, ClusterMap, Cookie, Credentials, Error, InodeNumber, Name, NodeId, NodeIdentity, Result,
+    SessionId,
 };
 
 /// A client of one file system.
@@ -84,6 +85,11 @@ impl Client {
     /// Whether the key speaks for one user only: whoever calls, the servers take it as that user.
     pub fn is_for_one_user(&self) -> bool {
         self.files().calls().caller.is_fixed
+    }
+
+    /// The machine that this client runs on.
+    pub fn identity(&self) -> NodeIdentity {
+        self.0.shell().identity.node
     }
 
     /// The map as last seen.

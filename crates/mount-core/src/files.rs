@@ -5,8 +5,9 @@
 //! - A write that the kernel sends from its page cache (of a mapped file; with write-back, all) has an offset of its
 //!   own and comes with *some* open file of the inode. When that was opened with O_APPEND, the write must not go to the
 //!   end: it goes through another handle ([`Mount::write`]).
-//! - A file that was opened cached stays so for the kernel after its lease was recalled. What such reads and writes
-//!   leave in the kernel's pages is dropped again.
+//! - What the kernel reads and writes by its pages (any file may be mapped, and one that was opened cached stays so
+//!   after its lease was recalled) is said to the client, which has somebody vouch for the pages
+//!   (`weft_client_core::Coverage`).
 //!
 //! Not here: numbers of open files (`handles.rs`).
 //! Cost of a read or write: no message beyond the client's, one copy between its buffers and the kernel's.
@@ -16,8 +17,8 @@ use crate::operations::{Answer, Mount};
 use crate::shell::{DescriptorOf, MountNotice, MountShell, NotTaken, OpenOptionsOf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use weft_client_core::{Entry, FlushFor, Handle, OpenOptions};
-use weft_protocol::message::shard::{Access, CreateFile};
+use weft_client_core::{Coverage, Entry, FlushFor, Handle, OpenOptions};
+use weft_protocol::message::shard::{Access, CreateFile, PageCache};
 use weft_protocol::{Credentials, Error, InodeNumber, Name, Result};
 
 /// An open file.
@@ -47,9 +48,9 @@ struct Lent<M: MountShell> {
 pub enum WrittenBy {
     /// The kernel, from its page cache: it chose the handle; only inode and offset count.
     PageCache,
-    /// A program. `synced`: it wants the bytes on the device when its write returns (O_SYNC, O_DSYNC, `RWF_DSYNC`),
-    /// for which the kernel asks by itself only where it caches.
-    Program { synced: bool },
+    /// A program. `pages`: the bytes are in the kernel's pages too. `synced`: it wants the bytes on the device when
+    /// its write returns (O_SYNC, O_DSYNC, `RWF_DSYNC`), for which the kernel asks by itself only where it caches.
+    Program { pages: bool, synced: bool },
 }
 
 /// What is asked of an open.
@@ -79,7 +80,7 @@ impl<M: MountShell> Mount<M> {
         options: OpenOptionsOf<M>,
         register: impl Fn(&DescriptorOf<M>) -> std::result::Result<M::Backing, NotTaken>,
     ) -> Result<Opened<M::Backing>> {
-        let mut options = options;
+        let mut options = OpenOptions { page_cache: self.page_cache(), ..options };
         let wanted = options.access;
         options.access = self.access(wanted);
         let file = match self.client.open(&who, inode, options).await {
@@ -104,7 +105,8 @@ impl<M: MountShell> Mount<M> {
         register: impl Fn(&DescriptorOf<M>) -> std::result::Result<M::Backing, NotTaken>,
     ) -> Answer<'_, M, (Entry, Opened<M::Backing>)> {
         let telling = self.telling_change(&[parent]).await;
-        let options = OpenOptions { access: self.access(options.access), ..options };
+        let (access, page_cache) = (self.access(options.access), self.page_cache());
+        let options = OpenOptions { access, page_cache, ..options };
         let created = match self.client.open_at(&who, parent, name, options, Some(create)).await {
             Ok((file, entry)) => {
                 let asked = Asked { who, options, place: parent };
@@ -122,6 +124,14 @@ impl<M: MountShell> Mount<M> {
         if self.settings().writeback && asked == Access::Write { Access::ReadWrite } else { asked }
     }
 
+    /// Which files the kernel may keep pages of: any may be mapped.
+    fn page_cache(&self) -> PageCache {
+        match self.settings().passthrough {
+            Some(machine) if !self.passthrough_refused.load(Ordering::Relaxed) => PageCache::ExceptAt(machine),
+            _ => PageCache::All,
+        }
+    }
+
     /// Contents as they are now. Under a data lease the client knows, with no message.
     async fn stamp(&self, who: &Credentials, inode: InodeNumber) -> Option<Stamp> {
         self.client.attributes(who, inode).await.ok().map(|entry| Stamp::of(&entry.attributes))
@@ -137,7 +147,7 @@ impl<M: MountShell> Mount<M> {
     ) -> Result<Opened<M::Backing>> {
         let inode = file.open.inode;
         let is_new = asked.options.access.writes()
-            && self.settings().passthrough
+            && self.settings().passthrough.is_some()
             && !file.open.has_object(&self.client.objects).await;
         let new_in = is_new.then_some(asked.place);
         let (mode, lent) = self.choose_mode(&file, &asked, new_in, stamp, register).await;
@@ -211,7 +221,7 @@ impl<M: MountShell> Mount<M> {
 
     /// Whether the object's descriptor is to be asked for.
     fn may_pass(&self, asked: &Asked<M>, new_in: Option<InodeNumber>, phase: Phase) -> bool {
-        let possible = self.settings().passthrough && !self.passthrough_refused.load(Ordering::Relaxed);
+        let possible = self.settings().passthrough.is_some() && !self.passthrough_refused.load(Ordering::Relaxed);
         possible
             && !asked.options.direct
             && match phase {
@@ -235,13 +245,14 @@ impl<M: MountShell> Mount<M> {
         }
     }
 
-    /// Reads and hands the bytes to `reply`, which runs before anything is dropped from the kernel's pages. `memory` is
-    /// where they are put on the way, if they have to be; it grows to the largest read, which the kernel limits.
+    /// Reads and hands the bytes to `reply`, which runs before anything is dropped from the kernel's pages. `pages`:
+    /// they get into its pages. `memory` is where they are put on the way, if they have to be; it grows to the largest
+    /// read, which the kernel limits.
     pub async fn read(
         &self,
         handle: u64,
-        offset: u64,
-        bytes: u32,
+        (offset, bytes): (u64, u32),
+        pages: bool,
         memory: &mut Vec<u8>,
         reply: impl FnOnce(Result<&[u8]>),
     ) {
@@ -257,31 +268,46 @@ impl<M: MountShell> Mount<M> {
             }
         };
         open_file.file.read_in_place(io, length, offset, &mut give).await;
-        if let Some(reply) = reply {
-            if memory.len() < length {
-                memory.resize(length, 0);
-            }
-            let memory = &mut memory[..length];
-            let count = open_file.file.read_at(io, memory, offset).await;
-            reply(count.map(|count| &memory[..count]));
+        let Some(reply) = reply else { return };
+        if memory.len() < length {
+            memory.resize(length, 0);
         }
-        self.after_transfer(&open_file, offset, u64::from(bytes)).await;
+        let memory = &mut memory[..length];
+        let read = if pages {
+            open_file.file.read_pages(io, memory, offset).await
+        } else {
+            open_file.file.read_at(io, memory, offset).await.map(|count| (count, Coverage::Lease))
+        };
+        let is_uncovered = matches!(read, Ok((_, Coverage::Nothing)));
+        reply(read.map(|(count, _)| &memory[..count]));
+        if is_uncovered {
+            self.caches.drop_pages(open_file.inode, offset, u64::from(bytes)).await;
+        }
     }
 
-    /// Writes all bytes. To be followed by [`Mount::after_transfer`].
-    pub async fn write(&self, handle: u64, offset: u64, bytes: &[u8], by: WrittenBy) -> Result<Arc<OpenFile<M>>> {
+    /// Writes all bytes.
+    pub async fn write(&self, handle: u64, offset: u64, bytes: &[u8], by: WrittenBy) -> Result<()> {
         let open_file = self.files.get(handle)?;
         let io = &self.client.objects;
-        if open_file.options.append && by == WrittenBy::PageCache {
-            self.positional(&open_file).await?.write_at(io, bytes, offset).await?;
-        } else {
-            open_file.file.write_at(io, bytes, offset).await?;
+        match by {
+            WrittenBy::PageCache if open_file.options.append => {
+                self.positional(&open_file).await?.write_pages(io, bytes, offset).await?;
+            }
+            WrittenBy::PageCache | WrittenBy::Program { pages: true, .. } => {
+                open_file.file.write_pages(io, bytes, offset).await?;
+            }
+            WrittenBy::Program { pages: false, synced } => {
+                open_file.file.write_at(io, bytes, offset).await?;
+                if self.caches.modes.is_cached(open_file.inode) {
+                    // The kernel has dropped them before, not what another program has read meanwhile.
+                    self.caches.drop_pages(open_file.inode, offset, bytes.len() as u64).await;
+                }
+                if synced {
+                    open_file.file.open.sync(io).await?;
+                }
+            }
         }
-        let is_cached = matches!(open_file.mode, Mode::Cached { .. });
-        if by == (WrittenBy::Program { synced: true }) && !is_cached {
-            open_file.file.open.sync(io).await?;
-        }
-        Ok(open_file)
+        Ok(())
     }
 
     /// The handle of an append handle's writes that have an offset of their own.
@@ -297,14 +323,6 @@ impl<M: MountShell> Mount<M> {
             flushed?;
         }
         open_file.positional.get().ok_or(Error::BadHandle)
-    }
-
-    /// Call it after the reply to a read or write: drops what it left in the kernel's pages without a lease.
-    pub async fn after_transfer(&self, open_file: &OpenFile<M>, offset: u64, bytes: u64) {
-        let is_cached = matches!(open_file.mode, Mode::Cached { .. });
-        if is_cached && !open_file.file.open.may_cache(&self.client.objects).await {
-            self.caches.drop_range(open_file.inode, offset, bytes).await;
-        }
     }
 
     pub async fn flush(&self, handle: u64) -> Result<()> {

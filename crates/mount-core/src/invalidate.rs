@@ -12,12 +12,10 @@
 //! is nothing to drop; only names told before the directory was found to be shared have to be waited for.
 //!
 //! # Contents
-//! A file that was opened cached stays so for the kernel until it is closed, also when its lease was recalled. Its
-//! reads and writes then come here one by one, and what they leave in the kernel's pages is dropped again right after
-//! each, by the thread that answered it ([`KernelCaches::drop_range`]). For the microseconds between, another read here
-//! can find a page that was true when it was read: the one place where a file that several clients have open, and one
-//! changes, is not read strictly. Opening with O_DIRECT, or opening when another client has it open for writing
-//! already, avoids it.
+//! A file that was opened cached stays so for the kernel until it is closed, also when its lease was recalled, and any
+//! file may be mapped. Pages that are read or written then are noted by the storage server, which has them dropped
+//! before another client changes them (`weft_client_core`, `page_drops.rs`). Only the zeros of a file that has no
+//! object yet, and no lease, are noted by nobody: they are dropped after the reply ([`KernelCaches::drop_pages`]).
 //!
 //! Invariant: when a recall of a name or of attributes has been answered, the kernel believes nothing that it was told
 //! under the lease. When a recall of contents has been answered, no page of the file that was read under the lease is
@@ -138,11 +136,12 @@ impl<M: MountShell> KernelCaches<M> {
         report(&|notice| self.shell.notice(notice), what, notified);
     }
 
-    /// Drops what a read or write without a lease left in the kernel's pages. Call it right after the reply: the kernel
-    /// has locked the pages until then. It may wait for other reads of the same pages, which other threads serve.
-    pub async fn drop_range(&self, inode: InodeNumber, offset: u64, bytes: u64) {
+    /// Drops pages (`bytes` `u64::MAX`: to the end), and marks the attributes as old. Waits for reads and writes of
+    /// these pages under way.
+    pub async fn drop_pages(&self, inode: InodeNumber, offset: u64, bytes: u64) {
         if let Some(kernel) = self.kernel() {
-            self.report("contents", kernel.contents(inode, offset, bytes.max(1)).await);
+            let bytes = if bytes == u64::MAX { 0 } else { bytes.max(1) };
+            self.report("contents", kernel.contents(inode, offset, bytes).await);
         }
     }
 

@@ -149,6 +149,11 @@ impl<B> OpenModes<B> {
         }
     }
 
+    /// Returns true if the kernel has the inode open cached.
+    pub fn is_cached(&self, inode: InodeNumber) -> bool {
+        self.lock().get(&inode).is_some_and(|entry| entry.cached > 0)
+    }
+
     /// Chooses the mode of one more open file and counts it.
     pub fn begin(&self, inode: InodeNumber, wish: Wish) -> Mode<B> {
         let mut inodes = self.lock();

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use weft_client_core::{Entry, Files, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile, RenameMode};
-use weft_protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name, Result};
+use weft_protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name, NodeIdentity, Result};
 
 /// How this mount treats files; fixed when the kernel has agreed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,8 +27,8 @@ pub struct Settings {
     pub direct: bool,
     /// The kernel writes back on its own.
     pub writeback: bool,
-    /// The kernel may read and write an object's file itself.
-    pub passthrough: bool,
+    /// The kernel may read and write the files of objects on its own machine, which is this one, itself.
+    pub passthrough: Option<NodeIdentity>,
 }
 
 /// What all requests of a mount share.

@@ -1,11 +1,12 @@
 //! Owners of a node's state.
 //!
 //! Lock order: the cluster's `map` (1), the shards' `slots` (2), one shard's machine (3), then `calls`, `sessions`,
-//! couriers, `places`, data activity, cached pages, fences, `refusals`, the storage server's collector (4, never two of them
-//! together). None is held across a send, a receive, or file I/O.
+//! couriers, `places`, data activity, cached pages, fences, `refusals`, the storage server's collector (4, never two of
+//! them together). None is held across a send, a receive, or file I/O.
 //!
-//! Each owner imports only owners above it in this list: mailboxes and cluster, sessions, cached pages, couriers and fences, storage server,
-//! shards and data server; what comes back to the shards goes through [`crate::shard_events`].
+//! Each owner imports only owners above it in this list: mailboxes, cluster and sessions, cached pages, couriers and
+//! fences, storage server, shards and data server; what comes back to the shards goes through
+//! [`crate::shard_events`].
 
 use crate::cached_pages::CachedPages;
 use crate::clock;

@@ -164,12 +164,13 @@ pub fn open_options(flags: OpenFlags) -> OpenOptions {
     }
 }
 
-/// Who writes, by the flags of the request and of the open file.
-pub fn written_by(write_flags: WriteFlags, flags: OpenFlags) -> WrittenBy {
+/// Who writes, by the flags of the request and of the open file. The kernel names the program (a lock owner) where it
+/// passes its page cache by.
+pub fn written_by(write_flags: WriteFlags, flags: OpenFlags, has_owner: bool) -> WrittenBy {
     if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
         WrittenBy::PageCache
     } else {
-        WrittenBy::Program { synced: flags.0 & O_SYNC != 0 }
+        WrittenBy::Program { pages: !has_owner, synced: flags.0 & O_SYNC != 0 }
     }
 }
 
@@ -271,11 +272,13 @@ mod tests {
         check(1 | O_TRUNC, Access::Write, true, false, false);
         check(2 | O_APPEND, Access::ReadWrite, false, true, false);
         check(2 | O_DIRECT | 0o100_000, Access::ReadWrite, false, false, true);
-        assert_eq!(written_by(WriteFlags::FUSE_WRITE_CACHE, OpenFlags(O_SYNC)), WrittenBy::PageCache);
+        assert_eq!(written_by(WriteFlags::FUSE_WRITE_CACHE, OpenFlags(O_SYNC), false), WrittenBy::PageCache);
         // The last are O_DSYNC and O_SYNC of Linux.
         for (flags, synced) in [(0, false), (1 | O_DIRECT, false), (1 | 0o10_000, true), (1 | 0o4_010_000, true)] {
-            let found = written_by(WriteFlags::FUSE_WRITE_LOCKOWNER, OpenFlags(flags));
-            assert_eq!(found, WrittenBy::Program { synced }, "{flags:#o}");
+            for pages in [false, true] {
+                let found = written_by(WriteFlags::empty(), OpenFlags(flags), !pages);
+                assert_eq!(found, WrittenBy::Program { pages, synced }, "{flags:#o}");
+            }
         }
         assert!(exclusive(O_EXCL | 1) && !exclusive(O_TRUNC | 1));
     }

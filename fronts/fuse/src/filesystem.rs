@@ -367,7 +367,7 @@ impl Filesystem for MountedFilesystem {
         offset: u64,
         bytes: u32,
         _: OpenFlags,
-        _: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         self.run(request, Wait::KeepsWrites, move |front| {
@@ -375,7 +375,9 @@ impl Filesystem for MountedFilesystem {
                 Ok(bytes) => reply.data(bytes),
                 Err(error) => reply.error(failed("read", &error)),
             };
-            READ_BUFFER.with_borrow_mut(|memory| block_on(front.mount.read(handle.0, offset, bytes, memory, reply)));
+            READ_BUFFER.with_borrow_mut(|memory| {
+                block_on(front.mount.read(handle.0, (offset, bytes), owner.is_none(), memory, reply));
+            });
         });
     }
 
@@ -388,15 +390,12 @@ impl Filesystem for MountedFilesystem {
         bytes: &[u8],
         write_flags: WriteFlags,
         flags: OpenFlags,
-        _: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let by = convert::written_by(write_flags, flags);
+        let by = convert::written_by(write_flags, flags, owner.is_some());
         let serve = move |front: &Front, bytes: &[u8]| match block_on(front.mount.write(handle.0, offset, bytes, by)) {
-            Ok(open_file) => {
-                reply.written(bytes.len() as u32);
-                block_on(front.mount.after_transfer(&open_file, offset, bytes.len() as u64));
-            }
+            Ok(()) => reply.written(bytes.len() as u32),
             Err(error) => reply.error(failed("write", &error)),
         };
         let program = program(request, Wait::LosesWrites);

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 use weft_client::{Client, block_on};
 use weft_mount_core::Settings;
+use weft_protocol::NodeIdentity;
 
 /// Largest read or write in one request of the kernel, bytes. What Linux allows without a change of its settings.
 pub const TRANSFER_BYTES_DEFAULT: u32 = 1 << 20;
@@ -113,6 +114,7 @@ pub struct Negotiated {
 pub struct Agreement {
     options: MountOptions,
     threads: usize,
+    identity: NodeIdentity,
     result: Arc<Mutex<Negotiated>>,
 }
 
@@ -129,11 +131,11 @@ impl Agreement {
             | InitFlags::FUSE_READDIRPLUS_AUTO
             // Leases say when pages are old; the kernel is not to guess it from sizes that the own writes change.
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
-        let mode = self.options.mode(offered, may_pass_through());
+        let mode = self.options.mode(offered, may_pass_through().then_some(self.identity));
         if mode.writeback {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
-        if mode.passthrough {
+        if mode.passthrough.is_some() {
             wanted |= InitFlags::FUSE_PASSTHROUGH;
             let _ = config.set_max_stack_depth(STACK_DEPTH);
         }
@@ -154,7 +156,7 @@ impl Agreement {
             threads: self.threads,
             writeback: mode.writeback,
             readdirplus: agreed.contains(InitFlags::FUSE_DO_READDIRPLUS),
-            passthrough: mode.passthrough,
+            passthrough: mode.passthrough.is_some(),
             direct: mode.direct,
             direct_mmap: agreed.contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP),
             epoch: false,
@@ -177,11 +179,12 @@ impl MountOptions {
     }
 
     /// The way files are treated: what bypasses the page cache has nothing to write back, and Linux has no write-back
-    /// together with passthrough.
-    fn mode(&self, offered: InitFlags, may_pass: bool) -> Settings {
+    /// together with passthrough. `machine`: this one, if the kernel may use its files.
+    fn mode(&self, offered: InitFlags, machine: Option<NodeIdentity>) -> Settings {
         let has = |capability| offered.contains(capability);
         let writeback = self.writeback && !self.direct && has(InitFlags::FUSE_WRITEBACK_CACHE);
-        let passthrough = self.passthrough && may_pass && !writeback && has(InitFlags::FUSE_PASSTHROUGH);
+        let passes = self.passthrough && !writeback && has(InitFlags::FUSE_PASSTHROUGH);
+        let passthrough = machine.filter(|_| passes);
         Settings { direct: self.direct, writeback, passthrough }
     }
 }
@@ -234,7 +237,8 @@ impl Mounted {
         let (front, workers) = (Arc::new(Front::new(client)), Arc::new(Workers::new(threads)));
         front.client.set_invalidator(Arc::new(Recalls(front.mount.caches.clone())));
         let result = Arc::new(Mutex::new(Negotiated::default()));
-        let agreement = Agreement { options: options.clone(), threads, result: result.clone() };
+        let identity = front.client.identity();
+        let agreement = Agreement { options: options.clone(), threads, identity, result: result.clone() };
         let filesystem = MountedFilesystem { front: front.clone(), workers: workers.clone(), agreement };
         let mut config = Config::default();
         config.n_threads = Some(threads);
@@ -322,9 +326,9 @@ mod tests {
     fn options_that_exclude_each_other() {
         let check = |direct, passthrough, writeback, offered: InitFlags, expected: (bool, bool, bool)| {
             let options = MountOptions { direct, passthrough, writeback, ..MountOptions::default() };
-            let mode = options.mode(offered, true);
-            assert_eq!((mode.direct, mode.passthrough, mode.writeback), expected, "{options:?}");
-            assert!(!options.mode(offered, false).passthrough, "not without the right");
+            let mode = options.mode(offered, Some(NodeIdentity(1)));
+            assert_eq!((mode.direct, mode.passthrough.is_some(), mode.writeback), expected, "{options:?}");
+            assert_eq!(options.mode(offered, None).passthrough, None, "not without the right");
         };
         let both = InitFlags::FUSE_PASSTHROUGH | InitFlags::FUSE_WRITEBACK_CACHE;
         check(false, false, false, both, (false, false, false));

@@ -114,6 +114,10 @@ impl Invalidator for Recalls {
         block_on(self.0.inode(inode, data));
     }
 
+    fn pages(&self, inode: InodeNumber, offset: u64, bytes: u64) {
+        block_on(self.0.drop_pages(inode, offset, bytes));
+    }
+
     fn knows(&self, inode: InodeNumber) -> bool {
         self.0.knows(inode)
     }

@@ -264,20 +264,18 @@ impl Served {
     async fn transfer(&self, operation: Operation) {
         let mount = &self.mount;
         match operation {
-            Operation::Read { fh, offset, size } => {
+            Operation::Read { fh, offset, size, has_owner } => {
                 let reply = |read: Result<&[u8]>| self.reply_with(read, |bytes| Reply::Data(bytes.to_vec()));
-                mount.read(fh, offset, size, &mut Vec::new(), reply).await;
+                mount.read(fh, (offset, size), !has_owner, &mut Vec::new(), reply).await;
             }
-            Operation::Write { fh, offset, data, cached, .. } => {
-                let by = if cached { WrittenBy::PageCache } else { WrittenBy::Program { synced: false } };
-                match mount.write(fh, offset, &data, by).await {
-                    Ok(open_file) => {
-                        let count = u32::try_from(data.len()).expect("a write is short");
-                        self.reply(Ok(Reply::Written(count)));
-                        mount.after_transfer(&open_file, offset, data.len() as u64).await;
-                    }
-                    Err(error) => self.reply(Err(errno(&error))),
-                }
+            Operation::Write { fh, offset, data, cached, has_owner, .. } => {
+                let by = match cached {
+                    true => WrittenBy::PageCache,
+                    false => WrittenBy::Program { pages: !has_owner, synced: false },
+                };
+                let written = mount.write(fh, offset, &data, by).await;
+                let count = u32::try_from(data.len()).expect("a write is short");
+                self.reply_with(written, |()| Reply::Written(count));
             }
             other => unreachable!("{other:?} is served elsewhere"),
         }

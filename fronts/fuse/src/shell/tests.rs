@@ -169,6 +169,6 @@ fn an_inode_that_the_kernel_is_about_to_know_is_dropped_with_its_name() {
 #[test]
 fn a_range_is_never_taken_for_everything() {
     let (caches, fake) = caches(Fake::new(None, true));
-    block_on(caches.drop_range(InodeNumber::from_raw(5), 4096, 0));
+    block_on(caches.drop_pages(InodeNumber::from_raw(5), 4096, 0));
     assert_eq!(fake.told(), ["contents 0:5 4096 1"]);
 }
