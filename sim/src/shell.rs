@@ -334,9 +334,9 @@ impl Shell for SimShell {
         self.0.release_soon();
     }
 
-    fn knows_number(&self, inode: InodeNumber) -> bool {
+    fn knows_number(&self, inode: InodeNumber, stamp: u64) -> bool {
         if let Some(caches) = self.0.caches() {
-            return caches.knows(inode);
+            return caches.knows(inode, stamp);
         }
         // A kernel above knows every other inode, and forgets none: their numbers can be used for a term.
         inode.sequence().is_multiple_of(2)

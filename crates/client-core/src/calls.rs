@@ -212,7 +212,7 @@ impl<S: Shell> Calls<S> {
         let now_ms = self.shell.now_ms();
         // These come from another node, or say that the shard does not hear this session.
         if !matches!(reply.result, Err(Error::SessionEnded | Error::StaleMap(_) | Error::WrongShard(_))) {
-            self.session.heard(shard, session, sent_ms, now_ms);
+            self.session.heard(shard, session, reply.stamp, (sent_ms, now_ms));
         }
         reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent, now_ms })
     }

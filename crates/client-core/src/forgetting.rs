@@ -9,22 +9,29 @@ use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, Result};
 
 impl<S: Shell> Calls<S> {
-    /// Notes the number if the cache above may use it. Returns whether it may.
-    fn doubt(&self, inode: InodeNumber, directory: Directory) -> bool {
-        // Noted first: it may be forgotten in between.
-        let noted = lock(&self.session.numbers).note(inode, directory, self.shell.now_ms());
-        let known = noted && self.shell.knows_number(inode);
-        if !known {
-            lock(&self.session.numbers).remove(inode);
-        }
-        known
+    /// The stamp up to which replies have told what the cache above is asked about from now on.
+    fn stamp_before(&self, inode: InodeNumber) -> u64 {
+        self.session.cache().latest_stamp(inode.shard())
     }
 
-    fn return_number(&self, inode: InodeNumber, directory: Directory) {
+    /// Notes the number if the cache above may use it. `Err`: it may not, as far as replies up to this stamp have told
+    /// of it.
+    fn doubt(&self, inode: InodeNumber, directory: Directory) -> std::result::Result<(), u64> {
+        // Noted first: it may be forgotten in between.
+        let noted = lock(&self.session.numbers).note(inode, directory, self.shell.now_ms());
+        let stamp = self.stamp_before(inode);
+        if noted && self.shell.knows_number(inode, stamp) {
+            return Ok(());
+        }
+        lock(&self.session.numbers).remove(inode);
+        Err(stamp)
+    }
+
+    fn return_number(&self, inode: InodeNumber, directory: Directory, stamp: u64) {
         if let Directory::Held(stamp) = directory {
             self.session.queue_release(LeaseKey::Data(inode), stamp);
         }
-        self.session.queue_release(LeaseKey::Inode(inode), 0);
+        self.session.queue_release(LeaseKey::Inode(inode), stamp);
         self.shell.release_soon();
     }
 }
@@ -47,8 +54,8 @@ impl<S: Shell> Files<S> {
         if let Some(open) = idle {
             self.calls().give_back(inode, open.stamp().await, true);
         }
-        if !self.calls().doubt(inode, Directory::Perhaps) {
-            self.calls().return_number(inode, Directory::No);
+        if let Err(stamp) = self.calls().doubt(inode, Directory::Perhaps) {
+            self.calls().return_number(inode, Directory::No, stamp);
         }
     }
 
@@ -56,18 +63,31 @@ impl<S: Shell> Files<S> {
     /// may still use. To be asked after that cache was told of the recall.
     pub(crate) fn number_kept(&self, key: LeaseKey) -> LeaseMode {
         let known = match key {
-            LeaseKey::Attributes(inode) => self.calls().doubt(inode, Directory::No),
-            LeaseKey::Permissions(inode) => self.calls().doubt(inode, Directory::Perhaps),
+            LeaseKey::Attributes(inode) => self.calls().doubt(inode, Directory::No).is_ok(),
+            LeaseKey::Permissions(inode) => self.calls().doubt(inode, Directory::Perhaps).is_ok(),
             LeaseKey::Entry(..) | LeaseKey::Directory(_) | LeaseKey::Data(_) | LeaseKey::Inode(_) => false,
         };
         if known { LeaseMode::Open } else { LeaseMode::None }
     }
 
-    /// The cache above has forgotten the inode's number, and will not use it before it is told of it again.
+    /// The cache above has forgotten the inode's number, and will not use it before it is told of it again: perhaps by
+    /// what a request in flight is answered.
     pub fn forgotten(&self, inode: InodeNumber) {
+        let calls = self.calls();
+        if !lock(&calls.session.numbers).contains(inode) {
+            return;
+        }
+        let stamp = calls.stamp_before(inode);
+        if !calls.shell.knows_number(inode, stamp) {
+            self.number_unused(inode, stamp);
+        }
+    }
+
+    /// The cache above does not use the inode's number, as far as replies up to this stamp have told of it.
+    pub fn number_unused(&self, inode: InodeNumber, stamp: u64) {
         let number = lock(&self.calls().session.numbers).remove(inode);
         if let Some(number) = number {
-            self.calls().return_number(inode, number.directory);
+            self.calls().return_number(inode, number.directory, stamp);
         }
     }
 

@@ -99,10 +99,18 @@ impl KernelView {
         self.begin()
     }
 
-    /// The reply has been written.
+    /// The reply has been written. Returns the inodes of which no reply can tell any more, each with the stamp given to
+    /// [`KernelView::may_tell`].
     #[expect(clippy::needless_pass_by_value, reason = "a request ends once")]
-    pub fn end(&mut self, ticket: Ticket) {
-        self.requests.end(&ticket);
+    pub fn end(&mut self, ticket: Ticket) -> Vec<(InodeNumber, u64)> {
+        self.requests.end(&ticket)
+    }
+
+    /// Whether the reply to a request in flight may tell of an inode that the kernel does not know: it may have come
+    /// from the shard already. If so, the inode is returned with this stamp by [`KernelView::end`] of the last of the
+    /// requests that are in flight now.
+    pub fn may_tell(&mut self, inode: InodeNumber, stamp: u64) -> bool {
+        self.requests.may_tell(inode, stamp)
     }
 
     /// Records that a reply is about to tell of a name, under a lease that was held after the request had begun.

@@ -5,6 +5,11 @@
 //! whether the kernel still knows the number: for one term it can then be opened also without a name. As soon as the
 //! kernel forgets it, the number is given back, and the shard frees the inode.
 //!
+//! A kernel that does not know a number may be about to: the reply that tells it may be on its way from the shard, or
+//! be looked at here, when the recall comes or the kernel forgets the number that it had been told before. So a number
+//! counts as known while requests are in flight that began before the question, and is given back with the stamp up to
+//! which replies had come then: what later ones tell stays with the shard.
+//!
 //! A directory that the kernel knows for longer is open, or somebody's working directory: it is held at the shard until
 //! the kernel forgets it.
 //!
@@ -54,6 +59,11 @@ impl Numbers {
             number.directory = directory;
         }
         true
+    }
+
+    /// Whether the number is noted.
+    pub fn contains(&self, inode: InodeNumber) -> bool {
+        self.0.contains_key(&inode)
     }
 
     /// A number that is noted.

@@ -102,9 +102,10 @@ impl Session {
         Arc::clone(terms.entry(shard).or_default())
     }
 
-    /// A shard has answered a call of this session that was sent at `sent_ms`.
-    pub(crate) fn heard(&self, shard: ShardId, session: SessionId, sent_ms: u64, now_ms: u64) {
+    /// A shard has answered a call of this session that was sent at `sent_ms`, by a reply with this stamp.
+    pub(crate) fn heard(&self, shard: ShardId, session: SessionId, stamp: u64, (sent_ms, now_ms): (u64, u64)) {
         if let Some(mut cache) = self.cache_for(session) {
+            cache.stamp_seen(shard, stamp);
             cache.renewed(shard, sent_ms, now_ms);
             self.term(shard).store(cache.valid_until_ms(shard), Ordering::Release);
         }

@@ -18,9 +18,9 @@ pub trait Invalidator: Send + Sync {
     /// The pages of this range (`bytes` `u64::MAX`: to the end) are about to be changed by another client: returns when
     /// none is left that was there before. Called on a thread that does nothing else.
     fn pages(&self, _inode: InodeNumber, _offset: u64, _bytes: u64) {}
-    /// Whether the cache above may still use the inode's number. If so, it calls [`crate::Client::forgotten`] at the
-    /// end. A cache that uses no numbers knows none.
-    fn knows(&self, _inode: InodeNumber) -> bool {
+    /// Whether the cache above may still use the inode's number, or is about to be told of it. If so, it calls
+    /// `Files::forgotten` at the end, or `Files::number_unused` with this stamp. A cache that uses no numbers knows none.
+    fn knows(&self, _inode: InodeNumber, _stamp: u64) -> bool {
         false
     }
 }

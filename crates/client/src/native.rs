@@ -141,8 +141,8 @@ impl Shell for NativeShell {
         self.recalls.release_soon();
     }
 
-    fn knows_number(&self, inode: InodeNumber) -> bool {
-        self.invalidators.get().is_some_and(|above| above.knows(inode))
+    fn knows_number(&self, inode: InodeNumber, stamp: u64) -> bool {
+        self.invalidators.get().is_some_and(|above| above.knows(inode, stamp))
     }
 
     async fn take_data(&self, node: &NodeRecord, session: SessionId) -> Result<NativeData> {

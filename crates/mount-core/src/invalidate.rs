@@ -268,8 +268,18 @@ impl<M: MountShell> KernelCaches<M> {
         }
     }
 
-    /// Whether the kernel may still use the inode's number.
-    pub fn knows(&self, inode: InodeNumber) -> bool {
+    /// Whether the kernel may still use the inode's number, or be about to: the reply to a request in flight may tell
+    /// it. Such a number that was not told after all is given back with the stamp.
+    pub fn knows(&self, inode: InodeNumber, stamp: u64) -> bool {
+        if self.kernel().is_none() {
+            return false;
+        }
+        // Asked last once more: what was told in between is known then.
+        self.was_told(inode) || self.view().may_tell(inode, stamp) || self.was_told(inode)
+    }
+
+    /// Whether the kernel was told of an inode that is removed or changed by others, and has not forgotten it.
+    pub(crate) fn was_told(&self, inode: InodeNumber) -> bool {
         let (Some(kernel), Some(unleased)) = (self.kernel(), self.inodes.known(inode)) else { return false };
         if let Some((parent, name)) = unleased {
             // Of no use any more; without it the kernel forgets an inode that nobody has open. Not waited for.

@@ -112,8 +112,8 @@ impl<M: MountShell> Mount<M> {
     /// The kernel has forgotten an inode that it was told of so many times.
     pub fn forget(&self, inode: InodeNumber, lookups: u64) {
         self.caches.modes.forgotten(inode);
-        self.caches.view().forgotten(inode);
         if self.caches.inodes.forgotten(inode, lookups) {
+            self.caches.view().forgotten(inode);
             self.client.forgotten(inode);
         }
     }

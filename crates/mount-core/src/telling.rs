@@ -20,8 +20,13 @@ pub struct Telling<'a, M: MountShell> {
 
 impl<M: MountShell> Drop for Telling<'_, M> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.caches().view().end(ticket);
+        let Some(ticket) = self.ticket.take() else { return };
+        // Bound first: the record is not locked while numbers are given back.
+        let settled = self.caches().view().end(ticket);
+        for (inode, stamp) in settled {
+            if !self.caches().was_told(inode) {
+                self.mount.client.number_unused(inode, stamp);
+            }
         }
     }
 }

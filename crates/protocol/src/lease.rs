@@ -27,7 +27,8 @@ pub enum LeaseKey {
     /// it, unlike its attributes.
     Permissions(InodeNumber),
     /// The number of an inode. Not granted by itself: whoever is told of an inode may open it by its number for one
-    /// term after its last name is gone. Given back when nobody above the client can do so any more.
+    /// term after its last name is gone. Given back when nobody above the client can do so any more, with the stamp up
+    /// to which replies are known to tell of it no more.
     Inode(InodeNumber),
 }
 

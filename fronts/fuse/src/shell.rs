@@ -118,8 +118,8 @@ impl Invalidator for Recalls {
         block_on(self.0.drop_pages(inode, offset, bytes));
     }
 
-    fn knows(&self, inode: InodeNumber) -> bool {
-        self.0.knows(inode)
+    fn knows(&self, inode: InodeNumber, stamp: u64) -> bool {
+        self.0.knows(inode, stamp)
     }
 }
 

@@ -11,6 +11,8 @@ pub(super) struct Term {
     pub(super) age: u32,
     /// Own changes that were sent and have no reply: while there are any, nothing is believed.
     doubts: u32,
+    /// The highest stamp of all replies that have come.
+    latest_stamp: u64,
 }
 
 impl Term {
@@ -45,6 +47,17 @@ impl Cache {
             self.renewed(shard, sent_ms, now_ms);
         }
         holds
+    }
+
+    /// A reply with this stamp has come from the shard.
+    pub fn stamp_seen(&mut self, shard: ShardId, stamp: u64) {
+        let term = self.terms.entry(shard).or_default();
+        term.latest_stamp = term.latest_stamp.max(stamp);
+    }
+
+    /// The highest stamp of the replies that have come from the shard.
+    pub fn latest_stamp(&self, shard: ShardId) -> u64 {
+        self.terms.get(&shard).map_or(0, |term| term.latest_stamp)
     }
 
     /// An own change was sent to this shard and has no reply: it may have been made, or be made later, and nobody

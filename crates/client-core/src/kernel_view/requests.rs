@@ -3,7 +3,7 @@
 //! A reply tells of what was leased while its request was served; a recall that comes before it is told takes that
 //! away. So every recall is kept for as long as a request is in flight that began before it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_protocol::{InodeNumber, LeaseKey};
 
 /// Recalls kept. Requests that began before the oldest tell of nothing.
@@ -26,6 +26,39 @@ pub struct Requests {
     /// Recalls up to this one are kept no more.
     forgotten: u64,
     latest_request: u64,
+    unsure: Unsure,
+}
+
+/// Inodes that replies to requests in flight may tell of.
+#[derive(Debug, Default)]
+struct Unsure {
+    /// Up to which request, and the stamp with which it was asked first.
+    inodes: BTreeMap<InodeNumber, (u64, u64)>,
+    /// The same in the order of requests.
+    order: BTreeSet<(u64, InodeNumber)>,
+}
+
+impl Unsure {
+    fn insert(&mut self, inode: InodeNumber, until: u64, stamp: u64) {
+        let mut first = stamp;
+        if let Some((before, earlier)) = self.inodes.remove(&inode) {
+            self.order.remove(&(before, inode));
+            first = first.min(earlier);
+        }
+        self.inodes.insert(inode, (until, first));
+        self.order.insert((until, inode));
+    }
+
+    /// Takes out those of which no request from this number on may tell.
+    fn settle(&mut self, oldest: u64) -> Vec<(InodeNumber, u64)> {
+        let mut settled = Vec::new();
+        while let Some((_, inode)) = self.order.first().copied().filter(|(until, _)| *until < oldest) {
+            self.order.pop_first();
+            let (_, stamp) = self.inodes.remove(&inode).expect("what is in the order is there");
+            settled.push((inode, stamp));
+        }
+        settled
+    }
 }
 
 impl Requests {
@@ -36,12 +69,25 @@ impl Requests {
         ticket
     }
 
-    pub fn end(&mut self, ticket: &Ticket) {
+    /// Returns the inodes of which no reply can tell any more, see [`Requests::may_tell`].
+    pub fn end(&mut self, ticket: &Ticket) -> Vec<(InodeNumber, u64)> {
         self.in_flight.remove(&(ticket.since, ticket.number));
-        let oldest = self.in_flight.first().map_or(self.latest_recall, |(since, _)| *since);
+        let first = self.in_flight.first().copied();
+        let oldest = first.map_or(self.latest_recall, |(since, _)| since);
         while self.recalls.front().is_some_and(|(number, _)| *number <= oldest) {
             self.recalls.pop_front();
         }
+        self.unsure.settle(first.map_or(u64::MAX, |(_, number)| number))
+    }
+
+    /// Whether replies to requests in flight may tell of the inode. If so, it is returned with the stamp when the last
+    /// of them has ended.
+    pub fn may_tell(&mut self, inode: InodeNumber, stamp: u64) -> bool {
+        if self.in_flight.is_empty() {
+            return false;
+        }
+        self.unsure.insert(inode, self.latest_request, stamp);
+        true
     }
 
     pub fn is_empty(&self) -> bool {

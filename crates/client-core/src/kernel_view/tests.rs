@@ -88,6 +88,24 @@ fn what_is_told_after_a_notification_was_sent_stays_recorded() {
 }
 
 #[test]
+fn an_inode_may_be_told_of_until_the_requests_of_that_moment_have_ended() {
+    let mut view = KernelView::new();
+    let [inode, other] = [8, 9].map(InodeNumber::from_raw);
+    assert!(!view.may_tell(inode, 1), "nothing is in flight");
+    let (first, second) = (view.begin(), view.begin());
+    assert!(view.may_tell(inode, 5));
+    let third = view.begin();
+    assert_eq!(view.end(second), []);
+    assert!(view.may_tell(other, 6));
+    assert_eq!(view.end(first), [(inode, 5)]);
+    let fourth = view.begin();
+    assert!(view.may_tell(other, 7), "asked once more");
+    assert_eq!(view.end(third), []);
+    assert_eq!(view.end(fourth), [(other, 6)], "what replies up to the first question have told");
+    assert!(!view.may_tell(inode, 8));
+}
+
+#[test]
 fn a_listing_in_flight_is_not_covered_by_the_epoch() {
     let mut view = KernelView::new();
     let ticket = view.begin();

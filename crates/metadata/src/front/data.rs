@@ -121,11 +121,11 @@ impl<K: KeyValue> Shard<K> {
         }
         for (key, stamp) in leases {
             if let LeaseKey::Inode(inode) = key {
-                self.number_returned(*inode, session);
-            } else if self.leases.holder(key, session).is_some_and(|holder| holder.stamp <= *stamp) {
+                self.number_returned(*inode, session, *stamp);
+            } else if let Some(holder) = self.leases.holder(key, session).filter(|holder| holder.stamp <= *stamp) {
                 self.weaken(session, *key, LeaseMode::None);
                 if let LeaseKey::Attributes(inode) = key {
-                    self.note_told(*inode, session);
+                    self.note_told(*inode, session, holder.stamp);
                 }
             }
         }
@@ -159,11 +159,12 @@ impl<K: KeyValue> Shard<K> {
         };
         // Nothing above `Open` can be kept, whatever the client says. A file that it opened again after the recall was
         // sent it has open: the answer may be from before that.
-        let since = self.leases.holder(&recall.key, session).is_some_and(|holder| holder.stamp > recall.stamp);
+        let (key, recalled_at) = (recall.key, recall.stamp);
+        let granted_at = self.leases.holder(&key, session).map(|holder| holder.stamp);
+        let since = granted_at.is_some_and(|stamp| stamp > recalled_at);
         let kept = if since { LeaseMode::Open } else { kept.min(LeaseMode::Open) };
-        let key = recall.key;
         if let (LeaseKey::Attributes(inode) | LeaseKey::Permissions(inode), LeaseMode::Open) = (key, kept) {
-            self.note_told(inode, session);
+            self.note_told(inode, session, granted_at.unwrap_or(recalled_at));
         }
         self.weaken(session, key, kept);
         self.end_recall(number);

@@ -80,7 +80,7 @@ impl<K: KeyValue> Shard<K> {
     pub(super) fn grant_attributes(&mut self, session: SessionId, attributes: &Attributes) -> Grants {
         let granted = self.grant_known_attributes(session, attributes);
         if !granted.contains(Grants::ATTRIBUTES) {
-            self.note_told(attributes.inode, session);
+            self.note_told(attributes.inode, session, self.next_grant_stamp());
         }
         granted
     }

@@ -4,7 +4,8 @@
 //! was told of it may open it by its number: the kernel of a mount opens by number alone, and the number may be on its
 //! way when the name goes. A session was told of an inode if it holds a lease on its attributes, held one within the
 //! last term, or was answered with them without a lease. It gives the number back ([`LeaseKey::Inode`]) when nobody
-//! above it can use it any more: then the orphan goes at once.
+//! above it can use it any more: then the orphan goes at once. It gives back what replies up to some stamp have told it:
+//! one that told of the number again may be on its way, or may have overtaken what is given back.
 //!
 //! Invariant: an orphan that nobody has open, or may open, is reaped in the same step.
 //! Not here: the record of an orphan (`back/remove.rs`).
@@ -17,20 +18,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::{InodeNumber, LeaseKey, SessionId};
 
-/// Sessions that were told of inodes and hold no lease on them: at least those of the last term.
+/// Sessions that were told of inodes and hold no lease on them, each with the stamp of the latest reply that told it:
+/// at least those of the last term.
 #[derive(Default)]
 pub struct Told {
-    recent: BTreeSet<(InodeNumber, SessionId)>,
-    older: BTreeSet<(InodeNumber, SessionId)>,
+    recent: BTreeMap<(InodeNumber, SessionId), u64>,
+    older: BTreeMap<(InodeNumber, SessionId), u64>,
     /// When `recent` was begun.
     begun_ms: u64,
 }
 
 impl Told {
-    /// Notes that the session knows the inode's number.
-    pub fn note(&mut self, inode: InodeNumber, session: SessionId, now_ms: u64) {
+    /// Notes that the session knows the inode's number by a reply with this stamp.
+    pub fn note(&mut self, inode: InodeNumber, session: SessionId, stamp: u64, now_ms: u64) {
         self.forget_old(now_ms);
-        self.recent.insert((inode, session));
+        let latest = self.recent.entry((inode, session)).or_default();
+        *latest = stamp.max(*latest);
     }
 
     /// Forgets what is older than a term.
@@ -45,21 +48,25 @@ impl Told {
         }
     }
 
-    fn drop_one(&mut self, inode: InodeNumber, session: SessionId) {
-        self.recent.remove(&(inode, session));
-        self.older.remove(&(inode, session));
+    /// The session has given back what replies up to this stamp have told it.
+    fn drop_one(&mut self, inode: InodeNumber, session: SessionId, stamp: u64) {
+        for told in [&mut self.recent, &mut self.older] {
+            if told.get(&(inode, session)).is_some_and(|latest| *latest <= stamp) {
+                told.remove(&(inode, session));
+            }
+        }
     }
 
-    fn sessions(&self, inode: InodeNumber) -> impl Iterator<Item = SessionId> {
+    fn sessions(&self, inode: InodeNumber) -> impl Iterator<Item = (SessionId, u64)> {
         let range = (inode, SessionId(0))..=(inode, SessionId(u64::MAX));
-        self.recent.range(range.clone()).chain(self.older.range(range)).map(|(_, session)| *session)
+        self.recent.range(range.clone()).chain(self.older.range(range)).map(|((_, session), stamp)| (*session, *stamp))
     }
 }
 
 /// An inode without a name.
 struct Orphan {
-    /// Sessions that may open it by its number.
-    told: BTreeSet<SessionId>,
+    /// Sessions that may open it by its number, each with the stamp of the latest reply that told it.
+    told: BTreeMap<SessionId, u64>,
     /// Another shard has asked for the removal: for a session that may have been told, and is not known here.
     anybody: bool,
     /// Until when.
@@ -98,9 +105,23 @@ impl Orphans {
         }
     }
 
-    /// The session cannot open the inode any more. Returns whether it could.
-    fn drop_told(&mut self, inode: InodeNumber, session: SessionId) -> bool {
-        self.orphans.get_mut(&inode).is_some_and(|orphan| orphan.told.remove(&session))
+    /// The session has given back what replies up to this stamp have told it. Returns whether it can open the inode no
+    /// more, and could.
+    fn drop_told(&mut self, inode: InodeNumber, session: SessionId, stamp: u64) -> bool {
+        let Some(orphan) = self.orphans.get_mut(&inode) else { return false };
+        let is_over = orphan.told.get(&session).is_some_and(|latest| *latest <= stamp);
+        if is_over {
+            orphan.told.remove(&session);
+        }
+        is_over
+    }
+
+    /// A reply with this stamp has told the session of an inode once more, if it may open it.
+    fn told_again(&mut self, inode: InodeNumber, session: SessionId, stamp: u64) {
+        let told = self.orphans.get_mut(&inode).and_then(|orphan| orphan.told.get_mut(&session));
+        if let Some(latest) = told {
+            *latest = stamp.max(*latest);
+        }
     }
 
     /// Nobody can open this orphan by its number any more: the next one whose time has come.
@@ -125,18 +146,25 @@ impl<K: KeyValue> Shard<K> {
         self.leases.holders(&LeaseKey::Data(inode)).next().is_some()
     }
 
-    /// Sessions that may open the inode by its number.
-    fn told_of(&self, inode: InodeNumber) -> BTreeSet<SessionId> {
-        let told = self.told.sessions(inode).filter(|session| self.sessions.is_alive(*session));
+    /// Sessions that may open the inode by its number, each with the stamp of the latest reply that told it.
+    fn told_of(&self, inode: InodeNumber) -> BTreeMap<SessionId, u64> {
+        let told = self.told.sessions(inode).filter(|(session, _)| self.sessions.is_alive(*session));
         let keys = [LeaseKey::Attributes(inode), LeaseKey::Permissions(inode)];
-        let holders = keys.iter().flat_map(|key| self.leases.holders(key)).map(|holder| holder.session);
-        told.chain(holders).collect()
+        let holders = keys.iter().flat_map(|key| self.leases.holders(key)).map(|holder| (holder.session, holder.stamp));
+        let mut latest = BTreeMap::new();
+        for (session, stamp) in told.chain(holders) {
+            let known: &mut u64 = latest.entry(session).or_default();
+            *known = stamp.max(*known);
+        }
+        latest
     }
 
-    /// Notes that the session may use the inode's number, though it holds no lease on the attributes.
-    pub(super) fn note_told(&mut self, inode: InodeNumber, session: SessionId) {
+    /// Notes that the session may use the inode's number, though it holds no lease on the attributes: a reply with this
+    /// stamp tells it, or has told it.
+    pub(super) fn note_told(&mut self, inode: InodeNumber, session: SessionId, stamp: u64) {
         if self.sessions.is_alive(session) {
-            self.told.note(inode, session, self.now.boot_ms);
+            self.told.note(inode, session, stamp, self.now.boot_ms);
+            self.orphans.told_again(inode, session, stamp);
         }
     }
 
@@ -147,20 +175,20 @@ impl<K: KeyValue> Shard<K> {
         self.orphans.insert(inode, Orphan { told, anybody, until_ms: self.now.boot_ms + SESSION_TERM_MS });
     }
 
-    /// The session has given the inode's number back.
-    pub(super) fn number_returned(&mut self, inode: InodeNumber, session: SessionId) {
-        self.told.drop_one(inode, session);
-        if self.orphans.drop_told(inode, session) {
+    /// The session has given the inode's number back, as far as replies up to this stamp have told it.
+    pub(super) fn number_returned(&mut self, inode: InodeNumber, session: SessionId, stamp: u64) {
+        self.told.drop_one(inode, session, stamp);
+        if self.orphans.drop_told(inode, session, stamp) {
             self.reap_unused(inode);
         }
     }
 
     /// The session has ended: it opens nothing any more.
     pub(super) fn numbers_of_ended(&mut self, session: SessionId) {
-        let of_session = self.orphans.orphans.iter().filter(|(_, orphan)| orphan.told.contains(&session));
+        let of_session = self.orphans.orphans.iter().filter(|(_, orphan)| orphan.told.contains_key(&session));
         let inodes: Vec<InodeNumber> = of_session.map(|(inode, _)| *inode).collect();
         for inode in inodes {
-            self.number_returned(inode, session);
+            self.number_returned(inode, session, u64::MAX);
         }
     }
 

@@ -69,7 +69,7 @@ impl<K: KeyValue> Shard<K> {
         if grantable {
             grants |= self.grant_attributes(session, &attributes);
         } else {
-            self.note_told(attributes.inode, session);
+            self.note_told(attributes.inode, session, self.next_grant_stamp());
         }
         ShardAnswer::Entry { attributes, grants }
     }

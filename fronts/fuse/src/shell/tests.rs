@@ -167,6 +167,17 @@ fn an_inode_that_the_kernel_is_about_to_know_is_dropped_with_its_name() {
 }
 
 #[test]
+fn an_inode_that_a_reply_in_flight_may_tell_of_counts_as_known() {
+    let (caches, _) = caches(Fake::new(None, true));
+    let inode = InodeNumber::from_raw(9);
+    assert!(!caches.knows(inode, 1));
+    let ticket = caches.view().begin();
+    assert!(caches.knows(inode, 2), "the shard may have answered the request");
+    assert_eq!(caches.view().end(ticket), [(inode, 2)]);
+    assert!(!caches.knows(inode, 3));
+}
+
+#[test]
 fn a_range_is_never_taken_for_everything() {
     let (caches, fake) = caches(Fake::new(None, true));
     block_on(caches.drop_pages(InodeNumber::from_raw(5), 4096, 0));

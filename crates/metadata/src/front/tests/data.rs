@@ -20,7 +20,7 @@ fn release(inode: InodeNumber) -> ShardRequest {
 
 /// It is closed, and no kernel above can open it by its number.
 fn forget(inode: InodeNumber) -> ShardRequest {
-    ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX), (LeaseKey::Inode(inode), 0)] }
+    ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX), (LeaseKey::Inode(inode), u64::MAX)] }
 }
 
 fn open_cut(inode: InodeNumber) -> ShardRequest {

@@ -221,6 +221,11 @@ impl World {
         token
     }
 
+    /// The highest stamp of all replies.
+    pub fn stamp(&self) -> u64 {
+        self.replies.values().map(|reply| reply.stamp).max().unwrap_or(0)
+    }
+
     /// The result of a call, if it came.
     pub fn result(&self, token: u64) -> Option<Result<ShardAnswer>> {
         self.replies.get(&token).map(|reply| reply.result.clone())

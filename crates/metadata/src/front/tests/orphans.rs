@@ -8,7 +8,7 @@ use weft_protocol::*;
 
 /// What a kernel above that has forgotten an inode has its client send.
 fn number_back(inode: InodeNumber) -> ShardRequest {
-    ShardRequest::Release { leases: vec![(LeaseKey::Inode(inode), 0)] }
+    ShardRequest::Release { leases: vec![(LeaseKey::Inode(inode), u64::MAX)] }
 }
 
 fn close(inode: InodeNumber) -> ShardRequest {
@@ -124,6 +124,37 @@ fn a_lookup_without_a_lease_counts_for_a_term() {
             world.ok(session, number_back(inode));
         }
         assert_eq!(world.removed_objects().is_empty(), !kept, "after {pause_ms} ms");
+    }
+}
+
+#[test]
+fn a_number_that_is_given_back_stays_with_whoever_was_told_of_it_since() {
+    for again_after_removal in [false, true] {
+        let mut world = World::new();
+        let inode = world.file("f", 1);
+        world.ok(A, lookup("f"));
+        let chmod = world.waits(B, chmod(inode, 0o600));
+        world.answer_recalls(LeaseMode::Open);
+        world.done(chmod);
+        let back = |stamp| ShardRequest::Release { leases: vec![(LeaseKey::Inode(inode), stamp)] };
+        world.ok(B, back(world.stamp()));
+        // A's kernel has forgotten the number, and asks for the inode once more: that overtakes what is given back.
+        let seen = world.stamp();
+        if !again_after_removal {
+            world.ok(A, lookup("f"));
+            world.ok(A, back(seen));
+        }
+        let token = world.call(C, unlink("f"));
+        world.answer_recalls(LeaseMode::None);
+        world.done(token);
+        if again_after_removal {
+            world.ok(A, stat(inode));
+            world.ok(A, back(seen));
+        }
+        world.ok(A, open(inode, Access::Read));
+        world.ok(A, close(inode));
+        world.ok(A, back(world.stamp()));
+        assert_eq!(world.removed_objects(), [object(1)]);
     }
 }
 
