@@ -318,8 +318,11 @@ impl KernelView {
     }
 
     /// Records a name that the kernel has moved: whatever was there is gone.
-    fn put_moved(&mut self, parent: InodeNumber, told: ToldName) {
+    fn put_moved(&mut self, parent: InodeNumber, mut told: ToldName) {
         let hash = told.name.hash64();
+        // It is there from now on: a notification that was sent before is not about it.
+        self.clock += 1;
+        told.at = self.clock;
         self.name_ends.push_back((told.until_ms, parent, hash));
         // One of the same hash but another name is forgotten: it stays in the kernel for the rest of its time, which
         // takes two names of one hash in a directory.

@@ -88,6 +88,20 @@ fn what_is_told_after_a_notification_was_sent_stays_recorded() {
 }
 
 #[test]
+fn a_name_that_is_moved_to_a_place_after_a_notification_dropped_what_was_there_stays_recorded() {
+    let mut view = KernelView::new();
+    tell(&mut view, 0, 0);
+    tell(&mut view, 1, 0);
+    let mark = view.mark();
+    // The kernel drops the one name, and moves the other one there before the record hears of it.
+    let ticket = view.begin_change(&[DIRECTORY]);
+    assert!(!view.renamed(&ticket, (DIRECTORY, &name(0)), (DIRECTORY, &name(1)), false, true));
+    view.end(ticket);
+    view.dropped(DIRECTORY, &name(1), mark);
+    assert_eq!(view.names_under(entry(1)), [name(1)]);
+}
+
+#[test]
 fn an_inode_may_be_told_of_until_the_requests_of_that_moment_have_ended() {
     let mut view = KernelView::new();
     let [inode, other] = [8, 9].map(InodeNumber::from_raw);
