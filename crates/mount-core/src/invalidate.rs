@@ -194,6 +194,12 @@ impl<M: MountShell> KernelCaches<M> {
             keys.iter().for_each(|key| view.recall(*key));
             keys.iter().flat_map(|key| view.names_under(*key)).collect()
         };
+        self.drop_these(parent, names).await;
+    }
+
+    /// The kernel may use none of these names any more: returns when it does not, and has processed the replies that
+    /// told of them.
+    async fn drop_these(&self, parent: InodeNumber, names: Vec<Name>) {
         let Some(kernel) = self.kernel().filter(|_| !names.is_empty()) else { return };
         let start = self.shell.now();
         let wait = ENTRY_WAIT + ENTRY_WAIT_EACH * u32::try_from(names.len()).unwrap_or(u32::MAX);
@@ -257,8 +263,10 @@ impl<M: MountShell> KernelCaches<M> {
         // Bound first: the record is not locked while names are dropped.
         let place = self.view().place(inode).filter(|_| told == Err(Refused::NOT_FOUND));
         if let Some((parent, name)) = place {
-            // The reply that makes it known may be in flight, with attributes of before.
-            self.drop_names(parent, &[LeaseKey::Entry(parent, name.hash64())]).await;
+            // The reply that makes it known may be in flight, with attributes of before; also where it told the name
+            // with no time.
+            self.view().recall(LeaseKey::Entry(parent, name.hash64()));
+            self.drop_these(parent, vec![name]).await;
             self.report("inode", tell(&*kernel, inode, data).await);
         }
         self.view().attributes_dropped(inode);

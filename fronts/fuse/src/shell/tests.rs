@@ -164,6 +164,14 @@ fn an_inode_that_the_kernel_is_about_to_know_is_dropped_with_its_name() {
     assert_eq!(fake.told(), ["attributes 0:9", "entry 0:5 a", "contents 0:5 0 0", "attributes 0:9"]);
     block_on(caches.inode(inode, false));
     assert_eq!(fake.told(), ["attributes 0:9"], "it never came");
+    // By a name that no lease covers.
+    let mut view = caches.view();
+    let ticket = view.begin();
+    assert!(view.tell_attributes(&ticket, inode, Some((DIRECTORY, &name())), 9000, caches.now_ms()) > 0);
+    view.end(ticket);
+    drop(view);
+    block_on(caches.inode(inode, false));
+    assert_eq!(fake.told(), ["attributes 0:9", "entry 0:5 a", "contents 0:5 0 0", "attributes 0:9"]);
 }
 
 #[test]
