@@ -22,12 +22,15 @@ use std::task::Poll;
 use std::time::Duration;
 use weft_client_core::Files;
 use weft_mount_core::{Job, Mount, MountNotice, MountShell, Notified, Refused, Settings};
-use weft_protocol::{InodeNumber, Name};
+use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::{Error, InodeNumber, Name};
 
 /// What the kernel is agreed with, and small pages, so that small files have many. A page of a kept listing has one
 /// name; a listing with attributes has room for three.
 const CONFIG: Config =
     Config { page_bytes: 32, max_read_bytes: 512, max_write_bytes: 64, max_readahead_bytes: 64, ..Config::WEFT };
+/// For how long the number of an inode can be used at least, milliseconds; two clocks differ by up to 400 in a term.
+const OPENABLE_MS: u64 = SESSION_TERM_MS - 500;
 /// Longest time that a request waits for a thread, and that a reply waits to be processed, milliseconds.
 const THREAD_MS_MAX: u64 = 3;
 
@@ -38,6 +41,8 @@ pub struct SimKernel {
     has_epoch: bool,
     notified: RefCell<BTreeMap<CallId, Result<(), Errno>>>,
     notifications: Cell<u64>,
+    /// When a request was begun by which the kernel was last told of each inode.
+    told: RefCell<BTreeMap<u64, u64>>,
 }
 
 impl SimKernel {
@@ -51,6 +56,17 @@ impl SimKernel {
         let result = poll_fn(|_| self.notified.borrow_mut().remove(&id).map_or(Poll::Pending, Poll::Ready)).await;
         self.process.progressed();
         result.map_err(|errno| Refused(errno.0))
+    }
+
+    /// An inode that the kernel was told of by a request that began less than a term ago can be opened, whatever became
+    /// of its names.
+    fn check_opened<T>(&self, node: u64, result: &Result<T, Error>) {
+        let told_ms = self.told.borrow().get(&node).copied();
+        let is_known = told_ms.is_some_and(|told_ms| self.process.now_ms() < told_ms + OPENABLE_MS);
+        let is_stale = matches!(result, Err(Error::Stale));
+        if is_stale && is_known && !self.process.is_cut_off.get() {
+            self.process.check(Err(format!("inode {node} is told to the kernel and cannot be opened")));
+        }
     }
 
     fn reply(&self, unique: u64, answer: KernelAnswer) {
@@ -161,6 +177,7 @@ impl Mounted {
             has_epoch: mode.has_epoch,
             notified: RefCell::default(),
             notifications: Cell::new(0),
+            told: RefCell::default(),
         });
         process.mount.replace(Arc::downgrade(&mount.caches));
         let (caches, connected) = (Arc::clone(&mount.caches), Arc::clone(&kernel));

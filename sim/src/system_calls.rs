@@ -2,7 +2,7 @@
 //!
 //! The calls of a round overlap in time. What POSIX leaves open for those is not mixed in one round: a directory is
 //! removed or renamed alone, a file's bytes are used by one call only, and a name that one call links another leaves
-//! alone. All else may meet.
+//! alone. All else may meet. In some runs files are opened while others are renamed over them.
 //!
 //! Not here: when rounds begin, and faults (`world/mounts.rs`); what must hold (`history.rs`).
 
@@ -25,15 +25,19 @@ pub struct Theme {
     /// How often a file or directory is used that is open, a file is opened, a directory, a file mapped, a name looked
     /// at, a file cut, a name changed, a file replaced by several in turn.
     weights: [u64; 8],
+    /// Instead, a name is replaced by two clients while others open it, again and again.
+    races: bool,
 }
 
 /// A little of everything; few files that all write; names that go about; long listings.
 pub const THEMES: [Theme; 4] = [
-    Theme { files: 4, directories: 2, weights: [9, 3, 1, 1, 2, 1, 3, 1] },
-    Theme { files: 1, directories: 0, weights: [20, 3, 0, 1, 1, 1, 0, 0] },
-    Theme { files: 3, directories: 1, weights: [4, 3, 1, 0, 5, 0, 7, 1] },
-    Theme { files: 12, directories: 1, weights: [9, 1, 3, 0, 1, 0, 4, 0] },
+    Theme { files: 4, directories: 2, weights: [9, 3, 1, 1, 2, 1, 3, 1], races: false },
+    Theme { files: 1, directories: 0, weights: [20, 3, 0, 1, 1, 1, 0, 0], races: false },
+    Theme { files: 3, directories: 1, weights: [4, 3, 1, 0, 5, 0, 7, 1], races: false },
+    Theme { files: 12, directories: 1, weights: [9, 1, 3, 0, 1, 0, 4, 0], races: false },
 ];
+/// One name that is opened while others are renamed over it.
+pub const RACES: Theme = Theme { files: 0, directories: 0, weights: [0; 8], races: true };
 /// No file is longer than this and a write.
 const FILE_BYTES: u64 = 160;
 const WRITE_BYTES: u64 = 60;
@@ -52,7 +56,16 @@ pub struct Programs {
     owners: BTreeMap<Handle, usize>,
     /// Calls that follow one another, of one client, with no other between.
     next: VecDeque<(usize, Call)>,
+    race: Race,
     value: u8,
+}
+
+/// How far a race is: two clients replace a name while others open it.
+#[derive(Default)]
+struct Race {
+    step: u64,
+    /// What was opened for it, by whom.
+    open: Vec<(usize, Handle)>,
 }
 
 fn file_flags(access: Access) -> OpenFlags {
@@ -61,7 +74,7 @@ fn file_flags(access: Access) -> OpenFlags {
 
 impl Programs {
     pub fn new(theme: Theme) -> Self {
-        Self { theme, handles: 0, owners: BTreeMap::new(), next: VecDeque::new(), value: 0 }
+        Self { theme, handles: 0, owners: BTreeMap::new(), next: VecDeque::new(), race: Race::default(), value: 0 }
     }
 
     /// The calls of the next round, each with its client.
@@ -71,6 +84,11 @@ impl Programs {
             if state.is_mapped_to_end_of(&next.1) {
                 return vec![next];
             }
+        }
+        if self.theme.races {
+            let round = self.race(random, state);
+            round.iter().for_each(|(client, call)| self.note(*client, call));
+            return round;
         }
         let alone = random.one_in(2);
         let count = if alone { 1 } else { 2 + random.below(CALLS_MAX - 1) };
@@ -84,6 +102,53 @@ impl Programs {
             }
         }
         round
+    }
+
+    /// The next step of a race: two clients make a file each, look at it, close it, and rename it over the name that the
+    /// others open; then these look at what they have opened, and close it, and one looks at the name. So it is known in
+    /// the end in which order it all was.
+    fn race(&mut self, random: &mut Random, state: &State) -> Vec<(usize, Call)> {
+        let step = self.race.step;
+        self.race.step = (step + 1) % 7;
+        let first = pick(random, CLIENTS);
+        let replaced = vec!["f0".to_owned()];
+        let made = |client: usize| vec![format!("new{client}")];
+        let mut round = Vec::new();
+        match step {
+            0 => {
+                for client in [first, (first + 1 + pick(random, CLIENTS - 1)) % CLIENTS] {
+                    let handle = self.new_handle();
+                    let flags = OpenFlags { create: true, ..file_flags(Access::Write) };
+                    round.push((client, Call::Open { path: made(client), flags, mode: 0o644, handle }));
+                    self.race.open.push((client, handle));
+                }
+            }
+            1 | 4 => {
+                self.race.open.retain(|(_, handle)| state.opened(*handle).is_some());
+                let look = |(client, handle): &(usize, Handle)| (*client, Call::Fstat { handle: *handle });
+                round.extend(self.race.open.iter().map(look));
+            }
+            2 | 5 => {
+                let close = |(client, handle): (usize, Handle)| (client, Call::Close { handle });
+                round.extend(self.race.open.drain(..).map(close));
+            }
+            3 => {
+                for client in 0..CLIENTS {
+                    if state.find(&made(client)).is_ok() {
+                        let (from, to) = (made(client), replaced.clone());
+                        round.push((client, Call::Rename { from, to, mode: RenameMode::Replace }));
+                    } else {
+                        let (flags, handle) = (file_flags(Access::Read), self.new_handle());
+                        round.push((client, Call::Open { path: replaced.clone(), flags, mode: 0, handle }));
+                        self.race.open.push((client, handle));
+                    }
+                }
+                let at = pick(random, round.len());
+                round.rotate_left(at);
+            }
+            _ => {}
+        }
+        if round.is_empty() { vec![(first, Call::Stat { path: replaced })] } else { round }
     }
 
     /// Closes what is open, then looks at everything through every client. Calls for `next_round`.

@@ -117,13 +117,15 @@ pub struct Served {
     kernel: Arc<SimKernel>,
     mount: Rc<Mount<SimMount>>,
     unique: u64,
+    begun_ms: u64,
     who: Credentials,
 }
 
 impl Served {
     pub fn new(process: &Rc<Process>, kernel: &Arc<SimKernel>, mount: &Rc<Mount<SimMount>>, unique: u64) -> Self {
         let (process, kernel, mount) = (Rc::clone(process), Arc::clone(kernel), Rc::clone(mount));
-        Self { process, kernel, mount, unique, who: Credentials::default() }
+        let begun_ms = process.now_ms();
+        Self { process, kernel, mount, unique, begun_ms, who: Credentials::default() }
     }
 
     /// Serves it when a thread is free.
@@ -157,6 +159,9 @@ impl Served {
     /// Writes the reply; the kernel processes it soon.
     fn reply(&self, answer: KernelAnswer) {
         let (process, kernel, unique) = (Rc::clone(&self.process), Arc::clone(&self.kernel), self.unique);
+        if let Ok(Reply::Entry(entry) | Reply::Created(entry, _)) = &answer {
+            kernel.told.borrow_mut().insert(entry.node, self.begun_ms);
+        }
         if process.below(2) == 0 {
             return kernel.reply(unique, answer);
         }
@@ -239,6 +244,7 @@ impl Served {
             Operation::Open { flags } => {
                 let asked: OpenOptionsOf<SimMount> = options(flags);
                 let result = mount.open(who, node, asked, never).await;
+                self.kernel.check_opened(node.raw(), &result);
                 self.reply_with(result, |file| Reply::Opened(opened(&file)));
             }
             Operation::Create { name: text, mode, flags } => match name(&text) {

@@ -12,7 +12,7 @@ use crate::history::{Checks, History, Recorded};
 use crate::kernel::requests::Errno;
 use crate::kernel::{CallId, CallResult};
 use crate::mount::MountMode;
-use crate::system_calls::{CLIENTS, NATIVE, Programs, THEMES, Theme};
+use crate::system_calls::{CLIENTS, NATIVE, Programs, RACES, THEMES, Theme};
 
 /// Rounds of one run.
 const ROUNDS: u64 = 200;
@@ -64,6 +64,7 @@ impl World {
     /// Has clients make system calls from now on. Mounts differ in how they treat their kernel.
     pub(super) fn mount_all(&mut self, checks: Checks) {
         let theme = THEMES[self.random.below(THEMES.len() as u64) as usize];
+        let theme = if self.setting.one_in(5) { RACES } else { theme };
         self.mounts = Some(MountRun::new(checks, theme, self.random.one_in(2)));
         for index in 0..CLIENTS {
             let mode = MountMode { direct: self.random.one_in(5), has_epoch: !self.random.one_in(4) };
