@@ -3,6 +3,10 @@
 //! A process is known by its id and its start time. It is signalled and waited for through a descriptor (pidfd) that is
 //! opened first and checked after, so that a reuse of the number in between is seen.
 
+mod state;
+
+pub use state::State;
+
 use crate::failure::{Explain, Failure, Outcome};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};

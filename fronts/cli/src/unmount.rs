@@ -3,14 +3,14 @@
 use crate::failure::{Explain, Failure, Outcome};
 use crate::mounts::{self, Mount};
 use crate::output::note;
-use crate::processes;
+use crate::processes::{self, State};
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use weft_client::Instance;
+use weft_fuse::Connection;
 use weft_protocol::ClusterMap;
 
 /// How long a mount process may take to write back what it buffers after it was unmounted.
@@ -35,18 +35,37 @@ pub fn all_of(name: &str, force: bool) -> Outcome<()> {
     let map = ClusterMap { name: name.to_owned(), ..ClusterMap::default() };
     let instance = Instance { map, processes: Vec::new(), directory: Instance::directory_of(name), user_key: None };
     let mounts = mounts::of_instance(&instance);
-    mounts.iter().try_for_each(|(_, mount)| release(&mount.mount_point, force))?;
+    let released = mounts.iter().map(|(_, mount)| release(mount, force)).collect::<Outcome<Vec<_>>>()?;
     let processes: Vec<_> = mounts.iter().map(|(_, mount)| mount.process).collect();
     let alone = if force { FORCED_PATIENCE } else { LAST_PATIENCE };
     processes::end_all(&processes, alone, FORCED_PATIENCE);
-    mounts.iter().try_for_each(|(file, mount)| clear(mount, file))
+    for ((file, mount), connection) in mounts.iter().zip(released) {
+        require_end(mount, connection)?;
+        clear(mount, file)?;
+    }
+    Ok(())
 }
 
 /// Unmounts one mount, waits for its process to end, and removes its file.
 pub fn one(mount: &Mount, file: &Path, force: bool) -> Outcome<()> {
-    release(&mount.mount_point, force)?;
+    let connection = release(mount, force)?;
     end_process(mount, force)?;
+    require_end(mount, connection)?;
     clear(mount, file)
+}
+
+/// Unmounts one of which no record tells the process.
+pub fn unrecorded(mount_point: &Path, force: bool) -> Outcome<()> {
+    if !mounts::is_mounted(mount_point) {
+        return Ok(());
+    }
+    match unmount_soon(mount_point) {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy && force => match by_force(mount_point)? {
+            Connection::Aborted => Ok(()),
+            Connection::Left(file, error) => Err(not_aborted(mount_point, &file, &error)),
+        },
+        done => explain(mount_point, done),
+    }
 }
 
 /// Removes the record and the log of a mount whose process has ended. The process removes both itself, unless it was
@@ -71,15 +90,38 @@ fn clear(mount: &Mount, file: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Has the kernel take the mount away, when it is there.
-pub fn release(mount_point: &Path, force: bool) -> Outcome<()> {
+/// Has the kernel take the mount away, when it is there. Of one whose process was killed, or by force, the connection
+/// is aborted: else programs, or a thread of the killed process itself, would wait for answers for ever.
+fn release(mount: &Mount, force: bool) -> Outcome<Connection> {
+    let mount_point = &mount.mount_point;
     if !mounts::is_mounted(mount_point) {
-        return Ok(());
+        return Ok(Connection::Aborted);
+    }
+    if mount.process.state() == State::Killed {
+        return by_force(mount_point);
     }
     match unmount_soon(mount_point) {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => match mount.process.state() {
+            _ if force => by_force(mount_point),
+            State::Killed => by_force(mount_point),
+            State::Stopped => {
+                let pid = mount.process.pid;
+                let failure = Failure::of_io("unmount", &error).failed();
+                Err(Failure::new(format!("{}; its own process {pid} is stopped", failure.text())).remedy(format!(
+                    "`kill -CONT {pid}`, or add --force: programs that wait get an error, and what the process has not \
+                     written back is lost"
+                )))
+            }
+            _ => explain(mount_point, Err(error)).map(|()| Connection::Aborted),
+        },
+        done => explain(mount_point, done).map(|()| Connection::Aborted),
+    }
+}
+
+fn explain(mount_point: &Path, unmounted: io::Result<()>) -> Outcome<()> {
+    match unmounted {
         Ok(()) => Ok(()),
         Err(_) if !mounts::is_mounted(mount_point) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::ResourceBusy && force => detach(mount_point),
         Err(error) => {
             let failure = Failure::of_io("unmount", &error).failed();
             Err(match error.kind() {
@@ -105,21 +147,22 @@ fn unmount_soon(mount_point: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes a busy mount out of the tree; what is open in it stays open until it is closed or its process ends.
-fn detach(mount_point: &Path) -> Outcome<()> {
-    let mut command = Command::new("fusermount3");
-    command.args(["-u", "-z", "--"]).arg(mount_point).stdin(Stdio::null());
-    let output = command.output().explain(|| "fusermount3").map_err(Failure::failed)?;
-    if output.status.success() || !mounts::is_mounted(mount_point) {
-        return Ok(());
+/// Takes a mount away, busy or not, and ends its connection, which fails what waits for an answer.
+fn by_force(mount_point: &Path) -> Outcome<Connection> {
+    match weft_fuse::unmount_by_force(mount_point) {
+        Err(_) if !mounts::is_mounted(mount_point) => Ok(Connection::Aborted),
+        done => done.map_err(|error| Failure::of_io("unmount", &error).failed()),
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(Failure::new(format!("unmount {}: {}", mount_point.display(), said.trim())))
 }
 
 /// Waits for the mount's process; one that was told to let go by force and does not end is ended.
 fn end_process(mount: &Mount, force: bool) -> Outcome<()> {
     let patience = if force { FORCED_PATIENCE } else { END_PATIENCE };
+    let (mount_point, pid) = (mount.mount_point.display(), mount.process.pid);
+    if !force && mount.process.state() == State::Stopped {
+        return Err(Failure::new(format!("{mount_point}: unmounted, but its process {pid} is stopped"))
+            .remedy(format!("`kill -CONT {pid}`, or add --force: what the process has not written back is lost")));
+    }
     if processes::wait_for_end(&[mount.process], patience) {
         return Ok(());
     }
@@ -127,7 +170,27 @@ fn end_process(mount: &Mount, force: bool) -> Outcome<()> {
         processes::end_all(&[mount.process], Duration::ZERO, FORCED_PATIENCE);
         return Ok(());
     }
-    let pid = mount.process.pid;
-    Err(Failure::new(format!("{}: unmounted, but its process {pid} still writes back", mount.mount_point.display()))
+    Err(Failure::new(format!("{mount_point}: unmounted, but its process {pid} still writes back"))
         .remedy(format!("wait for process {pid} to end; `weft debug stuck` shows what it waits for")))
+}
+
+/// A connection that could not be aborted ends with its process, unless a thread of that waits for the process itself.
+fn require_end(mount: &Mount, connection: Connection) -> Outcome<()> {
+    let Connection::Left(file, error) = connection else { return Ok(()) };
+    let deadline = Instant::now() + FORCED_PATIENCE;
+    while mount.process.state() != State::Ended {
+        if Instant::now() > deadline {
+            return Err(not_aborted(&mount.mount_point, &file, &error));
+        }
+        thread::sleep(BUSY_PAUSE);
+    }
+    Ok(())
+}
+
+fn not_aborted(mount_point: &Path, file: &Path, error: &io::Error) -> Failure {
+    let text = format!("{}: unmounted, but programs may still wait for it", mount_point.display());
+    let file = file.display();
+    Failure::of_io(format_args!("{text}: {file}"), error).failed().remedy(format!(
+        "as root: `mount -t fusectl none /sys/fs/fuse/connections` (once on this machine), then `echo 1 > {file}`"
+    ))
 }

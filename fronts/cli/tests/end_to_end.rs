@@ -20,6 +20,8 @@ mod flow_control;
 mod full;
 #[path = "end_to_end/hosts.rs"]
 mod hosts;
+#[path = "end_to_end/hung.rs"]
+mod hung;
 #[path = "end_to_end/kernel_names.rs"]
 mod kernel_names;
 #[path = "end_to_end/leftovers.rs"]

@@ -62,4 +62,4 @@ pub mod unmount;
 mod workers;
 
 pub use mount::{MountOptions, Mounted, Negotiated, mount};
-pub use unmount::unmount;
+pub use unmount::{Connection, unmount, unmount_by_force};

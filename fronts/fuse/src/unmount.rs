@@ -5,37 +5,38 @@
 //! name goes at once, the rest when the last of them leaves). A living one that is busy is left alone, and the error
 //! names who holds it.
 //!
+//! A process can be killed and yet hold its connection: when one of its own threads waits in the kernel for a request
+//! that only this process could answer. That wait ends, as those of all programs, when the connection is aborted
+//! ([`unmount_by_force`]): root aborts by the system call, others through the file that the kernel has for each
+//! connection, which belongs to who mounted it.
+//!
 //! Not here: ending the process that served it; it ends by itself when its mount is gone.
 
 use crate::holders;
-use crate::mount_table::{self, KIND};
+use crate::mount_table::{self, KIND, MountEntry};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use std::io;
-use std::path::Path;
-use std::process::Command;
-use std::sync::mpsc;
-use std::time::Duration;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// The helpers that may unmount for a user, newest first.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+/// Where the kernel shows its FUSE connections (file system `fusectl`), each named by the device number of its mount.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// How long a mount has to answer before it counts as alive but slow.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
+const ANSWER_PAUSE: Duration = Duration::from_millis(2);
 
 /// Unmounts the Weft file system at this mount point. What is open below it keeps it busy
 /// ([`io::ErrorKind::ResourceBusy`]), unless its process is dead.
 ///
 /// Returns when the name is free again. Data that programs have written was flushed when they closed their files.
 pub fn unmount(mount_point: &Path) -> io::Result<()> {
-    let path = mount_table::absolute(mount_point)?;
+    let (path, entry) = find(mount_point)?;
     let shown = path.display();
-    let Some(entry) = mount_table::at(&path)? else {
-        return Err(io::Error::new(io::ErrorKind::NotFound, format!("nothing is mounted at {shown}")));
-    };
-    if entry.kind != KIND {
-        let text = format!("what is mounted at {shown} is not Weft but {}; use umount(8)", entry.kind);
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    }
     match detach(&path, false) {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
             if is_dead(&path) {
@@ -48,6 +49,59 @@ pub fn unmount(mount_point: &Path) -> io::Result<()> {
         Err(_) if mount_table::at(&path)?.is_none_or(|now| now.device != entry.device) => Ok(()),
         result => result,
     }
+}
+
+/// What became of the connection of a mount that was taken away by force.
+#[derive(Debug)]
+pub enum Connection {
+    /// All requests have failed, and so will those of files that are still open. The process behind it is told, and
+    /// ends.
+    Aborted,
+    /// It lives until the process behind it ends: this is its abort file, and why it could not be used.
+    Left(PathBuf, io::Error),
+}
+
+/// Unmounts the Weft file system at this mount point, busy or not, and aborts its connection to the kernel: programs
+/// that wait for an answer get an error. What is dirty in the kernel (stores to mapped files) is lost.
+pub fn unmount_by_force(mount_point: &Path) -> io::Result<Connection> {
+    let (path, entry) = find(mount_point)?;
+    let connection =
+        match rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH) {
+            Ok(()) => return Ok(Connection::Aborted),
+            Err(Errno::PERM) => abort(&entry),
+            Err(error) => return Err(error.into()),
+        };
+    detach_by_helper(&path, true)?;
+    Ok(connection)
+}
+
+/// Aborts the connection of a mount through its file, which takes no privilege.
+fn abort(entry: &MountEntry) -> Connection {
+    let directory = Path::new(CONNECTIONS).join(connection_number(entry.device).to_string());
+    let file = directory.join("abort");
+    match fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| io::Write::write_all(&mut file, b"1")) {
+        Ok(()) => Connection::Aborted,
+        Err(error) => Connection::Left(file, error),
+    }
+}
+
+/// The kernel's `dev_t`, which names a connection.
+fn connection_number((major, minor): (u32, u32)) -> u32 {
+    major << 20 | minor
+}
+
+/// The path as the kernel lists it, and the Weft mount at it.
+fn find(mount_point: &Path) -> io::Result<(PathBuf, MountEntry)> {
+    let path = mount_table::absolute(mount_point)?;
+    let shown = path.display();
+    let Some(entry) = mount_table::at(&path)? else {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("nothing is mounted at {shown}")));
+    };
+    if entry.kind != KIND {
+        let text = format!("what is mounted at {shown} is not Weft but {}; use umount(8)", entry.kind);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok((path, entry))
 }
 
 /// Unmounts what is on top at this path; `lazily`: also when it is busy.
@@ -83,12 +137,28 @@ fn helper_failed(stderr: &str) -> io::Error {
 
 /// Whether the process behind a mount is gone. One that is stopped, or does not answer in time, is not.
 fn is_dead(path: &Path) -> bool {
-    let (answer, answered) = mpsc::channel();
-    let path = path.to_path_buf();
-    // On a thread of its own, because it does not return while that process is stopped. `statfs` and not `stat`, which
-    // the kernel may answer from its cache.
-    std::thread::spawn(move || answer.send(rustix::fs::statfs(&path).map(drop)));
-    matches!(answered.recv_timeout(ANSWER_WAIT), Ok(Err(Errno::NOTCONN)))
+    // By another process: a thread that waits for a request which the mount's process has taken and does not answer
+    // cannot be killed, and would keep this process from ending. `statfs` and not `stat`, which the kernel may answer
+    // from its cache.
+    let mut command = Command::new("stat");
+    command.args(["-f", "--"]).arg(path).env("LC_ALL", "C");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let Ok(mut child) = command.spawn() else { return false };
+    let deadline = Instant::now() + ANSWER_WAIT;
+    while Instant::now() < deadline {
+        match child.try_wait() {
+            Ok(Some(_)) => {
+                let mut said = String::new();
+                let read = child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut said));
+                return matches!(read, Some(Ok(_))) && said.contains("Transport endpoint is not connected");
+            }
+            Ok(None) => std::thread::sleep(ANSWER_PAUSE),
+            Err(_) => return false,
+        }
+    }
+    // It ends when it can.
+    let _ = child.kill();
+    false
 }
 
 #[cfg(test)]

@@ -120,3 +120,19 @@ fn a_living_mount_that_is_busy_stays_and_the_holder_is_named() {
     weft_fuse::unmount(&directory.0).expect("dead now");
     assert!(!is_mounted(&directory.0));
 }
+
+#[test]
+fn programs_that_wait_for_a_mount_that_answers_nothing_are_let_go_by_force() {
+    let directory = Directory::new("hung");
+    let Some(connection) = mount(&directory.0, "fuse.weft") else { return };
+    let path = directory.0.clone();
+    let program = std::thread::spawn(move || rustix::fs::statfs(&path).map(drop));
+    let done = weft_fuse::unmount_by_force(&directory.0).expect("by the system call");
+    assert!(matches!(done, weft_fuse::Connection::Aborted), "{done:?}");
+    assert!(!is_mounted(&directory.0));
+    // It may have come too late, and then looks at the directory below.
+    let _ = program.join().expect("it returns");
+    // The kernel tells who serves it that it is over.
+    let read = rustix::io::read(&connection, &mut vec![0; 1 << 20]);
+    assert_eq!(read, Err(rustix::io::Errno::NODEV));
+}

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 const HELP: &str = "\
 Waits until the mount's process has written back what it buffers and has ended.
-A mount whose process was killed is cleared away too.
+A mount whose process was killed is cleared away too; with --force, one that
+does not answer: programs that wait for it get an error.
 
 Examples:
   weft umount /mnt/w
@@ -40,7 +41,7 @@ fn take_away(path: &Path, force: bool) -> Outcome<()> {
     let mount_point = mounts::absolute(path).explain(|| path.display())?;
     match mounts::at(&mount_point) {
         Some((file, mount)) => unmount::one(&mount, &file, force),
-        None if mounts::is_mounted(&mount_point) => unmount::release(&mount_point, force),
+        None if mounts::is_mounted(&mount_point) => unmount::unrecorded(&mount_point, force),
         None => Err(Failure::no(format!("{}: nothing is mounted there", path.display()))
             .remedy("`weft status` lists the mounts of this user")),
     }

@@ -32,13 +32,13 @@ fn df_waits_once_for_all_nodes_that_do_not_answer() {
 }
 
 /// Longest time that anything here may take: many times what it takes.
-const LONG: Duration = Duration::from_secs(120);
+pub const LONG: Duration = Duration::from_secs(120);
 
 /// Stops a node, and lets it go on when it is dropped.
-struct Stopped(u64);
+pub struct Stopped(u64);
 
 impl Stopped {
-    fn new(pid: u64) -> Self {
+    pub fn new(pid: u64) -> Self {
         signal(pid, "-STOP");
         let stopped = Self(pid);
         // The signal goes to one thread, which stops the others when it runs.
@@ -67,7 +67,7 @@ impl Drop for Stopped {
     }
 }
 
-fn mounted(ground: &Ground, options: &[&str]) -> PathBuf {
+pub fn mounted(ground: &Ground, options: &[&str]) -> PathBuf {
     let mount_point = ground.path("m");
     fs::create_dir(&mount_point).expect("made");
     ground.weft(&[&["mount", "e2e", mount_point.to_str().expect("a path")], options].concat());
@@ -75,7 +75,7 @@ fn mounted(ground: &Ground, options: &[&str]) -> PathBuf {
 }
 
 /// Waits until a program has ended, or says that it has not.
-fn has_ended(program: &mut Child, within: Duration) -> bool {
+pub fn has_ended(program: &mut Child, within: Duration) -> bool {
     let deadline = Instant::now() + within;
     while Instant::now() < deadline {
         if program.try_wait().expect("a child").is_some() {
