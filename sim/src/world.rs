@@ -390,6 +390,7 @@ impl World {
 
     /// Runs to the end, and checks what is left. Panics with the history when something is wrong.
     pub fn run(&mut self) {
+        let mut quiet_since = None;
         while let Some(message) = self.network.take_next() {
             self.note(&format!("{message:?}"));
             self.handle(message);
@@ -399,8 +400,10 @@ impl World {
             if self.ending && self.network.now_ms > SESSION_TERM_MS * 400 {
                 break;
             }
-            if self.ending && self.is_quiet() {
-                self.drain();
+            // What is still on its way between servers is handled too; it may have a client begin another session.
+            let is_quiet = self.ending && self.is_quiet();
+            quiet_since = is_quiet.then(|| quiet_since.unwrap_or(self.network.now_ms));
+            if quiet_since.is_some_and(|since| self.network.now_ms > since + DRAIN_MS) {
                 break;
             }
         }
@@ -419,15 +422,6 @@ impl World {
         self.network.faults = false;
         for client in &self.clients {
             client.process.ending.set(true);
-        }
-    }
-
-    /// Handles what is still on its way between servers after the last session has ended.
-    fn drain(&mut self) {
-        let end_ms = self.network.now_ms + DRAIN_MS;
-        while let Some(message) = self.network.take_next().filter(|_| self.network.now_ms <= end_ms) {
-            self.note(&format!("{message:?}"));
-            self.handle(message);
         }
     }
 
