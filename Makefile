@@ -5,10 +5,12 @@ CARGO ?= cargo
 # How long each part of `make test-long` runs, minutes; and all of its churn.
 MINUTES ?= 10
 CHURN_MINUTES ?= 60
+# How long `make explore` runs new seeds, seconds of each kind.
+EXPLORE_SECONDS ?= 45
 BINARIES = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test tidy fuzz lint bench test-long test-rdma test-tools clean
+.PHONY: help build demo test tidy fuzz lint explore bench test-long test-rdma test-tools clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +34,9 @@ fuzz: ## Random bytes for every decoder, WEFT_FUZZ_SECONDS (3) long (part of `ma
 lint: ## Formatting, and clippy without a warning
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+explore: ## New seeds of the simulation, the first from the commit: EXPLORE_SECONDS (45) of each kind
+	scripts/explore.sh $(EXPLORE_SECONDS)
 
 bench: ## Measure, beside other systems where they are installed; see docs/performance.md
 	bench/run.sh

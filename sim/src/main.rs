@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::panic::catch_unwind;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 use weft_sim::{Checks, Faults, Tally, run_mounts, run_seed};
 
 const USAGE: &str = "usage: weft-sim [plain | partitions | mounts | mounts-all] \
-                     run FIRST COUNT | replay SEED | endless [FIRST] | digests FIRST COUNT";
+                     run FIRST COUNT | explore FIRST SECONDS | replay SEED | endless [FIRST] | digests FIRST COUNT";
 
 /// Which programs a run has.
 #[derive(Clone, Copy)]
@@ -43,8 +44,9 @@ fn main() -> ExitCode {
             println!("seed {seed}: {tally:?}, fingerprint {fingerprint:016x}");
             ExitCode::SUCCESS
         }
-        (Some("run"), Some(first), Some(count)) => run(kind, first..first.saturating_add(count)),
-        (Some("endless"), first, _) => run(kind, first.unwrap_or(0)..u64::MAX),
+        (Some("run"), Some(first), Some(count)) => run(kind, first..first.saturating_add(count), None),
+        (Some("explore"), Some(first), Some(seconds)) => run(kind, first..u64::MAX, Some(Duration::from_secs(seconds))),
+        (Some("endless"), first, _) => run(kind, first.unwrap_or(0)..u64::MAX, None),
         (Some("digests"), Some(first), Some(count)) => {
             for seed in first..first.saturating_add(count) {
                 println!("{seed} {:016x}", (kind.run)(seed, false).1);
@@ -58,17 +60,29 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs seeds until one fails, and says how to run that one again.
-fn run(kind: Kind, seeds: Range<u64>) -> ExitCode {
+/// Runs seeds until one fails or the time is up (one seed is run at least); prints the command that replays a failure.
+fn run(kind: Kind, seeds: Range<u64>, limit: Option<Duration>) -> ExitCode {
+    let begun = Instant::now();
+    let mut count = 0_u64;
+    let first = seeds.start;
     for seed in seeds {
         if catch_unwind(|| (kind.run)(seed, false)).is_err() {
-            let name = kind.name;
-            eprintln!("seed {seed} failed; again with: cargo run --release -p weft-sim -- {name} replay {seed}");
+            eprintln!("seed {seed} failed, the {count} before it held; replay it with:");
+            let space = if kind.name.is_empty() { "" } else { " " };
+            eprintln!("  cargo run --release -p weft-sim -- {}{space}replay {seed}", kind.name);
             return ExitCode::FAILURE;
         }
-        if seed % 100 == 99 {
+        count += 1;
+        if count.is_multiple_of(100) && limit.is_none() {
             println!("{} seeds", seed + 1);
         }
+        if limit.is_some_and(|limit| begun.elapsed() >= limit) {
+            break;
+        }
+    }
+    if limit.is_some() {
+        let name = if kind.name.is_empty() { "native" } else { kind.name };
+        println!("{name}: {count} seeds from {first} on hold");
     }
     ExitCode::SUCCESS
 }
