@@ -321,7 +321,13 @@ impl<'a> World<'a> {
             8 | 9 => ShardRequest::Open { inode, flags: self.flags() },
             10 | 11 => {
                 let object = self.reader.flag().then(|| self.object());
-                ShardRequest::Commit { inode, object, size: self.reader.number(), mtime: self.reader.time() }
+                ShardRequest::Commit {
+                    inode,
+                    object,
+                    size: self.reader.number(),
+                    mtime: Some(self.reader.time()),
+                    object_mtime: self.reader.time(),
+                }
             }
             12 | 13 => {
                 let home = self.reader.flag().then(|| NodeId(u16::from(self.reader.byte()) % (SHARDS + 1)));

@@ -17,6 +17,9 @@ use weft_protocol::{
     Timestamp,
 };
 
+/// Nothing was heard of the object yet.
+const NO_OBJECT_MTIME: Timestamp = Timestamp(i64::MIN);
+
 /// The object of a file, and the right to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
@@ -55,6 +58,8 @@ pub struct FileState {
     /// Of the data lease's last grant.
     grant_stamp: u64,
     attributes: Attributes,
+    /// The object's own modification time, as its storage server told last.
+    object_mtime: Timestamp,
     /// Of the last own change that `attributes` has: what an open told before is older.
     changed_stamp: u64,
     /// Number of the last own report or change among all of this client.
@@ -69,6 +74,8 @@ pub struct FileState {
     size_before_object: u64,
     /// Size or time have changed since the last report.
     dirty: bool,
+    /// What is not reported was written last under an exclusive lease, and its time is this client's.
+    has_own_time: bool,
     /// Of an exclusive lease that is being given up: nobody else knows the size before it was reported.
     knows_best: bool,
     /// The right was void under an exclusive lease: what is not reported holds if the lease is told again.
@@ -91,6 +98,7 @@ impl FileState {
             pages_elsewhere: false,
             grant_stamp: 0,
             attributes: attributes.clone(),
+            object_mtime: NO_OBJECT_MTIME,
             changed_stamp: 0,
             reported: 0,
             held: None,
@@ -98,6 +106,7 @@ impl FileState {
             relies_on_new_object: false,
             size_before_object: 0,
             dirty: false,
+            has_own_time: false,
             knows_best: false,
             was_exclusive: false,
             error: None,
@@ -305,7 +314,10 @@ impl FileState {
             self.learn_right(opened);
             self.object_is_known();
         }
-        if !self.dirty {
+        if self.dirty {
+            // Others may have been told of the last write through the server, and of its time.
+            self.attributes.ctime = self.attributes.ctime.max(opened.attributes.ctime);
+        } else {
             self.attributes = opened.attributes.clone();
         }
         self.object() != before
@@ -338,6 +350,7 @@ impl FileState {
             self.fail(Error::Device(errno::EIO));
         }
         self.held = None;
+        self.object_mtime = NO_OBJECT_MTIME;
         self.object_is_known();
     }
 
@@ -420,6 +433,7 @@ impl FileState {
     pub fn object_made(&mut self, held: Held) {
         self.held = Some(Box::new(held));
         self.object_is_new = true;
+        self.object_mtime = NO_OBJECT_MTIME;
         self.size_before_object = self.attributes.size;
         self.attributes.layout = whole(held.object);
         self.dirty = true;
@@ -440,24 +454,40 @@ impl FileState {
         self.object_is_new && (direct || !self.is_exclusive())
     }
 
-    /// Bytes were written, or gathered, up to here.
+    /// Bytes were written, or gathered, up to here. `time`: as the clock shows. Under an exclusive lease that is the
+    /// time of the write, for everybody; else the shard says what it is.
     pub fn written(&mut self, end: u64, time: Timestamp) {
         // Without the lease the object is reported before anybody is told.
         self.relies_on_new_object |= self.object_is_new && self.is_exclusive();
         self.attributes.size = self.attributes.size.max(end);
-        self.attributes.mtime = time;
+        self.changed_at(time);
         self.dirty = true;
     }
 
-    /// The server told when it wrote last.
-    pub fn written_at(&mut self, mtime: Timestamp) {
-        self.attributes.mtime = mtime;
+    /// Bytes up to here, which were [`FileState::written`] when they were sent, have arrived. The time of the write is
+    /// that from then: nobody sees two times of one write.
+    pub fn landed(&mut self, end: u64) {
+        self.relies_on_new_object |= self.object_is_new && self.is_exclusive();
+        self.attributes.size = self.attributes.size.max(end);
+        self.dirty = true;
     }
 
-    /// Size and time were looked up where they are decided: at the object.
-    pub fn looked_up(&mut self, size: u64, mtime: Timestamp) {
+    /// The contents have changed. Each change is later than those before, whatever clocks show.
+    fn changed_at(&mut self, time: Timestamp) {
+        self.has_own_time = self.decides();
+        self.attributes.ctime = time.after(self.attributes.ctime);
+        self.attributes.mtime = self.attributes.ctime;
+    }
+
+    /// The storage server told of the object's modification time; replies come in any order.
+    pub fn object_written(&mut self, object_mtime: Timestamp) {
+        self.object_mtime = self.object_mtime.max(object_mtime);
+    }
+
+    /// Size and modification time of the object were looked up.
+    pub fn looked_up(&mut self, size: u64, object_mtime: Timestamp) {
         self.attributes.size = size;
-        self.attributes.mtime = mtime;
+        self.object_written(object_mtime);
     }
 
     /// An open of this client has cut the file, which nobody here had open: what was not reported before is moot.
@@ -476,8 +506,14 @@ impl FileState {
         self.attributes.size = size;
     }
 
-    /// Whoever else writes the object for this client (a kernel) has changed it.
+    /// Whoever else writes the object for this client (a kernel) has changed it, or may have.
     pub fn changed_unseen(&mut self) {
+        self.dirty = true;
+    }
+
+    /// A kernel has written the object, at this time of the object's.
+    pub fn written_by_kernel(&mut self, object_mtime: Timestamp) {
+        self.changed_at(object_mtime);
         self.dirty = true;
     }
 
@@ -485,7 +521,9 @@ impl FileState {
     pub fn report(&self) -> Option<ShardRequest> {
         let object = self.object().filter(|_| self.object_is_new);
         let Attributes { inode, size, mtime, .. } = self.attributes;
-        self.dirty.then_some(ShardRequest::Commit { inode, object, size, mtime })
+        let mtime = (self.decides() && self.has_own_time).then_some(mtime);
+        let object_mtime = self.object_mtime;
+        self.dirty.then_some(ShardRequest::Commit { inode, object, size, mtime, object_mtime })
     }
 
     /// The shard has answered a report, as this client's `number`-th report or change. `false`: the file had got
@@ -535,18 +573,27 @@ impl FileState {
 
     /// Lays what this client has made of size and times over what is known from the shard. `asked`: the shard was
     /// asked just now, so that it has what was written through the server. `since`: how many reports and changes this
-    /// client had made before it was asked, or looked up. `false`: one of this file was made since, and what is known
-    /// may be from before it.
+    /// client had made before it was asked, or looked up. `false`: it has to be asked. Either a report or change of
+    /// this file was made since, and what is known may be from before it; or the file was written through the server
+    /// since, and only the shard says which time that has.
     pub fn overlay(&self, attributes: &mut Attributes, asked: bool, since: u64) -> bool {
         if self.reported > since {
             return false;
         }
-        if self.knows_best || self.is_exclusive() || (self.dirty && !asked) {
+        let is_own_time = self.decides() && (self.has_own_time || !self.dirty);
+        if self.decides() {
             attributes.size = self.attributes.size;
-            attributes.mtime = attributes.mtime.max(self.attributes.mtime);
-            attributes.ctime = attributes.ctime.max(attributes.mtime);
         }
-        true
+        if is_own_time {
+            attributes.mtime = self.attributes.mtime;
+            attributes.ctime = attributes.ctime.max(self.attributes.ctime);
+        }
+        is_own_time || asked || !self.dirty
+    }
+
+    /// Whether nobody else can know size and time of the file.
+    fn decides(&self) -> bool {
+        self.knows_best || self.is_exclusive()
     }
 }
 

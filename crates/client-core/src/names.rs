@@ -29,8 +29,13 @@ impl<S: Shell> Files<S> {
                 cache.doubt_name(parent, name, stamp);
             } else {
                 let directories = i32::from(attributes.kind == FileKind::Directory);
-                let change = DirectoryChange { entries: 1, directories, time: attributes.ctime };
-                cache.directory_became(parent, change, stamp);
+                if attributes.kind == FileKind::Directory || attributes.links == 1 {
+                    let change = DirectoryChange { entries: 1, directories, time: attributes.ctime };
+                    cache.directory_became(parent, change, stamp);
+                } else {
+                    // The time of a file's change may be later than that of the directory's.
+                    cache.directory_changed(parent, stamp);
+                }
                 if makes_directory && grants.contains(Grants::DIRECTORY) {
                     cache.learn_complete(attributes.inode, stamp);
                 }

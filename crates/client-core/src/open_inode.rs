@@ -391,14 +391,17 @@ impl<S: Shell> OpenInode<S> {
         // If the session ended meanwhile, the write may have raced the next holder; and where that has taken the object
         // away, this is what to say.
         state.hold(io).await?;
-        if let Err(error) = written {
-            // It was counted into the size when it began.
-            state.is_unsettled = true;
-            return Err(error);
+        match written {
+            Ok(object_mtime) => object_mtime.into_iter().for_each(|time| state.known.object_written(time)),
+            Err(error) => {
+                // It was counted into the size when it began.
+                state.is_unsettled = true;
+                return Err(error);
+            }
         }
         state.known.arrived();
         // Somebody may have reported the size from before the bytes were there.
-        state.note_written(io, end);
+        state.known.landed(end);
         if state.known.reports_object(direct) && !state.commit(io).await? {
             return Err(Error::NoObject);
         }

@@ -27,7 +27,6 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-pub use attributes::merge_actual;
 pub use dentry::Dentry;
 pub use inode::Inode;
 pub use listing::{Listed, Listing};
@@ -59,6 +58,8 @@ pub struct Context {
     pub is_writer: bool,
     /// Size and time of the object, as its storage server tells; for the commit of one of several writers.
     pub actual: Option<(u64, Timestamp)>,
+    /// Modification time of the object, as its storage server told just now; for a change of size or times.
+    pub object_mtime: Option<Timestamp>,
     /// The object of the file that is cut to nothing was cut in its place, and stays the file's.
     pub cut_in_place: bool,
 }
@@ -74,8 +75,8 @@ pub enum Command {
     AnswerIntent { number: u64, answer: Result<PeerAnswer> },
     /// A step of another shard's intent. `keep`: as in [`Context`].
     PeerStep { intent: IntentId, step: PeerStep, keep: bool },
-    /// What the storage server says of a file whose writer is gone.
-    Recover { inode: InodeNumber, size: u64, mtime: Timestamp },
+    /// What the storage server says of a file of which writers have not reported.
+    Observe { inode: InodeNumber, size: u64, object_mtime: Timestamp },
     /// Nobody has this orphan open, or may open it, any more.
     Reap { inode: InodeNumber },
     /// The session will not ask again: its last replies are not needed.
@@ -206,8 +207,8 @@ impl<K: KeyValue> Back<K> {
             Command::PeerStep { intent, step, keep } => {
                 Answer::Peer(self.peer_step(time, (*intent, step), *keep, &mut aftermath))
             }
-            Command::Recover { inode, size, mtime } => {
-                self.recover(time, *inode, *size, *mtime);
+            Command::Observe { inode, size, object_mtime } => {
+                self.observe(*inode, *size, *object_mtime);
                 Answer::None
             }
             Command::Reap { inode } => {
@@ -238,8 +239,9 @@ impl<K: KeyValue> Back<K> {
                 self.open_at(time, caller, (*parent, name), (*flags, *create), context, aftermath)
             }
             ShardRequest::Open { inode, flags } => self.open(time, caller, *inode, *flags, context, aftermath),
-            ShardRequest::Commit { inode, object, size, mtime } => {
-                self.commit(time, caller, *inode, (*object, *size, *mtime), context)
+            ShardRequest::Commit { inode, object, size, mtime, object_mtime } => {
+                let (object, size, mtime, object_mtime) = (*object, *size, *mtime, *object_mtime);
+                self.commit(caller, *inode, &attributes::Report { object, size, mtime, object_mtime }, context)
             }
             ShardRequest::MakeDirectory { parent, name, mode, .. } => {
                 self.make_directory(time, caller, *parent, name, *mode)

@@ -60,4 +60,5 @@ pub use window::{InFlightWindow, NextStep};
 /// | 13 | `Access::Execute`; `HoldDirectory`; `LeaseKey::Inode`; a recall of attributes may be answered `Open` |
 /// | 14 | cookies in `ReadDirectory` and its pages; `pages` of data requests, `page_cache` of opens, `DropPages`, |
 /// |    | `PagesDropped`, `PagesCached`; `Truncate` has `by` |
-pub const PROTOCOL_VERSION: u8 = 14;
+/// | 15 | `Commit` tells the object's modification time apart from the file's |
+pub const PROTOCOL_VERSION: u8 = 15;

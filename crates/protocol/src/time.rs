@@ -17,6 +17,12 @@ impl Timestamp {
         let nanoseconds = self.0.rem_euclid(1_000_000_000);
         (self.0.div_euclid(1_000_000_000), u32::try_from(nanoseconds).unwrap_or(0))
     }
+
+    /// This time, if it is later than `earlier`; else the first that is.
+    #[must_use]
+    pub fn after(self, earlier: Self) -> Self {
+        self.max(Self(earlier.0.saturating_add(1)))
+    }
 }
 
 #[cfg(test)]

@@ -138,7 +138,13 @@ fn a_user_is_who_his_key_says() {
         let changes = AttributeChanges { mode: Some(0o777), uid: Some(1), ..AttributeChanges::default() };
         let request = ShardRequest::SetAttributes { inode: victim, changes };
         assert_eq!(calls.call(said.clone(), 0, request), Err(Error::NotPermitted), "{said:?}");
-        let request = ShardRequest::Commit { inode: victim, object: None, size: 0, mtime: Default::default() };
+        let request = ShardRequest::Commit {
+            inode: victim,
+            object: None,
+            size: 0,
+            mtime: None,
+            object_mtime: Default::default(),
+        };
         assert_eq!(calls.call(said, 0, request), Err(Error::BadHandle));
     }
     // Slots are as many as the limit says; a shard keeps the last reply of each.

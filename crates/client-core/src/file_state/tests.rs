@@ -256,7 +256,35 @@ fn sizes_are_those_of_whoever_knows_best() {
     assert_eq!(told(&file, true, 1), Some(5));
     file.written(40, Timestamp(2));
     assert_eq!(told(&file, true, 1), Some(5), "others write too: the shard asks the server");
-    assert_eq!(told(&file, false, 1), Some(40), "what was known has not our last write");
+    assert_eq!(told(&file, false, 1), None, "what was known has not our last write");
+}
+
+#[test]
+fn a_write_under_an_exclusive_lease_has_one_time_and_each_is_later_than_the_last() {
+    let mut file = opened(9, Some(object(1)), EXCLUSIVE);
+    let told = |file: &FileState| {
+        let mut attributes = attributes(5, Some(object(1)));
+        assert!(file.overlay(&mut attributes, true, 1));
+        (attributes.mtime, attributes.ctime)
+    };
+    file.written(30, Timestamp(100));
+    assert_eq!(told(&file), (Timestamp(100), Timestamp(100)));
+    // The run arrives, and its node's clock is ahead.
+    file.object_written(Timestamp(5000));
+    file.landed(30);
+    assert_eq!(told(&file), (Timestamp(100), Timestamp(100)));
+    // This client's own clock was set back.
+    file.written(31, Timestamp(50));
+    assert_eq!(told(&file), (Timestamp(101), Timestamp(101)));
+    // While the lease is given up, and in the report, it is the same.
+    file.weaken(SESSION, 11);
+    assert_eq!(told(&file), (Timestamp(101), Timestamp(101)));
+    let Some(ShardRequest::Commit { mtime, object_mtime, .. }) = file.report() else { panic!("no report") };
+    assert_eq!((mtime, object_mtime), (Some(Timestamp(101)), Timestamp(5000)));
+    file.reported(&attributes(31, Some(object(1))), 12, 1);
+    file.written(40, Timestamp(200));
+    let Some(ShardRequest::Commit { mtime, .. }) = file.report() else { panic!("no report") };
+    assert_eq!(mtime, None, "the object decides now");
 }
 
 #[test]

@@ -146,10 +146,10 @@ impl<S: Shell> State<S> {
         let is_written = is_changed && kernel.writers > 0;
         kernel.seen = mtime;
         if is_current {
-            self.known.looked_up(size, if is_written { mtime } else { self.known.attributes().mtime });
+            self.known.looked_up(size, mtime);
         }
         if is_written && is_current {
-            self.known.changed_unseen();
+            self.known.written_by_kernel(mtime);
         } else if is_written {
             self.fail(io, Error::SessionEnded);
         }

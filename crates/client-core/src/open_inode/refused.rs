@@ -145,7 +145,7 @@ impl<S: Shell> State<S> {
             let write = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
             let reply = self.write_past_pages(io, &write, bytes).await;
             self.hold(io).await?;
-            self.known.written_at(reply?.mtime);
+            self.known.object_written(reply?.mtime);
         }
         self.note_written(io, offset + bytes.len() as u64);
         Ok(())

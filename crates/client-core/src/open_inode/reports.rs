@@ -144,9 +144,10 @@ impl<S: Shell> State<S> {
         Ok(is_ours)
     }
 
-    /// Looks size and time up where they are decided: at the object, when others may have written it or when it was
-    /// written through its descriptor.
+    /// Looks size and modification time of the object up, when others may have written it or when it was written
+    /// through its descriptor.
     async fn freshen(&mut self, io: &Objects<S>) -> Result<()> {
+        self.look(io);
         if let Some(file) = self.own_file() {
             let (size, mtime) = io.calls.shell.stat_file(file)?;
             self.known.looked_up(size, mtime);

@@ -143,7 +143,7 @@ impl<S: Shell> State<S> {
         let (memory, reply) = sending.connection.finish().await.expect("a write was started for each request");
         match reply.map(|reply| reply.result().copied()) {
             Ok(Ok(reply)) => {
-                self.known.written_at(reply.mtime);
+                self.known.object_written(reply.mtime);
                 self.run_written(request.offset, u64::from(request.bytes));
                 self.sending = Some(sending);
             }
@@ -188,7 +188,7 @@ impl<S: Shell> State<S> {
         }
         match self.write_past_pages(io, request, bytes).await {
             Ok(reply) => {
-                self.known.written_at(reply.mtime);
+                self.known.object_written(reply.mtime);
                 self.run_written(request.offset, u64::from(request.bytes));
             }
             Err(error) => self.run_failed(io, request.offset, bytes, error),

@@ -14,7 +14,7 @@ use crate::shell::Shell;
 use std::sync::Arc;
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::FILE_BYTES_MAX;
-use weft_protocol::{Error, InodeNumber, Result};
+use weft_protocol::{Error, InodeNumber, Result, Timestamp};
 
 /// What became of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,9 +34,18 @@ pub(super) enum Target<S: Shell> {
 }
 
 impl<S: Shell> Target<S> {
-    pub async fn write(&self, io: &Objects<S>, inode: InodeNumber, bytes: &[u8], offset: u64) -> Result<()> {
+    /// Returns the object's modification time, if it was told.
+    pub async fn write(
+        &self,
+        io: &Objects<S>,
+        inode: InodeNumber,
+        bytes: &[u8],
+        offset: u64,
+    ) -> Result<Option<Timestamp>> {
         match self {
-            Self::File { file, call_bytes } => io.calls.shell.write_file(file, bytes, offset, *call_bytes).await,
+            Self::File { file, call_bytes } => {
+                io.calls.shell.write_file(file, bytes, offset, *call_bytes).await.map(|()| None)
+            }
             Self::Object { held, registration } => {
                 // The lease covers what a kernel keeps of it.
                 let target = (inode, *held, DataOperation::Write, false);
@@ -45,7 +54,7 @@ impl<S: Shell> Target<S> {
                         // As it is: the offset of an append is decided. Pages in its way are of files that are closed,
                         // and dropping them waits for nobody.
                         Err(Error::PagesCached) => io.calls.wait_for_pages().await,
-                        result => return result.map(|_| ()),
+                        result => return result.map(|reply| Some(reply.mtime)),
                     }
                 }
             }
@@ -67,14 +76,18 @@ impl<S: Shell> State<S> {
         }
         let (object, capability) = io.new_object().await?;
         let held = Held { object, capability };
+        let mut made = None;
         if self.known.is_exclusive()
             && let Some(last) = self.known.size().checked_sub(1)
         {
             let write = request(self.known.inode(), DataOperation::Write, held, last, 1);
-            io.data_write(&write, &[0], None).await?;
+            made = Some(io.data_write(&write, &[0], None).await?);
         }
         self.hold(io).await?;
         self.known.object_made(held);
+        if let Some(reply) = made {
+            self.known.object_written(reply.mtime);
+        }
         // Its batch is good for this long at least.
         self.right_until_ms = io.calls.shell.now_ms() + u64::from(BATCH_MARGIN_SECONDS) * 1000 - RIGHT_MARGIN_MS;
         self.descriptor = Descriptor::NotAsked;
@@ -85,8 +98,9 @@ impl<S: Shell> State<S> {
     /// object came first, that is the file's.
     async fn publish_object(&mut self, io: &Objects<S>) -> Result<()> {
         let make = request(self.known.inode(), DataOperation::Write, self.held()?, 0, 0);
-        io.data_write(&make, &[], None).await?;
+        let made = io.data_write(&make, &[], None).await?;
         self.hold(io).await?;
+        self.known.object_written(made.mtime);
         if !self.commit(io).await? {
             self.regain(io).await?;
         }
@@ -115,7 +129,7 @@ impl<S: Shell> State<S> {
                     self.hold(io).await?;
                     self.known.arrived();
                     self.note_written(io, reply.size);
-                    self.known.written_at(reply.mtime);
+                    self.known.object_written(reply.mtime);
                     if !self.known.reports_object(options.direct) || self.commit(io).await? {
                         let offset = if options.append { reply.size - bytes.len() as u64 } else { offset };
                         return Ok(Written { offset, is_safe: options.direct || !self.known.is_exclusive() });

@@ -1,5 +1,7 @@
 //! chmod, chown, utimens, truncate; and what a writer reports.
 //!
+//! Invariant: each change of a file is later than its ctime before, whatever the clocks of clients and nodes show
+//! (docs/semantics.md, "Times").
 //! Not here: cutting the object. The front has it cut by the storage server before a change of size is applied.
 
 use super::inode::{Inode, MODE_BITS, SET_GID};
@@ -23,6 +25,7 @@ impl Inode {
         is_writer: bool,
     ) -> Result<()> {
         let owns = is_owner(self, caller);
+        let time = time.after(self.ctime);
         if let Some(size) = changes.size {
             self.check_size(caller, size, is_writer)?;
         }
@@ -102,6 +105,14 @@ impl Inode {
     }
 }
 
+/// What a writer reports: see [`weft_protocol::message::shard::ShardRequest::Commit`].
+pub(super) struct Report {
+    pub object: Option<ObjectId>,
+    pub size: u64,
+    pub mtime: Option<Timestamp>,
+    pub object_mtime: Timestamp,
+}
+
 impl<K: KeyValue> Back<K> {
     /// Whether [`weft_protocol::message::shard::ShardRequest::SetAttributes`] would succeed; changes nothing. The inode
     /// as it is now.
@@ -127,7 +138,12 @@ impl<K: KeyValue> Back<K> {
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
         let mut inode = self.present(number)?;
+        if let (Some(object_mtime), None) = (context.object_mtime, changes.size) {
+            // Writes that were not reported come before this change.
+            inode.observe(inode.size, object_mtime);
+        }
         inode.change(time, caller, changes, context.is_writer)?;
+        inode.note_object_mtime(context.object_mtime);
         if changes.size == Some(0) {
             drop_object(number, &mut inode, context, aftermath);
         }
@@ -150,21 +166,21 @@ impl<K: KeyValue> Back<K> {
             inode.drop_set_id();
         }
         inode.size = 0;
-        inode.mtime = time;
-        inode.ctime = time;
+        inode.ctime = time.after(inode.ctime);
+        inode.mtime = inode.ctime;
+        inode.note_object_mtime(context.object_mtime);
     }
 
     /// A writer's report. A first object is entered; when another one is there already, the answer tells which, and
     /// nothing is changed: what was written to the other is not the file's.
     pub(super) fn commit(
         &mut self,
-        time: Timestamp,
         caller: &Credentials,
         number: InodeNumber,
-        report: (Option<ObjectId>, u64, Timestamp),
+        report: &Report,
         context: &Context,
     ) -> Result<ShardAnswer> {
-        let (object, size, mtime) = report;
+        let Report { object, size, mtime, object_mtime } = *report;
         let mut inode = self.present(number)?;
         if inode.kind != FileKind::Regular {
             return Err(Error::Invalid);
@@ -178,44 +194,41 @@ impl<K: KeyValue> Back<K> {
         let present = inode.layout.object();
         if object.is_none() || present.is_none() || present == object {
             if let (Layout::Empty, Some(object)) = (inode.layout, object) {
-                inode.layout = whole(object);
+                inode.set_layout(whole(object));
             }
-            // Several may write: then the storage server knows the size, and what the shard knows is a lower bound.
-            let size = context.actual.map_or(size, |(actual, _)| actual.max(inode.size));
-            if size != inode.size || mtime != inode.mtime {
-                inode.size = size;
-                inode.mtime = mtime;
-                inode.ctime = time;
-                if caller.uid != 0 {
-                    inode.drop_set_id();
+            match (context.actual, mtime) {
+                // Several may write: then the storage server knows size and time, and what the shard knows of the size
+                // is a lower bound.
+                (Some((size, object_mtime)), _) => inode.observe(size, object_mtime),
+                (None, mtime) => {
+                    inode.size = size;
+                    match mtime {
+                        // As its programs were told, so that nobody sees another time of the same write.
+                        Some(mtime) => {
+                            inode.mtime = mtime;
+                            inode.ctime = inode.ctime.max(mtime);
+                            inode.note_object_mtime(Some(object_mtime));
+                        }
+                        None => inode.observe(size, object_mtime),
+                    }
                 }
+            }
+            inode.note_object_mtime(context.object_mtime);
+            if caller.uid != 0 {
+                inode.drop_set_id();
             }
             self.put_inode(number, &inode);
         }
         Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
     }
 
-    /// What the storage server says of a file whose writer is gone.
-    pub(super) fn recover(&mut self, time: Timestamp, number: InodeNumber, size: u64, mtime: Timestamp) {
-        let Some(mut inode) = self.inode(number) else {
-            return;
-        };
-        let was = inode.clone();
-        (inode.size, inode.mtime) = merge_actual(&inode, size, mtime);
-        if inode != was {
-            inode.ctime = time;
+    /// What the storage server says of a file of which writers have not reported.
+    pub(super) fn observe(&mut self, number: InodeNumber, size: u64, object_mtime: Timestamp) {
+        if let Some(mut inode) = self.inode(number) {
+            inode.observe(size, object_mtime);
             self.put_inode(number, &inode);
         }
     }
-}
-
-/// Size and modification time of a file that the shard and the storage server each know in part.
-///
-/// The shard's size is never above the true one (writers only extend, and each cut passes through the shard), but it
-/// may know of a hole behind the object's end. The storage server's time counts when it is of a write after the shard's
-/// last change: otherwise somebody may have set the time by hand since.
-pub fn merge_actual(inode: &Inode, size: u64, mtime: Timestamp) -> (u64, Timestamp) {
-    (inode.size.max(size), if mtime > inode.ctime { mtime } else { inode.mtime })
 }
 
 /// A file that nobody has open needs no object to be empty.
@@ -224,6 +237,6 @@ fn drop_object(number: InodeNumber, inode: &mut Inode, context: &Context, afterm
         && let Some(object) = inode.layout.object()
     {
         aftermath.removed = Some((number, object));
-        inode.layout = Layout::Empty;
+        inode.set_layout(Layout::Empty);
     }
 }

@@ -1,6 +1,6 @@
 //! What makes inodes and names: create, mkdir, symlink, link; and open, which may create.
 
-use super::inode::{GROUP_EXECUTE, Inode, MODE_BITS, SET_GID};
+use super::inode::{GROUP_EXECUTE, Inode, MODE_BITS, NO_OBJECT_MTIME, SET_GID};
 use super::keys::Key;
 use super::permission::{EXECUTE, READ, SEARCH, WRITE, check_access, check_change_names};
 use super::{Aftermath, Back, Context, Dentry};
@@ -50,6 +50,7 @@ impl Inode {
             mtime: time,
             ctime: time,
             layout: Layout::Empty,
+            object_mtime: NO_OBJECT_MTIME,
             parent: if is_directory { parent } else { InodeNumber::from_raw(0) },
         }
     }
@@ -216,7 +217,7 @@ impl<K: KeyValue> Back<K> {
             return Err(Error::TooManyLinks);
         }
         inode.links += 1;
-        inode.ctime = time;
+        inode.ctime = time.after(inode.ctime);
         self.put_inode(number, &inode);
         self.add_dentry(time, (parent, &mut directory), name, Dentry { inode: number, kind: inode.kind });
         self.put_inode(parent, &directory);

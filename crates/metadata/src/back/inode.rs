@@ -23,8 +23,10 @@ const KIND_BITS: u8 = 0b11;
 const HAS_OBJECT: u8 = 0b100;
 const CTIME_IS_MTIME: u8 = 0b1000;
 const ATIME_IS_MTIME: u8 = 0b1_0000;
+/// Nothing was heard of the object yet: any of its times is later.
+pub(super) const NO_OBJECT_MTIME: Timestamp = Timestamp(i64::MIN);
 /// Longest record: every field at its longest.
-const RECORD_BYTES_MAX: usize = 80;
+const RECORD_BYTES_MAX: usize = 96;
 
 /// An inode as the shard holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,6 +44,9 @@ pub struct Inode {
     pub mtime: Timestamp,
     pub ctime: Timestamp,
     pub layout: Layout,
+    /// The object's own modification time, up to which its writes are in `mtime` and `ctime`. It is of the clock of the
+    /// object's node, and is compared with nothing else.
+    pub object_mtime: Timestamp,
     /// `..` of a directory; the root is its own parent. Unused for others.
     pub parent: InodeNumber,
 }
@@ -62,6 +67,31 @@ impl Inode {
             ctime: self.ctime,
             layout: self.layout,
         }
+    }
+
+    /// Takes in what the object's storage server says of size and modification time. The shard's size is never above
+    /// the true one (writers only extend, and each cut passes through the shard), but it may know of a hole behind the
+    /// object's end. A write that the shard did not know of is the file's last change.
+    pub fn observe(&mut self, size: u64, object_mtime: Timestamp) {
+        self.size = self.size.max(size);
+        if object_mtime > self.object_mtime {
+            self.object_mtime = object_mtime;
+            self.mtime = object_mtime.after(self.ctime);
+            self.ctime = self.mtime;
+        }
+    }
+
+    /// Writes of the object up to this time are known, or no later than a change that is.
+    pub fn note_object_mtime(&mut self, object_mtime: Option<Timestamp>) {
+        if let (Some(object_mtime), Layout::Whole { .. }) = (object_mtime, self.layout) {
+            self.object_mtime = self.object_mtime.max(object_mtime);
+        }
+    }
+
+    /// Changes the layout to another object, or to none.
+    pub fn set_layout(&mut self, layout: Layout) {
+        self.layout = layout;
+        self.object_mtime = NO_OBJECT_MTIME;
     }
 
     /// Takes set-user-id away, and set-group-id where it stands for the group's rights.
@@ -104,6 +134,7 @@ impl Inode {
         if let Some((object, generation)) = object {
             record.put(&object.raw().to_le_bytes());
             record.put_varint(u64::from(generation.0));
+            record.put_varint(zigzag(self.object_mtime.0.wrapping_sub(self.mtime.0)));
         }
         if self.kind == FileKind::Directory {
             record.put(&self.parent.raw().to_le_bytes());
@@ -123,15 +154,30 @@ impl Inode {
         let mtime = Timestamp(i64::from_le_bytes(reader.array()?));
         let ctime = if first & CTIME_IS_MTIME == 0 { Timestamp(i64::from_le_bytes(reader.array()?)) } else { mtime };
         let atime = if first & ATIME_IS_MTIME == 0 { Timestamp(i64::from_le_bytes(reader.array()?)) } else { mtime };
-        let layout = if first & HAS_OBJECT == 0 {
-            Layout::Empty
+        let (layout, object_mtime) = if first & HAS_OBJECT == 0 {
+            (Layout::Empty, NO_OBJECT_MTIME)
         } else {
             let object = ObjectId::from_raw(u64::from_le_bytes(reader.array()?));
-            Layout::Whole { object, generation: Generation(u32::try_from(reader.varint()?).ok()?) }
+            let generation = Generation(u32::try_from(reader.varint()?).ok()?);
+            let object_mtime = Timestamp(unzigzag(reader.varint()?).wrapping_add(mtime.0));
+            (Layout::Whole { object, generation }, object_mtime)
         };
         let parent = if kind == FileKind::Directory { u64::from_le_bytes(reader.array()?) } else { 0 };
         let parent = InodeNumber::from_raw(parent);
-        reader.0.is_empty().then_some(Inode { kind, mode, links, uid, gid, size, atime, mtime, ctime, layout, parent })
+        reader.0.is_empty().then_some(Inode {
+            kind,
+            mode,
+            links,
+            uid,
+            gid,
+            size,
+            atime,
+            mtime,
+            ctime,
+            layout,
+            object_mtime,
+            parent,
+        })
     }
 }
 
@@ -152,6 +198,16 @@ pub fn kind_from(code: u8) -> Option<FileKind> {
         2 => Some(FileKind::Symlink),
         _ => None,
     }
+}
+
+/// Small numbers for small differences of either sign.
+fn zigzag(difference: i64) -> u64 {
+    (difference.cast_unsigned() << 1) ^ (difference >> 63).cast_unsigned()
+}
+
+/// The other way round of [`zigzag`].
+fn unzigzag(number: u64) -> i64 {
+    (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
 }
 
 /// A record under construction, without an allocation.
@@ -255,6 +311,7 @@ mod tests {
         fn a_record_comes_back(
             kind in 0u8..3, mode in 0u16..0o10000, links: u32, uid: u32, gid: u32, size: u64, times: [i64; 3],
             same in 0u8..4, object in proptest::option::of(1u64..(1 << 48)), generation: u32, parent in 1u64..(1 << 48),
+            object_mtime: i64,
         ) {
             let kind = kind_from(kind).expect("three kinds");
             let mtime = Timestamp(times[0]);
@@ -266,6 +323,7 @@ mod tests {
                     object: ObjectId::new(NodeId(65535), sequence),
                     generation: Generation(generation),
                 }),
+                object_mtime: object.map_or(NO_OBJECT_MTIME, |_| Timestamp(object_mtime)),
                 parent: match kind {
                     FileKind::Directory => InodeNumber::new(ShardId(9), parent),
                     _ => InodeNumber::from_raw(0),
@@ -295,6 +353,7 @@ mod tests {
             mtime: time,
             ctime: time,
             layout: Layout::Empty,
+            object_mtime: NO_OBJECT_MTIME,
             parent: InodeNumber::from_raw(0),
         };
         let mut record = Record { bytes: [0; RECORD_BYTES_MAX], length: 0 };

@@ -83,7 +83,7 @@ impl<K: KeyValue> Back<K> {
     ) -> u32 {
         assert!(inode.links > 0, "inode {number} has a name and no links");
         inode.links -= 1;
-        inode.ctime = time;
+        inode.ctime = time.after(inode.ctime);
         if inode.links > 0 {
             self.put_inode(number, &inode);
         } else {

@@ -203,7 +203,7 @@ impl<K: KeyValue> Back<K> {
             inode = self.inode(moved.dentry.inode).expect("a moved directory is still there");
             inode.parent = parent;
         }
-        inode.ctime = time;
+        inode.ctime = time.after(inode.ctime);
         self.put_inode(moved.dentry.inode, &inode);
     }
 }

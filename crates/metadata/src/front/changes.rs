@@ -135,19 +135,25 @@ impl<K: KeyValue> Shard<K> {
             _ => None,
         };
         let actual = match &call.request {
-            ShardRequest::Commit { inode, size, mtime, .. } => match self.told_of_file(call, *inode) {
+            ShardRequest::Commit { inode, size, object_mtime, .. } => match self.told_of_file(call, *inode) {
                 Some(Ok(actual)) => Some(*actual),
                 // The server did not answer: the client's word, which can only be too small.
-                Some(Err(_)) => Some((*size, *mtime)),
+                Some(Err(_)) => Some((*size, *object_mtime)),
                 // The first object of a file that others may have extended meanwhile.
-                None if own.is_some_and(|own| own.mode != LeaseMode::Exclusive) => Some((*size, *mtime)),
+                None if own.is_some_and(|own| own.mode != LeaseMode::Exclusive) => Some((*size, *object_mtime)),
                 None => None,
             },
             _ => None,
         };
         // Where the server is away, the file gets another object: better than a cut that waits for it.
         let cut_in_place = cut.is_some_and(|cut| matches!(call.told(cut.inode, cut.object), Some(Ok(_))));
-        Context { keep, is_writer: own.is_some_and(|own| own.writing), actual, cut_in_place }
+        let told = match (cut, &call.request) {
+            (Some(cut), _) => call.told(cut.inode, cut.object),
+            (None, ShardRequest::SetAttributes { inode, .. }) => self.told_of_file(call, *inode),
+            (None, _) => None,
+        };
+        let object_mtime = told.and_then(|told| told.as_ref().ok()).map(|(_, object_mtime)| *object_mtime);
+        Context { keep, is_writer: own.is_some_and(|own| own.writing), actual, object_mtime, cut_in_place }
     }
 
     /// Fills in what an answer grants, each on the key that follows from the request.
@@ -256,9 +262,18 @@ impl<K: KeyValue> Shard<K> {
             claims.push(LeaseKey::Data(inode));
             return Some(Pause { storage: Some((object.node(), request)), ..Pause::until(Wait::Storage, claims) });
         }
-        let ShardRequest::Commit { inode, .. } = &call.request else { return None };
-        let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
-        if own.mode == LeaseMode::Exclusive || !own.writing || self.told_of_file(call, *inode).is_some() {
+        let (inode, asks) = match &call.request {
+            ShardRequest::Commit { inode, .. } => {
+                let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
+                (inode, own.mode != LeaseMode::Exclusive && own.writing)
+            }
+            // A write that was not reported comes before the time that is set now.
+            ShardRequest::SetAttributes { inode, changes } => {
+                (inode, changes.mtime.is_some() && self.storage_knows_better(*inode))
+            }
+            _ => return None,
+        };
+        if !asks || self.told_of_file(call, *inode).is_some() {
             return None;
         }
         let object = self.back.inode(*inode)?.layout.object()?;

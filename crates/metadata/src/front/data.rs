@@ -9,6 +9,7 @@
 use super::leases::Holder;
 use super::park::Call;
 use super::{Pause, Shard, Wait};
+use crate::back::Command;
 use crate::kv::KeyValue;
 use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, RELEASE_KEYS_MAX};
 use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer};
@@ -215,34 +216,46 @@ impl<K: KeyValue> Shard<K> {
     }
 
     /// Attributes as another session's read must see them, and whether they may be granted. `Err`: wait first.
-    pub(super) fn true_attributes(&self, call: &Call, number: InodeNumber) -> Result<(Attributes, bool), Answered> {
-        let inode = self.back.inode(number).ok_or(Answered::Error(Error::Stale))?;
-        let mut attributes = inode.attributes(number);
+    pub(super) fn true_attributes(&mut self, call: &Call, number: InodeNumber) -> Result<(Attributes, bool), Answered> {
+        let mut inode = self.back.inode(number).ok_or(Answered::Error(Error::Stale))?;
         let key = LeaseKey::Data(number);
-        let mut asks_storage = self.recovering.contains_key(&number);
         for holder in self.leases.holders(&key) {
             if holder.mode == LeaseMode::Exclusive && holder.session != call.session() {
                 let recalls = vec![(key, holder.session, LeaseMode::Open)];
                 return Err(Answered::Park(Pause { recalls, ..Pause::until(Wait::Recalls, vec![key]) }));
             }
-            // Who is asked to give up `Exclusive` may have done so, and write through the server, before we hear of it.
-            // Nor does the session itself know at once that its word counts now: the reply that grants it may be on its
-            // way while it writes on and reports.
-            asks_storage |= writes_through(*holder) || holder.wrote_through;
-            asks_storage |= self.recalls.find(key, holder.session).is_some();
         }
-        if asks_storage && let Some(object) = inode.layout.object() {
+        if self.storage_knows_better(number)
+            && let Some(object) = inode.layout.object()
+        {
             match call.told(number, object) {
                 None => return Err(Answered::Park(stat_of(number, object, Vec::new()))),
-                Some(Ok((size, mtime))) => {
-                    (attributes.size, attributes.mtime) = crate::back::merge_actual(&inode, *size, *mtime);
+                Some(Ok((size, object_mtime))) => {
+                    let (size, object_mtime) = (*size, *object_mtime);
+                    if object_mtime > inode.object_mtime {
+                        // The time that is told now is that of the write, for everybody who asks later.
+                        self.apply(&Command::Observe { inode: number, size: inode.size, object_mtime });
+                    }
+                    inode.observe(size, object_mtime);
                 }
                 // The server is away: what the shard knows is the best there is.
                 Some(Err(_)) => {}
             }
-            return Ok((attributes, false));
+            return Ok((inode.attributes(number), false));
         }
-        Ok((attributes, true))
+        Ok((inode.attributes(number), true))
+    }
+
+    /// Whether a file may have been written through its storage server since the shard heard of its size and time.
+    pub(super) fn storage_knows_better(&self, inode: InodeNumber) -> bool {
+        let key = LeaseKey::Data(inode);
+        // Who is asked to give up `Exclusive` may have done so, and write through the server, before we hear of it.
+        // Nor does the session itself know at once that its word counts now: the reply that grants it may be on its
+        // way while it writes on and reports.
+        let may_have_written = |holder: &Holder| {
+            writes_through(*holder) || holder.wrote_through || self.recalls.find(key, holder.session).is_some()
+        };
+        self.recovering.contains_key(&inode) || self.leases.holders(&key).any(may_have_written)
     }
 }
 

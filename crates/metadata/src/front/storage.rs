@@ -58,8 +58,8 @@ impl<K: KeyValue> Shard<K> {
         }
         // Cut meanwhile: the size is that of the cut. Cut to nothing: the object may be no longer the file's.
         let is_same = self.back.inode(inode).is_some_and(|record| record.layout.object() == Some(asked));
-        if let (true, Some((size, mtime))) = (is_same && !cut_since, found) {
-            self.apply(&Command::Recover { inode, size, mtime });
+        if let (true, Some((size, object_mtime))) = (is_same && !cut_since, found) {
+            self.apply(&Command::Observe { inode, size, object_mtime });
         }
     }
 }

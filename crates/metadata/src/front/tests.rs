@@ -12,3 +12,4 @@ mod random;
 mod renames;
 mod shards;
 mod slots;
+mod times;

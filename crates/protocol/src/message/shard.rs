@@ -121,11 +121,20 @@ pub enum ShardRequest {
     OpenAt { parent: InodeNumber, name: Name, flags: OpenFlags, create: Option<CreateFile> },
     /// Change (it may cut, and it takes a lease). Answer: `Opened`.
     Open { inode: InodeNumber, flags: OpenFlags },
-    /// Change. The writer reports size, modification time and, the first time, the object. Sent at fsync, close and
-    /// recall by a session that has the file open for writing (else [`Error::BadHandle`]). Answer: `Entry`. Has the
-    /// file another object already, nothing is changed, and the answer's layout tells which. From a session that does
-    /// not hold `Data` exclusively the size is a lower bound: the shard asks the storage server.
-    Commit { inode: InodeNumber, object: Option<ObjectId>, size: u64, mtime: Timestamp },
+    /// Change. The writer reports size, times and, the first time, the object. Sent at fsync, close and recall by a
+    /// session that has the file open for writing (else [`Error::BadHandle`]). Answer: `Entry`. Has the file another
+    /// object already, nothing is changed, and the answer's layout tells which. From a session that does not hold
+    /// `Data` exclusively the size is a lower bound: the shard asks the storage server.
+    Commit {
+        inode: InodeNumber,
+        object: Option<ObjectId>,
+        size: u64,
+        /// When the file was last written, as the client has told its programs under its exclusive lease. `None`: it
+        /// has none, and the object decides.
+        mtime: Option<Timestamp>,
+        /// The object's own modification time, as far as the client has heard of it.
+        object_mtime: Timestamp,
+    },
     /// Change. The new directory's inode is made on a shard of `home` when that node has one. Answer: `Entry`.
     MakeDirectory { parent: InodeNumber, name: Name, mode: u16, home: Option<NodeId> },
     /// Change. Answer: `Entry`.

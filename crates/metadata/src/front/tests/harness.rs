@@ -85,7 +85,13 @@ pub fn chmod(inode: InodeNumber, mode: u16) -> ShardRequest {
 }
 
 pub fn commit(inode: InodeNumber, sequence: u64, size: u64) -> ShardRequest {
-    ShardRequest::Commit { inode, object: Some(object(sequence)), size, mtime: Timestamp(77) }
+    commit_at(inode, sequence, size, (Timestamp(77), Timestamp(77)))
+}
+
+/// A report of size, and of the times of the file and its object.
+pub fn commit_at(inode: InodeNumber, sequence: u64, size: u64, times: (Timestamp, Timestamp)) -> ShardRequest {
+    let (mtime, object_mtime) = (Some(times.0), times.1);
+    ShardRequest::Commit { inode, object: Some(object(sequence)), size, mtime, object_mtime }
 }
 
 pub fn list(inode: InodeNumber, after: Option<&str>, entries_max: u32) -> ShardRequest {
