@@ -27,13 +27,16 @@ pub struct Checks {
     pub sizes: bool,
     /// Numbers of links are the same through all mounts.
     pub links: bool,
+    /// Modification times of files are the same through all mounts, stay while nobody modifies a file, and are later
+    /// when it was modified.
+    pub times: bool,
 }
 
 impl Checks {
     /// What holds at present.
-    pub const NOW: Self = Self { listings: true, contents: true, sizes: true, links: true };
+    pub const NOW: Self = Self { listings: true, contents: true, sizes: true, links: true, times: true };
     /// What has to hold.
-    pub const ALL: Self = Self { listings: true, contents: true, sizes: true, links: true };
+    pub const ALL: Self = Self { listings: true, contents: true, sizes: true, links: true, times: true };
 }
 
 /// A call and what became of it.
@@ -112,6 +115,27 @@ fn may_be_nothing(recorded: &Recorded, result: &CallResult, round: &[Recorded]) 
     fits && round.iter().any(shares)
 }
 
+/// Whether another call that may modify a file overlaps with this one. What is told of a file's time then need not be
+/// that of the whole change: a write comes in pieces, and each has its time.
+fn changes_meanwhile(recorded: &Recorded, round: &[Recorded]) -> bool {
+    let end_of = |recorded: &Recorded| recorded.returned.as_ref().map_or(u64::MAX, |(at, _)| *at);
+    let modifies = |call: &Call| {
+        matches!(
+            call,
+            Call::Open { .. }
+                | Call::Write { .. }
+                | Call::Pwrite { .. }
+                | Call::Truncate { .. }
+                | Call::Ftruncate { .. }
+                | Call::Store { .. }
+                | Call::Msync { .. }
+                | Call::Unmap { .. }
+        )
+    };
+    let overlaps = |other: &Recorded| other.begun_ms <= end_of(recorded) && recorded.begun_ms <= end_of(other);
+    round.iter().any(|other| other.id != recorded.id && modifies(&other.call) && overlaps(other))
+}
+
 /// Tries all orders of what is left, and adds the states to which they lead.
 fn explain(
     state: &State,
@@ -139,6 +163,7 @@ fn explain(
             explain(&state, (round, left), checks, after, reasons);
             left.insert(index, next);
         }
+        let checks = Checks { times: checks.times && !changes_meanwhile(next, round), ..checks };
         match state.apply(next, result, checks) {
             Ok(()) => {
                 left.remove(index);

@@ -192,7 +192,7 @@ impl Storage {
                     return Err(Error::NoSpace);
                 }
                 object.bytes.resize(index(*size), 0);
-                object.mtime = now.wall;
+                object.mtime = now.wall.after(object.mtime);
                 object.stat()
             }
             StorageRequest::Remove { objects } => {
@@ -214,7 +214,8 @@ impl Object {
             let end = offset + bytes.len();
             self.bytes.resize(self.bytes.len().max(end), 0);
             self.bytes[offset..end].copy_from_slice(bytes);
-            self.mtime = wall;
+            // As on a file system with multigrain timestamps: what was told is never told of a later change.
+            self.mtime = wall.after(self.mtime);
         }
     }
 

@@ -1,6 +1,6 @@
 //! A file system without caches, mounts or time: what each call returns and does.
 //!
-//! Not here: listings (`listings.rs`), times, permissions.
+//! Not here: listings (`listings.rs`), access and change times, times of directories, permissions.
 
 use super::{Checks, Recorded};
 use crate::kernel::requests::{Attributes, Errno, OpenFlags, RenameMode};
@@ -18,6 +18,32 @@ type Place<'a> = (Id, &'a str);
 
 pub use crate::kernel::requests::Kind;
 
+/// What is known of a modification time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mtime {
+    Is(u64),
+    /// The file was modified since this was seen.
+    After(u64),
+    /// It may have been.
+    Since(u64),
+}
+
+impl Mtime {
+    fn seen(self) -> u64 {
+        match self {
+            Self::Is(time) | Self::After(time) | Self::Since(time) => time,
+        }
+    }
+
+    fn holds(self, told: u64) -> bool {
+        match self {
+            Self::Is(time) => told == time,
+            Self::After(time) => told > time,
+            Self::Since(time) => told >= time,
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Inode {
     kind: Kind,
@@ -26,6 +52,9 @@ struct Inode {
     entries: BTreeMap<String, Id>,
     /// The number that programs were told.
     number: Option<u64>,
+    mtime: Mtime,
+    /// Somebody has stored into a mapping: when that counts as a modification is open.
+    is_stored: bool,
     /// A write failed: nothing is said of the bytes any more.
     is_doubtful: bool,
 }
@@ -63,12 +92,37 @@ fn may_cross(call: &Call, state: &State) -> bool {
     }
 }
 
+impl Inode {
+    fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            links: if kind == Kind::Directory { 2 } else { 1 },
+            data: Vec::new(),
+            entries: BTreeMap::new(),
+            number: None,
+            mtime: Mtime::Since(0),
+            is_stored: false,
+            is_doubtful: false,
+        }
+    }
+
+    /// A modification time was told.
+    fn see_mtime(&mut self, told: u64, checks: Checks) -> Result<(), String> {
+        if self.is_stored || !checks.times {
+            return Ok(());
+        }
+        if !self.mtime.holds(told) {
+            return Err(format!("mtime {told}, not {:?}", self.mtime));
+        }
+        self.mtime = Mtime::Is(told);
+        Ok(())
+    }
+}
+
 impl State {
     /// An empty root.
     pub fn new() -> Self {
-        let entries = BTreeMap::new();
-        let root =
-            Inode { kind: Kind::Directory, links: 2, data: Vec::new(), entries, number: None, is_doubtful: false };
+        let root = Inode::new(Kind::Directory);
         Self { inodes: BTreeMap::from([(ROOT, root)]), open: BTreeMap::new(), mapped: BTreeMap::new() }
     }
 
@@ -228,6 +282,9 @@ impl State {
         if checks.sizes && inode.kind == Kind::Regular && !inode.is_doubtful {
             same("size", &told.size, &(inode.data.len() as u64))?;
         }
+        if inode.kind == Kind::Regular && !inode.is_doubtful {
+            inode.see_mtime(told.mtime, checks)?;
+        }
         let twice = self.inodes.iter().any(|(other, inode)| *other != id && inode.number == Some(number));
         same("another inode with this number", &twice, &false)
     }
@@ -267,6 +324,7 @@ impl State {
             Call::Store { mapping, offset, data } => {
                 let id = *self.mapped.get(mapping).ok_or(Errno::EBADF)?;
                 self.put(id, *offset, data);
+                self.inode_mut(id).is_stored = true;
                 Ok(())
             }
             Call::Msync { mapping } => self.mapped.get(mapping).map(drop).ok_or(Errno::EBADF),
@@ -284,11 +342,7 @@ impl State {
     }
 
     fn add(&mut self, id: Id, (parent, name): Place<'_>, kind: Kind) {
-        let links = if kind == Kind::Directory { 2 } else { 1 };
-        self.inodes.insert(
-            id,
-            Inode { kind, links, data: Vec::new(), entries: BTreeMap::new(), number: None, is_doubtful: false },
-        );
+        self.inodes.insert(id, Inode::new(kind));
         self.inode_mut(parent).entries.insert(name.to_owned(), id);
     }
 
@@ -317,7 +371,12 @@ impl State {
     }
 
     fn cut(&mut self, id: Id, size: u64) {
-        self.inode_mut(id).data.resize(usize::try_from(size).expect("files are short"), 0);
+        let size = usize::try_from(size).expect("files are short");
+        let inode = self.inode_mut(id);
+        // Whether setting the size that a file has modifies it differs between calls.
+        let is_same = inode.data.len() == size && !matches!(inode.mtime, Mtime::After(_));
+        inode.mtime = if is_same { Mtime::Since(inode.mtime.seen()) } else { Mtime::After(inode.mtime.seen()) };
+        inode.data.resize(size, 0);
     }
 
     fn put(&mut self, id: Id, offset: u64, bytes: &[u8]) {
@@ -365,6 +424,10 @@ impl State {
             None => open.position,
         };
         self.put(id, at, data);
+        if !data.is_empty() {
+            let inode = self.inode_mut(id);
+            inode.mtime = Mtime::After(inode.mtime.seen());
+        }
         if offset.is_none()
             && let Some(open) = self.open.get_mut(&handle)
         {
