@@ -8,11 +8,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Groups of calls that `make test` leaves out (`weft-consistency run --help` lists them), each with the defect
-/// that makes it fail. Whoever fixes the defect takes it from the list.
-const GROUPS_LEFT_OUT: &[(&str, &str)] =
-    &[("times", "mounts disagree about mtime by up to some milliseconds, and it changes when a file is opened")];
-
 /// Modes in which `make test` runs random scripts. Left out is `limited`: the space of removed files is free after up
 /// to a lease term, so that its store is full after some tens of scripts; and a program that has written what did not
 /// fit, and was not told yet, reads the size that all clients see.
@@ -20,8 +15,6 @@ const MODES: &str = "default,default-4,direct,memory-4,nopassthrough,nopassthrou
 
 /// Scripts that fail today in at least one of [`SCRIPT_MODES`], likewise.
 const SCRIPTS_LEFT_OUT: &[(&str, &str)] = &[
-    ("mounts-agree-about-mtime", "see the group `times`"),
-    ("mtime-stays-when-others-open", "see the group `times`"),
     ("open-while-renamed-over", "an open beside renames of two mounts at once finds an inode that was replaced before"),
 ];
 
@@ -70,12 +63,7 @@ fn mounts_behave_as_one_posix_file_system_one_call_after_another() {
     if weft().is_none() {
         return;
     }
-    let groups: Vec<&str> = GROUPS_LEFT_OUT.iter().map(|(group, _)| *group).collect();
-    let mut words = vec!["run", "--mode", MODES, "--schedule", "sequential", "--seed", SEED, "--scripts", SCRIPTS];
-    let groups = groups.join(",");
-    if !groups.is_empty() {
-        words.extend(["--without", &groups]);
-    }
+    let words = ["run", "--mode", MODES, "--schedule", "sequential", "--seed", SEED, "--scripts", SCRIPTS];
     check(&words);
 }
 
