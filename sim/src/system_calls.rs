@@ -104,9 +104,9 @@ impl Programs {
         round
     }
 
-    /// The next step of a race: two clients make a file each, look at it, close it, and rename it over the name that the
-    /// others open; then these look at what they have opened, and close it, and one looks at the name. So it is known in
-    /// the end in which order it all was.
+    /// The next step of a race: two clients make a file each, look at it, close it, and rename it over the name that
+    /// the others open; then these look at what they have opened, and close it, and one looks at the name. So it is
+    /// known in the end in which order it all was.
     fn race(&mut self, random: &mut Random, state: &State) -> Vec<(usize, Call)> {
         let step = self.race.step;
         self.race.step = (step + 1) % 7;

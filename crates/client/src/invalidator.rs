@@ -19,7 +19,8 @@ pub trait Invalidator: Send + Sync {
     /// none is left that was there before. Called on a thread that does nothing else.
     fn pages(&self, _inode: InodeNumber, _offset: u64, _bytes: u64) {}
     /// Whether the cache above may still use the inode's number, or is about to be told of it. If so, it calls
-    /// `Files::forgotten` at the end, or `Files::number_unused` with this stamp. A cache that uses no numbers knows none.
+    /// `Files::forgotten` at the end, or `Files::number_unused` with this stamp. A cache that uses no numbers knows
+    /// none.
     fn knows(&self, _inode: InodeNumber, _stamp: u64) -> bool {
         false
     }

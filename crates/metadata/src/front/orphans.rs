@@ -4,8 +4,8 @@
 //! was told of it may open it by its number: the kernel of a mount opens by number alone, and the number may be on its
 //! way when the name goes. A session was told of an inode if it holds a lease on its attributes, held one within the
 //! last term, or was answered with them without a lease. It gives the number back ([`LeaseKey::Inode`]) when nobody
-//! above it can use it any more: then the orphan goes at once. It gives back what replies up to some stamp have told it:
-//! one that told of the number again may be on its way, or may have overtaken what is given back.
+//! above it can use it any more: then the orphan goes at once. It gives back what replies up to some stamp have told
+//! it: one that told of the number again may be on its way, or may have overtaken what is given back.
 //!
 //! Invariant: an orphan that nobody has open, or may open, is reaped in the same step.
 //! Not here: the record of an orphan (`back/remove.rs`).
