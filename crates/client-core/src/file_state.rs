@@ -436,6 +436,10 @@ impl FileState {
         self.object_mtime = NO_OBJECT_MTIME;
         self.size_before_object = self.attributes.size;
         self.attributes.layout = whole(held.object);
+        if !self.dirty {
+            // Nothing was written: the file's time is not that at which its object is made.
+            self.has_own_time = self.decides();
+        }
         self.dirty = true;
     }
 

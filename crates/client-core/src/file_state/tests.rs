@@ -303,6 +303,23 @@ fn a_right_that_ends_under_an_exclusive_lease_takes_no_size_with_it() {
 }
 
 #[test]
+fn an_object_that_is_made_changes_no_time() {
+    let reported = |file: &FileState| match file.report() {
+        Some(ShardRequest::Commit { mtime, .. }) => mtime,
+        report => panic!("{report:?}"),
+    };
+    let made = Held { object: object(1), capability: right(object(1), Rights::WRITE) };
+    let mut file = opened(0, None, EXCLUSIVE);
+    let known = file.attributes().mtime;
+    file.object_made(made);
+    file.object_written(Timestamp(known.0 + 100));
+    assert_eq!(reported(&file), Some(known));
+    let mut file = opened(0, None, Grants::OPEN);
+    file.object_made(made);
+    assert_eq!(reported(&file), None, "others may write it: its storage server knows");
+}
+
+#[test]
 fn nothing_of_a_session_is_believed_under_the_next_one() {
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
     file.written(30, Timestamp(1));
