@@ -2,10 +2,12 @@
 //!
 //! Nodes run as threads. Each has an identity of its own if the test wants its data to go over TCP.
 
+mod cut;
 mod files;
 mod proxy;
 mod raw;
 
+pub use cut::Link;
 pub use files::{open, pattern, status};
 pub use proxy::{Held, Proxy};
 pub use raw::{RawSession, enter};
@@ -27,6 +29,8 @@ pub struct FileSystem {
     pub key: NodeKey,
     /// By node; `None`: it was stopped.
     threads: Vec<Option<JoinHandle<()>>>,
+    /// With [`Wanted::links`]: those from other nodes to each node.
+    pub links: Vec<Link>,
 }
 
 /// What a test wants.
@@ -41,11 +45,21 @@ pub struct Wanted {
     pub near: bool,
     /// Everything in the temporary directory, which mostly is on a disk, and not in memory.
     pub on_disk: bool,
+    /// Nodes reach one another through [`FileSystem::links`]. They are not on one identity then.
+    pub links: bool,
 }
 
 impl Default for Wanted {
     fn default() -> Self {
-        Self { nodes: 2, shards_per_node: 2, stored: Stored::Files, store_bytes: None, near: true, on_disk: false }
+        Self {
+            nodes: 2,
+            shards_per_node: 2,
+            stored: Stored::Files,
+            store_bytes: None,
+            near: true,
+            on_disk: false,
+            links: false,
+        }
     }
 }
 
@@ -132,7 +146,7 @@ impl FileSystem {
         let mut threads = Vec::new();
         let mut nodes = Vec::new();
         for id in 0..wanted.nodes {
-            let identity = if wanted.near { here } else { NodeIdentity(here.0 ^ (u64::from(id) + 1)) };
+            let identity = if wanted.near && !wanted.links { here } else { NodeIdentity(here.0 ^ (u64::from(id) + 1)) };
             let config = NodeConfig {
                 name: name.clone(),
                 node: NodeId(id),
@@ -155,10 +169,19 @@ impl FileSystem {
         let shards = (0..wanted.nodes * wanted.shards_per_node).map(|shard| NodeId(shard % wanted.nodes)).collect();
         let map = ClusterMap { name, epoch: MapEpoch(1), nodes, shards };
         let instance = Instance { map: map.clone(), processes: Vec::new(), directory, user_key: None };
-        let file_system = Self { instance, key: NodeKey::new(key), threads };
+        let address = |node: &NodeRecord| node.address.tcp.parse().expect("an address");
+        let relayed = map.nodes.iter().filter(|_| wanted.links);
+        let links = relayed.map(|node| Link::start(address(node))).collect();
+        let file_system = Self { instance, key: NodeKey::new(key), threads, links };
         let client = file_system.client(Way::Auto);
         for node in &map.nodes {
-            client.node_request(node.id, NodeRequest::SetMap(map.clone())).expect("map");
+            let mut map = map.clone();
+            for (other, link) in map.nodes.iter_mut().zip(&file_system.links) {
+                if other.id != node.id {
+                    other.address.tcp = link.address.to_string();
+                }
+            }
+            client.node_request(node.id, NodeRequest::SetMap(map)).expect("map");
         }
         client.close().expect("close");
         file_system

@@ -4,6 +4,7 @@
 //! thread blocks in its call; a slow node delays only the errands queued for it.
 
 use crate::cluster::Cluster;
+use crate::granting::Granting;
 use crate::locks::lock;
 use crate::shard_events::{ToShards, give};
 use std::collections::{HashMap, VecDeque};
@@ -12,11 +13,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use weft_metadata::Event;
 use weft_protocol::handshake::{KeyName, Purpose};
-use weft_protocol::limits::FENCED_OBJECTS_MAX;
+use weft_protocol::limits::{FENCED_OBJECTS_MAX, SESSION_TERM_MS};
 use weft_protocol::message::Message;
+use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardRequest};
-use weft_protocol::message::storage::StorageRequest;
+use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageRequest};
 use weft_protocol::{Error, InodeNumber, NodeId, ObjectId, SessionId, ShardId, SlotIndex, UserKey};
 use weft_transport::{ControlConnection, Peer, Result, Socket, TransportError, connect};
 
@@ -26,12 +28,14 @@ const THREADS_PER_NODE: usize = 4;
 const IDLE: Duration = Duration::from_secs(5);
 /// Timeout of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of resends of a fence to a node that accepts connections but does not reply. Bounds how long a hung
-/// node delays the release of what the session held.
-const FENCE_RESENDS_MAX: u32 = 3;
+/// Timeout of a question for a serving term: data connections wait for the answer, or soon will.
+const ASK_TIMEOUT: Duration = Duration::from_millis(SESSION_TERM_MS / 4);
 
 /// Takes the shard's verdict on an object: whether its file uses it, or why that is unknown.
 pub type ToldOfObject = Box<dyn FnOnce(weft_protocol::Result<bool>) + Send>;
+
+/// Takes the answer to a question for a serving term.
+pub type ToldToServe = Box<dyn FnOnce(weft_protocol::Result<ServingAnswer>) + Send>;
 
 /// A request to another node.
 pub enum Errand {
@@ -39,9 +43,10 @@ pub enum Errand {
     Peer(PeerCall),
     /// A request of a shard to a storage server.
     Storage { shard: ShardId, token: Option<u64>, request: StorageRequest },
-    /// Fence of a session that a shard has ended. `objects`: the shard waits for the confirmation, and the storage
-    /// server abandons these objects before. `resends`: timeouts so far.
-    Fence { shard: ShardId, session: SessionId, objects: Option<Vec<(InodeNumber, ObjectId)>>, resends: u32 },
+    /// Fence of a session that a shard has ended. The outcome goes to [`Granting`].
+    Fence(SessionFence),
+    /// Asks for a serving term. These errands have a queue of their own, since others may wait for the term.
+    AskToServe { settled: Vec<SessionFence>, tell: ToldToServe },
     /// Asks the shard whether the file uses this object, to collect orphans.
     AskShard { inode: InodeNumber, object: ObjectId, tell: ToldOfObject },
 }
@@ -53,7 +58,8 @@ pub struct Couriers(Arc<Shared>);
 struct Shared {
     cluster: Arc<Cluster>,
     shards: ToShards,
-    queues: Mutex<HashMap<NodeId, Arc<Queue>>>,
+    granting: Arc<Granting>,
+    queues: Mutex<HashMap<(NodeId, bool), Arc<Queue>>>,
 }
 
 #[derive(Default)]
@@ -71,8 +77,8 @@ struct QueueState {
 
 impl Couriers {
     /// Returns couriers without threads. Replies go to `shards`.
-    pub fn new(cluster: Arc<Cluster>, shards: ToShards) -> Self {
-        Self(Arc::new(Shared { cluster, shards, queues: Mutex::default() }))
+    pub fn new(cluster: Arc<Cluster>, shards: ToShards, granting: Arc<Granting>) -> Self {
+        Self(Arc::new(Shared { cluster, shards, granting, queues: Mutex::default() }))
     }
 
     /// Queues an errand. Its reply goes to the shard that sent it.
@@ -82,11 +88,13 @@ impl Couriers {
 }
 
 fn send(shared: &Arc<Shared>, to: NodeId, errand: Errand) {
-    let queue = Arc::clone(lock(&shared.queues).entry(to).or_default());
+    let asks = matches!(errand, Errand::AskToServe { .. });
+    let queue = Arc::clone(lock(&shared.queues).entry((to, asks)).or_default());
     let mut state = lock(&queue.state);
     state.errands.push_back(errand);
     if state.errands.len() > state.idle && state.threads < THREADS_PER_NODE {
-        let worker = Worker { shared: Arc::clone(shared), to, queue: Arc::clone(&queue), connection: None };
+        let timeout = if asks { ASK_TIMEOUT } else { CALL_TIMEOUT };
+        let worker = Worker { shared: Arc::clone(shared), to, timeout, queue: Arc::clone(&queue), connection: None };
         let spawned = std::thread::Builder::new().name(format!("courier-{to}")).spawn(move || worker.run());
         match spawned {
             Ok(_) => state.threads += 1,
@@ -99,17 +107,15 @@ fn send(shared: &Arc<Shared>, to: NodeId, errand: Errand) {
 struct Worker {
     shared: Arc<Shared>,
     to: NodeId,
+    timeout: Duration,
     queue: Arc<Queue>,
     connection: Option<ControlConnection>,
 }
 
 impl Worker {
     fn run(mut self) {
-        while let Some(mut errand) = self.next() {
-            let reply = self.fence_most(&mut errand).and_then(|()| {
-                let message = self.message(&errand);
-                self.call(&message)
-            });
+        while let Some(errand) = self.next() {
+            let reply = self.call_in_order(&errand);
             if let Errand::AskShard { inode, .. } = &errand {
                 self.end_session(*inode);
             }
@@ -139,22 +145,40 @@ impl Worker {
         match errand {
             Errand::Peer(call) => Message::Peer(call.clone()),
             Errand::Storage { request, .. } => Message::Storage(request.clone()),
-            Errand::Fence { shard, session, objects, .. } => {
-                let objects = objects.clone().unwrap_or_default();
-                Message::Storage(StorageRequest::Fence { session: *session, shard: *shard, objects })
-            }
+            Errand::Fence(fence) => fence_message(fence),
+            Errand::AskToServe { settled, .. } => Message::Node(NodeRequest::AskToServe { settled: settled.clone() }),
             Errand::AskShard { inode, .. } => self.shard_call(*inode, ShardRequest::GetAttributes { inode: *inode }),
         }
     }
 
-    /// Sends the objects of a fence that do not fit into one message, and leaves the rest in `errand`.
-    fn fence_most(&mut self, errand: &mut Errand) -> Result<()> {
-        let Errand::Fence { shard, session, objects: Some(objects), .. } = errand else { return Ok(()) };
-        while objects.len() > FENCED_OBJECTS_MAX {
-            let part = objects.split_off(objects.len() - FENCED_OBJECTS_MAX);
-            self.call(&Message::Storage(StorageRequest::Fence { session: *session, shard: *shard, objects: part }))?;
+    /// Sends an errand. A shard's request about objects comes after the fences that the storage server has missed: a
+    /// late piece of an ended session would land after it.
+    fn call_in_order(&mut self, errand: &Errand) -> Result<Message> {
+        match errand {
+            Errand::Storage { .. } => {
+                for fence in self.shared.granting.overdue(self.to) {
+                    let reply = self.fence(&fence)?;
+                    let Message::StorageReply(Ok(_)) = reply else { return Ok(reply) };
+                    self.shared.granting.sent(self.to, &fence, true);
+                }
+            }
+            Errand::Fence(fence) => return self.fence(fence),
+            _ => {}
         }
-        Ok(())
+        self.call(&self.message(errand))
+    }
+
+    /// Sends a fence, the objects that do not fit into one message first.
+    fn fence(&mut self, fence: &SessionFence) -> Result<Message> {
+        let parts = fence.objects.chunks(FENCED_OBJECTS_MAX);
+        let (last, before) = parts
+            .collect::<Vec<_>>()
+            .split_last()
+            .map_or((&[][..], Vec::new()), |(last, before)| (*last, before.to_vec()));
+        for objects in before {
+            self.call(&fence_message(&SessionFence { objects: objects.to_vec(), ..*fence }))?;
+        }
+        self.call(&fence_message(&SessionFence { objects: last.to_vec(), ..*fence }))
     }
 
     /// Ends the session at the shard that was asked. The shard's reply granted a lease, and this node answers no
@@ -180,7 +204,7 @@ impl Worker {
             return Ok(reply);
         }
         self.connection = None;
-        let mut connection = open(&self.shared.cluster, self.to)?;
+        let mut connection = open(&self.shared.cluster, self.to, self.timeout)?;
         let reply = connection.call(message)?;
         self.connection = Some(connection);
         Ok(reply)
@@ -196,16 +220,16 @@ impl Worker {
             (Errand::Storage { shard, token: Some(token), .. }, Ok(Message::StorageReply(result))) => {
                 give(shards, shard, Event::StorageAnswer { token, result });
             }
-            (Errand::Storage { token: None, .. } | Errand::Fence { objects: None, .. }, _) => {}
-            (Errand::Fence { shard, session, .. }, Ok(Message::StorageReply(Ok(_)))) => {
-                give(shards, shard, Event::FenceConfirmed { session, node: self.to });
+            (Errand::Storage { token: None, .. }, _) => {}
+            (Errand::Fence(fence), reply) => {
+                let is_confirmed = matches!(reply, Ok(Message::StorageReply(Ok(_))));
+                self.shared.granting.sent(self.to, &fence, is_confirmed);
             }
-            (Errand::Fence { shard, session, objects, resends }, Err(error))
-                if is_timeout(&error) && resends < FENCE_RESENDS_MAX =>
-            {
-                // The storage server may be copying the objects it abandons, or waiting for its device.
-                let errand = Errand::Fence { shard, session, objects, resends: resends + 1 };
-                send(&self.shared, self.to, errand);
+            (Errand::AskToServe { tell, .. }, Ok(Message::NodeReply(reply))) => {
+                tell((*reply).and_then(|answer| match answer {
+                    NodeAnswer::Serving(answer) => Ok(answer),
+                    _ => Err(Error::Malformed),
+                }));
             }
             (Errand::AskShard { object, tell, .. }, Ok(Message::ShardReply(reply))) => {
                 tell(reply.result.map(|answer| match answer {
@@ -230,23 +254,20 @@ impl Worker {
             Errand::Storage { shard, token: Some(token), .. } => {
                 give(shards, shard, Event::StorageAnswer { token, result: Err(Error::Unreachable) });
             }
-            Errand::Fence { shard, session, objects: Some(_), .. } => {
-                give(shards, shard, Event::FenceConfirmed { session, node: self.to });
-            }
             Errand::AskShard { tell, .. } => tell(Err(Error::Unreachable)),
-            Errand::Storage { token: None, .. } | Errand::Fence { objects: None, .. } => {}
+            Errand::AskToServe { tell, .. } => tell(Err(Error::Unreachable)),
+            Errand::Storage { token: None, .. } | Errand::Fence(_) => {}
         }
     }
 }
 
-/// Returns true if the node did not reply in time: it may still be working on the request.
-fn is_timeout(error: &TransportError) -> bool {
-    use std::io::ErrorKind::{TimedOut, WouldBlock};
-    matches!(error, TransportError::Io(error) if matches!(error.kind(), TimedOut | WouldBlock))
+fn fence_message(fence: &SessionFence) -> Message {
+    let SessionFence { session, shard, objects } = fence.clone();
+    Message::Storage(StorageRequest::Fence { session, shard, objects })
 }
 
 /// Opens a control connection to another node, authenticated by this node's key name.
-fn open(cluster: &Cluster, to: NodeId) -> Result<ControlConnection> {
+fn open(cluster: &Cluster, to: NodeId, timeout: Duration) -> Result<ControlConnection> {
     let map = cluster.map();
     let record = map.node(to).ok_or(TransportError::Refused(Error::Unreachable))?;
     let socket = if record.identity == cluster.identity && !record.address.unix.is_empty() {
@@ -260,6 +281,6 @@ fn open(cluster: &Cluster, to: NodeId) -> Result<ControlConnection> {
     let session = SessionId(getrandom::u64().map_err(std::io::Error::from)?);
     let peer = Peer { key_name, purpose: Purpose::Control, session, identity: cluster.identity };
     connect(&socket, &peer, &key)?;
-    socket.set_timeout(Some(CALL_TIMEOUT))?;
+    socket.set_timeout(Some(timeout))?;
     Ok(ControlConnection::new(socket))
 }

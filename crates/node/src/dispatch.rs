@@ -137,6 +137,12 @@ fn handle_node_request(
             node.stop();
             Ok(NodeAnswer::Done)
         }
+        NodeRequest::AskToServe { settled } => match peer.key_name {
+            KeyName::Node(storage_server) => {
+                Ok(NodeAnswer::Serving(node.shards.granting.ask(storage_server, &settled)))
+            }
+            KeyName::Owner | KeyName::User { .. } => Err(Error::NotPermitted),
+        },
         NodeRequest::RevokeKey(key) if privileged => {
             tracing::info!("key {key} revoked");
             node.revoked.revoke(key).map(|()| NodeAnswer::Done)

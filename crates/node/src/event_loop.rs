@@ -159,11 +159,10 @@ impl EventLoop {
         if self.mailbox.index != 0 {
             return None;
         }
-        let shards = self.node.shards.next_deadline();
+        let shards = self.node.shards.next_due();
         let sessions = self.node.sessions.next_end_ms();
         let refusals = self.node.refusals.due_ms();
-        let pages = self.node.shards.pages.deadline_ms();
-        let next = shards.into_iter().chain(sessions).chain(refusals).chain(pages).min()?;
+        let next = shards.into_iter().chain(sessions).chain(refusals).min()?;
         let wait = next.saturating_sub(clock::boot_ms()).clamp(1, SESSION_CHECK_MS);
         Some(Timespec { tv_sec: (wait / 1000).cast_signed(), tv_nsec: (wait % 1000 * 1_000_000).cast_signed() })
     }

@@ -2,32 +2,37 @@
 //!
 //! A shard fences a session that it has ended. From then on no piece of the session's writes is admitted, its data
 //! connections are shut down (a thread that waits for the rest of a write ends), and the fence is confirmed when the
-//! pieces in flight are written, by the thread that writes the last one.
+//! pieces in flight are written, by the thread that writes the last one. Shards of other nodes are served during terms
+//! that their nodes grant ([`serving`]), so that no fence is missed.
 //!
 //! Lock order: `table`, `connections` and `unsettled` are leaves, and never held together.
 
 pub mod abandon;
+mod serving;
 
 use crate::cached_pages::CachedPages;
 use crate::clock;
+use crate::cluster::Cluster;
+use crate::courier::Couriers;
 use crate::locks::lock;
 use crate::mailbox::{ConnectionRef, Loops, Sink};
 use crate::shard_events::{ToShards, give};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use weft_metadata::Event;
 use weft_protocol::message::Message;
 use weft_protocol::message::storage::StorageAnswer;
-use weft_protocol::{InodeNumber, NodeId, ObjectId, Result, SessionId, ShardId};
-use weft_storage::{FenceTable, Gate, ServingTerm};
+use weft_protocol::{Error, InodeNumber, NodeId, ObjectId, Result, SessionId, ShardId};
+use weft_storage::{FenceTable, Gate, ServingTerm, ServingTerms};
 use weft_store_io::WriteGuard;
 use weft_transport::Socket;
 
 /// Fences of a node.
 pub struct Fencing {
-    node: NodeId,
+    cluster: Arc<Cluster>,
+    couriers: Arc<Couriers>,
     table: RwLock<FenceTable>,
     /// Data connections of each session.
     connections: Mutex<HashMap<SessionId, Vec<Weak<Socket>>>>,
@@ -35,7 +40,11 @@ pub struct Fencing {
     unsettled: Mutex<Vec<Unsettled>>,
     /// Settled fences with objects to abandon.
     to_abandon: Sender<Unsettled>,
+    /// For the shards of this node.
     own_term: Arc<ServingTerm>,
+    /// For those of others.
+    terms: Mutex<ServingTerms>,
+    term_changed: Condvar,
     pages: Arc<CachedPages>,
     shards: ToShards,
     loops: Arc<Loops>,
@@ -48,6 +57,8 @@ pub enum ConfirmTo {
     Shard,
     /// The shard's node, as the reply to this request.
     Connection(ConnectionRef, u64),
+    /// The shard's node, with the next question for a term.
+    NextQuestion(NodeId),
 }
 
 /// A fence to be confirmed.
@@ -62,19 +73,23 @@ pub struct Unsettled {
 impl Fencing {
     /// Returns no fences; the second value is for [`abandon::work`].
     pub fn new(
-        node: NodeId,
+        cluster: Arc<Cluster>,
+        couriers: Arc<Couriers>,
         pages: Arc<CachedPages>,
         shards: ToShards,
         loops: Arc<Loops>,
     ) -> (Self, Receiver<Unsettled>) {
         let (to_abandon, receiver) = channel();
         let fencing = Self {
-            node,
+            cluster,
+            couriers,
             table: RwLock::default(),
             connections: Mutex::default(),
             unsettled: Mutex::default(),
             to_abandon,
             own_term: Arc::new(ServingTerm::unlimited()),
+            terms: Mutex::default(),
+            term_changed: Condvar::new(),
             pages,
             shards,
             loops,
@@ -98,7 +113,7 @@ impl Fencing {
 
     /// Fences a session and registers the confirmation. Returns true if the fence is settled already: then the caller
     /// confirms it.
-    pub fn fence_and_confirm(&self, fence: Unsettled) -> bool {
+    pub fn fence_and_confirm(self: &Arc<Self>, fence: Unsettled) -> bool {
         let (session, shard, confirm) = (fence.session, fence.shard, fence.confirm);
         self.fence(session, shard);
         // Registered before the check, so that the thread that writes the last piece finds it.
@@ -120,7 +135,7 @@ impl Fencing {
     }
 
     /// Confirms settled fences, those with objects after these are abandoned.
-    fn complete(&self, settled: Vec<Unsettled>) {
+    fn complete(self: &Arc<Self>, settled: Vec<Unsettled>) {
         for fence in settled {
             if fence.objects.is_empty() {
                 self.confirm(&fence);
@@ -131,30 +146,31 @@ impl Fencing {
         }
     }
 
-    fn confirm(&self, fence: &Unsettled) {
+    fn confirm(self: &Arc<Self>, fence: &Unsettled) {
         match fence.confirm {
             ConfirmTo::Shard => {
-                let event = Event::FenceConfirmed { session: fence.session, node: self.node };
+                let event = Event::FenceConfirmed { session: fence.session, node: self.cluster.node };
                 give(&self.shards, fence.shard, event);
             }
             ConfirmTo::Connection(to, id) => {
                 Sink::remote(&self.loops).send(to, id, Message::StorageReply(Ok(StorageAnswer::Done)));
             }
+            ConfirmTo::NextQuestion(node) => self.report(node, fence.session, fence.shard),
         }
     }
 }
 
 /// Gates of one data connection.
 pub struct Gates<'a> {
-    fencing: &'a Fencing,
+    fencing: &'a Arc<Fencing>,
     session: SessionId,
     /// Gate of the last request's shard: a client uses few shards over one connection.
-    last: RefCell<Option<(ShardId, Arc<Gate>)>>,
+    last: RefCell<Option<(ShardId, NodeId, Arc<Gate>)>>,
 }
 
 impl<'a> Gates<'a> {
     /// Returns the gates for a connection of this session. A fence of the session shuts the connection down.
-    pub fn new(fencing: &'a Fencing, session: SessionId, socket: &Arc<Socket>) -> Self {
+    pub fn new(fencing: &'a Arc<Fencing>, session: SessionId, socket: &Arc<Socket>) -> Self {
         let mut connections = lock(&fencing.connections);
         let of_session = connections.entry(session).or_default();
         of_session.retain(|other| other.strong_count() > 0);
@@ -163,25 +179,28 @@ impl<'a> Gates<'a> {
         Self { fencing, session, last: RefCell::new(None) }
     }
 
-    /// Returns the guard for a request about a file of this shard, or an error if the session is fenced.
+    /// Returns the guard for a request about a file of this shard. Waits until this storage server may serve the shard.
+    /// [`Error::SessionEnded`]: the session is fenced; [`Error::Unreachable`]: the shard's node does not answer.
     pub fn guard(&self, shard: ShardId) -> Result<RequestGuard<'a>> {
-        let guard = RequestGuard { fencing: self.fencing, session: self.session, shard, gate: self.gate(shard) };
-        guard.check().map(|()| guard)
+        let (node, gate) = self.gate(shard)?;
+        let guard = RequestGuard { fencing: self.fencing, session: self.session, shard, node, gate };
+        guard.fencing.wait_for_term(node, &guard.gate).map(|()| guard)
     }
 
-    fn gate(&self, shard: ShardId) -> Arc<Gate> {
+    fn gate(&self, shard: ShardId) -> Result<(NodeId, Arc<Gate>)> {
         let mut last = self.last.borrow_mut();
-        if let Some((of, gate)) = &*last
+        if let Some((of, node, gate)) = &*last
             && *of == shard
         {
-            return Arc::clone(gate);
+            return Ok((*node, Arc::clone(gate)));
         }
+        let (node, term) = self.fencing.term_for(shard)?;
         let gate = {
             let mut table = self.fencing.table.write().unwrap_or_else(PoisonError::into_inner);
-            table.gate(self.session, shard, &self.fencing.own_term)
+            table.gate(self.session, shard, &term)
         };
-        *last = Some((shard, Arc::clone(&gate)));
-        gate
+        *last = Some((shard, node, Arc::clone(&gate)));
+        Ok((node, gate))
     }
 }
 
@@ -200,22 +219,23 @@ impl Drop for Gates<'_> {
 
 /// Admits the pieces of one request.
 pub struct RequestGuard<'a> {
-    fencing: &'a Fencing,
+    fencing: &'a Arc<Fencing>,
     session: SessionId,
     shard: ShardId,
+    /// The shard's.
+    node: NodeId,
     gate: Arc<Gate>,
-}
-
-impl RequestGuard<'_> {
-    /// Fails if the session is fenced. For requests that are not admitted piece by piece.
-    fn check(&self) -> Result<()> {
-        if self.gate.is_fenced() { Err(weft_protocol::Error::SessionEnded) } else { Ok(()) }
-    }
 }
 
 impl WriteGuard for RequestGuard<'_> {
     fn enter(&self) -> Result<()> {
-        self.gate.enter(clock::boot_ms)
+        loop {
+            match self.gate.enter(clock::boot_ms) {
+                // The term has ended since the request or its last piece came.
+                Err(Error::Busy) => self.fencing.wait_for_term(self.node, &self.gate)?,
+                entered => return entered,
+            }
+        }
     }
 
     fn leave(&self) {

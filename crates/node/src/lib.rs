@@ -27,6 +27,7 @@ mod data_activity;
 mod dispatch;
 mod event_loop;
 mod fencing;
+mod granting;
 mod locks;
 mod mailbox;
 mod places;

@@ -11,6 +11,7 @@ use crate::calls::{Caller, Calls};
 use crate::cluster::Cluster;
 use crate::courier::{Couriers, Errand};
 use crate::fencing::{ConfirmTo, Fencing, Unsettled};
+use crate::granting::Granting;
 use crate::locks::lock;
 use crate::mailbox::{Loops, Sink};
 use crate::sessions::Sessions;
@@ -27,7 +28,7 @@ use weft_protocol::message::Message;
 use weft_protocol::message::node::{RequestInFlight, ShardStatus};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::ShardReply;
-use weft_protocol::message::storage::StorageRequest;
+use weft_protocol::message::storage::{SessionFence, StorageRequest};
 use weft_protocol::{ClusterMap, Error, NodeId, SessionId, ShardId};
 use weft_transport::SocketKind;
 
@@ -40,6 +41,7 @@ pub struct Shards {
     pub calls: Calls,
     pub sessions: Arc<Sessions>,
     pub couriers: Arc<Couriers>,
+    pub granting: Arc<Granting>,
     pub fencing: Arc<Fencing>,
     pub pages: Arc<CachedPages>,
     pub storage: Option<Arc<StorageServer>>,
@@ -272,8 +274,12 @@ impl Shards {
         tracing::info!("shard {shard}: session {session} fenced");
         let own = self.cluster.node;
         for holder in self.cluster.map().nodes.iter().filter(|other| other.stores && other.id != own) {
-            let objects = fences.remove(&holder.id).map(|objects| objects.into_iter().collect());
-            self.couriers.send(holder.id, Errand::Fence { shard, session, objects, resends: 0 });
+            let objects = fences.remove(&holder.id);
+            let is_awaited = objects.is_some();
+            let objects = objects.unwrap_or_default().into_iter().collect();
+            let fence = SessionFence { session, shard, objects };
+            self.granting.fence(holder.id, &fence, is_awaited);
+            self.couriers.send(holder.id, Errand::Fence(fence));
         }
         let Some(objects) = fences.remove(&own) else { return self.fencing.fence(session, shard) };
         let objects = objects.into_iter().collect();
@@ -293,14 +299,23 @@ impl Shards {
     }
 
     /// Returns when the first shard wants a tick, milliseconds since boot.
-    pub fn next_deadline(&self) -> Option<u64> {
+    fn next_deadline(&self) -> Option<u64> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         slots.values().map(|slot| slot.deadline_ms.load(Ordering::Relaxed)).min().filter(|deadline| *deadline != NEVER)
     }
 
-    /// Ticks what has a deadline that has passed, and collects the orphans of ended sessions.
+    /// Returns when [`Shards::tick`] has something to do, milliseconds since boot.
+    pub fn next_due(&self) -> Option<u64> {
+        let others = [self.granting.next_due(), self.pages.deadline_ms()];
+        self.next_deadline().into_iter().chain(others.into_iter().flatten()).min()
+    }
+
+    /// Ticks what has a deadline that has passed, sends fences again, and collects the orphans of ended sessions.
     pub fn tick(&self, sink: &mut Sink<'_>) {
         let now = clock::boot_ms();
+        for (node, fence) in self.granting.take_due() {
+            self.couriers.send(node, Errand::Fence(fence));
+        }
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
             let due: VecDeque<Work> = {
                 let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);

@@ -16,6 +16,7 @@ use crate::counters::AtomicCounters;
 use crate::courier::Couriers;
 use crate::data::DataServer;
 use crate::fencing::{Fencing, Unsettled};
+use crate::granting::Granting;
 use crate::mailbox::Loops;
 use crate::places::Places;
 use crate::refusals::Refusals;
@@ -121,9 +122,16 @@ fn new_shards(
     to_shards: ToShards,
 ) -> (Shards, Option<Jobs>) {
     let pages = Arc::new(CachedPages::new(Arc::clone(sessions), Arc::clone(loops)));
-    let (fencing, fences) = Fencing::new(cluster.node, Arc::clone(&pages), to_shards.clone(), Arc::clone(loops));
+    let granting = Arc::new(Granting::new(to_shards.clone(), Arc::clone(loops)));
+    let couriers = Arc::new(Couriers::new(Arc::clone(cluster), to_shards.clone(), Arc::clone(&granting)));
+    let (fencing, fences) = Fencing::new(
+        Arc::clone(cluster),
+        Arc::clone(&couriers),
+        Arc::clone(&pages),
+        to_shards.clone(),
+        Arc::clone(loops),
+    );
     let fencing = Arc::new(fencing);
-    let couriers = Arc::new(Couriers::new(Arc::clone(cluster), to_shards.clone()));
     let storage = store.map(|store| {
         let surroundings = Surroundings {
             cluster: Arc::clone(cluster),
@@ -141,6 +149,7 @@ fn new_shards(
         calls: Default::default(),
         sessions: Arc::clone(sessions),
         couriers,
+        granting,
         fencing,
         pages,
         storage,

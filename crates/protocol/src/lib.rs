@@ -61,4 +61,5 @@ pub use window::{InFlightWindow, NextStep};
 /// | 14 | cookies in `ReadDirectory` and its pages; `pages` of data requests, `page_cache` of opens, `DropPages`, |
 /// |    | `PagesDropped`, `PagesCached`; `Truncate` has `by` |
 /// | 15 | `Commit` tells the object's modification time apart from the file's |
-pub const PROTOCOL_VERSION: u8 = 15;
+/// | 16 | `AskToServe`, `Serving` |
+pub const PROTOCOL_VERSION: u8 = 16;

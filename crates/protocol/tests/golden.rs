@@ -143,12 +143,14 @@ every_variant!(node_request, NodeRequest, examples::node_requests(), {
     NodeRequest::Stuck => "Stuck",
     NodeRequest::Shutdown => "Shutdown",
     NodeRequest::RevokeKey(_) => "RevokeKey",
+    NodeRequest::AskToServe { .. } => "AskToServe",
 });
 every_variant!(node_answer, NodeAnswer, examples::node_answers(), {
     NodeAnswer::Done => "Done",
     NodeAnswer::Map(_) => "Map",
     NodeAnswer::Status(_) => "Status",
     NodeAnswer::InFlight(_) => "InFlight",
+    NodeAnswer::Serving(_) => "Serving",
 });
 every_variant!(peer_step, PeerStep, examples::peer_steps(), {
     PeerStep::MakeDirectoryInode { .. } => "MakeDirectoryInode",

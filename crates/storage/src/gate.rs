@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::{Error, Result};
 
 /// Set in [`Gate::state`] once the session is fenced; the other bits count pieces in flight.
@@ -33,6 +34,18 @@ impl ServingTerm {
     /// When it ends.
     pub fn until_ms(&self) -> u64 {
         self.0.load(Ordering::Acquire)
+    }
+
+    /// Returns true if the term has not ended.
+    pub fn holds(&self, now_ms: impl FnOnce() -> u64) -> bool {
+        let until_ms = self.until_ms();
+        until_ms == u64::MAX || now_ms() < until_ms
+    }
+
+    /// Returns true if less than half of the term is left: a storage server that is asked for data renews it.
+    pub fn wants_renewal(&self, now_ms: impl FnOnce() -> u64) -> bool {
+        let until_ms = self.until_ms();
+        until_ms != u64::MAX && now_ms() + SESSION_TERM_MS / 2 > until_ms
     }
 
     /// Extends it. An earlier end changes nothing.
@@ -63,8 +76,7 @@ impl Gate {
     /// [`Error::Busy`]: the shard has not been heard for a term; nothing is wrong with the session, and the term may be
     /// renewed.
     pub fn enter(&self, now_ms: impl FnOnce() -> u64) -> Result<()> {
-        let until_ms = self.term.until_ms();
-        let in_term = until_ms == u64::MAX || now_ms() < until_ms;
+        let in_term = self.term.holds(now_ms);
         // A refused piece is never counted: the last piece that is tells that the fence is settled.
         let count = |state| (state & FENCED == 0).then_some(state + u64::from(in_term));
         match self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) {

@@ -1,5 +1,5 @@
-//! The storage server's decisions: who may touch which object, which change waits until pages of other kernels are
-//! dropped, which identifiers are handed out, what is an orphan.
+//! The storage server's decisions: who may touch which object and for how long without a word from the shard's node,
+//! which change waits until pages of other kernels are dropped, which identifiers are handed out, what is an orphan.
 //!
 //! Pure: the node joins it to sockets and a store. File data never comes here: an access takes a [`Grant`], a pure
 //! check on the connection's own thread, and moves its bytes itself.
@@ -11,9 +11,11 @@ mod fences;
 mod gate;
 mod grant;
 mod orphans;
+mod serving;
 
 pub use cached_ranges::{CachedRanges, RangeRequest, RangesEffect};
 pub use fences::FenceTable;
 pub use gate::{Gate, ServingTerm};
 pub use grant::{Grant, check_access};
 pub use orphans::{Collector, CollectorEffect};
+pub use serving::{DueFence, ServingTerms, TermGrants};

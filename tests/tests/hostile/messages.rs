@@ -86,8 +86,14 @@ fn users_do_not_command_nodes_and_objects() {
     let mut map = scene.fs.instance.map.clone();
     map.epoch = MapEpoch(99);
     map.shards.clear();
-    let revoke = NodeRequest::RevokeKey(KeyId(2));
-    for request in [NodeRequest::SetMap(map), NodeRequest::Status, NodeRequest::Stuck, NodeRequest::Shutdown, revoke] {
+    for request in [
+        NodeRequest::SetMap(map),
+        NodeRequest::Status,
+        NodeRequest::Stuck,
+        NodeRequest::Shutdown,
+        NodeRequest::RevokeKey(KeyId(2)),
+        NodeRequest::AskToServe { settled: Vec::new() },
+    ] {
         let reply = connection.call(&Message::Node(request)).expect("answered");
         assert_eq!(reply, Message::NodeReply(Box::new(Err(Error::NotPermitted))));
     }

@@ -4,6 +4,7 @@
 //! space the copy is retried until there is, or until the descriptors are closed.
 
 use super::{Fencing, Unsettled};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 use weft_protocol::{Error, InodeNumber, ObjectId, SessionId};
@@ -13,7 +14,7 @@ use weft_store_io::ObjectStore;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The thread that abandons objects.
-pub fn work(fencing: &Fencing, store: &dyn ObjectStore, fences: &Receiver<Unsettled>) {
+pub fn work(fencing: &Arc<Fencing>, store: &dyn ObjectStore, fences: &Receiver<Unsettled>) {
     let mut waiting: Vec<Unsettled> = Vec::new();
     loop {
         let rest = if waiting.is_empty() { Duration::MAX } else { RETRY };

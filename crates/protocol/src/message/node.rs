@@ -1,6 +1,6 @@
 //! What is asked of a node as such: the map, its state, its end.
 
-use super::storage::Space;
+use super::storage::{ServingAnswer, SessionFence, Space};
 use crate::ids::{KeyId, NodeId, ShardId};
 use crate::map::ClusterMap;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,9 @@ pub enum NodeRequest {
     /// Owner: this user's key opens nothing any more; its connections are closed at their next request. `weft user
     /// remove` sends it to every node. Answer: `Done`.
     RevokeKey(KeyId),
+    /// Node: its storage server asks to serve the capabilities of this node's shards, and reports fences from earlier
+    /// answers as settled, at most [`crate::limits::FENCED_OBJECTS_MAX`] objects in all. Answer: `Serving`.
+    AskToServe { settled: Vec<SessionFence> },
 }
 
 /// What a node answers.
@@ -32,6 +35,7 @@ pub enum NodeAnswer {
     Map(ClusterMap),
     Status(Box<NodeStatus>),
     InFlight(Vec<RequestInFlight>),
+    Serving(ServingAnswer),
 }
 
 /// State of a node.

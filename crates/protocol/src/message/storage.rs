@@ -35,6 +35,25 @@ impl StorageRequest {
     }
 }
 
+/// The end of a session at a shard, as its storage servers are told.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SessionFence {
+    pub session: SessionId,
+    pub shard: ShardId,
+    /// Objects to abandon if anybody has a descriptor of them.
+    pub objects: Vec<(InodeNumber, ObjectId)>,
+}
+
+/// Answer of a node to a storage server that asks to serve the node's shards.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServingAnswer {
+    /// The storage server may serve them for a term, once it has closed the gates of `fences`. Otherwise it settles
+    /// these, and asks again.
+    pub granted: bool,
+    /// Fences that the storage server has not confirmed to the node.
+    pub fences: Vec<SessionFence>,
+}
+
 /// What a storage server answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StorageAnswer {

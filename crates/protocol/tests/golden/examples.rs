@@ -13,7 +13,7 @@ use weft_protocol::message::shard::{
     Access, CreateFile, DirectoryEntry, DirectoryPage, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall,
     ShardReply, ShardRequest, SymlinkTarget,
 };
-use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
+use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
     AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, FileKind, Generation, Grants,
     InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey,
@@ -285,6 +285,10 @@ pub fn storage_requests() -> Vec<StorageRequest> {
     ]
 }
 
+fn session_fence() -> SessionFence {
+    SessionFence { session: SessionId(7), shard: ShardId(3), objects: vec![(InodeNumber::ROOT, object())] }
+}
+
 pub fn storage_answers() -> Vec<StorageAnswer> {
     vec![
         StorageAnswer::Done,
@@ -303,6 +307,7 @@ pub fn node_requests() -> Vec<NodeRequest> {
         NodeRequest::Stuck,
         NodeRequest::Shutdown,
         NodeRequest::RevokeKey(KeyId(0x0fed_cba9_8765_4321)),
+        NodeRequest::AskToServe { settled: vec![session_fence()] },
     ]
 }
 
@@ -355,6 +360,7 @@ pub fn node_answers() -> Vec<NodeAnswer> {
             counters,
             connections: 9,
         })),
+        NodeAnswer::Serving(ServingAnswer { granted: true, fences: vec![session_fence()] }),
         NodeAnswer::InFlight(vec![RequestInFlight {
             peer: "uid 1000, session 0000000000000001".to_owned(),
             request: "unlink".to_owned(),
