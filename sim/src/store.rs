@@ -18,8 +18,10 @@ use std::sync::Arc;
 use weft_metadata::Now;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp};
-use weft_storage::{CachedRanges, Collector, FenceTable, Gate, RangeRequest, ServingTerm, check_access};
+use weft_protocol::{
+    ClusterMap, Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp,
+};
+use weft_storage::{CachedRanges, Collector, FenceTable, Gate, RangeRequest, ServingTerm, ServingTerms, check_access};
 
 /// Bytes, shown as runs of equal ones.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -68,8 +70,10 @@ pub struct Storage {
     node: NodeId,
     pub collector: Collector,
     fences: FenceTable,
-    /// Without end: what shards say of fences arrives here.
-    term: Arc<ServingTerm>,
+    /// For the shards of this node, and for those of others.
+    own_term: Arc<ServingTerm>,
+    pub terms: ServingTerms,
+    map: ClusterMap,
     objects: BTreeMap<ObjectId, Object>,
     /// What kernels cache without a lease, in pages as small as the programs'.
     pub ranges: CachedRanges,
@@ -81,11 +85,12 @@ pub struct Storage {
 }
 
 impl Storage {
-    pub fn new(node: NodeId) -> Self {
+    pub fn new(node: NodeId, map: ClusterMap) -> Self {
         let (collector, fences) = (Collector::new(node, 1), FenceTable::default());
-        let term = Arc::new(ServingTerm::unlimited());
+        let (own_term, terms) = (Arc::new(ServingTerm::unlimited()), ServingTerms::default());
         let (objects, ranges) = (BTreeMap::new(), CachedRanges::new(PAGE_BYTES, 1, 1));
-        Self { node, collector, fences, term, objects, ranges, tick_ms: None, full_until_ms: 0, refused: 0 }
+        let (tick_ms, full_until_ms, refused) = (None, 0, 0);
+        Self { node, collector, fences, own_term, terms, map, objects, ranges, tick_ms, full_until_ms, refused }
     }
 
     /// All objects, with the files they are of.
@@ -133,7 +138,9 @@ impl Storage {
     }
 
     fn gate(&mut self, session: SessionId, shard: ShardId) -> Arc<Gate> {
-        self.fences.gate(session, shard, &self.term)
+        let of = self.map.node_of(shard).expect("the map has all shards");
+        let term = if of == self.node { Arc::clone(&self.own_term) } else { self.terms.term(of) };
+        self.fences.gate(session, shard, &term)
     }
 
     /// A piece of a write has come: those bytes of it, counted from its beginning. Passes the session's gate.

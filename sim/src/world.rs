@@ -17,6 +17,7 @@ mod mounts;
 mod partitions;
 mod ranges;
 mod servers;
+mod serving;
 
 use crate::bytes::{Files, Moment, ProcessId};
 use crate::client::Client;
@@ -38,11 +39,12 @@ use weft_protocol::message::node::NodeAnswer;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::ShardCall;
-use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
+use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageAnswer, StorageRequest};
 use weft_protocol::{
     ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, SessionId, ShardId,
     SlotIndex,
 };
+use weft_storage::TermGrants;
 
 const NODES: u16 = 3;
 const SHARDS: u16 = 5;
@@ -101,15 +103,30 @@ enum Message {
         result: Result<StorageAnswer, Error>,
     },
     Fence {
-        shard: ShardId,
-        session: SessionId,
         node: NodeId,
+        fence: SessionFence,
     },
     Fenced {
-        shard: ShardId,
-        session: SessionId,
         node: NodeId,
+        fence: SessionFence,
     },
+    FenceFailed {
+        node: NodeId,
+        fence: SessionFence,
+    },
+    FencesDue(NodeId),
+    AskToServe {
+        node: NodeId,
+        of: NodeId,
+        settled: Vec<SessionFence>,
+    },
+    Serving {
+        node: NodeId,
+        of: NodeId,
+        answer: Option<ServingAnswer>,
+    },
+    /// A request on this connection waits for a term.
+    TermAwaited(serving::ConnectionId),
     Data {
         client: usize,
         process: ProcessId,
@@ -148,6 +165,7 @@ enum Message {
     Tick(ShardId),
     /// Another partition begins.
     Cut,
+    CutNodes,
     SessionOver(SessionId),
     Settled(Moment),
     ToClient {
@@ -206,6 +224,11 @@ pub struct Tally {
     /// Pairs of processes that heard nothing of each other for a while, and messages lost by that.
     pub partitions: u64,
     pub cut_off: u64,
+    /// Terms that storage servers were granted, connections that waited for one, and fences that were certain without a
+    /// confirmation.
+    pub terms: u64,
+    pub awaited: u64,
+    pub certain: u64,
     pub orphans: u64,
     /// Data requests, and connections for data that broke.
     pub data: u64,
@@ -240,12 +263,14 @@ pub struct Faults {
     pub drift: bool,
     /// A client and a node hear nothing of each other for a while.
     pub partitions: bool,
+    /// Two nodes exchange no fences and terms for a while.
+    pub fences_cut: bool,
 }
 
 impl Faults {
     /// What holds today. With partitions a size from before a truncation is told now and then (seed 2929).
-    pub const NOW: Self = Self { drift: true, partitions: false };
-    pub const NONE: Self = Self { drift: false, partitions: false };
+    pub const NOW: Self = Self { drift: true, partitions: false, fences_cut: true };
+    pub const NONE: Self = Self { drift: false, partitions: false, fences_cut: false };
 }
 
 /// One run.
@@ -261,6 +286,8 @@ pub struct World {
     key: NodeKey,
     shards: BTreeMap<ShardId, Shard<MemoryStore>>,
     storage: BTreeMap<NodeId, Storage>,
+    /// The terms that each node has granted to the storage servers of others.
+    grants: BTreeMap<NodeId, TermGrants>,
     clients: Vec<Client>,
     model: Model,
     files: Rc<RefCell<Files>>,
@@ -323,7 +350,8 @@ impl World {
             network: Network::new(),
             key: key.clone(),
             shards: BTreeMap::new(),
-            storage: (0..NODES).map(|id| (NodeId(id), Storage::new(NodeId(id)))).collect(),
+            storage: (0..NODES).map(|id| (NodeId(id), Storage::new(NodeId(id), map.clone()))).collect(),
+            grants: BTreeMap::new(),
             clients: Vec::new(),
             model: Model::new(),
             files: Rc::default(),
@@ -354,6 +382,9 @@ impl World {
         }
         if faults.partitions {
             world.network.after(1, Message::Cut);
+        }
+        if faults.fences_cut {
+            world.network.after(1, Message::CutNodes);
         }
         for index in 0..CLIENTS {
             let home = NodeId(u16::try_from(index).unwrap_or(0) % NODES);
@@ -494,8 +525,13 @@ impl World {
             Message::PagesDropped { session, node, dropped } => self.pages_dropped(session, node, dropped),
             Message::HeldLong { node, number, object } => self.held_long(node, number, object),
             Message::StorageTick(node) => self.storage_tick(node),
-            Message::Fence { shard, session, node } => self.fence_arrived(shard, session, node),
-            Message::Fenced { shard, session, node } => self.step(shard, Event::FenceConfirmed { session, node }),
+            Message::Fence { node, fence } => self.fence_arrived(node, fence),
+            Message::Fenced { node, fence } => self.fence_confirmed(node, &fence),
+            Message::FenceFailed { node, fence } => self.fence_failed(node, &fence),
+            Message::FencesDue(node) => self.fences_due(node),
+            Message::AskToServe { node, of, settled } => self.asked_to_serve(node, of, &settled),
+            Message::Serving { node, of, answer } => self.serving_answered(node, of, answer.as_ref()),
+            Message::TermAwaited(connection) => self.term_awaited(connection),
             Message::Data { client, process, number, message } => self.data_arrived((client, process, number), message),
             Message::Piece(body) => self.piece_arrived(body),
             Message::Batch { client, process, number, session, node } => {
@@ -516,6 +552,7 @@ impl World {
             }
             Message::Tick(shard) => self.tick(shard),
             Message::Cut => self.cut_again(),
+            Message::CutNodes => self.cut_nodes_again(),
             Message::NextRound => self.next_round(),
             Message::BeginCall(place) => self.begin_call(place),
             Message::RoundLasts(round) => self.round_lasts(round),

@@ -7,6 +7,7 @@
 //! write may come in pieces, the last of them terms later, and then nothing but the fence of its session stops it.
 
 use super::partitions::Party;
+use super::serving::Waiting;
 use super::{Answer, Message, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::process::Ticket;
@@ -57,6 +58,7 @@ pub struct Connections {
     refused: BTreeSet<(ProcessId, u64)>,
     /// Requests that wait for pages to be dropped.
     pub(super) held: BTreeMap<(NodeId, u64), Held>,
+    pub(super) waiting: Waiting,
 }
 
 /// What waits.
@@ -124,6 +126,13 @@ impl World {
     }
 
     pub(super) fn data_arrived(&mut self, to: (usize, ProcessId, Ticket), message: Box<DataMessage>) {
+        if let Some(message) = self.await_term(to, message) {
+            self.serve_data(to, message);
+        }
+    }
+
+    /// A request has come, and the storage server has a term for its shard.
+    pub(super) fn serve_data(&mut self, to: (usize, ProcessId, Ticket), message: Box<DataMessage>) {
         let is_alive = self.clients[to.0].is_process(to.1);
         let is_there = self.storage.contains_key(&message.request.object.node());
         let connection = (to.1, message.connection);
@@ -201,6 +210,8 @@ impl World {
         let Some(storage) = self.storage.get_mut(&request.object.node()).filter(|_| writes) else { return };
         if body.refused.is_none() {
             body.refused = storage.piece(&body.message, range, now).err();
+            // The term has ended since the header came: here the server closes the connection.
+            body.is_answered &= body.refused != Some(Error::Busy);
         }
     }
 
@@ -251,16 +262,19 @@ impl World {
         }
     }
 
-    /// Whether bytes of a write that began before `since` may still land: its session is not fenced.
+    /// Whether bytes of a write that began before `since` may still land: its session is not fenced. What a client that
+    /// has died sent last may belong to any of its writes.
     pub(super) fn may_land(&self, since: Moment) -> bool {
         let held = self.connections.held.values().filter_map(|held| match held {
             Held::Data(body) => Some(&**body),
             Held::Cut { .. } => None,
         });
-        self.connections.bodies.values().chain(held).any(|body| {
-            let DataMessage { session, request, .. } = &*body.message;
+        let bodies = self.connections.bodies.values().chain(held).map(|body| (body.to, &*body.message));
+        bodies.chain(self.connections.waiting.messages()).any(|((client, process, _), message)| {
+            let DataMessage { session, request, .. } = message;
             let fence = (*session, request.inode.shard(), request.object.node());
-            body.message.sent < since && !self.connections.fenced.contains(&fence)
+            let counts = message.sent < since || !self.clients[client].is_process(process);
+            counts && !self.connections.fenced.contains(&fence)
         })
     }
 }

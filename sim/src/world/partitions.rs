@@ -39,6 +39,25 @@ impl World {
         self.network.after(pause_ms, Message::Cut);
     }
 
+    /// Cuts some node off from some other one, now and then.
+    pub(super) fn cut_nodes_again(&mut self) {
+        if self.ending {
+            return;
+        }
+        let mut some =
+            || NodeId(u16::try_from(self.setting.below(u64::from(super::NODES))).expect("there are few nodes"));
+        let (one, other) = (some(), some());
+        let until_ms = self.network.now_ms + self.setting.below(LENGTH_MS_MAX);
+        if one != other {
+            self.note(&format!("nodes {one} and {other} hear nothing of fences and terms until {until_ms} ms"));
+            let pair = (Party::Node(one.min(other)), Party::Node(one.max(other)));
+            self.partitions.until_ms.insert(pair, until_ms);
+            self.tally.partitions += 1;
+        }
+        let pause_ms = self.setting.below(PAUSE_MS_MAX);
+        self.network.after(pause_ms, Message::CutNodes);
+    }
+
     /// Whether a message between the two is lost now. The end of a run has no partitions.
     pub(super) fn is_cut(&mut self, from: Party, to: Party) -> bool {
         let until_ms = self.partitions.until_ms.get(&(from.min(to), from.max(to)));

@@ -16,6 +16,8 @@ use weft_storage::CollectorEffect;
 const BATCH_COUNT: u32 = 3;
 /// Longest way of a message between servers, milliseconds.
 const DELAY_MS_MAX: u64 = 20;
+/// How often a shard's request is sent again that has to wait for a fence, milliseconds.
+const RETRY_MS: u64 = 250;
 
 impl World {
     pub(super) fn step(&mut self, shard: ShardId, event: Event) {
@@ -73,28 +75,12 @@ impl World {
                 self.tally.fenced += 1;
                 self.clients.iter().for_each(|client| client.process.fenced(client.session(), session, shard));
                 self.note(&format!("shard {shard} has ended session {session}"));
-                let gone = fences.into_keys().filter(|node| !self.storage.contains_key(node)).collect::<Vec<_>>();
-                for node in self.storage.keys().copied().chain(gone).collect::<Vec<_>>() {
-                    let delay = self.server_delay();
-                    self.network.after(delay, Message::Fence { shard, session, node });
-                }
+                self.fence_everywhere(shard, session, fences);
             }
         }
     }
 
-    /// A storage server is told of a fence. A node that is gone writes nothing.
-    pub(super) fn fence_arrived(&mut self, shard: ShardId, session: SessionId, node: NodeId) {
-        let now = self.now_at(node);
-        if let Some(storage) = self.storage.get_mut(&node) {
-            storage.fence(session, shard, now);
-        }
-        self.caches_nothing(node, session, Some(shard));
-        self.fence_reached(session, shard, node);
-        let delay = self.server_delay();
-        self.network.after(delay, Message::Fenced { shard, session, node });
-    }
-
-    fn server_delay(&mut self) -> u64 {
+    pub(super) fn server_delay(&mut self) -> u64 {
         1 + self.random.below(DELAY_MS_MAX)
     }
 
@@ -184,6 +170,10 @@ impl World {
     }
 
     pub(super) fn storage_asked(&mut self, shard: ShardId, token: Option<u64>, node: NodeId, request: &StorageRequest) {
+        if !self.settle_overdue(shard, node) {
+            let request = request.clone();
+            return self.network.after(RETRY_MS, Message::Storage { shard, token, node, request });
+        }
         if !self.begin_cut(shard, token, node, request) {
             self.perform(shard, token, node, request);
         }
