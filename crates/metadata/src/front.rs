@@ -163,6 +163,7 @@ pub struct Shard<K> {
     /// What the answers of storage servers are for.
     storage_waits: BTreeMap<u64, storage::StorageWait>,
     latest_storage_token: u64,
+    retries: storage::Retries,
     /// Files whose object is being cut, with the work that waits for it.
     cuts: BTreeMap<InodeNumber, u64>,
     /// Files whose writer is gone and whose size is being asked for.
@@ -220,6 +221,7 @@ impl<K: KeyValue> Shard<K> {
             stamp: 0,
             storage_waits: BTreeMap::new(),
             latest_storage_token: 0,
+            retries: storage::Retries::default(),
             cuts: BTreeMap::new(),
             recovering: BTreeMap::new(),
             cut_since: BTreeSet::new(),
@@ -289,7 +291,8 @@ impl<K: KeyValue> Shard<K> {
     /// [`Now::boot_ms`] at which a [`Event::Tick`] is needed. `None`: nothing waits for time.
     pub fn deadline(&self) -> Option<u64> {
         let (sessions, recalls) = (self.sessions.next_check(), self.recalls.next_due());
-        [sessions, recalls, self.intents.next_due(), self.orphans.next_due()].into_iter().flatten().min()
+        let others = [self.intents.next_due(), self.orphans.next_due(), self.retries.next_due()];
+        others.into_iter().chain([sessions, recalls]).flatten().min()
     }
 
     fn tick(&mut self, out: &mut Vec<Effect>) {
@@ -304,6 +307,7 @@ impl<K: KeyValue> Shard<K> {
             }
         }
         self.ask_again(out);
+        self.ask_sizes_again(out);
         self.reap_due();
         self.contended.retain(|_, until_ms| *until_ms > now_ms);
     }

@@ -14,12 +14,10 @@
 
 use super::leases::Holder;
 use super::park::{Wait, Work};
-use super::storage::StorageWait;
 use super::{Effect, Fences, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
 use std::collections::BTreeSet;
-use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{Error, InodeNumber, LeaseKey, NodeId, SessionId};
 
 /// Storage servers of which a session's end waits for the confirmation of its fence.
@@ -147,8 +145,6 @@ impl<K: KeyValue> Shard<K> {
             return;
         };
         *self.recovering.entry(inode).or_default() += 1;
-        let token = self.ask_storage(StorageWait::Recovery { inode, object });
-        let request = StorageRequest::Stat { inode, object };
-        out.push(Effect::Storage { token: Some(token), node: object.node(), request });
+        self.ask_size(inode, object, 0, out);
     }
 }

@@ -1,10 +1,14 @@
 //! Answers of storage servers.
+//!
+//! The size of a file whose writer is gone is asked for until its storage server answers: one that cannot be reached
+//! now may have bytes that the shard has not heard of.
 
-use super::Shard;
 use super::park::{Wait, Work};
+use super::{Effect, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
-use weft_protocol::message::storage::StorageAnswer;
+use std::collections::BTreeSet;
+use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Error, InodeNumber, ObjectId};
 
 /// Who waits for an answer.
@@ -13,7 +17,23 @@ pub enum StorageWait {
     /// Parked work of this number.
     Work(u64),
     /// The shard itself: the file's writer is gone.
-    Recovery { inode: InodeNumber, object: ObjectId },
+    Recovery { inode: InodeNumber, object: ObjectId, attempts: u32 },
+}
+
+/// Time after which a storage server that could not be reached is asked again, milliseconds: doubled with each attempt,
+/// so many times at most.
+const RETRY_MS: u64 = 1_000;
+const DOUBLINGS_MAX: u32 = 6;
+
+/// Sizes to be asked for again.
+#[derive(Default)]
+pub struct Retries(BTreeSet<(u64, InodeNumber, ObjectId, u32)>);
+
+impl Retries {
+    /// When the next one is due.
+    pub fn next_due(&self) -> Option<u64> {
+        self.0.first().map(|(due_ms, ..)| *due_ms)
+    }
 }
 
 impl<K: KeyValue> Shard<K> {
@@ -43,7 +63,31 @@ impl<K: KeyValue> Shard<K> {
                     self.ready.push_back(number);
                 }
             }
-            StorageWait::Recovery { inode, object: asked } => self.recovered(inode, asked, answer.ok()),
+            StorageWait::Recovery { inode, object, attempts } if answer == Err(Error::Unreachable) => {
+                let due_ms = self.now.boot_ms + (RETRY_MS << attempts.min(DOUBLINGS_MAX));
+                self.retries.0.insert((due_ms, inode, object, attempts + 1));
+            }
+            StorageWait::Recovery { inode, object: asked, .. } => self.recovered(inode, asked, answer.ok()),
+        }
+    }
+
+    /// Asks for the size of a file whose writer is gone.
+    pub(super) fn ask_size(&mut self, inode: InodeNumber, object: ObjectId, attempts: u32, out: &mut Vec<Effect>) {
+        let token = self.ask_storage(StorageWait::Recovery { inode, object, attempts });
+        let request = StorageRequest::Stat { inode, object };
+        out.push(Effect::Storage { token: Some(token), node: object.node(), request });
+    }
+
+    /// Asks again for the sizes that are due.
+    pub(super) fn ask_sizes_again(&mut self, out: &mut Vec<Effect>) {
+        while let Some(first) = self.retries.0.first().copied().filter(|first| first.0 <= self.now.boot_ms) {
+            self.retries.0.remove(&first);
+            let (_, inode, object, attempts) = first;
+            if self.back.inode(inode).is_some_and(|record| record.layout.object() == Some(object)) {
+                self.ask_size(inode, object, attempts, out);
+            } else {
+                self.recovered(inode, object, None);
+            }
         }
     }
 

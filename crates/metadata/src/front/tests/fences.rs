@@ -94,3 +94,26 @@ fn nobody_gets_at_an_object_that_may_be_being_abandoned() {
     }
     assert_eq!(world.storage, []);
 }
+
+#[test]
+fn the_size_of_a_file_whose_writer_is_gone_is_asked_for_until_its_storage_server_answers() {
+    let mut world = World::new();
+    let inode = writer_gone(&mut world);
+    world.confirm_fences();
+    let mut asked = 0;
+    for _ in 0..8 {
+        let (token, request) = world.asked_storage();
+        assert!(matches!(request, StorageRequest::Stat { .. }));
+        world.event(Event::StorageAnswer { token, result: Err(Error::Unreachable) });
+        asked += 1;
+        assert_eq!(world.storage, [], "not at once");
+        world.pass(64_000, &[B, C]);
+    }
+    assert_eq!(asked, 8);
+    let (token, _) = world.asked_storage();
+    let later = world.now.wall.0 + 1000;
+    world.storage_answers(token, 7_000, later);
+    world.pass(200_000, &[B, C]);
+    assert_eq!(world.storage, [], "it is known");
+    assert_eq!(attributes(&world.ok(B, stat(inode))).size, 7_000);
+}
