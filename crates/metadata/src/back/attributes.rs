@@ -193,10 +193,13 @@ impl<K: KeyValue> Back<K> {
         }
         let present = inode.layout.object();
         if object.is_none() || present.is_none() || present == object {
-            if let (Layout::Empty, Some(object)) = (inode.layout, object) {
+            let is_made = inode.layout == Layout::Empty;
+            if let (true, Some(object)) = (is_made, object) {
                 inode.set_layout(whole(object));
             }
             match (context.actual, mtime) {
+                // An open has made the object, and nobody has written it: its time is none of the file's.
+                (Some((0, object_mtime)), _) if is_made => inode.note_object_mtime(Some(object_mtime)),
                 // Several may write: then the storage server knows size and time, and what the shard knows of the size
                 // is a lower bound.
                 (Some((size, object_mtime)), _) => inode.observe(size, object_mtime),
