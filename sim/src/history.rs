@@ -15,30 +15,6 @@ use crate::kernel::{Call, CallResult};
 use listings::Listings;
 pub use posix::{Kind, State};
 
-/// What is checked. A check is off while a defect that it finds is open (docs/ROADMAP.md).
-#[derive(Clone, Copy, Debug)]
-pub struct Checks {
-    /// A listing through a mount has each lasting entry once.
-    pub listings: bool,
-    /// What was written is read through mounts that use pages, while others use the file. Through others, and at the
-    /// end of a run, it is in any case.
-    pub contents: bool,
-    /// Sizes are the same through all mounts.
-    pub sizes: bool,
-    /// Numbers of links are the same through all mounts.
-    pub links: bool,
-    /// Modification times of files are the same through all mounts, stay while nobody modifies a file, and are later
-    /// when it was modified.
-    pub times: bool,
-}
-
-impl Checks {
-    /// What holds at present.
-    pub const NOW: Self = Self { listings: true, contents: true, sizes: true, links: true, times: true };
-    /// What has to hold.
-    pub const ALL: Self = Self { listings: true, contents: true, sizes: true, links: true, times: true };
-}
-
 /// A call and what became of it.
 #[derive(Clone, Debug)]
 pub struct Recorded {
@@ -48,8 +24,6 @@ pub struct Recorded {
     pub client: usize,
     pub call: Call,
     pub begun_ms: u64,
-    /// Nothing else goes on, nor will.
-    pub is_last_look: bool,
     /// How many control connections of its client had broken when it began.
     pub unheard: u64,
     /// A connection for data of its client broke lately: a transfer may fail, and leave a part done.
@@ -60,7 +34,6 @@ pub struct Recorded {
 
 /// All that is known of what programs were told.
 pub struct History {
-    checks: Checks,
     states: Vec<State>,
     listings: Listings,
     /// Rounds of which several orders were possible.
@@ -70,11 +43,13 @@ pub struct History {
 /// States that go on at most: more orders of one round than these are not told apart.
 const STATES_MAX: usize = 64;
 
-impl History {
-    pub fn new(checks: Checks) -> Self {
-        Self { checks, states: vec![State::new()], listings: Listings::default(), ambiguous: 0 }
+impl Default for History {
+    fn default() -> Self {
+        Self { states: vec![State::new()], listings: Listings::default(), ambiguous: 0 }
     }
+}
 
+impl History {
     /// One of the states that are possible now, for programs to choose what they do by.
     pub fn state(&self) -> &State {
         self.states.first().expect("there is a state, or the run has failed")
@@ -86,7 +61,7 @@ impl History {
         let mut reasons = Vec::new();
         for state in &self.states {
             let mut left: Vec<&Recorded> = round.iter().collect();
-            explain(state, (round, &mut left), self.checks, &mut after, &mut reasons);
+            explain(state, (round, &mut left), &mut after, &mut reasons);
         }
         if after.is_empty() {
             reasons.dedup();
@@ -94,7 +69,7 @@ impl History {
             return Err(format!("no order explains\n{}\n{}", calls.join("\n"), reasons.join("\n")));
         }
         self.ambiguous += u64::from(after.len() > 1);
-        self.listings.check(&self.states, &after, round, self.checks.listings)?;
+        self.listings.check(&self.states, &after, round)?;
         self.states = after;
         Ok(())
     }
@@ -140,7 +115,6 @@ fn changes_meanwhile(recorded: &Recorded, round: &[Recorded]) -> bool {
 fn explain(
     state: &State,
     (round, left): (&[Recorded], &mut Vec<&Recorded>),
-    checks: Checks,
     after: &mut Vec<State>,
     reasons: &mut Vec<String>,
 ) {
@@ -160,14 +134,13 @@ fn explain(
         let Some((_, result)) = &next.returned else { unreachable!("a round is checked when all have returned") };
         if may_be_nothing(next, result, round) {
             left.remove(index);
-            explain(&state, (round, left), checks, after, reasons);
+            explain(&state, (round, left), after, reasons);
             left.insert(index, next);
         }
-        let checks = Checks { times: checks.times && !changes_meanwhile(next, round), ..checks };
-        match state.apply(next, result, checks) {
+        match state.apply(next, result, !changes_meanwhile(next, round)) {
             Ok(()) => {
                 left.remove(index);
-                explain(&state, (round, left), checks, after, reasons);
+                explain(&state, (round, left), after, reasons);
                 left.insert(index, next);
             }
             Err(reason) => reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),

@@ -25,7 +25,6 @@ mod store;
 mod system_calls;
 mod world;
 
-pub use history::Checks;
 pub use world::{Faults, Tally, World};
 
 /// Runs one seed. Panics with the last events when something is wrong.
@@ -36,8 +35,8 @@ pub fn run_seed(seed: u64, faults: Faults, trace: bool) -> (Tally, u64) {
 }
 
 /// Runs one seed of programs that make system calls through mounts. As [`run_seed`].
-pub fn run_mounts(seed: u64, trace: bool, checks: Checks) -> (Tally, u64) {
-    let mut world = World::with_mounts(seed, trace, checks);
+pub fn run_mounts(seed: u64, trace: bool) -> (Tally, u64) {
+    let mut world = World::with_mounts(seed, trace);
     world.run();
     (world.tally, world.fingerprint)
 }

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use weft_sim::{Checks, Faults, Tally, run_mounts, run_seed};
+use weft_sim::{Faults, Tally, run_mounts, run_seed};
 
-const USAGE: &str = "usage: weft-sim [plain | partitions | mounts | mounts-all] \
+const USAGE: &str = "usage: weft-sim [plain | partitions | mounts] \
                      run FIRST COUNT | explore FIRST SECONDS | replay SEED | endless [FIRST] | digests FIRST COUNT";
 
 /// Which programs a run has.
@@ -24,15 +24,13 @@ const PLAIN: Kind = Kind { name: "plain", run: |seed, trace| run_seed(seed, Faul
 const PARTITIONS: Kind =
     Kind { name: "partitions", run: |seed, trace| run_seed(seed, Faults { partitions: true, ..Faults::NOW }, trace) };
 /// Programs that make system calls through mounts.
-const MOUNTS: Kind = Kind { name: "mounts", run: |seed, trace| run_mounts(seed, trace, Checks::NOW) };
-/// The same, with the checks of what does not hold yet.
-const ALL: Kind = Kind { name: "mounts-all", run: |seed, trace| run_mounts(seed, trace, Checks::ALL) };
+const MOUNTS: Kind = Kind { name: "mounts", run: |seed, trace| run_mounts(seed, trace) };
 
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let mut kind = NATIVE;
     if let Some(named) =
-        [PLAIN, PARTITIONS, MOUNTS, ALL].into_iter().find(|kind| words.first().is_some_and(|word| word == kind.name))
+        [PLAIN, PARTITIONS, MOUNTS].into_iter().find(|kind| words.first().is_some_and(|word| word == kind.name))
     {
         words.remove(0);
         kind = named;

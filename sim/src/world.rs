@@ -22,7 +22,6 @@ mod serving;
 use crate::bytes::{Files, Moment, ProcessId};
 use crate::client::Client;
 use crate::clock::Clock;
-use crate::history::Checks;
 use crate::model::Model;
 use crate::network::Network;
 use crate::process::{Process, Ticket};
@@ -323,9 +322,9 @@ impl World {
     }
 
     /// Clients whose programs make system calls.
-    pub fn with_mounts(seed: u64, trace: bool, checks: Checks) -> Self {
+    pub fn with_mounts(seed: u64, trace: bool) -> Self {
         let mut world = Self::with_clients(seed, Faults::NOW, trace);
-        world.mount_all(checks);
+        world.mount_all();
         world
     }
 

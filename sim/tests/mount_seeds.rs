@@ -1,6 +1,6 @@
 //! Programs that make system calls through mounts: some hundreds of seeds, and those that found something.
 
-use weft_sim::{Checks, Tally, run_mounts};
+use weft_sim::{Tally, run_mounts};
 
 /// Seeds run each time.
 const SEEDS: std::ops::Range<u64> = 0..300;
@@ -10,7 +10,7 @@ const RARE_SEEDS: [u64; 3] = [343, 517, 677];
 
 fn run(seed: u64) -> (Tally, u64) {
     println!("seed {seed}; again with: cargo run --release -p weft-sim -- mounts replay {seed}");
-    run_mounts(seed, false, Checks::NOW)
+    run_mounts(seed, false)
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use super::Recorded;
 use super::posix::{Id, Kind, State};
 use crate::kernel::{Call, Handle, Value};
-use crate::system_calls::NATIVE;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One pass through a directory.
@@ -48,14 +47,8 @@ impl Pass {
 pub struct Listings(BTreeMap<Handle, Pass>);
 
 impl Listings {
-    /// A round has led from some states to others. `through_mounts`: also those of mounts are checked.
-    pub fn check(
-        &mut self,
-        before: &[State],
-        after: &[State],
-        round: &[Recorded],
-        through_mounts: bool,
-    ) -> Result<(), String> {
+    /// A round has led from some states to others.
+    pub fn check(&mut self, before: &[State], after: &[State], round: &[Recorded]) -> Result<(), String> {
         let touched: Vec<(Id, String)> =
             round.iter().flat_map(|recorded| touched(&recorded.call)).flat_map(|path| places(before, path)).collect();
         for pass in self.0.values_mut() {
@@ -65,18 +58,12 @@ impl Listings {
             }
         }
         for recorded in round {
-            self.take_in(recorded, after, &touched, through_mounts)?;
+            self.take_in(recorded, after, &touched)?;
         }
         Ok(())
     }
 
-    fn take_in(
-        &mut self,
-        recorded: &Recorded,
-        states: &[State],
-        touched: &[(Id, String)],
-        through_mounts: bool,
-    ) -> Result<(), String> {
+    fn take_in(&mut self, recorded: &Recorded, states: &[State], touched: &[(Id, String)]) -> Result<(), String> {
         let Some((_, Ok(value))) = &recorded.returned else { return Ok(()) };
         match (&recorded.call, value) {
             (Call::Open { handle, .. }, _) => {
@@ -99,7 +86,7 @@ impl Listings {
                 if entries.is_empty() {
                     pass.has_ended = true;
                     let is_there = states.iter().all(|state| state.is_there(pass.directory));
-                    if is_there && (through_mounts || recorded.client == NATIVE) {
+                    if is_there {
                         pass.check()?;
                     }
                 }

@@ -8,7 +8,7 @@
 //! Not here: clients that die, full disks, nodes that are gone.
 
 use super::{Message, World};
-use crate::history::{Checks, History, Recorded};
+use crate::history::{History, Recorded};
 use crate::kernel::requests::Errno;
 use crate::kernel::{CallId, CallResult};
 use crate::mount::MountMode;
@@ -53,8 +53,8 @@ pub struct MountRun {
 }
 
 impl MountRun {
-    pub fn new(checks: Checks, theme: Theme, is_calm: bool) -> Self {
-        let (programs, history) = (Programs::new(theme), History::new(checks));
+    pub fn new(theme: Theme, is_calm: bool) -> Self {
+        let (programs, history) = (Programs::new(theme), History::default());
         let (round, rounds, calls, phase) = (Vec::new(), 0, 0, Phase::Working);
         Self { programs, history, round, rounds, calls, phase, is_calm, is_over: false }
     }
@@ -62,10 +62,10 @@ impl MountRun {
 
 impl World {
     /// Has clients make system calls from now on. Mounts differ in how they treat their kernel.
-    pub(super) fn mount_all(&mut self, checks: Checks) {
+    pub(super) fn mount_all(&mut self) {
         let theme = THEMES[self.random.below(THEMES.len() as u64) as usize];
         let theme = if self.setting.one_in(5) { RACES } else { theme };
-        self.mounts = Some(MountRun::new(checks, theme, self.random.one_in(2)));
+        self.mounts = Some(MountRun::new(theme, self.random.one_in(2)));
         for index in 0..CLIENTS {
             let mode = MountMode { direct: self.random.one_in(5), has_epoch: !self.random.one_in(4) };
             let seed = self.random.next();
@@ -106,9 +106,7 @@ impl World {
             run.calls += 1;
             let delay_ms = if place == 0 { 0 } else { self.random.below(OVERLAP_MS) };
             let (id, begun_ms) = (run.calls, self.network.now_ms + delay_ms);
-            let is_last_look = run.phase == Phase::Looking;
             run.round.push(Recorded {
-                is_last_look,
                 id,
                 client,
                 call,
