@@ -155,7 +155,10 @@ fn wait_for_own_mount() -> ! {
     let mut request = vec![0; 1 << 20];
     thread::spawn(move || rustix::fs::statfs(&mount_point).map(drop));
     loop {
-        rustix::io::read(&connection, &mut request).expect("a request");
+        if rustix::io::read(&connection, &mut request).is_err() {
+            // The mount was taken away.
+            std::process::exit(0);
+        }
         match u32::from_ne_bytes(*request[4..].first_chunk().expect("an opcode")) {
             INIT => {
                 // `struct fuse_out_header` and `struct fuse_init_out` of version 7.31.
