@@ -1,7 +1,7 @@
 //! What many tests do with files and nodes. They panic with the reason when it fails.
 
 use crate::FileSystem;
-use weft_client::{Client, File, OpenOptions};
+use weft_client::{Client, File, OpenOptions, Way};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest, NodeStatus};
 use weft_protocol::message::shard::CreateFile;
 use weft_protocol::{InodeNumber, Name, NodeId};
@@ -11,6 +11,33 @@ pub fn open(client: &Client, text: &str, options: OpenOptions) -> File {
     let name = Name::new(text.as_bytes()).expect("a name");
     let create = Some(CreateFile { mode: 0o644, exclusive: false });
     client.open_at(&FileSystem::me(), InodeNumber::ROOT, &name, options, create).expect("opened").0
+}
+
+/// Makes a file of the root shard, which is at node 0, with these bytes and its object at this node.
+pub fn file_with_object_at(fs: &FileSystem, node: NodeId, way: Way, bytes: &[u8]) -> InodeNumber {
+    let me = FileSystem::me();
+    for number in 0..1000 {
+        let client = fs.client(way);
+        let name = Name::new(format!("f{number}").as_bytes()).expect("a name");
+        let create = Some(CreateFile { mode: 0o644, exclusive: true });
+        let (file, _) = client.open_at(&me, InodeNumber::ROOT, &name, OpenOptions::WRITE, create).expect("made");
+        file.write_at(bytes, 0).expect("written");
+        file.close().expect("closed");
+        let attributes = client.lookup(&me, InodeNumber::ROOT, &name).expect("it is there").attributes;
+        client.close().expect("closed");
+        if attributes.layout.object().is_some_and(|object| object.node() == node) {
+            return attributes.inode;
+        }
+    }
+    panic!("every client chose another node");
+}
+
+/// All bytes of a file, as this client reads them.
+pub fn contents(client: &Client, inode: InodeNumber) -> Vec<u8> {
+    let file = client.open(&FileSystem::me(), inode, OpenOptions::READ).expect("opened");
+    let mut bytes = vec![0; usize::try_from(file.size().expect("a size")).expect("small")];
+    assert_eq!(file.read_at(&mut bytes, 0).expect("read"), bytes.len());
+    bytes
 }
 
 /// Bytes of which no two pages, and no two seeds, are alike.

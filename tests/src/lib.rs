@@ -8,7 +8,7 @@ mod proxy;
 mod raw;
 
 pub use cut::Link;
-pub use files::{open, pattern, status};
+pub use files::{contents, file_with_object_at, open, pattern, status};
 pub use proxy::{Held, Proxy};
 pub use raw::{RawSession, enter};
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{OpenFlags, PageCache, ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::{Error, InodeNumber, MapEpoch, Name, NodeId, SessionId, SlotIndex, UserKey};
-use weft_tests::{FileSystem, Wanted};
+use weft_tests::{FileSystem, Wanted, file_with_object_at};
 use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, connect};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -27,29 +27,10 @@ fn enter(fs: &FileSystem, node: usize, session: u64, purpose: Purpose) -> Socket
     socket
 }
 
-/// A file of the root shard, which is at node 0, with its bytes at node 1.
-fn file_elsewhere(fs: &FileSystem) -> InodeNumber {
-    let me = FileSystem::me();
-    for number in 0..1000 {
-        let client = fs.client(Way::Auto);
-        let name = Name::new(format!("f{number}").as_bytes()).unwrap();
-        let create = Some(CreateFile { mode: 0o644, exclusive: true });
-        let (file, _) = client.open_at(&me, ROOT, &name, OpenOptions::WRITE, create).unwrap();
-        file.write_at(b"hello", 0).unwrap();
-        file.close().unwrap();
-        let attributes = client.lookup(&me, ROOT, &name).unwrap().attributes;
-        client.close().unwrap();
-        if attributes.layout.object().is_some_and(|object| object.node() == NodeId(1)) {
-            return attributes.inode;
-        }
-    }
-    panic!("every client chose node 0");
-}
-
 #[test]
 fn a_fenced_session_has_no_rights_at_other_nodes() {
     let fs = FileSystem::start(Wanted { nodes: 2, shards_per_node: 1, ..Wanted::default() });
-    let inode = file_elsewhere(&fs);
+    let inode = file_with_object_at(&fs, NodeId(1), Way::Auto, b"hello");
     let open_for_writing = |session| {
         let mut control = ControlConnection::new(enter(&fs, 0, session, Purpose::Control));
         let flags = OpenFlags { access: Access::Write, truncate: false, direct: false, page_cache: PageCache::None };

@@ -5,14 +5,13 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
-use weft_client::{Client, Invalidator, OpenOptions, Way};
+use weft_client::{Invalidator, OpenOptions, Way};
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REPLY_BYTES};
-use weft_protocol::message::shard::{Access, CreateFile};
+use weft_protocol::message::shard::Access;
 use weft_protocol::{Error, InodeNumber, Name, NodeId};
-use weft_tests::{FileSystem, RawSession, Stored, Wanted, with_each_store};
+use weft_tests::{FileSystem, RawSession, Stored, Wanted, contents, file_with_object_at, with_each_store};
 use weft_transport::{BulkConnection, Socket, SocketBulk, SocketKind};
 
-const ROOT: InodeNumber = InodeNumber::ROOT;
 const SLOWLY: Duration = Duration::from_secs(30);
 /// The session's bytes, those of the next writer, and those that the file had.
 const LATE: u8 = b'S';
@@ -23,7 +22,7 @@ const OLD: u8 = b'o';
 fn what_is_written_by_a_descriptor_after_the_term_is_not_seen() {
     for node in [NodeId(0), NodeId(1)] {
         let fs = FileSystem::start(Wanted { nodes: 2, shards_per_node: 1, ..Wanted::default() });
-        let inode = file_with_object_at(&fs, node, 300_000);
+        let inode = file_with_object_at(&fs, node, Way::Tcp, &vec![OLD; 300_000]);
         let mut session = RawSession::start(&fs, NodeId(0), 70);
         let request = session.open_for_writing(inode);
         let file = session.descriptor(&fs, node, &request);
@@ -50,7 +49,7 @@ fn what_is_written_by_a_descriptor_after_the_term_is_not_seen() {
 #[test]
 fn a_client_that_has_closed_its_descriptors_costs_no_copy() {
     let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
-    let inode = file_with_object_at(&fs, NodeId(0), 1000);
+    let inode = file_with_object_at(&fs, NodeId(0), Way::Tcp, &[OLD; 1000]);
     let mut session = RawSession::start(&fs, NodeId(0), 70);
     let request = session.open_for_writing(inode);
     let file = session.descriptor(&fs, NodeId(0), &request);
@@ -99,25 +98,6 @@ with_each_store!(
     an_object_does_not_grow_after_its_size_was_settled,
 );
 
-/// A file of the root shard, which is at node 0, with its object at this node.
-fn file_with_object_at(fs: &FileSystem, node: NodeId, bytes: usize) -> InodeNumber {
-    let me = FileSystem::me();
-    for number in 0..1000 {
-        let client = fs.client(Way::Tcp);
-        let name = Name::new(format!("f{number}").as_bytes()).expect("a name");
-        let create = Some(CreateFile { mode: 0o644, exclusive: true });
-        let (file, _) = client.open_at(&me, ROOT, &name, OpenOptions::WRITE, create).expect("made");
-        file.write_at(&vec![OLD; bytes], 0).expect("written");
-        file.close().expect("closed");
-        let attributes = client.lookup(&me, ROOT, &name).expect("it is there").attributes;
-        client.close().expect("closed");
-        if attributes.layout.object().is_some_and(|object| object.node() == node) {
-            return attributes.inode;
-        }
-    }
-    panic!("every client chose another node");
-}
-
 /// A write of which a part has been received and no more comes for now.
 struct HalfWritten {
     session: RawSession,
@@ -163,13 +143,6 @@ fn send_late(data: &Socket, rest: &[u8]) -> Option<DataReply> {
     sent.ok().and(received.ok()).map(|()| DataReply::decode(&header).expect("a reply"))
 }
 
-fn contents(client: &Client, inode: InodeNumber) -> Vec<u8> {
-    let file = client.open(&FileSystem::me(), inode, OpenOptions::READ).expect("opened");
-    let mut bytes = vec![0; usize::try_from(file.size().expect("a size")).expect("small")];
-    assert_eq!(file.read_at(&mut bytes, 0).expect("read"), bytes.len());
-    bytes
-}
-
 /// The ways that writes take: received by copying, and by splicing or over pieces of regions; by TCP and Unix socket;
 /// at another node than the shard's, and at the same one, where the session ends with its term only.
 const WAYS: [(u16, SocketKind, usize); 5] = [
@@ -191,7 +164,7 @@ fn each_way(stored: Stored, test: impl Fn(&FileSystem, NodeId, SocketKind, usize
 
 fn a_write_that_was_half_received_does_not_go_on_after_the_next_one(stored: Stored) {
     each_way(stored, |fs, node, kind, bytes| {
-        let inode = file_with_object_at(fs, node, bytes);
+        let inode = file_with_object_at(fs, node, Way::Tcp, &vec![OLD; bytes]);
         let (data, rest) = write_half(fs, node, kind, inode, bytes).end_session();
         let next = fs.client(Way::Tcp);
         let file = next.open(&FileSystem::me(), inode, OpenOptions::of(Access::Write)).expect("opened");
@@ -207,7 +180,7 @@ fn a_write_that_was_half_received_does_not_go_on_after_the_next_one(stored: Stor
 
 fn an_object_does_not_grow_after_its_size_was_settled(stored: Stored) {
     each_way(stored, |fs, node, kind, bytes| {
-        let inode = file_with_object_at(fs, node, 100);
+        let inode = file_with_object_at(fs, node, Way::Tcp, &[OLD; 100]);
         let (data, rest) = write_half(fs, node, kind, inode, bytes).end_session();
         let before = contents(&fs.client(Way::Tcp), inode).len();
         let told = send_late(&data, &rest);

@@ -3,15 +3,14 @@
 
 use std::thread;
 use std::time::{Duration, Instant};
-use weft_client::protocol::message::shard::{Access, CreateFile};
-use weft_client::{Client, OpenOptions, Way};
+use weft_client::protocol::message::shard::Access;
+use weft_client::{OpenOptions, Way};
+use weft_protocol::NodeId;
 use weft_protocol::data::{DataOperation, DataRequest};
 use weft_protocol::limits::SESSION_TERM_MS;
-use weft_protocol::{InodeNumber, Name, NodeId};
-use weft_tests::{FileSystem, RawSession, Wanted};
+use weft_tests::{FileSystem, RawSession, Wanted, contents, file_with_object_at};
 use weft_transport::{BulkConnection, SocketBulk, SocketKind};
 
-const ROOT: InodeNumber = InodeNumber::ROOT;
 const SHARDS_NODE: NodeId = NodeId(0);
 const STORAGE: NodeId = NodeId(1);
 const BYTES: usize = 6 << 20;
@@ -28,36 +27,10 @@ fn cut(fs: &FileSystem, is_cut: bool) {
     fs.links.iter().for_each(|link| link.cut(is_cut));
 }
 
-/// A file of the root shard with its object at the other node.
-fn file_elsewhere(fs: &FileSystem) -> InodeNumber {
-    let me = FileSystem::me();
-    for number in 0..1000 {
-        let client = fs.client(Way::Tcp);
-        let name = Name::new(format!("f{number}").as_bytes()).expect("a name");
-        let create = Some(CreateFile { mode: 0o644, exclusive: true });
-        let (file, _) = client.open_at(&me, ROOT, &name, OpenOptions::WRITE, create).expect("made");
-        file.write_at(&vec![b'o'; BYTES], 0).expect("written");
-        file.close().expect("closed");
-        let attributes = client.lookup(&me, ROOT, &name).expect("it is there").attributes;
-        client.close().expect("closed");
-        if attributes.layout.object().is_some_and(|object| object.node() == STORAGE) {
-            return attributes.inode;
-        }
-    }
-    panic!("every client chose another node");
-}
-
-fn contents(client: &Client, inode: InodeNumber) -> Vec<u8> {
-    let file = client.open(&FileSystem::me(), inode, OpenOptions::READ).expect("opened");
-    let mut bytes = vec![0; usize::try_from(file.size().expect("a size")).expect("small")];
-    assert_eq!(file.read_at(&mut bytes, 0).expect("read"), bytes.len());
-    bytes
-}
-
 #[test]
 fn a_storage_server_that_is_cut_off_serves_nobody_after_its_term_and_learns_of_fences_before_it_does_again() {
     let fs = start();
-    let inode = file_elsewhere(&fs);
+    let inode = file_with_object_at(&fs, STORAGE, Way::Tcp, &vec![b'o'; BYTES]);
     let mut session = RawSession::start(&fs, SHARDS_NODE, 70);
     let bytes = u32::try_from(BYTES).expect("few");
     let request = DataRequest { bytes, ..session.open_for_writing(inode) };
@@ -99,7 +72,7 @@ fn a_storage_server_that_is_cut_off_serves_nobody_after_its_term_and_learns_of_f
 #[test]
 fn descriptors_of_a_session_whose_end_the_storage_server_learns_late_lead_to_an_orphan() {
     let fs = start();
-    let inode = file_elsewhere(&fs);
+    let inode = file_with_object_at(&fs, STORAGE, Way::Tcp, &vec![b'o'; BYTES]);
     let mut session = RawSession::start(&fs, SHARDS_NODE, 70);
     let request = session.open_for_writing(inode);
     let descriptor = session.descriptor(&fs, STORAGE, &request);
@@ -121,7 +94,7 @@ fn descriptors_of_a_session_whose_end_the_storage_server_learns_late_lead_to_an_
 #[test]
 fn a_storage_server_that_hears_nothing_for_long_refuses_and_serves_again_when_it_hears() {
     let fs = start();
-    let inode = file_elsewhere(&fs);
+    let inode = file_with_object_at(&fs, STORAGE, Way::Tcp, &vec![b'o'; BYTES]);
     let client = fs.client(Way::Tcp);
     let options = OpenOptions { direct: true, ..OpenOptions::of(Access::Write) };
     let file = client.open(&FileSystem::me(), inode, options).expect("opened");

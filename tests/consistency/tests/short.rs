@@ -14,9 +14,10 @@ use std::process::{Command, Output};
 const MODES: &str = "default,default-4,direct,memory-4,nopassthrough,nopassthrough-4,tcp";
 
 /// Scripts that fail today in at least one of [`SCRIPT_MODES`], likewise.
-const SCRIPTS_LEFT_OUT: &[(&str, &str)] = &[
-    ("open-while-renamed-over", "an open beside renames of two mounts at once finds an inode that was replaced before"),
-];
+const SCRIPTS_LEFT_OUT: &[(&str, &str)] = &[(
+    "open-while-renamed-over",
+    "an open beside renames of two mounts at once finds an inode that was replaced before",
+)];
 
 /// Modes in which scripts run; those that name their modes run only in these.
 const SCRIPT_MODES: &str = "default,nopassthrough,tcp,limited";
