@@ -516,7 +516,9 @@ impl<S: Shell> OpenInode<S> {
             state.descriptor = Descriptor::NotAsked;
         }
         state.note_error(io);
-        state.refused.cut(changes.size.unwrap_or(u64::MAX));
+        if let Some(size) = changes.size {
+            state.refused.cut(size);
+        }
         state.kernel_sees_change(io);
         // The attributes are seen now.
         state.settle_seen(io).await;
