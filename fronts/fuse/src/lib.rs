@@ -62,4 +62,5 @@ pub mod unmount;
 mod workers;
 
 pub use mount::{MountOptions, Mounted, Negotiated, mount};
+pub use pending::has_sigkill_pending;
 pub use unmount::{Connection, unmount, unmount_by_force};

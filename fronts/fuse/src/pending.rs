@@ -33,7 +33,8 @@ fn is_killed(thread: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| has_sigkill_pending(&status))
 }
 
-fn has_sigkill_pending(status: &str) -> bool {
+/// Whether a text of `/proc/TID/status` shows that a signal ends the thread.
+pub fn has_sigkill_pending(status: &str) -> bool {
     let mask = |line: &str| {
         let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
         u64::from_str_radix(mask.trim(), 16).ok()

@@ -106,15 +106,7 @@ impl World {
             run.calls += 1;
             let delay_ms = if place == 0 { 0 } else { self.random.below(OVERLAP_MS) };
             let (id, begun_ms) = (run.calls, self.network.now_ms + delay_ms);
-            run.round.push(Recorded {
-                id,
-                client,
-                call,
-                begun_ms,
-                unheard: 0,
-                may_fail: false,
-                returned: None,
-            });
+            run.round.push(Recorded { id, client, call, begun_ms, unheard: 0, may_fail: false, returned: None });
             self.network.after(delay_ms, Message::BeginCall(place));
         }
         let round = run.rounds;

@@ -3,9 +3,7 @@
 use super::Process;
 use std::fs;
 use std::path::PathBuf;
-
-/// SIGKILL in the masks of `/proc/PID/status`. The kernel adds it to each thread of a process that a signal ends.
-const SIGKILL_BIT: u64 = 1 << (9 - 1);
+use weft_fuse::has_sigkill_pending;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -50,14 +48,6 @@ fn letter(stat: &str) -> Option<u8> {
 
 fn is_over(letter: Option<u8>) -> bool {
     matches!(letter, None | Some(b'Z' | b'X' | b'x'))
-}
-
-fn has_sigkill_pending(status: &str) -> bool {
-    let mask = |line: &str| {
-        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
-        u64::from_str_radix(mask.trim(), 16).ok()
-    };
-    status.lines().filter_map(mask).any(|mask| mask & SIGKILL_BIT != 0)
 }
 
 #[cfg(test)]
