@@ -339,6 +339,9 @@ impl<'a> World<'a> {
             }
             15 => ShardRequest::ReadLink { inode },
             16 => ShardRequest::Link { inode, parent, name },
+            17 if self.reader.flag() => {
+                ShardRequest::UnlinkBatch { parent, names: vec![name, self.name(), self.name()] }
+            }
             17 => ShardRequest::Unlink { parent, name },
             18 => ShardRequest::RemoveDirectory { parent, name },
             19 | 20 => {

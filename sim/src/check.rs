@@ -2,7 +2,7 @@
 
 use crate::model::Model;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
-use weft_protocol::{Cookie, Error, FileKind, InodeNumber, Result};
+use weft_protocol::{Cookie, Error, FileKind, InodeNumber, Name, Result};
 
 /// Applies what a change did, or compares what a read told. The text of what is wrong.
 pub fn check(
@@ -66,10 +66,11 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
             Ok(())
         }
         (ShardRequest::Unlink { parent, name }, ShardAnswer::Removed { inode, links, .. }) => {
-            let taken = model.take(*parent, name);
-            expect(taken == Some(*inode), || format!("removed {inode}, the model had {taken:?}"))?;
-            let left = model.drop_link(*inode);
-            expect(left == *links, || format!("{links} links told, the model has {left}"))
+            unlinked(model, *parent, name, (*inode, *links))
+        }
+        (ShardRequest::UnlinkBatch { parent, names }, ShardAnswer::RemovedBatch { removed, .. }) => {
+            expect((1..=names.len()).contains(&removed.len()), || format!("{} of the names removed", removed.len()))?;
+            names.iter().zip(removed).try_for_each(|(name, (inode, links))| unlinked(model, *parent, name, (*inode, *links)))
         }
         (ShardRequest::RemoveDirectory { parent, name }, ShardAnswer::Removed { inode, .. }) => {
             let entries = model.inodes.get(inode).map_or(0, |directory| directory.entries.len());
@@ -112,6 +113,18 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
     }
 }
 
+fn unlinked(
+    model: &mut Model,
+    parent: InodeNumber,
+    name: &Name,
+    (inode, links): (InodeNumber, u32),
+) -> std::result::Result<(), String> {
+    let taken = model.take(parent, name);
+    expect(taken == Some(inode), || format!("removed {inode}, the model had {taken:?}"))?;
+    let left = model.drop_link(inode);
+    expect(left == links, || format!("{links} links told, the model has {left}"))
+}
+
 /// A refusal has to have its reason in the model.
 fn check_error(model: &Model, request: &ShardRequest, error: &Error) -> std::result::Result<(), String> {
     let entry = match request {
@@ -119,6 +132,7 @@ fn check_error(model: &Model, request: &ShardRequest, error: &Error) -> std::res
         | ShardRequest::MakeDirectory { parent, name, .. }
         | ShardRequest::Unlink { parent, name }
         | ShardRequest::RemoveDirectory { parent, name } => model.entry(*parent, name),
+        ShardRequest::UnlinkBatch { parent, names } => names.first().and_then(|name| model.entry(*parent, name)),
         _ => return check_stale(model, request, error),
     };
     let kind = entry.and_then(|inode| model.inodes.get(&inode)).map(|inode| inode.kind);

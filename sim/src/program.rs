@@ -29,6 +29,7 @@ pub enum NamesOperation {
     Attributes { inode: InodeNumber },
     MakeDirectory { parent: InodeNumber, name: Name },
     Unlink { parent: InodeNumber, name: Name },
+    UnlinkBatch { parent: InodeNumber, names: Vec<Name> },
     RemoveDirectory { parent: InodeNumber, name: Name },
     Rename { from: (InodeNumber, Name), to: (InodeNumber, Name) },
     List { inode: InodeNumber, with_attributes: bool },
@@ -42,6 +43,7 @@ impl NamesOperation {
             Self::Lookup { parent, .. }
             | Self::MakeDirectory { parent, .. }
             | Self::Unlink { parent, .. }
+            | Self::UnlinkBatch { parent, .. }
             | Self::RemoveDirectory { parent, .. }
             | Self::Rename { from: (parent, _), .. } => *parent,
             Self::Attributes { inode } | Self::List { inode, .. } => *inode,
@@ -70,6 +72,9 @@ pub async fn use_names(machine: Arc<Files<SimShell>>, process: Rc<Process>, oper
             made.map(|entry| process.learn_directory(entry.attributes.inode))
         }
         NamesOperation::Unlink { parent, name } => machine.unlink(&who, *parent, name).await,
+        NamesOperation::UnlinkBatch { parent, names } => {
+            machine.unlink_batch(&who, *parent, names).await.map(|_| ())
+        }
         NamesOperation::RemoveDirectory { parent, name } => machine.remove_directory(&who, *parent, name).await,
         NamesOperation::Rename { from: (parent, name), to: (new_parent, new_name) } => {
             machine.rename(&who, (*parent, name), (*new_parent, new_name), RenameMode::Replace).await.map(|_| ())

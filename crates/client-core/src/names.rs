@@ -8,7 +8,7 @@ use crate::lookup::Told;
 use crate::shell::Shell;
 use std::time::Duration;
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest, SymlinkTarget};
-use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Name, Result};
+use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp};
 
 impl<S: Shell> Files<S> {
     /// A change whose reply is the inode of a name.
@@ -104,6 +104,22 @@ impl<S: Shell> Files<S> {
         self.remove(who, parent, name, ShardRequest::Unlink { parent, name: name.clone() }).await
     }
 
+    /// Removes names of files or symbolic links in one directory with one message, in their order, and tells how many: it
+    /// ends before one that cannot be removed, or not without a recall. An error is that of the first one. At most
+    /// [`UNLINK_NAMES_MAX`](weft_protocol::limits::UNLINK_NAMES_MAX) names are removed.
+    pub async fn unlink_batch(&self, who: &Credentials, parent: InodeNumber, names: &[Name]) -> Result<usize> {
+        let request = ShardRequest::UnlinkBatch { parent, names: names.to_vec() };
+        let answer = self.calls().call(who, parent.shard(), request).await?;
+        let ShardAnswer::RemovedBatch { time, ref removed } = answer.answer else { return Err(Error::Malformed) };
+        if removed.len() > names.len() || removed.is_empty() {
+            return Err(Error::Malformed);
+        }
+        for (name, (inode, links)) in names.iter().zip(removed) {
+            self.name_removed(&answer, (parent, name), (*inode, *links), (time, 0)).await;
+        }
+        Ok(removed.len())
+    }
+
     /// Removes an empty directory.
     pub async fn remove_directory(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<()> {
         self.remove(who, parent, name, ShardRequest::RemoveDirectory { parent, name: name.clone() }).await
@@ -113,8 +129,20 @@ impl<S: Shell> Files<S> {
         let directories = -i32::from(matches!(request, ShardRequest::RemoveDirectory { .. }));
         let answer = self.calls().call(who, parent.shard(), request).await?;
         let ShardAnswer::Removed { time, inode, links } = answer.answer else { return Err(Error::Malformed) };
+        self.name_removed(&answer, (parent, name), (inode, links), (time, directories)).await;
+        Ok(())
+    }
+
+    /// Learns that a name is gone. `links`: names left of what it named; `directories`: as in [`DirectoryChange`].
+    async fn name_removed(
+        &self,
+        answer: &Answer,
+        (parent, name): (InodeNumber, &Name),
+        (inode, links): (InodeNumber, u32),
+        (time, directories): (Timestamp, i32),
+    ) {
         self.name_gone(inode, links).await;
-        let Some(mut cache) = self.calls().session.cache_for(answer.session) else { return Ok(()) };
+        let Some(mut cache) = self.calls().session.cache_for(answer.session) else { return };
         if answer.resent {
             cache.doubt_name(parent, name, answer.stamp);
         } else {
@@ -122,7 +150,6 @@ impl<S: Shell> Files<S> {
             cache.name_removed(parent, name, answer.stamp);
         }
         cache.forget_attributes(inode, answer.stamp);
-        Ok(())
     }
 
     /// Gives what has one name another. Returns how long a cache above that moves its own record of the name may go on

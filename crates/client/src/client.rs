@@ -193,6 +193,13 @@ impl Client {
         block_on(self.files().unlink(who, parent, name))
     }
 
+    /// Removes names of files or symbolic links in one directory with one message. Returns how many of them, from the
+    /// first on: it ends before one that cannot be removed, or that another client still uses. An error is that of the
+    /// first one. At most [`UNLINK_NAMES_MAX`](weft_protocol::limits::UNLINK_NAMES_MAX) are removed.
+    pub fn unlink_batch(&self, who: &Credentials, parent: InodeNumber, names: &[Name]) -> Result<usize> {
+        block_on(self.files().unlink_batch(who, parent, names))
+    }
+
     /// Removes an empty directory.
     pub fn remove_directory(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<()> {
         block_on(self.files().remove_directory(who, parent, name))

@@ -69,6 +69,9 @@ pub struct Context {
 pub enum Command {
     /// A client's change, inside the shard.
     Change { origin: Origin, credentials: Credentials, request: ShardRequest, context: Context },
+    /// A client's removal of names in one directory, up to one that is refused. Of each whether its inode stays, as in
+    /// [`Context::keep`].
+    UnlinkBatch { origin: Origin, credentials: Credentials, parent: InodeNumber, names: Vec<(Name, bool)> },
     /// A client's mkdir or rmdir of a directory whose inode is to be, or is, at the shard `to`.
     BeginIntent { origin: Origin, credentials: Credentials, request: ShardRequest, to: ShardId },
     /// The other shard's answer to the present step of an intent.
@@ -112,6 +115,8 @@ pub struct Aftermath {
 pub struct Outcome {
     pub answer: Answer,
     pub aftermath: Aftermath,
+    /// Of each further name that the command has removed.
+    pub more: Vec<Aftermath>,
 }
 
 /// See the module.
@@ -181,10 +186,17 @@ impl<K: KeyValue> Back<K> {
     /// Applies a command. Costs a few searches in the store.
     pub fn apply(&mut self, time: Timestamp, command: &Command) -> Outcome {
         let mut aftermath = Aftermath::default();
+        let mut more = Vec::new();
         let answer = match command {
             Command::Change { origin, credentials, request, context } => {
                 let result = self.change(time, credentials, request, context, &mut aftermath);
                 self.keep_reply(*origin, &result, access_of(request));
+                Answer::Client(result)
+            }
+            Command::UnlinkBatch { origin, credentials, parent, names } => {
+                let (result, aftermaths) = self.unlink_batch(time, credentials, *parent, names);
+                self.keep_reply(*origin, &result, None);
+                more = aftermaths;
                 Answer::Client(result)
             }
             Command::BeginIntent { origin, credentials, request, to } => {
@@ -220,7 +232,7 @@ impl<K: KeyValue> Back<K> {
                 Answer::None
             }
         };
-        Outcome { answer, aftermath }
+        Outcome { answer, aftermath, more }
     }
 
     fn change(
@@ -265,6 +277,7 @@ impl<K: KeyValue> Back<K> {
             | ShardRequest::ReadLink { .. }
             | ShardRequest::ReadDirectory { .. }
             | ShardRequest::HoldDirectory { .. }
+            | ShardRequest::UnlinkBatch { .. }
             | ShardRequest::Release { .. }
             | ShardRequest::EndSession
             | ShardRequest::Ping => Err(Error::Invalid),

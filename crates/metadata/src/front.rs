@@ -457,6 +457,7 @@ impl<K: KeyValue> Shard<K> {
     fn apply(&mut self, command: &Command) -> Outcome {
         let outcome = self.back.apply(self.now.wall, command);
         self.take_aftermath(&outcome.aftermath);
+        outcome.more.iter().for_each(|aftermath| self.take_aftermath(aftermath));
         outcome
     }
 

@@ -62,4 +62,4 @@ pub use window::{InFlightWindow, NextStep};
 /// |    | `PagesDropped`, `PagesCached`; `Truncate` has `by` |
 /// | 15 | `Commit` tells the object's modification time apart from the file's |
 /// | 16 | `AskToServe`, `Serving` |
-pub const PROTOCOL_VERSION: u8 = 16;
+pub const PROTOCOL_VERSION: u8 = 17;

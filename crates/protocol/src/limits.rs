@@ -16,6 +16,8 @@ pub const RDMA_ADDRESS_BYTES_MAX: usize = 16 << 10;
 pub const RDMA_KEY_BYTES_MAX: usize = 4 << 10;
 /// Memory that one data connection has shown at a time, pieces of it.
 pub const RDMA_REGIONS_MAX: usize = 256;
+/// Names that one call removes.
+pub const UNLINK_NAMES_MAX: usize = 64;
 /// Entries in one page of a directory listing; a page also ends at [`DIRECTORY_PAGE_BYTES_MAX`].
 pub const DIRECTORY_PAGE_ENTRIES_MAX: u32 = 4096;
 /// Bytes of names in one page of a directory listing: with attributes beside each it stays below the body's limit.

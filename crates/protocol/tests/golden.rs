@@ -102,6 +102,7 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::ReadLink { .. } => "ReadLink",
     ShardRequest::Link { .. } => "Link",
     ShardRequest::Unlink { .. } => "Unlink",
+    ShardRequest::UnlinkBatch { .. } => "UnlinkBatch",
     ShardRequest::RemoveDirectory { .. } => "RemoveDirectory",
     ShardRequest::Rename { .. } => "Rename",
     ShardRequest::ReadDirectory { .. } => "ReadDirectory",
@@ -119,6 +120,7 @@ every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Target(_) => "Target",
     ShardAnswer::Page(_) => "Page",
     ShardAnswer::Removed { .. } => "Removed",
+    ShardAnswer::RemovedBatch { .. } => "RemovedBatch",
     ShardAnswer::Renamed { .. } => "Renamed",
 });
 every_variant!(storage_request, StorageRequest, examples::storage_requests(), {

@@ -4,7 +4,8 @@
 //! be done below it; the worker that does the last of that removes it. The stack is bounded: a worker that finds it
 //! full performs the task itself, so that memory does not grow with the tree.
 //!
-//! Cost: a message for each name, up to [`WORKERS`] of them in flight, and one per page of a directory.
+//! Cost: a message for up to [`UNLINK_NAMES_MAX`] files of a directory and for each file that another client has to
+//! give up first, up to [`WORKERS`] of them in flight; a message per directory, and one per page of its listing.
 
 use crate::failure::{Explain, Failure, Outcome};
 use crate::output;
@@ -14,13 +15,12 @@ use crate::tree::{self, Pages};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use weft_protocol::limits::UNLINK_NAMES_MAX;
 use weft_protocol::message::shard::DirectoryEntry;
 use weft_protocol::{Error, FileKind, InodeNumber, Name};
 
 /// Removals in flight: fewer than a session has slots with a node.
 const WORKERS: usize = 32;
-/// Files that one task removes.
-const BATCH_NAMES: usize = 64;
 /// Tasks that wait; with full batches 65,536 names.
 const WAITING_MAX: usize = 1024;
 /// Tasks that a worker performs one inside the other; more go to the stack, full or not.
@@ -28,7 +28,7 @@ const NESTED_MAX: usize = 64;
 /// Failures after which a removal gives up: more of the same would follow.
 const FAILURES_MAX: usize = 20;
 
-/// Is told of each path before it is removed.
+/// Is told of each path that is, or would be, removed.
 pub type Tell<'a> = dyn FnMut(&WeftPath) -> Outcome<()> + Send + 'a;
 
 /// A name to be removed, and what it names.
@@ -178,10 +178,7 @@ impl Removal<'_, '_> {
                 (directory, listed)
             }
             Task::Unlink(directory, names) => {
-                for name in names.iter().take_while(|_| !self.gives_up()) {
-                    let removed = self.unlink(&directory.path.join(name.as_bytes()), directory.inode, name);
-                    self.note(&directory, removed);
-                }
+                self.unlink_all(&directory, &names);
                 (directory, Ok(()))
             }
         };
@@ -203,7 +200,7 @@ impl Removal<'_, '_> {
             let mut names = files.into_iter().map(|entry| entry.name).peekable();
             while names.peek().is_some() {
                 directory.pending.fetch_add(1, Ordering::Relaxed);
-                let batch = names.by_ref().take(BATCH_NAMES).collect();
+                let batch = names.by_ref().take(UNLINK_NAMES_MAX).collect();
                 self.add(Task::Unlink(Arc::clone(directory), batch), nested);
             }
             for entry in directories {
@@ -234,14 +231,32 @@ impl Removal<'_, '_> {
     }
 
     fn remove_directory(&self, directory: &Directory) -> Outcome<()> {
-        self.tell(&directory.path)?;
         let removed = self.session.client.remove_directory(&self.session.who, directory.parent, &directory.name);
-        gone(removed).explain(|| format!("rm {}", directory.path))
+        gone(removed).explain(|| format!("rm {}", directory.path))?;
+        self.tell(&directory.path)
     }
 
     fn unlink(&self, path: &WeftPath, parent: InodeNumber, name: &Name) -> Outcome<()> {
-        self.tell(path)?;
-        gone(self.session.client.unlink(&self.session.who, parent, name)).explain(|| format!("rm {path}"))
+        gone(self.session.client.unlink(&self.session.who, parent, name)).explain(|| format!("rm {path}"))?;
+        self.tell(path)
+    }
+
+    /// Removes files of one directory. Those that fail do not hinder the others.
+    fn unlink_all(&self, directory: &Directory, mut names: &[Name]) {
+        while !names.is_empty() && !self.gives_up() {
+            let removed = self.session.client.unlink_batch(&self.session.who, directory.inode, names);
+            let path = |name: &Name| directory.path.join(name.as_bytes());
+            // What vanished meanwhile is the first.
+            let (count, failed) = match removed {
+                Ok(count) => (count, Ok(())),
+                Err(Error::NotFound) => (1, Ok(())),
+                Err(error) => (1, Err(error).explain(|| format!("rm {}", path(&names[0])))),
+            };
+            let (done, left) = names.split_at(count);
+            let told = failed.and_then(|()| done.iter().try_for_each(|name| self.tell(&path(name))));
+            self.note(directory, told);
+            names = left;
+        }
     }
 
     fn tell(&self, path: &WeftPath) -> Outcome<()> {

@@ -68,7 +68,8 @@ impl World {
             0..=5 => NamesOperation::Lookup { parent: inode, name },
             6 | 7 => NamesOperation::Attributes { inode },
             8 | 9 => NamesOperation::MakeDirectory { parent: inode, name },
-            10 | 11 => NamesOperation::Unlink { parent: inode, name },
+            10 => NamesOperation::Unlink { parent: inode, name },
+            11 => NamesOperation::UnlinkBatch { parent: inode, names: vec![name, self.name(), self.name()] },
             12 => NamesOperation::RemoveDirectory { parent: inode, name },
             13 => {
                 let parent = if self.random.one_in(2) { inode } else { self.directory(index) };

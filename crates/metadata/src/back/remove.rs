@@ -40,6 +40,28 @@ impl<K: KeyValue> Back<K> {
         Ok(ShardAnswer::Removed { time, inode: dentry.inode, links })
     }
 
+    /// Removes names up to one that is refused; if that is the first one, the error is the answer.
+    pub(super) fn unlink_batch(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        parent: InodeNumber,
+        names: &[(Name, bool)],
+    ) -> (Result<ShardAnswer>, Vec<Aftermath>) {
+        let (mut removed, mut aftermaths) = (Vec::with_capacity(names.len()), Vec::with_capacity(names.len()));
+        for (name, keep) in names {
+            let mut aftermath = Aftermath::default();
+            match self.unlink(time, caller, (parent, name), *keep, &mut aftermath) {
+                Ok(ShardAnswer::Removed { inode, links, .. }) => removed.push((inode, links)),
+                Ok(other) => unreachable!("a removal is answered by {other:?}"),
+                Err(error) if removed.is_empty() => return (Err(error), aftermaths),
+                Err(_) => break,
+            }
+            aftermaths.push(aftermath);
+        }
+        (Ok(ShardAnswer::RemovedBatch { time, removed }), aftermaths)
+    }
+
     pub(super) fn remove_directory(
         &mut self,
         time: Timestamp,

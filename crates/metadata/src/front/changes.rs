@@ -4,12 +4,15 @@ use super::data::stat_of;
 use super::park::{Call, Wait};
 use super::plan::Plan;
 use super::{Pause, Shard, Verdict};
-use crate::back::{Aftermath, Answer, Command, Context, Seen};
+use crate::back::{Aftermath, Answer, Command, Context, Outcome, Seen};
 use crate::kv::KeyValue;
 use crate::placement;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Error, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, ObjectId, ShardId, Timestamp};
+use weft_protocol::limits::UNLINK_NAMES_MAX;
+use weft_protocol::{
+    Error, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, Name, ObjectId, SessionId, ShardId, Timestamp,
+};
 
 use super::leases::{Holder, Leases};
 
@@ -77,7 +80,7 @@ impl<K: KeyValue> Shard<K> {
     pub(super) fn change(
         &mut self,
         call: &mut Call,
-        asked: &[(LeaseKey, weft_protocol::SessionId)],
+        asked: &[(LeaseKey, SessionId)],
         number: Option<u64>,
         out: &mut Vec<super::Effect>,
     ) -> Verdict {
@@ -98,6 +101,15 @@ impl<K: KeyValue> Shard<K> {
         {
             return Verdict::Reply(Err(error.clone()));
         }
+        if let ShardRequest::UnlinkBatch { parent, names } = &call.request {
+            if names.is_empty() {
+                return Verdict::Reply(Err(Error::Invalid));
+            }
+            let (parent, names) = (*parent, self.free_names(call.session(), *parent, names, &plan));
+            let command =
+                Command::UnlinkBatch { origin: call.origin, credentials: call.credentials.clone(), parent, names };
+            return Verdict::Reply(client_answer(self.apply(&command)));
+        }
         if let Some(to) = self.other_shard(call) {
             return self.begin_intent(call, to, plan.keys(), out);
         }
@@ -117,13 +129,31 @@ impl<K: KeyValue> Shard<K> {
         };
         call.credentials = credentials;
         call.request = request;
-        let Answer::Client(mut result) = outcome.answer else {
-            panic!("a change is answered to the client, not by {:?}", outcome.answer);
-        };
+        let mut result = client_answer(outcome);
         if let Ok(answer) = &mut result {
             self.grant_all(call, answer);
         }
         result
+    }
+
+    /// The first of the names, whose removal `plan` is about, and those after it that can be removed without a recall;
+    /// of each whether its inode has to stay.
+    fn free_names(&self, session: SessionId, parent: InodeNumber, names: &[Name], plan: &Plan) -> Vec<(Name, bool)> {
+        let mut free = Vec::with_capacity(names.len());
+        for name in names.iter().take(UNLINK_NAMES_MAX) {
+            let keep = if free.is_empty() {
+                self.keeps_target(plan)
+            } else {
+                let mut plan = Plan::new();
+                let planned = self.plan_unlink(&mut plan, parent, name);
+                if planned.is_err() || self.conflicts(&plan, Some(session), &[]).is_some() {
+                    break;
+                }
+                self.keeps_target(&plan)
+            };
+            free.push((name.clone(), keep));
+        }
+        free
     }
 
     fn context(&self, call: &Call, cut: Option<Cut>, plan: &Plan) -> Context {
@@ -193,7 +223,11 @@ impl<K: KeyValue> Shard<K> {
                     }
                 }
             }
-            ShardAnswer::Done | ShardAnswer::Target(_) | ShardAnswer::Page(_) | ShardAnswer::Removed { .. } => {}
+            ShardAnswer::Done
+            | ShardAnswer::Target(_)
+            | ShardAnswer::Page(_)
+            | ShardAnswer::Removed { .. }
+            | ShardAnswer::RemovedBatch { .. } => {}
         }
     }
 
@@ -335,5 +369,13 @@ impl<K: KeyValue> Shard<K> {
                 self.weaken(session, key, LeaseMode::None);
             }
         }
+    }
+}
+
+/// The answer to a client's command that is carried out here.
+fn client_answer(outcome: Outcome) -> Result<ShardAnswer, Error> {
+    match outcome.answer {
+        Answer::Client(result) => result,
+        other => panic!("a change is answered to the client, not by {other:?}"),
     }
 }

@@ -145,13 +145,11 @@ impl<K: KeyValue> Shard<K> {
                 self.plan_new_name(plan, *parent, name)?;
                 plan.alone(LeaseKey::Attributes(*inode));
             }
-            ShardRequest::Unlink { parent, name } => {
-                self.check_lock(*parent, name)?;
-                if let Some(dentry) = self.back.dentry(*parent, name)
-                    && dentry.kind != FileKind::Directory
-                {
-                    plan.name(*parent, name);
-                    self.plan_lost_name(plan, dentry.inode);
+            ShardRequest::Unlink { parent, name } => self.plan_unlink(plan, *parent, name)?,
+            // The others are planned once nothing is in the way of the first.
+            ShardRequest::UnlinkBatch { parent, names } => {
+                if let Some(first) = names.first() {
+                    self.plan_unlink(plan, *parent, first)?;
                 }
             }
             ShardRequest::RemoveDirectory { parent, name } => {
@@ -187,6 +185,17 @@ impl<K: KeyValue> Shard<K> {
         self.check_lock(parent, name)?;
         if self.back.dentry(parent, name).is_none() {
             plan.name(parent, name);
+        }
+        Ok(())
+    }
+
+    pub(super) fn plan_unlink(&self, plan: &mut Plan, parent: InodeNumber, name: &Name) -> Result<(), Pause> {
+        self.check_lock(parent, name)?;
+        if let Some(dentry) = self.back.dentry(parent, name)
+            && dentry.kind != FileKind::Directory
+        {
+            plan.name(parent, name);
+            self.plan_lost_name(plan, dentry.inode);
         }
         Ok(())
     }

@@ -146,6 +146,10 @@ pub enum ShardRequest {
     /// Change. A file that some session holds `Data` of, the caller's included, stays until all have given it back.
     /// Answer: `Removed`.
     Unlink { parent: InodeNumber, name: Name },
+    /// Change. As many `Unlink`s of names in one directory, in their order: it ends before a name that cannot be
+    /// removed, or not without a recall, unless that is the first one. 1 to [`crate::limits::UNLINK_NAMES_MAX`] names. Answer:
+    /// `RemovedBatch`.
+    UnlinkBatch { parent: InodeNumber, names: Vec<Name> },
     /// Change. Answer: `Removed`.
     RemoveDirectory { parent: InodeNumber, name: Name },
     /// Change. Answer: `Renamed`.
@@ -214,6 +218,12 @@ pub enum ShardAnswer {
         time: Timestamp,
         inode: InodeNumber,
         links: u32,
+    },
+    /// The first of the names are gone: of each, what it named and the names left of that. At least one.
+    RemovedBatch {
+        /// When: the new time of the directory.
+        time: Timestamp,
+        removed: Vec<(InodeNumber, u32)>,
     },
     /// `inode` has the new name.
     Renamed {
@@ -288,6 +298,7 @@ impl ShardRequest {
             | ShardRequest::ReadLink { inode }
             | ShardRequest::Link { parent: inode, .. }
             | ShardRequest::Unlink { parent: inode, .. }
+            | ShardRequest::UnlinkBatch { parent: inode, .. }
             | ShardRequest::RemoveDirectory { parent: inode, .. }
             | ShardRequest::Rename { parent: inode, .. }
             | ShardRequest::ReadDirectory { inode, .. }

@@ -190,6 +190,7 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         ShardRequest::ReadLink { inode: inode() },
         ShardRequest::Link { inode: inode(), parent, name: name("other") },
         ShardRequest::Unlink { parent, name: name("file") },
+        ShardRequest::UnlinkBatch { parent, names: vec![name("file"), name("other")] },
         ShardRequest::RemoveDirectory { parent, name: name("directory") },
         ShardRequest::ReadDirectory {
             inode: parent,
@@ -247,6 +248,7 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
             parent: InodeNumber::ROOT,
         }),
         ShardAnswer::Removed { time: Timestamp(1_700_000_000_000_000_009), inode: inode(), links: 1 },
+        ShardAnswer::RemovedBatch { time: Timestamp(1_700_000_000_000_000_009), removed: vec![(inode(), 1)] },
         ShardAnswer::Renamed {
             inode: inode(),
             kind: FileKind::Regular,

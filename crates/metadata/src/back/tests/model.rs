@@ -30,6 +30,7 @@ pub enum Step {
     Create(usize, String, u16),
     Mkdir(usize, String, u16),
     Unlink(usize, String),
+    UnlinkBatch(usize, Vec<String>),
     Rmdir(usize, String),
     Rename(usize, String, usize, String, RenameMode),
     Link(usize, usize, String),
@@ -242,6 +243,14 @@ impl Model {
             Step::Create(directory, text, mode) => self.make(*directory, text, uid, (*mode, false)),
             Step::Mkdir(directory, text, mode) => self.make(*directory, text, uid, (*mode, true)),
             Step::Unlink(directory, text) => self.remove(*directory, text, uid, false),
+            Step::UnlinkBatch(directory, texts) => {
+                let mut results = texts.iter().map(|text| self.remove(*directory, text, uid, false));
+                let first = results.next().expect("a batch has names");
+                // The lazy iterator removes as many as follow the first one without a refusal.
+                first.map(|()| {
+                    let _refused = results.find(Result::is_err);
+                })
+            }
             Step::Rmdir(directory, text) => self.remove(*directory, text, uid, true),
             Step::Rename(from, text, to, new_text, mode) => self.rename((*from, text), (*to, new_text), *mode, uid),
             Step::Link(node, directory, text) => self.link(*node, *directory, text, uid),
@@ -285,6 +294,10 @@ fn request(step: &Step) -> ShardRequest {
         Step::Create(directory, text, mode) => create(inode(*directory), text, *mode),
         Step::Mkdir(directory, text, mode) => mkdir(inode(*directory), text, *mode),
         Step::Unlink(directory, text) => unlink(inode(*directory), text),
+        Step::UnlinkBatch(directory, texts) => {
+            let names = texts.iter().map(|text| name(text)).collect();
+            ShardRequest::UnlinkBatch { parent: inode(*directory), names }
+        }
         Step::Rmdir(directory, text) => rmdir(inode(*directory), text),
         Step::Rename(from, text, to, new_text, mode) => rename((inode(*from), text), (inode(*to), new_text), *mode),
         Step::Link(node, directory, text) => {
@@ -336,6 +349,8 @@ fn step(texts: &'static [&'static str]) -> impl Strategy<Value = Step> {
         4 => (node(), text(), mode()).prop_map(|(directory, text, mode)| Step::Create(directory, text, mode)),
         6 => (node(), text(), mode()).prop_map(|(directory, text, mode)| Step::Mkdir(directory, text, mode)),
         2 => (node(), text()).prop_map(|(directory, text)| Step::Unlink(directory, text)),
+        1 => (node(), prop::collection::vec(text(), 1..4))
+            .prop_map(|(directory, texts)| Step::UnlinkBatch(directory, texts)),
         2 => (node(), text()).prop_map(|(directory, text)| Step::Rmdir(directory, text)),
         8 => (node(), text(), node(), text(), how).prop_map(|(a, b, c, d, e)| Step::Rename(a, b, c, d, e)),
         2 => (node(), node(), text()).prop_map(|(node, directory, text)| Step::Link(node, directory, text)),

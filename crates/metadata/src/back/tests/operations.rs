@@ -37,7 +37,14 @@ impl Bench {
         self.sequence += 1;
         self.time.0 += 1;
         let origin = Origin { session: SessionId(1), slot: SlotIndex(0), sequence: self.sequence };
-        let command = Command::Change { origin, credentials: self.user.clone(), request, context };
+        let credentials = self.user.clone();
+        let command = match request {
+            ShardRequest::UnlinkBatch { parent, names } => {
+                let names = names.into_iter().map(|name| (name, context.keep)).collect();
+                Command::UnlinkBatch { origin, credentials, parent, names }
+            }
+            request => Command::Change { origin, credentials, request, context },
+        };
         let outcome = self.back.apply(self.time, &command);
         self.aftermath = outcome.aftermath;
         match outcome.answer {

@@ -69,6 +69,10 @@ pub fn unlink(text: &str) -> ShardRequest {
     ShardRequest::Unlink { parent: ROOT, name: name(text) }
 }
 
+pub fn unlink_batch(texts: &[&str]) -> ShardRequest {
+    ShardRequest::UnlinkBatch { parent: ROOT, names: texts.iter().map(|text| name(text)).collect() }
+}
+
 pub fn rename(from: &str, to: &str) -> ShardRequest {
     let mode = RenameMode::Replace;
     ShardRequest::Rename { parent: ROOT, name: name(from), new_parent: ROOT, new_name: name(to), mode }
@@ -107,7 +111,10 @@ pub fn grants(answer: &ShardAnswer) -> Grants {
         | ShardAnswer::Renamed { grants, .. }
         | ShardAnswer::Opened { grants, .. } => *grants,
         ShardAnswer::Page(page) => page.grants,
-        ShardAnswer::Done | ShardAnswer::Target(_) | ShardAnswer::Removed { .. } => Grants::empty(),
+        ShardAnswer::Done
+        | ShardAnswer::Target(_)
+        | ShardAnswer::Removed { .. }
+        | ShardAnswer::RemovedBatch { .. } => Grants::empty(),
     }
 }
 

@@ -250,3 +250,35 @@ fn only_directories_are_held_as_directories() {
     assert_eq!(world.refused(A, ShardRequest::HoldDirectory { inode: gone }), Error::Stale);
     world.event(Event::Tick);
 }
+
+/// Names that a batch has removed.
+fn batch_removed(answer: &ShardAnswer) -> usize {
+    match answer {
+        ShardAnswer::RemovedBatch { removed, .. } => removed.len(),
+        other => panic!("a batch is answered by {other:?}"),
+    }
+}
+
+#[test]
+fn a_batch_of_removals_ends_before_a_name_that_needs_a_recall_or_is_refused() {
+    let mut world = World::new();
+    let names = ["a", "b", "c", "d", "e"];
+    for (number, text) in (1..).zip(names) {
+        world.file(text, number);
+    }
+    world.ok(A, mkdir(ROOT, "directory"));
+    world.ok(C, lookup("c"));
+    let removed = batch_removed(&world.ok(B, unlink_batch(&names)));
+    assert_eq!(removed, 2, "another client knows the third name");
+    let token = world.waits(B, unlink_batch(&names[2..]));
+    world.answer_recalls(LeaseMode::Open);
+    assert_eq!(batch_removed(&world.done(token)), 3, "only the first one is waited for");
+    assert_eq!(world.refused(B, unlink_batch(&names)), Error::NotFound);
+    assert_eq!(world.refused(B, unlink_batch(&["directory", "a"])), Error::IsDirectory);
+    assert_eq!(world.refused(B, unlink_batch(&[])), Error::Invalid);
+    world.file("f", 7);
+    assert_eq!(batch_removed(&world.ok(B, unlink_batch(&["f", "directory"]))), 1);
+    assert_eq!(world.removed_objects(), [1, 2, 4, 5, 7].map(object), "the third one may be opened for a term");
+    world.pass(SESSION_TERM_MS, &[A, B, C]);
+    assert_eq!(world.removed_objects(), [object(3)]);
+}

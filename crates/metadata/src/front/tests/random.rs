@@ -40,6 +40,7 @@ enum Operation {
     Resize(usize, u64),
     Chmod(usize, u16),
     Unlink(usize),
+    UnlinkBatch(usize, usize),
     Rmdir(usize),
     Rename(usize, usize),
     Link(usize, usize),
@@ -118,6 +119,7 @@ impl Play {
             Operation::Resize(number, size) => resize(self.inode(*number), *size),
             Operation::Chmod(number, mode) => chmod(self.inode(*number), *mode),
             Operation::Unlink(number) => unlink(text(*number)),
+            Operation::UnlinkBatch(one, other) => unlink_batch(&[text(*one), text(*other)]),
             Operation::Rmdir(number) => rmdir(ROOT, text(*number)),
             Operation::Rename(from, to) => rename(text(*from), text(*to)),
             Operation::Link(from, to) => {
@@ -375,6 +377,7 @@ fn action() -> impl Strategy<Value = Action> {
         3 => (number(), prop::sample::select(vec![0u64, 10, 300])).prop_map(|(n, size)| Operation::Resize(n, size)),
         2 => (number(), prop::sample::select(vec![0o600u16, 0o644])).prop_map(|(n, mode)| Operation::Chmod(n, mode)),
         2 => number().prop_map(Operation::Unlink),
+        1 => (number(), number()).prop_map(|(one, other)| Operation::UnlinkBatch(one, other)),
         1 => number().prop_map(Operation::Rmdir),
         2 => (number(), number()).prop_map(|(from, to)| Operation::Rename(from, to)),
         1 => (number(), number()).prop_map(|(from, to)| Operation::Link(from, to)),
