@@ -26,6 +26,7 @@ enum Verb {
     User(verb::user::Args),
     Serve(verb::serve::Args),
     Host(verb::host::Args),
+    Guard(verb::guard::Args),
     Status(verb::status::Args),
     Ls(verb::ls::Args),
     Cat(verb::cat::Args),
@@ -44,7 +45,7 @@ enum Verb {
     Man(verb::man::Args),
 }
 
-/// The verbs as the short help shows them. Hidden ones (`serve`, `host`) have their own long help.
+/// The verbs as the short help shows them. Hidden ones (`serve`, `host`, `guard`) have their own long help.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["up", "down", "mount", "umount", "user"]),
     ("Look", &["status", "ls", "cat", "stat", "locate", "df", "bench"]),
@@ -64,6 +65,7 @@ impl Cli {
             Verb::User(args) => verb::user::run(&args),
             Verb::Serve(args) => verb::serve::run(&args),
             Verb::Host(args) => verb::host::run(&args),
+            Verb::Guard(args) => verb::guard::run(&args),
             Verb::Status(args) => verb::status::run(&args),
             Verb::Ls(args) => verb::ls::run(&args),
             Verb::Cat(args) => verb::cat::run(&args),

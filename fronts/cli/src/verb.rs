@@ -8,6 +8,7 @@ pub mod debug;
 pub mod df;
 pub mod doctor;
 pub mod down;
+pub mod guard;
 pub mod host;
 pub mod locate;
 pub mod ls;

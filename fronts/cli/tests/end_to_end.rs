@@ -24,6 +24,8 @@ mod hosts;
 mod hung;
 #[path = "end_to_end/kernel_names.rs"]
 mod kernel_names;
+#[path = "end_to_end/killed.rs"]
+mod killed;
 #[path = "end_to_end/leftovers.rs"]
 mod leftovers;
 #[path = "end_to_end/listings.rs"]

@@ -16,6 +16,7 @@
 //! | `credentials` | on whose behalf a request is made |
 //! | `convert` | the kernel's values and Weft's |
 //! | [`unmount`](mod@unmount), `mount_table`, `holders` | taking a mount away, dead or alive |
+//! | [`guard`] | a process that fails the programs of a mount whose process was killed |
 //!
 //! # Passthrough
 //! Where the kernel allows it, a file whose object is on this machine is read and written by the kernel itself, in the
@@ -46,12 +47,14 @@
 //! client, of the kernel, or a reply, but where it says why.
 //!
 //! On a crash of this process: the mount point stays and answers "transport endpoint is not connected"; [`unmount()`]
-//! takes it away.
+//! takes it away. Where a thread of the process waits in the kernel for a program that waits for the process, its
+//! [`guard`] ends both waits.
 
 mod attach;
 mod convert;
 mod credentials;
 mod filesystem;
+pub mod guard;
 mod holders;
 pub mod mount;
 mod mount_table;

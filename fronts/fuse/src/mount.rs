@@ -9,12 +9,15 @@
 
 use crate::attach::{Attachment, attach};
 use crate::filesystem::{Front, MountedFilesystem};
+use crate::guard::{Guard, Watched};
 use crate::notify::Device;
 use crate::shell::Recalls;
 use crate::workers::Workers;
 use fuser::{Config, InitFlags, KernelConfig, Session, SessionACL};
 use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -221,6 +224,9 @@ fn raise_readahead(device: (u32, u32), bytes: u32) -> Option<u32> {
 pub struct Mounted {
     /// Before the attachment: a mount that is given up is taken away first, while the connection still lives.
     attachment: Attachment,
+    /// For the guard, until it is started.
+    connection: Option<OwnedFd>,
+    guard: Option<Guard>,
     session: Option<Session<MountedFilesystem>>,
     front: Arc<Front>,
     workers: Arc<Workers>,
@@ -244,12 +250,12 @@ impl Mounted {
         config.n_threads = Some(threads);
         config.clone_fd = true;
         let (connection, attachment) = attach(mount_point, name, options)?;
-        let device = connection.try_clone();
+        let clones = connection.try_clone().and_then(|device| Ok((device, connection.try_clone()?)));
         // Who may use the mount is checked by the kernel (`allow_other`); a second check here would refuse root's own
         // write-back.
         let session = Session::from_fd(filesystem, connection, SessionACL::All, config);
-        let (session, device) = match session.and_then(|session| Ok((session, device?))) {
-            Ok(both) => both,
+        let (session, (device, connection)) = match session.and_then(|session| Ok((session, clones?))) {
+            Ok(all) => all,
             Err(error) => {
                 // The connection is closed already, but the mount was made a moment ago: its number is still its own.
                 attachment.detach();
@@ -263,7 +269,16 @@ impl Mounted {
             negotiated.max_readahead_bytes = bytes;
         }
         tracing::debug!(mount_point = %attachment.mount_point.display(), ?negotiated, "mounted");
-        Ok(Mounted { attachment, session: Some(session), front, workers, negotiated })
+        let connection = Some(connection);
+        Ok(Mounted { attachment, connection, guard: None, session: Some(session), front, workers, negotiated })
+    }
+
+    /// Starts the guard, a process that calls [`Watched::wait_and_abort`]. Called once.
+    pub fn start_guard(&mut self, command: impl FnOnce(&Watched) -> Command + Send + 'static) -> io::Result<()> {
+        let connection = self.connection.take().expect("a mount has one guard, started before it is served");
+        let (mount_point, device) = (self.attachment.mount_point.clone(), self.attachment.device);
+        self.guard = Some(Guard::start(mount_point, device, connection, command)?);
+        Ok(())
     }
 
     /// What was agreed with the kernel.
@@ -279,7 +294,10 @@ impl Mounted {
     /// Serves until it is unmounted. Then all files are closed, which reports what was written; the client stays open.
     pub fn serve(mut self) -> io::Result<()> {
         let Some(session) = self.session.take() else { return Ok(()) };
+        self.connection = None;
         let served = session.run();
+        // It has a descriptor of the connection.
+        self.guard = None;
         if served.is_err() {
             // Not unmounted by anybody: programs would wait for answers that nobody gives.
             self.attachment.detach();
@@ -311,10 +329,10 @@ pub fn mount(
     name: &str,
     mount_point: &Path,
     options: &MountOptions,
-    ready: impl FnOnce(&Negotiated),
+    ready: impl FnOnce(&mut Mounted),
 ) -> io::Result<()> {
-    let mounted = Mounted::attach(client, name, mount_point, options)?;
-    ready(mounted.negotiated());
+    let mut mounted = Mounted::attach(client, name, mount_point, options)?;
+    ready(&mut mounted);
     mounted.serve()
 }
 

@@ -68,7 +68,7 @@ pub fn unmount_by_force(mount_point: &Path) -> io::Result<Connection> {
     let connection =
         match rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH) {
             Ok(()) => return Ok(Connection::Aborted),
-            Err(Errno::PERM) => abort(&entry),
+            Err(Errno::PERM) => abort(entry.device),
             Err(error) => return Err(error.into()),
         };
     detach_by_helper(&path, true)?;
@@ -76,8 +76,8 @@ pub fn unmount_by_force(mount_point: &Path) -> io::Result<Connection> {
 }
 
 /// Aborts the connection of a mount through its file, which takes no privilege.
-fn abort(entry: &MountEntry) -> Connection {
-    let directory = Path::new(CONNECTIONS).join(connection_number(entry.device).to_string());
+pub(crate) fn abort(device: (u32, u32)) -> Connection {
+    let directory = Path::new(CONNECTIONS).join(connection_number(device).to_string());
     let file = directory.join("abort");
     match fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| io::Write::write_all(&mut file, b"1")) {
         Ok(()) => Connection::Aborted,

@@ -11,7 +11,7 @@ use crate::processes::{self, Process, Stream};
 use crate::quantity::{ByteSize, Soft};
 use crate::session::Session;
 use crate::target::{Target, WeftPath};
-use crate::verb::serve;
+use crate::verb::{guard, serve};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -23,7 +23,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use weft_client::{Instance, Registration, Rpc, Way};
-use weft_fuse::{MountOptions, Negotiated};
+use weft_fuse::{MountOptions, Mounted};
 
 /// How long a mount may take until programs can use it.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
@@ -275,7 +275,7 @@ fn serve(plan: &Plan, report: bool) -> Outcome {
     let (name, instance) = (session.instance.map.name.clone(), session.instance.clone());
     let process = Process::current()?;
     let mut record = None;
-    let ready = |negotiated: &Negotiated| match announce(plan, &instance, process, negotiated, report) {
+    let ready = |mounted: &mut Mounted| match announce(plan, &instance, process, mounted, report) {
         Ok(path) => record = Some(path),
         Err(failure) => output::warn(&failure),
     };
@@ -294,20 +294,28 @@ fn serve(plan: &Plan, report: bool) -> Outcome {
     Ok(Ending::Done)
 }
 
-/// Programs can use the mount: records it, tells who waits, and listens for signals from now on.
+/// Programs can use the mount: records it, tells who waits, listens for signals and is guarded from now on.
 fn announce(
     plan: &Plan,
     instance: &Instance,
     process: Process,
-    negotiated: &Negotiated,
+    mounted: &mut Mounted,
     report: bool,
 ) -> Outcome<PathBuf> {
-    let negotiated = serde_json::to_value(negotiated).unwrap_or_default();
+    let negotiated = serde_json::to_value(mounted.negotiated()).unwrap_or_default();
     let mount = Mount { mount_point: plan.mount_point.clone(), process, negotiated };
     let record = mount.record(instance)?;
     unmount_on_signals(plan.mount_point.clone())?;
     if report {
         log_to(&record.with_extension("log"))?;
+    }
+    // What it says goes to the log, too.
+    let program = processes::own_program()?;
+    let guarded = mounted.start_guard(|watched| guard::command(program, watched));
+    if let Err(failure) = guarded.explain(|| "start the guard of the mount") {
+        output::warn(&failure);
+    }
+    if report {
         print_report(&Report::Ready(mount))?;
         processes::silence(Stream::Output)?;
     } else {

@@ -1,0 +1,159 @@
+//! The guard of a mount: a process that fails the programs of a mount whose process was killed.
+//!
+//! A killed process ends thread by thread, and the last one closes its connection to the kernel, which fails what
+//! programs wait for. One of its threads may wait in the kernel for a program: it has a name dropped
+//! (FUSE_NOTIFY_INVAL_ENTRY), which takes the lock of a directory that a program holds while it waits for an answer.
+//! Once the process was killed nobody gives that answer, the thread never gets the lock, and the connection is never
+//! closed. Aborting the connection ends both waits.
+//!
+//! Nothing of the process can do that, so it has a child for it. The child learns of the kill from its
+//! parent-death signal, which the kernel sends when the *thread* that started the child has ended. That thread does
+//! nothing but wait for the child, and so ends at once when its process is killed, whatever the other threads wait for,
+//! and does not while the process is slow or stopped.
+//!
+//! Invariants: a guard ends before its mount's process does, unless that is killed. It aborts no other connection: the
+//! number of a connection is used again, but not while the connection lives, and a guard has a descriptor of it.
+//! Not here: the mount point of a killed mount, which stays, so that no program takes the directory below it for the
+//! file system ([`crate::unmount()`] takes it away).
+
+use crate::unmount::{self, Connection};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// What the kernel sends to a guard when its mount was killed.
+pub const PARENT_DEATH_SIGNAL: Signal = Signal::USR1;
+/// How long a thread that has sent its parent-death signals may be seen in `/proc`.
+const THREAD_END_WAIT: Duration = Duration::from_secs(1);
+const THREAD_END_PAUSE: Duration = Duration::from_millis(10);
+
+/// The mount that a guard watches.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Watched {
+    /// The mount's process and that thread of it which has started the guard.
+    pub process: u32,
+    pub thread: u32,
+    pub mount_point: PathBuf,
+    /// Device number of the mount, which is that of its connection.
+    pub device: (u32, u32),
+}
+
+impl Watched {
+    /// In the guard: has the kernel send [`PARENT_DEATH_SIGNAL`]. What happened before it is seen by
+    /// [`Watched::has_ended`] only.
+    pub fn request_signal(&self) -> io::Result<()> {
+        Ok(rustix::process::set_parent_process_death_signal(Some(PARENT_DEATH_SIGNAL))?)
+    }
+
+    /// In the guard, after a signal: whether the thread that started it has ended, and with it the mount.
+    pub fn has_ended(&self) -> bool {
+        let pauses = THREAD_END_WAIT.as_millis() / THREAD_END_PAUSE.as_millis();
+        (0..pauses).any(|_| {
+            let ended = !self.has_thread();
+            if !ended {
+                thread::sleep(THREAD_END_PAUSE);
+            }
+            ended
+        })
+    }
+
+    fn has_thread(&self) -> bool {
+        let is_parent =
+            rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get() as u32 == self.process);
+        is_parent && Path::new(&format!("/proc/{}/task/{}", self.process, self.thread)).exists()
+    }
+
+    /// Aborts the connection of the mount if it lives. `None`: it was unmounted.
+    pub fn abort(&self, connection: impl AsFd) -> Option<Connection> {
+        if !is_connected(&connection) {
+            return None;
+        }
+        Some(match unmount::abort(self.device) {
+            Connection::Left(file, error) if self.abort_by_force().is_err() => Connection::Left(file, error),
+            _ => Connection::Aborted,
+        })
+    }
+
+    /// Aborts as root where the file for it is not there: by an unmount that fails since this process has the mount
+    /// open.
+    fn abort_by_force(&self) -> rustix::io::Result<()> {
+        // Asks the mount's process for nothing.
+        let pinned = rustix::fs::open(&self.mount_point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(&pinned, c"", flags, StatxFlags::empty())?;
+        if (found.stx_dev_major, found.stx_dev_minor) != self.device {
+            return Err(Errno::NOENT);
+        }
+        match rustix::mount::unmount(format!("/proc/self/fd/{}", pinned.as_raw_fd()), UnmountFlags::FORCE) {
+            Err(Errno::BUSY) => Ok(()),
+            done => done,
+        }
+    }
+}
+
+/// Whether a connection was neither unmounted nor aborted.
+fn is_connected(connection: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&connection, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && !polled[0].revents().contains(PollFlags::ERR)
+}
+
+/// The guard of a mount of this process. Ends when it is dropped.
+pub(crate) struct Guard {
+    process: OwnedFd,
+    /// Has started it and waits for its end.
+    starter: Option<JoinHandle<()>>,
+}
+
+impl Guard {
+    /// Starts `command` with the connection as its standard input.
+    pub(crate) fn start(
+        mount_point: PathBuf,
+        device: (u32, u32),
+        connection: OwnedFd,
+        command: impl FnOnce(&Watched) -> Command + Send + 'static,
+    ) -> io::Result<Self> {
+        let (started, child) = mpsc::channel();
+        let starter = thread::Builder::new().name("weft-guard".into()).spawn(move || {
+            let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            let watched = Watched { process: std::process::id(), thread, mount_point, device };
+            let mut command = command(&watched);
+            let spawned = command.stdin(Stdio::from(connection)).spawn();
+            // It keeps the connection, too.
+            drop(command);
+            match spawned.and_then(|child| Ok((pidfd(&child)?, child))) {
+                Ok((process, mut child)) => {
+                    let _ = started.send(Ok(process));
+                    let _ = child.wait();
+                }
+                Err(error) => drop(started.send(Err(error))),
+            }
+        })?;
+        let process = child.recv().map_err(|_| io::Error::other("the guard's thread has ended"))??;
+        Ok(Self { process, starter: Some(starter) })
+    }
+}
+
+fn pidfd(child: &Child) -> io::Result<OwnedFd> {
+    let pid = Pid::from_child(child);
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Fails when it has ended before, killed by somebody.
+        let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
+        if let Some(starter) = self.starter.take() {
+            let _ = starter.join();
+        }
+    }
+}
