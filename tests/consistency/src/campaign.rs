@@ -7,8 +7,9 @@ use crate::ground::Ground;
 use crate::minimize::minimize;
 use crate::mode::{LOCAL, Mode};
 use crate::script::{Script, Step};
-use crate::sequential::{self, Report, Run, Violation};
+use crate::sequential::{self, Report, Run};
 use crate::stop::{Stop, is_interrupted};
+use crate::violation::{Violation, Wrong};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -154,15 +155,15 @@ fn run_seed(ground: &mut Ground, choice: &Choice, seed: u64, calls: usize) -> Re
     while steps.len() < calls && violation.is_none() {
         let step = generator.step(&run.model);
         steps.push(step.clone());
-        let text = match run.step(&step) {
-            Ok(text) => text,
+        let wrong = match run.step(&step) {
+            Ok(wrong) => wrong,
             Err(Stop::Violated(text)) => {
                 is_hung = true;
-                Some(text)
+                Some(Wrong::hang(text))
             }
             Err(stop) => return Err(stop),
         };
-        violation = text.map(|text| Violation { steps: steps.len(), text });
+        violation = wrong.map(|wrong| Violation { steps: steps.len(), wrong });
     }
     let report = Report { calls: run.calls, violation, trace: run.trace };
     if is_hung {
@@ -181,23 +182,21 @@ fn tell(
     violation: &Violation,
 ) -> Result<(), Stop> {
     let mode = ground.mode.name.clone();
-    println!("\nVIOLATION in mode {mode}, seed {seed}, step {}: {}", violation.steps, violation.text);
+    println!("\nVIOLATION in mode {mode}, seed {seed}, step {}: {}", violation.steps, violation.wrong.text);
     println!("shortening the script of {} steps ...", violation.steps);
     let deadline = Instant::now() + plan.minimize;
     let (mut last, mut runs) = (report.clone(), 0);
-    let shortest = minimize(script, deadline, |candidate| {
-        for _ in 0..if candidate.is_concurrent { ATTEMPTS.1 } else { ATTEMPTS.0 } {
-            runs += 1;
-            let report = run_once(ground, candidate)?;
-            if let Some(violation) = &report.violation {
-                let steps = violation.steps;
-                last = report;
-                return Ok(Some(steps));
-            }
+    let attempts = if script.is_concurrent { ATTEMPTS.1 } else { ATTEMPTS.0 };
+    let shortest = minimize(script, violation.wrong.kind, (attempts, deadline), |candidate| {
+        runs += 1;
+        let report = run_once(ground, candidate)?;
+        let shown = report.violation.clone();
+        if shown.as_ref().is_some_and(|shown| shown.wrong.kind == violation.wrong.kind) {
+            last = report;
         }
-        Ok(None)
+        Ok(shown)
     })?;
-    let text = last.violation.as_ref().map(|violation| violation.text.clone()).unwrap_or_default();
+    let text = last.violation.as_ref().map(|violation| violation.wrong.text.clone()).unwrap_or_default();
     println!("shortest script after {runs} runs ({} steps), which shows: {text}", shortest.steps.len());
     for line in &last.trace {
         println!("    {line}");

@@ -16,8 +16,9 @@ use crate::call::{Call, WorkerId};
 use crate::ground::{Ground, Worker};
 use crate::outcome::Reply;
 use crate::script::{Script, Step};
-use crate::sequential::{Report, Violation};
+use crate::sequential::Report;
 use crate::stop::{Stop, is_interrupted};
+use crate::violation::{Rule, Violation, Wrong};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
@@ -59,17 +60,17 @@ pub fn run(ground: &mut Ground, script: &Script) -> Result<(Report, Faults), Sto
     }
     let history = History::new(done, faults);
     let is_hung = hung.is_some();
-    let text = hung.or_else(|| judge(&history).err());
+    let wrong = hung.map(Wrong::hang).or_else(|| judge(&history).err());
     if is_hung {
         ground.restart()?;
     }
-    let trace = if text.is_some() { history.describe() } else { Vec::new() };
-    let violation = text.map(|text| Violation { steps: script.steps.len(), text });
+    let trace = if wrong.is_some() { history.describe() } else { Vec::new() };
+    let violation = wrong.map(|wrong| Violation { steps: script.steps.len(), wrong });
     Ok((Report { calls: history.records.len() as u64, violation, trace }, counts))
 }
 
 /// Holds a history against POSIX.
-fn judge(history: &History) -> Result<(), String> {
+fn judge(history: &History) -> Result<(), Wrong> {
     unexplained_failures(history)?;
     bytes::check(history)?;
     listings::check(history)?;
@@ -81,7 +82,7 @@ fn judge(history: &History) -> Result<(), String> {
 
 /// Calls fail for a reason that their arguments give, or because of a fault. Which of the errors of a path is right is
 /// for [`names`] to say.
-fn unexplained_failures(history: &History) -> Result<(), String> {
+fn unexplained_failures(history: &History) -> Result<(), Wrong> {
     const OF_PATHS: [Errno; 6] = [Errno::NOENT, Errno::EXIST, Errno::ISDIR, Errno::NOTDIR, Errno::XDEV, Errno::NOSPC];
     for record in &history.records {
         let Some(errno) = record.outcome.errno() else { continue };
@@ -96,7 +97,7 @@ fn unexplained_failures(history: &History) -> Result<(), String> {
             _ => &[],
         };
         if !expected.contains(&errno) && !record.is_lost {
-            return Err(format!("{} {}: got {}", record.who, record.call, record.outcome));
+            return Err(record.wrong(Rule::Failures, &format!("got {}", record.outcome)));
         }
     }
     Ok(())

@@ -8,7 +8,7 @@
 //! - [`file_system`], [`ground`], [`worker`]: nodes, mounts and processes.
 //! - [`sequential`]: runs a script one call after another; [`generate`] makes random ones.
 //! - [`concurrent`]: runs scripts in which calls overlap, with faults, and judges what happened.
-//! - [`minimize`]: shortens a script that fails.
+//! - [`violation`]: what a run may show to be wrong; [`minimize`] shortens a script that does.
 //! - [`campaign`]: modes and seeds in turn.
 //!
 //! Not here: the decisions of clients and nodes; nothing of this crate knows how the file system works.
@@ -27,4 +27,5 @@ pub mod random;
 pub mod script;
 pub mod sequential;
 pub mod stop;
+pub mod violation;
 pub mod worker;

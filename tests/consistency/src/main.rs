@@ -182,7 +182,7 @@ fn replay(args: &ReplayArgs) -> Result<bool, Stop> {
             };
             let (operations, report) = campaign::replay(ground, &script, args.times)?;
             match &report.violation {
-                Some(violation) => println!("{} in {}: VIOLATION: {}", path.display(), mode.name, violation.text),
+                Some(violation) => println!("{} in {}: VIOLATION: {}", path.display(), mode.name, violation.wrong.text),
                 None => println!("{} in {}: holds", path.display(), mode.name),
             }
             if args.verbose || report.violation.is_some() {

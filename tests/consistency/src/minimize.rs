@@ -1,19 +1,30 @@
 //! Shortens a script that fails to the shortest one that still does (delta debugging).
 //!
-//! A script counts as failing if any of a few runs fails, whatever the violation: a shorter script may show the same
-//! defect elsewhere.
+//! A script counts as failing if any of a few runs shows a violation of the same kind. Others, which may be easier to
+//! show, are passed over: each would hide the one that was found.
 
 use crate::call::{Call, OpenFlags, WorkerId};
 use crate::script::{Script, Step};
 use crate::stop::Stop;
+use crate::violation::{Kind, Violation};
 use std::time::Instant;
 
-/// Shortens `script`. `fails` runs a script and returns the number of steps up to the failure.
+/// Shortens `script`, which shows a violation of this kind. `run` runs a script once; one counts as holding when so
+/// many runs did not show it.
 pub fn minimize(
     script: &Script,
-    deadline: Instant,
-    mut fails: impl FnMut(&Script) -> Result<Option<usize>, Stop>,
+    kind: Kind,
+    (attempts, deadline): (u64, Instant),
+    mut run: impl FnMut(&Script) -> Result<Option<Violation>, Stop>,
 ) -> Result<Script, Stop> {
+    let mut fails = |script: &Script| {
+        for _ in 0..attempts {
+            if let Some(shown) = run(script)?.filter(|shown| shown.wrong.kind == kind) {
+                return Ok(Some(shown.steps));
+            }
+        }
+        Ok(None)
+    };
     let mut shortest = script.clone();
     loop {
         let before = shortest.to_string();
@@ -26,6 +37,7 @@ pub fn minimize(
     }
 }
 
+/// Runs a script and returns the number of steps up to the violation.
 type Fails<'f> = &'f mut dyn FnMut(&Script) -> Result<Option<usize>, Stop>;
 
 /// Takes `candidate` in place of `shortest` if it fails. Steps behind the failure are dropped.
@@ -144,7 +156,19 @@ fn smaller_numbers(call: &Call) -> Vec<Call> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::Outcome;
+    use crate::violation::{Rule, Wrong};
     use std::time::Duration;
+
+    /// A violation after so many steps: what the call of this line returned.
+    fn shows(steps: usize, call: &str, outcome: &Outcome) -> Violation {
+        let call: Call = call.parse().expect(call);
+        Violation { steps, wrong: Wrong::of(Rule::Names, &call, outcome, String::new()) }
+    }
+
+    fn until() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
 
     #[test]
     fn a_long_script_shrinks_to_what_makes_it_fail() {
@@ -152,14 +176,41 @@ mod tests {
             "a0 open h0 f rdwr creat sync\nloop 20\nb0 stat {}\na1 stat g\nend\nb0 pwrite h0 5000 4096 7\nb1 stat f";
         let script: Script = text.parse().expect("a script");
         // It fails at a write of worker b0, if something of a0 with O_CREAT came before.
-        let fails = |script: &Script| {
+        let shown = |steps| shows(steps, "pwrite h0 0 1 7", &Outcome::Count(1));
+        let run = |script: &Script| {
             let lines: Vec<String> = script.steps.iter().map(ToString::to_string).collect();
             let made = lines.iter().position(|line| line.starts_with("a0") && line.contains("creat"));
             let written = lines.iter().position(|line| line.starts_with("b0 pwrite"));
-            Ok(made.and_then(|made| written.filter(|written| made < *written)).map(|written| written + 1))
+            Ok(made.and_then(|made| written.filter(|written| made < *written)).map(|written| shown(written + 1)))
         };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let shortest = minimize(&script, deadline, fails).expect("not stopped");
+        let shortest = minimize(&script, shown(0).wrong.kind, (1, until()), run).expect("not stopped");
         assert_eq!(shortest.to_string(), "a0 open h0 f rdwr creat\nb0 pwrite h0 0 1 7\n");
+    }
+
+    #[test]
+    fn a_script_is_not_shortened_to_what_shows_another_violation() {
+        let script: Script = "a0 stat f\na0 stat g\nb0 unlink f\nb0 rename g f\nb0 stat f".parse().expect("a script");
+        let [found, missing] = [Outcome::Done, Outcome::Failed(2)].map(|outcome| shows(5, "stat f", &outcome));
+        let other_call = shows(1, "unlink f", &Outcome::Failed(2));
+        let kinds = [&found, &missing, &other_call].map(|shown| shown.wrong.kind);
+        assert!(kinds[0] != kinds[1] && kinds[1] != kinds[2], "another outcome, another call");
+        // With the rename and the last look, the violation that was found, every second time; with less, another one.
+        let mut runs = 0;
+        let run = |script: &Script| {
+            runs += 1;
+            let lines: Vec<String> = script.steps.iter().map(ToString::to_string).collect();
+            let has = |line: &str| lines.iter().any(|has| has == line);
+            let shows_it = has("b0 rename g f") && has("b0 stat f") && runs % 2 == 0;
+            let shown = if shows_it {
+                &missing
+            } else if has("b0 unlink f") {
+                &other_call
+            } else {
+                &found
+            };
+            Ok(Some(Violation { steps: lines.len(), ..shown.clone() }))
+        };
+        let shortest = minimize(&script, missing.wrong.kind, (2, until()), run).expect("not stopped");
+        assert_eq!(shortest.to_string(), "b0 rename g f\nb0 stat f\n");
     }
 }

@@ -6,6 +6,7 @@ use crate::model::Model;
 use crate::outcome::{Outcome, Reply};
 use crate::script::{Script, Step};
 use crate::stop::{Stop, is_interrupted};
+use crate::violation::{Kind, Rule, Violation, Wrong};
 use std::thread;
 use std::time::Duration;
 
@@ -13,14 +14,6 @@ use std::time::Duration;
 const OWN_HANDLE: u8 = 255;
 /// Bytes of each of those reads.
 const READ_BYTES: u64 = 1 << 20;
-
-/// A call whose outcome the model does not have, or a call that did not return.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Violation {
-    /// Number of steps up to the one that shows it.
-    pub steps: usize,
-    pub text: String,
-}
 
 /// A run in progress.
 pub struct Run<'g> {
@@ -42,7 +35,7 @@ impl<'g> Run<'g> {
     }
 
     /// Makes one step, unless it is undefined in the present state. `Ok(Some(_))`: what it returned is wrong.
-    pub fn step(&mut self, step: &Step) -> Result<Option<String>, Stop> {
+    pub fn step(&mut self, step: &Step) -> Result<Option<Wrong>, Stop> {
         if is_interrupted() {
             return Err(Stop::Interrupted);
         }
@@ -62,7 +55,7 @@ impl<'g> Run<'g> {
         }
     }
 
-    fn call(&mut self, who: WorkerId, call: &Call) -> Result<Option<String>, Stop> {
+    fn call(&mut self, who: WorkerId, call: &Call) -> Result<Option<Wrong>, Stop> {
         self.trace.push(format!("{who} {call}"));
         let reply = match self.ground.call(who, call) {
             Err(Stop::Violated(text)) => {
@@ -74,11 +67,12 @@ impl<'g> Run<'g> {
         self.calls += 1;
         self.note(&reply.outcome.to_string());
         if let Err(text) = self.model.check(who, call, &reply) {
-            return Ok(Some(format!("{who} {call}: {text}")));
+            return Ok(Some(Wrong::of(Rule::Sequence, call, &reply.outcome, format!("{who} {call}: {text}"))));
         }
         for path in self.model.doubtful() {
             if let Err(text) = self.agree(&path)? {
-                return Ok(Some(format!("after {who} {call}: {text}")));
+                let text = format!("after {who} {call}: {text}");
+                return Ok(Some(Wrong { kind: Kind::Disagreement, text }));
             }
         }
         Ok(None)
@@ -160,21 +154,17 @@ pub fn run(ground: &mut Ground, script: &Script) -> Result<Report, Stop> {
     let workers = script.workers();
     let mut run = Run::begin(ground, &workers)?;
     for (index, step) in script.steps.iter().enumerate() {
-        let text = match run.step(step) {
+        let (wrong, is_hung) = match run.step(step) {
             Ok(None) => continue,
-            Ok(Some(text)) => text,
-            Err(Stop::Violated(text)) => {
-                let (calls, trace) = (run.calls, std::mem::take(&mut run.trace));
-                ground.restart()?;
-                return Ok(Report { calls, violation: Some(Violation { steps: index + 1, text }), trace });
-            }
+            Ok(Some(wrong)) => (wrong, false),
+            Err(Stop::Violated(text)) => (Wrong::hang(text), true),
             Err(stop) => return Err(stop),
         };
-        return Ok(Report {
-            calls: run.calls,
-            violation: Some(Violation { steps: index + 1, text }),
-            trace: run.trace,
-        });
+        let (calls, trace) = (run.calls, std::mem::take(&mut run.trace));
+        if is_hung {
+            ground.restart()?;
+        }
+        return Ok(Report { calls, violation: Some(Violation { steps: index + 1, wrong }), trace });
     }
     Ok(Report { calls: run.calls, violation: None, trace: run.trace })
 }

@@ -12,6 +12,7 @@
 use super::history::{Fault, History, Moment, Record};
 use crate::call::{Call, OpenFlags, WorkerId};
 use crate::outcome::{Outcome, Runs};
+use crate::violation::{Rule, Wrong};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,7 +79,7 @@ fn could_be<T>(
 }
 
 /// Compares all reads and sizes of a history with its writes.
-pub fn check(history: &History) -> Result<(), String> {
+pub fn check(history: &History) -> Result<(), Wrong> {
     let mut files = operations(history);
     let mut observers: Vec<&Record> = history.effective().filter(|record| record.is_done()).collect();
     observers.sort_by_key(|record| record.ended);
@@ -100,7 +101,7 @@ pub fn check(history: &History) -> Result<(), String> {
             _ => None,
         };
         if let Some(Err(text)) = result {
-            return Err(format!("{} {}: {text}", record.who, record.call));
+            return Err(record.wrong(Rule::Bytes, &text));
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::call::{Call, HandleId, WorkerId};
 use crate::outcome::{Outcome, Reply};
+use crate::violation::{Rule, Wrong};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 
@@ -36,6 +37,11 @@ impl Record {
     /// Returns true unless the call failed.
     pub fn is_done(&self) -> bool {
         self.outcome.errno().is_none() && self.outcome != Outcome::Skipped
+    }
+
+    /// What it returned breaks a rule.
+    pub fn wrong(&self, rule: Rule, text: &str) -> Wrong {
+        Wrong::of(rule, &self.call, &self.outcome, format!("{} {}: {text}", self.who, self.call))
     }
 }
 

@@ -4,6 +4,7 @@
 use super::history::{History, Moment, Record};
 use crate::call::{Call, HandleId, RenameHow, WorkerId};
 use crate::outcome::Outcome;
+use crate::violation::{Rule, Wrong};
 use std::collections::BTreeMap;
 
 /// A change that makes a name be there, or not.
@@ -17,7 +18,7 @@ struct Change {
 }
 
 /// Compares all listings that were read to their end.
-pub fn check(history: &History) -> Result<(), String> {
+pub fn check(history: &History) -> Result<(), Wrong> {
     let changes: Vec<Change> = history.effective().flat_map(changes_of).collect();
     let mut passes: BTreeMap<(WorkerId, HandleId), (Moment, Vec<String>)> = BTreeMap::new();
     for record in history.effective() {
@@ -33,7 +34,7 @@ pub fn check(history: &History) -> Result<(), String> {
                 if entries.is_empty() {
                     let directory = record.handle.as_ref().map_or("", |(_, path)| path);
                     compare(&changes, directory, told, (*begun, record.ended))
-                        .map_err(|text| format!("{} {}: {text}", record.who, record.call))?;
+                        .map_err(|text| record.wrong(Rule::Listings, &text))?;
                     passes.remove(&key);
                 }
             }

@@ -11,6 +11,7 @@
 use super::history::{History, Record};
 use crate::call::{Call, RenameHow};
 use crate::outcome::Outcome;
+use crate::violation::{Rule, Wrong};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +45,7 @@ struct State {
 }
 
 /// Searches for an order. `Ok(false)`: there are too many to search.
-pub fn check(history: &History) -> Result<bool, String> {
+pub fn check(history: &History) -> Result<bool, Wrong> {
     let records: Vec<&Record> = history.effective().filter(|record| is_about_names(record)).collect();
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (index, record) in records.iter().enumerate() {
@@ -71,8 +72,8 @@ pub fn check(history: &History) -> Result<bool, String> {
             return Ok(false);
         }
         if states.is_empty() {
-            let Record { who, call, outcome, .. } = records[index];
-            return Err(format!("{who} {call}: got {outcome}, which no order of the calls about names explains"));
+            let text = format!("got {}, which no order of the calls about names explains", records[index].outcome);
+            return Err(records[index].wrong(Rule::Names, &text));
         }
     }
     Ok(true)
