@@ -112,7 +112,8 @@ impl World {
         if matches!(reply.result, Err(Error::SessionEnded | Error::Busy | Error::PagesCached)) {
             return;
         }
-        let change = !call.request.is_read();
+        // One that did not reach the other shard is carried out when it is sent again.
+        let change = !call.request.is_read() && reply.result != Err(Error::Unreachable);
         if change && !self.applied.insert((*session, call.shard, call.slot, call.sequence)) {
             return;
         }
