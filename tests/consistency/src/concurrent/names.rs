@@ -4,7 +4,8 @@
 //! The search keeps the set of possible states (Lowe 2017, "just-in-time linearization"): when a call returns, each
 //! state is continued by every order of pending calls that ends with this one and gives it its result. A call that
 //! takes two steps in the kernel (a path is looked up, then the inode asked or linked) takes them at two moments here
-//! as well. Calls lost with their mount stay pending for ever.
+//! as well. So does a rename where the kernel answers it by what it has looked up ([`look_up`]). Calls lost with their
+//! mount stay pending for ever.
 //!
 //! Directories do not move; the paths of calls are compared as text.
 
@@ -41,6 +42,8 @@ type Names = BTreeMap<String, Target>;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct State {
     names: Names,
+    /// Inodes that were made: their numbers are not used again.
+    made: BTreeSet<u64>,
     pending: BTreeMap<usize, Progress>,
 }
 
@@ -108,8 +111,10 @@ fn returned(states: &BTreeSet<State>, index: usize, records: &[&Record]) -> BTre
             return seen;
         }
         for (other, progress) in state.pending.iter().filter(|(_, progress)| **progress != Progress::Done) {
-            let mut next = state.clone();
-            if let Some(progress) = step(&mut next.names, *other, *progress, records[*other]) {
+            let (mut changed, record) = (state.clone(), records[*other]);
+            let stepped = step(&mut changed, *other, *progress, record).map(|progress| (changed, progress));
+            let looked_up = look_up(&state.names, *progress, record).map(|progress| (state.clone(), progress));
+            for (mut next, progress) in stepped.into_iter().chain(looked_up) {
                 next.pending.insert(*other, progress);
                 if seen.insert(next.clone()) {
                     left.push(next);
@@ -121,7 +126,8 @@ fn returned(states: &BTreeSet<State>, index: usize, records: &[&Record]) -> BTre
 }
 
 /// Takes the next step of a call. `None`: it cannot be taken in this state with the result that the call had.
-fn step(names: &mut Names, index: usize, progress: Progress, record: &Record) -> Option<Progress> {
+fn step(state: &mut State, index: usize, progress: Progress, record: &Record) -> Option<Progress> {
+    let State { names, made, .. } = state;
     let result = if record.is_lost { None } else { Some(record.outcome.errno()) };
     // A lost call is explained by any errno.
     let fails = |errno: Errno| result.is_none_or(|got| got == Some(errno)).then_some(Progress::Done);
@@ -135,13 +141,13 @@ fn step(names: &mut Names, index: usize, progress: Progress, record: &Record) ->
             Some(_) if flags.create && flags.exclusive => fails(Errno::EXIST),
             Some(Target::Directory) => fails(Errno::ISDIR),
             Some(target) => match record.outcome {
-                Outcome::Opened(inode) => is_file(names, target, inode).then_some(Progress::Done),
+                Outcome::Opened(inode) => is_file(names, made, target, inode).then_some(Progress::Done),
                 _ => done(),
             },
             None if !flags.create => fails(Errno::NOENT),
             None => {
                 let target = match record.outcome {
-                    Outcome::Opened(inode) if !is_known(names, inode) => Target::File(inode),
+                    Outcome::Opened(inode) if made.insert(inode) => Target::File(inode),
                     Outcome::Opened(_) => return None,
                     _ => Target::Unknown(index),
                 };
@@ -150,7 +156,7 @@ fn step(names: &mut Names, index: usize, progress: Progress, record: &Record) ->
             }
         },
         Call::Stat { path } => match progress {
-            Progress::Found(target) => observed(names, target, &record.outcome).then_some(Progress::Done),
+            Progress::Found(target) => observed(names, made, target, &record.outcome).then_some(Progress::Done),
             _ => match names.get(path).copied() {
                 Some(target) if may_succeed => Some(Progress::Found(target)),
                 Some(_) => None,
@@ -159,9 +165,10 @@ fn step(names: &mut Names, index: usize, progress: Progress, record: &Record) ->
         },
         Call::StatHandle { .. } => {
             let (inode, _) = record.handle.as_ref()?;
-            observed(names, Target::File(*inode), &record.outcome).then_some(Progress::Done)
+            observed(names, made, Target::File(*inode), &record.outcome).then_some(Progress::Done)
         }
-        Call::Rename { from, to, how } => rename(names, (from, to, *how), record),
+        Call::Rename { from, to, how } if progress == Progress::Begun => rename(names, (from, to, *how), record),
+        Call::Rename { .. } => None,
         Call::Link { from, to } => match progress {
             Progress::Found(_) if names.contains_key(to) => fails(Errno::EXIST),
             // Directories may be at different shards.
@@ -242,11 +249,34 @@ fn rename(names: &mut Names, (from, to, how): (&str, &str, RenameHow), record: &
     gives(None)
 }
 
+/// The kernel looks the two names of a rename up one after the other, and asks the server only if there is something to
+/// do: if it finds one file under both names, or the second name taken that must not be replaced, that is its answer. So
+/// it may see a file twice that another mount has renamed meanwhile. The next of these two looks, if the answer is such a
+/// one.
+fn look_up(names: &Names, progress: Progress, record: &Record) -> Option<Progress> {
+    let Call::Rename { from, to, how } = &record.call else { return None };
+    let must_not_replace = match (how, record.outcome.errno()) {
+        (RenameHow::NoReplace, Some(Errno::EXIST)) => true,
+        (RenameHow::Replace | RenameHow::Exchange, None) => false,
+        _ => return None,
+    };
+    match progress {
+        _ if record.who.is_native() || record.is_lost => None,
+        Progress::Begun => names.get(from).map(|target| Progress::Found(*target)),
+        Progress::Found(found) => {
+            let second = names.get(to);
+            let is_answer = if must_not_replace { second.is_some() } else { second == Some(&found) };
+            is_answer.then_some(Progress::Done)
+        }
+        Progress::Done => None,
+    }
+}
+
 /// Returns true if the target is this file; one made by a lost call becomes it.
-fn is_file(names: &mut Names, target: Target, inode: u64) -> bool {
+fn is_file(names: &mut Names, made: &mut BTreeSet<u64>, target: Target, inode: u64) -> bool {
     match target {
         Target::File(number) => number == inode,
-        Target::Unknown(_) if !is_known(names, inode) => {
+        Target::Unknown(_) if made.insert(inode) => {
             names.values_mut().filter(|named| **named == target).for_each(|named| *named = Target::File(inode));
             true
         }
@@ -254,12 +284,8 @@ fn is_file(names: &mut Names, target: Target, inode: u64) -> bool {
     }
 }
 
-fn is_known(names: &Names, inode: u64) -> bool {
-    names.values().any(|named| *named == Target::File(inode))
-}
-
 /// Compares what stat told of an inode at this moment.
-fn observed(names: &mut Names, target: Target, outcome: &Outcome) -> bool {
+fn observed(names: &mut Names, made: &mut BTreeSet<u64>, target: Target, outcome: &Outcome) -> bool {
     let Outcome::Attributes(got) = outcome else { return true };
     match target {
         Target::Directory => got.is_directory,
@@ -269,7 +295,7 @@ fn observed(names: &mut Names, target: Target, outcome: &Outcome) -> bool {
             // One that lost its last name is no name's target any more, so it is compared before.
             let is_same = match target {
                 Target::File(number) => number == got.inode,
-                target => is_file(names, target, got.inode) || links(names, target) == 0,
+                target => is_file(names, made, target, got.inode) || links(names, target) == 0,
             };
             is_same && links(names, Target::File(got.inode)) == got.links
         }
@@ -314,6 +340,41 @@ mod tests {
         let mut later = history(Outcome::Opened(2));
         later.push(("a1 open h0 r rdonly", 30, 35, Outcome::Opened(1)));
         assert!(!holds(&later, &[]));
+    }
+
+    #[test]
+    fn a_mount_looks_the_names_of_a_rename_up_one_after_the_other() {
+        let history = |first: &'static str, told: Outcome| {
+            [
+                ("a0 open h0 f wronly creat", 1, 2, Outcome::Opened(1)),
+                ("a0 open h1 g wronly creat", 3, 4, Outcome::Opened(2)),
+                (first, 10, 20, told),
+                ("b0 rename f g", 12, 15, Outcome::Done),
+                ("b0 stat g", 30, 31, stat(1, 1)),
+            ]
+        };
+        // The file is found under its old name, then under the new one.
+        assert!(holds(&history("a0 rename f g", Outcome::Done), &[]));
+        assert!(holds(&history("a0 rename f g noreplace", failed(Errno::EXIST)), &[]));
+        let mut native = history("n0 rename f g", Outcome::Done);
+        assert!(holds(&native, &[]), "the one of the mount did nothing");
+        native[3].0 = "n1 rename f g";
+        assert!(!holds(&native, &[]), "a native client asks once");
+        assert!(!holds(&history("a0 rename g f", Outcome::Done), &[]), "then the other rename found nothing");
+        let mut apart = history("a0 rename f g", Outcome::Done);
+        apart[3].1 = 21;
+        apart[3].2 = 22;
+        assert!(!holds(&apart, &[]), "they do not overlap");
+    }
+
+    #[test]
+    fn the_number_of_an_inode_is_not_used_again() {
+        let history = [
+            ("a0 open h0 f wronly creat", 1, 2, Outcome::Opened(1)),
+            ("a0 unlink f", 3, 4, Outcome::Done),
+            ("b0 open h0 f wronly creat", 5, 6, Outcome::Opened(1)),
+        ];
+        assert!(!holds(&history, &[]));
     }
 
     #[test]
