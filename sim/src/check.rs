@@ -70,7 +70,10 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
         }
         (ShardRequest::UnlinkBatch { parent, names }, ShardAnswer::RemovedBatch { removed, .. }) => {
             expect((1..=names.len()).contains(&removed.len()), || format!("{} of the names removed", removed.len()))?;
-            names.iter().zip(removed).try_for_each(|(name, (inode, links))| unlinked(model, *parent, name, (*inode, *links)))
+            names
+                .iter()
+                .zip(removed)
+                .try_for_each(|(name, (inode, links))| unlinked(model, *parent, name, (*inode, *links)))
         }
         (ShardRequest::RemoveDirectory { parent, name }, ShardAnswer::Removed { inode, .. }) => {
             let entries = model.inodes.get(inode).map_or(0, |directory| directory.entries.len());

@@ -104,8 +104,8 @@ impl<S: Shell> Files<S> {
         self.remove(who, parent, name, ShardRequest::Unlink { parent, name: name.clone() }).await
     }
 
-    /// Removes names of files or symbolic links in one directory with one message, in their order, and tells how many: it
-    /// ends before one that cannot be removed, or not without a recall. An error is that of the first one. At most
+    /// Removes names of files or symbolic links in one directory with one message, in their order, and tells how many:
+    /// it ends before one that cannot be removed, or not without a recall. An error is that of the first one. At most
     /// [`UNLINK_NAMES_MAX`](weft_protocol::limits::UNLINK_NAMES_MAX) names are removed.
     pub async fn unlink_batch(&self, who: &Credentials, parent: InodeNumber, names: &[Name]) -> Result<usize> {
         let request = ShardRequest::UnlinkBatch { parent, names: names.to_vec() };

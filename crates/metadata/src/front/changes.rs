@@ -7,9 +7,9 @@ use super::{Pause, Shard, Verdict};
 use crate::back::{Aftermath, Answer, Command, Context, Outcome, Seen};
 use crate::kv::KeyValue;
 use crate::placement;
+use weft_protocol::limits::UNLINK_NAMES_MAX;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::limits::UNLINK_NAMES_MAX;
 use weft_protocol::{
     Error, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, Name, ObjectId, SessionId, ShardId, Timestamp,
 };

@@ -146,9 +146,9 @@ pub enum ShardRequest {
     /// Change. A file that some session holds `Data` of, the caller's included, stays until all have given it back.
     /// Answer: `Removed`.
     Unlink { parent: InodeNumber, name: Name },
-    /// Change. As many `Unlink`s of names in one directory, in their order: it ends before a name that cannot be
-    /// removed, or not without a recall, unless that is the first one. 1 to [`crate::limits::UNLINK_NAMES_MAX`] names. Answer:
-    /// `RemovedBatch`.
+    /// Change. As many `Unlink`s of names in one directory, in their order: it ends before a name that cannot
+    /// be removed, or not without a recall, unless that is the first one. 1 to
+    /// [`crate::limits::UNLINK_NAMES_MAX`] names. Answer: `RemovedBatch`.
     UnlinkBatch { parent: InodeNumber, names: Vec<Name> },
     /// Change. Answer: `Removed`.
     RemoveDirectory { parent: InodeNumber, name: Name },

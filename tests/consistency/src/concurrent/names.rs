@@ -249,10 +249,10 @@ fn rename(names: &mut Names, (from, to, how): (&str, &str, RenameHow), record: &
     gives(None)
 }
 
-/// The kernel looks the two names of a rename up one after the other, and asks the server only if there is something to
-/// do: if it finds one file under both names, or the second name taken that must not be replaced, that is its answer. So
-/// it may see a file twice that another mount has renamed meanwhile. The next of these two looks, if the answer is such a
-/// one.
+/// The kernel looks the two names of a rename up one after the other, and asks the server only if there is something
+/// to do: if it finds one file under both names, or the second name taken that must not be replaced, that is its
+/// answer. So it may see a file twice that another mount has renamed meanwhile. The next of these two looks, if the
+/// answer is such a one.
 fn look_up(names: &Names, progress: Progress, record: &Record) -> Option<Progress> {
     let Call::Rename { from, to, how } = &record.call else { return None };
     let must_not_replace = match (how, record.outcome.errno()) {

@@ -111,10 +111,9 @@ pub fn grants(answer: &ShardAnswer) -> Grants {
         | ShardAnswer::Renamed { grants, .. }
         | ShardAnswer::Opened { grants, .. } => *grants,
         ShardAnswer::Page(page) => page.grants,
-        ShardAnswer::Done
-        | ShardAnswer::Target(_)
-        | ShardAnswer::Removed { .. }
-        | ShardAnswer::RemovedBatch { .. } => Grants::empty(),
+        ShardAnswer::Done | ShardAnswer::Target(_) | ShardAnswer::Removed { .. } | ShardAnswer::RemovedBatch { .. } => {
+            Grants::empty()
+        }
     }
 }
 
