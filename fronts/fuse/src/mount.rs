@@ -273,7 +273,8 @@ impl Mounted {
         Ok(Mounted { attachment, connection, guard: None, session: Some(session), front, workers, negotiated })
     }
 
-    /// Starts the guard, a process that calls [`Watched::wait_and_abort`]. Called once.
+    /// Starts the guard, a process that waits for [`Watched::has_ended`] and then calls [`Watched::abort`]. Called
+    /// once.
     pub fn start_guard(&mut self, command: impl FnOnce(&Watched) -> Command + Send + 'static) -> io::Result<()> {
         let connection = self.connection.take().expect("a mount has one guard, started before it is served");
         let (mount_point, device) = (self.attachment.mount_point.clone(), self.attachment.device);
