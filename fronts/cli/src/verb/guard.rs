@@ -22,7 +22,7 @@ that is slow or stopped. SIGTERM, SIGINT and SIGHUP do not end it.
 Examples:
   weft guard --process 4711 --thread 4720 --device 0:44 /mnt/w";
 
-/// Fail the programs of a mount whose process was killed (started by `weft mount`)
+/// Fail the programs of a killed mount (started by `weft mount`)
 #[derive(clap::Args, Debug)]
 #[command(hide = true, after_long_help = HELP)]
 pub struct Args {
