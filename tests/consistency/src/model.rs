@@ -23,10 +23,6 @@ type Id = u64;
 /// The directory of the run.
 const ROOT: Id = 1;
 
-/// How far the clock that stamps files may lag behind the one that callers read: the kernel's coarse clock ticks every
-/// 1 to 10 ms.
-const COARSE_CLOCK_NS: i64 = 12_000_000;
-
 /// Freedom that the file system under test has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Allowances {
@@ -378,7 +374,7 @@ impl Model {
         }
         let is_right = match inode.mtime {
             Mtime::Is(time) => got.mtime == time,
-            Mtime::Since(begun) => begun - COARSE_CLOCK_NS <= got.mtime && got.mtime <= at.ended,
+            Mtime::Since(begun) => begun <= got.mtime && got.mtime <= at.ended,
             Mtime::Any => true,
         };
         if !is_right && !any_mtime {

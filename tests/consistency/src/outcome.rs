@@ -160,8 +160,10 @@ pub struct Reply {
     /// CLOCK_MONOTONIC before and after the call, nanoseconds.
     pub begun: u64,
     pub ended: u64,
-    /// CLOCK_REALTIME before and after the call, nanoseconds.
+    /// Nanoseconds of CLOCK_REALTIME_COARSE before the call: that clock stamps files, and lags by ticks, on a busy
+    /// machine by several.
     pub wall_begun: i64,
+    /// CLOCK_REALTIME after the call, nanoseconds.
     pub wall_ended: i64,
 }
 

@@ -59,7 +59,7 @@ fn clear(directory: &str) -> Outcome {
 }
 
 fn timed(action: impl FnOnce() -> Outcome) -> Reply {
-    let (wall_begun, begun) = (clock_ns(ClockId::Realtime), clock_ns(ClockId::Monotonic));
+    let (wall_begun, begun) = (clock_ns(ClockId::RealtimeCoarse), clock_ns(ClockId::Monotonic));
     let outcome = action();
     let (ended, wall_ended) = (clock_ns(ClockId::Monotonic), clock_ns(ClockId::Realtime));
     Reply { outcome, begun: begun.cast_unsigned(), ended: ended.cast_unsigned(), wall_begun, wall_ended }
