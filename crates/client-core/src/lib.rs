@@ -23,6 +23,7 @@ mod look_ahead;
 mod lookup;
 mod memory;
 mod names;
+mod noted_pages;
 mod notice;
 mod numbers;
 mod objects;

@@ -10,9 +10,9 @@
 use crate::cache::{Cache, Dropped};
 use crate::lock::lock;
 use crate::look_ahead::LookAhead;
+use crate::noted_pages::NotedPages;
 use crate::numbers::Numbers;
 use crate::opens::Opens;
-use crate::page_drops::NotedPages;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weft_protocol::hash::FixedMap;

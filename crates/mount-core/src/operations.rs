@@ -96,6 +96,27 @@ impl<M: MountShell> Mount<M> {
         self.settings.get().copied().unwrap_or_default()
     }
 
+    /// A request begins that changes no names, and may tell of some in these directories.
+    pub(crate) async fn telling(&self, directories: &[InodeNumber]) -> Telling<'_, M> {
+        self.use_directories(directories).await;
+        Telling::new(&self.client, &self.caches, self.caches.view().begin())
+    }
+
+    /// A request begins that changes names in these directories.
+    pub(crate) async fn telling_change(&self, directories: &[InodeNumber]) -> Telling<'_, M> {
+        self.use_directories(directories).await;
+        Telling::new(&self.client, &self.caches, self.caches.view().begin_change(directories))
+    }
+
+    /// A kernel without epochs keeps names of directories only that no other mount uses: each says that it does.
+    async fn use_directories(&self, directories: &[InodeNumber]) {
+        if !self.caches.has_epoch() {
+            for directory in directories {
+                self.client.use_directory(&self.client.calls().caller.credentials, *directory).await;
+            }
+        }
+    }
+
     pub async fn lookup(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Answer<'_, M, Found> {
         let telling = self.telling(&[parent]).await;
         let found = match self.client.lookup(who, parent, name).await {

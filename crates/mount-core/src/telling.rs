@@ -4,16 +4,16 @@
 //! it into the record (`weft_client_core::KernelView`), which takes back what was recalled meanwhile.
 
 use crate::invalidate::KernelCaches;
-use crate::operations::Mount;
 use crate::shell::MountShell;
 use std::time::Duration;
-use weft_client_core::{Entry, Ticket};
+use weft_client_core::{Entry, Files, Ticket};
 use weft_protocol::message::shard::RenameMode;
 use weft_protocol::{InodeNumber, Name};
 
 /// A request whose reply tells something.
 pub struct Telling<'a, M: MountShell> {
-    mount: &'a Mount<M>,
+    client: &'a Files<M::Client>,
+    caches: &'a KernelCaches<M>,
     /// There until it is dropped.
     ticket: Option<Ticket>,
 }
@@ -22,58 +22,36 @@ impl<M: MountShell> Drop for Telling<'_, M> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
         // Bound first: the record is not locked while numbers are given back.
-        let settled = self.caches().view().end(ticket);
+        let settled = self.caches.view().end(ticket);
         for (inode, stamp) in settled {
-            if !self.caches().was_told(inode) {
-                self.mount.client.number_unused(inode, stamp);
+            if !self.caches.was_told(inode) {
+                self.client.number_unused(inode, stamp);
             }
         }
     }
 }
 
-impl<M: MountShell> Mount<M> {
-    /// A request begins that changes no names, and may tell of some in these directories.
-    pub(crate) async fn telling(&self, directories: &[InodeNumber]) -> Telling<'_, M> {
-        self.use_directories(directories).await;
-        Telling { mount: self, ticket: Some(self.caches.view().begin()) }
-    }
-
-    /// A request begins that changes names in these directories.
-    pub(crate) async fn telling_change(&self, directories: &[InodeNumber]) -> Telling<'_, M> {
-        self.use_directories(directories).await;
-        Telling { mount: self, ticket: Some(self.caches.view().begin_change(directories)) }
-    }
-
-    /// A kernel without epochs keeps names of directories only that no other mount uses: each says that it does.
-    async fn use_directories(&self, directories: &[InodeNumber]) {
-        if !self.caches.has_epoch() {
-            for directory in directories {
-                self.client.use_directory(&self.client.calls().caller.credentials, *directory).await;
-            }
-        }
-    }
-}
-
-impl<M: MountShell> Telling<'_, M> {
-    fn caches(&self) -> &KernelCaches<M> {
-        &self.mount.caches
+impl<'a, M: MountShell> Telling<'a, M> {
+    /// A request begins. `ticket`: of the record of `caches`.
+    pub fn new(client: &'a Files<M::Client>, caches: &'a KernelCaches<M>, ticket: Ticket) -> Self {
+        Self { client, caches, ticket: Some(ticket) }
     }
 
     /// A kernel without epochs keeps no names of directories that others use.
     fn name_valid(&self, parent: InodeNumber, valid: Duration) -> u64 {
-        let keeps = self.caches().has_epoch() || !self.mount.client.is_shared_directory(parent);
+        let keeps = self.caches.has_epoch() || !self.client.is_shared_directory(parent);
         if keeps { millis(valid) } else { 0 }
     }
 
     /// A name and its inode. What is not to be believed any more is told with no time.
     pub fn entry(&self, parent: InodeNumber, name: &Name, entry: Entry) -> Entry {
         let Some(ticket) = &self.ticket else { return entry };
-        let now_ms = self.caches().now_ms();
+        let now_ms = self.caches.now_ms();
         let name_ms = self.name_valid(parent, entry.name_valid);
         let (inode, place) = (entry.attributes.inode, Some((parent, name)));
-        let mut view = self.caches().view();
+        let mut view = self.caches.view();
         let name_valid = Duration::from_millis(view.tell_name(ticket, parent, name, name_ms, now_ms));
-        self.caches().inodes.told(inode, name_valid.is_zero().then_some((parent, name)));
+        self.caches.inodes.told(inode, name_valid.is_zero().then_some((parent, name)));
         let attributes_ms = view.tell_attributes(ticket, inode, place, millis(entry.attributes_valid), now_ms);
         Entry { name_valid, attributes_valid: Duration::from_millis(attributes_ms), ..entry }
     }
@@ -82,7 +60,7 @@ impl<M: MountShell> Telling<'_, M> {
     pub fn absent(&self, parent: InodeNumber, name: &Name, valid: Duration) -> Duration {
         let Some(ticket) = &self.ticket else { return Duration::ZERO };
         let valid_ms = self.name_valid(parent, valid);
-        let told = self.caches().view().tell_name(ticket, parent, name, valid_ms, self.caches().now_ms());
+        let told = self.caches.view().tell_name(ticket, parent, name, valid_ms, self.caches.now_ms());
         Duration::from_millis(told)
     }
 
@@ -90,7 +68,7 @@ impl<M: MountShell> Telling<'_, M> {
     pub fn attributes(&self, entry: Entry) -> Entry {
         let Some(ticket) = &self.ticket else { return entry };
         let (inode, valid_ms) = (entry.attributes.inode, millis(entry.attributes_valid));
-        let told = self.caches().view().tell_attributes(ticket, inode, None, valid_ms, self.caches().now_ms());
+        let told = self.caches.view().tell_attributes(ticket, inode, None, valid_ms, self.caches.now_ms());
         Entry { attributes_valid: Duration::from_millis(told), ..entry }
     }
 
@@ -98,22 +76,22 @@ impl<M: MountShell> Telling<'_, M> {
     /// is no room for it in the reply.
     pub fn listed(&self, parent: InodeNumber, name: &Name, inode: InodeNumber, valid: Duration) -> Duration {
         let Some(ticket) = &self.ticket else { return Duration::ZERO };
-        let now_ms = self.caches().now_ms();
+        let now_ms = self.caches.now_ms();
         let valid_ms = self.name_valid(parent, valid);
-        let mut view = self.caches().view();
+        let mut view = self.caches.view();
         let name_ms = view.tell_listed(ticket, parent, name, valid_ms, now_ms);
-        self.caches().inodes.told(inode, (name_ms == 0).then_some((parent, name)));
+        self.caches.inodes.told(inode, (name_ms == 0).then_some((parent, name)));
         Duration::from_millis(view.tell_attributes(ticket, inode, Some((parent, name)), name_ms, now_ms))
     }
 
     /// What [`Telling::listed`] took for told is not in the reply.
     pub fn not_listed(&self, inode: InodeNumber) {
-        self.caches().inodes.forgotten(inode, 1);
+        self.caches.inodes.forgotten(inode, 1);
     }
 
     /// A name was removed.
     pub fn removed(&self, parent: InodeNumber, name: &Name) {
-        self.caches().view().removed(parent, name);
+        self.caches.view().removed(parent, name);
     }
 
     /// The kernel is about to move a dentry. `valid`: how long leases cover what the names are now. Where they do not,
@@ -127,9 +105,9 @@ impl<M: MountShell> Telling<'_, M> {
     ) {
         let Some(ticket) = &self.ticket else { return };
         let exchange = mode == RenameMode::Exchange;
-        let uncovered = self.caches().view().renamed(ticket, from, to, exchange, !valid.is_zero());
+        let uncovered = self.caches.view().renamed(ticket, from, to, exchange, !valid.is_zero());
         if uncovered {
-            self.caches().drop_moved(&[to, from]).await;
+            self.caches.drop_moved(&[to, from]).await;
         }
     }
 }
