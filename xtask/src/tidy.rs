@@ -5,12 +5,14 @@
 //! | lines of at most 120 characters, files of at most 650 lines, functions of at most 100 | [`shape`] |
 //! | no unfinished code, no `unwrap` outside tests, no bare `allow`, no `unsafe` outside the fences | [`words`] |
 //! | no file that no module names | [`modules`] |
+//! | no import cycle of more than three files | [`cycles`] |
 //! | dependencies point down only; pure crates do no I/O | [`layers`] |
 //! | ARCHITECTURE.md names the crates that there are | [`architecture`] |
 //! | no path of somebody's machine, no host of a package registry | [`strangers`] |
 
 pub mod architecture;
 pub mod code;
+pub mod cycles;
 pub mod layers;
 pub mod modules;
 pub mod shape;
@@ -80,6 +82,7 @@ pub fn run() -> io::Result<Vec<Finding>> {
         }
     }
     modules::check(&sources, &mut findings);
+    cycles::check(&sources, &mut findings);
     layers::check(&metadata, &sources, &mut findings);
     architecture::check(&metadata, &sources, &mut findings);
     findings.sort();
