@@ -168,7 +168,7 @@ impl Mounted {
     /// Mounts a client that has opened nothing. Its kernel settles races by `seed`.
     pub fn new(process: &Rc<Process>, machine: Arc<Files<SimShell>>, mode: MountMode, seed: u64) -> Self {
         let mount = Rc::new(Mount::new(machine, SimMount(Rc::clone(process))));
-        let settings = Settings { direct: mode.direct, writeback: false, passthrough: None };
+        let settings = Settings { direct: mode.direct, passthrough: None };
         mount.settings.set(settings).expect("it is set once");
         #[expect(clippy::arc_with_non_send_sync, reason = "the mount machine shares it so; here all is one thread")]
         let kernel = Arc::new(SimKernel {

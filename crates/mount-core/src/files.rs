@@ -2,7 +2,7 @@
 //!
 //! The client buffers, and holds the leases. Here it is chosen through which cache the kernel takes the file
 //! (`open_modes.rs`), and two things of the kernel are put right:
-//! - A write that the kernel sends from its page cache (of a mapped file; with write-back, all) has an offset of its
+//! - A write that the kernel sends from its page cache (of a mapped file) has an offset of its
 //!   own and comes with *some* open file of the inode. When that was opened with O_APPEND, the write must not go to the
 //!   end: it goes through another handle ([`Mount::write`]).
 //! - What the kernel reads and writes by its pages (any file may be mapped, and one that was opened cached stays so
@@ -80,17 +80,8 @@ impl<M: MountShell> Mount<M> {
         options: OpenOptionsOf<M>,
         register: impl Fn(&DescriptorOf<M>) -> std::result::Result<M::Backing, NotTaken>,
     ) -> Result<Opened<M::Backing>> {
-        let mut options = OpenOptions { page_cache: self.page_cache(), ..options };
-        let wanted = options.access;
-        options.access = self.access(wanted);
-        let file = match self.client.open(&who, inode, options).await {
-            // Readable to nobody but the kernel's wish above.
-            Err(Error::AccessDenied) if options.access != wanted => {
-                options.access = wanted;
-                self.client.open(&who, inode, options).await?
-            }
-            result => result?,
-        };
+        let options = OpenOptions { page_cache: self.page_cache(), ..options };
+        let file = self.client.open(&who, inode, options).await?;
         let asked = Asked { who, options, place: ANYWHERE };
         self.opened(file, asked, None, register).await
     }
@@ -105,8 +96,7 @@ impl<M: MountShell> Mount<M> {
         register: impl Fn(&DescriptorOf<M>) -> std::result::Result<M::Backing, NotTaken>,
     ) -> Answer<'_, M, (Entry, Opened<M::Backing>)> {
         let telling = self.telling_change(&[parent]).await;
-        let (access, page_cache) = (self.access(options.access), self.page_cache());
-        let options = OpenOptions { access, page_cache, ..options };
+        let options = OpenOptions { page_cache: self.page_cache(), ..options };
         let created = match self.client.open_at(&who, parent, name, options, Some(create)).await {
             Ok((file, entry)) => {
                 let asked = Asked { who, options, place: parent };
@@ -116,12 +106,6 @@ impl<M: MountShell> Mount<M> {
             Err(error) => Err(error),
         };
         Answer::new(telling, created)
-    }
-
-    /// With which access a file is opened that was asked for with this one. A kernel that writes back on its own also
-    /// reads through handles that are for writing only: it fills up pages that were written in part.
-    fn access(&self, asked: Access) -> Access {
-        if self.settings().writeback && asked == Access::Write { Access::ReadWrite } else { asked }
     }
 
     /// Which files the kernel may keep pages of: any may be mapped.

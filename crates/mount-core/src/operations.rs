@@ -25,8 +25,6 @@ use weft_protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name, Nod
 pub struct Settings {
     /// All files bypass the kernel's page cache.
     pub direct: bool,
-    /// The kernel writes back on its own.
-    pub writeback: bool,
     /// The kernel may read and write the files of objects on its own machine, which is this one, itself.
     pub passthrough: Option<NodeIdentity>,
 }

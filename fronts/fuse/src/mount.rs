@@ -54,7 +54,7 @@ pub struct MountOptions {
     /// Threads that take requests; 0: the default, by the number of cores. Slow requests get further ones.
     pub threads: usize,
     /// Lets the kernel read and write objects of this node itself, where it allows that (CAP_SYS_ADMIN) and the client
-    /// is passed their descriptors; other files go the other way. The default. Ignored with `writeback`.
+    /// is passed their descriptors; other files go the other way. The default.
     pub passthrough: bool,
     /// Users other than the one who mounts may use it too. Needs root, or `user_allow_other` in /etc/fuse.conf.
     pub allow_other: bool,
@@ -62,13 +62,6 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Largest read or write in one request, bytes; 0: the default, 1 MiB. The kernel may give less.
     pub max_transfer_bytes: u32,
-    /// The kernel collects writes and sends them later. **Only for files that no other client changes while this mount
-    /// has them in memory**: the kernel then never again asks for their size and times, so that what others append is
-    /// not seen here, and what is appended here overwrites it. Ignored with `direct`.
-    ///
-    /// What it buys: a program that writes 4 KiB at a time without a buffer of its own was seven times as fast, one
-    /// that makes small files no faster.
-    pub writeback: bool,
     /// Does without the epoch of names, as on a kernel before Linux 6.16. For tests.
     pub no_epoch: bool,
 }
@@ -82,7 +75,6 @@ impl Default for MountOptions {
             allow_other: false,
             read_only: false,
             max_transfer_bytes: 0,
-            writeback: false,
             no_epoch: false,
         }
     }
@@ -97,8 +89,6 @@ pub struct Negotiated {
     pub max_readahead_bytes: u32,
     /// Threads that take requests.
     pub threads: usize,
-    /// The kernel writes back on its own.
-    pub writeback: bool,
     /// Listings carry attributes.
     pub readdirplus: bool,
     /// The kernel may read and write objects of this node itself.
@@ -135,9 +125,6 @@ impl Agreement {
             // Leases say when pages are old; the kernel is not to guess it from sizes that the own writes change.
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
         let mode = self.options.mode(offered, may_pass_through().then_some(self.identity));
-        if mode.writeback {
-            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
-        }
         if mode.passthrough.is_some() {
             wanted |= InitFlags::FUSE_PASSTHROUGH;
             let _ = config.set_max_stack_depth(STACK_DEPTH);
@@ -157,7 +144,6 @@ impl Agreement {
             max_write_bytes: transfer_bytes.min(request_pages_max().saturating_mul(PAGE_BYTES)),
             max_readahead_bytes: readahead_bytes,
             threads: self.threads,
-            writeback: mode.writeback,
             readdirplus: agreed.contains(InitFlags::FUSE_DO_READDIRPLUS),
             passthrough: mode.passthrough.is_some(),
             direct: mode.direct,
@@ -181,14 +167,10 @@ impl MountOptions {
         if self.threads == 0 { (cores * 2).clamp(least, most) } else { self.threads.min(THREADS_MAX) }
     }
 
-    /// The way files are treated: what bypasses the page cache has nothing to write back, and Linux has no write-back
-    /// together with passthrough. `machine`: this one, if the kernel may use its files.
+    /// The way files are treated. `machine`: this one, if the kernel may use its files.
     fn mode(&self, offered: InitFlags, machine: Option<NodeIdentity>) -> Settings {
-        let has = |capability| offered.contains(capability);
-        let writeback = self.writeback && !self.direct && has(InitFlags::FUSE_WRITEBACK_CACHE);
-        let passes = self.passthrough && !writeback && has(InitFlags::FUSE_PASSTHROUGH);
-        let passthrough = machine.filter(|_| passes);
-        Settings { direct: self.direct, writeback, passthrough }
+        let passes = self.passthrough && offered.contains(InitFlags::FUSE_PASSTHROUGH);
+        Settings { direct: self.direct, passthrough: machine.filter(|_| passes) }
     }
 }
 
@@ -342,21 +324,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_that_exclude_each_other() {
-        let check = |direct, passthrough, writeback, offered: InitFlags, expected: (bool, bool, bool)| {
-            let options = MountOptions { direct, passthrough, writeback, ..MountOptions::default() };
+    fn files_are_passed_through_where_kernel_and_rights_allow_it() {
+        let check = |direct, passthrough, offered: InitFlags, expected: bool| {
+            let options = MountOptions { direct, passthrough, ..MountOptions::default() };
             let mode = options.mode(offered, Some(NodeIdentity(1)));
-            assert_eq!((mode.direct, mode.passthrough.is_some(), mode.writeback), expected, "{options:?}");
+            assert_eq!((mode.direct, mode.passthrough.is_some()), (direct, expected), "{options:?}");
             assert_eq!(options.mode(offered, None).passthrough, None, "not without the right");
         };
-        let both = InitFlags::FUSE_PASSTHROUGH | InitFlags::FUSE_WRITEBACK_CACHE;
-        check(false, false, false, both, (false, false, false));
-        check(false, true, false, both, (false, true, false));
-        check(true, true, false, both, (true, true, false));
-        check(false, true, true, both, (false, false, true));
-        check(true, true, true, both, (true, true, false));
-        check(false, true, true, InitFlags::FUSE_PASSTHROUGH, (false, true, false));
-        check(false, true, true, InitFlags::empty(), (false, false, false));
+        for direct in [false, true] {
+            check(direct, false, InitFlags::FUSE_PASSTHROUGH, false);
+            check(direct, true, InitFlags::FUSE_PASSTHROUGH, true);
+            check(direct, true, InitFlags::empty(), false);
+        }
     }
 
     #[test]

@@ -34,8 +34,6 @@ Options for -o, separated by commas:
   nopassthrough      the kernel does not read and write objects of this machine
                      by itself; it does (passthrough, the default) where the
                      mount has CAP_SYS_ADMIN
-  writeback          the kernel collects writes: only for files that no other
-                     client changes meanwhile; excludes passthrough
   noepoch            names are dropped as before Linux 6.16, for tests
   allow_other        other users may use it (root, or user_allow_other in
                      /etc/fuse.conf)
@@ -143,16 +141,14 @@ fn file_system_name(text: &OsString) -> Outcome<Option<String>> {
 fn parse_options(options: &[String], threads: usize) -> Outcome<(MountOptions, Transfer)> {
     let mut transfer = Transfer::default();
     let mut parsed = MountOptions { threads, ..MountOptions::default() };
-    let mut asks_passthrough = false;
     for option in options.iter().filter(|option| !option.is_empty()) {
         let refuse = |why: &str| {
             Failure::new(format!("mount option \"{option}\": {why}")).remedy("`weft mount --help` lists them")
         };
         match option.split_once('=').unwrap_or((option, "")) {
             ("direct", "") => parsed.direct = true,
-            ("passthrough", "") => (parsed.passthrough, asks_passthrough) = (true, true),
-            ("nopassthrough", "") => (parsed.passthrough, asks_passthrough) = (false, false),
-            ("writeback", "") => parsed.writeback = true,
+            ("passthrough", "") => parsed.passthrough = true,
+            ("nopassthrough", "") => parsed.passthrough = false,
             ("noepoch", "") => parsed.no_epoch = true,
             ("allow_other", "") => parsed.allow_other = true,
             ("ro", "") => parsed.read_only = true,
@@ -171,9 +167,6 @@ fn parse_options(options: &[String], threads: usize) -> Outcome<(MountOptions, T
             ("rpc", text) => transfer.rpc = Some(Rpc::parse(text).ok_or_else(|| refuse("is not socket or am"))?),
             _ => return Err(refuse("is not known")),
         }
-    }
-    if parsed.writeback && (parsed.direct || asks_passthrough) {
-        return Err(Failure::new("mount option \"writeback\": excludes direct and passthrough").remedy("leave one out"));
     }
     Ok((parsed, transfer))
 }
@@ -382,23 +375,16 @@ mod tests {
         let transfer = parse("transport=ucx,registration=static,rpc=am").expect("options").1;
         let (way, registration) = (Some(Way::Ucx), Some(Registration::Static));
         assert_eq!(transfer, Transfer { way, registration, rpc: Some(Rpc::Am) });
-        for bad in [
-            "fast",
-            "transport=smoke",
-            "registration",
-            "direct=1",
-            "direct,writeback",
-            "passthrough,writeback",
-            "max_transfer=x",
-            "max_transfer=8GiB",
-        ] {
+        for bad in
+            ["fast", "transport=smoke", "registration", "direct=1", "writeback", "max_transfer=x", "max_transfer=8GiB"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn every_option_is_in_the_help() {
-        let plain = ["direct", "nopassthrough", "writeback", "allow_other", "ro"];
+        let plain = ["direct", "nopassthrough", "allow_other", "ro"];
         for option in plain.into_iter().chain(["max_transfer", "transport", "registration", "rpc"]) {
             assert!(HELP.contains(&format!("\n  {option}")), "{option}");
         }
