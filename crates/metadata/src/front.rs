@@ -168,8 +168,6 @@ pub struct Shard<K> {
     cuts: BTreeMap<InodeNumber, u64>,
     /// Files whose writer is gone and whose size is being asked for.
     recovering: BTreeMap<InodeNumber, u32>,
-    /// Those of them that were cut since.
-    cut_since: BTreeSet<InodeNumber>,
     orphans: orphans::Orphans,
     told: orphans::Told,
     /// Sessions that are being ended and wait for storage servers.
@@ -224,7 +222,6 @@ impl<K: KeyValue> Shard<K> {
             retries: storage::Retries::default(),
             cuts: BTreeMap::new(),
             recovering: BTreeMap::new(),
-            cut_since: BTreeSet::new(),
             orphans: orphans::Orphans::default(),
             told: orphans::Told::default(),
             fencing: BTreeMap::new(),
@@ -264,7 +261,7 @@ impl<K: KeyValue> Shard<K> {
             Event::RecallAnswer { session, number, kept } => self.recall_answered(session, number, kept),
             Event::PeerCall { token, call } => self.receive_step(token, call, out),
             Event::PeerReply(reply) => self.peer_replied(reply, out),
-            Event::StorageAnswer { token, result } => self.storage_answered(token, result),
+            Event::StorageAnswer { token, result } => self.storage_answered(token, result, out),
             Event::FenceConfirmed { session, node } => self.fence_confirmed(session, node, out),
             Event::SetMap(map) => {
                 if map.epoch >= self.map.epoch {

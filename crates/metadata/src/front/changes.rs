@@ -321,9 +321,7 @@ impl<K: KeyValue> Shard<K> {
         for inode in ended {
             self.cuts.remove(&inode);
             self.parking.ask_anew(inode);
-            if self.recovering.contains_key(&inode) {
-                self.cut_since.insert(inode);
-            }
+            self.sizes_are_stale(inode);
             self.wake(Wait::Cut(inode));
         }
     }

@@ -16,8 +16,8 @@ use weft_protocol::{Error, InodeNumber, ObjectId};
 pub enum StorageWait {
     /// Parked work of this number.
     Work(u64),
-    /// The shard itself: the file's writer is gone.
-    Recovery { inode: InodeNumber, object: ObjectId, attempts: u32 },
+    /// The shard itself: the file's writer is gone. `stale`: a cut of the file has ended since.
+    Recovery { inode: InodeNumber, object: ObjectId, attempts: u32, stale: bool },
 }
 
 /// Time after which a storage server that could not be reached is asked again, milliseconds: doubled with each attempt,
@@ -44,7 +44,12 @@ impl<K: KeyValue> Shard<K> {
         self.latest_storage_token
     }
 
-    pub(super) fn storage_answered(&mut self, token: u64, result: Result<StorageAnswer, Error>) {
+    pub(super) fn storage_answered(
+        &mut self,
+        token: u64,
+        result: Result<StorageAnswer, Error>,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(wait) = self.storage_waits.remove(&token) else {
             return;
         };
@@ -63,9 +68,13 @@ impl<K: KeyValue> Shard<K> {
                     self.ready.push_back(number);
                 }
             }
-            StorageWait::Recovery { inode, object, attempts } if answer == Err(Error::Unreachable) => {
+            StorageWait::Recovery { inode, object, attempts, .. } if answer == Err(Error::Unreachable) => {
                 let due_ms = self.now.boot_ms + (RETRY_MS << attempts.min(DOUBLINGS_MAX));
                 self.retries.0.insert((due_ms, inode, object, attempts + 1));
+            }
+            StorageWait::Recovery { inode, object, stale: true, .. } => {
+                self.retries.0.insert((self.now.boot_ms, inode, object, 0));
+                self.ask_sizes_again(out);
             }
             StorageWait::Recovery { inode, object: asked, .. } => self.recovered(inode, asked, answer.ok()),
         }
@@ -73,9 +82,18 @@ impl<K: KeyValue> Shard<K> {
 
     /// Asks for the size of a file whose writer is gone.
     pub(super) fn ask_size(&mut self, inode: InodeNumber, object: ObjectId, attempts: u32, out: &mut Vec<Effect>) {
-        let token = self.ask_storage(StorageWait::Recovery { inode, object, attempts });
+        let token = self.ask_storage(StorageWait::Recovery { inode, object, attempts, stale: false });
         let request = StorageRequest::Stat { inode, object };
         out.push(Effect::Storage { token: Some(token), node: object.node(), request });
+    }
+
+    /// A cut of the file has ended: sizes that were asked for before may be from before it.
+    pub(super) fn sizes_are_stale(&mut self, of: InodeNumber) {
+        for wait in self.storage_waits.values_mut() {
+            if let StorageWait::Recovery { inode, stale, .. } = wait {
+                *stale |= *inode == of;
+            }
+        }
     }
 
     /// Asks again for the sizes that are due.
@@ -92,17 +110,15 @@ impl<K: KeyValue> Shard<K> {
     }
 
     fn recovered(&mut self, inode: InodeNumber, asked: ObjectId, found: Option<(u64, weft_protocol::Timestamp)>) {
-        let cut_since = self.cut_since.contains(&inode);
         if let Some(count) = self.recovering.get_mut(&inode) {
             *count -= 1;
             if *count == 0 {
                 self.recovering.remove(&inode);
-                self.cut_since.remove(&inode);
             }
         }
-        // Cut meanwhile: the size is that of the cut. Cut to nothing: the object may be no longer the file's.
+        // Cut to nothing meanwhile: the object may be no longer the file's.
         let is_same = self.back.inode(inode).is_some_and(|record| record.layout.object() == Some(asked));
-        if let (true, Some((size, object_mtime))) = (is_same && !cut_since, found) {
+        if let (true, Some((size, object_mtime))) = (is_same, found) {
             self.apply(&Command::Observe { inode, size, object_mtime });
         }
     }

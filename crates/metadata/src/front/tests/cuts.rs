@@ -209,5 +209,51 @@ fn the_size_of_a_dead_writers_file_is_that_of_a_later_cut() {
     world.storage_answers(asked, 0, 5);
     world.done(cut);
     world.storage_answers(before, 900, 4);
+    let (again, request) = world.asked_storage();
+    assert_eq!(request, StorageRequest::Stat { inode, object: object(1) });
+    world.storage_answers(again, 0, 5);
     assert_eq!(attributes(&world.ok(C, stat(inode))).size, 0);
+}
+
+/// The answer that was asked for before is not believed, and the one that is asked for later is.
+#[test]
+fn the_size_of_a_writer_that_dies_after_a_cut_is_believed_while_a_size_from_before_it_is_awaited() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open_direct(inode, Access::Write));
+    let both = world.waits(B, open_direct(inode, Access::Write));
+    world.answer_recalls(LeaseMode::Open);
+    world.done(both);
+    world.expire(&[B, C]);
+    let (before, _) = world.asked_storage();
+    let cut = waits(&mut world, B, resize(inode, 0));
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 0, 5);
+    world.done(cut);
+    world.expire(&[C]);
+    assert_eq!(world.ended, [A, B]);
+    let (since, _) = world.asked_storage();
+    world.storage_answers(since, 212, 6);
+    world.storage_answers(before, 900, 4);
+    let (again, _) = world.asked_storage();
+    world.storage_answers(again, 212, 6);
+    assert_eq!(attributes(&world.ok(C, stat(inode))).size, 212);
+}
+
+#[test]
+fn the_size_of_a_dead_writers_file_is_asked_for_again_when_a_cut_has_failed() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open_direct(inode, Access::Write));
+    world.ok(B, open_direct(inode, Access::Read));
+    world.expire(&[B, C]);
+    let (before, _) = world.asked_storage();
+    let cut = waits(&mut world, C, resize(inode, 0));
+    let (asked, _) = world.asked_storage();
+    world.event(Event::StorageAnswer { token: asked, result: Err(Error::PagesCached) });
+    assert_eq!(world.result(cut), Some(Err(Error::PagesCached)));
+    world.storage_answers(before, 900, 4);
+    let (again, _) = world.asked_storage();
+    world.storage_answers(again, 900, 4);
+    assert_eq!(attributes(&world.ok(C, stat(inode))).size, 900);
 }
