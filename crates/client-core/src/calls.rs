@@ -217,6 +217,12 @@ impl<S: Shell> Calls<S> {
         reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent, now_ms })
     }
 
+    /// Whether a change that was sent to the shard has no reply.
+    pub(crate) fn is_in_doubt(&self, shard: ShardId) -> bool {
+        let link = self.map().node_of(shard).and_then(|node| self.known_link(node));
+        link.is_some_and(|link| link.has_unanswered())
+    }
+
     /// Sends the changes that have no reply again, until they have one.
     async fn settle(&self, link: &Link<S>) -> Result<()> {
         while link.has_unanswered() {

@@ -42,6 +42,8 @@ pub struct Opened {
     pub stamp: u64,
     /// The session that asked. When another one has begun since, the grant may be void.
     pub session: SessionId,
+    /// How it was opened.
+    pub access: Access,
 }
 
 /// See the module.
@@ -51,6 +53,8 @@ pub struct FileState {
     session: SessionId,
     /// Whether any handle writes: what the right must allow.
     writes: bool,
+    /// The session has an open at the shard that writes: else no report of it is taken.
+    is_opened_to_write: bool,
     /// `None`: it has to be asked for before anything is done.
     mode: LeaseMode,
     /// A kernel above another client may have pages of the file.
@@ -94,6 +98,7 @@ impl FileState {
         Self {
             session,
             writes: false,
+            is_opened_to_write: false,
             mode: LeaseMode::Open,
             pages_elsewhere: false,
             grant_stamp: 0,
@@ -247,6 +252,7 @@ impl FileState {
         // The shard asks the storage server what came of the rest.
         self.dirty = false;
         self.session = session;
+        self.is_opened_to_write = false;
         self.mode = LeaseMode::None;
         self.held = None;
         self.object_is_new = false;
@@ -288,6 +294,7 @@ impl FileState {
             }
             return false;
         }
+        self.is_opened_to_write |= opened.access.writes();
         if opened.stamp < self.grant_stamp {
             // Replies to two opens passed each other: the later one holds, but for a right to write.
             self.learn_right(opened);
@@ -342,6 +349,20 @@ impl FileState {
         self.dirty &= holds;
         self.was_exclusive = false;
         self.opened(opened, session, recalled)
+    }
+
+    /// The new object cannot be reported now, and the shard has told what the file has. Lets it go if that is another
+    /// one, with what was not reported. Returns whether it did.
+    pub fn take_another_object(&mut self, attributes: &Attributes) -> bool {
+        let other = attributes.layout.object().is_some_and(|object| Some(object) != self.object());
+        let takes = self.object_is_new && other;
+        if takes {
+            self.mode = LeaseMode::None;
+            self.let_object_go();
+            self.attributes = attributes.clone();
+            self.dirty = false;
+        }
+        takes
     }
 
     /// The object is not the file's: what is in it is lost.
@@ -405,6 +426,22 @@ impl FileState {
             self.was_exclusive = false;
         }
         counts
+    }
+
+    /// Before a write: another program's open for reading may be the only one of this session.
+    pub fn doubt_open_to_write(&mut self) {
+        if !self.is_opened_to_write {
+            self.open_anew();
+        }
+    }
+
+    /// A cut of the file has no answer, and may take effect until the shard is asked next. A new object is not in its
+    /// way: the shard does not know it.
+    pub fn cut_in_doubt(&mut self) {
+        if !self.object_is_new {
+            self.was_exclusive |= self.is_exclusive();
+            self.mode = LeaseMode::None;
+        }
     }
 
     /// The file has to be opened again before it is used next.

@@ -15,7 +15,7 @@ use crate::shell::{Monitor, Shell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_protocol::message::shard::{CreateFile, ShardAnswer, ShardRequest};
-use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result};
+use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result, ShardId};
 
 /// An open in flight; it ends when this is dropped.
 struct Opening<'a, S: Shell> {
@@ -58,15 +58,18 @@ impl<S: Shell> Files<S> {
         }
         let opening = Opening::begin(self);
         let request = ShardRequest::Open { inode, flags: options.flags() };
-        let Answer { answer, stamp, session, now_ms, .. } =
-            self.calls().call_past_pages(who, inode.shard(), request).await?;
+        let called = self.calls().call_past_pages(who, inode.shard(), request).await;
+        if called.is_err() && options.truncate {
+            self.doubt_cut(inode.shard(), Some(inode)).await;
+        }
+        let Answer { answer, stamp, session, now_ms, .. } = called?;
         let ShardAnswer::Opened { attributes, capability, grants, .. } = answer else {
             return Err(Error::Malformed);
         };
         if let Some(mut cache) = self.calls().session.cache_for(session) {
             cache.learn_attributes(&attributes, grants, stamp);
         }
-        let opened = Opened { attributes, capability, grants, stamp, session };
+        let opened = Opened { attributes, capability, grants, stamp, session, access: options.access };
         self.opened(who, &opened, now_ms, options, &opening).await.map(|(handle, _)| handle)
     }
 
@@ -91,8 +94,11 @@ impl<S: Shell> Files<S> {
         let session = &self.calls().session;
         let since = session.reports();
         let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
-        let Answer { answer, stamp, session: asked_by, resent, now_ms } =
-            self.calls().call_past_pages(who, parent.shard(), request).await?;
+        let called = self.calls().call_past_pages(who, parent.shard(), request).await;
+        if called.is_err() && options.truncate {
+            self.doubt_cut(parent.shard(), None).await;
+        }
+        let Answer { answer, stamp, session: asked_by, resent, now_ms } = called?;
         let (attributes, capability, created, grants) = match answer {
             ShardAnswer::Opened { attributes, capability, created, grants } => {
                 (attributes, capability, created, grants)
@@ -122,7 +128,7 @@ impl<S: Shell> Files<S> {
                 cache.learn_attributes(&attributes, grants, stamp);
             }
         }
-        let opened = Opened { attributes, capability, grants, stamp, session: asked_by };
+        let opened = Opened { attributes, capability, grants, stamp, session: asked_by, access: options.access };
         let (handle, in_use) = self.opened(who, &opened, now_ms, options, &opening).await?;
         let attributes = opened.attributes;
         if is_new && !in_use {
@@ -132,6 +138,19 @@ impl<S: Shell> Files<S> {
         let told = Told { asked: false, since };
         let entry = self.entry_of_open(who, (parent, name), &attributes, &handle.open, told).await;
         self.handle_or_close(handle, entry).await
+    }
+
+    /// An open that cuts a file has failed. If its call has no answer, it may take effect later: files of the shard
+    /// that are open here (that one, if it is known) are not believed before.
+    async fn doubt_cut(&self, shard: ShardId, inode: Option<InodeNumber>) {
+        if !self.calls().is_in_doubt(shard) {
+            return;
+        }
+        let is_it = |open: &OpenInode<S>| open.inode.shard() == shard && inode.is_none_or(|inode| open.inode == inode);
+        let open: Vec<_> = lock(&self.open).all().into_iter().filter(|open| is_it(open)).collect();
+        for open in open {
+            open.cut_in_doubt().await;
+        }
     }
 
     async fn handle_or_close(&self, handle: Handle<S>, entry: Result<Entry>) -> Result<(Handle<S>, Entry)> {

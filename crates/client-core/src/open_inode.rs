@@ -333,7 +333,7 @@ impl<S: Shell> OpenInode<S> {
             // Nothing changes, not even the size.
             return Ok(Written { offset, is_safe: true });
         }
-        state.regain(io).await?;
+        state.regain_to_write(io).await?;
         if !state.refused.is_empty() {
             state.send_refused(io).await?;
         }
@@ -426,6 +426,12 @@ impl<S: Shell> OpenInode<S> {
         self.changed();
     }
 
+    /// A call that cuts the file has no answer.
+    pub(crate) async fn cut_in_doubt(&self) {
+        self.state.lock().await.doubt_cut();
+        self.changed();
+    }
+
     /// Waits until no write is in flight, and lets none begin meanwhile.
     async fn drain<'a>(&'a self, mut state: Guard<'a, S>) -> Guard<'a, S> {
         state.draining += 1;
@@ -449,6 +455,7 @@ impl<S: Shell> OpenInode<S> {
     ) -> Option<bool> {
         match self.lock(io).await {
             Ok(mut state) => {
+                state.settle_cut(io).await;
                 state.settle_seen(io).await;
                 state.overlay(io, attributes, asked, since)
             }
@@ -462,6 +469,7 @@ impl<S: Shell> OpenInode<S> {
     pub async fn ask_attributes(&self, io: &Objects<S>, who: &Credentials) -> Result<(Attributes, bool)> {
         let mut state = self.lock(io).await?;
         loop {
+            state.settle_cut(io).await;
             let since = io.calls.session.reports();
             let mut attributes = io.calls.ask_attributes(who, self.inode).await?;
             io.calls.ensure_term(self.inode.shard(), &self.term, SlotFor::Caller).await?;
@@ -476,6 +484,7 @@ impl<S: Shell> OpenInode<S> {
     /// The file's size as this client knows it under a lease; `None`: it has to be asked for.
     pub async fn known_size(&self, io: &Objects<S>) -> Option<u64> {
         let mut state = self.lock(io).await.ok()?;
+        state.settle_cut(io).await;
         state.look(io);
         state.settle_seen(io).await;
         (state.known.is_leased() || state.kernel_file().is_some()).then(|| state.known.size())
@@ -503,12 +512,16 @@ impl<S: Shell> OpenInode<S> {
         }
         let state = Some(state).filter(|state| state.known.writes());
         let request = ShardRequest::SetAttributes { inode: self.inode, changes: changes.clone() };
-        let call = io.calls.call_for_attributes(SlotFor::Caller, who, self.inode, request);
-        let (attributes, stamp) = call.await?;
+        let called = io.calls.call_for_attributes(SlotFor::Caller, who, self.inode, request).await;
         let mut state = match state {
             Some(state) => state,
             None => self.state.lock().await,
         };
+        if called.is_err() && changes.size.is_some() && io.calls.is_in_doubt(self.inode.shard()) {
+            state.doubt_cut();
+            self.changed();
+        }
+        let (attributes, stamp) = called?;
         // If another session began on the way, the next user of the file opens it again.
         state.notice_session(io);
         io.calls.session.opens.reported(self.inode, stamp);

@@ -46,7 +46,14 @@ fn right(object: ObjectId, rights: Rights) -> Capability {
 /// A reply to an open for reading and writing.
 fn reply(size: u64, object: Option<ObjectId>, grants: Grants, stamp: u64) -> Opened {
     let capability = object.map(|object| right(object, Rights::READ | Rights::WRITE));
-    Opened { attributes: attributes(size, object), capability, grants, stamp, session: SESSION }
+    Opened {
+        attributes: attributes(size, object),
+        capability,
+        grants,
+        stamp,
+        session: SESSION,
+        access: Access::ReadWrite,
+    }
 }
 
 /// A file that was opened with these grants by a reply with stamp 10.
@@ -382,4 +389,50 @@ fn a_size_falls_back_to_what_is_there_and_not_below_what_was_there() {
     file.written(50, Timestamp(1));
     file.settled(0);
     assert_eq!(file.size(), 30);
+}
+
+#[test]
+fn a_write_opens_the_file_again_where_only_a_reader_has_opened_it_since_the_session_began() {
+    let mut file = opened(0, None, EXCLUSIVE);
+    file.lose_session(NEXT_SESSION, false, 1);
+    let read = Opened { session: NEXT_SESSION, access: Access::Read, ..reply(0, None, Grants::OPEN, 12) };
+    file.opened(&read, NEXT_SESSION, false);
+    assert_eq!(file.to_open(), None, "enough to read");
+    file.doubt_open_to_write();
+    assert_eq!(file.to_open(), Some(Access::ReadWrite));
+    file.opened_again(&Opened { session: NEXT_SESSION, ..reply(0, None, EXCLUSIVE, 13) }, NEXT_SESSION, false);
+    file.doubt_open_to_write();
+    assert_eq!((file.to_open(), file.is_exclusive()), (None, true));
+}
+
+#[test]
+fn a_file_is_opened_again_before_it_is_believed_while_a_cut_has_no_answer() {
+    for dirty in [false, true] {
+        let mut file = opened(30, Some(object(1)), EXCLUSIVE);
+        if dirty {
+            file.written(50, Timestamp(1));
+        }
+        file.cut_in_doubt();
+        assert_eq!((file.to_open(), file.is_leased()), (Some(Access::ReadWrite), false));
+        file.opened_again(&reply(8, Some(object(1)), EXCLUSIVE, 12), SESSION, false);
+        assert_eq!((file.is_exclusive(), file.is_dirty()), (true, dirty));
+        if !dirty {
+            assert_eq!(file.size(), 8);
+        }
+        // Of what is not reported only the object knows what the cut has left.
+        file.settled(8);
+        assert_eq!((file.size(), file.report().is_some()), (8, dirty));
+    }
+}
+
+#[test]
+fn a_new_object_that_cannot_be_reported_gives_way_to_that_of_another_writer() {
+    let mut file = opened(0, None, Grants::OPEN);
+    file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
+    file.changed_unseen();
+    assert!(!file.take_another_object(&attributes(0, None)), "it has none yet");
+    assert!(file.report().is_some());
+    assert!(file.take_another_object(&attributes(9, Some(object(2)))));
+    assert_eq!((file.held(), file.size(), file.report()), (None, 9, None));
+    assert_eq!(file.to_open(), Some(Access::ReadWrite));
 }

@@ -79,6 +79,9 @@ impl<S: Shell> State<S> {
     /// The object's file, with the object made and all gathered bytes in it. `direct`: what is written survives this
     /// client, so the shard has to know the object first.
     pub async fn pass_to_kernel(&mut self, io: &Objects<S>, writes: bool, direct: bool) -> Result<()> {
+        if writes {
+            self.known.doubt_open_to_write();
+        }
         self.regain(io).await?;
         let is_made_here = self.known.held().is_none();
         if is_made_here {

@@ -105,7 +105,7 @@ impl<S: Shell> State<S> {
     }
 
     async fn write_back(&mut self, io: &Objects<S>) -> Result<()> {
-        if self.kernel.is_some() {
+        if self.kernel.is_some() || (self.cut_in_doubt && self.slot == SlotFor::Caller) {
             // After the end of a session this shows whether the kernel still writes to the file's object.
             self.regain(io).await?;
             self.look(io);
@@ -118,15 +118,12 @@ impl<S: Shell> State<S> {
     /// Reports object, size and time to the shard if they have changed, with everything that was gathered: the object's
     /// size without it is not the file's. `false`: the file had got another object meanwhile.
     pub async fn commit(&mut self, io: &Objects<S>) -> Result<bool> {
-        // What is in flight may be refused: the shard is told of it when it is there.
-        self.is_unsettled |= self.in_flight > 0 && self.known.report().is_some();
-        self.settle_size(io).await?;
-        if self.known.report().is_none() {
-            return Ok(true);
+        match self.prepare_report(io).await {
+            Err(Error::Unreachable) if self.may_be_given_another_object() => {
+                return if self.took_another_object(io).await? { Ok(false) } else { Err(Error::Unreachable) };
+            }
+            result => result?,
         }
-        self.send_all(io).await?;
-        self.settle_size(io).await?;
-        self.freshen(io).await?;
         let Some(request) = self.known.report() else { return Ok(true) };
         let inode = self.known.inode();
         let answer = io.calls.call_for_attributes(self.slot, &self.who(io), inode, request).await;
@@ -142,6 +139,36 @@ impl<S: Shell> State<S> {
         }
         self.note_error(io);
         Ok(is_ours)
+    }
+
+    /// Brings everything that was gathered to the object, and learns its size and time.
+    async fn prepare_report(&mut self, io: &Objects<S>) -> Result<()> {
+        // What is in flight may be refused: the shard is told of it when it is there.
+        self.is_unsettled |= self.in_flight > 0 && self.known.report().is_some();
+        self.settle_size(io).await?;
+        if self.known.report().is_none() {
+            return Ok(());
+        }
+        self.send_all(io).await?;
+        self.settle_size(io).await?;
+        self.freshen(io).await
+    }
+
+    /// Whether another writer may give the file an object while this client's is not known to the shard.
+    fn may_be_given_another_object(&self) -> bool {
+        self.known.object_is_new() && !self.known.is_exclusive() && self.slot == SlotFor::Caller
+    }
+
+    /// The storage server of the new object is away. Whether the file has another object by now, which is taken.
+    async fn took_another_object(&mut self, io: &Objects<S>) -> Result<bool> {
+        let attributes = io.calls.ask_attributes(&self.who(io), self.known.inode()).await?;
+        self.notice_session(io);
+        let took = self.known.take_another_object(&attributes);
+        if took {
+            self.descriptor = Descriptor::NotAsked;
+            self.note_error(io);
+        }
+        Ok(took)
     }
 
     /// Looks size and modification time of the object up, when others may have written it or when it was written

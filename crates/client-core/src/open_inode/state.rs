@@ -53,6 +53,8 @@ pub(super) struct State<S: Shell> {
     pub in_flight: u32,
     /// Bytes were lost, or may be: the size may be beyond what is there.
     pub is_unsettled: bool,
+    /// A cut of the file has no answer: it may take effect as long as the file is not opened again.
+    pub cut_in_doubt: bool,
     /// Memory of runs that were sent.
     pub spare: Vec<Vec<u8>>,
     pub descriptor: Descriptor<S::Descriptor>,
@@ -82,6 +84,7 @@ impl<S: Shell> State<S> {
             refused: Refused::default(),
             in_flight: 0,
             is_unsettled: false,
+            cut_in_doubt: false,
             spare: Vec::new(),
             descriptor: Descriptor::NotAsked,
             call_bytes: usize::MAX,
@@ -103,7 +106,7 @@ impl<S: Shell> State<S> {
     /// The session has ended, and what was gathered under its lease is lost.
     fn lose_session(&mut self, io: &Objects<S>) {
         let unsent = (self.run.take_run().is_some(), self.sending.take().is_some(), self.refused.clear());
-        self.is_unsettled = false;
+        (self.is_unsettled, self.cut_in_doubt) = (false, false);
         let gathered = unsent != (false, false, false);
         let session = &io.calls.session;
         if self.known.lose_session(session.id(), gathered, session.next_report()) {
@@ -169,7 +172,35 @@ impl<S: Shell> State<S> {
             }
             self.note_error(io);
         }
+        if self.cut_in_doubt {
+            // The call had the cut done first. What was not reported before it has the object's size.
+            self.is_unsettled |= self.known.is_dirty();
+            self.settle_size(io).await?;
+            self.cut_in_doubt = false;
+        }
         Ok(())
+    }
+
+    /// As [`State::regain`], before something is written.
+    pub async fn regain_to_write(&mut self, io: &Objects<S>) -> Result<()> {
+        self.known.doubt_open_to_write();
+        self.regain(io).await
+    }
+
+    /// The file may be cut later by a call that has no answer: it is opened again before it is used or told of next.
+    pub fn doubt_cut(&mut self) {
+        self.cut_in_doubt = true;
+        self.known.cut_in_doubt();
+    }
+
+    /// Before size and time are told: a cut that has no answer is done now. While the shard is away, what was known
+    /// before is told.
+    pub async fn settle_cut(&mut self, io: &Objects<S>) {
+        if self.cut_in_doubt
+            && let Err(error) = self.regain(io).await
+        {
+            io.calls.shell.notice(Notice::NotSettled(self.known.inode(), error));
+        }
     }
 
     async fn open_again(&mut self, io: &Objects<S>, access: Access) -> Result<Opened> {
@@ -184,7 +215,7 @@ impl<S: Shell> State<S> {
         };
         self.right_until_ms = sent_ms + RIGHT_MS;
         self.notice_session(io);
-        Ok(Opened { attributes, capability, grants, stamp: answer.stamp, session: answer.session })
+        Ok(Opened { attributes, capability, grants, stamp: answer.stamp, session: answer.session, access })
     }
 
     /// A descriptor of the object's file, if its node is on this machine and passes one.

@@ -44,12 +44,7 @@ impl<K: KeyValue> Shard<K> {
         self.latest_storage_token
     }
 
-    pub(super) fn storage_answered(
-        &mut self,
-        token: u64,
-        result: Result<StorageAnswer, Error>,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn storage_answered(&mut self, token: u64, result: Result<StorageAnswer, Error>, out: &mut Vec<Effect>) {
         let Some(wait) = self.storage_waits.remove(&token) else {
             return;
         };
