@@ -351,20 +351,6 @@ impl FileState {
         self.opened(opened, session, recalled)
     }
 
-    /// The new object cannot be reported now, and the shard has told what the file has. Lets it go if that is another
-    /// one, with what was not reported. Returns whether it did.
-    pub fn take_another_object(&mut self, attributes: &Attributes) -> bool {
-        let other = attributes.layout.object().is_some_and(|object| Some(object) != self.object());
-        let takes = self.object_is_new && other;
-        if takes {
-            self.mode = LeaseMode::None;
-            self.let_object_go();
-            self.attributes = attributes.clone();
-            self.dirty = false;
-        }
-        takes
-    }
-
     /// The object is not the file's: what is in it is lost.
     fn let_object_go(&mut self) {
         if self.relies_on_new_object {
@@ -426,44 +412,6 @@ impl FileState {
             self.was_exclusive = false;
         }
         counts
-    }
-
-    /// Before a write: another program's open for reading may be the only one of this session.
-    pub fn doubt_open_to_write(&mut self) {
-        if !self.is_opened_to_write {
-            self.open_anew();
-        }
-    }
-
-    /// A cut of the file has no answer, and may take effect until the shard is asked next. A new object is not in its
-    /// way: the shard does not know it.
-    pub fn cut_in_doubt(&mut self) {
-        if !self.object_is_new {
-            self.was_exclusive |= self.is_exclusive();
-            self.mode = LeaseMode::None;
-        }
-    }
-
-    /// The file has to be opened again before it is used next.
-    pub fn open_anew(&mut self) {
-        self.mode = LeaseMode::None;
-    }
-
-    /// Before a read without a lease: a file that has no object may have been given one by a writer elsewhere.
-    pub fn doubt_missing_object(&mut self) {
-        if !self.is_leased() && self.held.is_none() {
-            self.open_anew();
-        }
-    }
-
-    /// The right to the object turned out to be void (the object was replaced, the right has ended): it is asked for
-    /// again. A new object's is of another kind, and stays.
-    pub fn right_is_void(&mut self) {
-        if !self.object_is_new {
-            self.was_exclusive |= self.is_exclusive();
-            self.mode = LeaseMode::None;
-            self.held = None;
-        }
     }
 
     /// The file had no object and was given one.
@@ -647,5 +595,6 @@ fn granted(opened: &Opened, recalled: bool) -> LeaseMode {
     }
 }
 
+mod doubt;
 #[cfg(test)]
 mod tests;
