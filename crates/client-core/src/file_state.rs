@@ -497,6 +497,7 @@ impl FileState {
 
     /// Whoever else writes the object for this client (a kernel) has changed it, or may have.
     pub fn changed_unseen(&mut self) {
+        self.has_own_time &= self.decides();
         self.dirty = true;
     }
 

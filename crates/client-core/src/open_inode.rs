@@ -22,7 +22,7 @@ mod set_id;
 mod state;
 mod writes;
 
-use crate::file_state::{Held, Opened};
+use crate::file_state::{FileState, Held, Opened};
 use crate::link::SlotFor;
 use crate::objects::{Objects, Registration};
 use crate::open_options::OpenOptions;
@@ -183,11 +183,7 @@ impl<S: Shell> OpenInode<S> {
         }
         self.note_set_id(&opened.attributes);
         let session = &io.calls.session;
-        let recalled = state.was_recalled(io, opened);
-        if state.known.opened(opened, session.id(), recalled) {
-            state.descriptor = Descriptor::NotAsked;
-        }
-        state.note_error(io);
+        state.take_opened(io, opened, FileState::opened);
         if state.known.held().map(|held| held.capability) == opened.capability {
             state.right_until_ms = state.now_ms + RIGHT_MS;
         }
@@ -211,6 +207,7 @@ impl<S: Shell> OpenInode<S> {
         if ![PageCache::None, state.page_cache].contains(&page_cache) {
             return None;
         }
+        state.settle_doubt(io).await;
         state.look(io);
         let is_same = state.opener.as_deref() == Some(who) && state.runs == (access == Access::Execute);
         let allowed = is_same && state.known.open_again_unasked(access);
@@ -455,7 +452,7 @@ impl<S: Shell> OpenInode<S> {
     ) -> Option<bool> {
         match self.lock(io).await {
             Ok(mut state) => {
-                state.settle_cut(io).await;
+                state.settle_doubt(io).await;
                 state.settle_seen(io).await;
                 state.overlay(io, attributes, asked, since)
             }
@@ -469,7 +466,7 @@ impl<S: Shell> OpenInode<S> {
     pub async fn ask_attributes(&self, io: &Objects<S>, who: &Credentials) -> Result<(Attributes, bool)> {
         let mut state = self.lock(io).await?;
         loop {
-            state.settle_cut(io).await;
+            state.settle_doubt(io).await;
             let since = io.calls.session.reports();
             let mut attributes = io.calls.ask_attributes(who, self.inode).await?;
             io.calls.ensure_term(self.inode.shard(), &self.term, SlotFor::Caller).await?;
@@ -484,7 +481,7 @@ impl<S: Shell> OpenInode<S> {
     /// The file's size as this client knows it under a lease; `None`: it has to be asked for.
     pub async fn known_size(&self, io: &Objects<S>) -> Option<u64> {
         let mut state = self.lock(io).await.ok()?;
-        state.settle_cut(io).await;
+        state.settle_doubt(io).await;
         state.look(io);
         state.settle_seen(io).await;
         (state.known.is_leased() || state.kernel_file().is_some()).then(|| state.known.size())

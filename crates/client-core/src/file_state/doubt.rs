@@ -34,6 +34,12 @@ impl FileState {
         }
     }
 
+    /// Whether the last write went through the server, where others may write too, and was not reported: only the
+    /// server knows its size.
+    pub fn has_unreported_through_server(&self) -> bool {
+        self.dirty && !self.has_own_time && !self.was_exclusive
+    }
+
     /// The file has to be opened again before it is used next.
     pub fn open_anew(&mut self) {
         self.mode = LeaseMode::None;

@@ -436,3 +436,23 @@ fn a_new_object_that_cannot_be_reported_gives_way_to_that_of_another_writer() {
     assert_eq!((file.held(), file.size(), file.report()), (None, 9, None));
     assert_eq!(file.to_open(), Some(Access::ReadWrite));
 }
+
+#[test]
+fn what_was_written_through_the_server_is_not_in_the_size_that_comes_with_a_lease_before_it_is_reported() {
+    let mut file = opened(0, Some(object(1)), Grants::OPEN);
+    assert!(!file.has_unreported_through_server());
+    file.written(9, Timestamp(1));
+    file.right_is_void();
+    assert!(file.has_unreported_through_server());
+    file.opened_again(&reply(0, Some(object(1)), EXCLUSIVE, 12), SESSION, false);
+    assert_eq!((file.size(), file.is_exclusive()), (0, true), "the shard's, which has not heard of the write");
+    file.settled(9);
+    assert_eq!((file.size(), file.report().is_some()), (9, true));
+    assert!(!opened_and_written(EXCLUSIVE).has_unreported_through_server(), "nobody knows better");
+}
+
+fn opened_and_written(grants: Grants) -> FileState {
+    let mut file = opened(0, Some(object(1)), grants);
+    file.written(9, Timestamp(1));
+    file
+}

@@ -105,7 +105,7 @@ impl<S: Shell> State<S> {
     }
 
     async fn write_back(&mut self, io: &Objects<S>) -> Result<()> {
-        if self.kernel.is_some() || (self.cut_in_doubt && self.slot == SlotFor::Caller) {
+        if self.kernel.is_some() || (self.size_in_doubt && self.slot == SlotFor::Caller) {
             // After the end of a session this shows whether the kernel still writes to the file's object.
             self.regain(io).await?;
             self.look(io);

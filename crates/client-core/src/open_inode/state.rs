@@ -53,8 +53,9 @@ pub(super) struct State<S: Shell> {
     pub in_flight: u32,
     /// Bytes were lost, or may be: the size may be beyond what is there.
     pub is_unsettled: bool,
-    /// A cut of the file has no answer: it may take effect as long as the file is not opened again.
-    pub cut_in_doubt: bool,
+    /// The size is not the one that the lease vouches for: a cut of the file has no answer, and may take effect as long
+    /// as the file is not opened again; or the shard granted the lease with a size from before what was written here.
+    pub size_in_doubt: bool,
     /// Memory of runs that were sent.
     pub spare: Vec<Vec<u8>>,
     pub descriptor: Descriptor<S::Descriptor>,
@@ -84,7 +85,7 @@ impl<S: Shell> State<S> {
             refused: Refused::default(),
             in_flight: 0,
             is_unsettled: false,
-            cut_in_doubt: false,
+            size_in_doubt: false,
             spare: Vec::new(),
             descriptor: Descriptor::NotAsked,
             call_bytes: usize::MAX,
@@ -106,7 +107,7 @@ impl<S: Shell> State<S> {
     /// The session has ended, and what was gathered under its lease is lost.
     fn lose_session(&mut self, io: &Objects<S>) {
         let unsent = (self.run.take_run().is_some(), self.sending.take().is_some(), self.refused.clear());
-        (self.is_unsettled, self.cut_in_doubt) = (false, false);
+        (self.is_unsettled, self.size_in_doubt) = (false, false);
         let gathered = unsent != (false, false, false);
         let session = &io.calls.session;
         if self.known.lose_session(session.id(), gathered, session.next_report()) {
@@ -158,27 +159,38 @@ impl<S: Shell> State<S> {
                 self.commit(io).await?;
             }
             let opened = self.open_again(io, self.known.access()).await?;
-            let recalled = self.was_recalled(io, &opened);
-            if self.known.opened(&opened, io.calls.session.id(), recalled) {
-                self.descriptor = Descriptor::NotAsked;
-            }
-            self.note_error(io);
+            self.take_opened(io, &opened, FileState::opened);
         }
         while let Some(access) = self.known.to_open() {
             let opened = self.open_again(io, access).await?;
-            let recalled = self.was_recalled(io, &opened);
-            if self.known.opened_again(&opened, io.calls.session.id(), recalled) {
-                self.descriptor = Descriptor::NotAsked;
-            }
-            self.note_error(io);
+            self.take_opened(io, &opened, FileState::opened_again);
         }
-        if self.cut_in_doubt {
-            // The call had the cut done first. What was not reported before it has the object's size.
+        if self.size_in_doubt {
+            // The call had a cut done first. What was not reported before has the object's size.
             self.is_unsettled |= self.known.is_dirty();
             self.settle_size(io).await?;
-            self.cut_in_doubt = false;
+            self.size_in_doubt = false;
         }
         Ok(())
+    }
+
+    /// Takes over what an open told. The lease that it grants may come with a size from before what this client has
+    /// written through the server and not reported.
+    pub fn take_opened(
+        &mut self,
+        io: &Objects<S>,
+        opened: &Opened,
+        take: impl FnOnce(&mut FileState, &Opened, SessionId, bool) -> bool,
+    ) {
+        let unreported = self.known.has_unreported_through_server();
+        let recalled = self.was_recalled(io, opened);
+        if take(&mut self.known, opened, io.calls.session.id(), recalled) {
+            self.descriptor = Descriptor::NotAsked;
+        }
+        self.note_error(io);
+        if unreported && self.known.is_leased() {
+            (self.is_unsettled, self.size_in_doubt) = (true, true);
+        }
     }
 
     /// As [`State::regain`], before something is written.
@@ -189,14 +201,13 @@ impl<S: Shell> State<S> {
 
     /// The file may be cut later by a call that has no answer: it is opened again before it is used or told of next.
     pub fn doubt_cut(&mut self) {
-        self.cut_in_doubt = true;
+        self.size_in_doubt = true;
         self.known.cut_in_doubt();
     }
 
-    /// Before size and time are told: a cut that has no answer is done now. While the shard is away, what was known
-    /// before is told.
-    pub async fn settle_cut(&mut self, io: &Objects<S>) {
-        if self.cut_in_doubt
+    /// Before size and time are told: the size is made certain. While the shard is away, what was known before is told.
+    pub async fn settle_doubt(&mut self, io: &Objects<S>) {
+        if self.size_in_doubt
             && let Err(error) = self.regain(io).await
         {
             io.calls.shell.notice(Notice::NotSettled(self.known.inode(), error));
