@@ -27,7 +27,7 @@ use weft_transport::patience::{Patience, Waited};
 pub const SOFT_DEFAULT: Duration = Duration::from_secs(10);
 /// Longest wait for a handshake and for the answer of a node that is asked once more.
 const ANSWER_MAX: Duration = Duration::from_millis(HANDSHAKE_MS_MAX);
-/// A wait is this long before the first look at the program: looking costs a system call or three.
+/// A wait is this long before the first look at the program: looking costs ten system calls.
 const LOOK_AFTER: Duration = Duration::from_millis(400);
 /// Delay before a connection is tried again to a network that is unreachable now.
 const RETRY_REST: Duration = Duration::from_millis(200);
@@ -38,7 +38,7 @@ static FOUND_HUNG: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// [`FOUND_HUNG`] when this thread's current procedure began.
     static BEGAN: Cell<u64> = const { Cell::new(0) };
-    static PROGRAM: Cell<Option<Program>> = const { Cell::new(None) };
+    static WORK: Cell<Option<Work>> = const { Cell::new(None) };
 }
 
 /// The program that a thread works for.
@@ -52,23 +52,30 @@ pub struct Program {
     pub loses_writes: bool,
 }
 
+/// What a thread does for a program, and since when.
+#[derive(Clone, Copy)]
+struct Work {
+    program: Program,
+    began: Instant,
+}
+
 /// Restores the previous program on drop.
-pub struct Working(Option<Program>);
+pub struct Working(Option<Work>);
 
 impl Drop for Working {
     fn drop(&mut self) {
-        PROGRAM.set(self.0);
+        WORK.set(self.0);
     }
 }
 
 /// From now on this thread works for a program (or for none), until the result is dropped.
 pub fn work_for(program: Option<Program>) -> Working {
-    Working(PROGRAM.replace(program))
+    Working(WORK.replace(program.map(|program| Work { program, began: Instant::now() })))
 }
 
 /// Suspends the program for a transfer whose interruption would lose written bytes that it did not write.
 pub(crate) fn keep_writes() -> Working {
-    work_for(PROGRAM.get().filter(|program| program.loses_writes))
+    Working(WORK.replace(WORK.get().filter(|work| work.program.loses_writes)))
 }
 
 /// A procedure begins on this thread.
@@ -78,7 +85,12 @@ pub(crate) fn begin() {
 
 /// Returns true if the program that this thread works for was killed.
 fn is_killed() -> bool {
-    PROGRAM.get().is_some_and(|program| (program.is_killed)(program.thread))
+    WORK.get().is_some_and(|work| (work.program.is_killed)(work.program.thread))
+}
+
+/// Returns true if the work for a program has lasted so long that it may be one wait after another.
+fn may_have_waited() -> bool {
+    WORK.get().is_some_and(|work| work.began.elapsed() >= LOOK_AFTER)
 }
 
 /// Asks a node for an answer over a new connection, within this time.
@@ -164,7 +176,7 @@ impl NodeWaits {
     /// Fails if a call of this thread is not to wait for the node: the node was found hung since the call began, or the
     /// program was killed.
     pub fn check(&self) -> Result<()> {
-        let fails = self.was_found_hung() || is_killed();
+        let fails = self.was_found_hung() || (may_have_waited() && is_killed());
         if fails { Err(Error::Unreachable) } else { Ok(()) }
     }
 
@@ -338,6 +350,9 @@ mod tests {
         let _working = work_for(Some(killed));
         assert!(waits_on(&patience, LOOK_AFTER / 2), "too early to look");
         assert!(!waits_on(&patience, LOOK_AFTER));
+        assert_eq!(patience.0.check(), Ok(()), "nor does a call look that waits for nothing");
+        let began = Instant::now() - LOOK_AFTER;
+        WORK.set(Some(Work { program: killed, began }));
         {
             let _kept = keep_writes();
             assert!(waits_on(&patience, LONG), "others' bytes are not lost for it");
