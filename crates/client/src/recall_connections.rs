@@ -89,16 +89,21 @@ impl RecallConnections {
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Has leases given back in a moment.
+    /// Has leases given back in a moment. Wakes the listener, unless it knows already.
     pub fn release_soon(&self) {
         if !self.soon.swap(true, Ordering::AcqRel) {
             self.wake();
         }
     }
 
-    /// Whether leases are to be given back in a moment; asked once for each time.
-    pub fn take_release_soon(&self) -> bool {
-        self.soon.swap(false, Ordering::AcqRel)
+    /// Returns true if leases are to be given back in a moment.
+    pub fn is_release_soon(&self) -> bool {
+        self.soon.load(Ordering::Acquire)
+    }
+
+    /// The moment has come. What is queued from here on wakes the listener again.
+    pub fn release_begins(&self) {
+        self.soon.store(false, Ordering::SeqCst);
     }
 
     /// Ends the listener and the worker.
@@ -157,5 +162,29 @@ impl RecallConnections {
 impl Drop for RecallConnections {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn was_woken(connections: &RecallConnections) -> bool {
+        rustix::io::read(&*connections.wake, &mut [0u8; 8][..]).is_ok()
+    }
+
+    #[test]
+    fn the_listener_is_woken_once_for_all_leases_of_a_moment() {
+        let connections = RecallConnections::new().unwrap();
+        for _ in 0..3 {
+            connections.release_soon();
+        }
+        assert!(was_woken(&connections) && connections.is_release_soon());
+        connections.release_soon();
+        assert!(!was_woken(&connections), "it waits for the moment already");
+        connections.release_begins();
+        assert!(!connections.is_release_soon());
+        connections.release_soon();
+        assert!(was_woken(&connections));
     }
 }

@@ -119,10 +119,14 @@ impl Listener {
     fn release_is_due(&mut self, files: &Files<NativeShell>) -> bool {
         let shell = &files.calls().shell;
         let now_ms = shell.now_ms();
-        if shell.recalls.take_release_soon() {
+        if shell.recalls.is_release_soon() {
             self.release_ms.get_or_insert(now_ms + RELEASE_SOON_MS);
         }
-        self.release_ms.take_if(|release_ms| *release_ms <= now_ms).is_some()
+        let is_due = self.release_ms.take_if(|release_ms| *release_ms <= now_ms).is_some();
+        if is_due {
+            shell.recalls.release_begins();
+        }
+        is_due
     }
 
     fn receive(&mut self, files: &Files<NativeShell>, index: usize) {
