@@ -8,6 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use weft_client_core::Monitor;
+use weft_transport::before_wait::{Waiting, before_wait};
 
 /// A waiter looks again after this time: a thread that panicked may have notified without the lock, between a
 /// waiter's look and its sleep.
@@ -47,7 +48,14 @@ impl<T> Monitor<T> for NativeMonitor<T> {
     where
         T: 'a,
     {
-        lock(&self.value)
+        match self.value.try_lock() {
+            Ok(guard) => guard,
+            // Its holder may be waiting for a server.
+            Err(_) => {
+                before_wait(Waiting::Sleeps);
+                lock(&self.value)
+            }
+        }
     }
 
     fn try_lock<'a>(&'a self) -> Option<MutexGuard<'a, T>>
@@ -61,6 +69,7 @@ impl<T> Monitor<T> for NativeMonitor<T> {
     where
         T: 'a,
     {
+        before_wait(Waiting::Sleeps);
         self.changed.wait_timeout(guard, WAIT_MAX).unwrap_or_else(PoisonError::into_inner).0
     }
 

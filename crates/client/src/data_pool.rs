@@ -14,6 +14,7 @@ use weft_client_core::{BUSY_MS_MAX, BUSY_WAIT_US};
 use weft_protocol::data::{DataReply, DataRequest};
 use weft_protocol::limits::DATA_CONNECTIONS_PER_SESSION_MAX;
 use weft_protocol::{Error, Result};
+use weft_transport::before_wait::{Waiting, before_wait};
 use weft_transport::{Ahead, BulkConnection, Carrier, NotStarted, Passed, Registration};
 
 /// How long a node may be busy before the caller is told, and how long one waits before asking again.
@@ -125,6 +126,7 @@ impl DataPool {
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        before_wait(Waiting::Sleeps);
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
 

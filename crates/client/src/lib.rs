@@ -43,4 +43,5 @@ pub use options::{ClientOptions, Way};
 pub use space::FileSystemSpace;
 pub use weft_client_core::{DirectoryListing, Entry, Location};
 pub use weft_protocol as protocol;
+pub use weft_transport::before_wait;
 pub use weft_transport::{RdmaSettings, Registration, Rpc};

@@ -23,6 +23,7 @@ use weft_client_core::{Dropped, Notice, PassedDescriptor, Shell};
 use weft_protocol::data::DataRequest;
 use weft_protocol::handshake::Purpose;
 use weft_protocol::{InodeNumber, NodeId, NodeRecord, Result, SessionId, Timestamp};
+use weft_transport::before_wait::{Waiting, before_wait};
 use weft_transport::{Registration, Socket};
 
 /// See the module.
@@ -114,6 +115,7 @@ impl Shell for NativeShell {
     }
 
     async fn sleep_us(&self, time_us: u64) {
+        before_wait(Waiting::Sleeps);
         std::thread::sleep(Duration::from_micros(time_us));
     }
 

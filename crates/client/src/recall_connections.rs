@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weft_protocol::{NodeId, Result, SessionId};
+use weft_transport::before_wait::{Waiting, before_wait};
 use weft_transport::{ControlConnection, Socket, TransportError};
 
 /// A recall connection.
@@ -44,6 +45,7 @@ impl Attended {
     fn turn(&self, check: impl Fn() -> Result<()>) -> Result<Turn<'_>> {
         while self.connecting.swap(true, Ordering::AcqRel) {
             check()?;
+            before_wait(Waiting::Sleeps);
             std::thread::sleep(TURN_REST);
         }
         Ok(Turn(&self.connecting))

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 use weft_protocol::message::storage::Space;
 use weft_protocol::{Error, NodeId, Result};
+use weft_transport::before_wait::{Waiting, before_wait};
 
 /// Questions in flight, one for each server at most.
 pub(crate) type SpaceQuestions = Mutex<HashMap<NodeId, Arc<Question>>>;
@@ -29,6 +30,7 @@ impl Question {
             if left.is_zero() {
                 return Err(Error::Unreachable);
             }
+            before_wait(Waiting::Sleeps);
             answer = self.answered.wait_timeout(answer, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use weft_protocol::limits::HANDSHAKE_MS_MAX;
 use weft_protocol::{Error, NodeId, Result};
 use weft_transport::TransportError;
+use weft_transport::before_wait::{Waiting, before_wait};
 use weft_transport::patience::{Patience, Waited};
 
 /// Default of [`crate::ClientOptions::soft`].
@@ -190,6 +191,7 @@ impl NodeWaits {
     /// The same after an error, which comes at once: rests first.
     pub fn tries_again_later(&self, waited: &mut Duration) -> bool {
         *waited += RETRY_REST;
+        before_wait(Waiting::Sleeps);
         std::thread::sleep(RETRY_REST);
         self.goes_on(*waited)
     }

@@ -10,6 +10,7 @@
 //! and `weft-sys`.
 
 mod asked;
+pub mod before_wait;
 pub mod bulk;
 pub mod control;
 pub mod handshake;

@@ -4,6 +4,7 @@
 //! on few cores half of the processor's time goes into that. Whoever knows that more bytes are certainly on their way
 //! sleeps until a larger piece of them is there (`SO_RCVLOWAT`). Measured in docs/performance.md.
 
+use crate::before_wait::{Waiting, before_wait};
 use crate::{Socket, SocketKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
@@ -30,6 +31,7 @@ impl LowWater {
     /// the receive that follows should not wait; an error of the connection shows in it.
     pub fn wait(&mut self, socket: &Socket, bytes: usize) {
         self.set(socket, bytes);
+        before_wait(Waiting::Sleeps);
         let mut polled = [PollFd::new(socket, PollFlags::IN)];
         let piece_wait = Timespec { tv_sec: 0, tv_nsec: i64::from(PIECE_TIME.subsec_nanos()) };
         if poll(&mut polled, Some(&piece_wait)) != Ok(1) {

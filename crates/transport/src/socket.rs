@@ -3,6 +3,7 @@
 //! Calls block, and move bytes between the kernel and the memory they are given: no buffer of our own stands between.
 //! A signal that interrupts a call does not show.
 
+use crate::before_wait::{Waiting, before_wait};
 use crate::low_water::{PIECE_TIME, Pieces};
 use crate::patience::{Patience, TICK, Wait};
 use crate::{Result, TransportError, unpaced};
@@ -237,6 +238,7 @@ impl Socket {
 
     /// An end or error of the connection counts as room: the send that follows reports it.
     fn wait_for(&self, wanted: PollFlags) -> Result<Ready> {
+        before_wait(Waiting::Sleeps);
         let mut wait = Wait::default();
         let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
         loop {
@@ -344,12 +346,14 @@ impl Socket {
             if start.elapsed() >= LOOK_BEFORE_SLEEP {
                 return self.receive_some(bytes);
             }
+            before_wait(Waiting::Looks);
             rustix::thread::sched_yield();
         }
     }
 
     /// Receives at least one byte; the end of the stream is an error.
     pub fn receive_some(&self, bytes: &mut [u8]) -> Result<usize> {
+        before_wait(Waiting::Sleeps);
         let mut wait = Wait::default();
         loop {
             match recv(&self.fd, &mut *bytes, RecvFlags::empty()) {
@@ -415,8 +419,10 @@ impl Socket {
             match rustix::net::recvmsg(&self.fd, &mut slices, &mut Default::default(), flags) {
                 Err(Errno::AGAIN) if flags == RecvFlags::DONTWAIT => {
                     if start.elapsed() >= LOOK_BEFORE_SLEEP {
+                        before_wait(Waiting::Sleeps);
                         flags = RecvFlags::empty();
                     } else {
+                        before_wait(Waiting::Looks);
                         rustix::thread::sched_yield();
                     }
                 }

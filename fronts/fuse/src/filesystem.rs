@@ -11,6 +11,7 @@ use crate::credentials::{Caller, Callers};
 use crate::mount::Agreement;
 use crate::pending::{Wait, program};
 use crate::shell::FuseShell;
+use crate::turns::Turns;
 use crate::workers::{Workers, guarded};
 use fuser::{
     BackingId, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags, KernelConfig,
@@ -66,6 +67,7 @@ impl Front {
 pub struct MountedFilesystem {
     pub front: Arc<Front>,
     pub workers: Arc<Workers>,
+    pub turns: Arc<Turns>,
     pub agreement: Agreement,
 }
 
@@ -73,9 +75,11 @@ impl MountedFilesystem {
     /// Serves a request where it may wait.
     fn run(&self, request: &Request, wait: Wait, job: impl FnOnce(&Front) + Send + 'static) {
         let (front, program) = (self.front.clone(), program(request, wait));
-        self.workers.run(move || {
-            let _working = work_for(program);
-            job(&front);
+        self.turns.serve(|| {
+            self.workers.run(move || {
+                let _working = work_for(program);
+                job(&front);
+            });
         });
     }
 
@@ -184,7 +188,9 @@ impl Filesystem for MountedFilesystem {
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, lookups: u64) {
+        // Waits for nothing, and may come many times with one request: it is no turn.
         self.front.mount.forget(convert::inode(inode), lookups);
+        self.turns.look();
     }
 
     fn getattr(&self, request: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -399,7 +405,7 @@ impl Filesystem for MountedFilesystem {
             Err(error) => reply.error(failed("write", &error)),
         };
         let program = program(request, Wait::LosesWrites);
-        match self.workers.stay() {
+        self.turns.serve(|| match self.workers.stay() {
             Some(_permit) => {
                 let _working = work_for(program);
                 guarded(|| serve(&self.front, bytes));
@@ -412,7 +418,7 @@ impl Filesystem for MountedFilesystem {
                     serve(&front, &bytes);
                 });
             }
-        }
+        });
     }
 
     fn flush(&self, request: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -441,7 +447,8 @@ impl Filesystem for MountedFilesystem {
     }
 
     fn opendir(&self, request: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.front.mount.open_directory(self.front.who(Caller::from(request)), convert::inode(inode)) {
+        let (caller, inode) = (Caller::from(request), convert::inode(inode));
+        self.turns.serve(|| match self.front.mount.open_directory(self.front.who(caller), inode) {
             Ok((handle, kept)) => {
                 let mut flags = fuser::FopenFlags::empty();
                 flags.set(fuser::FopenFlags::FOPEN_CACHE_DIR, kept.is_used);
@@ -449,7 +456,7 @@ impl Filesystem for MountedFilesystem {
                 reply.opened(FileHandle(handle), flags);
             }
             Err(error) => reply.error(failed("opendir", &error)),
-        }
+        });
     }
 
     fn readdir(&self, request: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -491,12 +498,12 @@ impl Filesystem for MountedFilesystem {
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        answer("releasedir", self.front.mount.close_directory(handle.0), reply);
+        self.turns.serve(|| answer("releasedir", self.front.mount.close_directory(handle.0), reply));
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _data_only: bool, reply: ReplyEmpty) {
         // Each change of names was acknowledged by its shard before the system call returned.
-        reply.ok();
+        self.turns.serve(|| reply.ok());
     }
 
     fn statfs(&self, request: &Request, _: INodeNo, reply: ReplyStatfs) {

@@ -12,6 +12,7 @@
 //! | `filesystem` | the kernel's requests, each as a procedure of `weft-mount-core` |
 //! | `shell`, `notify` | the mount's shell: threads, clock, notifications as bytes |
 //! | `workers` | threads that serve requests, so that a slow one holds up no other |
+//! | `turns` | which of them reads the device, and looks for a request before it sleeps |
 //! | `pending` | whether the program that waits for a request was killed |
 //! | `credentials` | on whose behalf a request is made |
 //! | `convert` | the kernel's values and Weft's |
@@ -61,6 +62,7 @@ mod mount_table;
 mod notify;
 mod pending;
 mod shell;
+mod turns;
 pub mod unmount;
 mod workers;
 

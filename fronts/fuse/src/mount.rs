@@ -12,6 +12,7 @@ use crate::filesystem::{Front, MountedFilesystem};
 use crate::guard::{Guard, Watched};
 use crate::notify::Device;
 use crate::shell::Recalls;
+use crate::turns::Turns;
 use crate::workers::Workers;
 use fuser::{Config, InitFlags, KernelConfig, Session, SessionACL};
 use serde::{Deserialize, Serialize};
@@ -206,12 +207,15 @@ fn raise_readahead(device: (u32, u32), bytes: u32) -> Option<u32> {
 pub struct Mounted {
     /// Before the attachment: a mount that is given up is taken away first, while the connection still lives.
     attachment: Attachment,
+    /// In which requests are looked for.
+    polled: Option<Arc<OwnedFd>>,
     /// For the guard, until it is started.
     connection: Option<OwnedFd>,
     guard: Option<Guard>,
     session: Option<Session<MountedFilesystem>>,
     front: Arc<Front>,
     workers: Arc<Workers>,
+    turns: Arc<Turns>,
     negotiated: Negotiated,
 }
 
@@ -227,16 +231,19 @@ impl Mounted {
         let result = Arc::new(Mutex::new(Negotiated::default()));
         let identity = front.client.identity();
         let agreement = Agreement { options: options.clone(), threads, identity, result: result.clone() };
-        let filesystem = MountedFilesystem { front: front.clone(), workers: workers.clone(), agreement };
+        let turns = Turns::new(threads);
+        let filesystem =
+            MountedFilesystem { front: front.clone(), workers: workers.clone(), turns: turns.clone(), agreement };
         let mut config = Config::default();
         config.n_threads = Some(threads);
         config.clone_fd = true;
         let (connection, attachment) = attach(mount_point, name, options)?;
-        let clones = connection.try_clone().and_then(|device| Ok((device, connection.try_clone()?)));
+        let clone = || connection.try_clone();
+        let clones = clone().and_then(|device| Ok((device, clone()?, clone()?)));
         // Who may use the mount is checked by the kernel (`allow_other`); a second check here would refuse root's own
         // write-back.
         let session = Session::from_fd(filesystem, connection, SessionACL::All, config);
-        let (session, (device, connection)) = match session.and_then(|session| Ok((session, clones?))) {
+        let (session, (device, polled, connection)) = match session.and_then(|session| Ok((session, clones?))) {
             Ok(all) => all,
             Err(error) => {
                 // The connection is closed already, but the mount was made a moment ago: its number is still its own.
@@ -251,8 +258,10 @@ impl Mounted {
             negotiated.max_readahead_bytes = bytes;
         }
         tracing::debug!(mount_point = %attachment.mount_point.display(), ?negotiated, "mounted");
-        let connection = Some(connection);
-        Ok(Mounted { attachment, connection, guard: None, session: Some(session), front, workers, negotiated })
+        let polled = Arc::new(polled);
+        turns.begin(&polled);
+        let (polled, connection, session) = (Some(polled), Some(connection), Some(session));
+        Ok(Mounted { attachment, polled, connection, guard: None, session, front, workers, turns, negotiated })
     }
 
     /// Starts the guard, a process that waits for [`Watched::has_ended`] and then calls [`Watched::abort`]. Called
@@ -285,6 +294,8 @@ impl Mounted {
             // Not unmounted by anybody: programs would wait for answers that nobody gives.
             self.attachment.detach();
         }
+        self.turns.close();
+        self.polled = None;
         // From here on nothing of this process keeps the connection.
         self.front.mount.caches.disconnect();
         if !self.workers.wait_until_done(Instant::now() + END_WAIT) {
@@ -300,6 +311,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         // Never served.
         if self.session.is_some() {
+            self.turns.close();
             self.attachment.detach();
             self.front.mount.caches.disconnect();
         }

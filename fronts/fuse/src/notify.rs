@@ -7,6 +7,7 @@
 
 use rustix::io::write;
 use std::os::fd::OwnedFd;
+use weft_client::before_wait::{Waiting, before_wait};
 use weft_mount_core::{Kernel, Notified, Refused};
 use weft_protocol::{InodeNumber, Name};
 
@@ -27,6 +28,8 @@ impl Device {
     }
 
     fn send(&self, code: i32, payload: &[u8]) -> Notified {
+        // For the lock of a directory, or for pages of which reads are under way.
+        before_wait(Waiting::Sleeps);
         write(&self.0, &message(code, payload)).map_err(|error| Refused(error.raw_os_error()))?;
         Ok(())
     }

@@ -10,6 +10,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use weft_client::before_wait::{Waiting, before_wait};
 use weft_client::{Invalidator, NativeShell, block_on};
 use weft_mount_core::{Job, Kernel, KernelCaches, MountNotice, MountShell, Refused};
 use weft_protocol::{InodeNumber, LeaseKey, Name};
@@ -49,6 +50,7 @@ impl<K: Kernel + Send + Sync + 'static> MountShell for FuseShell<K> {
     }
 
     async fn wait(&self, done: &Done, time: Duration) -> bool {
+        before_wait(Waiting::Sleeps);
         let deadline = Instant::now() + time;
         let mut set = done.set.lock().unwrap_or_else(PoisonError::into_inner);
         while !*set {
