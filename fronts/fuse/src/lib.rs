@@ -37,9 +37,9 @@
 //! Recalls come on a thread of the client library, which calls `shell` with no lock held.
 //! 1. Attributes: the kernel only marks them; nothing to wait for.
 //! 2. Contents: the kernel waits for the reads and writes of that file that are under way, and writes dirty pages.
-//!    Those are requests to this crate. There is always a thread to take them (`workers`), and they wait for a storage
-//!    server only, never for another client's lease: while a lease is being recalled its holder reads and writes past
-//!    it.
+//!    Those are requests to this crate. There is always a thread to take them (`workers`, `turns`), and they wait for
+//!    a storage server only, never for another client's lease: while a lease is being recalled its holder reads and
+//!    writes past it.
 //! 3. A name: the kernel takes the directory's lock, which an operation on that directory may hold that itself waits
 //!    for this recall to be answered. So this runs on a thread of its own; after 10 ms all names are dropped without
 //!    that lock, by the epoch, and only then the recall is answered (`invalidate`).

@@ -198,6 +198,10 @@ impl Turns {
         if state.leader == since {
             self.promote(&mut state);
         }
+        if state.leader == since && waiting == Waiting::Sleeps {
+            // None is parked: whose turn ends next is to read.
+            state.leader = 0;
+        }
         if state.leader != since {
             LEADS_SINCE.set(0);
         }

@@ -4,9 +4,9 @@
 //! all of them waited (for a server that is away, for another client to give a lease back), nothing would take the next
 //! request, not even the write-back of a page that the other client's recall is waiting for: two mounts could wait for
 //! each other. So the last of these threads that is free serves nothing itself: it hands requests to threads made as
-//! needed, and goes back to the device.
+//! needed, and goes back to the device. Which of those that are free read it says `turns.rs`.
 //!
-//! Invariant: while fewer than [`SPILL_THREADS_MAX`] requests wait, one thread is reading the device.
+//! Invariant: while fewer than [`SPILL_THREADS_MAX`] requests wait, one thread is reading the device, or about to.
 //! Not here: what a request does (`operations.rs`, `files.rs`).
 //! Cost: none while a thread is free; a hand-over to another thread (about ten microseconds) when all others are busy.
 
