@@ -54,6 +54,11 @@ impl<S: Shell> Files<S> {
         if let Some(open) = idle {
             self.calls().give_back(inode, open.stamp().await, true);
         }
+        self.give_up_number(inode);
+    }
+
+    /// The last name of an inode is gone: its number is given back as soon as the cache above does not use it.
+    pub(crate) fn give_up_number(&self, inode: InodeNumber) {
         if let Err(stamp) = self.calls().doubt(inode, Directory::Perhaps) {
             self.calls().return_number(inode, Directory::No, stamp);
         }

@@ -20,6 +20,12 @@ impl<S: Shell> Files<S> {
         if let LeaseKey::Data(inode) = recall.key {
             return self.give_up_data(inode, recall.stamp, session).await;
         }
+        if let LeaseKey::Inode(inode) = recall.key {
+            if session == self.calls().session.id() {
+                self.give_up_number(inode);
+            }
+            return LeaseMode::None;
+        }
         let dropped = self.calls().session.cache().recall(recall.key, recall.stamp);
         shell.invalidate(&dropped).await;
         self.number_kept(recall.key)

@@ -280,6 +280,7 @@ impl<K: KeyValue> Shard<K> {
                 self.judge_again(number, parked, out);
             }
         }
+        self.recall_numbers(out);
         while let Some((node, objects)) = self.removals.pop_first() {
             out.push(Effect::Storage { token: None, node, request: StorageRequest::Remove { objects } });
         }
@@ -301,6 +302,7 @@ impl<K: KeyValue> Shard<K> {
             match due {
                 recall::Due::Resend(number) => self.send_recall(number, out),
                 recall::Due::Refuse(session) => self.refuse_session(session, out),
+                recall::Due::GiveUp(number) => self.end_recall(number),
             }
         }
         self.ask_again(out);
@@ -453,8 +455,12 @@ impl<K: KeyValue> Shard<K> {
 
     fn apply(&mut self, command: &Command) -> Outcome {
         let outcome = self.back.apply(self.now.wall, command);
-        self.take_aftermath(&outcome.aftermath);
-        outcome.more.iter().for_each(|aftermath| self.take_aftermath(aftermath));
+        let by = match command {
+            Command::Change { origin, .. } | Command::UnlinkBatch { origin, .. } => Some(origin.session),
+            _ => None,
+        };
+        self.take_aftermath(&outcome.aftermath, by);
+        outcome.more.iter().for_each(|aftermath| self.take_aftermath(aftermath, by));
         outcome
     }
 

@@ -345,13 +345,13 @@ impl<K: KeyValue> Shard<K> {
         (shard != here).then_some(shard)
     }
 
-    /// What a command did beside its answer.
-    pub(super) fn take_aftermath(&mut self, aftermath: &Aftermath) {
+    /// What a command did beside its answer. `by`: the session whose call it was.
+    pub(super) fn take_aftermath(&mut self, aftermath: &Aftermath, by: Option<SessionId>) {
         if let Some((inode, object)) = aftermath.removed {
             self.removals.entry(object.node()).or_default().push((inode, object));
         }
         if let Some(inode) = aftermath.orphaned {
-            self.orphaned(inode);
+            self.orphaned(inode, by);
         }
         if let Some(inode) = aftermath.gone {
             self.drop_keys_of(inode);

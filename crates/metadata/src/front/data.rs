@@ -176,7 +176,7 @@ impl<K: KeyValue> Shard<K> {
         let Some(recall) = self.recalls.end(number) else {
             return;
         };
-        if !matches!(recall.key, LeaseKey::Data(_)) {
+        if !matches!(recall.key, LeaseKey::Data(_) | LeaseKey::Inode(_)) {
             self.contended.insert(recall.key, self.now.boot_ms + super::grants::CONTENTION_MS);
         }
         for waiter in recall.waiters {

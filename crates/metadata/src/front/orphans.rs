@@ -7,16 +7,20 @@
 //! above it can use it any more: then the orphan goes at once. It gives back what replies up to some stamp have told
 //! it: one that told of the number again may be on its way, or may have overtaken what is given back.
 //!
+//! Who holds a lease on the attributes was asked before the name went, and gives the number back unasked when its kernel
+//! forgets it. Others that were told are asked when the last name goes ([`Shard::recall_numbers`]): most kernels have
+//! forgotten the inode by then, and its space is free at once. The session that removed the name asks itself.
+//!
 //! Invariant: an orphan that nobody has open, or may open, is reaped in the same step.
 //! Not here: the record of an orphan (`back/remove.rs`).
 
-use super::Shard;
 use super::plan::Plan;
+use super::{Effect, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::SESSION_TERM_MS;
-use weft_protocol::{InodeNumber, LeaseKey, SessionId};
+use weft_protocol::{InodeNumber, LeaseKey, LeaseMode, SessionId};
 
 /// Sessions that were told of inodes and hold no lease on them, each with the stamp of the latest reply that told it:
 /// at least those of the last term.
@@ -84,6 +88,8 @@ impl Orphan {
 pub struct Orphans {
     orphans: BTreeMap<InodeNumber, Orphan>,
     due: BTreeSet<(u64, InodeNumber)>,
+    /// Sessions to be asked whether they still use the number of a new orphan, at the end of the step.
+    to_ask: Vec<(InodeNumber, SessionId)>,
 }
 
 impl Orphans {
@@ -168,11 +174,24 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// An inode has lost its last name, and stays.
-    pub(super) fn orphaned(&mut self, inode: InodeNumber) {
+    /// An inode has lost its last name, and stays. `by`: the session that removed it, which needs not be asked.
+    pub(super) fn orphaned(&mut self, inode: InodeNumber, by: Option<SessionId>) {
         let told = self.told_of(inode);
+        let others = told.keys().filter(|session| Some(**session) != by);
+        self.orphans.to_ask.extend(others.map(|session| (inode, *session)));
         let anybody = told.is_empty() && !self.is_open(inode);
         self.orphans.insert(inode, Orphan { told, anybody, until_ms: self.now.boot_ms + SESSION_TERM_MS });
+    }
+
+    /// Asks for the numbers of new orphans. Who does not use one gives it back with a release, which says what it had
+    /// been told; nobody waits for the answer.
+    pub(super) fn recall_numbers(&mut self, out: &mut Vec<Effect>) {
+        for (inode, session) in std::mem::take(&mut self.orphans.to_ask) {
+            let is_told = self.orphans.orphans.get(&inode).is_some_and(|orphan| orphan.told.contains_key(&session));
+            if is_told && self.sessions.is_alive(session) {
+                self.recall(LeaseKey::Inode(inode), session, LeaseMode::None, out);
+            }
+        }
     }
 
     /// The session has given the inode's number back, as far as replies up to this stamp have told it.

@@ -4,7 +4,10 @@
 //! second until it is answered, the lease is given back by itself, or the session ends; who renews its session but does
 //! not answer for a whole term is refused from then on, and ends with the term that it has left (`end.rs`).
 //!
-//! Not here: what is recalled when (`plan.rs`, `data.rs`), what happens after (`park.rs`).
+//! A number of a removed inode ([`LeaseKey::Inode`]) is recalled from those who were told it, but nobody waits: who does
+//! not answer for a term is asked no more, since the number ends by itself.
+//!
+//! Not here: what is recalled when (`plan.rs`, `data.rs`, `orphans.rs`), what happens after (`park.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::SESSION_TERM_MS;
@@ -35,6 +38,8 @@ pub enum Due {
     Resend(u64),
     /// The session had its time.
     Refuse(SessionId),
+    /// The session had its time, and does not have to answer.
+    GiveUp(u64),
 }
 
 /// See the module.
@@ -114,7 +119,8 @@ impl Recalls {
         let recall = self.outstanding.get_mut(&number).expect("what is due is outstanding");
         let end_ms = recall.started_ms + SESSION_TERM_MS;
         if end_ms <= now_ms {
-            return Some(Due::Refuse(recall.session));
+            let must_answer = !matches!(recall.key, LeaseKey::Inode(_));
+            return Some(if must_answer { Due::Refuse(recall.session) } else { Due::GiveUp(number) });
         }
         recall.due_ms = (now_ms + RESEND_MS).min(end_ms);
         self.due.insert((recall.due_ms, number));

@@ -282,3 +282,46 @@ fn a_batch_of_removals_ends_before_a_name_that_needs_a_recall_or_is_refused() {
     world.pass(SESSION_TERM_MS, &[A, B, C]);
     assert_eq!(world.removed_objects(), [object(3)]);
 }
+
+/// A was told of a file without a lease, and B removes it. Returns the inode.
+fn removed_after_an_unleased_lookup(world: &mut World) -> InodeNumber {
+    let inode = world.file("f", 1);
+    world.ok(A, lookup("f"));
+    let token = world.waits(B, chmod(inode, 0o600));
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+    assert!(!grants(&world.ok(A, lookup("f"))).contains(Grants::ATTRIBUTES), "recalled a moment ago");
+    let token = world.call(B, unlink("f"));
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+    world.ok(B, number_back(inode));
+    inode
+}
+
+#[test]
+fn whoever_was_told_of_a_removed_file_without_a_lease_is_asked_whether_it_uses_it() {
+    let mut world = World::new();
+    let inode = removed_after_an_unleased_lookup(&mut world);
+    let asked = (A, LeaseKey::Inode(inode), LeaseMode::None);
+    assert_eq!(world.recalled(), [asked], "and not who removed it");
+    assert_eq!(world.removed_objects(), []);
+    world.answer_recalls(LeaseMode::None);
+    assert_eq!(world.removed_objects(), [], "an answer does not say what it had been told");
+    world.ok(A, number_back(inode));
+    assert_eq!(world.removed_objects(), [object(1)]);
+}
+
+#[test]
+fn nobody_is_refused_who_does_not_say_whether_it_uses_a_removed_file() {
+    let mut world = World::new();
+    let inode = removed_after_an_unleased_lookup(&mut world);
+    let count = |world: &World| world.recalls.iter().filter(|(_, recall)| recall.key == LeaseKey::Inode(inode)).count();
+    world.pass(2500, &[A, B]);
+    assert_eq!(count(&world), 3, "it is asked again");
+    world.pass(2 * SESSION_TERM_MS, &[A, B]);
+    assert_eq!(world.removed_objects(), [object(1)], "the term is over");
+    assert!(!world.shard.refuses(A));
+    let asked = count(&world);
+    world.pass(SESSION_TERM_MS, &[A, B]);
+    assert_eq!(count(&world), asked, "nobody is asked any more");
+}
