@@ -9,14 +9,20 @@
 //!   landed, so that no page gets a part of it.
 //! - A read into pages that overlaps a waiting change waits too if the change waits for nothing of its session: so
 //!   readers in a loop do not hold up a writer for ever.
+//! - Two kernels that write pages back which both have (stores through mappings) would wait for each other: neither drops
+//!   a page that it is writing. So a change does not wait for pages that their session writes itself by a change that
+//!   waits: these are overwritten by it, after this one has landed. The first of two such changes goes.
 //! - Whoever waits holds up others of its own client: a change that is not admitted in time is given up by its caller
 //!   ([`CachedRanges::end`]), and sent again by its client.
 //!
 //! A drop that is not answered is sent again. After one term its session is *overdue*: the node refuses to renew it
 //! ([`CachedRanges::is_overdue`]), so that its client gives up all it has. After two the range counts as dropped.
 //!
-//! Invariant: when a change is admitted, no other session has a noted range or a drop outstanding that overlaps it; and
-//! none is noted until it has landed.
+//! Of at most [`OBJECTS_MAX`] objects something is noted; beyond it the pages of the object that was noted first are
+//! dropped.
+//!
+//! Invariant: when a change is admitted, no other session has a noted range or a drop outstanding that overlaps it, but
+//! for pages that it is writing itself; and none is noted until it has landed.
 //! Invariant: nothing is kept of an object of which nothing is noted, dropped or in flight.
 //! Not here: file data, connections, clocks.
 
@@ -29,6 +35,8 @@ use weft_protocol::{InodeNumber, ObjectId, SessionId, ShardId};
 
 /// Ranges noted for one session and object. Beyond it they are taken for one that covers them all.
 const RANGES_MAX: usize = 128;
+/// Objects of which something is noted at most, in one machine.
+const OBJECTS_MAX: usize = 4096;
 /// How often a drop is sent again that was not answered, milliseconds.
 const RESEND_MS: u64 = 1000;
 
@@ -86,6 +94,9 @@ pub struct CachedRanges {
     objects: BTreeMap<ObjectId, Object>,
     /// Those of the objects that have drops outstanding.
     dropping: BTreeSet<ObjectId>,
+    /// When each of the objects was noted of which something is, in the order of requests; and the reverse.
+    noted_at: BTreeMap<ObjectId, u64>,
+    by_age: BTreeMap<u64, ObjectId>,
     /// Number of the next request or drop, and the distance between two.
     next: u64,
     step: u64,
@@ -141,6 +152,10 @@ impl Ranges {
         }
     }
 
+    fn all(&self) -> impl Iterator<Item = Range<u64>> {
+        self.0.iter().map(|(start, end)| *start..*end)
+    }
+
     fn overlaps(&self, range: &Range<u64>) -> bool {
         self.0.range(..range.end).next_back().is_some_and(|(_, end)| *end > range.start)
     }
@@ -190,16 +205,34 @@ impl Object {
         })
     }
 
-    /// Whether a change has to wait for pages of other sessions.
-    fn waits_for_pages(&self, request: &RangeRequest) -> bool {
+    /// Whether a change has to wait for pages of other sessions. `written`: those that they write back themselves, by
+    /// changes that wait, do not count.
+    fn waits_for_pages(&self, request: &RangeRequest, written: bool) -> bool {
         let is_other = |session: SessionId| Some(session) != request.session;
-        self.noted.iter().any(|(session, ranges)| is_other(*session) && ranges.overlaps(&request.range))
-            || self.drops.values().any(|drop| is_other(drop.session) && overlap(&drop.range, &request.range))
+        let waits_for = |session: SessionId, range: Range<u64>| {
+            let range = range.start.max(request.range.start)..range.end.min(request.range.end);
+            is_other(session) && !range.is_empty() && !(written && self.is_writing(session, range))
+        };
+        let ranges_of = |(session, ranges): (&SessionId, &Ranges)| ranges.all().any(|range| waits_for(*session, range));
+        self.noted.iter().any(ranges_of) || self.drops.values().any(|drop| waits_for(drop.session, drop.range.clone()))
     }
 
-    fn may_go(&self, number: u64, request: &RangeRequest) -> bool {
+    /// Whether changes that wait write all of a range back from the session's pages.
+    fn is_writing(&self, session: SessionId, range: Range<u64>) -> bool {
+        let mut rest = Ranges::default();
+        rest.add(range.clone());
+        let waiting = self.requests.values().filter(|other| !other.is_admitted);
+        let own = waiting.map(|other| &other.request).filter(|other| other.session == Some(session));
+        for change in own.filter(|other| other.changes && other.pages) {
+            rest.take(&change.range);
+        }
+        !rest.overlaps(&range)
+    }
+
+    /// Whether a request may go at once, or, when it has waited (`waited`), before changes that wait for it.
+    fn may_go(&self, number: u64, request: &RangeRequest, waited: bool) -> bool {
         let waits = (request.pages && self.waits_for_change(number, request))
-            || (request.changes && self.waits_for_pages(request));
+            || (request.changes && self.waits_for_pages(request, request.pages && waited));
         !waits
     }
 
@@ -224,27 +257,32 @@ impl Object {
 impl CachedRanges {
     /// Nothing is cached. Kernels drop pages of `page_bytes`. Numbers are `first` plus multiples of `step`.
     pub fn new(page_bytes: u64, first: u64, step: u64) -> Self {
-        Self { page_bytes, objects: BTreeMap::new(), dropping: BTreeSet::new(), next: first, step }
+        let (objects, dropping) = (BTreeMap::new(), BTreeSet::new());
+        let (noted_at, by_age) = (BTreeMap::new(), BTreeMap::new());
+        Self { page_bytes, objects, dropping, noted_at, by_age, next: first, step }
     }
 
-    /// A request arrives. Returns its number, and whether it is admitted. A change has to be ended with
+    /// A request arrives. Returns its number, and whether it is admitted at once. A change has to be ended with
     /// [`CachedRanges::end`], and so has a request that waits and is given up.
     pub fn begin(&mut self, request: RangeRequest, now_ms: u64, out: &mut Vec<RangesEffect>) -> (u64, bool) {
         let number = self.next;
         self.next += self.step;
         let id = request.object;
         let object = self.objects.entry(id).or_insert_with(|| Object::new(request.inode));
-        let may_go = object.may_go(number, &request);
+        let may_go = object.may_go(number, &request, false);
         if may_go {
             object.admit(number, request);
             if object.is_idle() {
                 self.objects.remove(&id);
             }
+            self.bound_noted(id, now_ms, out);
         } else {
             object.requests.insert(number, InFlight { request, is_admitted: false });
             self.go_on(id, now_ms, out);
         }
-        (number, may_go)
+        let others = out.len();
+        out.retain(|effect| *effect != RangesEffect::Admit(number));
+        (number, may_go || out.len() < others)
     }
 
     /// A change has landed, or failed; or a request that waited is given up.
@@ -337,11 +375,21 @@ impl CachedRanges {
 
     /// Admits what may go, and has dropped what the others wait for.
     fn go_on(&mut self, id: ObjectId, now_ms: u64, out: &mut Vec<RangesEffect>) {
+        self.admit_waiting(id, out);
+        self.drop_awaited(id, now_ms, out);
+        self.tidy(id);
+        self.bound_noted(id, now_ms, out);
+    }
+
+    fn admit_waiting(&mut self, id: ObjectId, out: &mut Vec<RangesEffect>) {
         loop {
             let Some(object) = self.objects.get_mut(&id) else { return };
             let waits = |(_, other): &(&u64, &InFlight)| !other.is_admitted;
-            let next =
-                object.requests.iter().filter(waits).find(|(number, other)| object.may_go(**number, &other.request));
+            let next = object
+                .requests
+                .iter()
+                .filter(waits)
+                .find(|(number, other)| object.may_go(**number, &other.request, true));
             let Some((number, _)) = next else { break };
             let number = *number;
             if let Some(InFlight { request, .. }) = object.requests.remove(&number) {
@@ -349,7 +397,10 @@ impl CachedRanges {
                 out.push(RangesEffect::Admit(number));
             }
         }
-        self.drop_awaited(id, now_ms, out);
+    }
+
+    /// Keeps what is known of the object as a whole up to date.
+    fn tidy(&mut self, id: ObjectId) {
         let Some(object) = self.objects.get(&id) else { return };
         if object.drops.is_empty() {
             self.dropping.remove(&id);
@@ -361,25 +412,62 @@ impl CachedRanges {
         }
     }
 
+    /// Something was noted of an object, or is no more. Beyond the bound the pages of the oldest are dropped.
+    fn bound_noted(&mut self, id: ObjectId, now_ms: u64, out: &mut Vec<RangesEffect>) {
+        let is_noted = self.objects.get(&id).is_some_and(|object| !object.noted.is_empty());
+        if !is_noted {
+            self.forget_age(id);
+        } else if !self.noted_at.contains_key(&id) {
+            self.noted_at.insert(id, self.next);
+            self.by_age.insert(self.next, id);
+            self.next += self.step;
+        }
+        while self.by_age.len() > OBJECTS_MAX
+            && let Some((_, oldest)) = self.by_age.first_key_value().map(|(age, id)| (*age, *id))
+        {
+            self.forget_age(oldest);
+            self.drop_pages(oldest, None, 0..u64::MAX, now_ms, out);
+            self.tidy(oldest);
+        }
+    }
+
+    fn forget_age(&mut self, id: ObjectId) {
+        if let Some(age) = self.noted_at.remove(&id) {
+            self.by_age.remove(&age);
+        }
+    }
+
     /// Has noted ranges dropped that a change waits for.
     fn drop_awaited(&mut self, id: ObjectId, now_ms: u64, out: &mut Vec<RangesEffect>) {
         let Some(object) = self.objects.get_mut(&id) else { return };
         let changes = object.requests.values().filter(|other| other.request.changes && !other.is_admitted);
         let changes: Vec<_> = changes.map(|other| (other.request.session, other.request.range.clone())).collect();
         for (by, range) in changes {
-            let Some(object) = self.objects.get_mut(&id) else { return };
             let end = range.end.checked_next_multiple_of(self.page_bytes).unwrap_or(u64::MAX);
             let range = range.start - range.start % self.page_bytes..end;
-            let others = object.noted.iter_mut().filter(|(session, _)| Some(**session) != by);
-            let taken: Vec<_> = others.filter_map(|(session, noted)| Some((*session, noted.take(&range)?))).collect();
-            object.noted.retain(|_, noted| !noted.0.is_empty());
-            for (session, range) in taken {
-                let number = self.next;
-                self.next += self.step;
-                let drop = Drop { session, range, since_ms: now_ms, sent_ms: now_ms };
-                out.push(drop.message((id, object.inode), number));
-                object.drops.insert(number, drop);
-            }
+            self.drop_pages(id, by, range, now_ms, out);
+        }
+    }
+
+    /// Has all sessions but `by` drop what is noted of a range.
+    fn drop_pages(
+        &mut self,
+        id: ObjectId,
+        by: Option<SessionId>,
+        range: Range<u64>,
+        now_ms: u64,
+        out: &mut Vec<RangesEffect>,
+    ) {
+        let Some(object) = self.objects.get_mut(&id) else { return };
+        let others = object.noted.iter_mut().filter(|(session, _)| by != Some(**session));
+        let taken: Vec<_> = others.filter_map(|(session, noted)| Some((*session, noted.take(&range)?))).collect();
+        object.noted.retain(|_, noted| !noted.0.is_empty());
+        for (session, range) in taken {
+            let number = self.next;
+            self.next += self.step;
+            let drop = Drop { session, range, since_ms: now_ms, sent_ms: now_ms };
+            out.push(drop.message((id, object.inode), number));
+            object.drops.insert(number, drop);
         }
     }
 }

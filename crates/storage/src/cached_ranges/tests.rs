@@ -192,6 +192,76 @@ fn a_session_that_does_not_answer_is_overdue_after_a_term_and_over_after_two() {
 }
 
 #[test]
+fn of_two_kernels_that_write_one_page_back_the_first_goes() {
+    let mut world = World::new();
+    for session in [A, B] {
+        world.admitted(read(session, 0..16));
+    }
+    // Both have stored into the first page; neither drops it while its write is in flight.
+    let first = world.waits(request(A, 0..8, true, true));
+    let (session, drop_b, range) = world.one_drop();
+    assert_eq!((session, range), (B, 0..8));
+    let second = world.waits(request(B, 0..8, true, true));
+    let (drops, admitted) = world.effects();
+    assert_eq!(admitted, [first]);
+    let [(A, drop_a, range)] = &drops[..] else { panic!("{drops:?}") };
+    assert_eq!(*range, 0..8);
+    let third = world.waits(read(C, 0..8));
+    world.end(first);
+    assert_eq!(world.effects(), (vec![], vec![]), "A has its page still");
+    world.dropped(A, *drop_a);
+    assert_eq!(world.effects().1, [second]);
+    world.dropped(B, drop_b);
+    world.end(second);
+    assert_eq!(world.effects().1, [third]);
+}
+
+#[test]
+fn a_change_waits_for_pages_that_are_not_being_written() {
+    let mut world = World::new();
+    for session in [A, B] {
+        world.admitted(read(session, 0..24));
+    }
+    let larger = world.waits(request(A, 0..24, true, true));
+    let (_, drop_b, _) = world.one_drop();
+    // B writes its first page before it drops the others: of it A is known to write all, and so it is B that goes.
+    let part = world.admitted(request(B, 0..8, true, true));
+    let (_, again, range) = world.one_drop();
+    assert_eq!(range, 0..8, "it has written its page, and keeps it");
+    let direct = world.waits(write(C, 0..8));
+    world.effects();
+    world.end(part);
+    world.dropped(B, drop_b);
+    assert_eq!(world.effects().1, []);
+    world.dropped(B, again);
+    assert_eq!(world.effects().1, [larger], "nobody else has pages of it");
+    world.end(larger);
+    assert!(!world.effects().1.contains(&direct), "A has written its pages, and keeps them");
+}
+
+#[test]
+fn pages_of_many_objects_are_bounded_and_the_oldest_go() {
+    let mut world = World::new();
+    let of = |number: u64| RangeRequest { object: ObjectId::new(NodeId(1), number), ..read(A, 0..8) };
+    for number in 0..OBJECTS_MAX as u64 {
+        world.admitted(of(number));
+    }
+    world.admitted(of(0));
+    assert_eq!(world.out, []);
+    world.admitted(of(OBJECTS_MAX as u64));
+    let [RangesEffect::Drop { session: A, drop }] = &world.out[..] else { panic!("{:?}", world.out) };
+    assert_eq!((drop.object, drop.offset, drop.bytes), (of(0).object, 0, 8));
+    assert_eq!(world.ranges.deadline_ms(), Some(2000), "it is told again until it is answered");
+    let number = drop.number;
+    world.ranges.dropped(A, (of(0).object, number), 0, &mut Vec::new());
+    assert_eq!(world.ranges.objects.len(), OBJECTS_MAX);
+    for number in 0..=OBJECTS_MAX as u64 {
+        world.ranges.removed(of(number).object, 0, &mut Vec::new());
+    }
+    assert!(world.ranges.is_idle() && world.ranges.by_age.is_empty() && world.ranges.noted_at.is_empty());
+}
+
+#[test]
 fn many_ranges_become_one() {
     let mut world = World::new();
     for page in 0..10 * RANGES_MAX as u64 {
