@@ -349,7 +349,7 @@ fn the_space_of_a_removed_file_is_free_at_once() {
     });
     let objects = || ground.status()["nodes"][0]["space"]["objects"].as_u64().expect("a count");
     type Remove = fn(&Path, &Path);
-    let ways: [(&str, Remove); 5] = [
+    let ways: [(&str, Remove); 7] = [
         ("by the mount that wrote it", |one, _| fs::remove_file(one.join("f")).expect("removed")),
         ("by another mount", |_, two| fs::remove_file(two.join("f")).expect("removed")),
         ("by another mount that has read it", |_, two| {
@@ -365,6 +365,24 @@ fn the_space_of_a_removed_file_is_free_at_once() {
             symlink("target", one.join("link"))
                 .and_then(|()| fs::rename(one.join("link"), one.join("f")))
                 .expect("over");
+        }),
+        // The other mount is told of it, but gets no lease while it is being written.
+        ("after another mount has looked at it while it was written", |one, two| {
+            let mut writer = File::options().append(true).open(one.join("f")).expect("open");
+            writer.write_all(b"more").expect("written");
+            assert_eq!(fs::metadata(two.join("f")).expect("looked at").len(), 100_004);
+            drop(writer);
+            fs::remove_file(one.join("f")).expect("removed");
+        }),
+        ("after another mount has had it open while it was written", |one, two| {
+            let mut reader = File::open(two.join("f")).expect("open");
+            let mut writer = File::options().append(true).open(one.join("f")).expect("open");
+            writer.write_all(b"more").expect("written");
+            let mut read = Vec::new();
+            reader.read_to_end(&mut read).expect("read");
+            assert_eq!(read.len(), 100_004);
+            drop((reader, writer));
+            fs::remove_file(one.join("f")).expect("removed");
         }),
     ];
     for (how, remove) in ways {
