@@ -57,6 +57,13 @@ impl NativeCalls {
 
     async fn execute(&self, call: &Call) -> Result<Value> {
         match call {
+            Call::CountLinks { path } => {
+                let inode = self.walk(path).await?;
+                match self.attributes(inode).await? {
+                    Value::Attributes(attributes) => Ok(Value::Count(attributes.nlink.into())),
+                    other => unreachable!("a stat returned {other:?}"),
+                }
+            }
             Call::Stat { path } => {
                 let inode = self.walk(path).await?;
                 self.attributes(inode).await
@@ -72,7 +79,7 @@ impl NativeCalls {
             }
             Call::Unlink { path } => {
                 let (parent, name) = self.parent(path).await?;
-                self.machine.unlink(&self.who, parent, &name).await.map(|()| Value::Done)
+                self.machine.unlink(&self.who, parent, &name).await.map(|_| Value::Done)
             }
             Call::Rmdir { path } => {
                 let (parent, name) = self.parent(path).await?;

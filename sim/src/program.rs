@@ -71,7 +71,7 @@ pub async fn use_names(machine: Arc<Files<SimShell>>, process: Rc<Process>, oper
             let made = machine.make_directory(&who, *parent, name, 0o755).await;
             made.map(|entry| process.learn_directory(entry.attributes.inode))
         }
-        NamesOperation::Unlink { parent, name } => machine.unlink(&who, *parent, name).await,
+        NamesOperation::Unlink { parent, name } => machine.unlink(&who, *parent, name).await.map(|_| ()),
         NamesOperation::UnlinkBatch { parent, names } => machine.unlink_batch(&who, *parent, names).await.map(|_| ()),
         NamesOperation::RemoveDirectory { parent, name } => machine.remove_directory(&who, *parent, name).await,
         NamesOperation::Rename { from: (parent, name), to: (new_parent, new_name) } => {

@@ -23,9 +23,11 @@
 //! that is told of no time. Bounds: [`NAMES_MAX`], [`INODES_MAX`]; what would go beyond is told with no time.
 //! Not here: notifications and how long they may take (`weft-fuse`), pages and open files.
 
+mod link_counts;
 mod requests;
 
 use crate::memory::{name_bytes, queue_bytes, table_bytes};
+use link_counts::LinkCounts;
 use requests::Requests;
 pub use requests::Ticket;
 use std::collections::VecDeque;
@@ -76,6 +78,8 @@ pub struct KernelView {
     /// Counts what is told.
     clock: u64,
     requests: Requests,
+    /// See `link_counts.rs`.
+    pub link_counts: LinkCounts,
 }
 
 impl KernelView {
@@ -155,7 +159,8 @@ impl KernelView {
         now_ms: u64,
     ) -> u64 {
         self.purge(now_ms);
-        if valid_ms == 0 || self.requests.attributes_recalled(ticket, inode) {
+        let is_miscounted = self.link_counts.told(inode, now_ms);
+        if valid_ms == 0 || is_miscounted || self.requests.attributes_recalled(ticket, inode) {
             return 0;
         }
         let until_ms = now_ms + valid_ms + SLACK_MS;

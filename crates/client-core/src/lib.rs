@@ -51,6 +51,7 @@ pub use kernel_view::{KernelView, Ticket};
 pub use link::SlotFor;
 pub use look_ahead::{LookAhead, PageAhead};
 pub use memory::LISTING_BYTES_MAX;
+pub use names::{LostName, Renamed};
 pub use notice::Notice;
 pub use objects::{Objects, Registration};
 pub use open_inode::{FlushFor, OpenInode, Written};

@@ -10,6 +10,24 @@ use std::time::Duration;
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest, SymlinkTarget};
 use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp};
 
+/// An inode that has lost a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LostName {
+    pub inode: InodeNumber,
+    /// Names that it has left.
+    pub links: u32,
+}
+
+/// What a rename did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Renamed {
+    /// How long a cache above that moves its own record of the name may go on using it: zero where no lease covers the
+    /// new name (after an exchange: both).
+    pub valid: Duration,
+    /// What the new name stood for.
+    pub replaced: Option<LostName>,
+}
+
 impl<S: Shell> Files<S> {
     /// A change whose reply is the inode of a name.
     async fn change_name(
@@ -100,7 +118,7 @@ impl<S: Shell> Files<S> {
     }
 
     /// Removes a name of a file or symbolic link.
-    pub async fn unlink(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<()> {
+    pub async fn unlink(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<LostName> {
         self.remove(who, parent, name, ShardRequest::Unlink { parent, name: name.clone() }).await
     }
 
@@ -122,15 +140,22 @@ impl<S: Shell> Files<S> {
 
     /// Removes an empty directory.
     pub async fn remove_directory(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<()> {
-        self.remove(who, parent, name, ShardRequest::RemoveDirectory { parent, name: name.clone() }).await
+        let request = ShardRequest::RemoveDirectory { parent, name: name.clone() };
+        self.remove(who, parent, name, request).await.map(drop)
     }
 
-    async fn remove(&self, who: &Credentials, parent: InodeNumber, name: &Name, request: ShardRequest) -> Result<()> {
+    async fn remove(
+        &self,
+        who: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        request: ShardRequest,
+    ) -> Result<LostName> {
         let directories = -i32::from(matches!(request, ShardRequest::RemoveDirectory { .. }));
         let answer = self.calls().call(who, parent.shard(), request).await?;
         let ShardAnswer::Removed { time, inode, links } = answer.answer else { return Err(Error::Malformed) };
         self.name_removed(&answer, (parent, name), (inode, links), (time, directories)).await;
-        Ok(())
+        Ok(LostName { inode, links })
     }
 
     /// Learns that a name is gone. `links`: names left of what it named; `directories`: as in [`DirectoryChange`].
@@ -152,15 +177,14 @@ impl<S: Shell> Files<S> {
         cache.forget_attributes(inode, answer.stamp);
     }
 
-    /// Gives what has one name another. Returns how long a cache above that moves its own record of the name may go on
-    /// using it: zero where no lease covers the new name (after an exchange: both).
+    /// Gives what has one name another.
     pub async fn rename(
         &self,
         who: &Credentials,
         (parent, name): (InodeNumber, &Name),
         (new_parent, new_name): (InodeNumber, &Name),
         mode: RenameMode,
-    ) -> Result<Duration> {
+    ) -> Result<Renamed> {
         if parent.shard() != new_parent.shard() {
             return Err(Error::CrossShard);
         }
@@ -173,7 +197,9 @@ impl<S: Shell> Files<S> {
         if let Some((replaced, links)) = replaced {
             self.name_gone(replaced, links).await;
         }
-        let Some(mut cache) = self.calls().session.cache_for(answer.session) else { return Ok(Duration::ZERO) };
+        let lost = replaced.map(|(inode, links)| LostName { inode, links });
+        let renamed = |valid_ms| Ok(Renamed { valid: Duration::from_millis(valid_ms), replaced: lost });
+        let Some(mut cache) = self.calls().session.cache_for(answer.session) else { return renamed(0) };
         for directory in [parent, new_parent] {
             cache.directory_changed(directory, answer.stamp);
         }
@@ -198,6 +224,6 @@ impl<S: Shell> Files<S> {
         };
         let new_ms = covers(new_parent, new_name, inode);
         let old_ms = exchanged.map_or(new_ms, |(other, _)| covers(parent, name, other));
-        Ok(Duration::from_millis(new_ms.min(old_ms)))
+        renamed(new_ms.min(old_ms))
     }
 }

@@ -190,7 +190,7 @@ impl Client {
 
     /// Removes a name of a file or symbolic link.
     pub fn unlink(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<()> {
-        block_on(self.files().unlink(who, parent, name))
+        block_on(self.files().unlink(who, parent, name)).map(drop)
     }
 
     /// Removes names of files or symbolic links in one directory with one message. Returns how many of them, from the

@@ -11,6 +11,13 @@
 //! takes no lock. An older kernel is told of names in directories that other sessions use with no time, so that there
 //! is nothing to drop; only names told before the directory was found to be shared have to be waited for.
 //!
+//! # Counts of links
+//! When a name is removed, the kernel takes one from the count of links of its inode, also if it has been told the new
+//! count already (`weft_client_core`, `kernel_view/link_counts.rs`). So before the reply to the removal of a name that is
+//! not the last one, the attributes are marked as old, and they are told with no time until a notification about the
+//! name, which waits for the lock that the removal holds, has returned. link(2) refuses an inode whose count is zero
+//! without asking; so if the kernel may have counted twice, all names are dropped: the next look at one tells the count.
+//!
 //! # Contents
 //! A file that was opened cached stays so for the kernel until it is closed, also when its lease was recalled, and any
 //! file may be mapped. Pages that are read or written then are noted by the storage server, which has them dropped
@@ -65,6 +72,41 @@ pub struct Job<M: MountShell> {
     recorded: Option<Recorded<M>>,
     parent: InodeNumber,
     names: Vec<Name>,
+    /// An inode that has lost one of these names, and has others.
+    counted: Option<Counted>,
+}
+
+struct Counted {
+    view: Arc<Mutex<KernelView>>,
+    inode: InodeNumber,
+    /// Its names have to be dropped in any case.
+    is_wrong: bool,
+    /// By the epoch, or the one by which the kernel was told of it last.
+    has_epoch: bool,
+    place: Option<(InodeNumber, Name)>,
+}
+
+impl Counted {
+    /// The kernel has processed the removal.
+    async fn processed(self, kernel: &impl Kernel) -> Notified {
+        let mark = {
+            let mut view = lock(&self.view);
+            let was_told = view.link_counts.processed(self.inode);
+            if !was_told && !self.is_wrong {
+                return Ok(());
+            }
+            view.mark()
+        };
+        match self.place {
+            _ if self.has_epoch => {
+                kernel.increment_epoch().await?;
+                lock(&self.view).epoch_incremented(mark);
+                Ok(())
+            }
+            Some((parent, name)) => kernel.entry(parent, &name).await,
+            None => Ok(()),
+        }
+    }
 }
 
 struct Recorded<M: MountShell> {
@@ -76,10 +118,13 @@ impl<M: MountShell> Job<M> {
     /// Does it. What the kernel refuses is told to `shell`.
     pub async fn run(self, notice: impl Fn(MountNotice)) {
         let report = |what, notified| report(&notice, what, notified);
-        let Self { kernel, recorded, parent, names } = self;
+        let Self { kernel, recorded, parent, names, counted } = self;
         let Some(Recorded { view, done }) = recorded else {
             for name in &names {
                 report("unleased entry", kernel.entry(parent, name).await);
+            }
+            if let Some(counted) = counted {
+                report("count of links", counted.processed(&*kernel).await);
             }
             return;
         };
@@ -177,7 +222,7 @@ impl<M: MountShell> KernelCaches<M> {
     fn submit(&self, kernel: &Arc<M::Kernel>, parent: InodeNumber, names: Vec<Name>) -> Option<Arc<M::Signal>> {
         let done = Arc::new(M::Signal::default());
         let recorded = Some(Recorded { view: self.view.clone(), done: done.clone() });
-        self.shell.submit(Job { kernel: kernel.clone(), recorded, parent, names }).then_some(done)
+        self.shell.submit(Job { kernel: kernel.clone(), recorded, parent, names, counted: None }).then_some(done)
     }
 
     async fn has_returned(&self, done: Option<&Arc<M::Signal>>, time: Duration) -> bool {
@@ -276,6 +321,29 @@ impl<M: MountShell> KernelCaches<M> {
         }
     }
 
+    /// The shard has taken this name from an inode that has others. To be called before the reply.
+    pub(crate) async fn name_lost(&self, inode: InodeNumber, (parent, name): (InodeNumber, &Name)) {
+        let Some(kernel) = self.kernel() else { return };
+        let (was_told, place) = {
+            let mut view = self.view();
+            view.recall(LeaseKey::Attributes(inode));
+            (view.link_counts.lost(inode, self.now_ms()), view.place(inode))
+        };
+        // A reply in flight does not count any more.
+        self.report("inode", kernel.attributes(inode).await);
+        self.view().attributes_dropped(inode);
+        let has_epoch = self.has_epoch();
+        if was_told && has_epoch {
+            self.increment_epoch(&kernel).await;
+        }
+        let is_wrong = was_told && !has_epoch;
+        let counted = Some(Counted { view: self.view.clone(), inode, is_wrong, has_epoch, place });
+        let job = Job { kernel, recorded: None, parent, names: vec![name.clone()], counted };
+        if !self.shell.submit(job) {
+            self.shell.notice(MountNotice::StaysKnown(inode));
+        }
+    }
+
     /// Whether the kernel may still use the inode's number, or be about to: the reply to a request in flight may tell
     /// it. Such a number that was not told after all is given back with the stamp.
     pub fn knows(&self, inode: InodeNumber, stamp: u64) -> bool {
@@ -291,7 +359,7 @@ impl<M: MountShell> KernelCaches<M> {
         let (Some(kernel), Some(unleased)) = (self.kernel(), self.inodes.known(inode)) else { return false };
         if let Some((parent, name)) = unleased {
             // Of no use any more; without it the kernel forgets an inode that nobody has open. Not waited for.
-            if !self.shell.submit(Job { kernel, recorded: None, parent, names: vec![name] }) {
+            if !self.shell.submit(Job { kernel, recorded: None, parent, names: vec![name], counted: None }) {
                 self.shell.notice(MountNotice::StaysKnown(inode));
             }
         }

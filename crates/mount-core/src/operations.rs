@@ -16,7 +16,7 @@ use crate::telling::Telling;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use weft_client_core::{Entry, Files, OpenOptions};
+use weft_client_core::{Entry, Files, OpenOptions, Renamed};
 use weft_protocol::message::shard::{Access, CreateFile, RenameMode};
 use weft_protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name, NodeIdentity, Result};
 
@@ -106,6 +106,13 @@ impl<M: MountShell> Mount<M> {
         Telling::new(&self.client, &self.caches, self.caches.view().begin_change(directories))
     }
 
+    /// As [`Mount::telling_change`], of a request that may take a name from an inode that has others.
+    async fn telling_removal(&self, directories: &[InodeNumber]) -> Telling<'_, M> {
+        self.use_directories(directories).await;
+        let ticket = self.caches.view().begin_change(directories);
+        Telling::of_removal(&self.client, &self.caches, ticket)
+    }
+
     /// A kernel without epochs keeps names of directories only that no other mount uses: each says that it does.
     async fn use_directories(&self, directories: &[InodeNumber]) {
         if !self.caches.has_epoch() {
@@ -153,6 +160,7 @@ impl<M: MountShell> Mount<M> {
         changes: &AttributeChanges,
     ) -> Result<Entry> {
         let entry = self.client.set_attributes(who, inode, changes).await?;
+        self.caches.view().link_counts.told(inode, self.caches.now_ms());
         Ok(Entry { attributes_valid: Duration::ZERO, ..entry })
     }
 
@@ -191,15 +199,20 @@ impl<M: MountShell> Mount<M> {
         name: &Name,
         is_directory: bool,
     ) -> Answer<'_, M, ()> {
-        let telling = self.telling_change(&[parent]).await;
+        let telling = self.telling_removal(&[parent]).await;
         let removed = if is_directory {
-            self.client.remove_directory(who, parent, name).await
+            self.client.remove_directory(who, parent, name).await.map(|()| None)
         } else {
-            self.client.unlink(who, parent, name).await
+            self.client.unlink(who, parent, name).await.map(Some)
         };
-        if removed.is_ok() {
-            telling.removed(parent, name);
-        }
+        let removed = match removed {
+            Ok(lost) => {
+                telling.removed(parent, name);
+                telling.name_lost(lost, (parent, name)).await;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
         Answer::new(telling, removed)
     }
 
@@ -210,10 +223,11 @@ impl<M: MountShell> Mount<M> {
         to: (InodeNumber, &Name),
         mode: RenameMode,
     ) -> Answer<'_, M, ()> {
-        let telling = self.telling_change(&[from.0, to.0]).await;
+        let telling = self.telling_removal(&[from.0, to.0]).await;
         let renamed = match self.client.rename(who, from, to, mode).await {
-            Ok(valid) => {
+            Ok(Renamed { valid, replaced }) => {
                 telling.renamed(from, to, mode, valid).await;
+                telling.name_lost(replaced, to).await;
                 Ok(())
             }
             Err(error) => Err(error),

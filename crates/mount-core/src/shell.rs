@@ -56,7 +56,8 @@ pub enum MountNotice {
     AllNamesDropped(InodeNumber),
     /// A directory is locked for long, on a kernel without epochs: recalled names are dropped later.
     NamesDroppedLater(InodeNumber),
-    /// Too many names are being dropped for this inode's to be.
+    /// Too many names are being dropped for this inode's to be: it stays known, or its attributes are told with no time
+    /// for a while.
     StaysKnown(InodeNumber),
     /// The kernel takes no files of this process to read and write them by itself.
     NothingPassed,

@@ -6,7 +6,7 @@
 use crate::invalidate::KernelCaches;
 use crate::shell::MountShell;
 use std::time::Duration;
-use weft_client_core::{Entry, Files, Ticket};
+use weft_client_core::{Entry, Files, LostName, Ticket};
 use weft_protocol::message::shard::RenameMode;
 use weft_protocol::{InodeNumber, Name};
 
@@ -14,6 +14,8 @@ use weft_protocol::{InodeNumber, Name};
 pub struct Telling<'a, M: MountShell> {
     client: &'a Files<M::Client>,
     caches: &'a KernelCaches<M>,
+    /// It may take a name from an inode that has others.
+    removes: bool,
     /// There until it is dropped.
     ticket: Option<Ticket>,
 }
@@ -21,6 +23,9 @@ pub struct Telling<'a, M: MountShell> {
 impl<M: MountShell> Drop for Telling<'_, M> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
+        if self.removes {
+            self.caches.view().link_counts.end();
+        }
         // Bound first: the record is not locked while numbers are given back.
         let settled = self.caches.view().end(ticket);
         for (inode, stamp) in settled {
@@ -34,7 +39,13 @@ impl<M: MountShell> Drop for Telling<'_, M> {
 impl<'a, M: MountShell> Telling<'a, M> {
     /// A request begins. `ticket`: of the record of `caches`.
     pub fn new(client: &'a Files<M::Client>, caches: &'a KernelCaches<M>, ticket: Ticket) -> Self {
-        Self { client, caches, ticket: Some(ticket) }
+        Self { client, caches, removes: false, ticket: Some(ticket) }
+    }
+
+    /// As [`Telling::new`], of a request that may take a name from an inode that has others.
+    pub fn of_removal(client: &'a Files<M::Client>, caches: &'a KernelCaches<M>, ticket: Ticket) -> Self {
+        caches.view().link_counts.begin();
+        Self { client, caches, removes: true, ticket: Some(ticket) }
     }
 
     /// A kernel without epochs keeps no names of directories that others use.
@@ -92,6 +103,14 @@ impl<'a, M: MountShell> Telling<'a, M> {
     /// A name was removed.
     pub fn removed(&self, parent: InodeNumber, name: &Name) {
         self.caches.view().removed(parent, name);
+    }
+
+    /// A name was removed or replaced. If its inode has others, the kernel is about to take one from the count of links
+    /// that it knows.
+    pub async fn name_lost(&self, lost: Option<LostName>, place: (InodeNumber, &Name)) {
+        if let Some(LostName { inode, links: 1.. }) = lost {
+            self.caches.name_lost(inode, place).await;
+        }
     }
 
     /// The kernel is about to move a dentry. `valid`: how long leases cover what the names are now. Where they do not,
