@@ -83,6 +83,19 @@ impl Client {
         }
     }
 
+    /// Whether the kernel has an error to tell of pages of the call's file that could not be written back.
+    pub fn owes_error(&self, call: &Call) -> bool {
+        matches!(&self.calls, Some(SystemCalls::Mounted(mounted)) if mounted.owes_error(call))
+    }
+
+    /// Where the parts end in which a write that has returned was sent by the kernel.
+    pub fn take_pieces(&self, id: CallId) -> Vec<u64> {
+        match &self.calls {
+            Some(SystemCalls::Mounted(mounted)) => mounted.take_pieces(id),
+            _ => Vec::new(),
+        }
+    }
+
     /// Memory pressure in the kernel of its mount, if it is one.
     pub fn shrink(&self, pages: bool) {
         if let Some(SystemCalls::Mounted(mounted)) = &self.calls {

@@ -5,13 +5,16 @@
 //! such that a file system without caches ([`State`]) returns the same. Where several orders do, all states that they
 //! lead to go on.
 //!
+//! A write that the kernel sends in several requests is seen in as many steps: it ends a request at a page that it does
+//! not have (`fuse_fill_write_pages`), and at the largest size of one. Where it was cut is known from the kernel itself.
+//!
 //! Listings are no single call: see `listings.rs`.
 
 mod listings;
 mod posix;
 
 use crate::kernel::requests::{Errno, RenameMode};
-use crate::kernel::{Call, CallResult};
+use crate::kernel::{Call, CallResult, Value};
 use listings::Listings;
 pub use posix::{Kind, State};
 
@@ -28,6 +31,8 @@ pub struct Recorded {
     pub unheard: u64,
     /// A connection for data of its client broke lately: a transfer may fail, and leave a part done.
     pub may_fail: bool,
+    /// Of a write: where the parts end in which the kernel sent it, one after the other.
+    pub pieces: Vec<u64>,
     /// When it returned, and what.
     pub returned: Option<(u64, CallResult)>,
 }
@@ -60,7 +65,7 @@ impl History {
         let mut after = Vec::new();
         let mut reasons = Vec::new();
         for state in &self.states {
-            let mut left: Vec<&Recorded> = round.iter().collect();
+            let mut left: Vec<Step<'_>> = round.iter().map(|recorded| Step { recorded, taken: 0 }).collect();
             explain(state, (round, &mut left), &mut after, &mut reasons);
         }
         if after.is_empty() {
@@ -72,6 +77,30 @@ impl History {
         self.listings.check(&self.states, &after, round)?;
         self.states = after;
         Ok(())
+    }
+}
+
+/// A call of a round, and how much of it is done.
+#[derive(Clone, Copy)]
+struct Step<'a> {
+    recorded: &'a Recorded,
+    /// Bytes of a write in pieces that are there.
+    taken: u64,
+}
+
+impl Step<'_> {
+    /// The end of the next piece but the last one, with which the call returns. An append goes where the file ends: it
+    /// is one step.
+    fn next_end(&self, state: &State) -> Option<u64> {
+        let (Call::Write { handle, data } | Call::Pwrite { handle, data, .. }) = &self.recorded.call else {
+            return None;
+        };
+        let (_, flags, _) = state.opened(*handle)?;
+        let is_whole =
+            matches!(&self.recorded.returned, Some((_, Ok(Value::Count(count)))) if *count == data.len() as u64);
+        let ends = self.recorded.pieces.iter().copied();
+        let next = { ends }.find(|end| *end > self.taken && *end < data.len() as u64);
+        next.filter(|_| is_whole && !flags.append)
     }
 }
 
@@ -114,7 +143,7 @@ fn changes_meanwhile(recorded: &Recorded, round: &[Recorded]) -> bool {
 /// Tries all orders of what is left, and adds the states to which they lead.
 fn explain(
     state: &State,
-    (round, left): (&[Recorded], &mut Vec<&Recorded>),
+    (round, left): (&[Recorded], &mut Vec<Step<'_>>),
     after: &mut Vec<State>,
     reasons: &mut Vec<String>,
 ) {
@@ -125,8 +154,10 @@ fn explain(
         return;
     }
     for index in 0..left.len() {
-        let next = left[index];
-        let comes_later = |other: &&Recorded| other.returned.as_ref().is_some_and(|(at, _)| *at < next.begun_ms);
+        let step = left[index];
+        let next = step.recorded;
+        let comes_later =
+            |other: &Step<'_>| other.recorded.returned.as_ref().is_some_and(|(at, _)| *at < next.begun_ms);
         if left.iter().any(comes_later) {
             continue;
         }
@@ -135,13 +166,24 @@ fn explain(
         if may_be_nothing(next, result, round) {
             left.remove(index);
             explain(&state, (round, left), after, reasons);
-            left.insert(index, next);
+            left.insert(index, step);
         }
-        match state.apply(next, result, !changes_meanwhile(next, round)) {
+        if let Some(end) = step.next_end(&state) {
+            match state.write_piece(next, step.taken..end) {
+                Ok(()) => {
+                    left[index].taken = end;
+                    explain(&state, (round, left), after, reasons);
+                    left[index] = step;
+                }
+                Err(reason) => reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),
+            }
+            continue;
+        }
+        match state.apply((next, step.taken), result, !changes_meanwhile(next, round)) {
             Ok(()) => {
                 left.remove(index);
                 explain(&state, (round, left), after, reasons);
-                left.insert(index, next);
+                left.insert(index, step);
             }
             Err(reason) => reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),
         }

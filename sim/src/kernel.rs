@@ -131,6 +131,25 @@ impl Kernel {
         self.executor.run();
     }
 
+    /// Whether the answer to a request is processed while the server writes it, so that no notification that comes after
+    /// it overtakes it: the kernel does not wake a caller for it, as for others, but carries on itself.
+    pub fn is_background(&self, unique: u64) -> bool {
+        self.executor.context.mount().is_background(unique)
+    }
+
+    /// Whether pages of the file could not be written back, and nobody was told: the next call that writes pages of it back
+    /// fails (`filemap_check_errors`).
+    pub fn owes_error(&self, handle: Handle) -> bool {
+        let mount = self.executor.context.mount();
+        let file = mount.handles.get(&handle);
+        file.is_some_and(|file| mount.inode(mount.file(file.key).inode).writeback_error.is_some())
+    }
+
+    /// Where the parts end in which a write that has returned was sent.
+    pub fn take_pieces(&mut self, id: CallId) -> Vec<u64> {
+        self.executor.context.mount().call_pieces.remove(&id).unwrap_or_default()
+    }
+
     /// Starts a notification, which may wait for locks.
     pub fn notify(&mut self, id: CallId, notification: Notification) {
         let context = self.executor.context.clone();

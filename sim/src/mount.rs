@@ -192,6 +192,21 @@ impl Mounted {
         self.kernel.model.borrow_mut().call(id, call);
     }
 
+    /// Whether the kernel has an error to tell of pages of the call's file.
+    pub fn owes_error(&self, call: &Call) -> bool {
+        let handle = match call {
+            Call::Read { handle, .. } | Call::Pread { handle, .. } => handle,
+            Call::Write { handle, .. } | Call::Pwrite { handle, .. } => handle,
+            _ => return false,
+        };
+        self.kernel.model.borrow().owes_error(*handle)
+    }
+
+    /// Where the parts end in which a write that has returned was sent.
+    pub fn take_pieces(&self, id: CallId) -> Vec<u64> {
+        self.kernel.model.borrow_mut().take_pieces(id)
+    }
+
     /// Memory pressure in the kernel.
     pub fn shrink(&self, pages: bool) {
         let mut model = self.kernel.model.borrow_mut();

@@ -25,19 +25,23 @@ pub struct Theme {
     /// How often a file or directory is used that is open, a file is opened, a directory, a file mapped, a name looked
     /// at, a file cut, a name changed, a file replaced by several in turn.
     weights: [u64; 8],
+    /// Most changes of names make another name of a file, or take one away.
+    links: bool,
     /// Instead, a name is replaced by two clients while others open it, again and again.
     races: bool,
 }
 
-/// A little of everything; few files that all write; names that go about; long listings.
-pub const THEMES: [Theme; 4] = [
-    Theme { files: 4, directories: 2, weights: [9, 3, 1, 1, 2, 1, 3, 1], races: false },
-    Theme { files: 1, directories: 0, weights: [20, 3, 0, 1, 1, 1, 0, 0], races: false },
-    Theme { files: 3, directories: 1, weights: [4, 3, 1, 0, 5, 0, 7, 1], races: false },
-    Theme { files: 12, directories: 1, weights: [9, 1, 3, 0, 1, 0, 4, 0], races: false },
+/// A little of everything; few files that all write; names that go about; long listings; files of several names.
+pub const THEMES: [Theme; 5] = [
+    Theme { files: 4, directories: 2, weights: [9, 3, 1, 1, 2, 1, 3, 1], ..NONE },
+    Theme { files: 1, directories: 0, weights: [20, 3, 0, 1, 1, 1, 0, 0], ..NONE },
+    Theme { files: 3, directories: 1, weights: [4, 3, 1, 0, 5, 0, 7, 1], ..NONE },
+    Theme { files: 12, directories: 1, weights: [9, 1, 3, 0, 1, 0, 4, 0], ..NONE },
+    Theme { files: 3, directories: 0, weights: [0, 1, 0, 0, 8, 0, 8, 0], links: true, ..NONE },
 ];
 /// One name that is opened while others are renamed over it.
-pub const RACES: Theme = Theme { files: 0, directories: 0, weights: [0; 8], races: true };
+pub const RACES: Theme = Theme { races: true, ..NONE };
+const NONE: Theme = Theme { files: 0, directories: 0, weights: [0; 8], links: false, races: false };
 /// No file is longer than this and a write.
 const FILE_BYTES: u64 = 160;
 const WRITE_BYTES: u64 = 60;
@@ -234,6 +238,7 @@ impl Programs {
             Some(5) => Call::Truncate { path: theme.file_path(random, state), size: random.below(FILE_BYTES) },
             Some(6) => theme.change_names(random, state, alone),
             Some(7) if alone => self.replace_in_turn(random, client),
+            _ if random.one_in(3) => Call::CountLinks { path: theme.any_path(random, state) },
             _ => Call::Stat { path: theme.any_path(random, state) },
         }
     }
@@ -386,7 +391,8 @@ impl Theme {
     }
 
     fn change_names(self, random: &mut Random, state: &State, alone: bool) -> Call {
-        match random.below(10) {
+        let kind = if self.links { [0, 1, 3, 3, 9][pick(random, 5)] } else { random.below(10) };
+        match kind {
             0 | 1 => Call::Unlink { path: self.file_path(random, state) },
             2 => Call::Mkdir { path: self.sub_directory_path(random, state), mode: 0o755 },
             3 => Call::Link { from: self.file_path(random, state), to: self.file_path(random, state) },
@@ -420,7 +426,7 @@ struct Touches {
 fn touches(call: &Call) -> Touches {
     let (mut changed, mut used, mut handle, mut bytes) = (Vec::new(), Vec::new(), None, false);
     match call {
-        Call::Stat { path } => used.push(path.clone()),
+        Call::Stat { path } | Call::CountLinks { path } => used.push(path.clone()),
         Call::Open { path, flags, .. } => {
             bytes = flags.truncate;
             if flags.create { changed.push(path.clone()) } else { used.push(path.clone()) }

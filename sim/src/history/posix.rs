@@ -6,6 +6,7 @@ use super::Recorded;
 use crate::kernel::requests::{Attributes, Errno, OpenFlags, RenameMode};
 use crate::kernel::{Call, CallResult, Handle, Value};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Names an inode of the model: the number of the call that made it, so that it is the same in whatever order calls
 /// are tried.
@@ -214,7 +215,8 @@ impl State {
     }
 
     /// Does what the call does. `Err`: it would not have returned this. `times`: modification times are compared, too.
-    pub fn apply(&mut self, recorded: &Recorded, told: &CallResult, times: bool) -> Result<(), String> {
+    /// `taken`: bytes of a write that [`State::write_piece`] has put there.
+    pub fn apply(&mut self, (recorded, taken): (&Recorded, u64), told: &CallResult, times: bool) -> Result<(), String> {
         let Recorded { id, call, may_fail, .. } = recorded;
         if *may_fail && self.has_failed(call, told) {
             return Ok(());
@@ -224,10 +226,11 @@ impl State {
         }
         let expected = match call {
             Call::Stat { path } => self.find(path).map(Some),
+            Call::CountLinks { path } => return self.count_links(path, told),
             Call::Fstat { handle } => self.opened_file(*handle).map(Some),
             Call::Read { .. } | Call::Pread { .. } | Call::Load { .. } => return self.read(call, told),
-            Call::Write { handle, data } => return self.write(*handle, None, data, told),
-            Call::Pwrite { handle, offset, data } => return self.write(*handle, Some(*offset), data, told),
+            Call::Write { handle, data } => return self.write(*handle, None, (data, taken), told),
+            Call::Pwrite { handle, offset, data } => return self.write(*handle, Some(*offset), (data, taken), told),
             // Held against what lasted, elsewhere.
             Call::Getdents { .. } | Call::Seekdir { .. } => return Ok(()),
             _ => self.change(*id, call).map(|()| None),
@@ -409,7 +412,13 @@ impl State {
         if !is_doubtful { same("bytes", &told.as_slice(), &&data[begin..end]) } else { Ok(()) }
     }
 
-    fn write(&mut self, handle: Handle, offset: Option<u64>, data: &[u8], told: &CallResult) -> Result<(), String> {
+    fn write(
+        &mut self,
+        handle: Handle,
+        offset: Option<u64>,
+        (data, taken): (&[u8], u64),
+        told: &CallResult,
+    ) -> Result<(), String> {
         let open = self.open.get(&handle).ok_or("not open")?;
         let (id, appends) = (open.inode, open.flags.append);
         same("count", told, &Ok(Value::Count(data.len() as u64)))?;
@@ -419,7 +428,7 @@ impl State {
             Some(offset) => offset,
             None => open.position,
         };
-        self.put(id, at, data);
+        self.put(id, at + taken, &data[usize::try_from(taken).expect("writes are short")..]);
         if !data.is_empty() {
             let inode = self.inode_mut(id);
             inode.mtime = Mtime::After(inode.mtime.seen());
@@ -429,6 +438,27 @@ impl State {
         {
             open.position = at + data.len() as u64;
         }
+        Ok(())
+    }
+
+    fn count_links(&self, path: &[String], told: &CallResult) -> Result<(), String> {
+        let links = self.find(path).map(|id| Value::Count(self.inode(id).links.into()));
+        same("links", told, &links)
+    }
+
+    /// Does a part of a write but the last, which [`State::apply`] does.
+    pub fn write_piece(&mut self, recorded: &Recorded, part: Range<u64>) -> Result<(), String> {
+        let (handle, offset, data) = match &recorded.call {
+            Call::Pwrite { handle, offset, data } => (*handle, Some(*offset), data),
+            Call::Write { handle, data } => (*handle, None, data),
+            other => return Err(format!("{other:?} has no pieces")),
+        };
+        let open = self.open.get(&handle).ok_or("not open")?;
+        let (id, at) = (open.inode, offset.unwrap_or(open.position));
+        let index = |end: u64| usize::try_from(end).expect("writes are short");
+        self.put(id, at + part.start, &data[index(part.start)..index(part.end)]);
+        let inode = self.inode_mut(id);
+        inode.mtime = Mtime::After(inode.mtime.seen());
         Ok(())
     }
 

@@ -14,6 +14,7 @@ pub mod open;
 use super::attributes::Stale;
 use super::directory_stream::DirectoryEntry;
 use super::executor::Context;
+use super::open_file::FileKey;
 use super::requests::{Attributes, Errno, Kind, OpenFlags, RenameMode};
 use super::state::FileRef;
 use super::{CallId, Handle};
@@ -25,6 +26,10 @@ pub type Path = Vec<String>;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
     Stat {
+        path: Path,
+    },
+    /// statx(2) of `STATX_NLINK` alone: it asks only if that is stale.
+    CountLinks {
         path: Path,
     },
     Open {
@@ -141,11 +146,22 @@ pub type CallResult = Result<Value, Errno>;
 impl Context {
     /// Runs a call and reports its result.
     pub async fn run_call(self, id: CallId, call: Call) {
+        let written = self.written_by(&call);
         let result = match self.execute(&call, false).await {
             Err(Errno::ESTALE) if has_path(&call) => self.execute(&call, true).await,
             result => result,
         };
-        self.mount().finish_call(id, result);
+        let mut mount = self.mount();
+        if let Some(pieces) = written.and_then(|file| mount.pieces.remove(&file)) {
+            mount.call_pieces.insert(id, pieces);
+        }
+        mount.finish_call(id, result);
+    }
+
+    /// The file that a call writes.
+    fn written_by(&self, call: &Call) -> Option<FileKey> {
+        let (Call::Write { handle, .. } | Call::Pwrite { handle, .. }) = call else { return None };
+        self.mount().handles.get(handle).map(|file| file.key)
     }
 
     async fn execute(&self, call: &Call, revalidate: bool) -> CallResult {
@@ -154,6 +170,12 @@ impl Context {
                 let dentry = self.walk(path, revalidate).await?;
                 let inode = self.inode_of(&dentry).ok_or(Errno::ENOENT)?;
                 self.attributes(inode, Stale::ALL, None).await.map(Value::Attributes)
+            }
+            Call::CountLinks { path } => {
+                let dentry = self.walk(path, revalidate).await?;
+                let inode = self.inode_of(&dentry).ok_or(Errno::ENOENT)?;
+                let attributes = self.attributes(inode, Stale::LINKS, None).await?;
+                Ok(Value::Count(attributes.nlink.into()))
             }
             Call::Truncate { path, size } => done(self.truncate(path, *size, revalidate).await),
             Call::Chmod { path, mode } => done(self.chmod(path, *mode, revalidate).await),
@@ -289,6 +311,7 @@ fn has_path(call: &Call) -> bool {
     matches!(
         call,
         Call::Stat { .. }
+            | Call::CountLinks { .. }
             | Call::Truncate { .. }
             | Call::Chmod { .. }
             | Call::Mkdir { .. }

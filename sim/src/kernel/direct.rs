@@ -88,6 +88,9 @@ impl Context {
             match moved(answer, count, &mut out) {
                 Ok(moved) => {
                     done += moved;
+                    if writes {
+                        self.mount().note_piece(file, done);
+                    }
                     if moved < count {
                         break;
                     }
@@ -172,7 +175,7 @@ impl Context {
             while done < transfer.bytes() {
                 let count = u64::from(most).min(transfer.bytes() - done);
                 let operation = transfer.operation(fh, offset, done, count, writes && limits.kills_privileges);
-                requests.push((mount.send(node, operation), done, count));
+                requests.push((mount.send_background(node, operation), done, count));
                 done += count;
             }
             // Before the answers: nobody waits for them with this.

@@ -262,20 +262,21 @@ impl Context {
 
     /// Reads one locked page and waits (`fuse_read_folio`).
     async fn read_one(&self, file: FileKey, filling: Filling) -> Result<(), Errno> {
-        let unique = self.send_read(file, &filling);
+        let unique = self.send_read(file, &filling, false);
         let answer = self.answer(unique).await;
         self.mount().fill(&filling, &answer);
         answer.map(|_| ())
     }
 
-    fn send_read(&self, file: FileKey, filling: &Filling) -> u64 {
+    fn send_read(&self, file: FileKey, filling: &Filling, in_background: bool) -> u64 {
         let mut mount = self.mount();
         let (inode, fh) = (mount.file(file).inode, mount.file(file).opened.fh);
         let node = mount.inode(inode).node;
         let page_bytes = mount.config.page_bytes;
         let offset = filling.first * u64::from(page_bytes);
         let size = filling.ids.len() as u32 * page_bytes;
-        mount.send(node, Operation::Read { fh, offset, size, has_owner: false })
+        let operation = Operation::Read { fh, offset, size, has_owner: false };
+        if in_background { mount.send_background(node, operation) } else { mount.send(node, operation) }
     }
 
     /// Reads the missing pages of a window, in the background if the server allows that (`FUSE_ASYNC_READ`).
@@ -284,7 +285,7 @@ impl Context {
         let runs = self.mount().add_window(inode, window);
         let in_background = self.mount().config.async_read;
         for filling in runs {
-            let unique = self.send_read(file, &filling);
+            let unique = self.send_read(file, &filling, in_background);
             if in_background {
                 let kept = self.mount().hold_handle(file);
                 self.spawn(finish_readahead(self.clone(), kept, filling, unique));

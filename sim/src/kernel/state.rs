@@ -17,7 +17,7 @@ use super::open_file::{FileKey, OpenFile};
 use super::pages::Pages;
 use super::requests::{Answer, Attributes, Errno, Kind, NodeId, Operation, ROOT, Request};
 use super::{CallResult, Output};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names an inode in memory. Never used again, unlike a node identifier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -164,6 +164,12 @@ pub struct Mount {
     pub outgoing: Vec<Request>,
     pub outputs: Vec<Output>,
     pub answers: BTreeMap<u64, Answer>,
+    /// Requests in flight whose answer is processed while the server writes it (`FR_ASYNC`).
+    background: BTreeSet<u64>,
+    /// Writes in progress: where the parts end that were sent so far, from the beginning of each.
+    pub pieces: BTreeMap<FileKey, Vec<u64>>,
+    /// The same of calls that have returned.
+    pub call_pieces: BTreeMap<super::CallId, Vec<u64>>,
     /// Inodes that a RELEASE keeps until it is answered.
     releasing: BTreeMap<u64, InodeKey>,
     pub progress: bool,
@@ -206,6 +212,9 @@ impl Mount {
             outgoing: Vec::new(),
             outputs: Vec::new(),
             answers: BTreeMap::new(),
+            background: BTreeSet::new(),
+            pieces: BTreeMap::new(),
+            call_pieces: BTreeMap::new(),
             releasing: BTreeMap::new(),
             progress: false,
         };
@@ -378,16 +387,35 @@ impl Mount {
         unique
     }
 
+    /// Queues a request whose sender does not sleep: its answer is processed while it is written (`fuse_simple_background`,
+    /// `fuse_request_end`).
+    pub fn send_background(&mut self, node: NodeId, operation: Operation) -> u64 {
+        let unique = self.send(node, operation);
+        self.background.insert(unique);
+        unique
+    }
+
+    /// See [`Mount::send_background`].
+    pub fn is_background(&self, unique: u64) -> bool {
+        self.background.contains(&unique)
+    }
+
+    /// Bytes up to here were sent by a write in progress.
+    pub fn note_piece(&mut self, file: FileKey, end: u64) {
+        self.pieces.entry(file).or_default().push(end);
+    }
+
     /// Sends a RELEASE, which keeps the inode until it is answered.
     pub fn send_release(&mut self, inode: InodeKey, operation: Operation) {
         let node = self.inode(inode).node;
-        let unique = self.send(node, operation);
+        let unique = self.send_background(node, operation);
         self.inode_mut(inode).refs += 1;
         self.releasing.insert(unique, inode);
     }
 
     /// Takes in the answer to a request.
     pub fn take_answer(&mut self, unique: u64, answer: Answer) {
+        self.background.remove(&unique);
         match self.releasing.remove(&unique) {
             Some(inode) => self.put_inode(inode),
             None => {

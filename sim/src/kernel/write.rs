@@ -71,6 +71,7 @@ impl Context {
             match self.send_pages(file, inode, at, part, &filled).await {
                 Ok(count) => {
                     written += count as usize;
+                    self.mount().note_piece(file, written as u64);
                     if count != filled.bytes {
                         result = Err(Errno::EIO);
                     }

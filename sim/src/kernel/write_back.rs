@@ -229,7 +229,8 @@ async fn write_run(context: Context, run: Run) {
     if !data.is_empty() {
         let count = data.len();
         let write = Operation::Write { fh, offset, data, cached: true, has_owner: false, kill_privileges: false };
-        result = match context.ask(node, write).await {
+        let unique = context.mount().send_background(node, write);
+        result = match context.answer(unique).await {
             Ok(Reply::Written(written)) if (written as usize) < count => Err(Errno::EIO),
             other => other,
         };

@@ -117,6 +117,8 @@ pub struct Served {
     kernel: Arc<SimKernel>,
     mount: Rc<Mount<SimMount>>,
     unique: u64,
+    /// The kernel processes the reply while it is written.
+    is_background: bool,
     begun_ms: u64,
     who: Credentials,
 }
@@ -124,8 +126,8 @@ pub struct Served {
 impl Served {
     pub fn new(process: &Rc<Process>, kernel: &Arc<SimKernel>, mount: &Rc<Mount<SimMount>>, unique: u64) -> Self {
         let (process, kernel, mount) = (Rc::clone(process), Arc::clone(kernel), Rc::clone(mount));
-        let begun_ms = process.now_ms();
-        Self { process, kernel, mount, unique, begun_ms, who: Credentials::default() }
+        let (begun_ms, is_background) = (process.now_ms(), kernel.model.borrow().is_background(unique));
+        Self { process, kernel, mount, unique, is_background, begun_ms, who: Credentials::default() }
     }
 
     /// Serves it when a thread is free.
@@ -156,13 +158,13 @@ impl Served {
         }
     }
 
-    /// Writes the reply; the kernel processes it soon.
+    /// Writes the reply; the kernel processes it soon, or at once if nobody has to be woken for it.
     fn reply(&self, answer: KernelAnswer) {
         let (process, kernel, unique) = (Rc::clone(&self.process), Arc::clone(&self.kernel), self.unique);
         if let Ok(Reply::Entry(entry) | Reply::Created(entry, _)) = &answer {
             kernel.told.borrow_mut().insert(entry.node, self.begun_ms);
         }
-        if process.below(2) == 0 {
+        if self.is_background || process.below(2) == 0 {
             return kernel.reply(unique, answer);
         }
         self.process.spawn(async move {

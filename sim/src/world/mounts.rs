@@ -106,7 +106,8 @@ impl World {
             run.calls += 1;
             let delay_ms = if place == 0 { 0 } else { self.random.below(OVERLAP_MS) };
             let (id, begun_ms) = (run.calls, self.network.now_ms + delay_ms);
-            run.round.push(Recorded { id, client, call, begun_ms, unheard: 0, may_fail: false, returned: None });
+            let (pieces, returned) = (Vec::new(), None);
+            run.round.push(Recorded { id, client, call, begun_ms, unheard: 0, may_fail: false, pieces, returned });
             self.network.after(delay_ms, Message::BeginCall(place));
         }
         let round = run.rounds;
@@ -139,6 +140,7 @@ impl World {
         recorded.begun_ms = self.network.now_ms;
         recorded.unheard = self.unheard.get(&recorded.client).copied().unwrap_or(0);
         let (id, client, call) = (recorded.id, recorded.client, recorded.call.clone());
+        recorded.may_fail = self.clients[client].owes_error(&call);
         if self.clients[client].paused_until_ms > self.network.now_ms {
             let wait_ms = self.clients[client].paused_until_ms - self.network.now_ms;
             return self.network.after(wait_ms, Message::BeginCall(place));
@@ -162,9 +164,10 @@ impl World {
                 // It gave up, as it must, and nobody knows what became of its call.
                 self.clients[recorded.client].process.is_cut_off.set(true);
             }
+            recorded.pieces = self.clients[recorded.client].take_pieces(id);
             recorded.returned = Some((now_ms, result));
             let broke_ms = self.connections.broke_ms(recorded.client);
-            recorded.may_fail = broke_ms.is_some_and(|broke_ms| now_ms < broke_ms + BROKEN_MS);
+            recorded.may_fail |= broke_ms.is_some_and(|broke_ms| now_ms < broke_ms + BROKEN_MS);
             if run.round.iter().all(|recorded| recorded.returned.is_some()) {
                 self.round_returned();
             }

@@ -69,6 +69,39 @@ fn three_modes_of_rename() {
 }
 
 #[test]
+fn a_removal_takes_one_link_also_from_a_count_that_was_told_after_it() {
+    for by_rename in [false, true] {
+        let link = |from: &str, to: &str| Call::Link { from: path(from), to: path(to) };
+        let script = Builder::new()
+            .create_outside("a", vec![1; 10])
+            .create_outside("other", vec![2; 10])
+            .timeouts(LONG, 0)
+            .stat(0, "other")
+            .call(0, link("a", "b"))
+            .timeouts(LONG, LONG)
+            .stat(0, "b")
+            .timeouts(LONG, 0)
+            .invalidate(2, -1, 0);
+        // The server has removed the name when it is asked for the attributes.
+        let script = if by_rename {
+            script.hold("rename").rename(0, "other", "a", RenameMode::Replace)
+        } else {
+            script.hold("unlink").call(0, Call::Unlink { path: path("a") })
+        };
+        let script = script
+            .timeouts(LONG, LONG)
+            .stat(1, "b")
+            .release()
+            .call(1, Call::CountLinks { path: path("b") })
+            .call(1, link("b", "c"))
+            .stat(1, "b")
+            .call(1, Call::CountLinks { path: path("b") })
+            .call(1, link("b", "c"));
+        check(&script.build());
+    }
+}
+
+#[test]
 fn negative_names_have_a_timeout_of_their_own() {
     check(
         &Builder::new()

@@ -1,7 +1,7 @@
 //! Programs of a script as threads that make real system calls.
 
 use crate::linux::Event;
-use rustix::fs::{Mode, OFlags, RawDir, RenameFlags, Stat};
+use rustix::fs::{Mode, OFlags, RawDir, RenameFlags, Stat, StatxFlags};
 use rustix::io::Errno as SystemError;
 use rustix::thread::{CapabilitySet, Pid};
 use std::collections::BTreeMap;
@@ -211,6 +211,11 @@ impl Shared {
     fn execute(&self, call: &Call) -> Outcome {
         match call {
             Call::Stat { path } => rustix::fs::stat(self.path(path)).map(|stat| Value::Attributes(attributes(&stat))),
+            Call::CountLinks { path } => {
+                let flags = rustix::fs::AtFlags::empty();
+                let told = rustix::fs::statx(rustix::fs::CWD, self.path(path), flags, StatxFlags::NLINK)?;
+                Ok(Value::Count(told.stx_nlink.into()))
+            }
             Call::Open { path, flags, mode, handle } => {
                 let file =
                     rustix::fs::open(self.path(path), system_flags(*flags), Mode::from_bits_retain((*mode).into()))?;

@@ -121,7 +121,8 @@ impl Maker {
 
     fn name_call(&mut self) -> Call {
         match self.random.below(12) {
-            0..4 => Call::Stat { path: self.path() },
+            0 => Call::CountLinks { path: self.path() },
+            1..4 => Call::Stat { path: self.path() },
             4 | 5 => self.open(),
             6 => Call::Unlink { path: self.path() },
             7 => Call::Link { from: self.path(), to: self.path() },
