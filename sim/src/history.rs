@@ -6,7 +6,8 @@
 //! lead to go on.
 //!
 //! A write that the kernel sends in several requests is seen in as many steps: it ends a request at a page that it does
-//! not have (`fuse_fill_write_pages`), and at the largest size of one. Where it was cut is known from the kernel itself.
+//! not have (`fuse_fill_write_pages`), and at the largest size of one. Where it was cut is known from the kernel
+//! itself.
 //!
 //! Listings are no single call: see `listings.rs`.
 

@@ -131,14 +131,14 @@ impl Kernel {
         self.executor.run();
     }
 
-    /// Whether the answer to a request is processed while the server writes it, so that no notification that comes after
-    /// it overtakes it: the kernel does not wake a caller for it, as for others, but carries on itself.
+    /// Whether the answer to a request is processed while the server writes it, so that no notification that comes
+    /// after it overtakes it: the kernel does not wake a caller for it, as for others, but carries on itself.
     pub fn is_background(&self, unique: u64) -> bool {
         self.executor.context.mount().is_background(unique)
     }
 
-    /// Whether pages of the file could not be written back, and nobody was told: the next call that writes pages of it back
-    /// fails (`filemap_check_errors`).
+    /// Whether pages of the file could not be written back, and nobody was told: the next call that writes pages of it
+    /// back fails (`filemap_check_errors`).
     pub fn owes_error(&self, handle: Handle) -> bool {
         let mount = self.executor.context.mount();
         let file = mount.handles.get(&handle);

@@ -13,10 +13,11 @@
 //!
 //! # Counts of links
 //! When a name is removed, the kernel takes one from the count of links of its inode, also if it has been told the new
-//! count already (`weft_client_core`, `kernel_view/link_counts.rs`). So before the reply to the removal of a name that is
-//! not the last one, the attributes are marked as old, and they are told with no time until a notification about the
+//! count already (`weft_client_core`, `kernel_view/link_counts.rs`). So before the reply to the removal of a name that
+//! is not the last one, the attributes are marked as old, and they are told with no time until a notification about the
 //! name, which waits for the lock that the removal holds, has returned. link(2) refuses an inode whose count is zero
-//! without asking; so if the kernel may have counted twice, all names are dropped: the next look at one tells the count.
+//! without asking; so if the kernel may have counted twice, all names are dropped: the next look at one tells the
+//! count.
 //!
 //! # Contents
 //! A file that was opened cached stays so for the kernel until it is closed, also when its lease was recalled, and any

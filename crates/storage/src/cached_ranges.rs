@@ -9,9 +9,9 @@
 //!   landed, so that no page gets a part of it.
 //! - A read into pages that overlaps a waiting change waits too if the change waits for nothing of its session: so
 //!   readers in a loop do not hold up a writer for ever.
-//! - Two kernels that write pages back which both have (stores through mappings) would wait for each other: neither drops
-//!   a page that it is writing. So a change does not wait for pages that their session writes itself by a change that
-//!   waits: these are overwritten by it, after this one has landed. The first of two such changes goes.
+//! - Two kernels that write pages back which both have (stores through mappings) would wait for each other: neither
+//!   drops a page that it is writing. So a change does not wait for pages that their session writes itself by a change
+//!   that waits: these are overwritten by it, after this one has landed. The first of two such changes goes.
 //! - Whoever waits holds up others of its own client: a change that is not admitted in time is given up by its caller
 //!   ([`CachedRanges::end`]), and sent again by its client.
 //!

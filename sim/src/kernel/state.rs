@@ -387,8 +387,8 @@ impl Mount {
         unique
     }
 
-    /// Queues a request whose sender does not sleep: its answer is processed while it is written (`fuse_simple_background`,
-    /// `fuse_request_end`).
+    /// Queues a request whose sender does not sleep: its answer is processed while it is written
+    /// (`fuse_simple_background`, `fuse_request_end`).
     pub fn send_background(&mut self, node: NodeId, operation: Operation) -> u64 {
         let unique = self.send(node, operation);
         self.background.insert(unique);

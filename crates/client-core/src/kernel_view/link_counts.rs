@@ -1,11 +1,12 @@
 //! Counts of links that the kernel keeps by itself.
 //!
-//! When a name is removed or replaced, the kernel takes one from the count of links of its inode, to whatever attributes
-//! it has then (`fuse_entry_unlinked`). If it was told attributes after the shard had removed the name, and before it
-//! processes the reply to the removal, the name has been counted out twice, for as long as these attributes last.
+//! When a name is removed or replaced, the kernel takes one from the count of links of its inode, to whatever
+//! attributes it has then (`fuse_entry_unlinked`). If it was told attributes after the shard had removed the name, and
+//! before it processes the reply to the removal, the name has been counted out twice, for as long as these attributes
+//! last.
 //!
-//! So while the kernel may not have processed a removal that left names of an inode, the inode's attributes are told with
-//! no time; and who removes learns whether attributes were told meanwhile that may be counted wrongly.
+//! So while the kernel may not have processed a removal that left names of an inode, the inode's attributes are told
+//! with no time; and who removes learns whether attributes were told meanwhile that may be counted wrongly.
 //!
 //! Invariant: an inode of which [`LinkCounts::told`] said `false` was told before the shard removed a name of it, or
 //! after the kernel has processed that removal, or is returned as told by [`LinkCounts::lost`].
@@ -16,7 +17,8 @@ use weft_protocol::InodeNumber;
 
 /// Inodes told during removals that are noted. Beyond it all are taken for told.
 const TOLD_MAX: usize = 1024;
-/// Longest time for which a removal is taken for not processed, milliseconds: a kernel's cache of attributes ends before.
+/// Longest time for which a removal is taken for not processed, milliseconds: a kernel's cache of attributes ends
+/// before.
 const PENDING_MS: u64 = 15_000;
 
 #[derive(Debug, Default)]

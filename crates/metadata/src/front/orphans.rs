@@ -7,9 +7,9 @@
 //! above it can use it any more: then the orphan goes at once. It gives back what replies up to some stamp have told
 //! it: one that told of the number again may be on its way, or may have overtaken what is given back.
 //!
-//! Who holds a lease on the attributes was asked before the name went, and gives the number back unasked when its kernel
-//! forgets it. Others that were told are asked when the last name goes ([`Shard::recall_numbers`]): most kernels have
-//! forgotten the inode by then, and its space is free at once. The session that removed the name asks itself.
+//! Who holds a lease on the attributes was asked before the name went, and gives the number back unasked when its
+//! kernel forgets it. Others that were told are asked when the last name goes ([`Shard::recall_numbers`]): most kernels
+//! have forgotten the inode by then, and its space is free at once. The session that removed the name asks itself.
 //!
 //! Invariant: an orphan that nobody has open, or may open, is reaped in the same step.
 //! Not here: the record of an orphan (`back/remove.rs`).

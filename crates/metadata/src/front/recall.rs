@@ -4,8 +4,8 @@
 //! second until it is answered, the lease is given back by itself, or the session ends; who renews its session but does
 //! not answer for a whole term is refused from then on, and ends with the term that it has left (`end.rs`).
 //!
-//! A number of a removed inode ([`LeaseKey::Inode`]) is recalled from those who were told it, but nobody waits: who does
-//! not answer for a term is asked no more, since the number ends by itself.
+//! A number of a removed inode ([`LeaseKey::Inode`]) is recalled from those who were told it, but nobody waits: who
+//! does not answer for a term is asked no more, since the number ends by itself.
 //!
 //! Not here: what is recalled when (`plan.rs`, `data.rs`, `orphans.rs`), what happens after (`park.rs`).
 
