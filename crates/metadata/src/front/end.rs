@@ -18,7 +18,7 @@ use super::{Effect, Fences, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
 use std::collections::BTreeSet;
-use weft_protocol::{Error, InodeNumber, LeaseKey, NodeId, SessionId};
+use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, NodeId, SessionId};
 
 /// Storage servers of which a session's end waits for the confirmation of its fence.
 pub(super) struct Fencing {
@@ -101,10 +101,14 @@ impl<K: KeyValue> Shard<K> {
         self.drop_work_of(session, out);
         for key in self.leases.take_log(session) {
             if let Some(holder) = self.drop_holder(&key, session)
-                && let (true, LeaseKey::Data(inode)) = (fenced && holder.writing, key)
+                && let LeaseKey::Data(inode) = key
             {
-                // A client that says goodbye has committed before.
-                self.recover(inode, out);
+                // A client that says goodbye has reported before what it wrote under a lease of its own. What it wrote
+                // through the server it may not have been able to.
+                let has_reported = !fenced && holder.mode == LeaseMode::Exclusive && !holder.wrote_through;
+                if holder.writing && !has_reported {
+                    self.recover(inode, out);
+                }
             }
         }
         self.leases.drop_session(session);

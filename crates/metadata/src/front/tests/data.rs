@@ -393,6 +393,20 @@ fn the_size_of_a_dead_writers_file_is_asked_from_the_storage_server() {
 }
 
 #[test]
+fn the_size_of_a_file_that_was_written_through_its_server_is_asked_for_when_its_writer_says_goodbye() {
+    let mut world = World::new();
+    let (shared, own) = (world.file("f", 1), world.file("g", 2));
+    world.ok(A, open_direct(shared, Access::Write));
+    world.ok(A, open(own, Access::Write));
+    let goodbye = world.call(A, ShardRequest::EndSession);
+    world.done(goodbye);
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, StorageRequest::Stat { inode: shared, object: object(1) }, "the other one it has reported");
+    world.storage_answers(asked, 900, 5);
+    assert_eq!(attributes(&world.ok(B, stat(shared))).size, 900);
+}
+
+#[test]
 fn leases_on_an_inode_end_with_it() {
     let mut world = World::new();
     world.ok(A, create("f"));
