@@ -39,7 +39,7 @@ pub use lease::{Grants, LeaseKey, LeaseMode};
 pub use map::{ClusterMap, NodeAddress, NodeRecord};
 pub use name::Name;
 pub use time::Timestamp;
-pub use window::{InFlightWindow, NextStep};
+pub use window::{InFlightWindow, NextStep, may_prefetch};
 
 /// Version of every message in this crate. The handshake refuses another one.
 ///

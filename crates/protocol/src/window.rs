@@ -9,10 +9,25 @@
 //! * [`InFlightWindow::next`] never has a peer wait for room to send while a reply is due: it waits for either.
 //!
 //! The second rule suffices whatever the sizes of the buffers; the first makes the case rare and bounds the memory.
+//! Prefetches, whose replies are not bounded so, never wait for room while a reply is due ([`may_prefetch`]).
 //!
-//! Invariant: `bytes` is the sum of `sizes`. Not here: the connection.
+//! Invariant: `bytes` is the sum of `sizes`; no more bytes of replies were received than are due. Not here: the
+//! connection.
 
+use crate::data::REPLY_BYTES;
 use std::collections::VecDeque;
+
+/// Prefetches in flight at once on one connection; further ones are sent when replies have been taken. More than any
+/// reader needs.
+const PREFETCHES_IN_FLIGHT_MAX: usize = 32;
+
+/// Returns true if another prefetch may be sent on a connection that has so many in flight. `is_taken`: nothing is left
+/// of the reply that was begun last. While a reply is due a send does not wait for room: the server may be waiting until
+/// its bytes are taken.
+pub fn may_prefetch(in_flight: usize, is_taken: bool, takes_bytes: impl FnOnce() -> bool) -> bool {
+    let may_wait = in_flight == 0 && is_taken;
+    in_flight < PREFETCHES_IN_FLIGHT_MAX && (may_wait || takes_bytes())
+}
 
 /// What a peer that has a request to send does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +38,8 @@ pub enum NextStep {
     ReadReply,
     /// The connection takes no more bytes: wait until it does or a reply comes, and read that.
     AwaitRoomOrReply,
-    /// The connection takes no more bytes, and no reply is due: the other side has nothing to send and will read.
+    /// The connection takes no more bytes, and no byte of a reply is due: the other side has nothing to send and will
+    /// read.
     AwaitRoom,
 }
 
@@ -35,6 +51,8 @@ pub struct InFlightWindow {
     /// Bytes of each request in flight, oldest first.
     sizes: VecDeque<usize>,
     bytes: usize,
+    /// Bytes of the replies to them that were received.
+    received: usize,
     /// It was full, and is more than half full since.
     is_draining: bool,
 }
@@ -42,7 +60,7 @@ pub struct InFlightWindow {
 impl InFlightWindow {
     /// An empty window for at most this many requests, which together have at most this many bytes.
     pub fn new(requests_max: usize, bytes_max: usize) -> Self {
-        Self { requests_max, bytes_max, sizes: VecDeque::new(), bytes: 0, is_draining: false }
+        Self { requests_max, bytes_max, sizes: VecDeque::new(), bytes: 0, received: 0, is_draining: false }
     }
 
     /// Returns true if a request of this many bytes may be sent before another reply is read. A request that is larger
@@ -59,7 +77,7 @@ impl InFlightWindow {
             NextStep::ReadReply
         } else if takes_bytes {
             NextStep::Send
-        } else if self.is_empty() {
+        } else if self.due_bytes() == 0 {
             NextStep::AwaitRoom
         } else {
             NextStep::AwaitRoomOrReply
@@ -73,9 +91,20 @@ impl InFlightWindow {
         self.is_draining |= self.sizes.len() >= self.requests_max;
     }
 
+    /// Counts bytes of replies that were received while a request was sent.
+    pub fn received(&mut self, bytes: usize) {
+        self.received += bytes;
+    }
+
+    /// Bytes of replies that are due and were not received.
+    pub fn due_bytes(&self) -> usize {
+        (self.sizes.len() * REPLY_BYTES).saturating_sub(self.received)
+    }
+
     /// Removes the oldest request, whose reply was read. Returns false if none was in flight.
     pub fn answered(&mut self) -> bool {
         let answered = self.sizes.pop_front();
+        self.received = self.received.saturating_sub(REPLY_BYTES);
         self.bytes -= answered.unwrap_or(0);
         self.is_draining &= self.sizes.len() > self.requests_max / 2;
         answered.is_some()
@@ -135,8 +164,6 @@ mod tests {
         }
     }
 
-    const REPLY: usize = 5;
-
     /// A node that serves one request after the other, and reads none before its reply to the last one has gone.
     #[derive(Default)]
     struct Node {
@@ -156,7 +183,7 @@ mod tests {
             let received = to.give(size - self.current);
             self.current += received;
             if self.current == *size {
-                (self.current, self.reply_left) = (0, REPLY);
+                (self.current, self.reply_left) = (0, REPLY_BYTES);
                 *served += 1;
             }
             received > 0
@@ -170,9 +197,10 @@ mod tests {
         let (mut node, mut served) = (Node::default(), 0);
         let (mut current, mut done, mut answered, mut partial) = (0, 0, 0, 0);
         let mut read_reply = |window: &mut InFlightWindow, from: &mut Direction| {
-            let read = from.give(REPLY - partial);
+            let read = from.give(REPLY_BYTES - partial);
             partial += read;
-            if partial == REPLY {
+            window.received(read);
+            if partial == REPLY_BYTES {
                 assert!(window.answered());
                 (partial, answered) = (0, answered + 1);
             }
@@ -208,7 +236,29 @@ mod tests {
         let unbounded = InFlightWindow::new(usize::MAX, usize::MAX);
         assert!(run(&sizes, unbounded.clone(), (30, 30), false) < sizes.len());
         assert_eq!(run(&sizes, unbounded, (30, 30), true), sizes.len(), "reading while blocked suffices");
-        assert_eq!(run(&sizes, InFlightWindow::new(6, 1000), (30, 30), false), sizes.len(), "and so do few requests");
+        let few = InFlightWindow::new(6, 1000);
+        assert_eq!(run(&sizes, few, (30, 6 * REPLY_BYTES), false), sizes.len(), "and so do few requests");
+    }
+
+    #[test]
+    fn who_has_received_all_that_is_due_waits_for_room_alone() {
+        let mut window = InFlightWindow::new(10, 100);
+        window.sent(1);
+        assert_eq!(window.next(1, false, false), NextStep::AwaitRoomOrReply);
+        window.received(REPLY_BYTES - 1);
+        assert_eq!((window.next(1, false, false), window.due_bytes()), (NextStep::AwaitRoomOrReply, 1));
+        window.received(1);
+        assert_eq!(window.next(1, false, false), NextStep::AwaitRoom);
+        window.sent(1);
+        assert!(window.answered());
+        assert_eq!(window.due_bytes(), REPLY_BYTES, "of the second request");
+    }
+
+    #[test]
+    fn a_prefetch_waits_for_room_only_while_no_reply_is_due() {
+        assert!(may_prefetch(0, true, || false));
+        assert!(!may_prefetch(1, true, || false) && !may_prefetch(0, false, || false));
+        assert!(may_prefetch(1, false, || true) && !may_prefetch(PREFETCHES_IN_FLIGHT_MAX, true, || true));
     }
 
     proptest! {

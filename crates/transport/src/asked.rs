@@ -9,11 +9,10 @@ use crate::patience::Wait;
 use crate::{Result, Socket, SocketKind, TransportError};
 use std::collections::VecDeque;
 use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES};
+use weft_protocol::may_prefetch;
 
 /// Bytes that nobody wants are taken in pieces of so many.
 const DISCARD_BYTES: usize = 64 << 10;
-/// Requests on their way at once; further ones are sent when replies have been taken. More than any reader needs.
-const REQUESTS_IN_FLIGHT_MAX: usize = 32;
 
 /// What was asked for over one socket and was not taken.
 #[derive(Debug)]
@@ -44,13 +43,11 @@ impl Asked {
         self.send_unsent(socket)
     }
 
-    /// Sends what may be sent now. While a reply is due a send does not wait for room: the server may be waiting until
-    /// its bytes are taken.
+    /// Sends what may be sent now ([`may_prefetch`]).
     fn send_unsent(&mut self, socket: &Socket) -> Result<()> {
         loop {
             let in_flight = self.waiting.len() - self.unsent.len();
-            let may_wait = in_flight == 0 && self.is_taken();
-            if in_flight >= REQUESTS_IN_FLIGHT_MAX || self.unsent.is_empty() || !(may_wait || socket.has_room()) {
+            if self.unsent.is_empty() || !may_prefetch(in_flight, self.is_taken(), || socket.has_room()) {
                 return Ok(());
             }
             if let Some(request) = self.unsent.pop_front() {

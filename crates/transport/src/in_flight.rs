@@ -57,20 +57,20 @@ impl InFlightWrites {
                     sent += socket.send_now_with(rest_of_header, rest)?;
                     takes_bytes = false;
                 }
-                NextStep::AwaitRoomOrReply if self.missing_bytes() > 0 => {
+                NextStep::AwaitRoomOrReply => {
                     let ready = socket.wait_for_room_or_bytes()?;
                     takes_bytes = ready.has_room;
                     if ready.has_bytes {
                         self.receive(socket, Socket::receive_now)?;
                     }
                 }
-                NextStep::AwaitRoomOrReply | NextStep::AwaitRoom => {
+                NextStep::AwaitRoom => {
                     socket.wait_for_room()?;
                     takes_bytes = true;
                 }
                 NextStep::ReadReply => {
                     // The caller asked `admits` first; one that did not waits here, and its replies stay in order.
-                    if self.missing_bytes() == 0 {
+                    if self.window.due_bytes() == 0 {
                         return Err(TransportError::Malformed);
                     }
                     self.receive(socket, |socket, into| socket.receive_some(into).map(Some))?;
@@ -107,11 +107,6 @@ impl InFlightWrites {
         if reply.bulk_bytes == 0 { Ok(reply) } else { Err(TransportError::Malformed) }
     }
 
-    /// Bytes of replies that are due and were not received.
-    fn missing_bytes(&self) -> usize {
-        (self.window.len() * REPLY_BYTES).saturating_sub(self.replies.len())
-    }
-
     /// Receives as many replies as have come, with one call.
     fn receive(
         &mut self,
@@ -119,10 +114,11 @@ impl InFlightWrites {
         receive: impl FnOnce(&Socket, &mut [u8]) -> Result<Option<usize>>,
     ) -> Result<()> {
         let have = self.replies.len();
-        self.replies.resize(have + self.missing_bytes(), 0);
+        self.replies.resize(have + self.window.due_bytes(), 0);
         let received = receive(socket, self.replies.get_mut(have..).unwrap_or_default());
         let count = received.as_ref().map_or(0, |count| count.unwrap_or(0));
         self.replies.truncate(have + count);
+        self.window.received(count);
         received.map(|_| ())
     }
 }
