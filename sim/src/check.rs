@@ -154,7 +154,9 @@ fn check_error(model: &Model, request: &ShardRequest, error: &Error) -> std::res
         Error::NotEmpty => {
             entry.and_then(|inode| model.inodes.get(&inode)).is_some_and(|inode| !inode.entries.is_empty())
         }
-        Error::Unreachable | Error::WrongShard(_) => !model.lost.is_empty(),
+        // The other shard is gone, or cut off.
+        Error::Unreachable => !model.lost.is_empty() || model.split_ms.is_some(),
+        Error::WrongShard(_) => !model.lost.is_empty(),
         _ => return check_stale(model, request, error),
     };
     expect(explained || lost, || format!("{error:?}, but the model has {entry:?} ({kind:?})"))

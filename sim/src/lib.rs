@@ -10,6 +10,7 @@ mod bytes;
 mod check;
 mod client;
 mod clock;
+mod data_connection;
 mod history;
 pub mod kernel;
 mod model;
@@ -23,6 +24,7 @@ mod random;
 mod shell;
 mod store;
 mod system_calls;
+mod wire;
 mod world;
 
 pub use world::{Faults, Tally, World};

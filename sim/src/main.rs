@@ -21,8 +21,10 @@ const NATIVE: Kind = Kind { name: "", run: |seed, trace| run_seed(seed, Faults::
 /// The same, without drifting clocks.
 const PLAIN: Kind = Kind { name: "plain", run: |seed, trace| run_seed(seed, Faults::NONE, trace) };
 /// The same, with what does not hold yet: pairs of processes that are cut off.
-const PARTITIONS: Kind =
-    Kind { name: "partitions", run: |seed, trace| run_seed(seed, Faults { partitions: true, ..Faults::NOW }, trace) };
+const PARTITIONS: Kind = Kind {
+    name: "partitions",
+    run: |seed, trace| run_seed(seed, Faults { partitions: true, all_cut: true, ..Faults::NOW }, trace),
+};
 /// Programs that make system calls through mounts.
 const MOUNTS: Kind = Kind { name: "mounts", run: |seed, trace| run_mounts(seed, trace) };
 

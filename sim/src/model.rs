@@ -18,12 +18,14 @@ pub struct Model {
     pub inodes: BTreeMap<InodeNumber, Inode>,
     /// Shards whose node has crashed: nothing is said of what was there.
     pub lost: BTreeSet<ShardId>,
+    /// When a request between two nodes that were cut off from each other was lost last.
+    pub split_ms: Option<u64>,
 }
 
 impl Model {
     pub fn new() -> Self {
         let root = Inode { kind: FileKind::Directory, links: 2, size: 0, mode: 0o755, entries: BTreeMap::new() };
-        Self { inodes: BTreeMap::from([(InodeNumber::ROOT, root)]), lost: BTreeSet::new() }
+        Self { inodes: BTreeMap::from([(InodeNumber::ROOT, root)]), lost: BTreeSet::new(), split_ms: None }
     }
 
     /// Whether the model speaks of this inode.

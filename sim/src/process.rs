@@ -38,6 +38,8 @@ pub enum Ask {
     Send { session: SessionId, node: NodeId, message: Box<Message> },
     /// Answered by [`Told::Data`] or [`Told::Broken`].
     Data(Box<DataMessage>),
+    /// The client reads of a data connection whose node waits for that: not answered.
+    Read(u64),
     /// Answered by [`Told::Time`].
     Sleep(u64),
     /// A session is over: not answered.
@@ -107,6 +109,8 @@ pub struct Process {
     awaited: RefCell<BTreeMap<Ticket, bool>>,
     answers: RefCell<BTreeMap<Ticket, Told>>,
     tickets: Cell<u64>,
+    /// Its data connections have small buffers.
+    pub has_small_buffers: bool,
     /// Its programs make system calls (`system_calls.rs`), held against a model of their own.
     pub makes_system_calls: Cell<bool>,
     /// It was cut off from a server for so long that what it has written may be lost.
@@ -146,6 +150,7 @@ impl Process {
             awaited: RefCell::default(),
             answers: RefCell::default(),
             tickets: Cell::new(0),
+            has_small_buffers: false,
             makes_system_calls: Cell::new(false),
             is_cut_off: Cell::new(false),
             mount: RefCell::default(),
@@ -180,9 +185,12 @@ impl Process {
         let changes = match &ask {
             Ask::Send { message, .. } => Some(matches!(&**message, Message::Shard(call) if !call.request.is_read())),
             Ask::Data(_) | Ask::Sleep(_) => Some(false),
-            Ask::SessionOver(_) | Ask::RecallAnswer { .. } | Ask::PagesDropped { .. } | Ask::Settle | Ask::Note(_) => {
-                None
-            }
+            Ask::SessionOver(_)
+            | Ask::Read(_)
+            | Ask::RecallAnswer { .. }
+            | Ask::PagesDropped { .. }
+            | Ask::Settle
+            | Ask::Note(_) => None,
         };
         if let Some(changes) = changes {
             self.awaited.borrow_mut().insert(ticket, changes);
@@ -217,6 +225,11 @@ impl Process {
         let told = told.await;
         self.progressed();
         told
+    }
+
+    /// Whether the answer is there.
+    pub fn has_answer(&self, ticket: Ticket) -> bool {
+        self.answers.borrow().contains_key(&ticket)
     }
 
     /// Whether the answer is there. It is taken, once.

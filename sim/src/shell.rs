@@ -1,18 +1,15 @@
 //! The client machine's shell in the simulation: each effect asks the world and waits, in virtual time, for its answer.
 
 use crate::bytes::OperationId;
-use crate::process::{Ask, Process, Ticket, Told};
-use crate::store::{Bytes, DataMessage};
+use crate::data_connection::SimData;
+use crate::process::{Ask, Process, Told};
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::task::Poll;
-use weft_client_core::{
-    ControlConnection, DataConnection, Dropped, IdleLimits, Monitor, Notice, PassedDescriptor, Shell, Tuning,
-};
-use weft_protocol::data::{DataReply, DataRequest};
+use weft_client_core::{ControlConnection, Dropped, IdleLimits, Monitor, Notice, PassedDescriptor, Shell, Tuning};
+use weft_protocol::data::DataRequest;
 use weft_protocol::message::Message;
 use weft_protocol::{Error, InodeNumber, NodeId, NodeRecord, Result, SessionId, Timestamp};
 
@@ -27,10 +24,6 @@ pub const TUNING: Tuning = Tuning {
     alone_bytes: 64,
     idle: IdleLimits { inodes: 3, descriptors: 2 },
 };
-/// Bytes of writes in flight on one connection.
-const WRITE_WINDOW: usize = 128;
-/// Bytes of one prefetch, and of all that were not taken yet.
-const PREFETCH_WINDOW: (u32, u64) = (24, 60);
 
 thread_local! {
     /// Grows whenever a lock is released or notified: a task that waits for one may get further.
@@ -147,129 +140,9 @@ impl ControlConnection for SimControl {
     }
 }
 
-/// A data connection.
-pub struct SimData {
-    process: Rc<Process>,
-    session: SessionId,
-    number: u64,
-    writes: VecDeque<(Ticket, Vec<u8>)>,
-    /// Prefetches in flight, with their lengths, and what has come of the first and was not taken.
-    asked: VecDeque<(Ticket, usize)>,
-    come: VecDeque<u8>,
-}
-
-impl SimData {
-    fn send(&self, request: &DataRequest, bytes: &[u8], append: Option<OperationId>) -> Ticket {
-        let (session, connection) = (self.session, self.number);
-        let (request, bytes, pieces_ms) = (*request, Bytes(bytes.to_vec()), Vec::new());
-        let sent = self.process.files.borrow_mut().moment();
-        let message = DataMessage { session, connection, request, bytes, append, pieces_ms, sent };
-        self.process.ask(Ask::Data(Box::new(message)))
-    }
-
-    async fn receive_reply(&self, ticket: Ticket) -> Result<(DataReply, Vec<u8>)> {
-        match self.process.told(ticket).await {
-            Told::Data(reply, bytes) => Ok((reply, bytes.0)),
-            Told::Broken => Err(Error::Unreachable),
-            Told::Reply(_) | Told::Time => unreachable!("a data request is answered by data"),
-        }
-    }
-}
-
-impl DataConnection for SimData {
-    /// The append that a write makes, for the model: nothing is registered here.
-    type Registration = OperationId;
-
-    async fn read(
-        &mut self,
-        request: &DataRequest,
-        into: &mut [u8],
-        _registration: Option<OperationId>,
-    ) -> Result<DataReply> {
-        let ticket = self.send(request, &[], None);
-        let (reply, bytes) = self.receive_reply(ticket).await?;
-        into[..bytes.len()].copy_from_slice(&bytes);
-        Ok(reply)
-    }
-
-    async fn write(
-        &mut self,
-        request: &DataRequest,
-        from: &[u8],
-        registration: Option<OperationId>,
-    ) -> Result<DataReply> {
-        let ticket = self.send(request, from, registration);
-        self.receive_reply(ticket).await.map(|(reply, _)| reply)
-    }
-
-    async fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), Vec<u8>> {
-        let ticket = self.send(request, &from, None);
-        self.writes.push_back((ticket, from));
-        Ok(())
-    }
-
-    async fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {
-        let (ticket, memory) = self.writes.pop_front()?;
-        let reply = self.receive_reply(ticket).await.map(|(reply, _)| reply);
-        Some((memory, reply))
-    }
-
-    async fn ask(&mut self, request: &DataRequest) -> Result<()> {
-        let ticket = self.send(request, &[], None);
-        self.asked.push_back((ticket, request.bytes as usize));
-        Ok(())
-    }
-
-    async fn receive(&mut self, into: &mut [u8]) -> Result<usize> {
-        if self.come.is_empty() {
-            let Some((ticket, length)) = self.asked.pop_front() else { return Ok(0) };
-            let (reply, mut bytes) = self.receive_reply(ticket).await?;
-            reply.result()?;
-            bytes.resize(length, 0);
-            self.come = bytes.into();
-        }
-        let count = into.len().min(self.come.len());
-        for (place, byte) in into.iter_mut().zip(self.come.drain(..count)) {
-            *place = byte;
-        }
-        Ok(count)
-    }
-
-    async fn receive_in_place(&mut self, _bytes: usize, _give: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        Ok(false)
-    }
-
-    async fn discard(&mut self) -> Result<()> {
-        self.come.clear();
-        while let Some((ticket, _)) = self.asked.pop_front() {
-            self.receive_reply(ticket).await?;
-        }
-        Ok(())
-    }
-
-    fn prefetch_window(&self) -> (u32, u64) {
-        PREFETCH_WINDOW
-    }
-
-    fn may_start(&self, bytes: usize) -> bool {
-        let in_flight: usize = self.writes.iter().map(|(_, memory)| memory.len()).sum();
-        self.writes.is_empty() || in_flight + bytes <= WRITE_WINDOW
-    }
-
-    fn registers_memory(&self) -> bool {
-        false
-    }
-
-    fn is_crowded(&self) -> bool {
-        false
-    }
-}
-
 impl SimShell {
     fn new_data(&self, session: SessionId) -> SimData {
-        let (process, number) = (Rc::clone(&self.0), self.0.ticket().0);
-        let (writes, asked, come) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        SimData { process, session, number, writes, asked, come }
+        SimData::new(&self.0, session)
     }
 }
 
@@ -355,7 +228,7 @@ impl Shell for SimShell {
     }
 
     fn return_data(&self, connection: SimData) {
-        assert!(connection.writes.is_empty() && connection.asked.is_empty(), "returned with requests outstanding");
+        assert!(connection.is_free(), "returned with requests outstanding");
     }
 
     fn reads_directly(&self, _bytes: usize, _registration: Option<OperationId>) -> bool {

@@ -6,17 +6,22 @@
 //! and a write may be *torn*: its connection broke, or its client died, while the bytes came in, and only the first of
 //! them are there.
 //!
+//! A device may have *bad sectors* for a while: a read of them fails, and of a write only what lies before them lands.
+//!
 //! Not here: descriptors of objects passed to clients, which write past the server.
 
 use crate::bytes::{Moment, OperationId};
 use crate::pages::PAGE_BYTES;
+use crate::wire::Wire;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use weft_metadata::Now;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
+use weft_protocol::error::errno;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
     ClusterMap, Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp,
@@ -41,6 +46,7 @@ pub struct DataMessage {
     pub session: SessionId,
     /// Requests on one connection come in order.
     pub connection: u64,
+    pub wire: Rc<Wire>,
     pub request: DataRequest,
     pub bytes: Bytes,
     /// The append that it carries.
@@ -82,6 +88,11 @@ pub struct Storage {
     pub full_until_ms: u64,
     /// Writes refused since the disk was full.
     pub refused: u64,
+    /// Bytes of objects that cannot be read or written, and until when.
+    bad_sectors: (Range<usize>, u64),
+    /// Reads and writes that failed there.
+    pub failed_reads: u64,
+    pub failed_writes: u64,
 }
 
 impl Storage {
@@ -89,8 +100,34 @@ impl Storage {
         let (collector, fences) = (Collector::new(node, 1), FenceTable::default());
         let (own_term, terms) = (Arc::new(ServingTerm::unlimited()), ServingTerms::default());
         let (objects, ranges) = (BTreeMap::new(), CachedRanges::new(PAGE_BYTES, 1, 1));
-        let (tick_ms, full_until_ms, refused) = (None, 0, 0);
-        Self { node, collector, fences, own_term, terms, map, objects, ranges, tick_ms, full_until_ms, refused }
+        Self {
+            node,
+            collector,
+            fences,
+            own_term,
+            terms,
+            map,
+            objects,
+            ranges,
+            tick_ms: None,
+            full_until_ms: 0,
+            refused: 0,
+            bad_sectors: (0..0, 0),
+            failed_reads: 0,
+            failed_writes: 0,
+        }
+    }
+
+    /// Until then the device cannot read or write these bytes of any object.
+    pub fn set_bad_sectors(&mut self, bytes: Range<usize>, until_ms: u64) {
+        self.bad_sectors = (bytes, until_ms);
+    }
+
+    /// The first byte of a range that cannot be read or written.
+    fn bad_byte(&self, range: &Range<usize>, now_ms: u64) -> Option<usize> {
+        let (bad, until_ms) = &self.bad_sectors;
+        let is_bad = now_ms < *until_ms && range.start < bad.end && bad.start < range.end;
+        is_bad.then(|| bad.start.max(range.start))
     }
 
     /// All objects, with the files they are of.
@@ -149,11 +186,14 @@ impl Storage {
         let gate = self.gate(*session, request.inode.shard());
         gate.enter(|| now.boot_ms)?;
         let is_full = self.full_until_ms > now.boot_ms;
+        let append = request.operation == DataOperation::Append;
+        let end = self.object(request.inode, request.object).map_or(0, |object| object.bytes.len());
+        let offset = if append { end } else { index(request.offset) + range.start };
+        let came = bytes.0.get(range).unwrap_or_default();
+        let bad = self.bad_byte(&(offset..offset + came.len()), now.boot_ms);
+        let came = bad.map_or(came, |bad| &came[..bad - offset]);
         let object = self.object(request.inode, request.object);
         let taken = object.map(|object| {
-            let append = request.operation == DataOperation::Append;
-            let offset = if append { object.bytes.len() } else { index(request.offset) + range.start };
-            let came = bytes.0.get(range).unwrap_or_default();
             let room = if is_full { object.bytes.len().saturating_sub(offset) } else { usize::MAX };
             let taken = came.get(..room).unwrap_or(came);
             object.put(offset, taken, now.wall);
@@ -164,11 +204,15 @@ impl Storage {
             self.refused += 1;
             return Err(Error::NoSpace);
         }
+        if bad.is_some() {
+            self.failed_writes += 1;
+            return Err(Error::Device(errno::EIO));
+        }
         Ok(())
     }
 
     /// What a client's request is answered, when all its bytes have come.
-    pub fn end(&mut self, message: &DataMessage) -> Result<(DataReply, Bytes)> {
+    pub fn end(&mut self, message: &DataMessage, now_ms: u64) -> Result<(DataReply, Bytes)> {
         let request = &message.request;
         let object = self.object(request.inode, request.object)?;
         let mut told = Bytes::default();
@@ -176,7 +220,12 @@ impl Storage {
             let from = index(request.offset).min(object.bytes.len());
             let to = (from + request.bytes as usize).min(object.bytes.len());
             told = Bytes(object.bytes[from..to].to_vec());
+            if self.bad_byte(&(from..to), now_ms).is_some() {
+                self.failed_reads += 1;
+                return Err(Error::Device(errno::EIO));
+            }
         }
+        let object = self.object(request.inode, request.object)?;
         let (size, mtime) = (object.bytes.len() as u64, object.mtime);
         let bulk_bytes = u32::try_from(told.0.len()).unwrap_or(u32::MAX);
         Ok((DataReply { size, mtime, bulk_bytes, ..DataReply::default() }, told))

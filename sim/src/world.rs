@@ -13,11 +13,13 @@
 mod clients;
 mod data;
 mod end;
+mod flow;
 mod mounts;
 mod partitions;
 mod ranges;
 mod servers;
 mod serving;
+mod tally;
 
 use crate::bytes::{Files, Moment, ProcessId};
 use crate::client::Client;
@@ -44,6 +46,8 @@ use weft_protocol::{
     SlotIndex,
 };
 use weft_storage::TermGrants;
+
+pub use tally::{Faults, Tally};
 
 const NODES: u16 = 3;
 const SHARDS: u16 = 5;
@@ -132,6 +136,10 @@ enum Message {
         number: Ticket,
         message: Box<DataMessage>,
     },
+    /// A data connection on which a client waits for room may take bytes.
+    Room {
+        client: usize,
+    },
     DropPages {
         session: SessionId,
         drop: DropPages,
@@ -205,73 +213,6 @@ struct Pending {
     call: Box<ShardCall>,
 }
 
-/// Counts of what happened, to see that the faults really did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    pub operations: u64,
-    pub cached: u64,
-    pub recalls: u64,
-    pub fenced: u64,
-    pub resent: u64,
-    pub lost: u64,
-    pub doubled: u64,
-    pub intents: u64,
-    pub crashes: u64,
-    pub pauses: u64,
-    /// Clients that heard of no recall for a while.
-    pub deaf: u64,
-    /// Pairs of processes that heard nothing of each other for a while, and messages lost by that.
-    pub partitions: u64,
-    pub cut_off: u64,
-    /// Terms that storage servers were granted, connections that waited for one, and fences that were certain without a
-    /// confirmation.
-    pub terms: u64,
-    pub awaited: u64,
-    pub certain: u64,
-    pub orphans: u64,
-    /// Data requests, and connections for data that broke.
-    pub data: u64,
-    pub broken: u64,
-    /// Writes of which only a part came in.
-    pub torn: u64,
-    /// Pieces of writes that came after their header.
-    pub pieces: u64,
-    /// Writes that a full disk refused.
-    pub refused: u64,
-    /// Reads and sizes that were compared with the model.
-    pub compared: u64,
-    /// Ranges that kernels were told to drop, and changes that were sent again because of pages.
-    pub drops: u64,
-    pub held: u64,
-    /// Writes that may be lost by the rules.
-    pub doubts: u64,
-    /// Looks that settled what became of such writes.
-    pub seen: u64,
-    /// Times that a kernel lost dentries or pages.
-    pub shrunk: u64,
-    /// Rounds of system calls that several orders explain.
-    pub ambiguous: u64,
-    /// Runs that ended without a verdict.
-    pub undecided: u64,
-}
-
-/// Faults of a run, beside those that every run has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Faults {
-    /// Machines have clocks of their own.
-    pub drift: bool,
-    /// A client and a node hear nothing of each other for a while.
-    pub partitions: bool,
-    /// Two nodes exchange no fences and terms for a while.
-    pub fences_cut: bool,
-}
-
-impl Faults {
-    /// What holds today. With partitions a size from before a truncation is told now and then (seed 2929).
-    pub const NOW: Self = Self { drift: true, partitions: false, fences_cut: true };
-    pub const NONE: Self = Self { drift: false, partitions: false, fences_cut: false };
-}
-
 /// One run.
 pub struct World {
     random: Random,
@@ -331,6 +272,7 @@ impl World {
     }
 
     fn with_clients(seed: u64, faults: Faults, trace: bool) -> Self {
+        let faults = if faults == Faults::NONE { faults } else { faults.with_some(seed) };
         let nodes = (0..NODES).map(|id| NodeRecord {
             id: NodeId(id),
             host: String::new(),
@@ -398,7 +340,9 @@ impl World {
 
     fn process(&mut self, home: NodeId) -> Process {
         let clock = self.new_clock();
-        Process::new(home, self.random.next(), clock, &self.sessions, &self.files)
+        let mut process = Process::new(home, self.random.next(), clock, &self.sessions, &self.files);
+        process.has_small_buffers = self.faults.small_buffers;
+        process
     }
 
     fn new_clock(&mut self) -> Clock {
@@ -440,7 +384,7 @@ impl World {
             }
         }
         (self.tally.lost, self.tally.doubled) = (self.network.lost, self.network.doubled);
-        self.tally.refused += self.storage.values().map(|storage| storage.refused).sum::<u64>();
+        self.storage.values().for_each(|storage| self.tally.add_storage(storage));
         {
             let files = self.files.borrow();
             (self.tally.compared, self.tally.doubts, self.tally.seen) = (files.compared, files.doubts, files.seen);
@@ -488,7 +432,9 @@ impl World {
     /// The client that a message goes to, when it can take nothing in now, and for how long.
     fn asleep(&self, message: &Message) -> Option<u64> {
         let client = match message {
-            Message::ToClient { client, .. } | Message::Renewed { client, .. } => self.clients.get(*client),
+            Message::ToClient { client, .. } | Message::Renewed { client, .. } | Message::Room { client } => {
+                self.clients.get(*client)
+            }
             Message::Recall { session, .. } | Message::DropPages { session, .. } => {
                 self.clients.iter().find(|client| client.session() == *session)
             }
@@ -534,6 +480,7 @@ impl World {
             Message::Serving { node, of, answer } => self.serving_answered(node, of, answer.as_ref()),
             Message::TermAwaited(connection) => self.term_awaited(connection),
             Message::Data { client, process, number, message } => self.data_arrived((client, process, number), message),
+            Message::Room { client } => self.poll(client),
             Message::Piece(body) => self.piece_arrived(body),
             Message::Batch { client, process, number, session, node } => {
                 let result = self.lease_objects(session, node);

@@ -15,7 +15,7 @@ fn run(seed: u64) -> (Tally, u64) {
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
-    let mut sums = [0u64; 10];
+    let mut sums = [0u64; 14];
     let mut undecided = 0;
     for seed in SEEDS {
         let (tally, _) = run(seed);
@@ -30,6 +30,10 @@ fn all_seeds_hold_and_the_faults_really_happen() {
             tally.broken,
             tally.pieces,
             tally.ambiguous,
+            tally.cut_off,
+            tally.unreachable,
+            tally.awaited,
+            tally.blocked,
         ];
         for (sum, count) in sums.iter_mut().zip(counts) {
             *sum += count;
@@ -37,8 +41,8 @@ fn all_seeds_hold_and_the_faults_really_happen() {
         undecided += tally.undecided;
     }
     println!(
-        "calls, recalls, resent, lost, doubled, pauses, shrunk, broken, pieces, ambiguous: {sums:?}; {undecided} runs \
-         without a verdict"
+        "calls, recalls, resent, lost, doubled, pauses, shrunk, broken, pieces, ambiguous, cut off, unreachable, \
+         awaited, blocked: {sums:?}; {undecided} runs without a verdict"
     );
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
     assert!(undecided < SEEDS.end / 10, "too many runs end without a verdict: {undecided}");

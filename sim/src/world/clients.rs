@@ -22,6 +22,10 @@ const BREAK_MS: u64 = 400;
 const SETTLE_MS: u64 = 300;
 /// Longest time for which a disk is full.
 const FULL_MS_MAX: u64 = 4000;
+/// Bad sectors: where the first one may begin, how long they are, and for how long.
+const BAD_FROM_MAX: u64 = 200;
+const BAD_BYTES_MAX: u64 = 40;
+const BAD_MS_MAX: u64 = 4000;
 /// Longest time for which a client hears of no recall, though it goes on: beyond a term its sessions are refused.
 const DEAF_MS_MAX: u64 = 3 * SESSION_TERM_MS;
 
@@ -105,7 +109,20 @@ impl World {
                 self.note(&format!("client {index} hears of no recall for {deaf_ms} ms"));
                 self.clients[index].deaf_until_ms = self.network.now_ms + deaf_ms;
             }
+            7..=10 if self.faults.bad_sectors => self.damage_device(),
             _ => {}
+        }
+    }
+
+    /// Some bytes of the objects of a node cannot be read or written for a while.
+    fn damage_device(&mut self) {
+        let node = NodeId(u16::try_from(self.setting.below(u64::from(super::NODES))).expect("there are few nodes"));
+        let first = usize::try_from(self.setting.below(BAD_FROM_MAX)).expect("files are short");
+        let bytes = usize::try_from(1 + self.setting.below(BAD_BYTES_MAX)).expect("files are short");
+        let until_ms = self.network.now_ms + self.setting.below(BAD_MS_MAX);
+        self.note(&format!("node {node} has {bytes} bad bytes from {first} on until {until_ms} ms"));
+        if let Some(storage) = self.storage.get_mut(&node) {
+            storage.set_bad_sectors(first..first + bytes, self.clocks[&node].boot_ms(until_ms));
         }
     }
 
@@ -120,6 +137,7 @@ impl World {
         self.network.after(SESSION_TERM_MS + 1000, Message::SessionOver(session));
         let process = self.process(home);
         self.clients[index] = Client::new(process, self.map.clone());
+        self.end_connections(Some(id), None);
         self.note(&format!("client {index} starts: process {}", self.clients[index].process.id.get()));
     }
 
@@ -142,6 +160,7 @@ impl World {
         for (number, ask) in process.take_asked() {
             match ask {
                 Ask::Send { session, node, message } => self.send_message((index, id, number), session, node, *message),
+                Ask::Read(connection) => self.client_has_read((id, connection)),
                 Ask::Data(message) => self.send_data(index, id, number, message),
                 Ask::Sleep(ms) => {
                     let message = Message::ToClient { client: index, process: id, number, answer: Answer::Time };
@@ -163,6 +182,7 @@ impl World {
                 Ask::Note(line) => self.note(&format!("client {index}, process {id}: {line}")),
             }
         }
+        self.find_deadlocks(id);
         if let Some(what) = process.wrong.take() {
             self.fail(&format!("client {index}, process {id}: {what}"));
         }

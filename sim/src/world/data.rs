@@ -6,6 +6,7 @@
 //! long after its client has given it up. When a client dies, the same becomes of what it had sent; but the body of a
 //! write may come in pieces, the last of them terms later, and then nothing but the fence of its session stops it.
 
+use super::flow::Threads;
 use super::partitions::Party;
 use super::serving::Waiting;
 use super::{Answer, Message, World};
@@ -59,6 +60,7 @@ pub struct Connections {
     /// Requests that wait for pages to be dropped.
     pub(super) held: BTreeMap<(NodeId, u64), Held>,
     pub(super) waiting: Waiting,
+    pub(super) threads: Threads,
 }
 
 /// What waits.
@@ -122,12 +124,6 @@ impl World {
             0 => Fate::Lost,
             1 => Fate::Torn(usize::try_from(self.random.below(bytes as u64 + 1)).unwrap_or(0)),
             _ => Fate::Unanswered,
-        }
-    }
-
-    pub(super) fn data_arrived(&mut self, to: (usize, ProcessId, Ticket), message: Box<DataMessage>) {
-        if let Some(message) = self.await_term(to, message) {
-            self.serve_data(to, message);
         }
     }
 
@@ -219,9 +215,10 @@ impl World {
         if body.refused == Some(Error::NoSpace) {
             self.connections.refused.insert((body.to.1, body.message.request.id));
         }
+        let now_ms = self.now_at(body.message.request.object.node()).boot_ms;
         let told = self.storage.get_mut(&body.message.request.object.node()).filter(|_| body.is_answered);
         let told = told.map(|storage| {
-            let told = body.refused.clone().map_or_else(|| storage.end(&body.message), Err);
+            let told = body.refused.clone().map_or_else(|| storage.end(&body.message, now_ms), Err);
             told.unwrap_or_else(|error| (DataReply::failed(0, &error), Bytes::default()))
         });
         // What waited for it changes the object that it tells of.
@@ -243,7 +240,7 @@ impl World {
             self.connections.broken.insert((to.1, message.connection));
             self.connections.broke_ms.insert(to.0, self.network.now_ms);
         }
-        self.answer_client(to, answer);
+        self.reply_data(to, message, answer);
     }
 
     /// A storage server has fenced a session and shuts down its connections; a piece that has come may be on its way
@@ -270,7 +267,8 @@ impl World {
             Held::Cut { .. } => None,
         });
         let bodies = self.connections.bodies.values().chain(held).map(|body| (body.to, &*body.message));
-        bodies.chain(self.connections.waiting.messages()).any(|((client, process, _), message)| {
+        let mut bodies = bodies.chain(self.connections.waiting.messages()).chain(self.connections.threads.messages());
+        bodies.any(|((client, process, _), message)| {
             let DataMessage { session, request, .. } = message;
             let fence = (*session, request.inode.shard(), request.object.node());
             let counts = message.sent < since || !self.clients[client].is_process(process);

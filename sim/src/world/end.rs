@@ -13,7 +13,8 @@ impl World {
         for (id, shard) in &self.shards {
             let status = shard.status();
             if (status.sessions, status.leases, status.recalls, status.parked) != (0, 0, 0, 0) {
-                self.fail(&format!("shard {id} has not settled: {status:?}, stuck: {:?}", shard.stuck()));
+                let (stuck, blocked) = (shard.stuck(), self.blocked_threads());
+                self.fail(&format!("shard {id} has not settled: {status:?}, stuck: {stuck:?}; {blocked}"));
             }
             if !self.model.lost.is_empty() || self.mounts.is_some() {
                 continue;

@@ -24,6 +24,8 @@ const OVERLAP_MS: u64 = 12;
 const PAUSE_MS_MAX: u64 = 3000;
 /// A broken connection explains that a transfer fails within this time.
 const BROKEN_MS: u64 = 20_000;
+/// A shard that does not reach another one says so within this time.
+const SPLIT_MS: u64 = 2 * super::partitions::TIMEOUT_MS;
 /// A call is given up when its connection has broken so often.
 const UNHEARD_MIN: u64 = 3;
 /// Longest time between two rounds of slow programs: a name rests for a second after its lease was recalled.
@@ -160,7 +162,8 @@ impl World {
             let recorded = run.round.iter_mut().find(|recorded| recorded.id == id.0);
             let recorded = recorded.expect("a call returns in its round");
             let unheard = self.unheard.get(&recorded.client).copied().unwrap_or(0) - recorded.unheard;
-            if result == Err(Errno::EIO) && unheard >= UNHEARD_MIN {
+            let is_split = self.model.split_ms.is_some_and(|split_ms| split_ms + SPLIT_MS >= recorded.begun_ms);
+            if result == Err(Errno::EIO) && (unheard >= UNHEARD_MIN || is_split) {
                 // It gave up, as it must, and nobody knows what became of its call.
                 self.clients[recorded.client].process.is_cut_off.set(true);
             }

@@ -61,13 +61,22 @@ impl World {
             }
             Effect::PeerCall(call) => {
                 self.tally.intents += 1;
+                if self.is_peer_cut(self.node_of(shard), self.node_of(call.to)) {
+                    return self.peer_unreachable(call.intent);
+                }
                 self.network.send(&mut self.random, Message::Peer(call));
             }
             Effect::PeerReply { reply, .. } => {
+                if self.is_all_cut(self.node_of(shard), self.node_of(reply.intent.shard)) {
+                    return self.peer_unreachable(reply.intent);
+                }
                 self.network.send(&mut self.random, Message::PeerReply(reply));
             }
             Effect::Storage { token, node, request } => {
                 // The shell answers each of these, be it "unreachable": it is not lost, only late.
+                if self.is_all_cut(self.node_of(shard), node) {
+                    return self.storage_unreachable(shard, token);
+                }
                 let delay = self.server_delay();
                 self.network.after(delay, Message::Storage { shard, token, node, request });
             }
@@ -189,6 +198,9 @@ impl World {
             None => Err(Error::Unreachable),
             Some(storage) => storage.perform(request, now),
         };
+        if self.is_all_cut(node, self.node_of(shard)) {
+            return self.storage_unreachable(shard, token);
+        }
         self.tell_shard(shard, token, result);
     }
 
@@ -211,9 +223,10 @@ impl World {
         let node = NodeId(1 + u16::try_from(self.random.below(u64::from(super::NODES) - 1)).unwrap_or(0));
         self.note(&format!("node {node} is gone"));
         if let Some(storage) = self.storage.remove(&node) {
-            self.tally.refused += storage.refused;
+            self.tally.add_storage(&storage);
         }
         self.forget_held(node);
+        self.end_connections(None, Some(node));
         for shard in self.map.shards_at(node) {
             self.shards.remove(&shard);
             self.model.lost.insert(shard);
@@ -240,6 +253,7 @@ impl World {
             let mut effects = Vec::new();
             if let Some(storage) = self.storage.get_mut(&node) {
                 storage.collector.session_ended(session, &mut effects);
+                storage.collector.ask_again(&mut effects);
             }
             self.caches_nothing(node, session, None);
             while let Some(effect) = effects.pop() {
@@ -249,6 +263,7 @@ impl World {
     }
 
     fn collect_one(&mut self, node: NodeId, effect: CollectorEffect, more: &mut Vec<CollectorEffect>) {
+        let is_split = matches!(&effect, CollectorEffect::AskShard { inode, .. } if self.is_peer_cut(node, self.node_of(inode.shard())));
         let Some(storage) = self.storage.get_mut(&node) else { return };
         match effect {
             CollectorEffect::List { first, count } => {
@@ -258,7 +273,7 @@ impl World {
                 storage.collector.listed(&listed, more);
             }
             CollectorEffect::AskShard { inode, object } => {
-                let known = match self.shards.get(&inode.shard()) {
+                let known = match self.shards.get(&inode.shard()).filter(|_| !is_split) {
                     None => Err(Error::Unreachable),
                     Some(shard) => match shard.back().inode(inode) {
                         None => Err(Error::NotFound),

@@ -1,11 +1,10 @@
 //! Terms during which storage servers serve the shards of other nodes, and the fences that these nodes send them: the
 //! production machines ([`weft_storage::TermGrants`], [`weft_storage::ServingTerms`]) over messages between nodes.
 //!
-//! Two nodes may hear nothing of each other for a while. What that delays are fences and terms, and requests of
-//! shards about objects that have to arrive behind a fence; other requests of shards arrive all the same. A data
-//! request that needs a term waits, and so do those behind it on its connection.
+//! Two nodes may hear nothing of each other for a while (`partitions.rs`). A data request that needs a term waits, and
+//! so do those behind it on its connection.
 
-use super::partitions::Party;
+use super::partitions::{Party, TIMEOUT_MS};
 use super::{Message, World};
 use crate::bytes::ProcessId;
 use crate::process::Ticket;
@@ -19,8 +18,6 @@ use weft_storage::DueFence;
 
 /// One message between nodes in so many is lost, while faults are on.
 const LOSS: u64 = 40;
-/// When a node gives up to wait for another one's answer, milliseconds.
-const TIMEOUT_MS: u64 = SESSION_TERM_MS / 4;
 /// How long a data request waits for a term, and how often it looks.
 const WAIT_MS_MAX: u64 = SESSION_TERM_MS;
 const LOOK_MS: u64 = 250;
