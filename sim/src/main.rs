@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weft_sim::{Faults, Tally, run_mounts, run_seed};
 
-const USAGE: &str = "usage: weft-sim [plain | partitions | mounts] \
+const USAGE: &str = "usage: weft-sim [plain | partitions | split | mounts] \
                      run FIRST COUNT | explore FIRST SECONDS | replay SEED | endless [FIRST] | digests FIRST COUNT";
 
 /// Which programs a run has.
@@ -21,10 +21,11 @@ const NATIVE: Kind = Kind { name: "", run: |seed, trace| run_seed(seed, Faults::
 /// The same, without drifting clocks.
 const PLAIN: Kind = Kind { name: "plain", run: |seed, trace| run_seed(seed, Faults::NONE, trace) };
 /// The same, with what does not hold yet: pairs of processes that are cut off.
-const PARTITIONS: Kind = Kind {
-    name: "partitions",
-    run: |seed, trace| run_seed(seed, Faults { partitions: true, all_cut: true, ..Faults::NOW }, trace),
-};
+const PARTITIONS: Kind =
+    Kind { name: "partitions", run: |seed, trace| run_seed(seed, Faults { partitions: true, ..Faults::NOW }, trace) };
+/// The same, with what does not hold yet: nodes that exchange nothing at all for a while.
+const SPLIT: Kind =
+    Kind { name: "split", run: |seed, trace| run_seed(seed, Faults { all_cut: true, ..Faults::NOW }, trace) };
 /// Programs that make system calls through mounts.
 const MOUNTS: Kind = Kind { name: "mounts", run: |seed, trace| run_mounts(seed, trace) };
 
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let mut kind = NATIVE;
     if let Some(named) =
-        [PLAIN, PARTITIONS, MOUNTS].into_iter().find(|kind| words.first().is_some_and(|word| word == kind.name))
+        [PLAIN, PARTITIONS, SPLIT, MOUNTS].into_iter().find(|kind| words.first().is_some_and(|word| word == kind.name))
     {
         words.remove(0);
         kind = named;
