@@ -5,8 +5,9 @@ CARGO ?= cargo
 # How long each part of `make test-long` runs, minutes; and all of its churn.
 MINUTES ?= 10
 CHURN_MINUTES ?= 60
-# How long `make explore` runs new seeds, seconds of each kind.
+# How long `make explore` runs new seeds, seconds of each kind, and of which kinds.
 EXPLORE_SECONDS ?= 45
+EXPLORE_KINDS ?= native mounts
 BINARIES = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
@@ -36,7 +37,7 @@ lint: ## Formatting, and clippy without a warning
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 explore: ## New seeds of the simulation, the first from the commit: EXPLORE_SECONDS (45) of each kind
-	scripts/explore.sh $(EXPLORE_SECONDS)
+	scripts/explore.sh $(EXPLORE_SECONDS) $(EXPLORE_KINDS)
 
 bench: ## Measure, beside other systems where they are installed; see docs/performance.md
 	bench/run.sh
