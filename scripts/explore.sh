@@ -1,5 +1,6 @@
 #!/bin/bash
-# Runs simulation seeds that no commit before has run: usage: explore.sh SECONDS [KIND...] (of each kind; 45 native mounts).
+# Runs simulation seeds that no commit before has run.
+# usage: explore.sh SECONDS [KIND...] (for each kind; 45 native mounts)
 #
 # The first seed is derived from the commit, so that the run can be repeated. A checkout without git metadata takes the
 # sources instead.

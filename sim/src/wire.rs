@@ -2,8 +2,8 @@
 //!
 //! The node's thread of a connection serves one request at a time. It reads the bytes of the next one when it has none,
 //! and blocks in the send of a reply until the client has read what is in its way. A client sends and reads as
-//! production does ([`weft_protocol::InFlightWindow`], [`weft_protocol::may_prefetch`]). If it waits for room alone while
-//! the node's thread waits for it to read, neither ever goes on: the world ends the run (`world/flow.rs`).
+//! production does ([`weft_protocol::InFlightWindow`], [`weft_protocol::may_prefetch`]). If it waits for room alone
+//! while the node's thread waits for it to read, neither ever goes on: the world ends the run (`world/flow.rs`).
 //!
 //! In some runs the buffers are so small that a request or two fill them, in the others they never fill.
 //!

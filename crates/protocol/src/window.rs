@@ -22,8 +22,8 @@ use std::collections::VecDeque;
 const PREFETCHES_IN_FLIGHT_MAX: usize = 32;
 
 /// Returns true if another prefetch may be sent on a connection that has so many in flight. `is_taken`: nothing is left
-/// of the reply that was begun last. While a reply is due a send does not wait for room: the server may be waiting until
-/// its bytes are taken.
+/// of the reply that was begun last. While a reply is due a send does not wait for room: the server may be waiting
+/// until its bytes are taken.
 pub fn may_prefetch(in_flight: usize, is_taken: bool, takes_bytes: impl FnOnce() -> bool) -> bool {
     let may_wait = in_flight == 0 && is_taken;
     in_flight < PREFETCHES_IN_FLIGHT_MAX && (may_wait || takes_bytes())

@@ -122,9 +122,9 @@ impl World {
         if let Some((requests, replies)) = blocked.wire.deadlock() {
             let Blocked { to: (client, process, _), node, .. } = blocked;
             self.fail(&format!(
-                "deadlock on data connection {}: client {client}, process {process}, waits for node {node} to read, which \
-                 leaves {requests} bytes of requests unread, and node {node} waits for the client to read, which leaves \
-                 {replies} bytes of replies unread",
+                "deadlock on data connection {}: client {client}, process {process}, waits for node {node} to read \
+                 ({requests} bytes of requests are unread), and node {node} for the client ({replies} bytes of replies \
+                 are unread)",
                 connection.1
             ));
         }

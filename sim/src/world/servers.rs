@@ -263,7 +263,11 @@ impl World {
     }
 
     fn collect_one(&mut self, node: NodeId, effect: CollectorEffect, more: &mut Vec<CollectorEffect>) {
-        let is_split = matches!(&effect, CollectorEffect::AskShard { inode, .. } if self.is_peer_cut(node, self.node_of(inode.shard())));
+        let asked = match &effect {
+            CollectorEffect::AskShard { inode, .. } => Some(self.node_of(inode.shard())),
+            CollectorEffect::List { .. } | CollectorEffect::Remove { .. } => None,
+        };
+        let is_split = asked.is_some_and(|asked| self.is_peer_cut(node, asked));
         let Some(storage) = self.storage.get_mut(&node) else { return };
         match effect {
             CollectorEffect::List { first, count } => {
