@@ -24,8 +24,10 @@ const PLAIN: Kind = Kind { name: "plain", run: |seed, trace| run_seed(seed, Faul
 const PARTITIONS: Kind =
     Kind { name: "partitions", run: |seed, trace| run_seed(seed, Faults { partitions: true, ..Faults::NOW }, trace) };
 /// The same, with what does not hold yet: nodes that exchange nothing at all for a while.
-const SPLIT: Kind =
-    Kind { name: "split", run: |seed, trace| run_seed(seed, Faults { all_cut: true, ..Faults::NOW }, trace) };
+const SPLIT: Kind = Kind {
+    name: "split",
+    run: |seed, trace| run_seed(seed, Faults { peers_cut: true, all_cut: true, ..Faults::NOW }, trace),
+};
 /// Programs that make system calls through mounts.
 const MOUNTS: Kind = Kind { name: "mounts", run: |seed, trace| run_mounts(seed, trace) };
 

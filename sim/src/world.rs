@@ -265,7 +265,7 @@ impl World {
     /// Clients whose programs make system calls.
     pub fn with_mounts(seed: u64, trace: bool) -> Self {
         // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.
-        let faults = Faults { fences_cut: seed.is_multiple_of(4), ..Faults::NOW };
+        let faults = Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW };
         let mut world = Self::with_clients(seed, faults, trace);
         world.mount_all();
         world

@@ -12,7 +12,7 @@ const RARE_SEEDS: [u64; 10] = [18_330, 306, 597, 571, 31_694, 45_582, 1_003_983,
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
-    let mut sums = [0u64; 27];
+    let mut sums = [0u64; 26];
     for seed in SEEDS {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
         let (tally, _) = run_seed(seed, Faults::NOW, false);
@@ -36,7 +36,6 @@ fn all_seeds_hold_and_the_faults_really_happen() {
             tally.held,
             tally.partitions,
             tally.cut_off,
-            tally.unreachable,
             tally.terms,
             tally.awaited,
             tally.certain,
@@ -51,7 +50,7 @@ fn all_seeds_hold_and_the_faults_really_happen() {
     }
     println!(
         "operations, cached, recalls, fenced, resent, lost, doubled, intents, crashes, pauses, deaf, orphans, \
-         pieces, refused, seen, drops, held, partitions, cut off, unreachable, terms, awaited, certain, torn, blocked, \
+         pieces, refused, seen, drops, held, partitions, cut off, terms, awaited, certain, torn, blocked, \
          failed reads, failed writes: {sums:?}"
     );
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
@@ -63,6 +62,14 @@ fn rare_seeds_hold() {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
         run_seed(seed, Faults::NONE, false);
     }
+}
+
+/// Of new seeds about one in 500 fails (docs/simulation.md).
+#[test]
+fn requests_between_nodes_that_are_cut_off_are_not_reached() {
+    let faults = Faults { peers_cut: true, ..Faults::NOW };
+    let lost: u64 = (0..30).map(|seed| run_seed(seed, faults, false).0.unreachable).sum();
+    assert!(lost > 0, "no request met a partition");
 }
 
 #[test]

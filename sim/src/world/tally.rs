@@ -97,7 +97,7 @@ impl Faults {
         drift: true,
         partitions: false,
         fences_cut: true,
-        peers_cut: true,
+        peers_cut: false,
         all_cut: false,
         small_buffers: false,
         bad_sectors: false,
