@@ -25,7 +25,7 @@ pub struct Theme {
     /// How often a file or directory is used that is open, a file is opened, a directory, a file mapped, a name looked
     /// at, a file cut, a name changed, a file replaced by several in turn.
     weights: [u64; 8],
-    /// Most changes of names make another name of a file, or take one away.
+    /// Instead, one client gives a file another name and takes the first one away, while its links are counted.
     links: bool,
     /// Instead, a name is replaced by two clients while others open it, again and again.
     races: bool,
@@ -37,7 +37,7 @@ pub const THEMES: [Theme; 5] = [
     Theme { files: 1, directories: 0, weights: [20, 3, 0, 1, 1, 1, 0, 0], ..NONE },
     Theme { files: 3, directories: 1, weights: [4, 3, 1, 0, 5, 0, 7, 1], ..NONE },
     Theme { files: 12, directories: 1, weights: [9, 1, 3, 0, 1, 0, 4, 0], ..NONE },
-    Theme { files: 3, directories: 0, weights: [0, 1, 0, 0, 8, 0, 8, 0], links: true, ..NONE },
+    Theme { links: true, ..NONE },
 ];
 /// One name that is opened while others are renamed over it.
 pub const RACES: Theme = Theme { races: true, ..NONE };
@@ -68,6 +68,8 @@ pub struct Programs {
 #[derive(Default)]
 struct Race {
     step: u64,
+    /// Who makes and removes links.
+    client: usize,
     /// What was opened for it, by whom.
     open: Vec<(usize, Handle)>,
 }
@@ -94,6 +96,11 @@ impl Programs {
             round.iter().for_each(|(client, call)| self.note(*client, call));
             return round;
         }
+        if self.theme.links {
+            let round = self.link(random);
+            round.iter().for_each(|(client, call)| self.note(*client, call));
+            return round;
+        }
         let alone = random.one_in(2);
         let count = if alone { 1 } else { 2 + random.below(CALLS_MAX - 1) };
         let mut round: Vec<(usize, Call)> = Vec::new();
@@ -106,6 +113,35 @@ impl Programs {
             }
         }
         round
+    }
+
+    /// The next step of a file with two names: one of them is removed while a client counts its links by the other.
+    fn link(&mut self, random: &mut Random) -> Vec<(usize, Call)> {
+        let step = self.race.step;
+        self.race.step = (step + 1) % 9;
+        if step == 0 {
+            self.race.client = pick(random, NATIVE);
+        }
+        let path = |name: u64| vec![format!("f{name}")];
+        let count = |name| Call::CountLinks { path: path(name) };
+        let stat = |name| Call::Stat { path: path(name) };
+        let client = self.race.client;
+        let mut calls = match step {
+            0 => {
+                let (handle, flags) = (self.new_handle(), file_flags(Access::Write));
+                self.race.open = vec![(client, handle)];
+                vec![Call::Open { path: path(0), flags: OpenFlags { create: true, ..flags }, mode: 0o644, handle }]
+            }
+            1 => self.race.open.drain(..).map(|(_, handle)| Call::Close { handle }).collect(),
+            2 | 5 => vec![Call::Link { from: path(step / 5), to: path(step / 5 + 1) }],
+            3 | 6 => vec![Call::Unlink { path: path(step / 6) }, stat(step / 6 + 1), stat(step / 6 + 1)],
+            4 | 7 => vec![count(step / 7 + 1)],
+            _ => vec![Call::Rename { from: path(2), to: path(0), mode: RenameMode::Replace }],
+        };
+        if calls.len() > 1 && random.one_in(2) {
+            calls.rotate_left(1);
+        }
+        calls.into_iter().map(|call| (client, call)).collect()
     }
 
     /// The next step of a race: two clients make a file each, look at it, close it, and rename it over the name that
@@ -391,8 +427,7 @@ impl Theme {
     }
 
     fn change_names(self, random: &mut Random, state: &State, alone: bool) -> Call {
-        let kind = if self.links { [0, 1, 3, 3, 9][pick(random, 5)] } else { random.below(10) };
-        match kind {
+        match random.below(10) {
             0 | 1 => Call::Unlink { path: self.file_path(random, state) },
             2 => Call::Mkdir { path: self.sub_directory_path(random, state), mode: 0o755 },
             3 => Call::Link { from: self.file_path(random, state), to: self.file_path(random, state) },
