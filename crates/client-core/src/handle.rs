@@ -124,11 +124,7 @@ impl<S: Shell> Handle<S> {
         self.open.clear_set_id(io, &self.who).await?;
         let options = OpenOptions { registration, ..self.options };
         let began = io.calls.session.id();
-        let mut result = self.open.write(io, bytes, offset, &options, pages).await;
-        if let Err(Error::NoObject | Error::CapabilityRejected) = result {
-            self.open.right_is_void().await;
-            result = self.open.write(io, bytes, offset, &options, pages).await;
-        }
+        let result = self.open.write(io, bytes, offset, &options, pages).await;
         self.open.with_cause(io, began, result).await
     }
 

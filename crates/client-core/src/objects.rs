@@ -66,6 +66,24 @@ pub(crate) fn request(
     }
 }
 
+/// A write straight to an object.
+pub(crate) struct ObjectWrite {
+    pub inode: InodeNumber,
+    pub held: Held,
+    pub operation: DataOperation,
+    /// The bytes stay in pages of a kernel that no lease covers.
+    pub pages: bool,
+    /// Some of its bytes may be in the object, though it has failed. It stays so when the write is made again.
+    pub may_have_landed: bool,
+}
+
+impl ObjectWrite {
+    /// A write that has not begun.
+    pub fn new((inode, held): (InodeNumber, Held), operation: DataOperation, pages: bool) -> Self {
+        Self { inode, held, operation, pages, may_have_landed: false }
+    }
+}
+
 /// A capability that is void because its session has ended is asked for again like any other: the shard then says that
 /// the session has ended, and a new one is begun.
 fn void_with_session(error: Error) -> Error {
@@ -159,16 +177,30 @@ impl<S: Shell> Objects<S> {
         from: &[u8],
         registration: Option<Registration<S>>,
     ) -> Result<DataReply> {
+        self.data_write_once(request, from, registration, &mut false).await
+    }
+
+    /// As [`Objects::data_write`]. Sets `may_have_landed` if it fails and bytes may be in the object: the server says
+    /// so, or a connection broke.
+    async fn data_write_once(
+        &self,
+        request: &DataRequest,
+        from: &[u8],
+        registration: Option<Registration<S>>,
+        may_have_landed: &mut bool,
+    ) -> Result<DataReply> {
         let mut connection = self.connection_for(request).await?;
         let shell = &self.calls.shell;
         shell.notice(Notice::DataRequest);
         let mut reply = connection.write(request, from, registration).await;
+        *may_have_landed |= reply.is_err();
         if reply.is_err() && request.operation != DataOperation::Append {
             connection = shell.replace_data(connection).await?;
             reply = connection.write(request, from, registration).await;
         }
         let reply = reply?;
         shell.return_data(connection);
+        *may_have_landed |= reply.is_torn();
         reply.result().copied().map_err(void_with_session)
     }
 
@@ -194,21 +226,23 @@ impl<S: Shell> Objects<S> {
         Ok(have)
     }
 
-    /// Writes straight from memory; `pages`: and from pages that no lease covers. Returns the last reply.
+    /// Writes straight from memory. Returns the last reply.
     pub(crate) async fn write_object(
         &self,
-        (inode, held, operation, pages): (InodeNumber, Held, DataOperation, bool),
+        write: &mut ObjectWrite,
         bytes: &[u8],
         offset: u64,
         registration: Option<Registration<S>>,
     ) -> Result<DataReply> {
+        let ObjectWrite { inode, held, operation, pages, .. } = *write;
         let mut position = offset;
         let mut last = DataReply::default();
         for piece in bytes.chunks(BULK_BYTES_MAX as usize) {
             let request = request(inode, operation, held, position, piece.len());
             let pages = pages && operation == DataOperation::Write;
             let request = DataRequest { pages, ..request };
-            last = self.data_write(&request, piece, registration).await?;
+            last = self.data_write_once(&request, piece, registration, &mut write.may_have_landed).await?;
+            write.may_have_landed |= !piece.is_empty();
             position += piece.len() as u64;
         }
         Ok(last)

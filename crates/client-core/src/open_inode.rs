@@ -24,7 +24,7 @@ mod writes;
 
 use crate::file_state::{FileState, Held, Opened};
 use crate::link::SlotFor;
-use crate::objects::{Objects, Registration};
+use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::open_options::OpenOptions;
 use crate::reader::{Source, Version};
 use crate::session::Term;
@@ -33,10 +33,11 @@ use crate::tuning::Tuning;
 use state::{Descriptor, RIGHT_MS, State};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, InodeNumber, Result, SessionId};
 pub use writes::Written;
-use writes::{Target, end_of};
+use writes::{Target, append_failed, end_of};
 
 /// How long a recall waits for reads that use a passed descriptor, and how often it looks, microseconds.
 const DESCRIPTOR_USE_US_MAX: u64 = 1_000_000;
@@ -346,7 +347,7 @@ impl<S: Shell> OpenInode<S> {
             }
             state.send_refused(io).await?;
             let target = Target::File { file, call_bytes: state.call_bytes };
-            return self.write_in_flight(io, state, (bytes, offset, end), options.direct, target).await;
+            return self.write_in_flight(io, state, (bytes, offset, end), options, target).await;
         }
         let is_next = std::mem::replace(&mut state.next_write, end) == offset;
         let Tuning { gathered_below, buffer_bytes, .. } = io.tuning;
@@ -357,11 +358,14 @@ impl<S: Shell> OpenInode<S> {
         state.send_refused(io).await?;
         if exclusive && !state.known.object_is_new() {
             // Nobody else has a right to the file now, so what is known of the object holds without the lock.
-            let target = Target::Object { held: state.held()?, registration: options.registration };
-            return self.write_in_flight(io, state, (bytes, offset, end), options.direct, target).await;
+            // The lease covers what a kernel keeps of it.
+            let write = ObjectWrite::new((self.inode, state.held()?), DataOperation::Write, false);
+            let target = Target::Object { write, registration: options.registration };
+            return self.write_in_flight(io, state, (bytes, offset, end), options, target).await;
         }
-        let options = OpenOptions { append: options.append && !exclusive, ..*options };
-        state.write_now(io, bytes, offset, &options, pages).await
+        let at_end = options.append && !exclusive;
+        let operation = if at_end { DataOperation::Append } else { DataOperation::Write };
+        state.write_now(io, bytes, (operation, offset), options, pages).await
     }
 
     /// Makes a write under an exclusive lease without the lock.
@@ -370,15 +374,15 @@ impl<S: Shell> OpenInode<S> {
         io: &Objects<S>,
         mut state: Guard<'_, S>,
         (bytes, offset, end): (&[u8], u64, u64),
-        direct: bool,
-        target: Target<S>,
+        options: &OpenOptions<Registration<S>>,
+        mut target: Target<S>,
     ) -> Result<Written> {
         state.note_written(io, end);
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         state.in_flight += 1;
         drop(state);
         let flight = Flight(self);
-        let written = target.write(io, self.inode, bytes, offset).await;
+        let written = target.write(io, bytes, offset).await;
         let mut state = self.state.lock().await;
         state.in_flight -= 1;
         drop(flight);
@@ -393,16 +397,16 @@ impl<S: Shell> OpenInode<S> {
             Err(error) => {
                 // It was counted into the size when it began.
                 state.is_unsettled = true;
-                return Err(error);
+                return Err(if options.append { append_failed(error, target.may_have_landed()) } else { error });
             }
         }
         state.known.arrived();
         // Somebody may have reported the size from before the bytes were there.
         state.known.landed(end);
-        if state.known.reports_object(direct) && !state.commit(io).await? {
+        if state.known.reports_object(options.direct) && !state.commit(io).await? {
             return Err(Error::NoObject);
         }
-        Ok(Written { offset, is_safe: direct })
+        Ok(Written { offset, is_safe: options.direct })
     }
 
     /// A recall to this session, with its stamp: from now on nothing is gathered or trusted, and no descriptor is used;

@@ -276,7 +276,8 @@ impl<'a> DataConnection<'a> {
             // The body was received already.
             Moved::Failed(error) => {
                 self.note_refusal(request, &error);
-                self.answer(&DataReply::failed(request.id, &error))
+                let written_bytes = if guard.has_admitted() { request.bytes } else { 0 };
+                self.answer(&DataReply::torn(request.id, &error, written_bytes))
             }
         }
     }

@@ -19,6 +19,7 @@ use crate::mailbox::{ConnectionRef, Loops, Sink};
 use crate::shard_events::{ToShards, give};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use weft_metadata::Event;
@@ -183,7 +184,14 @@ impl<'a> Gates<'a> {
     /// [`Error::SessionEnded`]: the session is fenced; [`Error::Unreachable`]: the shard's node does not answer.
     pub fn guard(&self, shard: ShardId) -> Result<RequestGuard<'a>> {
         let (node, gate) = self.gate(shard)?;
-        let guard = RequestGuard { fencing: self.fencing, session: self.session, shard, node, gate };
+        let guard = RequestGuard {
+            fencing: self.fencing,
+            session: self.session,
+            shard,
+            node,
+            gate,
+            admitted: AtomicBool::new(false),
+        };
         guard.fencing.wait_for_term(node, &guard.gate).map(|()| guard)
     }
 
@@ -225,6 +233,15 @@ pub struct RequestGuard<'a> {
     /// The shard's.
     node: NodeId,
     gate: Arc<Gate>,
+    /// A piece was admitted.
+    admitted: AtomicBool,
+}
+
+impl RequestGuard<'_> {
+    /// Returns true if bytes of the request may have been written.
+    pub fn has_admitted(&self) -> bool {
+        self.admitted.load(Ordering::Relaxed)
+    }
 }
 
 impl WriteGuard for RequestGuard<'_> {
@@ -233,7 +250,13 @@ impl WriteGuard for RequestGuard<'_> {
             match self.gate.enter(clock::boot_ms) {
                 // The term has ended since the request or its last piece came.
                 Err(Error::Busy) => self.fencing.wait_for_term(self.node, &self.gate)?,
-                entered => return entered,
+                entered => {
+                    // The thread that serves the request reads it after its pieces.
+                    if entered.is_ok() {
+                        self.admitted.store(true, Ordering::Relaxed);
+                    }
+                    return entered;
+                }
             }
         }
     }

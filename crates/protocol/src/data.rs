@@ -42,7 +42,7 @@
 //! | 6 | 2 | zero |
 //! | 8 | 8 | identifier of the request |
 //! | 16 | 4 | bytes that follow (read) |
-//! | 20 | 4 | bytes written |
+//! | 20 | 4 | bytes written; of a failed write not 0 if some of its bytes may be in the object |
 //! | 24 | 8 | size of the object after the operation |
 //! | 32 | 8 | modification time of the object, nanoseconds since 1970 |
 
@@ -319,7 +319,8 @@ pub struct DataReply {
     pub id: u64,
     /// Bytes that stand on the stream behind the header, or were put into the client's memory.
     pub bulk_bytes: u32,
-    /// With a descriptor: how much one call should write through it at most; 0: as much as it likes.
+    /// With a descriptor: how much one call should write through it at most; 0: as much as it likes. Of a failed write:
+    /// 0 if nothing of it is in the object.
     pub written_bytes: u32,
     pub size: u64,
     pub mtime: Timestamp,
@@ -329,6 +330,16 @@ impl DataReply {
     /// A reply that says why not.
     pub fn failed(id: u64, error: &Error) -> Self {
         Self { status: error.to_data_status(), id, ..Self::default() }
+    }
+
+    /// A reply to a write that failed after up to so many of its bytes had been written.
+    pub fn torn(id: u64, error: &Error, written_bytes: u32) -> Self {
+        Self { written_bytes, ..Self::failed(id, error) }
+    }
+
+    /// Returns true if the request failed and some bytes of it may be in the object.
+    pub fn is_torn(&self) -> bool {
+        self.status != 0 && self.written_bytes > 0
     }
 
     /// Encodes the header.

@@ -62,4 +62,6 @@ pub use window::{InFlightWindow, NextStep, may_prefetch};
 /// |    | `PagesDropped`, `PagesCached`; `Truncate` has `by` |
 /// | 15 | `Commit` tells the object's modification time apart from the file's |
 /// | 16 | `AskToServe`, `Serving` |
-pub const PROTOCOL_VERSION: u8 = 17;
+/// | 17 | `UnlinkBatch`, `RemovedBatch` |
+/// | 18 | replies to failed writes have `written_bytes` |
+pub const PROTOCOL_VERSION: u8 = 18;

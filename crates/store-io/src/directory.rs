@@ -352,13 +352,13 @@ impl ObjectHandle for FileObject {
         if !self.account.is_capped() {
             return Ok(self.plan(None));
         }
-        // The bytes are counted first. Nobody else can append: no descriptor for writing is passed under a cap.
+        // The bytes are counted first, behind those of appends in flight. Where they go is decided when they are
+        // written: one that fails leaves no hole.
         let mut end = lock(&self.end);
-        let offset = size_of(&self.file)?.size.max(*end);
-        let new_end = offset.checked_add(u64::from(bytes)).ok_or(Error::FileTooLarge)?;
+        let new_end = size_of(&self.file)?.size.max(*end).checked_add(u64::from(bytes)).ok_or(Error::FileTooLarge)?;
         self.charge(new_end)?;
         *end = new_end;
-        Ok(self.plan(Some(offset)))
+        Ok(self.plan(None))
     }
 
     fn truncate(&self, size: u64) -> Result<ObjectStat> {

@@ -40,6 +40,8 @@ pub(super) struct Body {
     left: usize,
     pub(super) is_answered: bool,
     pub(super) refused: Option<Error>,
+    /// Bytes of it may be in the object.
+    landed: bool,
     /// Its number at the ranges that kernels cache.
     pub(super) number: Option<u64>,
 }
@@ -154,7 +156,7 @@ impl World {
             refused = Some(Error::NoSpace);
         }
         let left = message.pieces_ms.len();
-        let body = Body { to, message, came: 0, end, left, is_answered, refused, number: None };
+        let body = Body { to, message, came: 0, end, left, is_answered, refused, landed: false, number: None };
         self.begin_data(body);
     }
 
@@ -206,6 +208,8 @@ impl World {
         let Some(storage) = self.storage.get_mut(&request.object.node()).filter(|_| writes) else { return };
         if body.refused.is_none() {
             body.refused = storage.piece(&body.message, range, now).err();
+            // Of what there is no space for, a part may be there.
+            body.landed |= matches!(body.refused, None | Some(Error::NoSpace));
             // The term has ended since the header came: here the server closes the connection.
             body.is_answered &= body.refused != Some(Error::Busy);
         }
@@ -219,7 +223,10 @@ impl World {
         let told = self.storage.get_mut(&body.message.request.object.node()).filter(|_| body.is_answered);
         let told = told.map(|storage| {
             let told = body.refused.clone().map_or_else(|| storage.end(&body.message, now_ms), Err);
-            told.unwrap_or_else(|error| (DataReply::failed(0, &error), Bytes::default()))
+            told.unwrap_or_else(|error| {
+                let written_bytes = if body.landed { body.message.request.bytes } else { 0 };
+                (DataReply::torn(0, &error, written_bytes), Bytes::default())
+            })
         });
         // What waited for it changes the object that it tells of.
         self.end_range(body);

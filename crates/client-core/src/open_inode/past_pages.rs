@@ -41,9 +41,14 @@ impl<S: Shell> OpenInode<S> {
         options: &OpenOptions<Registration<S>>,
         pages: bool,
     ) -> Result<Written> {
+        let mut is_again = false;
         loop {
             match self.write_once(io, bytes, offset, options, pages).await {
                 Err(Error::PagesCached) => io.calls.wait_for_pages().await,
+                Err(Error::NoObject | Error::CapabilityRejected) if !is_again => {
+                    self.right_is_void().await;
+                    is_again = true;
+                }
                 Err(Error::NoSpace) => {
                     self.program_was_told(io).await;
                     return Err(Error::NoSpace);

@@ -7,14 +7,14 @@
 
 use super::state::{Descriptor, RIGHT_MARGIN_MS, State};
 use crate::file_state::Held;
-use crate::objects::{BATCH_MARGIN_SECONDS, Objects, Registration, request};
-
+use crate::objects::{BATCH_MARGIN_SECONDS, ObjectWrite, Objects, Registration, request};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
 use std::sync::Arc;
 use weft_protocol::data::DataOperation;
+use weft_protocol::error::errno;
 use weft_protocol::limits::FILE_BYTES_MAX;
-use weft_protocol::{Error, InodeNumber, Result, Timestamp};
+use weft_protocol::{Error, Result, Timestamp};
 
 /// What became of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,27 +30,19 @@ pub(super) enum Target<S: Shell> {
     /// The object's own file.
     File { file: Arc<S::Descriptor>, call_bytes: usize },
     /// The object, through its server.
-    Object { held: Held, registration: Option<Registration<S>> },
+    Object { write: ObjectWrite, registration: Option<Registration<S>> },
 }
 
 impl<S: Shell> Target<S> {
     /// Returns the object's modification time, if it was told.
-    pub async fn write(
-        &self,
-        io: &Objects<S>,
-        inode: InodeNumber,
-        bytes: &[u8],
-        offset: u64,
-    ) -> Result<Option<Timestamp>> {
+    pub async fn write(&mut self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<Option<Timestamp>> {
         match self {
             Self::File { file, call_bytes } => {
                 io.calls.shell.write_file(file, bytes, offset, *call_bytes).await.map(|()| None)
             }
-            Self::Object { held, registration } => {
-                // The lease covers what a kernel keeps of it.
-                let target = (inode, *held, DataOperation::Write, false);
+            Self::Object { write, registration } => {
                 loop {
-                    match io.write_object(target, bytes, offset, *registration).await {
+                    match io.write_object(write, bytes, offset, *registration).await {
                         // As it is: the offset of an append is decided. Pages in its way are of files that are closed,
                         // and dropping them waits for nobody.
                         Err(Error::PagesCached) => io.calls.wait_for_pages().await,
@@ -59,6 +51,24 @@ impl<S: Shell> Target<S> {
                 }
             }
         }
+    }
+
+    /// Whether some of the bytes may be in the object, though the write has failed.
+    pub fn may_have_landed(&self) -> bool {
+        match self {
+            Self::File { .. } => true,
+            Self::Object { write, .. } => write.may_have_landed,
+        }
+    }
+}
+
+/// The error of an append that has failed. Where a part of it may be in the file, it is none after which the append is
+/// made again: its first bytes would be there twice.
+pub(super) fn append_failed(error: Error, may_have_landed: bool) -> Error {
+    match error {
+        Error::CapabilityRejected if may_have_landed => Error::SessionEnded,
+        Error::NoObject | Error::PagesCached if may_have_landed => Error::Device(errno::EIO),
+        error => error,
     }
 }
 
@@ -107,31 +117,35 @@ impl<S: Shell> State<S> {
         Ok(())
     }
 
-    /// A write that is at the server when this returns, while others may write too. An append takes the end of the
-    /// object for that of the file: the shard has to have given the object the file's size before.
+    /// A write that is at the server when this returns, while others may write too. `Append` takes the end of the object
+    /// for that of the file: the shard has to have given the object the file's size before.
     pub async fn write_now(
         &mut self,
         io: &Objects<S>,
         bytes: &[u8],
-        offset: u64,
+        (operation, offset): (DataOperation, u64),
         options: &OpenOptions<Registration<S>>,
         pages: bool,
     ) -> Result<Written> {
-        let operation = if options.append { DataOperation::Append } else { DataOperation::Write };
+        let at_end = operation == DataOperation::Append;
         for attempt in 0..2 {
             self.ensure_object(io).await?;
-            if options.append && self.known.object_is_new() {
+            if at_end && self.known.object_is_new() {
                 self.publish_object(io).await?;
             }
-            let target = (self.known.inode(), self.held()?, operation, pages);
-            match io.write_object(target, bytes, offset, options.registration).await {
+            let mut write = ObjectWrite::new((self.known.inode(), self.held()?), operation, pages);
+            let written = io.write_object(&mut write, bytes, offset, options.registration).await;
+            let written = written.map_err(|error| {
+                if options.append { append_failed(error, write.may_have_landed) } else { error }
+            });
+            match written {
                 Ok(reply) => {
                     self.hold(io).await?;
                     self.known.arrived();
                     self.note_written(io, reply.size);
                     self.known.object_written(reply.mtime);
                     if !self.known.reports_object(options.direct) || self.commit(io).await? {
-                        let offset = if options.append { reply.size - bytes.len() as u64 } else { offset };
+                        let offset = if at_end { reply.size - bytes.len() as u64 } else { offset };
                         return Ok(Written { offset, is_safe: options.direct || !self.known.is_exclusive() });
                     }
                 }
@@ -154,5 +168,19 @@ impl<S: Shell> State<S> {
             self.regain(io).await?;
         }
         Err(Error::NoObject)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_append_that_may_have_landed_is_not_made_again() {
+        let again = |error: &Error| matches!(error, Error::NoObject | Error::CapabilityRejected | Error::PagesCached);
+        for error in [Error::NoObject, Error::CapabilityRejected, Error::PagesCached, Error::NoSpace] {
+            assert_eq!(append_failed(error.clone(), false), error);
+            assert!(!again(&append_failed(error, true)));
+        }
     }
 }
