@@ -12,7 +12,7 @@
 //!
 //! Not here: the bytes of a file of which a part was at a node that crashed: nothing is said of it any more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use weft_protocol::{InodeNumber, ShardId};
 
@@ -108,8 +108,8 @@ fn could_be<T: PartialEq>(operations: &[Operation], since: Moment, at: impl Fn(&
 pub struct Files {
     files: BTreeMap<InodeNumber, File>,
     now: Moment,
-    /// Processes and files whose loss has not been told to a program yet.
-    untold: BTreeSet<(ProcessId, InodeNumber)>,
+    /// Processes and files whose loss has not been told to a program yet, and when the first byte was lost.
+    untold: BTreeMap<(ProcessId, InodeNumber), Moment>,
     /// Reads that were compared, and operations that became doubtful.
     pub compared: u64,
     pub doubts: u64,
@@ -259,17 +259,21 @@ impl Files {
         self.doubts += 1;
     }
 
-    /// Everything acknowledged before `since` was flushed by this process: it is safe. `Err`: some of it is not there,
-    /// and no program was told.
-    pub fn flushed(&mut self, by: ProcessId, inode: InodeNumber, since: Moment) -> Result<(), String> {
-        if self.untold.contains(&(by, inode)) {
+    /// A program's flush or close that began at `since` went well. `Err`: bytes were lost before, and no program was
+    /// told.
+    pub fn flush_went_well(&mut self, by: ProcessId, inode: InodeNumber, since: Moment) -> Result<(), String> {
+        if self.untold.get(&(by, inode)).is_some_and(|lost| *lost < since) {
             return Err(format!("a flush of inode {inode} went well, but bytes were lost before and nobody was told"));
         }
+        Ok(())
+    }
+
+    /// Everything acknowledged before `since` was flushed by this process: it is safe.
+    pub fn flushed(&mut self, by: ProcessId, inode: InodeNumber, since: Moment) {
         for operation in &mut self.file(inode).operations {
             let before = operation.ended.is_some_and(|ended| ended < since);
             operation.safe |= before && operation.by == Some(by) && !operation.doubtful;
         }
-        Ok(())
     }
 
     /// What this process has not flushed of the file is lost. It must tell a program.
@@ -277,7 +281,8 @@ impl Files {
         let before = self.doubts;
         self.doubt(|of, operation| of == inode && operation.by == Some(by));
         if self.doubts > before {
-            self.untold.insert((by, inode));
+            let now = self.moment();
+            self.untold.entry((by, inode)).or_insert(now);
         }
     }
 
@@ -304,7 +309,7 @@ impl Files {
 
     /// The process is dead.
     pub fn died(&mut self, by: ProcessId) {
-        self.untold.retain(|(of, _)| *of != by);
+        self.untold.retain(|(of, _), _| *of != by);
         for operation in self.files.values_mut().flat_map(|file| &mut file.operations) {
             operation.running &= operation.by != Some(by);
         }
@@ -542,7 +547,7 @@ mod tests {
         let mut files = Files::default();
         write(&mut files, 1, 0, 7);
         let since = files.moment();
-        assert!(files.flushed(1, FILE, since).is_ok());
+        files.flushed(1, FILE, since);
         write(&mut files, 1, 0, 8);
         assert!(!reads(&mut files, &[7; 4]));
         files.died(1);
@@ -559,7 +564,7 @@ mod tests {
             let mut files = Files::default();
             write(&mut files, 1, 0, 7);
             let since = files.moment();
-            assert!(files.flushed(1, FILE, since).is_ok());
+            files.flushed(1, FILE, since);
             write(&mut files, 1, 0, 8);
             files.lost_buffers(1, FILE);
             assert!(reads(&mut files, &first) && reads(&mut files, &second), "it may be on its way");
@@ -597,8 +602,9 @@ mod tests {
         write(&mut files, 1, 0, 7);
         files.lost_buffers(1, FILE);
         let since = files.moment();
-        assert!(files.flushed(1, FILE, since).is_err());
+        assert!(files.flush_went_well(1, FILE, 0).is_ok(), "they were lost meanwhile");
+        assert!(files.flush_went_well(1, FILE, since).is_err());
         files.told(1, FILE);
-        assert!(files.flushed(1, FILE, since).is_ok());
+        assert!(files.flush_went_well(1, FILE, since).is_ok());
     }
 }

@@ -154,8 +154,7 @@ pub async fn use_file(machine: Arc<Files<SimShell>>, process: Rc<Process>, paren
         program.machine.calls().shell.sleep_us(process.below(THINK_MS) * 1000).await;
         program.step().await;
     }
-    let result = program.handle.open.flush(&program.machine.objects, FlushFor::Program).await;
-    program.told_of(&result);
+    let result = program.flush_all().await;
     process.note(|| format!("close inode {inode}: {result:?}"));
     program.machine.close_handle(&program.handle).await;
 }
@@ -252,9 +251,19 @@ impl Program {
         self.told_of(result);
     }
 
-    async fn flush(&self) {
+    async fn flush_all(&self) -> Result<()> {
+        let (process, inode) = (&self.process, self.inode());
+        let since = process.files.borrow_mut().moment();
         let result = self.handle.open.flush(&self.machine.objects, FlushFor::Program).await;
+        if result.is_ok() {
+            process.check(process.files.borrow_mut().flush_went_well(process.id.get(), inode, since));
+        }
         self.told_of(&result);
+        result
+    }
+
+    async fn flush(&self) {
+        let result = self.flush_all().await;
         self.process.note(|| format!("flush inode {}: {result:?}", self.inode()));
     }
 

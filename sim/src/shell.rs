@@ -282,6 +282,9 @@ impl Shell for SimShell {
     fn contents_lost(&self, inode: InodeNumber) {
         if let Some(caches) = self.0.caches() {
             self.0.spawn(async move { caches.inode(inode, true).await });
+        } else {
+            let process = Rc::clone(&self.0);
+            self.0.spawn(async move { process.pages.drop_range(inode, 0, u64::MAX).await });
         }
     }
 
@@ -307,7 +310,7 @@ impl Shell for SimShell {
                 let mut files = process.files.borrow_mut();
                 // Nothing of this inode was acknowledged while its flush held the lock.
                 let since = files.moment();
-                process.check(files.flushed(process.id.get(), inode, since));
+                files.flushed(process.id.get(), inode, since);
             }
             Notice::NotSettled(inode, _) => process.files.borrow_mut().not_settled(inode),
             Notice::ShardCall | Notice::DataRequest | Notice::Recall => {}

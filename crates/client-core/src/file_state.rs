@@ -200,20 +200,22 @@ impl FileState {
         self.error.is_some() || self.told_by_write.is_some()
     }
 
-    /// A program that writes is told of it; and again when it flushes or closes: a kernel that makes several requests
-    /// of one write does not tell it what a later one of them met.
-    pub fn tell_writer(&mut self) -> Option<Error> {
-        let error = self.error.take();
-        if error.is_some() {
-            self.told_by_write.clone_from(&error);
-        }
-        error
+    /// Why written bytes are lost, if a flush or close has to tell it: also what a write may not have told.
+    pub fn error_of_flush(&self) -> Option<&Error> {
+        self.error.as_ref().or(self.told_by_write.as_ref())
     }
 
-    /// A program that flushes or closes is told of it, and of what a write may not have told.
-    pub fn tell_flusher(&mut self) -> Option<Error> {
-        let by_write = self.told_by_write.take();
-        self.error.take().or(by_write)
+    /// A write fails, and its program is told of it. It is told again when it flushes or closes: a kernel that makes
+    /// several requests of one write does not tell it what a later one of them met.
+    pub fn writer_is_told(&mut self) {
+        if self.error.is_some() {
+            self.told_by_write = self.error.take();
+        }
+    }
+
+    /// A flush or close fails, and its program is told of all losses until now.
+    pub fn flusher_is_told(&mut self) {
+        (self.error, self.told_by_write) = (None, None);
     }
 
     /// Written bytes are lost, or a part of them. The first reason stays.
@@ -437,6 +439,16 @@ impl FileState {
         self.dirty = false;
     }
 
+    /// The new object could not be reported, and is not to become the file's any more. If it has bytes that a program
+    /// takes for written, a program is told that they are lost.
+    pub fn new_object_is_lost(&mut self) {
+        if self.relies_on_new_object {
+            self.fail(Error::Device(errno::EIO));
+        }
+        self.object_was_not_made();
+        self.open_anew();
+    }
+
     /// Whether the shard is to be told of the object before a write has ended. While others may write too, they must
     /// find it at once; what is written directly survives this client.
     pub fn reports_object(&self, direct: bool) -> bool {
@@ -551,14 +563,11 @@ impl FileState {
         replaced
     }
 
-    /// A flush has ended. That it failed is told until a program was told; no later flush takes it back.
+    /// A flush has ended. Its failure alone loses nothing: what could not be written or reported is kept for the next.
+    /// But of bytes that are lost a program has to be told, whatever later flushes do.
     pub fn flushed(&mut self, outcome: Result<(), Error>) -> Result<(), Error> {
         self.knows_best = false;
-        let result = self.error.clone().map_or(outcome, Err);
-        if let Err(error) = &result {
-            self.fail(error.clone());
-        }
-        result
+        self.error.clone().map_or(outcome, Err)
     }
 
     /// Lays what this client has made of size and times over what is known from the shard. `asked`: the shard was

@@ -125,7 +125,11 @@ impl<S: Shell> Handle<S> {
         let options = OpenOptions { registration, ..self.options };
         let began = io.calls.session.id();
         let result = self.open.write(io, bytes, offset, &options, pages).await;
-        self.open.with_cause(io, began, result).await
+        let result = self.open.with_cause(io, began, result).await;
+        if result.is_err() {
+            self.open.writer_is_told().await;
+        }
+        result
     }
 
     /// Passes bytes at an offset to `give` where they lie: in memory of a connection, to which they were prefetched;

@@ -230,11 +230,11 @@ impl<S: Shell> Files<S> {
         handle.reader.lock().await.end_stream(&self.objects).await;
         self.flush_dropped(&handle.open).await;
         let keep = handle.open.handle_closed(&self.objects).await;
-        let evicted = lock(&self.open).closed(&handle.open, keep);
-        // What could not be reported is tried once more, and then left to the end of the session.
-        if let Some(open) = evicted
-            && (self.flush_dropped(&open).await || !open.is_dirty().await)
-        {
+        let oldest = lock(&self.open).closed(&handle.open, keep);
+        let Some(open) = oldest else { return };
+        // What could not be reported is tried once more.
+        self.flush_dropped(&open).await;
+        if open.drop_if_done(&self.open).await {
             self.calls().give_back(open.inode, open.stamp().await, false);
             if open.is_nameless() {
                 self.calls().shell.release_soon();

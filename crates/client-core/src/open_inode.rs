@@ -24,14 +24,16 @@ mod writes;
 
 use crate::file_state::{FileState, Held, Opened};
 use crate::link::SlotFor;
+use crate::lock::lock;
 use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::open_options::OpenOptions;
+use crate::open_table::OpenTable;
 use crate::reader::{Source, Version};
 use crate::session::Term;
 use crate::shell::{Monitor, Shell};
 use crate::tuning::Tuning;
 use state::{Descriptor, RIGHT_MS, State};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
@@ -240,6 +242,20 @@ impl<S: Shell> OpenInode<S> {
         self.nameless.load(Ordering::Acquire)
     }
 
+    /// Takes the inode out of the table, unless somebody has it open, or something of it is still to be written,
+    /// reported or told to a program. Returns whether it did.
+    pub(crate) async fn drop_if_done(&self, table: &Mutex<OpenTable<S>>) -> bool {
+        // Nobody waits for this lock with the table locked.
+        let state = self.state.lock().await;
+        let mut table = lock(table);
+        if state.is_done() || self.is_nameless() {
+            table.drop_idle(self.inode).is_some()
+        } else {
+            table.keep(self.inode);
+            false
+        }
+    }
+
     /// Whether the shard has not been told of everything that was written.
     pub(crate) async fn is_dirty(&self) -> bool {
         self.state.lock().await.known.is_dirty()
@@ -324,8 +340,8 @@ impl<S: Shell> OpenInode<S> {
             drop(self.state.wait(state).await);
             state = self.lock(io).await?;
         }
-        if let Some(error) = state.known.tell_writer() {
-            return Err(error);
+        if let Some(error) = state.known.error() {
+            return Err(error.clone());
         }
         if bytes.is_empty() {
             // Nothing changes, not even the size.
@@ -570,6 +586,8 @@ impl<S: Shell> State<S> {
             }
         }
         self.settle(io).await?;
+        // The session may have ended meanwhile, with what is known of the object.
+        self.regain(io).await?;
         if let Some(file) = self.kernel_file() {
             return Ok(ReadVia::Descriptor { file: Arc::clone(file), leased: false });
         }

@@ -12,12 +12,17 @@ use std::sync::atomic::Ordering;
 use weft_protocol::InodeNumber;
 use weft_protocol::hash::FixedMap;
 
+/// Closed inodes that are kept for what is still to be done with them. Beyond that, servers have been away for long.
+const OWING_MAX: usize = 4096;
+
 /// Open and idle inodes.
 pub(crate) struct OpenTable<S: Shell> {
     inodes: FixedMap<InodeNumber, Arc<OpenInode<S>>>,
     idle: Idle,
     /// The same of those that held a descriptor.
     holding: Idle,
+    /// The same of those of which something is still to be written or reported, or a loss to be told to a program.
+    owing: Idle,
 }
 
 /// Inodes that were closed, oldest first; some are open again or gone.
@@ -43,7 +48,7 @@ impl<S: Shell> OpenTable<S> {
     /// An empty table.
     pub fn new(limits: IdleLimits) -> Self {
         let (idle, holding) = (Idle::new(limits.inodes), Idle::new(limits.descriptors));
-        Self { inodes: FixedMap::default(), idle, holding }
+        Self { inodes: FixedMap::default(), idle, holding, owing: Idle::new(OWING_MAX) }
     }
 
     /// The inode, if it is open or idle.
@@ -63,8 +68,8 @@ impl<S: Shell> OpenTable<S> {
         (open, handles > 0)
     }
 
-    /// A handle was closed. `keep`: whether the inode is kept, and what it holds then. Returns an inode whose lease
-    /// is to be given back.
+    /// A handle was closed. `keep`: whether the inode is kept, and what it holds then. Returns an inode that is to be
+    /// dropped, if nothing of it is to be written, reported or told.
     pub fn closed(&mut self, open: &Arc<OpenInode<S>>, keep: Option<Holds>) -> Option<Arc<OpenInode<S>>> {
         if open.handles.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
@@ -74,7 +79,15 @@ impl<S: Shell> OpenTable<S> {
             Some(Holds::Nothing) => self.idle.add(open.inode),
             Some(Holds::Descriptor) => self.holding.add(open.inode),
         };
-        oldest.and_then(|inode| self.drop_idle(inode))
+        oldest.and_then(|inode| self.inodes.get(&inode)).filter(|open| !open.is_open()).cloned()
+    }
+
+    /// Keeps an inode of which something is to be written, reported or told. The oldest of too many
+    /// is given up.
+    pub fn keep(&mut self, inode: InodeNumber) {
+        if let Some(oldest) = self.owing.add(inode) {
+            self.drop_idle(oldest);
+        }
     }
 
     /// Takes an inode out that nobody has open.

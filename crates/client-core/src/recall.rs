@@ -50,7 +50,7 @@ impl<S: Shell> Files<S> {
                 // As long as the file counts as open, the shard asks the storage server what was written.
                 is_open = true;
             } else {
-                lock(&self.open).drop_idle(inode);
+                open.drop_if_done(&self.open).await;
                 is_open |= open.is_open();
             }
         }

@@ -210,6 +210,13 @@ fn a_new_object_is_made_known_before_a_write_that_has_to_survive_ends() {
     assert!(!opened(0, Some(object(1)), EXCLUSIVE).reports_object(true), "it is known");
 }
 
+/// What a flush or close of a program tells.
+fn tell_flusher(file: &mut FileState) -> Option<Error> {
+    let error = file.error_of_flush().cloned();
+    file.flusher_is_told();
+    error
+}
+
 #[test]
 fn what_a_flush_could_not_write_is_told_once_and_not_tried_again() {
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
@@ -218,29 +225,39 @@ fn what_a_flush_could_not_write_is_told_once_and_not_tried_again() {
     // On recall nobody is told.
     assert_eq!(file.flushed(Ok(())), Err(Error::Device(errno::EIO)));
     assert!(file.is_kept());
-    assert_eq!(file.tell_flusher(), Some(Error::Device(errno::EIO)), "the next program is");
-    assert_eq!((file.flushed(Ok(())), file.tell_flusher()), (Ok(()), None));
+    assert_eq!(tell_flusher(&mut file), Some(Error::Device(errno::EIO)), "the next program is");
+    assert_eq!((file.flushed(Ok(())), tell_flusher(&mut file)), (Ok(()), None));
     assert!(!file.may_gather(), "it may have been told in a place where nobody looks");
     file.arrived();
     assert!(file.may_gather());
-    assert_eq!(file.flushed(Err(Error::NoSpace)), Err(Error::NoSpace));
-    assert_eq!(file.tell_flusher(), Some(Error::NoSpace));
+}
+
+#[test]
+fn a_flush_that_fails_has_lost_nothing_by_itself() {
+    let mut file = opened(0, Some(object(1)), EXCLUSIVE);
+    file.written(4, Timestamp(1));
+    assert_eq!(file.flushed(Err(Error::Unreachable)), Err(Error::Unreachable));
+    assert_eq!((file.error(), file.may_gather(), file.is_dirty()), (None, true, true));
+    assert_eq!(file.flushed(Ok(())), Ok(()));
 }
 
 #[test]
 fn what_a_write_was_told_a_flush_is_told_too() {
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
     file.fail(Error::NoSpace);
-    assert_eq!((file.tell_writer(), file.tell_writer()), (Some(Error::NoSpace), None), "a write is told once");
+    assert_eq!(file.error(), Some(&Error::NoSpace));
+    file.writer_is_told();
+    assert_eq!(file.error(), None, "a write is told once");
     // There is room again: what was lost is lost all the same.
     file.arrived();
     assert!(file.may_gather() && file.owes_error() && !file.is_kept());
-    assert_eq!((file.tell_flusher(), file.tell_flusher()), (Some(Error::NoSpace), None));
+    file.writer_is_told();
+    assert_eq!((tell_flusher(&mut file), tell_flusher(&mut file)), (Some(Error::NoSpace), None));
     assert!(!file.owes_error() && file.is_kept());
     file.fail(Error::NoSpace);
-    file.tell_writer();
+    file.writer_is_told();
     file.fail(Error::SessionEnded);
-    assert_eq!((file.tell_flusher(), file.tell_flusher()), (Some(Error::SessionEnded), None), "one of them");
+    assert_eq!((tell_flusher(&mut file), tell_flusher(&mut file)), (Some(Error::SessionEnded), None), "one of them");
 }
 
 #[test]
@@ -341,7 +358,7 @@ fn nothing_of_a_session_is_believed_under_the_next_one() {
     assert_eq!((file.size(), file.is_dirty(), file.is_exclusive()), (40, true, true));
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
     assert!(file.lose_session(NEXT_SESSION, true, 4));
-    assert_eq!(file.tell_flusher(), Some(Error::SessionEnded));
+    assert_eq!(file.error_of_flush(), Some(&Error::SessionEnded));
 }
 
 #[test]
@@ -455,4 +472,16 @@ fn opened_and_written(grants: Grants) -> FileState {
     let mut file = opened(0, Some(object(1)), grants);
     file.written(9, Timestamp(1));
     file
+}
+
+#[test]
+fn a_new_object_that_is_given_up_unreported_is_told_of_if_a_program_relies_on_it() {
+    for relies in [true, false] {
+        let mut file = opened(3, None, if relies { EXCLUSIVE } else { Grants::OPEN });
+        file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
+        file.written(9, Timestamp(1));
+        file.new_object_is_lost();
+        assert_eq!((file.held(), file.size(), file.report()), (None, 3, None), "no later report makes it the file's");
+        assert_eq!((file.error().is_some(), file.to_open()), (relies, Some(Access::ReadWrite)));
+    }
 }

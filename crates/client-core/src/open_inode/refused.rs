@@ -155,7 +155,6 @@ impl<S: Shell> State<S> {
     pub fn lose_refused(&mut self, io: &Objects<S>, error: Error) {
         if self.refused.clear() {
             self.fail(io, error);
-            io.calls.shell.contents_lost(self.known.inode());
         }
     }
 
@@ -218,9 +217,15 @@ impl<S: Shell> OpenInode<S> {
         let mut state = self.state.lock().await;
         if self.handles.load(Ordering::Acquire) == 1 {
             state.refused.clear();
+            state.run.take_run();
             state.is_unsettled = false;
             state.known.cut_by_open();
         }
+    }
+
+    /// A write has failed, and its program is told.
+    pub(crate) async fn writer_is_told(&self) {
+        self.state.lock().await.known.writer_is_told();
     }
 
     /// A program was told of an error. If that was for want of space, what was refused is not seen any more.

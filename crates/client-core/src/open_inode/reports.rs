@@ -27,18 +27,26 @@ impl<S: Shell> OpenInode<S> {
         let result = state.flush(io).await;
         match by {
             FlushFor::Program => {
-                let result = result.and(state.known.tell_flusher().map_or(Ok(()), Err));
+                let result = result.and(state.known.error_of_flush().cloned().map_or(Ok(()), Err));
                 drop(state);
                 if result.is_err() {
                     self.program_was_told(io).await;
                     // Nothing that the cache above waits for is waited for here.
                     io.calls.shell.invalidate_inode(self.inode, true).await;
                 }
-                self.with_cause(io, began, result).await
+                let result = self.with_cause(io, began, result).await;
+                if result.is_err() {
+                    // Last: who flushes meanwhile is told, too.
+                    self.state.lock().await.known.flusher_is_told();
+                }
+                result
             }
             FlushFor::Drop | FlushFor::Recall => {
                 if is_last || by == FlushFor::Recall {
                     state.lose_refused(io, Error::NoSpace);
+                }
+                if let (FlushFor::Recall, Err(error)) = (by, &result) {
+                    state.lose_gathered(io, error).await;
                 }
                 result
             }
@@ -74,12 +82,13 @@ impl<S: Shell> OpenInode<S> {
 impl<S: Shell> State<S> {
     /// Whether a flush would find nothing to do, and nothing to tell.
     pub fn is_clean(&self) -> bool {
+        self.is_done() && !self.is_unsettled && self.kernel.is_none() && !self.known.owes_error()
+    }
+
+    /// Returns true if nothing is to be written or reported, and no program is to be told of a loss.
+    pub fn is_done(&self) -> bool {
         let nothing_gathered = self.run.is_empty() && self.sending.is_none() && self.refused.is_empty();
-        nothing_gathered
-            && !self.is_unsettled
-            && self.kernel.is_none()
-            && self.known.report().is_none()
-            && !self.known.owes_error()
+        nothing_gathered && self.known.report().is_none() && self.known.error().is_none()
     }
 
     /// Lays size and times as this client has changed them over what the shard told. Returns whether a kernel may
@@ -99,9 +108,34 @@ impl<S: Shell> State<S> {
             return self.known.flushed(Ok(())).and(outcome);
         }
         let result = self.known.flushed(outcome);
-        let inode = self.known.inode();
-        io.calls.shell.notice(if result.is_ok() { Notice::Flushed(inode) } else { Notice::BytesLost(inode) });
+        if result.is_ok() {
+            io.calls.shell.notice(Notice::Flushed(self.known.inode()));
+        }
         result
+    }
+
+    /// The lease is given up with bytes that could not be sent: others may write the file from now on.
+    async fn lose_gathered(&mut self, io: &Objects<S>, error: &Error) {
+        self.finish_sending(io).await;
+        if self.run.take_run().is_some() {
+            self.fail(io, error.clone());
+        }
+        self.lose_refused(io, error.clone());
+        self.let_new_object_go(io);
+    }
+
+    /// The file is not under an exclusive lease any more, and an object that this client gave it could not be reported.
+    /// Others do not see what is in it, so that it is lost: else it would appear with a later report.
+    pub fn let_new_object_go(&mut self, io: &Objects<S>) {
+        if self.known.object_is_new() && !self.may_be_reported {
+            self.known.new_object_is_lost();
+            self.descriptor = Descriptor::NotAsked;
+            self.is_unsettled = false;
+            if self.known.error().is_some() {
+                io.calls.shell.contents_lost(self.known.inode());
+            }
+            self.note_error(io);
+        }
     }
 
     async fn write_back(&mut self, io: &Objects<S>) -> Result<()> {
@@ -126,12 +160,14 @@ impl<S: Shell> State<S> {
         }
         let Some(request) = self.known.report() else { return Ok(true) };
         let inode = self.known.inode();
+        self.may_be_reported = true;
         let answer = io.calls.call_for_attributes(self.slot, &self.who(io), inode, request).await;
         let (attributes, stamp) = answer.map_err(|error| match error {
             // A new session began on the way: to the shard it is not the one that wrote.
             Error::BadHandle => Error::SessionEnded,
             error => error,
         })?;
+        self.may_be_reported = false;
         io.calls.session.opens.reported(inode, stamp);
         let is_ours = self.known.reported(&attributes, stamp, io.calls.session.next_report());
         if !is_ours {

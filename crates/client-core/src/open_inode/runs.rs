@@ -209,11 +209,16 @@ impl<S: Shell> State<S> {
     /// Sends the run and waits for everything in flight.
     pub async fn send_all(&mut self, io: &Objects<S>) -> Result<()> {
         self.send_run(io).await?;
+        if self.finish_sending(io).await { self.hold(io).await } else { Ok(()) }
+    }
+
+    /// Waits for everything in flight. Returns whether there was any.
+    pub async fn finish_sending(&mut self, io: &Objects<S>) -> bool {
         let mut waited = false;
         while self.sending.is_some() {
             self.finish_one(io).await;
             waited = true;
         }
-        if waited { self.hold(io).await } else { Ok(()) }
+        waited
     }
 }

@@ -56,6 +56,8 @@ pub(super) struct State<S: Shell> {
     /// The size is not the one that the lease vouches for: a cut of the file has no answer, and may take effect as long
     /// as the file is not opened again; or the shard granted the lease with a size from before what was written here.
     pub size_in_doubt: bool,
+    /// The last report was sent, and is not answered: the shard may know what it told.
+    pub may_be_reported: bool,
     /// Memory of runs that were sent.
     pub spare: Vec<Vec<u8>>,
     pub descriptor: Descriptor<S::Descriptor>,
@@ -86,6 +88,7 @@ impl<S: Shell> State<S> {
             in_flight: 0,
             is_unsettled: false,
             size_in_doubt: false,
+            may_be_reported: false,
             spare: Vec::new(),
             descriptor: Descriptor::NotAsked,
             call_bytes: usize::MAX,
@@ -107,7 +110,7 @@ impl<S: Shell> State<S> {
     /// The session has ended, and what was gathered under its lease is lost.
     fn lose_session(&mut self, io: &Objects<S>) {
         let unsent = (self.run.take_run().is_some(), self.sending.take().is_some(), self.refused.clear());
-        (self.is_unsettled, self.size_in_doubt) = (false, false);
+        (self.is_unsettled, self.size_in_doubt, self.may_be_reported) = (false, false, false);
         let gathered = unsent != (false, false, false);
         let session = &io.calls.session;
         if self.known.lose_session(session.id(), gathered, session.next_report()) {
@@ -116,11 +119,12 @@ impl<S: Shell> State<S> {
         self.descriptor = Descriptor::NotAsked;
     }
 
-    /// Written bytes are lost, or a part of them: the next program is told.
+    /// Written bytes are lost, or a part of them: the next program is told, and nobody sees them any more.
     pub fn fail(&mut self, io: &Objects<S>, error: Error) {
         self.known.fail(self.cause_of_loss(io, error));
         self.is_unsettled = true;
         io.calls.shell.notice(Notice::BytesLost(self.known.inode()));
+        io.calls.shell.contents_lost(self.known.inode());
     }
 
     /// What was just learnt may mean that the file has another object than the one that was written.

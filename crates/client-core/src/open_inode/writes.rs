@@ -117,6 +117,13 @@ impl<S: Shell> State<S> {
         Ok(())
     }
 
+    /// A write fails, and the object that it has made could not be reported.
+    fn write_not_reported(&mut self, io: &Objects<S>) {
+        if !self.known.is_exclusive() {
+            self.let_new_object_go(io);
+        }
+    }
+
     /// A write that is at the server when this returns, while others may write too. `Append` takes the end of the object
     /// for that of the file: the shard has to have given the object the file's size before.
     pub async fn write_now(
@@ -144,7 +151,11 @@ impl<S: Shell> State<S> {
                     self.known.arrived();
                     self.note_written(io, reply.size);
                     self.known.object_written(reply.mtime);
-                    if !self.known.reports_object(options.direct) || self.commit(io).await? {
+                    let is_known = match self.known.reports_object(options.direct) {
+                        true => self.commit(io).await.inspect_err(|_| self.write_not_reported(io))?,
+                        false => true,
+                    };
+                    if is_known {
                         let offset = if at_end { reply.size - bytes.len() as u64 } else { offset };
                         return Ok(Written { offset, is_safe: options.direct || !self.known.is_exclusive() });
                     }
@@ -157,9 +168,8 @@ impl<S: Shell> State<S> {
                     self.is_unsettled = true;
                     self.known.changed_unseen();
                     self.hold(io).await?;
-                    if error == Error::NoSpace && self.known.object_is_new() {
-                        // Nobody else would see that part before.
-                        self.commit(io).await?;
+                    if self.known.object_is_new() && self.commit(io).await.is_err() {
+                        self.write_not_reported(io);
                     }
                     return Err(error);
                 }
