@@ -142,9 +142,8 @@ impl<S: Shell> State<S> {
             }
             let mut write = ObjectWrite::new((self.known.inode(), self.held()?), operation, pages);
             let written = io.write_object(&mut write, bytes, offset, options.registration).await;
-            let written = written.map_err(|error| {
-                if options.append { append_failed(error, write.may_have_landed) } else { error }
-            });
+            let written = written
+                .map_err(|error| if options.append { append_failed(error, write.may_have_landed) } else { error });
             match written {
                 Ok(reply) => {
                     self.hold(io).await?;
