@@ -69,6 +69,20 @@ impl<S: Shell> Files<S> {
         result
     }
 
+    /// Takes an inode out of the table, unless somebody has it open, or something of it is still to be written, reported
+    /// or told to a program. Returns whether it did.
+    pub(crate) async fn drop_if_done(&self, open: &crate::open_inode::OpenInode<S>) -> bool {
+        // Nobody waits for an inode's state with the table locked.
+        let drop = |is_done: bool| {
+            let mut table = lock(&self.open);
+            if !is_done {
+                table.keep(open.inode);
+            }
+            is_done && table.drop_idle(open.inode).is_some()
+        };
+        open.drop_if_done(drop).await
+    }
+
     /// Writes back what a dropped handle left, where nobody can be told of an error.
     pub(crate) async fn flush_dropped(&self, open: &crate::open_inode::OpenInode<S>) -> bool {
         let flushed = open.flush(&self.objects, FlushFor::Drop).await;

@@ -234,7 +234,7 @@ impl<S: Shell> Files<S> {
         let Some(open) = oldest else { return };
         // What could not be reported is tried once more.
         self.flush_dropped(&open).await;
-        if open.drop_if_done(&self.open).await {
+        if self.drop_if_done(&open).await {
             self.calls().give_back(open.inode, open.stamp().await, false);
             if open.is_nameless() {
                 self.calls().shell.release_soon();

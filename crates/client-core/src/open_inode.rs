@@ -24,17 +24,15 @@ mod writes;
 
 use crate::file_state::{FileState, Held, Opened};
 use crate::link::SlotFor;
-use crate::lock::lock;
 use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::open_options::OpenOptions;
-use crate::open_table::OpenTable;
 use crate::reader::{Source, Version};
 use crate::session::Term;
 use crate::shell::{Monitor, Shell};
 use crate::tuning::Tuning;
 use state::{Descriptor, RIGHT_MS, State};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, InodeNumber, Result, SessionId};
@@ -242,18 +240,11 @@ impl<S: Shell> OpenInode<S> {
         self.nameless.load(Ordering::Acquire)
     }
 
-    /// Takes the inode out of the table, unless somebody has it open, or something of it is still to be written,
-    /// reported or told to a program. Returns whether it did.
-    pub(crate) async fn drop_if_done(&self, table: &Mutex<OpenTable<S>>) -> bool {
-        // Nobody waits for this lock with the table locked.
+    /// Calls `drop` with whether nothing of it is still to be written, reported or told to a program. Nothing of that
+    /// changes before it returns.
+    pub(crate) async fn drop_if_done(&self, drop: impl FnOnce(bool) -> bool) -> bool {
         let state = self.state.lock().await;
-        let mut table = lock(table);
-        if state.is_done() || self.is_nameless() {
-            table.drop_idle(self.inode).is_some()
-        } else {
-            table.keep(self.inode);
-            false
-        }
+        drop(state.is_done() || self.is_nameless())
     }
 
     /// Whether the shard has not been told of everything that was written.

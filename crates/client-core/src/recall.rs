@@ -50,7 +50,7 @@ impl<S: Shell> Files<S> {
                 // As long as the file counts as open, the shard asks the storage server what was written.
                 is_open = true;
             } else {
-                open.drop_if_done(&self.open).await;
+                self.drop_if_done(&open).await;
                 is_open |= open.is_open();
             }
         }

@@ -124,8 +124,8 @@ impl<S: Shell> State<S> {
         }
     }
 
-    /// A write that is at the server when this returns, while others may write too. `Append` takes the end of the object
-    /// for that of the file: the shard has to have given the object the file's size before.
+    /// A write that is at the server when this returns, while others may write too. `Append` takes the end of the
+    /// object for that of the file: the shard has to have given the object the file's size before.
     pub async fn write_now(
         &mut self,
         io: &Objects<S>,
