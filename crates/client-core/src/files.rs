@@ -69,8 +69,8 @@ impl<S: Shell> Files<S> {
         result
     }
 
-    /// Takes an inode out of the table, unless somebody has it open, or something of it is still to be written, reported
-    /// or told to a program. Returns whether it did.
+    /// Takes an inode out of the table, unless somebody has it open, or something of it is still to be written,
+    /// reported or told to a program. Returns whether it did.
     pub(crate) async fn drop_if_done(&self, open: &crate::open_inode::OpenInode<S>) -> bool {
         // Nobody waits for an inode's state with the table locked.
         let drop = |is_done: bool| {
