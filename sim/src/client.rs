@@ -34,6 +34,8 @@ pub struct Client {
     tasks: Vec<Task>,
     calls: Option<SystemCalls>,
     pub paused_until_ms: u64,
+    /// By its own clock: when the latest renewal was sent that was answered.
+    pub asked_ms: u64,
     /// Until then no recall reaches it.
     pub deaf_until_ms: u64,
 }
@@ -59,6 +61,7 @@ impl Client {
             tasks: Vec::new(),
             calls: None,
             paused_until_ms: 0,
+            asked_ms: 0,
             deaf_until_ms: 0,
         }
     }

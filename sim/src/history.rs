@@ -11,7 +11,10 @@
 //!
 //! Listings are no single call: see `listings.rs`.
 
+mod content;
 mod listings;
+mod losses;
+mod mtime;
 mod posix;
 
 use crate::kernel::requests::{Errno, RenameMode};
@@ -28,14 +31,33 @@ pub struct Recorded {
     pub client: usize,
     pub call: Call,
     pub begun_ms: u64,
-    /// How many control connections of its client had broken when it began.
+    /// How many control connections of its client had broken when it began, and how many of its sessions had ended.
     pub unheard: u64,
-    /// A connection for data of its client broke lately: a transfer may fail, and leave a part done.
-    pub may_fail: bool,
+    pub sessions: u64,
+    pub fate: Fate,
     /// Of a write: where the parts end in which the kernel sent it, one after the other.
     pub pieces: Vec<u64>,
     /// When it returned, and what.
     pub returned: Option<(u64, CallResult)>,
+}
+
+/// What explains that a call fails, or that more is lost than it says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fate {
+    /// A connection for data of its client broke lately, or its session ended: it may fail, and leave a part done.
+    pub may_fail: bool,
+    /// The kernel owed an error when it began.
+    pub is_owed: bool,
+    /// A store was full.
+    pub may_be_full: bool,
+    /// The session ended while it was made: it may have been made twice.
+    pub loses_session: bool,
+    /// What its client has not flushed was lost meanwhile.
+    pub loses_bytes: bool,
+    /// Nobody was told its result: its client died, or gave it up.
+    pub is_unknown: bool,
+    /// It was not begun when its client died.
+    pub is_void: bool,
 }
 
 /// All that is known of what programs were told.
@@ -47,7 +69,7 @@ pub struct History {
 }
 
 /// States that go on at most: more orders of one round than these are not told apart.
-const STATES_MAX: usize = 64;
+const STATES_MAX: usize = 256;
 
 impl Default for History {
     fn default() -> Self {
@@ -65,8 +87,13 @@ impl History {
     pub fn check_round(&mut self, round: &[Recorded]) -> Result<(), String> {
         let mut after = Vec::new();
         let mut reasons = Vec::new();
+        for state in &mut self.states {
+            let twice = round.iter().filter(|recorded| recorded.fate.loses_session && !recorded.fate.is_unknown);
+            twice.for_each(|recorded| state.may_make_twice(recorded));
+        }
         for state in &self.states {
-            let mut left: Vec<Step<'_>> = round.iter().map(|recorded| Step { recorded, taken: 0 }).collect();
+            let made = round.iter().filter(|recorded| !recorded.fate.is_void);
+            let mut left: Vec<Step<'_>> = made.map(|recorded| Step { recorded, taken: 0 }).collect();
             explain(state, (round, &mut left), &mut after, &mut reasons);
         }
         if after.is_empty() {
@@ -78,6 +105,52 @@ impl History {
         self.listings.check(&self.states, &after, round)?;
         self.states = after;
         Ok(())
+    }
+
+    /// What a client has not flushed may be lost, of one inode or of all.
+    pub fn lose(&mut self, client: usize, of: Option<u64>, loss: u64) {
+        self.states.iter_mut().for_each(|state| state.lose(client, of, loss));
+    }
+
+    /// A client has died.
+    pub fn died(&mut self, client: usize, loss: u64) {
+        self.states.iter_mut().for_each(|state| state.died(client, loss));
+        self.listings.forget(&self.states);
+    }
+
+    /// Calls that fail from now on belong to this loss.
+    pub fn begin_loss(&mut self, loss: u64) {
+        self.states.iter_mut().for_each(|state| state.loss = loss);
+    }
+
+    /// Nothing of the losses up to this one is on its way any more: what was not carried out never is.
+    pub fn settle(&mut self, loss: u64) {
+        let mut after: Vec<State> = Vec::new();
+        for state in &self.states {
+            with_any_carried_out(state, &mut after);
+        }
+        after.iter_mut().for_each(|state| state.settle(loss));
+        let mut settled: Vec<State> = Vec::new();
+        for state in after {
+            if !settled.contains(&state) {
+                settled.push(state);
+            }
+        }
+        self.states = settled;
+    }
+}
+
+/// Adds the states to which the calls lead of which nobody knows the result.
+fn with_any_carried_out(state: &State, after: &mut Vec<State>) {
+    if after.contains(state) || after.len() >= STATES_MAX {
+        return;
+    }
+    after.push(state.clone());
+    for at in 0..state.maybe_count() {
+        let mut state = state.clone();
+        if state.carry_out(at) {
+            with_any_carried_out(&state, after);
+        }
     }
 }
 
@@ -154,6 +227,12 @@ fn explain(
         }
         return;
     }
+    for at in 0..state.maybe_count() {
+        let mut state = state.clone();
+        if state.carry_out(at) {
+            explain(&state, (round, left), after, reasons);
+        }
+    }
     for index in 0..left.len() {
         let step = left[index];
         let next = step.recorded;
@@ -164,6 +243,13 @@ fn explain(
         }
         let mut state = state.clone();
         let Some((_, result)) = &next.returned else { unreachable!("a round is checked when all have returned") };
+        if next.fate.is_unknown {
+            state.may_have_made(next);
+            left.remove(index);
+            explain(&state, (round, left), after, reasons);
+            left.insert(index, step);
+            continue;
+        }
         if may_be_nothing(next, result, round) {
             left.remove(index);
             explain(&state, (round, left), after, reasons);
@@ -182,6 +268,9 @@ fn explain(
         }
         match state.apply((next, step.taken), result, !changes_meanwhile(next, round)) {
             Ok(()) => {
+                if next.fate.loses_bytes {
+                    state.lose_unflushed(next.client);
+                }
                 left.remove(index);
                 explain(&state, (round, left), after, reasons);
                 left.insert(index, step);

@@ -62,9 +62,11 @@ impl SimKernel {
     /// of its names.
     fn check_opened<T>(&self, node: u64, result: &Result<T, Error>) {
         let told_ms = self.told.borrow().get(&node).copied();
-        let is_known = told_ms.is_some_and(|told_ms| self.process.now_ms() < told_ms + OPENABLE_MS);
+        let is_known = told_ms.is_some_and(|told_ms| {
+            self.process.now_ms() < told_ms + OPENABLE_MS && told_ms > self.process.session_ended_ms.get()
+        });
         let is_stale = matches!(result, Err(Error::Stale));
-        if is_stale && is_known && !self.process.is_cut_off.get() {
+        if is_stale && is_known {
             self.process.check(Err(format!("inode {node} is told to the kernel and cannot be opened")));
         }
     }

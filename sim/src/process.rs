@@ -113,8 +113,10 @@ pub struct Process {
     pub has_small_buffers: bool,
     /// Its programs make system calls (`system_calls.rs`), held against a model of their own.
     pub makes_system_calls: Cell<bool>,
-    /// It was cut off from a server for so long that what it has written may be lost.
-    pub is_cut_off: Cell<bool>,
+    /// What was lost of what its programs have written through system calls: of an inode, or with a session.
+    pub losses: RefCell<Vec<Option<u64>>>,
+    /// When its latest session ended, by its own clock.
+    pub session_ended_ms: Cell<u64>,
     /// What its mount's kernel keeps, and its client machine.
     pub mount: RefCell<Weak<KernelCaches<SimMount>>>,
     pub machine: RefCell<Weak<Files<SimShell>>>,
@@ -152,7 +154,8 @@ impl Process {
             tickets: Cell::new(0),
             has_small_buffers: false,
             makes_system_calls: Cell::new(false),
-            is_cut_off: Cell::new(false),
+            losses: RefCell::default(),
+            session_ended_ms: Cell::new(0),
             mount: RefCell::default(),
             machine: RefCell::default(),
             is_releasing: Cell::new(false),

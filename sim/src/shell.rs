@@ -187,6 +187,7 @@ impl Shell for SimShell {
         let until = self.0.files.borrow_mut().moment();
         self.0.given_up.borrow_mut().insert(ended, until);
         self.0.pages.forget_all();
+        self.0.session_ended_ms.set(self.0.now_ms());
         self.0.ask(Ask::SessionOver(ended));
         if let Some(caches) = self.0.caches() {
             let machine = self.0.machine.borrow().upgrade();
@@ -299,7 +300,8 @@ impl Shell for SimShell {
         match notice {
             Notice::BytesLost(_) | Notice::SessionEnded(_) if process.makes_system_calls.get() => {
                 process.note(|| format!("{notice:?}"));
-                process.is_cut_off.set(true);
+                let of = if let Notice::BytesLost(inode) = notice { Some(inode.raw()) } else { None };
+                process.losses.borrow_mut().push(of);
             }
             Notice::Flushed(_) if process.makes_system_calls.get() => {}
             Notice::BytesLost(inode) => {

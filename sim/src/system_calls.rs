@@ -224,6 +224,13 @@ impl Programs {
         self.next.extend(calls.into_iter().map(|call| (client, call)));
     }
 
+    /// A client has died, and with it what its programs had open.
+    pub fn died(&mut self, client: usize) {
+        self.owners.retain(|_, owner| *owner != client);
+        self.race.open.retain(|(owner, _)| *owner != client);
+        self.next.clear();
+    }
+
     /// Whether calls that belong together are left.
     pub fn is_in_the_middle(&self) -> bool {
         !self.next.is_empty()

@@ -14,6 +14,7 @@ mod clients;
 mod data;
 mod end;
 mod flow;
+mod losses;
 mod mounts;
 mod partitions;
 mod ranges;
@@ -182,7 +183,12 @@ enum Message {
         answer: Answer,
     },
     NextRound,
-    BeginCall(usize),
+    MountDies(usize),
+    LossSettled {
+        loss: u64,
+        since: Moment,
+    },
+    BeginCall(u64),
     RoundLasts(u64),
 }
 
@@ -502,7 +508,9 @@ impl World {
             Message::Cut => self.cut_again(),
             Message::CutNodes => self.cut_nodes_again(),
             Message::NextRound => self.next_round(),
-            Message::BeginCall(place) => self.begin_call(place),
+            Message::MountDies(client) => self.mount_dies(client),
+            Message::LossSettled { loss, since } => self.loss_settled(loss, since),
+            Message::BeginCall(id) => self.begin_call(id),
             Message::RoundLasts(round) => self.round_lasts(round),
             Message::SessionOver(session) => self.collect(session),
             Message::Settled(since) if self.may_land(since) => self.settle_again(since),

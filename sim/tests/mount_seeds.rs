@@ -5,8 +5,9 @@ use weft_sim::{Tally, run_mounts};
 /// Seeds run each time.
 const SEEDS: std::ops::Range<u64> = 0..300;
 /// Others: a name that was told anew from an old page of a listing after it had been removed; an fsync with the right
-/// of another open, for reading.
-const RARE_SEEDS: [u64; 3] = [343, 517, 677];
+/// of another open, for reading; a size that is not that of the object after a full disk, and a kernel's pages that
+/// nobody noted, if the rules against these are taken out.
+const RARE_SEEDS: [u64; 5] = [343, 517, 677, 616, 186];
 
 fn run(seed: u64) -> (Tally, u64) {
     println!("seed {seed}; again with: cargo run --release -p weft-sim -- mounts replay {seed}");
@@ -15,8 +16,7 @@ fn run(seed: u64) -> (Tally, u64) {
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
-    let mut sums = [0u64; 14];
-    let mut undecided = 0;
+    let mut sums = [0u64; 26];
     for seed in SEEDS {
         let (tally, _) = run(seed);
         let counts = [
@@ -30,22 +30,32 @@ fn all_seeds_hold_and_the_faults_really_happen() {
             tally.broken,
             tally.pieces,
             tally.ambiguous,
+            tally.crashes,
+            tally.losses,
+            tally.sessions,
+            tally.partitions,
             tally.cut_off,
             tally.unreachable,
-            tally.awaited,
             tally.blocked,
+            tally.terms,
+            tally.awaited,
+            tally.certain,
+            tally.orphans,
+            tally.data,
+            tally.torn,
+            tally.refused,
+            tally.drops,
+            tally.held,
         ];
         for (sum, count) in sums.iter_mut().zip(counts) {
             *sum += count;
         }
-        undecided += tally.undecided;
     }
     println!(
-        "calls, recalls, resent, lost, doubled, pauses, shrunk, broken, pieces, ambiguous, cut off, unreachable, \
-         awaited, blocked: {sums:?}; {undecided} runs without a verdict"
+        "calls, recalls, resent, lost, doubled, pauses, shrunk, broken, pieces, ambiguous, crashes, losses, sessions, \
+         partitions, cut off, unreachable, blocked, terms, awaited, certain, orphans, data, torn, refused, drops, held: {sums:?}"
     );
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
-    assert!(undecided < SEEDS.end / 10, "too many runs end without a verdict: {undecided}");
 }
 
 #[test]

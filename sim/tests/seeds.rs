@@ -12,7 +12,7 @@ const RARE_SEEDS: [u64; 10] = [18_330, 306, 597, 571, 31_694, 45_582, 1_003_983,
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
-    let mut sums = [0u64; 26];
+    let mut sums = [0u64; 28];
     for seed in SEEDS {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
         let (tally, _) = run_seed(seed, Faults::NOW, false);
@@ -43,6 +43,8 @@ fn all_seeds_hold_and_the_faults_really_happen() {
             tally.blocked,
             tally.failed_reads,
             tally.failed_writes,
+            tally.data,
+            tally.broken,
         ];
         for (sum, count) in sums.iter_mut().zip(counts) {
             *sum += count;
@@ -51,7 +53,7 @@ fn all_seeds_hold_and_the_faults_really_happen() {
     println!(
         "operations, cached, recalls, fenced, resent, lost, doubled, intents, crashes, pauses, deaf, orphans, \
          pieces, refused, seen, drops, held, partitions, cut off, terms, awaited, certain, torn, blocked, \
-         failed reads, failed writes: {sums:?}"
+         failed reads, failed writes, data, broken: {sums:?}"
     );
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
 }

@@ -49,8 +49,9 @@ pub struct Listings(BTreeMap<Handle, Pass>);
 impl Listings {
     /// A round has led from some states to others.
     pub fn check(&mut self, before: &[State], after: &[State], round: &[Recorded]) -> Result<(), String> {
-        let touched: Vec<(Id, String)> =
-            round.iter().flat_map(|recorded| touched(&recorded.call)).flat_map(|path| places(before, path)).collect();
+        let calls = round.iter().map(|recorded| &recorded.call);
+        let calls = calls.chain(before.iter().flat_map(State::maybe_calls));
+        let touched: Vec<(Id, String)> = calls.flat_map(touched).flat_map(|path| places(before, path)).collect();
         for pass in self.0.values_mut() {
             for (_, name) in touched.iter().filter(|(directory, _)| *directory == pass.directory) {
                 pass.lasting.remove(name);
@@ -61,6 +62,11 @@ impl Listings {
             self.take_in(recorded, after, &touched)?;
         }
         Ok(())
+    }
+
+    /// Listings of clients that have died do not go on.
+    pub fn forget(&mut self, states: &[State]) {
+        self.0.retain(|handle, _| states.iter().any(|state| state.opened(*handle).is_some()));
     }
 
     fn take_in(&mut self, recorded: &Recorded, states: &[State], touched: &[(Id, String)]) -> Result<(), String> {

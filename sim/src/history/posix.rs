@@ -3,6 +3,9 @@
 //! Not here: listings (`listings.rs`), access and change times, times of directories, permissions.
 
 use super::Recorded;
+use super::content::Content;
+use super::losses::Maybe;
+use super::mtime::Mtime;
 use crate::kernel::requests::{Attributes, Errno, OpenFlags, RenameMode};
 use crate::kernel::{Call, CallResult, Handle, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,65 +16,53 @@ use std::ops::Range;
 pub type Id = u64;
 /// The root directory.
 pub const ROOT: Id = 0;
+/// Added to the number of a call that makes a second inode.
+const SECOND: Id = 1 << 40;
 /// Names one component longer than a path.
 type Place<'a> = (Id, &'a str);
 
 pub use crate::kernel::requests::Kind;
 
-/// What is known of a modification time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mtime {
-    Is(u64),
-    /// The file was modified since this was seen.
-    After(u64),
-    /// It may have been.
-    Since(u64),
-}
-
-impl Mtime {
-    fn seen(self) -> u64 {
-        match self {
-            Self::Is(time) | Self::After(time) | Self::Since(time) => time,
-        }
-    }
-
-    fn holds(self, told: u64) -> bool {
-        match self {
-            Self::Is(time) => told == time,
-            Self::After(time) => told > time,
-            Self::Since(time) => told >= time,
-        }
-    }
-}
-
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Inode {
+pub(super) struct Inode {
     kind: Kind,
-    links: u32,
-    data: Vec<u8>,
+    pub links: u32,
+    pub content: Content,
     entries: BTreeMap<String, Id>,
     /// The number that programs were told.
-    number: Option<u64>,
-    mtime: Mtime,
+    pub number: Option<u64>,
+    pub mtime: Mtime,
     /// Somebody has stored into a mapping: when that counts as a modification is open.
     is_stored: bool,
-    /// A write failed: nothing is said of the bytes any more.
-    is_doubtful: bool,
+    /// Clients whose programs were not told yet of bytes that they have lost.
+    pub untold: BTreeSet<usize>,
+    /// Clients that have lost bytes since they flushed them last.
+    pub lossy: BTreeSet<usize>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Open {
-    inode: Id,
-    position: u64,
-    flags: OpenFlags,
+pub(super) struct Open {
+    pub client: usize,
+    pub inode: Id,
+    pub position: u64,
+    pub flags: OpenFlags,
+    /// The session under which it was opened has ended: a file that has no name any more is gone.
+    pub is_old: bool,
+    /// Bytes of the file were lost, or may have been: the next write is told so, and the next flush.
+    pub write_owes: bool,
+    pub flush_owes: bool,
 }
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct State {
-    inodes: BTreeMap<Id, Inode>,
-    open: BTreeMap<Handle, Open>,
-    mapped: BTreeMap<Handle, Id>,
+    pub(super) inodes: BTreeMap<Id, Inode>,
+    pub(super) open: BTreeMap<Handle, Open>,
+    pub(super) mapped: BTreeMap<Handle, (usize, Id)>,
+    /// Calls of which nobody knows whether they have been, or will be, carried out.
+    pub(super) maybe: Vec<Maybe>,
+    /// The number of the latest loss.
+    pub(super) loss: u64,
 }
 
 type Expected = Result<(), Errno>;
@@ -97,12 +88,13 @@ impl Inode {
         Self {
             kind,
             links: if kind == Kind::Directory { 2 } else { 1 },
-            data: Vec::new(),
+            content: Content::default(),
             entries: BTreeMap::new(),
             number: None,
             mtime: Mtime::Since(0),
             is_stored: false,
-            is_doubtful: false,
+            untold: BTreeSet::new(),
+            lossy: BTreeSet::new(),
         }
     }
 
@@ -114,7 +106,9 @@ impl Inode {
         if !self.mtime.holds(told) {
             return Err(format!("mtime {told}, not {:?}", self.mtime));
         }
-        self.mtime = Mtime::Is(told);
+        if self.mtime != Mtime::Unknown {
+            self.mtime = Mtime::Is(told);
+        }
         Ok(())
     }
 }
@@ -123,14 +117,15 @@ impl State {
     /// An empty root.
     pub fn new() -> Self {
         let root = Inode::new(Kind::Directory);
-        Self { inodes: BTreeMap::from([(ROOT, root)]), open: BTreeMap::new(), mapped: BTreeMap::new() }
+        let inodes = BTreeMap::from([(ROOT, root)]);
+        Self { inodes, open: BTreeMap::new(), mapped: BTreeMap::new(), maybe: Vec::new(), loss: 0 }
     }
 
-    fn inode(&self, id: Id) -> &Inode {
+    pub(super) fn inode(&self, id: Id) -> &Inode {
         self.inodes.get(&id).expect("an inode that is named or open is there")
     }
 
-    fn inode_mut(&mut self, id: Id) -> &mut Inode {
+    pub(super) fn inode_mut(&mut self, id: Id) -> &mut Inode {
         self.inodes.get_mut(&id).expect("an inode that is named or open is there")
     }
 
@@ -181,7 +176,7 @@ impl State {
     /// The size of an open file, as far as it is known.
     pub fn size(&self, handle: Handle) -> u64 {
         let inode = self.open.get(&handle).map(|open| self.inode(open.inode));
-        inode.filter(|inode| !inode.is_doubtful).map_or(0, |inode| inode.data.len() as u64)
+        inode.map_or(0, |inode| inode.content.sizes().0)
     }
 
     /// Whether a mapping reaches as far as the call uses it, if it uses one.
@@ -191,7 +186,7 @@ impl State {
             Call::Store { mapping, offset, data } => (mapping, offset + data.len() as u64),
             _ => return true,
         };
-        self.mapped.get(mapping).is_some_and(|id| end <= self.inode(*id).data.len() as u64)
+        self.mapped.get(mapping).is_some_and(|(_, id)| end <= self.inode(*id).content.sizes().0)
     }
 
     /// All that is open.
@@ -217,8 +212,8 @@ impl State {
     /// Does what the call does. `Err`: it would not have returned this. `times`: modification times are compared, too.
     /// `taken`: bytes of a write that [`State::write_piece`] has put there.
     pub fn apply(&mut self, (recorded, taken): (&Recorded, u64), told: &CallResult, times: bool) -> Result<(), String> {
-        let Recorded { id, call, may_fail, .. } = recorded;
-        if *may_fail && self.has_failed(call, told) {
+        let Recorded { id, call, client, fate, .. } = recorded;
+        if self.has_failed(recorded, told) {
             return Ok(());
         }
         if *told == Err(Errno::EXDEV) && may_cross(call, self) {
@@ -229,11 +224,13 @@ impl State {
             Call::CountLinks { path } => return self.count_links(path, told),
             Call::Fstat { handle } => self.opened_file(*handle).map(Some),
             Call::Read { .. } | Call::Pread { .. } | Call::Load { .. } => return self.read(call, told),
-            Call::Write { handle, data } => return self.write(*handle, None, (data, taken), told),
-            Call::Pwrite { handle, offset, data } => return self.write(*handle, Some(*offset), (data, taken), told),
+            Call::Write { handle, data } => return self.write((*client, *handle), None, (data, taken), told),
+            Call::Pwrite { handle, offset, data } => {
+                return self.write((*client, *handle), Some(*offset), (data, taken), told);
+            }
             // Held against what lasted, elsewhere.
             Call::Getdents { .. } | Call::Seekdir { .. } => return Ok(()),
-            _ => self.change(*id, call).map(|()| None),
+            _ => self.change((self.unused(*id), *client), call, fate.loses_session).map(|()| None),
         };
         match (expected, told) {
             (Err(expected), Err(told)) => same("error", told, &expected),
@@ -243,31 +240,9 @@ impl State {
         }
     }
 
-    /// Whether a transfer of bytes failed, as a whole or in part: nothing is said of them any more.
-    fn has_failed(&mut self, call: &Call, told: &CallResult) -> bool {
-        let of = match call {
-            Call::Read { handle, .. } | Call::Pread { handle, .. } => {
-                return *told == Err(Errno::EIO) && self.opened_file(*handle).is_ok();
-            }
-            Call::Write { handle, data } | Call::Pwrite { handle, data, .. } => {
-                let is_short = matches!(told, Ok(Value::Count(count)) if *count < data.len() as u64);
-                if is_short { self.opened_file(*handle) } else { self.failed_file(*handle, told) }
-            }
-            Call::Ftruncate { handle, .. } | Call::Fsync { handle, .. } => self.failed_file(*handle, told),
-            Call::Truncate { path, .. } | Call::Open { path, .. } if *told == Err(Errno::EIO) => self.find(path),
-            Call::Load { mapping, .. } | Call::Store { mapping, .. } | Call::Msync { mapping } if told.is_err() => {
-                self.mapped.get(mapping).copied().ok_or(Errno::EBADF)
-            }
-            _ => return false,
-        };
-        if let Ok(id) = of {
-            self.inode_mut(id).is_doubtful = true;
-        }
-        of.is_ok()
-    }
-
-    fn failed_file(&self, handle: Handle, told: &CallResult) -> Result<Id, Errno> {
-        if *told == Err(Errno::EIO) { self.opened_file(handle) } else { Err(Errno::EBADF) }
+    /// The number of an inode that a call makes: it may have made one before.
+    pub(super) fn unused(&self, id: Id) -> Id {
+        if self.inodes.contains_key(&id) { id | SECOND } else { id }
     }
 
     fn compare(&mut self, id: Id, told: &Attributes, times: bool) -> Result<(), String> {
@@ -278,23 +253,26 @@ impl State {
         if inode.kind == Kind::Regular {
             same("links", &told.nlink, &inode.links)?;
         }
-        if inode.kind == Kind::Regular && !inode.is_doubtful {
-            same("size", &told.size, &(inode.data.len() as u64))?;
-        }
-        if times && inode.kind == Kind::Regular && !inode.is_doubtful {
-            inode.see_mtime(told.mtime)?;
+        if inode.kind == Kind::Regular {
+            inode.content.see_size(told.size)?;
+            // Lost writes may or may not have changed it.
+            if times && !inode.content.has_losses() {
+                inode.see_mtime(told.mtime)?;
+            }
         }
         let twice = self.inodes.iter().any(|(other, inode)| *other != id && inode.number == Some(number));
         same("another inode with this number", &twice, &false)
     }
 
-    fn change(&mut self, new: Id, call: &Call) -> Expected {
+    pub(super) fn change(&mut self, (new, client): (Id, usize), call: &Call, loses_session: bool) -> Expected {
         match call {
-            Call::Open { path, flags, handle, .. } => self.open(new, path, *flags, *handle),
+            Call::Open { path, flags, handle, .. } => self.open((new, client), path, *flags, *handle),
             Call::Close { handle } => {
-                let open = self.open.remove(handle).ok_or(Errno::EBADF)?;
-                self.drop_unused(open.inode);
-                Ok(())
+                let writes = |open: &&Open| open.flags.access.writes() && !loses_session;
+                if let Some(id) = self.open.get(handle).filter(writes).map(|open| open.inode) {
+                    self.flushed(client, id);
+                }
+                self.close(*handle)
             }
             Call::Truncate { path, size } => {
                 let id = self.find(path)?;
@@ -309,7 +287,13 @@ impl State {
                 self.cut(id, *size);
                 Ok(())
             }
-            Call::Fsync { handle, .. } => self.opened_file(*handle).map(drop),
+            Call::Fsync { handle, .. } => {
+                let id = self.opened_file(*handle)?;
+                if !loses_session {
+                    self.flushed(client, id);
+                }
+                Ok(())
+            }
             Call::Mkdir { path, .. } => self.make_directory(new, path),
             Call::Unlink { path } => self.unlink(path),
             Call::Rmdir { path } => self.remove_directory(path),
@@ -317,18 +301,25 @@ impl State {
             Call::Rename { from, to, mode } => self.rename(from, to, *mode),
             Call::Map { handle, mapping, .. } => {
                 let id = self.opened_file(*handle)?;
-                self.mapped.insert(*mapping, id);
+                self.mapped.insert(*mapping, (client, id));
                 Ok(())
             }
             Call::Store { mapping, offset, data } => {
-                let id = *self.mapped.get(mapping).ok_or(Errno::EBADF)?;
-                self.put(id, *offset, data);
-                self.inode_mut(id).is_stored = true;
+                let (_, id) = *self.mapped.get(mapping).ok_or(Errno::EBADF)?;
+                let inode = self.inode_mut(id);
+                inode.content.write(client, *offset, data, false);
+                inode.is_stored = true;
                 Ok(())
             }
-            Call::Msync { mapping } => self.mapped.get(mapping).map(drop).ok_or(Errno::EBADF),
+            Call::Msync { mapping } => {
+                let (_, id) = *self.mapped.get(mapping).ok_or(Errno::EBADF)?;
+                if !loses_session {
+                    self.flushed(client, id);
+                }
+                Ok(())
+            }
             Call::Unmap { mapping } => {
-                let id = self.mapped.remove(mapping).ok_or(Errno::EBADF)?;
+                let (_, id) = self.mapped.remove(mapping).ok_or(Errno::EBADF)?;
                 self.drop_unused(id);
                 Ok(())
             }
@@ -345,7 +336,35 @@ impl State {
         self.inode_mut(parent).entries.insert(name.to_owned(), id);
     }
 
-    fn open(&mut self, new: Id, path: &[String], flags: OpenFlags, handle: Handle) -> Expected {
+    pub(super) fn close(&mut self, handle: Handle) -> Expected {
+        let open = self.open.remove(&handle).ok_or(Errno::EBADF)?;
+        self.drop_unused(open.inode);
+        Ok(())
+    }
+
+    /// A flush of a file went well: what its client has written is there, and if something is lost all the same,
+    /// somebody was told.
+    fn flushed(&mut self, client: usize, id: Id) {
+        let inode = self.inode_mut(id);
+        let all = inode.untold.remove(&client);
+        inode.lossy.remove(&client);
+        inode.content.flush(client, all);
+    }
+
+    fn open(&mut self, (new, client): (Id, usize), path: &[String], flags: OpenFlags, handle: Handle) -> Expected {
+        let id = self.make_or_find(new, path, flags)?;
+        if flags.truncate {
+            self.cut(id, 0);
+        }
+        let owes = self.inode(id).lossy.contains(&client);
+        self.open.insert(
+            handle,
+            Open { client, inode: id, position: 0, flags, is_old: false, write_owes: owes, flush_owes: owes },
+        );
+        Ok(())
+    }
+
+    pub(super) fn make_or_find(&mut self, new: Id, path: &[String], flags: OpenFlags) -> Result<Id, Errno> {
         let id = if flags.create {
             let place = self.place(path)?;
             match self.entry(place) {
@@ -362,30 +381,15 @@ impl State {
         if self.is_directory(id) && (flags.access.writes() || flags.create || flags.truncate) {
             return Err(Errno::EISDIR);
         }
-        if flags.truncate {
-            self.cut(id, 0);
-        }
-        self.open.insert(handle, Open { inode: id, position: 0, flags });
-        Ok(())
+        Ok(id)
     }
 
-    fn cut(&mut self, id: Id, size: u64) {
-        let size = usize::try_from(size).expect("files are short");
+    pub(super) fn cut(&mut self, id: Id, size: u64) {
         let inode = self.inode_mut(id);
         // Whether setting the size that a file has modifies it differs between calls.
-        let is_same = inode.data.len() == size && !matches!(inode.mtime, Mtime::After(_));
+        let is_same = inode.content.size() == Some(size) && !matches!(inode.mtime, Mtime::After(_));
         inode.mtime = if is_same { Mtime::Since(inode.mtime.seen()) } else { Mtime::After(inode.mtime.seen()) };
-        inode.data.resize(size, 0);
-    }
-
-    fn put(&mut self, id: Id, offset: u64, bytes: &[u8]) {
-        let begin = usize::try_from(offset).expect("files are short");
-        let data = &mut self.inode_mut(id).data;
-        let end = begin + bytes.len();
-        if data.len() < end {
-            data.resize(end, 0);
-        }
-        data[begin..end].copy_from_slice(bytes);
+        inode.content.cut(size);
     }
 
     fn read(&mut self, call: &Call, told: &CallResult) -> Result<(), String> {
@@ -403,32 +407,42 @@ impl State {
                 (open.inode, offset, *size)
             }
             Call::Pread { handle, offset, size } => (self.open.get(handle).ok_or("not open")?.inode, *offset, *size),
-            Call::Load { mapping, offset, size } => (*self.mapped.get(mapping).ok_or("not mapped")?, *offset, *size),
+            Call::Load { mapping, offset, size } => (self.mapped.get(mapping).ok_or("not mapped")?.1, *offset, *size),
             other => unreachable!("{other:?} reads nothing"),
         };
-        let Inode { data, is_doubtful, .. } = self.inode(id);
-        let begin = usize::try_from(offset).expect("files are short").min(data.len());
-        let end = usize::try_from(offset + size).expect("files are short").min(data.len());
-        if !is_doubtful { same("bytes", &told.as_slice(), &&data[begin..end]) } else { Ok(()) }
+        self.inode_mut(id).content.see(offset, size, told)
     }
 
     fn write(
         &mut self,
-        handle: Handle,
+        (client, handle): (usize, Handle),
         offset: Option<u64>,
         (data, taken): (&[u8], u64),
         told: &CallResult,
     ) -> Result<(), String> {
         let open = self.open.get(&handle).ok_or("not open")?;
-        let (id, appends) = (open.inode, open.flags.append);
+        let (id, flags, position) = (open.inode, open.flags, open.position);
         same("count", told, &Ok(Value::Count(data.len() as u64)))?;
+        let content = &mut self.inode_mut(id).content;
         let at = match offset {
             // Linux appends also what has an offset.
-            _ if appends => self.inode(id).data.len() as u64,
-            Some(offset) => offset,
-            None => open.position,
+            _ if flags.append => None,
+            Some(offset) => Some(offset),
+            None => Some(position),
         };
-        self.put(id, at + taken, &data[usize::try_from(taken).expect("writes are short")..]);
+        // What is written directly is there when the call returns.
+        let end = match at {
+            Some(at) => {
+                let rest = &data[usize::try_from(taken).expect("writes are short")..];
+                content.write(client, at + taken, rest, flags.direct);
+                at
+            }
+            None => {
+                let end = content.sizes().0;
+                content.append(client, data, flags.direct);
+                end
+            }
+        };
         if !data.is_empty() {
             let inode = self.inode_mut(id);
             inode.mtime = Mtime::After(inode.mtime.seen());
@@ -436,7 +450,7 @@ impl State {
         if offset.is_none()
             && let Some(open) = self.open.get_mut(&handle)
         {
-            open.position = at + data.len() as u64;
+            open.position = end + data.len() as u64;
         }
         Ok(())
     }
@@ -454,10 +468,10 @@ impl State {
             other => return Err(format!("{other:?} has no pieces")),
         };
         let open = self.open.get(&handle).ok_or("not open")?;
-        let (id, at) = (open.inode, offset.unwrap_or(open.position));
+        let (id, at, kept) = (open.inode, offset.unwrap_or(open.position), open.flags.direct);
         let index = |end: u64| usize::try_from(end).expect("writes are short");
-        self.put(id, at + part.start, &data[index(part.start)..index(part.end)]);
         let inode = self.inode_mut(id);
+        inode.content.write(recorded.client, at + part.start, &data[index(part.start)..index(part.end)], kept);
         inode.mtime = Mtime::After(inode.mtime.seen());
         Ok(())
     }
@@ -484,9 +498,9 @@ impl State {
         self.drop_unused(id);
     }
 
-    fn drop_unused(&mut self, id: Id) {
+    pub(super) fn drop_unused(&mut self, id: Id) {
         let in_use =
-            self.open.values().any(|open| open.inode == id) || self.mapped.values().any(|mapped| *mapped == id);
+            self.open.values().any(|open| open.inode == id) || self.mapped.values().any(|(_, mapped)| *mapped == id);
         if self.inode(id).links == 0 && !in_use {
             self.inodes.remove(&id);
         }

@@ -198,9 +198,9 @@ impl Context {
         match call {
             Call::Close { handle } => {
                 let file = self.mount().handles.remove(handle).ok_or(Errno::EBADF)?;
-                let _ = self.flush(file.key).await;
+                let flushed = self.flush(file.key).await;
                 drop(file);
-                Ok(Value::Done)
+                flushed.map(|()| Value::Done)
             }
             Call::Read { handle, size } => {
                 let file = self.file(*handle)?;

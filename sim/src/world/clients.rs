@@ -98,10 +98,7 @@ impl World {
             3..=5 => {
                 let home = self.clients[index].process.home;
                 let until_ms = self.network.now_ms + self.random.below(FULL_MS_MAX);
-                self.note(&format!("the disk of node {home} is full until {until_ms} ms"));
-                if let Some(storage) = self.storage.get_mut(&home) {
-                    storage.full_until_ms = self.clocks[&home].boot_ms(until_ms);
-                }
+                self.disk_is_full(home, until_ms);
             }
             6 => {
                 self.tally.deaf += 1;
@@ -127,7 +124,7 @@ impl World {
     }
 
     /// The client is gone; another one starts in its place.
-    fn crash_client(&mut self, index: usize) {
+    pub(super) fn crash_client(&mut self, index: usize) {
         self.tally.crashes += 1;
         let old = &self.clients[index];
         let (session, id, home) = (old.session(), old.process.id.get(), old.process.home);
@@ -185,6 +182,9 @@ impl World {
         self.find_deadlocks(id);
         if let Some(what) = process.wrong.take() {
             self.fail(&format!("client {index}, process {id}: {what}"));
+        }
+        for of in process.losses.take() {
+            self.lose(index, of);
         }
         self.returned(returned);
     }
@@ -319,6 +319,7 @@ impl World {
             return;
         }
         let Renewal { session, node, sent_ms } = renewal;
+        self.clients[index].asked_ms = self.clients[index].asked_ms.max(sent_ms);
         let calls = self.clients[index].machine.calls();
         if refused {
             calls.begin_new_session(session);

@@ -1,14 +1,13 @@
 //! Programs that make system calls, through mounts and without, and what they are told.
 //!
 //! Rounds of calls ([`crate::system_calls`]) are held against POSIX ([`crate::history`]) when all calls have returned.
-//! The faults are those of the network and of data connections; kernels lose dentries and pages to memory pressure,
-//! and clients stand still for less than a term. A client that lost its session all the same may lose what it
-//! has written, by the rules: then the run ends without a verdict.
+//! The faults are those of the network and of data connections; kernels lose dentries and pages to memory pressure;
+//! clients stand still, for longer than a term too, and die; disks are full for seconds.
 //!
-//! Not here: clients that die, full disks, nodes that are gone.
+//! Not here: what is lost then (`losses.rs`); nodes that are gone.
 
 use super::{Message, World};
-use crate::history::{History, Recorded};
+use crate::history::{Fate, History, Recorded};
 use crate::kernel::requests::Errno;
 use crate::kernel::{CallId, CallResult};
 use crate::mount::MountMode;
@@ -20,8 +19,15 @@ const ROUNDS: u64 = 200;
 const ROUND_MS_MAX: u64 = 120_000;
 /// Longest time between the beginnings of two calls of one round.
 const OVERLAP_MS: u64 = 12;
-/// Longest pause of a client: shorter than its term.
+/// Longest pause of a client that is shorter than its term, and longest of all.
 const PAUSE_MS_MAX: u64 = 3000;
+const LONG_PAUSE_MS_MAX: u64 = 25_000;
+/// Longest time until a client dies, so that it does so in the middle of a round.
+const DEATH_MS_MAX: u64 = 30;
+/// Longest time for which a disk is full.
+const FULL_MS_MAX: u64 = 4000;
+/// How long a client that stood still is waited for to hear again.
+const AWAKE_MS: u64 = 50;
 /// A broken connection explains that a transfer fails within this time.
 const BROKEN_MS: u64 = 20_000;
 /// A shard that does not reach another one says so within this time.
@@ -43,22 +49,24 @@ enum Phase {
 
 /// What the programs of one run did.
 pub struct MountRun {
-    programs: Programs,
-    history: History,
-    round: Vec<Recorded>,
+    pub(super) programs: Programs,
+    pub(super) history: History,
+    pub(super) round: Vec<Recorded>,
     rounds: u64,
     calls: u64,
     phase: Phase,
     /// Programs are slow, so that leases are granted again between what they do.
     is_calm: bool,
     pub is_over: bool,
+    pub(super) losses: super::losses::Losses,
 }
 
 impl MountRun {
     pub fn new(theme: Theme, is_calm: bool) -> Self {
         let (programs, history) = (Programs::new(theme), History::default());
         let (round, rounds, calls, phase) = (Vec::new(), 0, 0, Phase::Working);
-        Self { programs, history, round, rounds, calls, phase, is_calm, is_over: false }
+        let losses = super::losses::Losses::default();
+        Self { programs, history, round, rounds, calls, phase, is_calm, is_over: false, losses }
     }
 }
 
@@ -69,23 +77,22 @@ impl World {
         let theme = if self.setting.one_in(5) { RACES } else { theme };
         self.mounts = Some(MountRun::new(theme, self.random.one_in(2)));
         for index in 0..CLIENTS {
-            let mode = MountMode { direct: self.random.one_in(5), has_epoch: !self.random.one_in(4) };
-            let seed = self.random.next();
-            self.note(&format!("client {index}: {mode:?}"));
-            self.clients[index].make_system_calls((index != NATIVE).then_some((mode, seed)));
-            self.poll(index);
+            self.mount(index);
         }
         self.network.after(1, Message::NextRound);
+    }
+
+    pub(super) fn mount(&mut self, index: usize) {
+        let mode = MountMode { direct: self.random.one_in(5), has_epoch: !self.random.one_in(4) };
+        let seed = self.random.next();
+        self.note(&format!("client {index}: {mode:?}"));
+        self.clients[index].make_system_calls((index != NATIVE).then_some((mode, seed)));
+        self.poll(index);
     }
 
     /// Chooses the calls of the next round.
     pub(super) fn next_round(&mut self) {
         let Some(run) = &mut self.mounts else { return };
-        if self.clients.iter().any(|client| client.process.is_cut_off.get()) {
-            self.tally.undecided += 1;
-            run.is_over = true;
-            return self.begin_to_end();
-        }
         if !run.programs.is_in_the_middle() {
             match run.phase {
                 Phase::Working if run.rounds < ROUNDS => self.disturb(),
@@ -108,9 +115,9 @@ impl World {
             run.calls += 1;
             let delay_ms = if place == 0 { 0 } else { self.random.below(OVERLAP_MS) };
             let (id, begun_ms) = (run.calls, self.network.now_ms + delay_ms);
-            let (pieces, returned) = (Vec::new(), None);
-            run.round.push(Recorded { id, client, call, begun_ms, unheard: 0, may_fail: false, pieces, returned });
-            self.network.after(delay_ms, Message::BeginCall(place));
+            let (unheard, sessions, fate, pieces) = (0, 0, Fate::default(), Vec::new());
+            run.round.push(Recorded { id, client, call, begun_ms, unheard, sessions, fate, pieces, returned: None });
+            self.network.after(delay_ms, Message::BeginCall(id));
         }
         let round = run.rounds;
         self.network.after(ROUND_MS_MAX, Message::RoundLasts(round));
@@ -128,29 +135,52 @@ impl World {
             }
             3 => {
                 self.tally.pauses += 1;
-                let pause_ms = self.random.below(PAUSE_MS_MAX);
+                let longest_ms = if self.random.one_in(4) { LONG_PAUSE_MS_MAX } else { PAUSE_MS_MAX };
+                let pause_ms = self.random.below(longest_ms);
                 self.note(&format!("client {index} pauses for {pause_ms} ms"));
                 self.clients[index].paused_until_ms = self.network.now_ms + pause_ms;
+            }
+            4 if self.random.one_in(5) => {
+                let delay_ms = self.random.below(DEATH_MS_MAX);
+                self.network.after(delay_ms, Message::MountDies(index));
+            }
+            5 => {
+                let node = self.clients[index].process.home;
+                let until_ms = self.network.now_ms + self.random.below(FULL_MS_MAX);
+                self.disk_is_full(node, until_ms);
             }
             _ => {}
         }
     }
 
     /// A call of the present round begins.
-    pub(super) fn begin_call(&mut self, place: usize) {
-        let Some(recorded) = self.mounts.as_mut().and_then(|run| run.round.get_mut(place)) else { return };
+    pub(super) fn begin_call(&mut self, id: u64) {
+        let Some(run) = &mut self.mounts else { return };
+        let waits = |recorded: &&mut Recorded| recorded.id == id && recorded.returned.is_none();
+        let Some(recorded) = run.round.iter_mut().find(waits) else { return };
         recorded.begun_ms = self.network.now_ms;
         recorded.unheard = self.unheard.get(&recorded.client).copied().unwrap_or(0);
-        let (id, client, call) = (recorded.id, recorded.client, recorded.call.clone());
-        recorded.may_fail = self.clients[client].owes_error(&call);
-        if self.clients[client].paused_until_ms > self.network.now_ms {
-            let wait_ms = self.clients[client].paused_until_ms - self.network.now_ms;
-            return self.network.after(wait_ms, Message::BeginCall(place));
+        recorded.sessions = run.losses.sessions(recorded.client);
+        let (client, call) = (recorded.client, recorded.call.clone());
+        recorded.fate.is_owed = self.clients[client].owes_error(&call);
+        if let Some(wait_ms) = self.asleep_ms(client) {
+            return self.network.after(wait_ms, Message::BeginCall(id));
         }
         self.tally.operations += 1;
         self.note(&format!("client {client}: call {id}: {call:?}"));
         self.clients[client].call(CallId(id), call);
         self.poll(client);
+    }
+
+    /// How long a program of this client waits before it makes a call: while it stands still, and until it has heard
+    /// again. Until then its kernel has pages that may be old.
+    fn asleep_ms(&self, index: usize) -> Option<u64> {
+        let (client, now_ms) = (&self.clients[index], self.network.now_ms);
+        if client.paused_until_ms > now_ms {
+            return Some(client.paused_until_ms - now_ms);
+        }
+        let woke_ms = client.process.clock.boot_ms(client.paused_until_ms);
+        (client.paused_until_ms > 0 && client.asked_ms < woke_ms).then_some(AWAKE_MS)
     }
 
     /// Calls of a client have returned.
@@ -163,30 +193,41 @@ impl World {
             let recorded = recorded.expect("a call returns in its round");
             let unheard = self.unheard.get(&recorded.client).copied().unwrap_or(0) - recorded.unheard;
             let is_split = self.model.split_ms.is_some_and(|split_ms| split_ms + SPLIT_MS >= recorded.begun_ms);
-            if result == Err(Errno::EIO) && (unheard >= UNHEARD_MIN || is_split) {
-                // It gave up, as it must, and nobody knows what became of its call.
-                self.clients[recorded.client].process.is_cut_off.set(true);
-            }
-            recorded.pieces = self.clients[recorded.client].take_pieces(id);
-            recorded.returned = Some((now_ms, result));
             let broke_ms = self.connections.broke_ms(recorded.client);
-            recorded.may_fail |= broke_ms.is_some_and(|broke_ms| now_ms < broke_ms + BROKEN_MS);
-            if run.round.iter().all(|recorded| recorded.returned.is_some()) {
-                self.round_returned();
-            }
+            let is_lately = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| now_ms < at_ms + BROKEN_MS);
+            recorded.pieces = self.clients[recorded.client].take_pieces(id);
+            recorded.fate = Fate {
+                may_fail: recorded.fate.is_owed
+                    || is_lately(broke_ms)
+                    || is_lately(run.losses.session_ended_ms(recorded.client)),
+                may_be_full: run.losses.was_full,
+                loses_session: run.losses.sessions(recorded.client) > recorded.sessions,
+                // It gave up, as it must, and nobody knows what became of its call.
+                is_unknown: result == Err(Errno::EIO) && (unheard >= UNHEARD_MIN || is_split),
+                ..recorded.fate
+            };
+            recorded.returned = Some((now_ms, result));
+            self.round_may_have_returned();
         }
     }
 
-    fn round_returned(&mut self) {
-        let cut_off = self.clients.iter().any(|client| client.process.is_cut_off.get());
+    /// Goes on if all calls of the round have returned.
+    pub(super) fn round_may_have_returned(&mut self) {
         let Some(run) = &mut self.mounts else { return };
-        let checked = if cut_off { Ok(()) } else { run.history.check_round(&run.round) };
+        if run.round.is_empty() || run.round.iter().any(|recorded| recorded.returned.is_none()) {
+            return;
+        }
+        self.begin_loss();
+        let Some(run) = &mut self.mounts else { return };
+        let checked = run.history.check_round(&run.round);
         run.round.clear();
         self.tally.ambiguous = run.history.ambiguous;
-        let calm = run.is_calm;
         if let Err(what) = checked {
             self.fail(&what);
         }
+        self.losses_of_round_are_over();
+        let Some(run) = &self.mounts else { return };
+        let calm = run.is_calm;
         let think_ms = match self.random.below(30) {
             0 => self.random.below(IDLE_MS_MAX),
             1..=8 => self.random.below(300),

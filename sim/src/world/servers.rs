@@ -83,6 +83,7 @@ impl World {
             Effect::EndSession { session, fences } => {
                 self.tally.fenced += 1;
                 self.clients.iter().for_each(|client| client.process.fenced(client.session(), session, shard));
+                self.session_lost(session);
                 self.note(&format!("shard {shard} has ended session {session}"));
                 self.fence_everywhere(shard, session, fences);
             }

@@ -59,8 +59,9 @@ pub struct Tally {
     pub shrunk: u64,
     /// Rounds of system calls that several orders explain.
     pub ambiguous: u64,
-    /// Runs that ended without a verdict.
-    pub undecided: u64,
+    /// Losses of bytes that clients had not flushed, and sessions of clients that live that ended.
+    pub losses: u64,
+    pub sessions: u64,
 }
 
 impl Tally {

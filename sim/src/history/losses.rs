@@ -1,0 +1,284 @@
+//! What errors, ended sessions and the death of clients leave open.
+
+use super::Recorded;
+use super::mtime::Mtime;
+use super::posix::{Id, Open, State};
+use crate::kernel::requests::Errno;
+use crate::kernel::{Call, CallResult, Handle, Value};
+
+/// A call that may be, or have been, carried out though nobody was told so.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Maybe {
+    id: Id,
+    client: usize,
+    /// It changes names.
+    call: Call,
+    loss: u64,
+}
+
+/// Whether a call changes names, and may do so without its result.
+fn changes_names(call: &Call) -> bool {
+    match call {
+        Call::Open { flags, .. } => flags.create || flags.truncate,
+        Call::Mkdir { .. } | Call::Unlink { .. } | Call::Rmdir { .. } | Call::Link { .. } | Call::Rename { .. } => true,
+        _ => false,
+    }
+}
+
+impl State {
+    /// Whether the call failed, as a whole or in part, and may: what it changes may be done or not.
+    pub(super) fn has_failed(&mut self, recorded: &Recorded, told: &CallResult) -> bool {
+        let Recorded { call, client, .. } = recorded;
+        let data = match call {
+            Call::Write { data, .. } | Call::Pwrite { data, .. } => data.len() as u64,
+            _ => 0,
+        };
+        let may = match told {
+            Ok(Value::Count(count)) if *count < data => recorded.fate.may_fail || recorded.fate.may_be_full,
+            Err(errno) => self.may_be_told(recorded, *errno),
+            Ok(_) => false,
+        };
+        if !may {
+            return false;
+        }
+        let arrived = if let Ok(Value::Count(count)) = told { *count } else { 0 };
+        let is_known = self.fails(recorded, arrived);
+        if let Some(id) = self.used_by(call).filter(|_| told.is_err()) {
+            let inode = self.inode_mut(id);
+            inode.untold.remove(client);
+            inode.content.told(*client);
+        }
+        if let Some(open) = handle_of(call).and_then(|handle| self.open.get_mut(&handle)).filter(|_| told.is_err()) {
+            match call {
+                // A flush is told of it once more.
+                Call::Write { .. } | Call::Pwrite { .. } => (open.write_owes, open.flush_owes) = (false, true),
+                _ => open.flush_owes = false,
+            }
+        }
+        is_known
+    }
+
+    /// Whether the program may be told of this error, whatever it asked for.
+    fn may_be_told(&self, recorded: &Recorded, errno: Errno) -> bool {
+        let fate = &recorded.fate;
+        let is_gone = |open: &Open| open.is_old && self.inode(open.inode).links == 0;
+        let open = handle_of(&recorded.call).and_then(|handle| self.open.get(&handle));
+        let (is_gone, is_owed) =
+            (open.is_some_and(is_gone), open.is_some_and(|open| open.write_owes || open.flush_owes));
+        match errno {
+            Errno::EIO => fate.may_fail || is_gone || is_owed,
+            Errno::ENOSPC => fate.may_be_full,
+            Errno::ESTALE | Errno::EBADF => is_gone,
+            _ => false,
+        }
+    }
+
+    fn used_by(&self, call: &Call) -> Option<Id> {
+        match call {
+            Call::Load { mapping, .. } | Call::Store { mapping, .. } | Call::Msync { mapping } => {
+                self.mapped.get(mapping).map(|(_, id)| *id)
+            }
+            Call::Unmap { mapping } => self.mapped.get(mapping).map(|(_, id)| *id),
+            Call::Truncate { path, .. } | Call::Open { path, .. } => self.find(path).ok(),
+            _ => handle_of(call).and_then(|handle| self.open.get(&handle)).map(|open| open.inode),
+        }
+    }
+
+    /// A call fails of which so many bytes were told to have arrived. `false`: it is none that may.
+    fn fails(&mut self, recorded: &Recorded, arrived: u64) -> bool {
+        let Recorded { id: new, call, client, .. } = recorded;
+        let (client, loss) = (*client, self.loss);
+        let Some(id) = self.used_by(call) else {
+            // The file may be there all the same.
+            let makes = matches!(call, Call::Open { flags, .. } if flags.create);
+            if makes {
+                self.add_maybe(*new, client, call.clone());
+            }
+            return makes;
+        };
+        match call {
+            Call::Read { .. } | Call::Pread { .. } | Call::Load { .. } | Call::Fstat { .. } => {}
+            Call::Write { handle, data } => {
+                let Some(open) = self.open.get_mut(handle) else { return false };
+                let (position, append) = (open.position, open.flags.append);
+                open.position += arrived;
+                self.write_fails((client, id), (!append).then_some(position), data, arrived);
+            }
+            Call::Pwrite { handle, offset, data } => {
+                let append = self.open.get(handle).is_some_and(|open| open.flags.append);
+                self.write_fails((client, id), (!append).then_some(*offset), data, arrived);
+            }
+            Call::Store { offset, data, .. } => self.write_fails((client, id), Some(*offset), data, 0),
+            Call::Truncate { size, .. } | Call::Ftruncate { size, .. } => {
+                self.inode_mut(id).content.fail_cut(*size, loss);
+                self.inode_mut(id).mtime = Mtime::Unknown;
+            }
+            Call::Open { flags, .. } => {
+                if flags.truncate {
+                    self.inode_mut(id).content.fail_cut(0, loss);
+                    self.inode_mut(id).mtime = Mtime::Unknown;
+                }
+            }
+            Call::Fsync { .. } | Call::Msync { .. } => self.unflushed_is_lost(client, id),
+            Call::Close { handle } => {
+                self.unflushed_is_lost(client, id);
+                return self.close(*handle).is_ok();
+            }
+            Call::Unmap { mapping } => {
+                self.unflushed_is_lost(client, id);
+                self.mapped.remove(mapping);
+                self.drop_unused(id);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn write_fails(&mut self, (client, id): (usize, Id), offset: Option<u64>, data: &[u8], arrived: u64) {
+        let loss = self.loss;
+        let (came, failed) = data.split_at(usize::try_from(arrived).expect("writes are short"));
+        let inode = self.inode_mut(id);
+        inode.mtime = Mtime::Unknown;
+        match offset {
+            Some(offset) => {
+                inode.content.write(client, offset, came, false);
+                inode.content.fail_write(Some(offset + arrived), failed, loss);
+            }
+            None => {
+                inode.content.append(client, came, false);
+                inode.content.fail_write(None, failed, loss);
+            }
+        }
+    }
+
+    fn unflushed_is_lost(&mut self, client: usize, id: Id) {
+        let loss = self.loss;
+        let inode = self.inode_mut(id);
+        if inode.content.lose(client, loss) {
+            inode.mtime = Mtime::Unknown;
+        }
+    }
+
+    /// What a client has not flushed may be lost: of one inode (by the number that programs know), or all with its
+    /// session.
+    pub fn lose(&mut self, client: usize, of: Option<u64>, loss: u64) {
+        self.loss = loss;
+        for inode in self.inodes.values_mut() {
+            let is_meant = of.is_none() || inode.number.is_none() || inode.number == of;
+            if is_meant {
+                inode.lossy.insert(client);
+            }
+            if is_meant && inode.content.lose(client, loss) {
+                inode.untold.insert(client);
+                inode.mtime = Mtime::Unknown;
+            }
+        }
+        for open in self.open.values_mut().filter(|open| open.client == client) {
+            let number = self.inodes.get(&open.inode).and_then(|inode| inode.number);
+            open.is_old |= of.is_none();
+            if of.is_none() || number.is_none() || number == of {
+                (open.write_owes, open.flush_owes) = (true, true);
+            }
+        }
+    }
+
+    /// A client has died, and its session will end.
+    pub fn died(&mut self, client: usize, loss: u64) {
+        self.lose(client, None, loss);
+        let mapped = self.mapped.extract_if(.., |_, (by, _)| *by == client).map(|(_, (_, id))| id);
+        let mut used: Vec<Id> = mapped.collect();
+        used.extend(self.open.extract_if(.., |_, open| open.client == client).map(|(_, open)| open.inode));
+        used.sort_unstable();
+        used.dedup();
+        used.into_iter().for_each(|id| self.drop_unused(id));
+        for inode in self.inodes.values_mut() {
+            inode.untold.remove(&client);
+            inode.lossy.remove(&client);
+            inode.content.told(client);
+        }
+    }
+
+    /// What a client has not flushed may be lost, of what this round has written too.
+    pub fn lose_unflushed(&mut self, client: usize) {
+        let loss = self.loss;
+        for inode in self.inodes.values_mut() {
+            if inode.content.lose(client, loss) {
+                inode.untold.insert(client);
+                inode.mtime = Mtime::Unknown;
+            }
+        }
+    }
+
+    /// A call that nobody was told the result of.
+    pub fn may_have_made(&mut self, recorded: &Recorded) {
+        let Recorded { id: new, call, client, .. } = recorded;
+        if changes_names(call) {
+            return self.add_maybe(*new, *client, call.clone());
+        }
+        // The same as one that fails, but that what it uses stays open.
+        if !matches!(call, Call::Close { .. } | Call::Unmap { .. }) {
+            self.fails(recorded, 0);
+        }
+    }
+
+    /// A call whose session has ended may have been made under it, and again under the next one.
+    pub fn may_make_twice(&mut self, recorded: &Recorded) {
+        if changes_names(&recorded.call) {
+            self.add_maybe(recorded.id, recorded.client, recorded.call.clone());
+        }
+    }
+
+    fn add_maybe(&mut self, id: Id, client: usize, call: Call) {
+        let loss = self.loss;
+        self.maybe.push(Maybe { id, client, call, loss });
+    }
+
+    /// How many calls may be carried out at any time.
+    pub fn maybe_count(&self) -> usize {
+        self.maybe.len()
+    }
+
+    /// Calls on names of which nobody knows whether they were made.
+    pub fn maybe_calls(&self) -> impl Iterator<Item = &Call> {
+        self.maybe.iter().map(|maybe| &maybe.call)
+    }
+
+    /// One of these is carried out. `false`: it would do nothing.
+    pub fn carry_out(&mut self, at: usize) -> bool {
+        let Maybe { id, client, call, .. } = self.maybe.remove(at);
+        let new = self.unused(id);
+        match call {
+            Call::Open { path, flags, .. } => {
+                let was_there = self.find(&path).is_ok();
+                let Ok(of) = self.make_or_find(new, &path, flags) else { return false };
+                if flags.truncate {
+                    self.cut(of, 0);
+                }
+                flags.truncate || !was_there
+            }
+            call => self.change((new, client), &call, true).is_ok(),
+        }
+    }
+
+    /// Nothing of the losses up to this one is on its way any more.
+    pub fn settle(&mut self, loss: u64) {
+        self.maybe.retain(|maybe| maybe.loss > loss);
+        for inode in self.inodes.values_mut() {
+            inode.content.settle(loss);
+        }
+    }
+}
+
+fn handle_of(call: &Call) -> Option<Handle> {
+    match call {
+        Call::Close { handle }
+        | Call::Read { handle, .. }
+        | Call::Pread { handle, .. }
+        | Call::Write { handle, .. }
+        | Call::Pwrite { handle, .. }
+        | Call::Ftruncate { handle, .. }
+        | Call::Fsync { handle, .. }
+        | Call::Fstat { handle } => Some(*handle),
+        _ => None,
+    }
+}
