@@ -61,6 +61,10 @@ struct Asked<M: MountShell> {
     place: InodeNumber,
 }
 
+/// On whose behalf a released file is flushed: the kernel tells no program of the result, so that an error is left for
+/// the next one.
+const RELEASED: FlushFor = FlushFor::Drop;
+
 /// The directory of a file that is opened by its inode, for the guess whether it stays empty.
 const ANYWHERE: InodeNumber = InodeNumber::from_raw(0);
 
@@ -302,7 +306,7 @@ impl<M: MountShell> Mount<M> {
         let options = OpenOptions { access: Access::Write, truncate: false, append: false, ..open_file.options };
         let file = self.client.open(&open_file.who, open_file.inode, options).await?;
         if let Err(second) = open_file.positional.set(file) {
-            let flushed = self.flush_handle(&second).await;
+            let flushed = self.flush_handle(&second, FlushFor::Program).await;
             self.client.close_handle(&second).await;
             flushed?;
         }
@@ -311,7 +315,7 @@ impl<M: MountShell> Mount<M> {
 
     pub async fn flush(&self, handle: u64) -> Result<()> {
         let open_file = self.files.get(handle)?;
-        self.flush_both(&open_file).await
+        self.flush_both(&open_file, FlushFor::Program).await
     }
 
     pub async fn sync(&self, handle: u64) -> Result<()> {
@@ -342,7 +346,7 @@ impl<M: MountShell> Mount<M> {
         let OpenFile { inode, mode, file, .. } = open_file;
         let io = &self.client.objects;
         let keeps_pages = matches!(mode, Mode::Cached { .. }) && open_file.options.access.writes();
-        if keeps_pages && file.open.may_cache(io).await && self.flush_handle(file).await.is_ok() {
+        if keeps_pages && file.open.may_cache(io).await && self.flush_handle(file, RELEASED).await.is_ok() {
             // The pages hold what was written here: after this, they are good for the next open.
             if let Some(stamp) = self.stamp(&open_file.who, *inode).await {
                 self.caches.modes.written(*inode, stamp);
@@ -354,22 +358,22 @@ impl<M: MountShell> Mount<M> {
             let is_empty = size == Ok(0) || !file.open.has_object(io).await;
             self.new_files.closed(place, is_empty, self.caches.shell.now());
         }
-        let flushed = self.flush_both(open_file).await;
+        let flushed = self.flush_both(open_file, RELEASED).await;
         self.caches.modes.end(*inode, mode);
         self.close_both(open_file).await;
         flushed
     }
 
     /// What a program sends with `close`, of one handle.
-    pub(crate) async fn flush_handle(&self, file: &Handle<M::Client>) -> Result<()> {
-        file.open.flush(&self.client.objects, FlushFor::Program).await
+    pub(crate) async fn flush_handle(&self, file: &Handle<M::Client>, by: FlushFor) -> Result<()> {
+        file.open.flush(&self.client.objects, by).await
     }
 
     /// Does it for each of the one or two handles; the first error counts.
-    async fn flush_both(&self, open_file: &OpenFile<M>) -> Result<()> {
+    async fn flush_both(&self, open_file: &OpenFile<M>, by: FlushFor) -> Result<()> {
         let mut result = Ok(());
         for file in open_file.both() {
-            result = result.and(self.flush_handle(file).await);
+            result = result.and(self.flush_handle(file, by).await);
         }
         result
     }
@@ -385,7 +389,7 @@ impl<M: MountShell> Mount<M> {
     }
 
     async fn close(&self, open_file: &OpenFile<M>) -> Result<()> {
-        let flushed = self.flush_both(open_file).await;
+        let flushed = self.flush_both(open_file, RELEASED).await;
         self.close_both(open_file).await;
         flushed
     }

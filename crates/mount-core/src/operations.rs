@@ -16,7 +16,7 @@ use crate::telling::Telling;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use weft_client_core::{Entry, Files, OpenOptions, Renamed};
+use weft_client_core::{Entry, Files, FlushFor, OpenOptions, Renamed};
 use weft_protocol::message::shard::{Access, CreateFile, RenameMode};
 use weft_protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name, NodeIdentity, Result};
 
@@ -186,7 +186,7 @@ impl<M: MountShell> Mount<M> {
         let options: OpenOptionsOf<M> = OpenOptions { direct: true, ..OpenOptions::of(Access::Write) };
         let create = CreateFile { mode, exclusive: true };
         let (handle, entry) = self.client.open_at(who, parent, name, options, Some(create)).await?;
-        let flushed = self.flush_handle(&handle).await;
+        let flushed = self.flush_handle(&handle, FlushFor::Program).await;
         self.client.close_handle(&handle).await;
         flushed.map(|()| entry)
     }
