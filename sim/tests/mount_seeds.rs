@@ -53,7 +53,8 @@ fn all_seeds_hold_and_the_faults_really_happen() {
     }
     println!(
         "calls, recalls, resent, lost, doubled, pauses, shrunk, broken, pieces, ambiguous, crashes, losses, sessions, \
-         partitions, cut off, unreachable, blocked, terms, awaited, certain, orphans, data, torn, refused, drops, held: {sums:?}"
+         partitions, cut off, unreachable, blocked, terms, awaited, certain, orphans, data, torn, refused, drops, \
+         held: {sums:?}"
     );
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
 }

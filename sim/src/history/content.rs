@@ -1,9 +1,9 @@
 //! What a file may hold, where writes may have been lost.
 //!
-//! Bytes that nothing can take away are *kept*. Behind them comes a log of what was done since: writes that their client
-//! has not flushed, which its end or an error may take away; and what is lost, or has failed, of which each byte may
-//! be there or not. Once nothing of a loss is on its way (it has *settled*), what somebody sees of it is so for
-//! everybody.
+//! Bytes that nothing can take away are *kept*. Behind them comes a log of what was done since: writes that their
+//! client has not flushed, which its end or an error may take away; and what is lost, or has failed, of which each
+//! byte may be there or not. Once nothing of a loss is on its way (it has *settled*), what somebody sees of it is so
+//! for everybody.
 //!
 //! Looser than the truth: each byte, and the size, is lost or not by itself.
 
