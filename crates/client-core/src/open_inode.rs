@@ -16,6 +16,7 @@ mod cause;
 mod kernel_use;
 mod past_pages;
 mod refused;
+mod refused_runs;
 mod reports;
 mod runs;
 mod set_id;

@@ -12,28 +12,13 @@
 //! fails if the kernel has written to it.
 
 use super::OpenInode;
-use super::state::State;
+use super::state::{KernelUse, State};
 use crate::notice::Notice;
 use crate::objects::Objects;
 use crate::shell::{Monitor, Shell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weft_protocol::{Error, ObjectId, Result, Timestamp};
-
-/// A kernel's use of an inode's object.
-pub(super) struct KernelUse<S: Shell> {
-    pub file: Arc<S::Descriptor>,
-    object: ObjectId,
-    /// The descriptor was passed for writing too.
-    pub writable: bool,
-    pub handles: u32,
-    /// Those of the handles that write.
-    pub writers: u32,
-    /// The object's modification time when it was last looked up.
-    seen: Timestamp,
-    /// The object has another file: what the kernel writes is lost.
-    abandoned: bool,
-}
+use weft_protocol::{Error, ObjectId, Result};
 
 impl<S: Shell> OpenInode<S> {
     /// The object's file for one more handle of a kernel, and whether the handle may write through it. `None`: it is

@@ -3,7 +3,7 @@
 //! A run's memory is kept until the server has replied: when the connection breaks, the run is written again on
 //! another.
 
-use super::state::State;
+use super::state::{Sending, State};
 use crate::notice::Notice;
 use crate::objects::{Objects, request};
 use crate::shell::{DataConnection, Shell};
@@ -11,14 +11,6 @@ use crate::write_behind::Taken;
 use std::collections::VecDeque;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::{Error, Result};
-
-/// Runs in flight, oldest first.
-pub(super) struct Sending<S: Shell> {
-    connection: S::Data,
-    /// Of all these requests.
-    id: u64,
-    requests: VecDeque<DataRequest>,
-}
 
 /// Runs of up to this many bytes are sent from a copy. Many of them may be in flight, and each would keep a buffer that
 /// is as large as the largest run.

@@ -1,8 +1,6 @@
 //! What is changed under an open inode's lock, and how it is kept true: session, right to the object, descriptor.
 
-use super::kernel_use::KernelUse;
-use super::refused::Refused;
-use super::runs::Sending;
+use super::refused_runs::Refused;
 use crate::file_state::{FileState, Held, Opened};
 use crate::link::SlotFor;
 use crate::notice::Notice;
@@ -11,10 +9,12 @@ use crate::session::Term;
 use crate::shell::Shell;
 use crate::tuning::Tuning;
 use crate::write_behind::WriteBehind;
+use std::collections::VecDeque;
 use std::sync::Arc;
+use weft_protocol::data::DataRequest;
 use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
 use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer, ShardRequest};
-use weft_protocol::{Attributes, Credentials, Error, Result, SessionId};
+use weft_protocol::{Attributes, Credentials, Error, ObjectId, Result, SessionId, Timestamp};
 
 /// How long before its end a right is renewed, milliseconds: longer than anything that is done with it takes.
 pub(super) const RIGHT_MARGIN_MS: u64 = 300_000;
@@ -26,6 +26,29 @@ pub(super) enum Descriptor<D> {
     NotAsked,
     Passed { file: Arc<D>, for_writing: bool },
     Refused,
+}
+
+/// A kernel's use of an inode's object (`kernel_use.rs`).
+pub(super) struct KernelUse<S: Shell> {
+    pub file: Arc<S::Descriptor>,
+    pub object: ObjectId,
+    /// The descriptor was passed for writing too.
+    pub writable: bool,
+    pub handles: u32,
+    /// Those of the handles that write.
+    pub writers: u32,
+    /// The object's modification time when it was last looked up.
+    pub seen: Timestamp,
+    /// The object has another file: what the kernel writes is lost.
+    pub abandoned: bool,
+}
+
+/// Runs in flight, oldest first (`runs.rs`).
+pub(super) struct Sending<S: Shell> {
+    pub connection: S::Data,
+    /// Of all these requests.
+    pub id: u64,
+    pub requests: VecDeque<DataRequest>,
 }
 
 /// See the module.
