@@ -150,7 +150,10 @@ impl Model {
                         | Call::Rewind { .. }
                         | Call::Sync { .. }
                 );
-                return is_for_directories && (handle.listing.is_some() || matches!(call, Call::Close { .. }));
+                // The library has no open directories: it reads them by number, which a removed one has no more.
+                let is_gone = who.is_native() && self.inodes[&handle.inode].links == 0;
+                let is_usable = handle.listing.is_some() && !is_gone;
+                return is_for_directories && (is_usable || matches!(call, Call::Close { .. }));
             }
             Kind::File(bytes) => bytes.len() as u64,
         };

@@ -188,3 +188,18 @@ fn freedom_is_left_only_where_it_was_allowed() {
     checked.is("a0 pread h0 0 9", bytes(&[1, 1]));
     assert!(checked.model.doubtful().is_empty());
 }
+
+#[test]
+fn a_removed_directory_is_read_through_mounts_only() {
+    let mut checked = Checked::new();
+    checked.done("a0 mkdir d");
+    for who in ["a0", "n0"] {
+        checked.check(&format!("{who} opendir h1 d"), Outcome::Opened(7)).expect("opened");
+    }
+    checked.done("a0 rmdir d");
+    let is_defined = |line: &str| {
+        let (who, call) = line.split_once(' ').expect("a worker and a call");
+        checked.model.is_defined(who.parse().expect(who), &call.parse().expect(call))
+    };
+    assert!(is_defined("a0 readdir h1 80") && !is_defined("n0 readdir h1 80") && is_defined("n0 close h1"));
+}
