@@ -98,6 +98,10 @@ impl World {
         self.tally.data += 1;
         if self.is_cut(Party::Client(client), Party::Node(message.request.object.node())) {
             self.connections.broken.insert((process, message.connection));
+            // Nobody will read it: a client that waits for room goes on when it learns that the connection broke.
+            if message.wire.close() {
+                self.client_has_read((process, message.connection));
+            }
             return self.break_connection((client, process, number));
         }
         let now_ms = self.network.now_ms;
