@@ -297,9 +297,12 @@ impl<K: KeyValue> Shard<K> {
             return Some(Pause { storage: Some((object.node(), request)), ..Pause::until(Wait::Storage, claims) });
         }
         let (inode, asks) = match &call.request {
-            ShardRequest::Commit { inode, .. } => {
+            ShardRequest::Commit { inode, mtime, .. } => {
                 let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
-                (inode, own.mode != LeaseMode::Exclusive && own.writing)
+                // What was written through the server may be reported late, when the session is alone: its size may be
+                // from before a cut by another that is gone.
+                let is_late = own.wrote_through && mtime.is_none();
+                (inode, own.writing && (own.mode != LeaseMode::Exclusive || is_late))
             }
             // A write that was not reported comes before the time that is set now.
             ShardRequest::SetAttributes { inode, changes } => {

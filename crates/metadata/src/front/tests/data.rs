@@ -217,6 +217,24 @@ fn a_writer_who_may_not_know_that_he_is_alone_is_told_what_the_storage_server_ha
 }
 
 #[test]
+fn a_late_report_of_a_writer_who_is_alone_by_now_takes_the_size_from_the_storage_server() {
+    let mut world = World::new();
+    let inode = file_of_a_writer_that_b_opened(&mut world, Access::Write);
+    // A looks the size up to report it; before it does, B cuts the file and is gone, and A opens it again.
+    let token = world.waits(B, resize(inode, 2));
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 2, 5);
+    world.done(token);
+    world.ok(B, release(inode));
+    assert_eq!(data_bits(&world.ok(A, open(inode, Access::Write))), EXCLUSIVE);
+    let object_mtime = Timestamp(4);
+    let token = world.waits(A, ShardRequest::Commit { inode, object: None, size: 217, mtime: None, object_mtime });
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 2, 5);
+    assert_eq!(attributes(&world.done(token)).size, 2);
+}
+
+#[test]
 fn the_first_object_stays_and_the_second_writer_is_told() {
     let mut world = World::new();
     let inode = attributes(&world.ok(A, create("f"))).inode;
