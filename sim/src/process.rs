@@ -292,9 +292,10 @@ impl Process {
         poll_fn(|_| self.recalls.borrow_mut().pop_front().map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    /// A recall was answered.
-    pub fn recall_done(&self, session: SessionId, recall: &Recall, kept: LeaseMode) {
+    /// A recall was answered; `None`: it is when it comes again.
+    pub fn recall_done(&self, session: SessionId, recall: &Recall, kept: Option<LeaseMode>) {
         self.working.borrow_mut().remove(&(recall.shard, recall.number));
+        let Some(kept) = kept else { return };
         let answer = RecallAnswer { shard: recall.shard, number: recall.number, kept };
         self.ask(Ask::RecallAnswer { session, answer });
     }

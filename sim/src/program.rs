@@ -96,7 +96,10 @@ pub async fn answer_recalls(machine: Arc<Files<SimShell>>, process: Rc<Process>)
     loop {
         let (session, recall) = process.next_recall().await;
         let kept = machine.answer_recall(&recall, session).await;
-        process.note(|| format!("gave up {:?} on recall, kept {kept:?}", recall.key));
+        match kept {
+            Some(kept) => process.note(|| format!("gave up {:?} on recall, kept {kept:?}", recall.key)),
+            None => process.note(|| format!("does not answer the recall of {:?} yet", recall.key)),
+        }
         process.recall_done(session, &recall, kept);
     }
 }

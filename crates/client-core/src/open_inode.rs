@@ -253,6 +253,12 @@ impl<S: Shell> OpenInode<S> {
         self.state.lock().await.known.is_dirty()
     }
 
+    /// Whether the shard may know of a new object, or hear of it later, by a report that has no answer.
+    pub(crate) async fn awaits_report_of_object(&self) -> bool {
+        let state = self.state.lock().await;
+        state.known.object_is_new() && state.may_be_reported
+    }
+
     /// Stamp of the lease's last grant.
     pub(crate) async fn stamp(&self) -> u64 {
         self.state.lock().await.known.grant_stamp()
@@ -462,15 +468,20 @@ impl<S: Shell> OpenInode<S> {
         asked: bool,
         since: u64,
     ) -> Option<bool> {
-        match self.lock(io).await {
+        let mut state = match self.lock(io).await {
             Ok(mut state) => {
                 state.settle_doubt(io).await;
                 state.settle_seen(io).await;
-                state.overlay(io, attributes, asked, since)
+                state
             }
-            // The shard is away: what it told last is all there is.
-            Err(_) => Some(false),
-        }
+            // The shard is away: what it told last is all there is, unless it is from before what was written here.
+            Err(_) => {
+                let mut state = self.state.lock().await;
+                state.notice_session(io);
+                state
+            }
+        };
+        state.overlay(io, attributes, asked, since)
     }
 
     /// Attributes from the shard under this client's own changes; no report of its own overtakes them. One message,

@@ -13,8 +13,9 @@ use weft_protocol::{InodeNumber, LeaseKey, LeaseMode, SessionId};
 
 impl<S: Shell> Files<S> {
     /// Gives up what a recall to this session takes, after writing back what must not be lost with it and after the
-    /// cache above has dropped it. Returns what is kept.
-    pub async fn answer_recall(&self, recall: &Recall, session: SessionId) -> LeaseMode {
+    /// cache above has dropped it. Returns what is kept; `None`: it cannot be answered yet, and the shard asks again.
+    /// One that is not answered for a term ends the session, with what it could not report.
+    pub async fn answer_recall(&self, recall: &Recall, session: SessionId) -> Option<LeaseMode> {
         let shell = &self.calls().shell;
         shell.notice(Notice::Recall);
         if let LeaseKey::Data(inode) = recall.key {
@@ -24,14 +25,14 @@ impl<S: Shell> Files<S> {
             if session == self.calls().session.id() {
                 self.give_up_number(inode);
             }
-            return LeaseMode::None;
+            return Some(LeaseMode::None);
         }
         let dropped = self.calls().session.cache().recall(recall.key, recall.stamp);
         shell.invalidate(&dropped).await;
-        self.number_kept(recall.key)
+        Some(self.number_kept(recall.key))
     }
 
-    async fn give_up_data(&self, inode: InodeNumber, stamp: u64, session: SessionId) -> LeaseMode {
+    async fn give_up_data(&self, inode: InodeNumber, stamp: u64, session: SessionId) -> Option<LeaseMode> {
         let calls = self.calls();
         calls.session.cache().note_data_recall(inode, stamp);
         let may_open = calls.session.opens.may_open(inode, stamp, false);
@@ -46,6 +47,11 @@ impl<S: Shell> Files<S> {
             if let Err(error) = open.flush(&self.objects, FlushFor::Recall).await {
                 calls.shell.notice(Notice::WritebackOnRecallFailed(inode, error));
             }
+            // Once it is answered the shard lets others change the file as if it had no object, and the report that
+            // gives it one may still come.
+            if session == calls.session.id() && open.awaits_report_of_object().await {
+                return None;
+            }
             if open.is_dirty().await {
                 // As long as the file counts as open, the shard asks the storage server what was written.
                 is_open = true;
@@ -57,6 +63,6 @@ impl<S: Shell> Files<S> {
         // What was written under a session that is over here was not reported: the shard asks for it now, and at the
         // session's end.
         is_open |= session != calls.session.id();
-        if is_open { LeaseMode::Open } else { LeaseMode::None }
+        Some(if is_open { LeaseMode::Open } else { LeaseMode::None })
     }
 }

@@ -207,8 +207,9 @@ fn work(files: &Weak<Files<NativeShell>>, jobs: &Receiver<Job>, working: &Workin
     while let Ok(Job { recall, session, answer_on }) = jobs.recv() {
         let Some(files) = files.upgrade() else { return };
         let kept = block_on(files.answer_recall(&recall, session));
-        let answer = RecallAnswer { shard: recall.shard, number: recall.number, kept };
         lock(working).remove(&(recall.shard, recall.number));
+        let Some(kept) = kept else { continue };
+        let answer = RecallAnswer { shard: recall.shard, number: recall.number, kept };
         // On a dead connection the shard asks again, or the session's term ends.
         let mut connection = lock(&answer_on);
         let _ = connection.post(0, &Message::RecallAnswer(answer));

@@ -162,12 +162,13 @@ impl<S: Shell> State<S> {
         let inode = self.known.inode();
         self.may_be_reported = true;
         let answer = io.calls.call_for_attributes(self.slot, &self.who(io), inode, request).await;
+        // Whether it is made is open as long as no answer comes. That the shard is busy may be with the same report.
+        self.may_be_reported = matches!(answer, Err(Error::Unreachable | Error::Busy));
         let (attributes, stamp) = answer.map_err(|error| match error {
             // A new session began on the way: to the shard it is not the one that wrote.
             Error::BadHandle => Error::SessionEnded,
             error => error,
         })?;
-        self.may_be_reported = false;
         io.calls.session.opens.reported(inode, stamp);
         let is_ours = self.known.reported(&attributes, stamp, io.calls.session.next_report());
         if !is_ours {
