@@ -10,6 +10,9 @@ const SEEDS: std::ops::Range<u64> = 0..300;
 /// removal that was told before the create before it; a writer that did not know yet that it was alone.
 const RARE_SEEDS: [u64; 10] = [18_330, 306, 597, 571, 31_694, 45_582, 1_003_983, 1_000_865, 1_025_652, 5_010_711];
 
+/// With partitions: a size from before what was written, told after the session had ended.
+const RARE_SEEDS_OF_PARTITIONS: [u64; 1] = [990_002_897];
+
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
     let mut sums = [0u64; 28];
@@ -64,6 +67,18 @@ fn rare_seeds_hold() {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
         run_seed(seed, Faults::NONE, false);
     }
+}
+
+/// Clients and nodes that hear nothing of each other for up to two terms.
+#[test]
+fn all_seeds_hold_while_clients_are_cut_off_from_nodes() {
+    let faults = Faults { partitions: true, ..Faults::NOW };
+    let mut cut_off = 0;
+    for seed in SEEDS.chain(RARE_SEEDS_OF_PARTITIONS) {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- partitions replay {seed}");
+        cut_off += run_seed(seed, faults, false).0.cut_off;
+    }
+    assert!(cut_off > 0, "no client was cut off");
 }
 
 /// Of new seeds about one in 500 fails (docs/simulation.md).
