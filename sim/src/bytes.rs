@@ -286,6 +286,11 @@ impl Files {
         }
     }
 
+    /// Some of what this process has not flushed of the file is lost, of which it has told a program before.
+    pub fn gave_up_buffers(&mut self, by: ProcessId, inode: InodeNumber) {
+        self.doubt(|of, operation| of == inode && operation.by == Some(by));
+    }
+
     /// The process told a program that something went wrong with the file.
     pub fn told(&mut self, by: ProcessId, inode: InodeNumber) {
         self.untold.remove(&(by, inode));

@@ -303,7 +303,11 @@ impl Shell for SimShell {
                 let of = if let Notice::BytesLost(inode) = notice { Some(inode.raw()) } else { None };
                 process.losses.borrow_mut().push(of);
             }
-            Notice::Flushed(_) if process.makes_system_calls.get() => {}
+            Notice::Flushed(_) | Notice::GivenUp(_) if process.makes_system_calls.get() => {}
+            Notice::GivenUp(inode) => {
+                process.files.borrow_mut().gave_up_buffers(process.id.get(), inode);
+                process.ask(Ask::Settle);
+            }
             Notice::BytesLost(inode) => {
                 process.files.borrow_mut().lost_buffers(process.id.get(), inode);
                 process.ask(Ask::Settle);

@@ -15,6 +15,8 @@ pub enum Notice {
     SessionEnded(SessionId),
     /// Written bytes of this inode are lost, or may be: a program is told of it.
     BytesLost(InodeNumber),
+    /// Bytes of which a program was told that they could not be written are not kept any longer.
+    GivenUp(InodeNumber),
     /// All bytes written to the inode have reached its server and shard.
     Flushed(InodeNumber),
     /// Somebody has seen the file after bytes of it were lost, or it could not be found out what is there.

@@ -49,11 +49,9 @@ impl Refused {
         self.written(size, u64::MAX - size);
     }
 
-    /// Drops all, if a program knows that they were not written.
-    pub fn clear_if_told(&mut self) {
-        if self.is_told {
-            self.clear();
-        }
+    /// Drops all, if a program knows that they were not written. Returns whether there were any.
+    pub fn clear_if_told(&mut self) -> bool {
+        self.is_told && self.clear()
     }
 
     /// Drops all. Returns whether there were any.

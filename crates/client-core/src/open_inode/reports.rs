@@ -21,8 +21,8 @@ impl<S: Shell> OpenInode<S> {
         let began = io.calls.session.id();
         let mut state = self.lock_in(io, slot).await?;
         let is_last = by == FlushFor::Drop && self.handles.load(Ordering::Acquire) <= 1;
-        if is_last {
-            state.refused.clear_if_told();
+        if is_last && state.refused.clear_if_told() {
+            io.calls.shell.notice(Notice::GivenUp(self.inode));
         }
         let result = state.flush(io).await;
         match by {
