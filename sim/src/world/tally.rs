@@ -93,7 +93,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// What holds today. With partitions a size from before a truncation is told now and then (seed 2929).
+    /// What holds today. With partitions new seeds fail now and then (docs/simulation.md).
     pub const NOW: Self = Self {
         drift: true,
         partitions: false,
