@@ -4,7 +4,7 @@
 //! cache at the moment at which it is used, and what is left at the end against the model as a whole. The faults: see
 //! `world` and `network`.
 //!
-//! Not here: descriptors passed to clients, the kernel's caches, real sockets and files (`tests/`).
+//! Not here: descriptors passed to clients, real sockets and files (`tests/`).
 
 mod bytes;
 mod check;
@@ -17,7 +17,6 @@ mod model;
 mod mount;
 mod native_calls;
 mod network;
-mod pages;
 mod process;
 mod program;
 mod random;

@@ -8,7 +8,6 @@
 use crate::bytes::{Files as Bytes, Moment, ProcessId};
 use crate::clock::Clock;
 use crate::mount::SimMount;
-use crate::pages::Pages;
 use crate::random::Random;
 use crate::shell::SimShell;
 use crate::store::{Bytes as Data, DataMessage};
@@ -89,8 +88,6 @@ pub struct Process {
     working: RefCell<BTreeSet<(ShardId, u64)>>,
     /// Pages to be dropped.
     drops: RefCell<VecDeque<Drops>>,
-    /// The kernel's.
-    pub pages: Pages,
     /// No program begins anything more.
     pub ending: Cell<bool>,
     /// The model of what files hold.
@@ -140,7 +137,6 @@ impl Process {
             recalls: RefCell::default(),
             working: RefCell::default(),
             drops: RefCell::default(),
-            pages: Pages::default(),
             ending: Cell::new(false),
             files: Rc::clone(files),
             random: RefCell::new(Random::new(seed)),

@@ -4,12 +4,11 @@
 //! ([`crate::bytes`]) before it begins and when it has ended, and each read is compared with it.
 
 use crate::bytes::OperationId;
-use crate::pages::PAGE_BYTES;
 use crate::process::{Ask, Drops, Process};
 use crate::shell::SimShell;
 use std::rc::Rc;
 use std::sync::Arc;
-use weft_client_core::{Coverage, Files, FlushFor, Handle, OpenOptions, Shell};
+use weft_client_core::{Files, FlushFor, Handle, OpenOptions, Shell};
 use weft_protocol::message::shard::{Access, CreateFile, PageCache, RenameMode};
 use weft_protocol::{AttributeChanges, Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
@@ -128,8 +127,6 @@ struct Program {
     machine: Arc<Files<SimShell>>,
     process: Rc<Process>,
     handle: Handle<SimShell>,
-    /// A kernel keeps pages of the file.
-    pages: bool,
     /// Where it goes on, as long as it reads and writes in order.
     position: u64,
 }
@@ -144,12 +141,7 @@ pub async fn use_file(machine: Arc<Files<SimShell>>, process: Rc<Process>, paren
     };
     let inode = handle.open.inode;
     process.note(|| format!("open {name} in {parent} {options:?}: inode {inode}"));
-    let pages = options.page_cache != PageCache::None;
-    if pages {
-        // As a mount does that does not know what they were read from.
-        process.pages.forget(inode, 0, u64::MAX);
-    }
-    let mut program = Program { machine, process: Rc::clone(&process), handle, pages, position: 0 };
+    let mut program = Program { machine, process: Rc::clone(&process), handle, position: 0 };
     for _ in 0..1 + process.below(STEPS) {
         if process.ending.get() {
             break;
@@ -170,13 +162,12 @@ fn choose_options(process: &Process) -> OpenOptions<OperationId> {
     };
     let writes = access.writes();
     let (append, direct) = (writes && process.below(5) == 0, process.below(6) == 0);
-    let pages = !append && !direct && process.below(2) == 0;
     OpenOptions {
         access,
         truncate: writes && process.below(8) == 0,
         append,
         direct,
-        page_cache: if pages { PageCache::All } else { PageCache::None },
+        page_cache: PageCache::None,
         registration: None,
     }
 }
@@ -197,7 +188,6 @@ async fn open(
     let handle = opened?.0;
     let inode = handle.open.inode;
     if options.truncate {
-        process.pages.forget(inode, 0, u64::MAX);
         process.files.borrow_mut().open_cut_ended(process.id.get(), inode, since);
     } else if let Some(size) = handle.open.known_size(&machine.objects).await {
         process.check(process.files.borrow_mut().compare_size(inode, size, since));
@@ -283,17 +273,7 @@ impl Program {
         process.note(|| format!("write {what}"));
         let data = vec![value; usize::try_from(bytes).expect("writes here are short")];
         let tagged = append.then_some(operation);
-        let mark = process.pages.begin_write(inode, offset, if append { u64::MAX } else { bytes });
-        let objects = &self.machine.objects;
-        let result = if self.pages {
-            self.handle.write_pages(objects, &data, offset).await
-        } else {
-            self.handle.write_at_with(objects, &data, offset, tagged).await
-        };
-        match &result {
-            Ok(_) if self.pages => process.pages.written(inode, offset, &data, mark),
-            _ => process.pages.forget(inode, offset, if append { u64::MAX } else { bytes }),
-        }
+        let result = self.handle.write_at_with(&self.machine.objects, &data, offset, tagged).await;
         process.note(|| format!("wrote {what}: {result:?}"));
         if let (true, Ok(placed)) = (append, &result) {
             process.files.borrow_mut().append_placed(operation, placed.offset);
@@ -306,7 +286,7 @@ impl Program {
         let (process, inode) = (Rc::clone(&self.process), self.inode());
         let offset = self.position;
         let since = process.files.borrow_mut().moment();
-        let result = if self.pages { self.read_pages(bytes).await } else { self.read_directly(bytes).await };
+        let result = self.read_here(bytes).await;
         let told = result.as_deref().unwrap_or_default();
         let count = result.as_ref().map(Vec::len);
         process.note(|| format!("read {bytes} at {offset} of inode {inode}: {count:?}, since {since}"));
@@ -317,45 +297,11 @@ impl Program {
         self.position = (offset + bytes) % FILE_BYTES;
     }
 
-    async fn read_directly(&self, bytes: u64) -> Result<Vec<u8>> {
+    async fn read_here(&self, bytes: u64) -> Result<Vec<u8>> {
         let mut buffer = vec![0; usize::try_from(bytes).expect("reads here are short")];
         let count = self.handle.read_at(&self.machine.objects, &mut buffer, self.position).await?;
         buffer.truncate(count);
         Ok(buffer)
-    }
-
-    /// A read through the kernel's pages.
-    async fn read_pages(&self, bytes: u64) -> Result<Vec<u8>> {
-        let end = self.position + bytes;
-        let mut told = Vec::new();
-        for page in self.position / PAGE_BYTES..end.div_ceil(PAGE_BYTES) {
-            let content = self.page(page).await?;
-            let first = page * PAGE_BYTES;
-            let skipped = usize::try_from(self.position.saturating_sub(first)).expect("a page is short");
-            let wanted = usize::try_from(end - first).expect("reads here are short");
-            told.extend(content.iter().take(wanted).skip(skipped));
-            if (content.len() as u64) < PAGE_BYTES {
-                break;
-            }
-        }
-        Ok(told)
-    }
-
-    /// One page, from memory as long as the session's term holds.
-    async fn page(&self, page: u64) -> Result<Vec<u8>> {
-        let (pages, inode, objects) = (&self.process.pages, self.inode(), &self.machine.objects);
-        self.handle.open.may_cache(objects).await;
-        if let Some(content) = pages.get(inode, page) {
-            return Ok(content);
-        }
-        let mark = pages.lock(inode, page);
-        let mut content = vec![0; usize::try_from(PAGE_BYTES).expect("a page is short")];
-        let result = self.handle.read_pages(objects, &mut content, page * PAGE_BYTES).await;
-        content.truncate(result.as_ref().map_or(0, |(count, _)| *count));
-        let is_covered = result.as_ref().is_ok_and(|(_, coverage)| *coverage != Coverage::Nothing);
-        pages.unlock(inode, page, mark, is_covered.then_some(&content));
-        self.process.progressed();
-        result.map(|_| content)
     }
 
     async fn stat(&self) {
@@ -375,7 +321,6 @@ impl Program {
         process.note(|| format!("truncate inode {inode} to {size}"));
         let changes = AttributeChanges { size: Some(size), ..AttributeChanges::default() };
         let result = self.machine.set_attributes(&Credentials::default(), inode, &changes).await.map(|_| true);
-        process.pages.forget(inode, 0, u64::MAX);
         process.note(|| format!("truncated inode {inode} to {size}: {result:?}"));
         self.done(operation, false, &result);
     }

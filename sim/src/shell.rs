@@ -186,7 +186,6 @@ impl Shell for SimShell {
     fn session_ended(&self, ended: SessionId, dropped: Dropped) {
         let until = self.0.files.borrow_mut().moment();
         self.0.given_up.borrow_mut().insert(ended, until);
-        self.0.pages.forget_all();
         self.0.session_ended_ms.set(self.0.now_ms());
         self.0.ask(Ask::SessionOver(ended));
         if let Some(caches) = self.0.caches() {
@@ -265,27 +264,20 @@ impl Shell for SimShell {
     }
 
     async fn invalidate_inode(&self, inode: InodeNumber, data: bool) {
-        if data {
-            self.0.pages.drop_range(inode, 0, u64::MAX).await;
-        }
         if let Some(caches) = self.0.caches() {
             caches.inode(inode, data).await;
         }
     }
 
     async fn invalidate_pages(&self, inode: InodeNumber, offset: u64, bytes: u64) {
-        match self.0.caches() {
-            Some(caches) => caches.drop_pages(inode, offset, bytes).await,
-            None => self.0.pages.drop_range(inode, offset, bytes).await,
+        if let Some(caches) = self.0.caches() {
+            caches.drop_pages(inode, offset, bytes).await;
         }
     }
 
     fn contents_lost(&self, inode: InodeNumber) {
         if let Some(caches) = self.0.caches() {
             self.0.spawn(async move { caches.inode(inode, true).await });
-        } else {
-            let process = Rc::clone(&self.0);
-            self.0.spawn(async move { process.pages.drop_range(inode, 0, u64::MAX).await });
         }
     }
 

@@ -11,7 +11,6 @@
 //! Not here: descriptors of objects passed to clients, which write past the server.
 
 use crate::bytes::{Moment, OperationId};
-use crate::pages::PAGE_BYTES;
 use crate::wire::Wire;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,6 +26,9 @@ use weft_protocol::{
     ClusterMap, Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp,
 };
 use weft_storage::{CachedRanges, Collector, FenceTable, Gate, RangeRequest, ServingTerm, ServingTerms, check_access};
+
+/// Bytes of the pages in which ranges that kernels cache are counted.
+const RANGE_PAGE_BYTES: u64 = 16;
 
 /// Bytes, shown as runs of equal ones.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -81,7 +83,7 @@ pub struct Storage {
     pub terms: ServingTerms,
     map: ClusterMap,
     objects: BTreeMap<ObjectId, Object>,
-    /// What kernels cache without a lease, in pages as small as the programs'.
+    /// What kernels cache without a lease, in small pages.
     pub ranges: CachedRanges,
     /// When the next tick of the ranges is due.
     pub tick_ms: Option<u64>,
@@ -99,7 +101,7 @@ impl Storage {
     pub fn new(node: NodeId, map: ClusterMap) -> Self {
         let (collector, fences) = (Collector::new(node, 1), FenceTable::default());
         let (own_term, terms) = (Arc::new(ServingTerm::unlimited()), ServingTerms::default());
-        let (objects, ranges) = (BTreeMap::new(), CachedRanges::new(PAGE_BYTES, 1, 1));
+        let (objects, ranges) = (BTreeMap::new(), CachedRanges::new(RANGE_PAGE_BYTES, 1, 1));
         Self {
             node,
             collector,
