@@ -12,8 +12,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 use weft_client_core::DataConnection;
-use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES, REQUEST_BYTES};
-use weft_protocol::{Error, InFlightWindow, NextStep, Result, SessionId, may_prefetch};
+use weft_protocol::data::{DataOperation, DataReply, DataRequest, REPLY_BYTES, REQUEST_BYTES};
+use weft_protocol::{ConnectionId, Error, InFlightWindow, NextStep, NodeId, ObjectId, Result, SessionId, may_prefetch};
 
 /// Writes in flight on one connection, and their bytes.
 const WRITES_IN_FLIGHT_MAX: usize = 8;
@@ -25,6 +25,7 @@ const PREFETCH_WINDOW: (u32, u64) = (24, 60);
 pub struct SimData {
     process: Rc<Process>,
     pub session: SessionId,
+    pub node: NodeId,
     number: u64,
     wire: Rc<Wire>,
     window: InFlightWindow,
@@ -40,12 +41,13 @@ pub struct SimData {
 
 impl SimData {
     /// A new connection.
-    pub fn new(process: &Rc<Process>, session: SessionId) -> Self {
+    pub fn new(process: &Rc<Process>, node: NodeId, session: SessionId) -> Self {
         let number = process.ticket().0;
         let small = process.has_small_buffers.then(|| process.id.get().rotate_left(32) ^ number);
         Self {
             process: Rc::clone(process),
             session,
+            node,
             number,
             wire: Rc::new(Wire::new(small)),
             window: InFlightWindow::new(WRITES_IN_FLIGHT_MAX, WRITE_WINDOW),
@@ -66,7 +68,11 @@ impl SimData {
     fn sent(&self, request: &DataRequest, bytes: &[u8], append: Option<OperationId>) -> Ticket {
         self.wire.sent_all();
         let (session, connection, wire) = (self.session, self.number, Rc::clone(&self.wire));
-        let (request, bytes, pieces_ms) = (*request, Bytes(bytes.to_vec()), Vec::new());
+        let (mut request, bytes, pieces_ms) = (*request, Bytes(bytes.to_vec()), Vec::new());
+        if request.operation == DataOperation::Revoke {
+            // Requests find their node by the object.
+            request.object = ObjectId::new(self.node, 0);
+        }
         let sent = self.process.files.borrow_mut().moment();
         let message = DataMessage { session, connection, wire, request, bytes, append, pieces_ms, sent };
         self.process.ask(Ask::Data(Box::new(message)))
@@ -276,5 +282,9 @@ impl DataConnection for SimData {
 
     fn is_crowded(&self) -> bool {
         false
+    }
+
+    fn id(&self) -> ConnectionId {
+        ConnectionId(self.number)
     }
 }

@@ -141,8 +141,8 @@ impl ControlConnection for SimControl {
 }
 
 impl SimShell {
-    fn new_data(&self, session: SessionId) -> SimData {
-        SimData::new(&self.0, session)
+    fn new_data(&self, node: NodeId, session: SessionId) -> SimData {
+        SimData::new(&self.0, node, session)
     }
 }
 
@@ -215,16 +215,16 @@ impl Shell for SimShell {
         inode.sequence().is_multiple_of(2)
     }
 
-    async fn take_data(&self, _node: &NodeRecord, session: SessionId) -> Result<SimData> {
-        Ok(self.new_data(session))
+    async fn take_data(&self, node: &NodeRecord, session: SessionId) -> Result<SimData> {
+        Ok(self.new_data(node.id, session))
     }
 
-    async fn take_data_to_keep(&self, _node: &NodeRecord, session: SessionId) -> Result<Option<SimData>> {
-        Ok(Some(self.new_data(session)))
+    async fn take_data_to_keep(&self, node: &NodeRecord, session: SessionId) -> Result<Option<SimData>> {
+        Ok(Some(self.new_data(node.id, session)))
     }
 
     async fn replace_data(&self, dead: SimData) -> Result<SimData> {
-        Ok(self.new_data(dead.session))
+        Ok(self.new_data(dead.node, dead.session))
     }
 
     fn return_data(&self, connection: SimData) {

@@ -16,7 +16,7 @@ const RARE_SEEDS_OF_PARTITIONS: [u64; 2] = [990_002_897, 990_000_644];
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
-    let mut sums = [0u64; 26];
+    let mut sums = [0u64; 28];
     for seed in SEEDS {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
         let (tally, _) = run_seed(seed, Faults::NOW, false);
@@ -34,6 +34,8 @@ fn all_seeds_hold_and_the_faults_really_happen() {
             tally.deaf,
             tally.orphans,
             tally.pieces,
+            tally.late,
+            tally.revoked,
             tally.refused,
             tally.seen,
             tally.partitions,
@@ -54,7 +56,7 @@ fn all_seeds_hold_and_the_faults_really_happen() {
     }
     println!(
         "operations, cached, recalls, fenced, resent, lost, doubled, intents, crashes, pauses, deaf, orphans, \
-         pieces, refused, seen, partitions, cut off, terms, awaited, certain, torn, blocked, \
+         pieces, late, revoked, refused, seen, partitions, cut off, terms, awaited, certain, torn, blocked, \
          failed reads, failed writes, data, broken: {sums:?}"
     );
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");

@@ -6,7 +6,7 @@ use weft_protocol::data::{BulkDescriptor, DataOperation, DataRequest};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer, ShardCall, ShardRequest};
-use weft_protocol::{InodeNumber, MapEpoch, NodeId, SessionId, SlotIndex, UserKey};
+use weft_protocol::{ConnectionId, InodeNumber, MapEpoch, NodeId, SessionId, SlotIndex, UserKey};
 use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, SocketKind, connect};
 
 /// A session of the owner. Dropping it closes its control connection: by Unix socket that ends the session.
@@ -17,6 +17,16 @@ pub struct RawSession {
 
 /// Connects as the owner, in a session of the test's choice.
 pub fn enter(fs: &FileSystem, node: NodeId, kind: SocketKind, session: SessionId, purpose: Purpose) -> Socket {
+    enter_named(fs, node, kind, session, purpose).0
+}
+
+fn enter_named(
+    fs: &FileSystem,
+    node: NodeId,
+    kind: SocketKind,
+    session: SessionId,
+    purpose: Purpose,
+) -> (Socket, ConnectionId) {
     let record = fs.instance.map.node(node).expect("the node is in the map");
     let socket = match kind {
         SocketKind::Unix => Socket::connect_unix(record.address.unix.as_ref()),
@@ -24,8 +34,8 @@ pub fn enter(fs: &FileSystem, node: NodeId, kind: SocketKind, session: SessionId
     };
     let socket = socket.expect("the node listens");
     let peer = Peer { key_name: KeyName::Owner, purpose, session, identity: record.identity };
-    connect(&socket, &peer, &UserKey::derive(&fs.key, &KeyName::Owner)).expect("the handshake");
-    socket
+    let welcomed = connect(&socket, &peer, &UserKey::derive(&fs.key, &KeyName::Owner)).expect("the handshake");
+    (socket, welcomed.connection)
 }
 
 impl RawSession {
@@ -39,6 +49,11 @@ impl RawSession {
     /// A data connection of the session.
     pub fn data(&self, fs: &FileSystem, node: NodeId, kind: SocketKind) -> Socket {
         enter(fs, node, kind, self.session, Purpose::Data)
+    }
+
+    /// A data connection of the session, and its name at the node.
+    pub fn named_data(&self, fs: &FileSystem, node: NodeId, kind: SocketKind) -> (Socket, ConnectionId) {
+        enter_named(fs, node, kind, self.session, Purpose::Data)
     }
 
     /// A descriptor for writing of the object that a request of this session is about.

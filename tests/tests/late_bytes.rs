@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use weft_client::{Invalidator, OpenOptions, Way};
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REPLY_BYTES};
 use weft_protocol::message::shard::Access;
-use weft_protocol::{Error, InodeNumber, Name, NodeId};
+use weft_protocol::{ConnectionId, Error, InodeNumber, Name, NodeId};
 use weft_tests::{FileSystem, RawSession, Stored, Wanted, contents, file_with_object_at, with_each_store};
 use weft_transport::{BulkConnection, Socket, SocketBulk, SocketKind};
 
@@ -96,12 +96,15 @@ fn a_kernel_whose_mount_was_ended_writes_into_an_orphan_and_is_told() {
 with_each_store!(
     a_write_that_was_half_received_does_not_go_on_after_the_next_one,
     an_object_does_not_grow_after_its_size_was_settled,
+    a_write_whose_connection_was_revoked_does_not_land_behind_the_next_one,
 );
 
 /// A write of which a part has been received and no more comes for now.
 struct HalfWritten {
     session: RawSession,
     data: Socket,
+    name: ConnectionId,
+    request: DataRequest,
     rest: Vec<u8>,
 }
 
@@ -109,7 +112,7 @@ struct HalfWritten {
 fn write_half(fs: &FileSystem, node: NodeId, kind: SocketKind, inode: InodeNumber, bytes: usize) -> HalfWritten {
     let mut session = RawSession::start(fs, NodeId(0), 70);
     let request = DataRequest { bytes: u32::try_from(bytes).expect("few"), ..session.open_for_writing(inode) };
-    let data = session.data(fs, node, kind);
+    let (data, name) = session.named_data(fs, node, kind);
     let body = vec![LATE; bytes];
     let (first, rest) = body.split_at(bytes * 3 / 4);
     // Whoever sends much waits until it was taken.
@@ -123,7 +126,7 @@ fn write_half(fs: &FileSystem, node: NodeId, kind: SocketKind, inode: InodeNumbe
         assert!(Instant::now() < end, "nothing was written of what came");
         std::thread::yield_now();
     }
-    HalfWritten { session, data, rest: rest.to_vec() }
+    HalfWritten { session, data, name, request, rest: rest.to_vec() }
 }
 
 impl HalfWritten {
@@ -191,5 +194,23 @@ fn an_object_does_not_grow_after_its_size_was_settled(stored: Stored) {
         let size = look.write(&stat, &[]).expect("the server answers").size;
         assert_eq!(size, before as u64, "{kind:?}, {bytes}: the object has grown behind the file's size");
         assert!(told.is_none_or(|reply| reply.is_torn()), "{kind:?}, {bytes}: {told:?}");
+    });
+}
+
+fn a_write_whose_connection_was_revoked_does_not_land_behind_the_next_one(stored: Stored) {
+    each_way(stored, |fs, node, kind, bytes| {
+        let inode = file_with_object_at(fs, node, Way::Tcp, &vec![OLD; bytes]);
+        let HalfWritten { session, data, name, request, rest } = write_half(fs, node, kind, inode, bytes);
+        let mut next = SocketBulk::streaming(session.data(fs, node, kind));
+        let revoke = DataRequest { id: name.0, ..DataRequest::about_nothing(DataOperation::Revoke, 0) };
+        assert_eq!(next.write(&revoke, &[]).expect("the server answers").status, 0);
+        assert_eq!(next.write(&request, &vec![NEXT; bytes]).expect("the server answers").status, 0);
+        let told = send_late(&data, &rest);
+        let mut found = vec![0; bytes];
+        let read = DataRequest { operation: DataOperation::Read, ..request };
+        next.read(&read, &mut found).expect("the server answers");
+        let late = found.iter().filter(|byte| **byte == LATE).count();
+        assert_eq!(late, 0, "{kind:?}, {bytes}: bytes of the revoked connection have landed");
+        assert!(told.is_none_or(|reply| reply.status != 0), "{kind:?}, {bytes}: it was taken");
     });
 }

@@ -10,6 +10,7 @@
 
 mod cache;
 mod calls;
+mod data_line;
 mod entry;
 mod file_state;
 mod files;
@@ -43,6 +44,7 @@ mod write_behind;
 
 pub use cache::{Cache, Cached, DirectoryChange, Dropped};
 pub use calls::{BUSY_MS_MAX, BUSY_WAIT_US, Caller, Calls};
+pub use data_line::DataLine;
 pub use entry::{DirectoryListing, Entry, Location};
 pub use file_state::{FileState, Held, Opened};
 pub use files::Files;

@@ -6,13 +6,15 @@
 //! A change that has no reply after some attempts stays in its slot: it may have been made, or be made later. Before
 //! anything else goes to the node it is sent again, until a reply comes.
 //!
-//! Lock order: `slots` (3) is held to take and return one.
+//! Lock order: `slots` (3) is held to take and return one; `given_up` is a leaf.
 
+use crate::lock::lock;
 use crate::shell::{ControlConnection, Monitor, Shell};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::message::Message;
-use weft_protocol::{NodeId, NodeRecord, Result, SessionId, SlotIndex};
+use weft_protocol::{ConnectionId, NodeId, NodeRecord, Result, SessionId, SlotIndex};
 
 /// Slots for callers; the last one belongs to the answers to recalls, which must never wait for callers.
 const CALLER_SLOTS_MAX: u16 = SLOTS_MAX - 1;
@@ -65,6 +67,9 @@ pub(crate) struct Link<S: Shell> {
     refused: AtomicBool,
     /// Changes that have no reply, also those in the hands of a caller.
     unanswered: AtomicU32,
+    given_up: Mutex<Vec<ConnectionId>>,
+    /// Whether `given_up` has any.
+    has_given_up: AtomicBool,
 }
 
 impl<S: Shell> Link<S> {
@@ -72,7 +77,15 @@ impl<S: Shell> Link<S> {
     pub fn new(record: NodeRecord, session: SessionId) -> Self {
         let recall = Some(Slot::new(CALLER_SLOTS_MAX));
         let slots = S::Monitor::new(Slots { idle: Vec::new(), unanswered: Vec::new(), made: 0, recall, waiting: 0 });
-        Self { record, session, slots, refused: AtomicBool::new(false), unanswered: AtomicU32::new(0) }
+        Self {
+            record,
+            session,
+            slots,
+            refused: AtomicBool::new(false),
+            unanswered: AtomicU32::new(0),
+            given_up: Mutex::default(),
+            has_given_up: AtomicBool::new(false),
+        }
     }
 
     /// The node.
@@ -179,6 +192,24 @@ impl<S: Shell> Link<S> {
             // A server that is away ends the session by itself after its term.
             let _ = connection.call(message).await;
         }
+    }
+
+    /// A data connection failed with a write outstanding.
+    pub fn give_up(&self, connection: ConnectionId) {
+        lock(&self.given_up).push(connection);
+        self.has_given_up.store(true, Ordering::Release);
+    }
+
+    /// Returns a data connection that is given up and not revoked.
+    pub fn given_up(&self) -> Option<ConnectionId> {
+        if self.has_given_up.load(Ordering::Acquire) { lock(&self.given_up).last().copied() } else { None }
+    }
+
+    /// The node has revoked a data connection.
+    pub fn revoked(&self, connection: ConnectionId) {
+        let mut given_up = lock(&self.given_up);
+        given_up.retain(|other| *other != connection);
+        self.has_given_up.store(!given_up.is_empty(), Ordering::Release);
     }
 
     /// Records whether the last connection to the node could be made.

@@ -3,8 +3,10 @@
 //! Lock order: `batches` (2), held for one look-up.
 
 use crate::calls::Calls;
+use crate::data_line::DataLine;
 use crate::file_state::Held;
 use crate::home::candidates;
+use crate::link::Link;
 use crate::lock::lock;
 use crate::notice::Notice;
 use crate::shell::{DataConnection, Shell};
@@ -111,16 +113,47 @@ impl<S: Shell> Objects<S> {
         self.pipelined.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Takes a data connection to a node.
-    pub async fn data_connection(&self, node: NodeId) -> Result<S::Data> {
+    /// Takes a data connection to a node. What was given up before has been revoked there.
+    pub async fn data_connection(&self, node: NodeId) -> Result<DataLine<S>> {
         let link = self.calls.link_without_recalls(node)?;
+        self.settle_given_up(&link).await?;
         let connection = self.calls.shell.take_data(&link.record, link.session).await;
         link.note_connect(!matches!(connection, Err(Error::Unreachable)));
-        connection
+        connection.map(|connection| DataLine::new(link, connection))
+    }
+
+    /// Has the node revoke all connections on which writes were given up: none of their bytes lands any more.
+    pub(crate) async fn settle_given_up(&self, link: &Link<S>) -> Result<()> {
+        while let Some(given_up) = link.given_up() {
+            let shell = &self.calls.shell;
+            let revoke = DataRequest { id: given_up.0, ..DataRequest::about_nothing(DataOperation::Revoke, 0) };
+            let mut connection = shell.take_data(&link.record, link.session).await?;
+            let mut reply = connection.write(&revoke, &[], None).await;
+            if reply.is_err() {
+                connection = shell.replace_data(connection).await?;
+                reply = connection.write(&revoke, &[], None).await;
+            }
+            let reply = reply?;
+            shell.return_data(connection);
+            reply.result()?;
+            link.revoked(given_up);
+        }
+        Ok(())
+    }
+
+    /// Returns true if connections to the node are given up and not revoked.
+    pub(crate) fn has_given_up(&self, node: NodeId) -> bool {
+        self.calls.known_link(node).is_some_and(|link| link.given_up().is_some())
+    }
+
+    /// As [`Objects::settle_given_up`], for a node. Before a change that reaches the node's objects by another way.
+    pub(crate) async fn settle_node(&self, node: NodeId) -> Result<()> {
+        let link = self.calls.link_without_recalls(node)?;
+        self.settle_given_up(&link).await
     }
 
     /// A connection for a request. The node of pages that a kernel keeps has to reach this session.
-    async fn connection_for(&self, request: &DataRequest) -> Result<S::Data> {
+    async fn connection_for(&self, request: &DataRequest) -> Result<DataLine<S>> {
         let node = request.object.node();
         if request.pages {
             self.calls.link(node).await?;
@@ -130,7 +163,7 @@ impl<S: Shell> Objects<S> {
     }
 
     /// Takes a data connection to a home that answers.
-    pub async fn data_connection_at_home(&self) -> Result<S::Data> {
+    pub async fn data_connection_at_home(&self) -> Result<DataLine<S>> {
         let mut home = self.home();
         // Each change of home goes to a node that has just answered, so that few follow one another.
         for _ in 0..=self.calls.map().nodes.len() {
@@ -143,11 +176,12 @@ impl<S: Shell> Objects<S> {
     }
 
     /// Takes a data connection to keep it from call to call. `None`: too many are in use.
-    pub(crate) async fn data_connection_to_keep(&self, node: NodeId) -> Result<Option<S::Data>> {
+    pub(crate) async fn data_connection_to_keep(&self, node: NodeId) -> Result<Option<DataLine<S>>> {
         let link = self.calls.link_without_recalls(node)?;
+        self.settle_given_up(&link).await?;
         let connection = self.calls.shell.take_data_to_keep(&link.record, link.session).await;
         link.note_connect(!matches!(connection, Err(Error::Unreachable)));
-        connection
+        Ok(connection?.map(|connection| DataLine::new(link, connection)))
     }
 
     /// Reads into the caller's memory, again on a new connection when the first one turns out to be dead.
@@ -162,11 +196,11 @@ impl<S: Shell> Objects<S> {
         shell.notice(Notice::DataRequest);
         let mut reply = connection.read(request, into, registration).await;
         if reply.is_err() {
-            connection = shell.replace_data(connection).await?;
+            connection = connection.replace(self).await?;
             reply = connection.read(request, into, registration).await;
         }
         let reply = reply?;
-        shell.return_data(connection);
+        connection.give_back(shell);
         reply.result().copied().map_err(void_with_session)
     }
 
@@ -195,11 +229,11 @@ impl<S: Shell> Objects<S> {
         let mut reply = connection.write(request, from, registration).await;
         *may_have_landed |= reply.is_err();
         if reply.is_err() && request.operation != DataOperation::Append {
-            connection = shell.replace_data(connection).await?;
+            connection = connection.replace(self).await?;
             reply = connection.write(request, from, registration).await;
         }
         let reply = reply?;
-        shell.return_data(connection);
+        connection.give_back(shell);
         *may_have_landed |= reply.is_torn();
         reply.result().copied().map_err(void_with_session)
     }
@@ -264,13 +298,13 @@ impl<S: Shell> Objects<S> {
         let mut connection = self.data_connection(node).await.ok()?;
         let shell = &self.calls.shell;
         shell.notice(Notice::DataRequest);
-        let mut asked = shell.ask_descriptor(&mut connection, &operation).await;
+        let mut asked = connection.ask_descriptor(shell, &operation).await;
         if asked.is_err() {
-            connection = shell.replace_data(connection).await.ok()?;
-            asked = shell.ask_descriptor(&mut connection, &operation).await;
+            connection = connection.replace(self).await.ok()?;
+            asked = connection.ask_descriptor(shell, &operation).await;
         }
         let (reply, passed) = asked.ok()?;
-        shell.return_data(connection);
+        connection.give_back(shell);
         // To the owner's key that is so for all objects of the node: its store has none to pass, or counts every write.
         if reply.result().err() == Some(Error::NotSupported) && !self.calls.caller.is_fixed {
             lock(&self.passes_none).insert((node, for_writing));

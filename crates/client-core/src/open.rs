@@ -210,9 +210,11 @@ impl<S: Shell> Files<S> {
             handle.open.cut_by_open().await;
         }
         let mut result = handle.open.opened(&self.objects, &handle.who, &options, opened, now_ms).await;
-        if result.is_ok() && options.truncate && (in_use || opening.was_reported(attributes.inode)) {
+        let is_cut = result.is_ok() && options.truncate;
+        let cut_again = in_use || opening.was_reported(attributes.inode);
+        if is_cut && (cut_again || handle.open.awaits_revocation(&self.objects).await) {
             // What other handles of this client had gathered, and reported, may have overtaken the truncation of the
-            // open.
+            // open, and a write that was given up may land behind it.
             let nothing = AttributeChanges { size: Some(0), ..AttributeChanges::default() };
             result = handle.open.set_attributes(&self.objects, who, &nothing).await.map(|_| ());
         }

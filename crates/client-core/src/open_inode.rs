@@ -530,6 +530,9 @@ impl<S: Shell> OpenInode<S> {
             Err(Error::NoSpace) if !state.refused.is_empty() => {}
             result => result?,
         }
+        if let Some(size) = changes.size {
+            state.settle_before_cut(io, size).await?;
+        }
         let state = Some(state).filter(|state| state.known.writes());
         let request = ShardRequest::SetAttributes { inode: self.inode, changes: changes.clone() };
         let called = io.calls.call_for_attributes(SlotFor::Caller, who, self.inode, request).await;

@@ -5,11 +5,12 @@
 //! of the kernel. A small one takes them from a block ([`crate::tuning::Tuning`]), which is still in the processor's
 //! cache when it is copied out. Through a passed descriptor: one `pread` per block.
 
+use crate::data_line::DataLine;
 use crate::file_state::Held;
 use crate::notice::Notice;
 use crate::objects::{Objects, Registration, request};
 use crate::read_ahead::{Lane, Pace, ReadAhead};
-use crate::shell::{DataConnection, Shell};
+use crate::shell::Shell;
 use weft_protocol::data::DataOperation;
 use weft_protocol::{Error, InodeNumber, Result, SessionId};
 
@@ -49,7 +50,7 @@ struct Block {
 /// Prefetched bytes, in flight or in the connection.
 struct Stream<S: Shell> {
     lane: Lane,
-    connection: S::Data,
+    connection: DataLine<S>,
 }
 
 /// What a read of one file through its server needs to know.
@@ -107,6 +108,7 @@ impl<S: Shell> Stream<S> {
             let Some(window) = self.lane.next(source.size, wanted, &pace) else { return Ok(()) };
             let (inode, bytes) = (source.inode, window.bytes as usize);
             let read = request(inode, DataOperation::Read, source.held, window.offset, bytes);
+            self.connection.settle(io).await?;
             self.connection.ask(&read).await?;
             io.calls.shell.notice(Notice::DataRequest);
             self.lane.asked += u64::from(window.bytes);
@@ -135,7 +137,7 @@ impl<S: Shell> Stream<S> {
     /// Discards what was prefetched and returns the connection; where that is much, the connection is closed instead.
     async fn end(mut self, io: &Objects<S>) {
         if self.lane.asked - self.lane.taken <= DISCARDED_MAX && self.connection.discard().await.is_ok() {
-            io.calls.shell.return_data(self.connection);
+            self.connection.give_back(&io.calls.shell);
         }
     }
 }

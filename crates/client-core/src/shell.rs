@@ -14,7 +14,7 @@ use std::future::Future;
 use std::ops::DerefMut;
 use weft_protocol::data::{DataReply, DataRequest};
 use weft_protocol::message::Message;
-use weft_protocol::{NodeId, NodeRecord, Result, SessionId, Timestamp};
+use weft_protocol::{ConnectionId, NodeId, NodeRecord, Result, SessionId, Timestamp};
 
 /// A lock that procedures may hold across effects, with a condition to wait for.
 pub trait Monitor<T> {
@@ -113,6 +113,9 @@ pub trait DataConnection {
 
     /// Whether so many connections are in use that none should be kept from call to call.
     fn is_crowded(&self) -> bool;
+
+    /// The connection's name at the node.
+    fn id(&self) -> ConnectionId;
 }
 
 /// The node's answer to a request for a descriptor.

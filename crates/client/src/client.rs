@@ -13,7 +13,7 @@ use crate::recall_connections::RecallConnections;
 use crate::recalls;
 use crate::waits::Waits;
 use std::sync::{Arc, Weak};
-use weft_client_core::{Caller, Calls, DirectoryListing, Entry, Files, IdleLimits, Location, Shell, Tuning};
+use weft_client_core::{Caller, Calls, DirectoryListing, Entry, Files, IdleLimits, Location, Tuning};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
 use weft_protocol::{
@@ -123,7 +123,7 @@ impl Client {
         let objects = &self.files().objects;
         match block_on(objects.data_connection_at_home()) {
             Ok(connection) => {
-                shell.return_data(connection);
+                connection.give_back(shell);
                 Ok(())
             }
             Err(error) => Err(match shell.data_way.refusal() {

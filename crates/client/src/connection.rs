@@ -1,6 +1,7 @@
 //! Connections as the client machine sees them.
 
 use crate::counters::AtomicCounters;
+use crate::data_pool::Pooled;
 use crate::node_end::NodeEnd;
 use crate::waits::{self, NodeWaits};
 use std::os::fd::OwnedFd;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use weft_client_core::{ControlConnection, DataConnection, PassedDescriptor};
 use weft_protocol::data::{DataReply, DataRequest};
 use weft_protocol::message::Message;
-use weft_protocol::{Error, Result};
-use weft_transport::{Ahead, BulkConnection, Carrier, Registration};
+use weft_protocol::{ConnectionId, Error, Result};
+use weft_transport::{Ahead, Carrier, Registration};
 
 /// A control connection.
 pub struct NativeControl {
@@ -30,7 +31,7 @@ impl ControlConnection for NativeControl {
 
 /// A data connection of a node's pool; bytes are counted by what carries them.
 pub struct NativeData {
-    pub(crate) bulk: Box<dyn BulkConnection>,
+    pub(crate) bulk: Pooled,
     pub(crate) end: Arc<NodeEnd>,
     pub(crate) counters: Arc<AtomicCounters>,
 }
@@ -117,5 +118,9 @@ impl DataConnection for NativeData {
 
     fn is_crowded(&self) -> bool {
         self.end.pool.is_crowded()
+    }
+
+    fn id(&self) -> ConnectionId {
+        self.bulk.id
     }
 }

@@ -8,14 +8,14 @@
 //! Those that nobody used for a while are closed: the node may need their places for others.
 
 use crate::block_on::lock;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use weft_client_core::{BUSY_MS_MAX, BUSY_WAIT_US};
-use weft_protocol::data::{DataReply, DataRequest};
 use weft_protocol::limits::DATA_CONNECTIONS_PER_SESSION_MAX;
-use weft_protocol::{Error, Result};
+use weft_protocol::{ConnectionId, Error, Result};
+use weft_transport::BulkConnection;
 use weft_transport::before_wait::{Waiting, before_wait};
-use weft_transport::{Ahead, BulkConnection, Carrier, NotStarted, Passed, Registration};
 
 /// How long a node may be busy before the caller is told, and how long one waits before asking again.
 const BUSY_MAX: Duration = Duration::from_millis(BUSY_MS_MAX);
@@ -37,7 +37,7 @@ pub(crate) struct DataPool {
 #[derive(Default)]
 struct State {
     /// The one used last at the end.
-    idle: Vec<Box<dyn BulkConnection>>,
+    idle: Vec<Pooled>,
     /// Idle, in use, and being made.
     made: usize,
     /// Fewest that were idle since [`DataPool::close_unused`] looked last.
@@ -49,25 +49,27 @@ impl State {
         self.made - self.idle.len()
     }
 
-    fn pop(&mut self) -> Option<Box<dyn BulkConnection>> {
+    fn pop(&mut self) -> Option<Pooled> {
         let idle = self.idle.pop();
         self.unused = self.unused.min(self.idle.len());
         idle
     }
 }
 
+/// A new connection, and its name at the node.
+pub(crate) type NewData = (ConnectionId, Box<dyn BulkConnection>);
+
 /// A connection of the pool, counted as long as it is there.
-struct Pooled {
+pub(crate) struct Pooled {
     bulk: Box<dyn BulkConnection>,
+    /// Its name at the node.
+    pub id: ConnectionId,
     pool: Weak<DataPool>,
 }
 
 impl DataPool {
     /// Takes a connection, or makes one, or waits for one.
-    pub fn take(
-        self: &Arc<Self>,
-        make: impl Fn() -> Result<Box<dyn BulkConnection>>,
-    ) -> Result<Box<dyn BulkConnection>> {
+    pub fn take(self: &Arc<Self>, make: impl Fn() -> Result<NewData>) -> Result<Pooled> {
         let since = Instant::now();
         loop {
             {
@@ -94,10 +96,7 @@ impl DataPool {
     }
 
     /// Takes or makes a connection that may be kept from call to call. `None`: too many are in use.
-    pub fn take_to_keep(
-        self: &Arc<Self>,
-        make: impl Fn() -> Result<Box<dyn BulkConnection>>,
-    ) -> Result<Option<Box<dyn BulkConnection>>> {
+    pub fn take_to_keep(self: &Arc<Self>, make: impl Fn() -> Result<NewData>) -> Result<Option<Pooled>> {
         {
             let mut state = lock(&self.state);
             if state.in_use() >= IN_USE_TO_KEEP_MAX {
@@ -115,9 +114,9 @@ impl DataPool {
     }
 
     /// Counts a connection that was made, or does not any more when it could not be.
-    fn made(self: &Arc<Self>, result: Result<Box<dyn BulkConnection>>) -> Result<Box<dyn BulkConnection>> {
+    fn made(self: &Arc<Self>, result: Result<NewData>) -> Result<Pooled> {
         match result {
-            Ok(bulk) => Ok(Box::new(Pooled { bulk, pool: Arc::downgrade(self) })),
+            Ok((id, bulk)) => Ok(Pooled { bulk, id, pool: Arc::downgrade(self) }),
             Err(error) => {
                 self.one_less();
                 Err(error)
@@ -141,7 +140,7 @@ impl DataPool {
     }
 
     /// Gives a connection back that has nothing outstanding. One that failed is dropped instead.
-    pub fn give_back(&self, connection: Box<dyn BulkConnection>) {
+    pub fn give_back(&self, connection: Pooled) {
         assert_eq!(connection.outstanding(), 0, "a connection is given back with transfers on their way");
         let mut state = lock(&self.state);
         let surplus = if state.idle.len() < IDLE_MAX {
@@ -183,61 +182,17 @@ impl Drop for Pooled {
     }
 }
 
-impl BulkConnection for Pooled {
-    fn choose(&mut self, registration: Option<Registration>) {
-        self.bulk.choose(registration);
-    }
+impl Deref for Pooled {
+    type Target = dyn BulkConnection;
 
-    fn read(&mut self, request: &DataRequest, into: &mut [u8]) -> weft_transport::Result<DataReply> {
-        self.bulk.read(request, into)
+    fn deref(&self) -> &Self::Target {
+        &*self.bulk
     }
+}
 
-    fn write(&mut self, request: &DataRequest, from: &[u8]) -> weft_transport::Result<DataReply> {
-        self.bulk.write(request, from)
-    }
-
-    fn ask(&mut self, request: &DataRequest) -> weft_transport::Result<()> {
-        self.bulk.ask(request)
-    }
-
-    fn receive(&mut self, into: &mut [u8]) -> weft_transport::Result<usize> {
-        self.bulk.receive(into)
-    }
-
-    fn receive_in_place(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> weft_transport::Result<bool> {
-        self.bulk.receive_in_place(bytes, give)
-    }
-
-    fn discard(&mut self) -> weft_transport::Result<()> {
-        self.bulk.discard()
-    }
-
-    fn ahead(&self) -> Ahead {
-        self.bulk.ahead()
-    }
-
-    fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted> {
-        self.bulk.start_write(request, from)
-    }
-
-    fn finish(&mut self) -> Option<(Vec<u8>, weft_transport::Result<DataReply>)> {
-        self.bulk.finish()
-    }
-
-    fn outstanding(&self) -> usize {
-        self.bulk.outstanding()
-    }
-
-    fn may_start(&self, bytes: usize) -> bool {
-        self.bulk.may_start(bytes)
-    }
-
-    fn descriptor(&mut self, request: &DataRequest) -> weft_transport::Result<(DataReply, Passed)> {
-        self.bulk.descriptor(request)
-    }
-
-    fn carrier(&self) -> Carrier {
-        self.bulk.carrier()
+impl DerefMut for Pooled {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.bulk
     }
 }
 
@@ -247,9 +202,9 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use weft_transport::{Socket, SocketBulk};
 
-    fn make() -> Result<Box<dyn BulkConnection>> {
+    fn make() -> Result<NewData> {
         let (socket, _) = UnixStream::pair().unwrap();
-        Ok(Box::new(SocketBulk::new(Socket::from_unix(socket))))
+        Ok((ConnectionId(0), Box::new(SocketBulk::new(Socket::from_unix(socket)))))
     }
 
     #[test]

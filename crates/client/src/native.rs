@@ -5,6 +5,7 @@
 use crate::block_on::{NativeMonitor, lock};
 use crate::connection::{NativeControl, NativeData};
 use crate::counters::AtomicCounters;
+use crate::data_pool::Pooled;
 use crate::data_way::DataWay;
 use crate::descriptor;
 use crate::identity::Identity;
@@ -76,10 +77,11 @@ impl NativeShell {
     fn connect(&self, record: &NodeRecord, session: SessionId, purpose: Purpose) -> Result<NewSocket> {
         let waits = self.waits(record);
         let node = Reached { record, identity: &self.identity, way: self.data_way.way, waits: &waits };
-        Ok(NewSocket { socket: connect_to(node, session, purpose)?, waits })
+        let (socket, _) = connect_to(node, session, purpose)?;
+        Ok(NewSocket { socket, waits })
     }
 
-    fn data(&self, end: Arc<NodeEnd>, bulk: Box<dyn weft_transport::BulkConnection>) -> NativeData {
+    fn data(&self, end: Arc<NodeEnd>, bulk: Pooled) -> NativeData {
         NativeData { bulk, end, counters: Arc::clone(&self.counters) }
     }
 

@@ -1,6 +1,6 @@
 //! One node as a session's sockets reach it: how it is connected to, and its pool of data connections.
 
-use crate::data_pool::DataPool;
+use crate::data_pool::{DataPool, NewData, Pooled};
 use crate::data_way::DataWay;
 use crate::identity::Identity;
 use crate::options::Way;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use weft_protocol::handshake::Purpose;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::NodeRequest;
-use weft_protocol::{Error, NodeRecord, Result, SessionId};
-use weft_transport::{BulkConnection, ControlConnection, DataEnd, Peer, Socket, TransportError, connect_within};
+use weft_protocol::{ConnectionId, Error, NodeRecord, Result, SessionId};
+use weft_transport::{ControlConnection, DataEnd, Peer, Socket, TransportError, connect_within};
 
 /// How often a connection is made whose handshake is cut off.
 const HANDSHAKE_ATTEMPTS_MAX: u32 = 3;
@@ -36,16 +36,16 @@ pub(crate) struct Reached<'a> {
 }
 
 /// Connects to a node. Tries again for as long as a call may wait, if nothing answers.
-pub(crate) fn connect_to(node: Reached<'_>, session: SessionId, purpose: Purpose) -> Result<Socket> {
+pub(crate) fn connect_to(node: Reached<'_>, session: SessionId, purpose: Purpose) -> Result<(Socket, ConnectionId)> {
     let Reached { record, identity, way, waits } = node;
     let (mut attempts, mut waited) = (0, Duration::ZERO);
     loop {
         waits.check()?;
         attempts += 1;
         match connect_once(record, identity, way, (session, purpose), waits.handshake_time()) {
-            Ok(mut socket) => {
+            Ok((mut socket, connection)) => {
                 socket.set_patience(Arc::new(SocketPatience(Arc::clone(waits))))?;
-                return Ok(socket);
+                return Ok((socket, connection));
             }
             Err(TransportError::Io(error)) => match error.kind() {
                 ErrorKind::TimedOut | ErrorKind::WouldBlock if waits.tries_again(&mut waited) => {}
@@ -69,7 +69,7 @@ fn connect_once(
     way: Way,
     (session, purpose): (SessionId, Purpose),
     time: Duration,
-) -> weft_transport::Result<Socket> {
+) -> weft_transport::Result<(Socket, ConnectionId)> {
     let address = &record.address;
     let near = record.identity == identity.node && !address.unix.is_empty() && way != Way::Tcp;
     let unix = near.then(|| Socket::connect_unix(Path::new(&address.unix)));
@@ -79,14 +79,14 @@ fn connect_once(
         Some(Err(_)) | None => Socket::connect_tcp(&address.tcp)?,
     };
     let peer = Peer { key_name: identity.key_name.clone(), purpose, session, identity: identity.node };
-    connect_within(&socket, &peer, &identity.key, time)?;
-    Ok(socket)
+    let connection = connect_within(&socket, &peer, &identity.key, time)?.connection;
+    Ok((socket, connection))
 }
 
 /// Asks a node for any answer over a new connection. In a session of its own: the last connection of one ends it.
 pub(crate) fn ask(record: &NodeRecord, identity: &Identity, way: Way, time: Duration) -> Result<()> {
     let session = SessionId(getrandom::u64().map_err(|_| Error::Unreachable)?);
-    let socket = connect_once(record, identity, way, (session, Purpose::Control), time)?;
+    let (socket, _) = connect_once(record, identity, way, (session, Purpose::Control), time)?;
     socket.set_timeout(Some(time))?;
     ControlConnection::new(socket).call(&Message::Node(NodeRequest::Ping))?;
     Ok(())
@@ -99,19 +99,19 @@ impl NodeEnd {
     }
 
     /// Takes a data connection, or makes one; waits when there are as many as there may be.
-    pub fn take_data(&self, identity: &Identity, way: &DataWay) -> Result<Box<dyn BulkConnection>> {
+    pub fn take_data(&self, identity: &Identity, way: &DataWay) -> Result<Pooled> {
         self.pool.take(|| self.new_data(identity, way))
     }
 
     /// As [`NodeEnd::take_data`], for a connection that is kept from call to call. `None`: too many are in use.
-    pub fn take_data_to_keep(&self, identity: &Identity, way: &DataWay) -> Result<Option<Box<dyn BulkConnection>>> {
+    pub fn take_data_to_keep(&self, identity: &Identity, way: &DataWay) -> Result<Option<Pooled>> {
         self.pool.take_to_keep(|| self.new_data(identity, way))
     }
 
-    fn new_data(&self, identity: &Identity, way: &DataWay) -> Result<Box<dyn BulkConnection>> {
+    fn new_data(&self, identity: &Identity, way: &DataWay) -> Result<NewData> {
         let node = Reached { record: &self.record, identity, way: way.way, waits: &self.waits };
-        let socket = connect_to(node, self.session, Purpose::Data)?;
+        let (socket, connection) = connect_to(node, self.session, Purpose::Data)?;
         socket.tune_for_data(DataEnd::Client);
-        way.bulk(socket)
+        Ok((connection, way.bulk(socket)?))
     }
 }

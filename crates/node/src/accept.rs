@@ -8,6 +8,7 @@
 use crate::clock;
 use crate::counters::AtomicCounters;
 use crate::data::DataConnection;
+use crate::fencing::connections::Registered;
 use crate::locks::lock;
 use crate::mailbox::Sink;
 use crate::state::Node;
@@ -95,17 +96,22 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
     let thread = std::thread::Builder::new().name("connection".to_owned()).stack_size(STACK_BYTES);
     let spawned = thread.spawn(move || {
         let cluster = &node.cluster;
-        let mut place = None;
-        let admit = |peer: &Peer| {
+        let (mut place, mut registered) = (None, None);
+        let admit = |peer: &Peer, connection| {
             node.revoked.check(&peer.key_name)?;
             place = Some(node.places.take(peer)?);
+            let server = node.data.as_ref().filter(|_| peer.purpose == Purpose::Data);
+            registered = server.map(|server| server.fencing.connections().register(peer.session, connection));
             Ok(())
         };
         let proven = accept(&socket, &cluster.key, cluster.node, cluster.identity, cluster.epoch(), admit);
         under_way.end(number);
         match (proven, place) {
             // The place is released when the connection ends.
-            (Ok(peer), Some(_place)) if peer.purpose == Purpose::Data => serve_data(&node, &Arc::new(socket), &peer),
+            (Ok(peer), Some(_place)) if peer.purpose == Purpose::Data => {
+                let Some(registered) = registered else { return };
+                serve_data(&node, &Arc::new(socket), &peer, &registered);
+            }
             (Ok(peer), Some(place)) => node.loops.adopt(number, socket, peer, place),
             (Err(TransportError::Refused(Error::Busy)), _) => {
                 let peer = socket.peer_text();
@@ -124,12 +130,12 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
     }
 }
 
-fn serve_data(node: &Arc<Node>, socket: &Arc<Socket>, peer: &Peer) {
+fn serve_data(node: &Arc<Node>, socket: &Arc<Socket>, peer: &Peer, registered: &Registered) {
     let Some(server) = &node.data else { return };
     socket.tune_for_data(DataEnd::Server);
     node.sessions.opened(peer.session, None);
     node.connections.fetch_add(1, Ordering::Relaxed);
-    let result = DataConnection::new(server, socket, peer).serve();
+    let result = DataConnection::new(server, socket, peer, registered).serve();
     if matches!(result, Err(TransportError::Malformed)) {
         AtomicCounters::add(&node.counters.peers_rejected, 1);
         let peer = socket.peer_text();

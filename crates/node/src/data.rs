@@ -11,13 +11,14 @@ use crate::clock;
 use crate::cluster::Cluster;
 use crate::counters::AtomicCounters;
 use crate::data_activity::{Activity, DataActivity, Phase};
+use crate::fencing::connections::Registered;
 use crate::fencing::{Fencing, Gates, RequestGuard};
 use crate::revoked::Revoked;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
 use weft_protocol::handshake::KeyName;
-use weft_protocol::{Error, InodeNumber, ObjectId};
+use weft_protocol::{ConnectionId, Error, InodeNumber, ObjectId};
 use weft_storage::{Grant, RangeRequest, check_access};
 use weft_store_io::executor::{Moved, Pipe};
 use weft_store_io::guard::Admitted;
@@ -66,9 +67,10 @@ pub struct DataConnection<'a> {
 
 impl<'a> DataConnection<'a> {
     /// Returns an authenticated connection.
-    pub fn new(node: &'a DataServer, socket: &'a Arc<Socket>, peer: &'a Peer) -> Self {
+    pub fn new(node: &'a DataServer, socket: &'a Arc<Socket>, peer: &'a Peer, registered: &'a Registered) -> Self {
+        registered.connected(socket);
         Self {
-            gates: Gates::new(&node.fencing, peer.session, socket),
+            gates: Gates::new(&node.fencing, peer.session, registered),
             node,
             socket,
             peer,
@@ -110,6 +112,7 @@ impl<'a> DataConnection<'a> {
             DataOperation::OpenRdma => return self.open_rdma(request),
             DataOperation::ShowMemory => return self.show_memory(request),
             DataOperation::ProbeMemory => return self.probe_memory(request),
+            DataOperation::Revoke => return self.revoke(request),
             _ => {}
         }
         let (cluster, session) = (&self.node.cluster, self.peer.session);
@@ -145,9 +148,11 @@ impl<'a> DataConnection<'a> {
                 Err(error) => self.refuse(request, &error),
             },
             // Handled above: they concern no object.
-            DataOperation::Share | DataOperation::OpenRdma | DataOperation::ShowMemory | DataOperation::ProbeMemory => {
-                Ok(())
-            }
+            DataOperation::Share
+            | DataOperation::OpenRdma
+            | DataOperation::ShowMemory
+            | DataOperation::ProbeMemory
+            | DataOperation::Revoke => Ok(()),
         }
     }
 
@@ -162,6 +167,14 @@ impl<'a> DataConnection<'a> {
             DataReply::failed(request.id, &Error::NotSupported)
         };
         self.socket.send_all(&reply.encode())
+    }
+
+    fn revoke(&self, request: &DataRequest) -> Result<()> {
+        let reply = match self.gates.revoke(ConnectionId(request.id)) {
+            Ok(()) => DataReply { id: request.id, ..DataReply::default() },
+            Err(error) => DataReply::failed(request.id, &error),
+        };
+        self.answer(&reply)
     }
 
     /// Waits for pages that other clients' kernels keep, or for changes of what this one's will keep.

@@ -114,6 +114,7 @@ fn name(operation: DataOperation) -> &'static str {
         DataOperation::OpenRdma => "open RDMA",
         DataOperation::ShowMemory => "register memory",
         DataOperation::ProbeMemory => "probe memory",
+        DataOperation::Revoke => "revoke a connection",
     }
 }
 

@@ -5,9 +5,10 @@
 //! pieces in flight are written, by the thread that writes the last one. Shards of other nodes are served during terms
 //! that their nodes grant ([`serving`]), so that no fence is missed.
 //!
-//! Lock order: `table`, `connections` and `unsettled` are leaves, and never held together.
+//! Lock order: `table` and `unsettled` are leaves, and never held together.
 
 pub mod abandon;
+pub mod connections;
 mod serving;
 
 use crate::cached_pages::CachedPages;
@@ -17,26 +18,24 @@ use crate::courier::Couriers;
 use crate::locks::lock;
 use crate::mailbox::{ConnectionRef, Loops, Sink};
 use crate::shard_events::{ToShards, give};
+use connections::{Connections, Line, Registered};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use weft_metadata::Event;
 use weft_protocol::message::Message;
 use weft_protocol::message::storage::StorageAnswer;
-use weft_protocol::{Error, InodeNumber, NodeId, ObjectId, Result, SessionId, ShardId};
+use weft_protocol::{ConnectionId, Error, InodeNumber, NodeId, ObjectId, Result, SessionId, ShardId};
 use weft_storage::{FenceTable, Gate, ServingTerm, ServingTerms};
 use weft_store_io::WriteGuard;
-use weft_transport::Socket;
 
 /// Fences of a node.
 pub struct Fencing {
     cluster: Arc<Cluster>,
     couriers: Arc<Couriers>,
     table: RwLock<FenceTable>,
-    /// Data connections of each session.
-    connections: Mutex<HashMap<SessionId, Vec<Weak<Socket>>>>,
+    connections: Arc<Connections>,
     /// Fences with pieces in flight.
     unsettled: Mutex<Vec<Unsettled>>,
     /// Settled fences with objects to abandon.
@@ -85,7 +84,7 @@ impl Fencing {
             cluster,
             couriers,
             table: RwLock::default(),
-            connections: Mutex::default(),
+            connections: Arc::default(),
             unsettled: Mutex::default(),
             to_abandon,
             own_term: Arc::new(ServingTerm::unlimited()),
@@ -98,17 +97,18 @@ impl Fencing {
         (fencing, receiver)
     }
 
+    /// The data connections of this node.
+    pub fn connections(&self) -> &Arc<Connections> {
+        &self.connections
+    }
+
     /// Fences a session on behalf of a shard.
     pub fn fence(&self, session: SessionId, shard: ShardId) {
         {
             let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
             table.add(session, shard, clock::wall_seconds());
         }
-        for socket in lock(&self.connections).remove(&session).into_iter().flatten() {
-            if let Some(socket) = socket.upgrade() {
-                socket.shutdown();
-            }
-        }
+        self.connections.shutdown(session);
         self.pages.session_over(session, Some(shard));
     }
 
@@ -165,19 +165,25 @@ impl Fencing {
 pub struct Gates<'a> {
     fencing: &'a Arc<Fencing>,
     session: SessionId,
+    connection: &'a Registered,
     /// Gate of the last request's shard: a client uses few shards over one connection.
     last: RefCell<Option<(ShardId, NodeId, Arc<Gate>)>>,
 }
 
 impl<'a> Gates<'a> {
-    /// Returns the gates for a connection of this session. A fence of the session shuts the connection down.
-    pub fn new(fencing: &'a Arc<Fencing>, session: SessionId, socket: &Arc<Socket>) -> Self {
-        let mut connections = lock(&fencing.connections);
-        let of_session = connections.entry(session).or_default();
-        of_session.retain(|other| other.strong_count() > 0);
-        of_session.push(Arc::downgrade(socket));
-        drop(connections);
-        Self { fencing, session, last: RefCell::new(None) }
+    /// Returns the gates for a connection of this session.
+    pub fn new(fencing: &'a Arc<Fencing>, session: SessionId, connection: &'a Registered) -> Self {
+        Self { fencing, session, connection, last: RefCell::new(None) }
+    }
+
+    /// Ends another connection of the session, which the client has given up: when this returns no byte of its writes
+    /// lands any more.
+    pub fn revoke(&self, id: ConnectionId) -> Result<()> {
+        if self.connection.is(id) {
+            return Err(Error::Invalid);
+        }
+        self.fencing.connections.revoke(self.session, id);
+        Ok(())
     }
 
     /// Returns the guard for a request about a file of this shard. Waits until this storage server may serve the shard.
@@ -191,6 +197,7 @@ impl<'a> Gates<'a> {
             node,
             gate,
             admitted: AtomicBool::new(false),
+            line: self.connection.line(),
         };
         guard.fencing.wait_for_term(node, &guard.gate).map(|()| guard)
     }
@@ -212,19 +219,6 @@ impl<'a> Gates<'a> {
     }
 }
 
-impl Drop for Gates<'_> {
-    fn drop(&mut self) {
-        // The session's next connection removes this one's entry, unless it was the last.
-        let mut connections = lock(&self.fencing.connections);
-        if let Some(of_session) = connections.get_mut(&self.session) {
-            of_session.retain(|socket| socket.strong_count() > 1);
-            if of_session.is_empty() {
-                connections.remove(&self.session);
-            }
-        }
-    }
-}
-
 /// Admits the pieces of one request.
 pub struct RequestGuard<'a> {
     fencing: &'a Arc<Fencing>,
@@ -233,6 +227,8 @@ pub struct RequestGuard<'a> {
     /// The shard's.
     node: NodeId,
     gate: Arc<Gate>,
+    /// The connection's.
+    line: &'a Line,
     /// A piece was admitted.
     admitted: AtomicBool,
 }
@@ -246,6 +242,23 @@ impl RequestGuard<'_> {
 
 impl WriteGuard for RequestGuard<'_> {
     fn enter(&self) -> Result<()> {
+        self.enter_session()?;
+        if self.line.enter() {
+            return Ok(());
+        }
+        self.leave_session();
+        // Nobody reads this: the connection is shut down.
+        Err(Error::SessionEnded)
+    }
+
+    fn leave(&self) {
+        self.line.leave();
+        self.leave_session();
+    }
+}
+
+impl RequestGuard<'_> {
+    fn enter_session(&self) -> Result<()> {
         loop {
             match self.gate.enter(clock::boot_ms) {
                 // The term has ended since the request or its last piece came.
@@ -261,7 +274,7 @@ impl WriteGuard for RequestGuard<'_> {
         }
     }
 
-    fn leave(&self) {
+    fn leave_session(&self) {
         if self.gate.leave() {
             self.fencing.complete(self.fencing.take_settled(self.session, self.shard));
         }

@@ -106,6 +106,9 @@ pub enum DataOperation {
     /// it got can be compared with what stands there. `written_bytes` is 1 where both share such memory.
     /// [`PROBE_TOLD_BYTES`] stand behind the request. Refused where it gets nothing.
     ProbeMemory = 12,
+    /// The client has given up the connection of its session that `id` names ([`crate::ConnectionId`]): when this is
+    /// answered, no further byte of a write on that connection lands. A connection that is unknown has ended.
+    Revoke = 13,
 }
 
 impl DataOperation {
@@ -122,6 +125,7 @@ impl DataOperation {
             10 => Self::OpenRdma,
             11 => Self::ShowMemory,
             12 => Self::ProbeMemory,
+            13 => Self::Revoke,
             _ => return None,
         })
     }
@@ -133,7 +137,7 @@ impl DataOperation {
 
     /// Whether it is about the connection, and not about an object.
     pub fn is_about_connection(self) -> bool {
-        matches!(self, Self::Share | Self::OpenRdma | Self::ShowMemory | Self::ProbeMemory)
+        matches!(self, Self::Share | Self::OpenRdma | Self::ShowMemory | Self::ProbeMemory | Self::Revoke)
     }
 }
 
@@ -240,6 +244,7 @@ impl DataRequest {
         match self.operation {
             DataOperation::Share => bytes == SHARED_MEMORY_BYTES,
             DataOperation::ProbeMemory => bytes == PROBE_TOLD_BYTES,
+            DataOperation::Revoke => bytes == 0,
             DataOperation::OpenRdma => {
                 (RDMA_PREFACE_BYTES + 1..=RDMA_PREFACE_BYTES + RDMA_ADDRESS_BYTES_MAX).contains(&bytes)
             }

@@ -11,7 +11,7 @@
 
 use crate::credentials::Credentials;
 use crate::error::Error;
-use crate::ids::{KeyId, MapEpoch, NodeId, NodeIdentity, SessionId};
+use crate::ids::{ConnectionId, KeyId, MapEpoch, NodeId, NodeIdentity, SessionId};
 use serde::{Deserialize, Serialize};
 
 /// Label under which the server's proof is made.
@@ -50,6 +50,14 @@ pub struct ClientHello {
     /// Node identity of the client: the same as the server's means that descriptors may be passed.
     pub identity: NodeIdentity,
     pub nonce: [u8; 32],
+}
+
+impl ClientHello {
+    /// Returns the name of the connection within its session.
+    pub fn connection(&self) -> ConnectionId {
+        let (first, _) = self.nonce.split_first_chunk().expect("a nonce is longer than 8 bytes");
+        ConnectionId(u64::from_le_bytes(*first))
+    }
 }
 
 /// Answer of the server.

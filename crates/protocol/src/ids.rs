@@ -45,6 +45,10 @@ impl fmt::Display for SessionId {
     }
 }
 
+/// Names a connection within its session: the first bytes of the nonce with which the client opened it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnectionId(pub u64);
+
 plain_id!(
     /// Number of a slot in a session: one request at a time is outstanding in each.
     SlotIndex(u16)

@@ -32,7 +32,8 @@ pub use cookie::Cookie;
 pub use credentials::Credentials;
 pub use error::{Error, Result};
 pub use ids::{
-    Generation, InodeNumber, KeyId, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId, SlotIndex,
+    ConnectionId, Generation, InodeNumber, KeyId, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId,
+    SlotIndex,
 };
 pub use layout::Layout;
 pub use lease::{Grants, LeaseKey, LeaseMode};
@@ -64,4 +65,5 @@ pub use window::{InFlightWindow, NextStep, may_prefetch};
 /// | 16 | `AskToServe`, `Serving` |
 /// | 17 | `UnlinkBatch`, `RemovedBatch` |
 /// | 18 | replies to failed writes have `written_bytes` |
-pub const PROTOCOL_VERSION: u8 = 18;
+/// | 19 | `Revoke` |
+pub const PROTOCOL_VERSION: u8 = 19;

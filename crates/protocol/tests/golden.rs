@@ -224,6 +224,7 @@ every_variant!(data_operation, DataOperation, examples::data_operations(), {
     DataOperation::OpenRdma => "OpenRdma",
     DataOperation::ShowMemory => "ShowMemory",
     DataOperation::ProbeMemory => "ProbeMemory",
+    DataOperation::Revoke => "Revoke",
 });
 
 /// `Error` may grow outside of this crate's view, so its variants are counted on the wire: the first number that

@@ -151,7 +151,7 @@ proptest! {
         (key, memory_type) in any::<(u32, u32)>(),
         bytes in prop_oneof![0..=BULK_BYTES_MAX, 0..=20_000u32, any::<u32>()],
         offset in prop_oneof![0..=1u64 << 40, any::<u64>(), FILE_BYTES_MAX - 20..=FILE_BYTES_MAX],
-        (operation, pages) in (1u8..=12, any::<bool>()),
+        (operation, pages) in (1u8..=13, any::<bool>()),
     ) {
         let operation = match operation {
             1 => DataOperation::Read,
@@ -163,7 +163,8 @@ proptest! {
             7 => DataOperation::Share,
             10 => DataOperation::OpenRdma,
             11 => DataOperation::ShowMemory,
-            _ => DataOperation::ProbeMemory,
+            12 => DataOperation::ProbeMemory,
+            _ => DataOperation::Revoke,
         };
         let memory = BulkDescriptor { address, key, memory_type };
         let (object, inode) = (ObjectId::from_raw(object), InodeNumber::from_raw(inode));
@@ -175,6 +176,7 @@ proptest! {
             && match operation {
                 DataOperation::Share => bytes as usize == SHARED_MEMORY_BYTES,
                 DataOperation::ProbeMemory => bytes == 16,
+                DataOperation::Revoke => bytes == 0,
                 DataOperation::OpenRdma => (6..=5 + RDMA_ADDRESS_BYTES_MAX).contains(&(bytes as usize)),
                 DataOperation::ShowMemory => bytes == 0 || (8..=8 + RDMA_KEY_BYTES_MAX).contains(&(bytes as usize)),
                 _ => true,

@@ -1,19 +1,20 @@
-//! The gate that each piece of a write passes on its way into an object.
+//! The gates that each piece of a write passes on its way into an object.
 //!
-//! There is one gate per session and shard. A thread that writes holds the gate for the length of one piece (one
-//! `pwrite`, `splice` or device write), never while it waits for a client. So a fence needs no lock: it closes the
-//! gate, and is *settled* once the pieces that had passed before are written. From then on no byte of the session lands
-//! in a file of the shard.
+//! There is one gate per session and shard, which a fence closes, and one per data connection ([`PieceGate`]), which
+//! the client closes when it gives the connection up. A thread that writes holds both for the length of one piece (one
+//! `pwrite`, `splice` or device write), never while it waits for a client. So closing a gate needs no lock, and is
+//! *settled* once the pieces that had passed before are written. From then on no byte of the session lands in a file of
+//! the shard, or none of the connection in any.
 //!
-//! Cost: two atomic operations and, at another node than the shard's, a look at the clock per piece.
+//! Cost: four atomic operations and, at another node than the shard's, a look at the clock per piece.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::{Error, Result};
 
-/// Set in [`Gate::state`] once the session is fenced; the other bits count pieces in flight.
-const FENCED: u64 = 1 << 63;
+/// Set in a [`PieceGate`] once it is closed; the other bits count pieces in flight.
+const CLOSED: u64 = 1 << 63;
 
 /// Until when a storage server may serve the capabilities of the shards of one node, milliseconds since boot. Shared by
 /// the gates of these shards, and read without a lock.
@@ -54,17 +55,54 @@ impl ServingTerm {
     }
 }
 
-/// See the module.
+/// Counts the pieces in flight, and admits none any more once it is closed.
+#[derive(Debug, Default)]
+pub struct PieceGate(AtomicU64);
+
+impl PieceGate {
+    /// Admits one piece, until [`PieceGate::leave`]. Returns false if the gate is closed.
+    pub fn enter(&self) -> bool {
+        // A refused piece is never counted: the last piece that is tells that the closed gate is settled.
+        let count = |state| (state & CLOSED == 0).then_some(state + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, count).is_ok()
+    }
+
+    /// A piece that had passed is written. Returns true if the gate was closed meanwhile and this was its last piece.
+    pub fn leave(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::AcqRel) == CLOSED | 1
+    }
+
+    /// Closes the gate.
+    pub fn close(&self) {
+        self.0.fetch_or(CLOSED, Ordering::AcqRel);
+    }
+
+    /// Returns true if the gate is closed.
+    pub fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire) & CLOSED != 0
+    }
+
+    /// Returns true if no piece is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Acquire) & !CLOSED == 0
+    }
+}
+
+/// The gate of a session and shard.
 #[derive(Debug)]
 pub struct Gate {
-    state: AtomicU64,
+    pieces: PieceGate,
     term: Arc<ServingTerm>,
 }
 
 impl Gate {
     /// `fenced`: nothing passes from the start.
     pub(crate) fn new(fenced: bool, term: Arc<ServingTerm>) -> Self {
-        Self { state: AtomicU64::new(if fenced { FENCED } else { 0 }), term }
+        let gate = Self { pieces: PieceGate::default(), term };
+        if fenced {
+            gate.fence();
+        }
+        gate
     }
 
     /// The term during which the storage server may serve the gate's shard.
@@ -76,35 +114,31 @@ impl Gate {
     /// [`Error::Busy`]: the shard has not been heard for a term; nothing is wrong with the session, and the term may be
     /// renewed.
     pub fn enter(&self, now_ms: impl FnOnce() -> u64) -> Result<()> {
-        let in_term = self.term.holds(now_ms);
-        // A refused piece is never counted: the last piece that is tells that the fence is settled.
-        let count = |state| (state & FENCED == 0).then_some(state + u64::from(in_term));
-        match self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) {
-            Err(_) => Err(Error::SessionEnded),
-            Ok(_) if in_term => Ok(()),
-            Ok(_) => Err(Error::Busy),
+        if !self.term.holds(now_ms) {
+            return Err(if self.is_fenced() { Error::SessionEnded } else { Error::Busy });
         }
+        if self.pieces.enter() { Ok(()) } else { Err(Error::SessionEnded) }
     }
 
     /// A piece that had passed is written. Returns true if the session was fenced meanwhile and this was its last
     /// piece: the fence is settled.
     pub fn leave(&self) -> bool {
-        self.state.fetch_sub(1, Ordering::AcqRel) == FENCED | 1
+        self.pieces.leave()
     }
 
     /// Closes the gate.
     pub(crate) fn fence(&self) {
-        self.state.fetch_or(FENCED, Ordering::AcqRel);
+        self.pieces.close();
     }
 
     /// Returns true if the gate is closed.
     pub fn is_fenced(&self) -> bool {
-        self.state.load(Ordering::Acquire) & FENCED != 0
+        self.pieces.is_closed()
     }
 
     /// Returns true if no piece is in flight.
     pub(crate) fn is_empty(&self) -> bool {
-        self.state.load(Ordering::Acquire) & !FENCED == 0
+        self.pieces.is_empty()
     }
 }
 

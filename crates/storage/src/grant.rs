@@ -31,9 +31,11 @@ pub fn check_access(
         DataOperation::Write | DataOperation::Append | DataOperation::Sync => Rights::WRITE,
         DataOperation::Descriptor if request.bytes == 1 => Rights::WRITE,
         DataOperation::Descriptor => Rights::READ | Rights::WRITE,
-        DataOperation::Share | DataOperation::OpenRdma | DataOperation::ShowMemory | DataOperation::ProbeMemory => {
-            return Err(Error::CapabilityRejected);
-        }
+        DataOperation::Share
+        | DataOperation::OpenRdma
+        | DataOperation::ShowMemory
+        | DataOperation::ProbeMemory
+        | DataOperation::Revoke => return Err(Error::CapabilityRejected),
     };
     // Whoever may write a file also learns its size, and may read back what his buffer covers in part.
     let allowed = capability.rights.intersects(needed)

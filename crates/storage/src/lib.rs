@@ -15,7 +15,7 @@ mod serving;
 
 pub use cached_ranges::{CachedRanges, RangeRequest, RangesEffect};
 pub use fences::FenceTable;
-pub use gate::{Gate, ServingTerm};
+pub use gate::{Gate, PieceGate, ServingTerm};
 pub use grant::{Grant, check_access};
 pub use orphans::{Collector, CollectorEffect};
 pub use serving::{DueFence, ServingTerms, TermGrants};

@@ -10,7 +10,7 @@ use weft_protocol::handshake::{
     CLIENT_LABEL, ClientHello, ClientProof, KeyName, Purpose, SERVER_LABEL, ServerHello, Welcome,
 };
 use weft_protocol::limits::HANDSHAKE_MS_MAX;
-use weft_protocol::{Error, MapEpoch, NodeId, NodeIdentity, NodeKey, SessionId, UserKey, codec, frame};
+use weft_protocol::{ConnectionId, Error, MapEpoch, NodeId, NodeIdentity, NodeKey, SessionId, UserKey, codec, frame};
 
 /// Largest body of a handshake message: a hello with as many groups as allowed.
 const HELLO_BYTES_MAX: usize = 4096;
@@ -31,6 +31,8 @@ pub struct Welcomed {
     pub node: NodeId,
     pub identity: NodeIdentity,
     pub epoch: MapEpoch,
+    /// The connection's name at the server.
+    pub connection: ConnectionId,
 }
 
 /// The client's side. `key` must be the one that belongs to `peer.key_name`.
@@ -59,10 +61,11 @@ pub fn connect_within(socket: &Socket, peer: &Peer, key: &UserKey, time: Duratio
     let welcome: Welcome = receive(socket, deadline)?;
     let epoch = welcome.result.map_err(TransportError::Refused)?;
     socket.set_timeout(None)?;
-    Ok(Welcomed { node: server.node, identity: server.identity, epoch })
+    Ok(Welcomed { node: server.node, identity: server.identity, epoch, connection: hello.connection() })
 }
 
-/// The server's side. `admit` is asked last, of a peer whose name is proven; its refusal is told to the peer. On an
+/// The server's side. `admit` is asked last, of a peer whose name is proven and its connection; its refusal is told to
+/// the peer. On an
 /// error the connection is to be closed.
 pub fn accept(
     socket: &Socket,
@@ -70,7 +73,7 @@ pub fn accept(
     node: NodeId,
     identity: NodeIdentity,
     epoch: MapEpoch,
-    admit: impl FnOnce(&Peer) -> std::result::Result<(), Error>,
+    admit: impl FnOnce(&Peer, ConnectionId) -> std::result::Result<(), Error>,
 ) -> Result<Peer> {
     let deadline = Deadline::begin(socket, Duration::from_millis(HANDSHAKE_MS_MAX))?;
     let hello: ClientHello = receive(socket, deadline)?;
@@ -81,10 +84,14 @@ pub fn accept(
     send(socket, &server)?;
     let proof: ClientProof = receive(socket, deadline)?;
     let proven = user_key.prove(CLIENT_LABEL, &transcript) == proof.proof;
+    let connection = hello.connection();
     let peer =
         Peer { key_name: hello.key_name, purpose: hello.purpose, session: hello.session, identity: hello.identity };
-    let result =
-        if proven { check(socket, &peer.key_name).and_then(|()| admit(&peer)) } else { Err(Error::AccessDenied) };
+    let result = if proven {
+        check(socket, &peer.key_name).and_then(|()| admit(&peer, connection))
+    } else {
+        Err(Error::AccessDenied)
+    };
     send(socket, &Welcome { result: result.clone().map(|()| epoch) })?;
     socket.set_timeout(None)?;
     match result {

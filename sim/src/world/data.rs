@@ -2,9 +2,10 @@
 //!
 //! What holds of them, as of sockets: requests on one connection come in order, each once, or the connection breaks.
 //! Then the client learns that it broke, and not whether what was on its way arrived, as a whole or in part, or not at
-//! all. What it then sends again on another connection arrives after that: a server does not go on to read a connection
-//! long after its client has given it up. When a client dies, the same becomes of what it had sent; but the body of a
-//! write may come in pieces, the last of them terms later, and then nothing but the fence of its session stops it.
+//! all; or arrives up to two terms later: the server stands still, or has not read what lies in its socket. So a client
+//! has the server revoke such a connection before it sends anything else. When a client dies, the same becomes of what
+//! it had sent; but the body of a write may come in pieces, the last of them terms later, and then nothing but the
+//! fence of its session stops it.
 
 use super::flow::Threads;
 use super::partitions::Party;
@@ -24,6 +25,9 @@ const DELAY_MS_MAX: u64 = 30;
 /// One request in so many breaks its connection, while faults are on.
 const BREAKING: u64 = 60;
 
+/// One write in so many is given up by its client before the server has read it, while faults are on.
+const LATE: u64 = 150;
+
 /// One write in so many comes in pieces, while faults are on, and one piece in so many comes late.
 const SPLITTING: u64 = 4;
 const STALLING: u64 = 8;
@@ -39,6 +43,8 @@ pub(super) struct Body {
     /// Pieces that have not come.
     left: usize,
     pub(super) is_answered: bool,
+    /// The client has given up the connection while the bytes were on their way.
+    is_given_up: bool,
     pub(super) refused: Option<Error>,
     /// Bytes of it may be in the object.
     landed: bool,
@@ -85,6 +91,8 @@ enum Fate {
     Lost,
     Torn(usize),
     Unanswered,
+    /// The connection breaks now, and the bytes of a write come later.
+    Late,
 }
 
 impl World {
@@ -124,6 +132,9 @@ impl World {
     }
 
     fn fate(&mut self, is_alive: bool, bytes: usize) -> Fate {
+        if is_alive && bytes > 0 && self.network.faults && self.random.one_in(LATE) {
+            return Fate::Late;
+        }
         let breaks = if is_alive { self.network.faults && self.random.one_in(BREAKING) } else { self.random.one_in(2) };
         match self.random.below(3) {
             _ if !breaks => Fate::Served,
@@ -134,7 +145,7 @@ impl World {
     }
 
     /// A request has come, and the storage server has a term for its shard.
-    pub(super) fn serve_data(&mut self, to: (usize, ProcessId, Ticket), message: Box<DataMessage>) {
+    pub(super) fn serve_data(&mut self, to: (usize, ProcessId, Ticket), mut message: Box<DataMessage>) {
         let is_alive = self.clients[to.0].is_process(to.1);
         let is_there = self.storage.contains_key(&message.request.object.node());
         let connection = (to.1, message.connection);
@@ -148,6 +159,13 @@ impl World {
             Fate::Lost => return self.answer_data(to, &message, None),
             Fate::Served => (bytes, true),
             Fate::Unanswered => (bytes, false),
+            Fate::Late => {
+                self.tally.late += 1;
+                if message.pieces_ms.is_empty() {
+                    message.pieces_ms.push(self.network.now_ms + 1 + self.random.below(STALL_MS_MAX));
+                }
+                (bytes, false)
+            }
             Fate::Torn(end) => {
                 self.tally.torn += u64::from(end > 0 && end < bytes);
                 (end, false)
@@ -160,8 +178,42 @@ impl World {
             refused = Some(Error::NoSpace);
         }
         let left = message.pieces_ms.len();
-        let body = Body { to, message, came: 0, end, left, is_answered, refused, landed: false, number: None };
+        let is_given_up = matches!(fate, Fate::Late);
+        if is_given_up {
+            self.answer_data(to, &message, None);
+        }
+        let (came, landed, number) = (0, false, None);
+        let body = Body { to, message, came, end, left, is_answered, is_given_up, refused, landed, number };
         self.begin_data(body);
+    }
+
+    /// A client has given up a connection: nothing of it lands any more.
+    pub(super) fn revoke_arrived(&mut self, to: (usize, ProcessId, Ticket), message: &DataMessage) {
+        let broken = self.connections.broken.contains(&(to.1, message.connection));
+        if broken || !self.storage.contains_key(&message.request.object.node()) {
+            return self.answer_data(to, message, None);
+        }
+        let revoked = (to.1, message.request.id);
+        self.connections.broken.insert(revoked);
+        self.end_revoked(revoked);
+        let connections = &mut self.connections;
+        let is_of = |body: &Body| (body.to.1, body.message.connection) == revoked;
+        let of_bodies =
+            connections.bodies.extract_if(.., |_, body| is_of(body)).map(|(_, body)| body).collect::<Vec<_>>();
+        let is_held = |held: &Held| matches!(held, Held::Data(body) if is_of(body));
+        let of_held =
+            connections.held.extract_if(.., |_, held| is_held(held)).map(|(_, held)| held).collect::<Vec<_>>();
+        let of_held = of_held.into_iter().filter_map(|held| match held {
+            Held::Data(body) => Some(*body),
+            Held::Cut { .. } => None,
+        });
+        for body in of_bodies.into_iter().chain(of_held) {
+            self.tally.revoked += 1;
+            self.end_range(&body);
+            self.answer_body(&body, None);
+        }
+        let done = DataReply { id: message.request.id, ..DataReply::default() };
+        self.answer_data(to, message, Some((done, Bytes::default())));
     }
 
     /// A request whose pages are out of the way is carried out.
@@ -234,7 +286,14 @@ impl World {
         });
         // What waited for it changes the object that it tells of.
         self.end_range(body);
-        self.answer_data(body.to, &body.message, told);
+        self.answer_body(body, told);
+    }
+
+    /// Answers a request, unless its client has learnt before that the connection broke.
+    pub(super) fn answer_body(&mut self, body: &Body, told: Option<(DataReply, Bytes)>) {
+        if !body.is_given_up {
+            self.answer_data(body.to, &body.message, told);
+        }
     }
 
     /// `None`: the connection has broken.
@@ -265,7 +324,7 @@ impl World {
                 && let Some(body) = self.connections.bodies.remove(&number)
             {
                 self.end_range(&body);
-                self.answer_data(body.to, &body.message, None);
+                self.answer_body(&body, None);
             }
         }
     }

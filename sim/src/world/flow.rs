@@ -10,7 +10,7 @@ use crate::wire::Wire;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use weft_protocol::NodeId;
-use weft_protocol::data::REPLY_BYTES;
+use weft_protocol::data::{DataOperation, REPLY_BYTES};
 
 /// Whom a request is to be answered.
 pub(super) type To = (usize, ProcessId, Ticket);
@@ -59,6 +59,9 @@ impl World {
         if message.wire.begin() {
             self.network.after(1, Message::Room { client: to.0 });
         }
+        if message.request.operation == DataOperation::Revoke {
+            return self.revoke_arrived(to, &message);
+        }
         if let Some(message) = self.await_term(to, message) {
             self.serve_data(to, message);
         }
@@ -105,8 +108,22 @@ impl World {
 
     /// A process or node is gone, and with it its connections.
     pub(super) fn end_connections(&mut self, process: Option<ProcessId>, node: Option<NodeId>) {
-        let of_it = |of: ProcessId, blocked: &Blocked| process == Some(of) || node == Some(blocked.node);
-        let blocked = self.connections.threads.blocked.iter_mut().filter(|((of, _), blocked)| of_it(*of, blocked));
+        self.end_blocked(|(of, _), blocked| process == Some(*of) || node == Some(blocked.node));
+    }
+
+    /// A connection was revoked: what has come on it is dropped, and its thread waits for nobody.
+    pub(super) fn end_revoked(&mut self, revoked: ConnectionId) {
+        let queued = self.connections.threads.queued.remove(&revoked);
+        self.end_blocked(|connection, _| *connection == revoked);
+        for (to, message) in queued.into_iter().flatten() {
+            message.wire.close();
+            message.wire.begin();
+            self.answer_data(to, &message, None);
+        }
+    }
+
+    fn end_blocked(&mut self, is_of: impl Fn(&ConnectionId, &Blocked) -> bool) {
+        let blocked = self.connections.threads.blocked.iter_mut().filter(|(id, blocked)| is_of(id, blocked));
         let mut gone = Vec::new();
         for (connection, blocked) in blocked {
             blocked.wire.close();

@@ -117,7 +117,7 @@ impl World {
         match held {
             Held::Data(body) => {
                 let refusal = (DataReply::failed(0, &Error::PagesCached), Bytes::default());
-                self.answer_data(body.to, &body.message, body.is_answered.then_some(refusal));
+                self.answer_body(&body, body.is_answered.then_some(refusal));
             }
             Held::Cut { shard, token, .. } => self.tell_shard(shard, token, Err(Error::PagesCached)),
         }
@@ -169,7 +169,7 @@ impl World {
         let gone: Vec<_> = self.connections.held.extract_if(.., |(of, _), _| *of == node).collect();
         for (_, held) in gone {
             match held {
-                Held::Data(body) => self.answer_data(body.to, &body.message, None),
+                Held::Data(body) => self.answer_body(&body, None),
                 Held::Cut { shard, token, .. } => self.tell_shard(shard, token, Err(Error::Unreachable)),
             }
         }

@@ -39,6 +39,9 @@ pub struct Tally {
     pub blocked: u64,
     /// Writes of which only a part came in.
     pub torn: u64,
+    /// Writes that came after their client had given them up, and those of them that it had revoked.
+    pub late: u64,
+    pub revoked: u64,
     /// Pieces of writes that came after their header.
     pub pieces: u64,
     /// Writes that a full disk refused.

@@ -117,6 +117,15 @@ impl<S: Shell> State<S> {
         }
     }
 
+    /// The shard has the object cut by its own connection to the storage server: bytes of a write that was given up
+    /// must not land behind that. A cut to nothing gives the file another object if the server does not answer.
+    pub async fn settle_before_cut(&mut self, io: &Objects<S>, size: u64) -> Result<()> {
+        let Some(held) = self.known.held() else { return Ok(()) };
+        let settled = io.settle_node(held.object.node()).await;
+        self.hold(io).await?;
+        if size == 0 { Ok(()) } else { settled }
+    }
+
     /// Learns from the object how long the file is, after bytes of it were lost.
     pub async fn settle_size(&mut self, io: &Objects<S>) -> Result<()> {
         if !self.is_unsettled {
@@ -149,6 +158,12 @@ impl<S: Shell> State<S> {
 }
 
 impl<S: Shell> OpenInode<S> {
+    /// Returns true if the storage server may yet write bytes of a write that this client has given up.
+    pub(crate) async fn awaits_revocation(&self, io: &Objects<S>) -> bool {
+        let held = self.state.lock().await.known.held();
+        held.is_some_and(|held| io.has_given_up(held.object.node()))
+    }
+
     /// An open has cut the file, which nobody else here has open: what is still kept of it is moot.
     pub(crate) async fn cut_by_open(&self) {
         let mut state = self.state.lock().await;

@@ -6,7 +6,7 @@
 use super::state::{Sending, State};
 use crate::notice::Notice;
 use crate::objects::{Objects, request};
-use crate::shell::{DataConnection, Shell};
+use crate::shell::Shell;
 use crate::write_behind::Taken;
 use std::collections::VecDeque;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
@@ -95,7 +95,15 @@ impl<S: Shell> State<S> {
         };
         let mut request = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
         let mut sending = match self.sending.take() {
-            Some(sending) => sending,
+            Some(sending) => {
+                // If that fails, so will this write: what is in flight is settled with the next one.
+                if let Err(error) = sending.connection.settle(io).await {
+                    self.sending = Some(sending);
+                    self.fail(io, error.clone());
+                    return Err(error);
+                }
+                sending
+            }
             None => match io.data_connection(held.object.node()).await {
                 Ok(connection) => Box::new(Sending { connection, id: io.next_pipelined(), requests: VecDeque::new() }),
                 Err(error) => {
@@ -130,7 +138,7 @@ impl<S: Shell> State<S> {
     async fn finish_one(&mut self, io: &Objects<S>) {
         let Some(mut sending) = self.sending.take() else { return };
         let Some(request) = sending.requests.pop_front() else {
-            return io.calls.shell.return_data(sending.connection);
+            return sending.connection.give_back(&io.calls.shell);
         };
         let (memory, reply) = sending.connection.finish().await.expect("a write was started for each request");
         match reply.map(|reply| reply.result().copied()) {

@@ -1,6 +1,7 @@
 //! What is changed under an open inode's lock, and how it is kept true: session, right to the object, descriptor.
 
 use super::refused_runs::Refused;
+use crate::data_line::DataLine;
 use crate::file_state::{FileState, Held, Opened};
 use crate::link::SlotFor;
 use crate::notice::Notice;
@@ -45,7 +46,7 @@ pub(super) struct KernelUse<S: Shell> {
 
 /// Runs in flight, oldest first (`runs.rs`).
 pub(super) struct Sending<S: Shell> {
-    pub connection: S::Data,
+    pub connection: DataLine<S>,
     /// Of all these requests.
     pub id: u64,
     pub requests: VecDeque<DataRequest>,

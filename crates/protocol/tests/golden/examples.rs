@@ -470,6 +470,7 @@ pub fn data_operations() -> Vec<DataOperation> {
         DataOperation::OpenRdma,
         DataOperation::ShowMemory,
         DataOperation::ProbeMemory,
+        DataOperation::Revoke,
     ]
 }
 
@@ -480,6 +481,7 @@ pub fn data_request(operation: DataOperation) -> DataRequest {
         bytes: match operation {
             DataOperation::Share => 24,
             DataOperation::ProbeMemory => 16,
+            DataOperation::Revoke => 0,
             DataOperation::OpenRdma | DataOperation::ShowMemory => 100,
             _ => 65_536,
         },
