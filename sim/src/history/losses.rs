@@ -3,6 +3,7 @@
 use super::Recorded;
 use super::mtime::Mtime;
 use super::posix::{Id, Open, State};
+use crate::kernel::calls::mapping::BUS_ERROR;
 use crate::kernel::requests::Errno;
 use crate::kernel::{Call, CallResult, Handle, Value};
 
@@ -68,6 +69,11 @@ impl State {
         match errno {
             Errno::EIO => fate.may_fail || is_gone || is_owed,
             Errno::ENOSPC => fate.may_be_full,
+            // SIGBUS, whatever the error was for which the page could not be read.
+            BUS_ERROR => {
+                let accesses = matches!(recorded.call, Call::Load { .. } | Call::Store { .. });
+                accesses && (fate.may_fail || fate.may_be_full)
+            }
             Errno::ESTALE | Errno::EBADF => is_gone,
             _ => false,
         }

@@ -14,7 +14,7 @@ use crate::kernel::requests::{Errno, Operation, Reply};
 use crate::kernel::state::{FileRef, InodeKey};
 
 /// SIGBUS, as the error of a load or store.
-const BUS_ERROR: Errno = Errno(14);
+pub const BUS_ERROR: Errno = Errno(14);
 
 /// A mapping of a file from its beginning.
 pub struct Mapping {
