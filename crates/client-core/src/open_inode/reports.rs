@@ -219,8 +219,15 @@ impl<S: Shell> State<S> {
             && let Some(held) = self.known.held()
         {
             let stat = request(self.known.inode(), DataOperation::Stat, held, 0, 0);
-            let reply = io.data_write(&stat, &[], None).await?;
+            let reply = io.data_write(&stat, &[], None).await;
             self.hold(io).await?;
+            if reply == Err(Error::NoObject) && self.known.object_is_new() && !self.may_be_reported {
+                // The write that was to make it failed: there is nothing to report.
+                self.refused.object = None;
+                self.let_new_object_go(io);
+                return Ok(());
+            }
+            let reply = reply?;
             self.known.looked_up(reply.size, reply.mtime);
         }
         Ok(())
