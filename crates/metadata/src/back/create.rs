@@ -1,6 +1,6 @@
 //! What makes inodes and names: create, mkdir, symlink, link; and open, which may create.
 
-use super::inode::{GROUP_EXECUTE, Inode, MODE_BITS, NO_OBJECT_MTIME, SET_GID};
+use super::inode::{EMPTY_DIRECTORY_LINKS, GROUP_EXECUTE, Inode, MODE_BITS, NO_OBJECT_MTIME, SET_GID};
 use super::keys::Key;
 use super::permission::{EXECUTE, READ, SEARCH, WRITE, check_access, check_change_names};
 use super::{Aftermath, Back, Context, Dentry};
@@ -42,7 +42,7 @@ impl Inode {
         Self {
             kind,
             mode: owner.mode,
-            links: if is_directory { 2 } else { 1 },
+            links: if is_directory { EMPTY_DIRECTORY_LINKS } else { 1 },
             uid: owner.uid,
             gid: owner.gid,
             size: 0,

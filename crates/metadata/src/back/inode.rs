@@ -14,6 +14,8 @@ pub const SET_UID: u16 = 0o4000;
 pub const SET_GID: u16 = 0o2000;
 /// Sticky: in such a directory only the owner of a name's inode (or of the directory) may remove it.
 pub const STICKY: u16 = 0o1000;
+/// Links of a directory without directories in it.
+pub const EMPTY_DIRECTORY_LINKS: u32 = 2;
 /// The bits of a mode that are kept.
 pub const MODE_BITS: u16 = 0o7777;
 /// Group may execute: only then set-group-id means what its name says.

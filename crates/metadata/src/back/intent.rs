@@ -4,12 +4,18 @@
 //! puts or removes the dentry, and has the other shard forget the intent. The other shard remembers its answer until
 //! then, so that each step may be repeated.
 //!
-//! Invariant: a locked name is changed by its intent only; nothing is removed from under it.
+//! Without an answer ("unreachable") nobody here knows whether the step was done: the operation fails, and the other
+//! shard is asked to undo the step, until it says that it has. For that a removal only *closes* the directory: nothing
+//! is made in it any more, and nobody finds it, but its inode ends no sooner than the intent is forgotten. Undone, the
+//! directory is open again. So the failure of an operation is final, and both of its parts happen or neither does.
+//!
+//! Invariant: a locked name is changed by its intent only; nothing is removed from under it. A closed directory is
+//! empty and has no links, and one intent has closed it: the latest that asked for its removal.
 //! Not here: sending and repeating the steps (`front/intents.rs`).
 //! On a crash: intents that were recorded are asked again.
 
 use super::create::NewOwner;
-use super::inode::{Inode, STICKY};
+use super::inode::{EMPTY_DIRECTORY_LINKS, Inode, STICKY};
 use super::permission::{SEARCH, check_access, check_change_names, is_owner};
 use super::slots::Origin;
 use super::{Aftermath, Back, Dentry};
@@ -47,6 +53,8 @@ pub(super) struct Intents {
     own: BTreeMap<u64, Intent>,
     locks: BTreeMap<(InodeNumber, Name), u64>,
     answered: BTreeMap<IntentId, Result<PeerAnswer>>,
+    /// Directories that intents of other shards have closed, each with its time of change before that.
+    closed: BTreeMap<IntentId, (InodeNumber, Timestamp)>,
     forgotten: BTreeSet<IntentId>,
     forgotten_in_order: VecDeque<IntentId>,
 }
@@ -78,6 +86,11 @@ impl<K: KeyValue> Back<K> {
             State::Closing(step) => step,
         };
         Some((intent.to, IntentId { shard: self.shard, number }, step.clone()))
+    }
+
+    /// The directory that an intent of another shard has closed.
+    pub fn closed_by(&self, intent: IntentId) -> Option<InodeNumber> {
+        self.intents.closed.get(&intent).map(|(inode, _)| *inode)
     }
 
     pub(super) fn begin_intent(
@@ -129,7 +142,6 @@ impl<K: KeyValue> Back<K> {
             }
             return None;
         }
-        let makes = matches!(intent.step, PeerStep::MakeDirectoryInode { .. });
         let result = match (answer, &intent.step) {
             (Ok(PeerAnswer::Made(attributes)), PeerStep::MakeDirectoryInode { .. }) => {
                 let dentry = Dentry { inode: attributes.inode, kind: FileKind::Directory };
@@ -147,8 +159,8 @@ impl<K: KeyValue> Back<K> {
             (Ok(_), _) => return None,
             (Err(error), _) => Err(error.clone()),
         };
-        // Without an answer nobody knows whether the inode was made: then it is to be taken back.
-        let closing = if makes && result.is_err() { PeerStep::Undo } else { PeerStep::Forget };
+        // Without an answer nobody knows whether the step was done: then it is to be taken back.
+        let closing = if result.is_err() { PeerStep::Undo } else { PeerStep::Forget };
         self.intents.locks.remove(&(intent.parent, intent.name));
         let entry = self.intents.own.get_mut(&number).expect("it was there above");
         entry.state = State::Closing(closing);
@@ -165,10 +177,16 @@ impl<K: KeyValue> Back<K> {
     ) -> Result<PeerAnswer> {
         match step {
             PeerStep::Forget => {
+                if let Some((number, _)) = self.intents.closed.remove(&intent) {
+                    self.end_closed(number, keep, aftermath);
+                }
                 self.forget(intent);
                 return Ok(PeerAnswer::Forgotten);
             }
             PeerStep::Undo => {
+                if let Some((number, ctime)) = self.intents.closed.remove(&intent) {
+                    self.open_again(number, ctime);
+                }
                 if let Some(Ok(PeerAnswer::Made(attributes))) = self.intents.answered.get(&intent) {
                     let number = attributes.inode;
                     if let Some(inode) = self.inode(number) {
@@ -196,7 +214,7 @@ impl<K: KeyValue> Back<K> {
                 Ok(PeerAnswer::Made(inode.attributes(number)))
             }
             PeerStep::RemoveDirectoryInode { inode, credentials, sticky_parent_uid } => {
-                self.remove_directory_inode(time, *inode, (credentials, *sticky_parent_uid), keep, aftermath)
+                self.close_directory(time, intent, *inode, (credentials, *sticky_parent_uid))
             }
             PeerStep::Forget | PeerStep::Undo => unreachable!("answered above"),
         };
@@ -204,16 +222,18 @@ impl<K: KeyValue> Back<K> {
         answer
     }
 
-    fn remove_directory_inode(
+    /// Closes an empty directory whose name goes at the shard of the intent.
+    fn close_directory(
         &mut self,
         time: Timestamp,
+        intent: IntentId,
         number: InodeNumber,
         (caller, sticky_parent_uid): (&Credentials, Option<u32>),
-        keep: bool,
-        aftermath: &mut Aftermath,
     ) -> Result<PeerAnswer> {
-        // Gone already: an earlier removal of it got no answer through. The dentry shall go too.
-        let Some(inode) = self.inode(number).filter(|inode| inode.links > 0) else {
+        let closed = self.intents.closed.iter().find(|(_, (inode, _))| *inode == number);
+        let closed = closed.map(|(by, (_, ctime))| (*by, *ctime));
+        // Gone already, as the shard of its name does not know: the dentry shall go too.
+        let Some(mut inode) = self.inode(number).filter(|inode| inode.links > 0 || closed.is_some()) else {
             return Ok(PeerAnswer::Removed);
         };
         if inode.kind != FileKind::Directory {
@@ -222,9 +242,37 @@ impl<K: KeyValue> Back<K> {
         if sticky_parent_uid.is_some_and(|owner| owner != caller.uid) && !is_owner(&inode, caller) {
             return Err(Error::NotPermitted);
         }
+        if let Some((by, ctime)) = closed {
+            // The name is free for a later intent: the earlier one has failed, and that it is to be undone means
+            // nothing any more. The step of an earlier one comes too late.
+            if by.shard != intent.shard || by.number > intent.number {
+                return Err(Error::Invalid);
+            }
+            self.intents.closed.remove(&by);
+            self.forget(by);
+            self.intents.closed.insert(intent, (number, ctime));
+            return Ok(PeerAnswer::Removed);
+        }
         self.check_empty(number, &inode)?;
-        self.drop_directory(time, number, inode, keep, aftermath);
+        self.intents.closed.insert(intent, (number, inode.ctime));
+        inode.links = 0;
+        inode.ctime = time;
+        self.put_inode(number, &inode);
         Ok(PeerAnswer::Removed)
+    }
+
+    /// The name of a closed directory is gone.
+    fn end_closed(&mut self, number: InodeNumber, keep: bool, aftermath: &mut Aftermath) {
+        let inode = self.inode(number).expect("a closed directory keeps its inode");
+        self.drop_or_keep(number, &inode, keep, aftermath);
+    }
+
+    /// The name of a closed directory stays.
+    fn open_again(&mut self, number: InodeNumber, ctime: Timestamp) {
+        let mut inode = self.inode(number).expect("a closed directory keeps its inode");
+        inode.links = EMPTY_DIRECTORY_LINKS;
+        inode.ctime = ctime;
+        self.put_inode(number, &inode);
     }
 
     fn forget(&mut self, intent: IntentId) {

@@ -128,7 +128,7 @@ impl<K: KeyValue> Back<K> {
         self.drop_or_keep(number, &directory, keep, aftermath);
     }
 
-    fn drop_or_keep(&mut self, number: InodeNumber, inode: &Inode, keep: bool, aftermath: &mut Aftermath) {
+    pub(super) fn drop_or_keep(&mut self, number: InodeNumber, inode: &Inode, keep: bool, aftermath: &mut Aftermath) {
         if keep {
             self.put_inode(number, inode);
             self.store.put(&Key::orphan(number), &[]);

@@ -39,9 +39,15 @@ impl<K: KeyValue> Shard<K> {
         call: &PeerCall,
         asked: &[(LeaseKey, SessionId)],
     ) -> Result<Result<PeerAnswer, Error>, Pause> {
-        if let PeerStep::RemoveDirectoryInode { inode, .. } = &call.step {
+        // A directory that opens again was told of without links meanwhile.
+        let changed = match &call.step {
+            PeerStep::RemoveDirectoryInode { inode, .. } => Some(*inode),
+            PeerStep::Undo => self.back.closed_by(call.intent),
+            PeerStep::MakeDirectoryInode { .. } | PeerStep::Forget => None,
+        };
+        if let Some(inode) = changed {
             let mut plan = Plan::new();
-            plan.directory_goes(*inode);
+            plan.directory_goes(inode);
             if let Some(pause) = self.conflicts(&plan, None, asked) {
                 return Err(pause);
             }

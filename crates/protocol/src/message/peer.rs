@@ -31,13 +31,14 @@ pub struct PeerCall {
 pub enum PeerStep {
     /// Make the inode of a directory whose dentry will stand at the asking shard. Answer: `Made`.
     MakeDirectoryInode { parent: InodeNumber, mode: u16, uid: u32, gid: u32, time: Timestamp },
-    /// Remove the inode of an empty directory and let nothing be made in it any more. Answer: `Removed`.
+    /// Close an empty directory: let nothing be made in it any more, and end its inode when the intent is forgotten.
+    /// Answer: `Removed`.
     /// `sticky_parent_uid`: owner of the parent, when the parent is sticky and the caller must own one of the two.
     RemoveDirectoryInode { inode: InodeNumber, credentials: Credentials, sticky_parent_uid: Option<u32> },
     /// The asking shard has finished: forget the intent. Answer: `Forgotten`.
     Forget,
-    /// The asking shard has given up without an answer: take back an inode that was made, and forget the intent.
-    /// Answer: `Forgotten`.
+    /// The asking shard has given up without an answer: take back an inode that was made, open again a directory that
+    /// was closed, and forget the intent. Answer: `Forgotten`.
     Undo,
 }
 

@@ -4,7 +4,7 @@
 use super::harness::*;
 use crate::front::Event;
 use weft_protocol::limits::SESSION_TERM_MS;
-use weft_protocol::message::peer::{PeerReply, PeerStep};
+use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::shard::*;
 use weft_protocol::*;
 
@@ -61,6 +61,25 @@ impl Pair {
             self.carry_calls(1);
             self.carry_replies(1);
         }
+    }
+
+    /// The shard hears that the other one is unreachable.
+    fn unreachable(&mut self, call: &PeerCall) {
+        let reply = PeerReply { intent: call.intent, result: Err(Error::Unreachable) };
+        self.here.event(Event::PeerReply(reply));
+    }
+
+    /// A removal by `A` that fails here, since the answer of the other shard, which has done it, is lost. The step.
+    fn remove_unheard(&mut self, text: &str) -> PeerCall {
+        let token = self.here.waits(A, rmdir(ROOT, text));
+        let step = self.here.peer_calls[0].clone();
+        self.carry_calls(1);
+        self.there.answer_recalls(LeaseMode::None);
+        assert_eq!(self.there.peer_replies.len(), 1);
+        self.there.peer_replies.clear();
+        self.unreachable(&step);
+        assert_eq!(self.here.result(token), Some(Err(Error::Unreachable)));
+        step
     }
 
     fn make(&mut self, session: SessionId, text: &str) -> InodeNumber {
@@ -182,6 +201,8 @@ fn rmdir_asks_the_other_shard_whether_it_is_empty() {
     pair.carry_replies(2);
     assert!(matches!(pair.here.done(token), ShardAnswer::Removed { inode: gone, links: 0, .. } if gone == inode));
     assert_eq!(attributes(&pair.here.ok(A, stat(ROOT))).links, 2);
+    // The directory ends when the other shard is told that its name is gone.
+    pair.carry_all();
     // Both are without a name, and whoever was told of them may use them for a term.
     assert_eq!(pair.there.shard.status().inodes, 2);
     pair.there.pass(SESSION_TERM_MS, &[A]);
@@ -205,21 +226,70 @@ fn an_open_directory_at_another_shard_stays_when_it_is_removed() {
 }
 
 #[test]
-fn rmdir_of_an_unreachable_directory_can_be_repeated() {
+fn rmdir_of_an_unreachable_directory_is_taken_back() {
+    let mut pair = Pair::new();
+    let inode = pair.make(A, "d");
+    let change_time = attributes(&pair.there.ok(A, stat(inode))).ctime;
+    pair.remove_unheard("d");
+    // While nobody there is told that it is to be taken back, the directory is closed, and stays.
+    pair.here.peer_calls.clear();
+    pair.there.pass(3 * SESSION_TERM_MS, &[A, B]);
+    assert_eq!(pair.there.refused(A, mkdir(inode, "sub")), Error::NotFound);
+    assert_eq!(attributes(&pair.there.ok(B, stat(inode))).links, 0);
+    pair.here.pass(2000, &[A]);
+    pair.carry_calls(2);
+    // Who was told of it without links is told otherwise first.
+    assert!(pair.there.recalled().contains(&(B, LeaseKey::Attributes(inode), LeaseMode::None)));
+    pair.there.answer_recalls(LeaseMode::None);
+    pair.carry_all();
+    let found = pair.here.ok(A, lookup("d"));
+    assert!(matches!(found, ShardAnswer::RemoteDirectory { inode: found, .. } if found == inode));
+    let answer = pair.there.ok(A, stat(inode));
+    assert_eq!((attributes(&answer).links, attributes(&answer).ctime), (2, change_time));
+    pair.there.pass(3 * SESSION_TERM_MS, &[A, B]);
+    pair.there.ok(A, mkdir(inode, "sub"));
+}
+
+#[test]
+fn rmdir_of_an_unreachable_directory_can_be_repeated_before_it_is_taken_back() {
+    let mut pair = Pair::new();
+    let inode = pair.make(A, "d");
+    let first = pair.remove_unheard("d");
+    let undo = std::mem::take(&mut pair.here.peer_calls);
+    assert!(matches!(undo[0].step, PeerStep::Undo));
+    let token = pair.here.waits(B, rmdir(ROOT, "d"));
+    pair.here.answer_recalls(LeaseMode::None);
+    pair.carry_calls(1);
+    pair.there.answer_recalls(LeaseMode::None);
+    // The first one's steps come late, in any order: the second has taken its place.
+    for call in [first.clone(), undo[0].clone(), first] {
+        pair.there.event(Event::PeerCall { token: 77, call });
+        pair.there.answer_recalls(LeaseMode::None);
+    }
+    pair.carry_all();
+    assert!(matches!(pair.here.done(token), ShardAnswer::Removed { inode: gone, links: 0, .. } if gone == inode));
+    pair.there.event(Event::PeerCall { token: 78, call: undo[0].clone() });
+    assert_eq!(attributes(&pair.there.ok(A, stat(inode))).links, 0, "it may be open");
+    pair.there.pass(2 * SESSION_TERM_MS, &[A]);
+    assert_eq!((pair.there.shard.status().inodes, pair.here.shard.status().dentries), (0, 0));
+}
+
+#[test]
+fn a_step_that_comes_late_does_not_take_the_place_of_a_later_one() {
     let mut pair = Pair::new();
     let inode = pair.make(A, "d");
     let token = pair.here.waits(A, rmdir(ROOT, "d"));
-    let intent = pair.here.peer_calls[0].intent;
-    // Removed there, but nobody here learns of it.
-    pair.carry_calls(1);
-    pair.there.peer_replies.clear();
-    pair.here.event(Event::PeerReply(PeerReply { intent, result: Err(Error::Unreachable) }));
+    let first = pair.here.peer_calls.remove(0);
+    pair.unreachable(&first);
     assert_eq!(pair.here.result(token), Some(Err(Error::Unreachable)));
-    pair.carry_all();
+    let undo = pair.here.peer_calls.remove(0);
     let token = pair.here.waits(A, rmdir(ROOT, "d"));
+    pair.carry_calls(1);
+    pair.there.event(Event::PeerCall { token: 77, call: first });
+    pair.there.event(Event::PeerCall { token: 78, call: undo });
+    assert_eq!(attributes(&pair.there.ok(A, stat(inode))).links, 0);
     pair.carry_all();
-    assert!(matches!(pair.here.done(token), ShardAnswer::Removed { inode: gone, links: 0, .. } if gone == inode));
-    assert_eq!(attributes(&pair.there.ok(A, stat(inode))).links, 0, "it may be open");
+    pair.here.done(token);
 }
 
 #[test]
