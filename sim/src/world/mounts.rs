@@ -111,6 +111,10 @@ impl World {
         run.rounds += 1;
         let calls = run.programs.next_round(&mut self.random, run.history.state());
         run.round.clear();
+        if calls.is_empty() {
+            // What was to come belonged to a client that has died meanwhile.
+            return self.network.after(1, Message::NextRound);
+        }
         for (place, (client, call)) in calls.into_iter().enumerate() {
             run.calls += 1;
             let delay_ms = if place == 0 { 0 } else { self.random.below(OVERLAP_MS) };
