@@ -38,7 +38,7 @@ use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, InodeNumber, Result, SessionId};
 pub use writes::Written;
-use writes::{Target, append_failed, end_of};
+use writes::{Target, end_of, write_failed};
 
 /// How long a recall waits for reads that use a passed descriptor, and how often it looks, microseconds.
 const DESCRIPTOR_USE_US_MAX: u64 = 1_000_000;
@@ -411,7 +411,7 @@ impl<S: Shell> OpenInode<S> {
             Err(error) => {
                 // It was counted into the size when it began.
                 state.is_unsettled = true;
-                return Err(if options.append { append_failed(error, target.may_have_landed()) } else { error });
+                return Err(write_failed(error, options.append, target.may_have_landed()));
             }
         }
         state.known.arrived();

@@ -62,9 +62,10 @@ impl<S: Shell> Target<S> {
     }
 }
 
-/// The error of an append that has failed. Where a part of it may be in the file, it is none after which the append is
-/// made again: its first bytes would be there twice.
-pub(super) fn append_failed(error: Error, may_have_landed: bool) -> Error {
+/// Returns the error of a write that has failed. Where a part of an append may be in the file, it is none after which
+/// the write is made again: its first bytes would be there twice.
+pub(super) fn write_failed(error: Error, is_append: bool, may_have_landed: bool) -> Error {
+    let may_have_landed = is_append && may_have_landed;
     match error {
         Error::CapabilityRejected if may_have_landed => Error::SessionEnded,
         Error::NoObject | Error::PagesCached if may_have_landed => Error::Device(errno::EIO),
@@ -142,19 +143,15 @@ impl<S: Shell> State<S> {
             }
             let mut write = ObjectWrite::new((self.known.inode(), self.held()?), operation, pages);
             let written = io.write_object(&mut write, bytes, offset, options.registration).await;
-            let written = written
-                .map_err(|error| if options.append { append_failed(error, write.may_have_landed) } else { error });
-            match written {
+            match written.map_err(|error| write_failed(error, options.append, write.may_have_landed)) {
                 Ok(reply) => {
                     self.hold(io).await?;
                     self.known.arrived();
                     self.note_written(io, reply.size);
                     self.known.object_written(reply.mtime);
-                    let is_known = match self.known.reports_object(options.direct) {
-                        true => self.commit(io).await.inspect_err(|_| self.write_not_reported(io))?,
-                        false => true,
-                    };
-                    if is_known {
+                    if !self.known.reports_object(options.direct)
+                        || self.commit(io).await.inspect_err(|_| self.write_not_reported(io))?
+                    {
                         let offset = if at_end { reply.size - bytes.len() as u64 } else { offset };
                         return Ok(Written { offset, is_safe: options.direct || !self.known.is_exclusive() });
                     }
@@ -188,8 +185,9 @@ mod tests {
     fn an_append_that_may_have_landed_is_not_made_again() {
         let again = |error: &Error| matches!(error, Error::NoObject | Error::CapabilityRejected | Error::PagesCached);
         for error in [Error::NoObject, Error::CapabilityRejected, Error::PagesCached, Error::NoSpace] {
-            assert_eq!(append_failed(error.clone(), false), error);
-            assert!(!again(&append_failed(error, true)));
+            assert_eq!(write_failed(error.clone(), true, false), error);
+            assert_eq!(write_failed(error.clone(), false, true), error, "no append");
+            assert!(!again(&write_failed(error, true, true)));
         }
     }
 }
