@@ -108,12 +108,7 @@ fn a_file_is_removed_at_once_when_nobody_can_open_it() {
 fn a_lookup_without_a_lease_counts_for_a_term() {
     for (pause_ms, kept) in [(0, true), (SESSION_TERM_MS - 1000, true), (3 * SESSION_TERM_MS, false)] {
         let mut world = World::new();
-        let inode = world.file("f", 1);
-        world.ok(A, lookup("f"));
-        let token = world.waits(B, chmod(inode, 0o600));
-        world.answer_recalls(LeaseMode::None);
-        world.done(token);
-        assert!(!grants(&world.ok(A, lookup("f"))).contains(Grants::ATTRIBUTES), "recalled a moment ago");
+        let inode = unleased_lookup(&mut world);
         world.pass(pause_ms, &[A, B]);
         let token = world.waits(C, unlink("f"));
         world.answer_recalls(LeaseMode::None);
@@ -283,14 +278,20 @@ fn a_batch_of_removals_ends_before_a_name_that_needs_a_recall_or_is_refused() {
     assert_eq!(world.removed_objects(), [object(3)]);
 }
 
-/// A was told of a file without a lease, and B removes it. Returns the inode.
-fn removed_after_an_unleased_lookup(world: &mut World) -> InodeNumber {
+/// Makes a file `f`, whose attributes A is told without a lease. Returns the inode.
+fn unleased_lookup(world: &mut World) -> InodeNumber {
     let inode = world.file("f", 1);
     world.ok(A, lookup("f"));
     let token = world.waits(B, chmod(inode, 0o600));
     world.answer_recalls(LeaseMode::None);
     world.done(token);
     assert!(!grants(&world.ok(A, lookup("f"))).contains(Grants::ATTRIBUTES), "recalled a moment ago");
+    inode
+}
+
+/// A was told of a file without a lease, and B removes it. Returns the inode.
+fn removed_after_an_unleased_lookup(world: &mut World) -> InodeNumber {
+    let inode = unleased_lookup(world);
     let token = world.call(B, unlink("f"));
     world.answer_recalls(LeaseMode::None);
     world.done(token);
