@@ -191,7 +191,7 @@ impl Storage {
         let append = request.operation == DataOperation::Append;
         let end = self.object(request.inode, request.object).map_or(0, |object| object.bytes.len());
         let offset = if append { end } else { index(request.offset) + range.start };
-        let came = bytes.0.get(range).unwrap_or_default();
+        let came = &bytes.0[range];
         let bad = self.bad_byte(&(offset..offset + came.len()), now.boot_ms);
         let came = bad.map_or(came, |bad| &came[..bad - offset]);
         let object = self.object(request.inode, request.object);
