@@ -79,6 +79,11 @@ impl Base {
         Ok(Self { tree: Tree::open(&area, CACHE_BYTES, verified)?, area, has_sums, data_blocks })
     }
 
+    /// Compares all pages on the device with their checksums.
+    pub fn verify(&self) -> Result<()> {
+        self.tree.verify()
+    }
+
     /// Where the log goes on.
     pub fn applied(&self) -> Result<Applied> {
         let read = || -> std::result::Result<_, redb::Error> {

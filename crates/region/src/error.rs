@@ -33,6 +33,9 @@ pub enum Error {
     /// There is no store on the device.
     #[error("there is no region store: {0}")]
     NoStore(String),
+    /// The store has an earlier format.
+    #[error("it has format version {0}, which only earlier versions of Weft read")]
+    OldFormat(u32),
     /// There is something else on the device.
     #[error("{0} is on it")]
     NotEmpty(&'static str),

@@ -8,8 +8,8 @@ use crate::{BLOCK, BLOCK_BYTES};
 use std::ops::Range;
 
 const MAGIC: &[u8; 8] = b"WEFTREGS";
-/// Of a store whose map is in one part and that has no features; and of one with further parts, or features.
-const VERSIONS: [u32; 2] = [1, 2];
+/// Version of the format. Earlier versions lack checksums that are verified on reads of the map, and are refused.
+const VERSION: u32 = 3;
 /// Data have checksums.
 const SUMS_FEATURE: u32 = 1;
 /// Objects may begin in blocks that no record maps.
@@ -40,21 +40,21 @@ const MAP_PART_BYTES: usize = 16;
 
 const _: () = assert!(FEATURES_AT + 4 <= MAP_MORE_AT && MAP_MORE_AT + MAP_MORE_MAX * MAP_PART_BYTES <= CHECKED);
 
-/// What a checksum is of in the first block of a store, if that begins with this, has one of these versions and the
-/// right checksum; and the version. `what`: for people.
-pub(crate) fn checked<'a>(block: &'a [u8], magic: &[u8; 8], versions: &[u32], what: &str) -> Result<(&'a [u8], u32)> {
+/// What a checksum is of in the first block of a store, if that begins with this, has this version and the right
+/// checksum. `what`: for people.
+pub(crate) fn checked<'a>(block: &'a [u8], magic: &[u8; 8], known: u32, what: &str) -> Result<&'a [u8]> {
     let block = block.get(..CHECKED).unwrap_or_default();
     if block.get(..8) != Some(magic) {
         return Err(Error::NoStore("the first blocks are of something else".to_owned()));
     }
     let version = u32_at(block, 8).ok_or_else(|| Error::NoStore(format!("the {what} is too short")))?;
-    if !versions.contains(&version) {
-        return Err(Error::NoStore(format!("it has version {version}, and this program knows {versions:?}")));
+    if version > known {
+        return Err(Error::NoStore(format!("it has format version {version}, and this program knows {known}")));
     }
     if seal_of(block, CHECKSUM_AT).is_none() {
         return Err(Error::Damaged(format!("the checksum of a {what}")));
     }
-    Ok((block, version))
+    if version < known { Err(Error::OldFormat(version)) } else { Ok(block) }
 }
 
 /// What has checksums in a store.
@@ -204,23 +204,18 @@ impl Geometry {
         self.map_more().map(|part| (part.start - self.data_start, part.end - part.start))
     }
 
-    /// The version, and the features.
-    fn told(&self) -> (u32, u32) {
-        let [plain, with_more] = VERSIONS;
+    fn features(&self) -> u32 {
         let of_sums = match self.checksums {
             Checksums::Metadata => 0,
             Checksums::All => SUMS_FEATURE,
         };
-        let features = of_sums | if self.has_runs { RUNS_FEATURE } else { 0 };
-        let is_plain = features == 0 && self.map_more().next().is_none();
-        (if is_plain { plain } else { with_more }, features)
+        of_sums | if self.has_runs { RUNS_FEATURE } else { 0 }
     }
 
     fn encode(&self) -> Vec<u8> {
-        let (version, features) = self.told();
         let mut block = Vec::with_capacity(BLOCK_BYTES);
         block.extend_from_slice(MAGIC);
-        block.extend_from_slice(&version.to_le_bytes());
+        block.extend_from_slice(&VERSION.to_le_bytes());
         block.extend_from_slice(&[0; 4]);
         block.extend_from_slice(&self.identity);
         let places = [self.log_start, self.log_blocks, self.map_start, self.map_blocks, self.data_start];
@@ -229,7 +224,7 @@ impl Geometry {
         }
         block.push(self.region_shift);
         block.resize(FEATURES_AT, 0);
-        block.extend_from_slice(&features.to_le_bytes());
+        block.extend_from_slice(&self.features().to_le_bytes());
         block.resize(MAP_MORE_AT, 0);
         for number in self.map_more.iter().flat_map(|part| [part.start, part.blocks]) {
             block.extend_from_slice(&number.to_le_bytes());
@@ -242,7 +237,7 @@ impl Geometry {
 
     fn decode(block: &[u8]) -> Result<Self> {
         let too_short = || Error::NoStore("the super block is too short".to_owned());
-        let (block, version) = checked(block, MAGIC, &VERSIONS, "super block")?;
+        let block = checked(block, MAGIC, VERSION, "super block")?;
         let number = |at: usize| u64_at(block, at).ok_or_else(too_short);
         let features = u32_at(block, FEATURES_AT).ok_or_else(too_short)?;
         let identity = block.get(16..32).and_then(|bytes| bytes.try_into().ok());
@@ -264,8 +259,8 @@ impl Geometry {
             has_runs: features & RUNS_FEATURE != 0,
             map_more,
         };
-        if geometry.told() != (version, features) {
-            return Err(Error::NoStore(format!("version {version} with features {features:#x} is not known here")));
+        if geometry.features() != features {
+            return Err(Error::NoStore(format!("features {features:#x} are not known here")));
         }
         let ends = [
             (COPIES[1] + 1, geometry.log_start),
@@ -428,7 +423,6 @@ mod tests {
                 assert!(grown.blocks_for_data() > geometry.blocks_for_data());
                 assert!(grown.blocks_for_data() * 100 > grown.blocks * 90, "{grown:?}");
                 assert_eq!(Geometry::decode(&grown.encode()).unwrap(), grown);
-                assert_eq!(grown.encode()[8], 2, "earlier programs refuse it");
                 assert!(grown.grown(bytes).unwrap().is_none());
                 geometry = grown;
             };
@@ -453,24 +447,19 @@ mod tests {
         assert!(Geometry::decode(&[]).is_err());
     }
 
-    /// A program that knows neither features nor further parts looks at the version only.
     #[test]
     fn what_is_not_known_is_refused() {
-        for before in BOTH.map(|checksums| of(1 << 30, checksums)) {
-            let grown = before.grown(2 << 30).unwrap().unwrap();
-            // Versions and features that each can have.
-            for (geometry, without) in [(before, (1, 0)), (grown, (2, 0))] {
-                let known = [without, (2, SUMS_FEATURE), (2, RUNS_FEATURE), (2, SUMS_FEATURE | RUNS_FEATURE)];
-                for told in (0..4u32).flat_map(|version| (0..8u32).map(move |features| (version, features))) {
-                    let mut other = geometry.encode();
-                    other[8..12].copy_from_slice(&told.0.to_le_bytes());
-                    other[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&told.1.to_le_bytes());
-                    seal(&mut other[..CHECKED], CHECKSUM_AT);
-                    match Geometry::decode(&other) {
-                        Ok(found) => assert!(known.contains(&told) && found.told() == told, "{told:?} of {geometry:?}"),
-                        Err(Error::NoStore(_)) => assert!(!known.contains(&told), "{told:?} of {geometry:?}"),
-                        Err(error) => panic!("{error}"),
-                    }
+        for geometry in BOTH.map(|checksums| of(1 << 30, checksums)) {
+            for told in (0..5u32).flat_map(|version| (0..8u32).map(move |features| (version, features))) {
+                let mut other = geometry.encode();
+                other[8..12].copy_from_slice(&told.0.to_le_bytes());
+                other[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&told.1.to_le_bytes());
+                seal(&mut other[..CHECKED], CHECKSUM_AT);
+                match (Geometry::decode(&other), told) {
+                    (Ok(found), (VERSION, 0..4)) => assert_eq!(found.features(), told.1),
+                    (Err(Error::OldFormat(version)), (0..VERSION, _)) => assert_eq!(version, told.0),
+                    (Err(Error::NoStore(_)), (VERSION, 4..) | (4.., _)) => {}
+                    (found, _) => panic!("{told:?}: {found:?}"),
                 }
             }
         }

@@ -50,7 +50,7 @@ use crate::log::Log;
 use crate::overlay::{Overlay, Piece};
 use crate::record::{ENTRIES_BYTES_MAX, ENTRIES_MAX, Entry};
 use crate::space::Space;
-use crate::sums::sum_of;
+use crate::sums::sum_at;
 use crate::{BLOCK, BLOCK_BYTES, random, read, write};
 use changes::Changes;
 pub use check::Findings;
@@ -436,7 +436,8 @@ impl Layer {
     /// Writes whole blocks, and takes note of the checksums of those that have some.
     fn write_whole(&self, piece: Piece, bytes: &[u8], changes: &mut Changes) -> Result<()> {
         if let Some(block) = piece.block.filter(|_| piece.first < self.sums_end()) {
-            changes.sums(block, bytes.chunks(BLOCK_BYTES).map(sum_of));
+            let blocks = (piece.first..).zip(bytes.chunks(BLOCK_BYTES));
+            changes.sums(block, blocks.map(|(block, bytes)| sum_at(block, bytes)));
         }
         self.device.write_at(self.place(piece), bytes).map_err(at("write the device"))
     }

@@ -22,6 +22,7 @@
 //! sparse file there are no such updates: docs/region.md.)
 
 mod address_space;
+mod area;
 mod base;
 mod buffer;
 pub mod device;

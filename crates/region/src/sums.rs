@@ -12,10 +12,11 @@ pub(crate) const GROUP_BYTES: usize = 4 * GROUP_BLOCKS as usize;
 /// In place of the checksum of a block that has none.
 pub(crate) const NO_SUM: u32 = 0;
 
-/// The checksum of a block's bytes.
-pub(crate) fn sum_of(block: &[u8]) -> u32 {
+/// The checksum of the bytes of a block and of its place, a virtual block or the block of a file: bytes that belong
+/// elsewhere do not match it.
+pub(crate) fn sum_at(place: u64, block: &[u8]) -> u32 {
     // One more block in 2^32 has the checksum 1.
-    crc32c::crc32c(block).max(NO_SUM + 1)
+    crc32c::crc32c_append(crc32c::crc32c(&place.to_le_bytes()), block).max(NO_SUM + 1)
 }
 
 /// What is known of a group.

@@ -220,6 +220,10 @@ fn explain_error(path: &Path, error: &weft_region::Error) -> io::Error {
     let there = path.display();
     let remedy = match error {
         Region::NoStore(_) => format!("`weft store format {there}` makes one, when nothing is on it"),
+        Region::OldFormat(_) => format!(
+            "bring its objects to a new store with `weft store send {there}` of the Weft that made it and `weft store \
+             receive` of this one, or destroy them with `weft store format --overwrite {there}`"
+        ),
         Region::InUse => format!("a store is one node's: end the process that has it (`fuser {there}` names it)"),
         Region::TooSmall(..) | Region::NoSpace => "give another size, or another place".to_owned(),
         Region::Damaged(_) => format!("`weft store check {there}` says more"),

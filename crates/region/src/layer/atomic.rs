@@ -6,7 +6,7 @@
 use super::{Changes, Layer, Piece, Taken, blocks_of, edges, is_whole, length_of, read};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result, at};
-use crate::sums::sum_of;
+use crate::sums::sum_at;
 use crate::{BLOCK, BLOCK_BYTES};
 use std::ops::Range;
 
@@ -95,7 +95,8 @@ impl Layer {
                 if blocks > 0 {
                     changes.map(*first, place, blocks);
                     if *first < self.sums_end() {
-                        changes.sums(place, some.chunks(BLOCK_BYTES).map(sum_of));
+                        let blocks = (*first..).zip(some.chunks(BLOCK_BYTES));
+                        changes.sums(place, blocks.map(|(block, bytes)| sum_at(block, bytes)));
                     }
                     slices.push(some);
                 }

@@ -2,6 +2,7 @@
 
 use super::{Layer, read};
 use crate::error::{Error, Result};
+use crate::geometry::{COPIES, Geometry};
 use crate::overlay::Piece;
 use crate::space::Space;
 use crate::{BLOCK, OWN_START, lock};
@@ -72,6 +73,31 @@ impl Layer {
         let mapped = self.geometry.data_blocks() - seen.free();
         findings.lost_blocks = in_use.saturating_sub(mapped);
         Ok(findings)
+    }
+
+    /// Verifies the superblocks and all pages of the map on the device, past those in memory. Damage is told of.
+    /// Returns false if the map is damaged, so that nothing can be said of the rest.
+    pub(crate) fn verify_own(&self, tell: &mut dyn FnMut(String)) -> Result<bool> {
+        self.verify_superblocks(tell);
+        match self.base.verify() {
+            Err(Error::Damaged(text)) => {
+                tell(format!("the map: {text}"));
+                Ok(false)
+            }
+            verified => verified.map(|()| true),
+        }
+    }
+
+    /// Tells of superblocks that are damaged. The store opens with one of the two.
+    fn verify_superblocks(&self, tell: &mut dyn FnMut(String)) {
+        for copy in COPIES {
+            match Geometry::read_copy(&*self.device, copy) {
+                Ok(found) if found == self.geometry => {}
+                Ok(_) => tell(format!("superblock {copy} is of another store")),
+                Err(Error::Device { what, source }) => tell(format!("superblock {copy}: {what}: {source}")),
+                Err(error) => tell(format!("superblock {copy}: {error}")),
+            }
+        }
     }
 
     /// The regions whose first block a piece has.

@@ -10,7 +10,7 @@ use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result, at};
 use crate::geometry::Checksums;
 use crate::overlay::Piece;
-use crate::sums::{GROUP_BLOCKS, Group, NO_SUM, Sums, sum_of};
+use crate::sums::{GROUP_BLOCKS, Group, NO_SUM, Sums, sum_at};
 use crate::{BLOCK, BLOCK_BYTES, OWN_START};
 use std::ops::Range;
 use std::sync::{Arc, RwLock};
@@ -106,7 +106,7 @@ impl Layer {
 
     /// The checksum that a virtual block with these bytes gets, if any.
     pub(super) fn sum_for(&self, block: u64, bytes: &[u8]) -> u32 {
-        if block < self.sums_end() { sum_of(bytes) } else { NO_SUM }
+        if block < self.sums_end() { sum_at(block, bytes) } else { NO_SUM }
     }
 
     /// Bytes that a write at an address changes the mapping for at once.
@@ -236,7 +236,7 @@ fn wrong(first: u64, bytes: &[u8], pieces: &[Piece], sums: &[u32]) -> impl Itera
     let blocks = pieces.iter().flat_map(|piece| piece.first..piece.end());
     let is_wrong = move |(block, sum): &(u64, &u32)| {
         let at_byte = usize::try_from((block - first) * BLOCK).unwrap_or(usize::MAX);
-        let found = bytes.get(at_byte..).and_then(|rest| rest.get(..BLOCK_BYTES)).map(sum_of);
+        let found = bytes.get(at_byte..).and_then(|rest| rest.get(..BLOCK_BYTES)).map(|bytes| sum_at(*block, bytes));
         **sum != NO_SUM && found != Some(**sum)
     };
     blocks.zip(sums).filter(is_wrong).map(|(block, _)| block)

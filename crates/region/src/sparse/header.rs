@@ -8,7 +8,7 @@ use crate::{BLOCK, BLOCK_BYTES};
 use std::ops::Range;
 
 pub(crate) const MAGIC: &[u8; 8] = b"WEFTSPRS";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Fewer objects are of no use.
 const REGIONS_MIN: u64 = 1024;
 /// More are not looked through at an opening.
@@ -91,7 +91,7 @@ impl Header {
 
     fn decode(block: &[u8]) -> Result<Self> {
         let too_short = || Error::NoStore("the header is too short".to_owned());
-        let (block, _) = checked(block, MAGIC, &[VERSION], "header")?;
+        let block = checked(block, MAGIC, VERSION, "header")?;
         let header = Self {
             identity: block.get(16..32).and_then(|bytes| bytes.try_into().ok()).ok_or_else(too_short)?,
             bytes: u64_at(block, 32).ok_or_else(too_short)?,

@@ -188,6 +188,11 @@ impl Index {
         Ok(Self { tree })
     }
 
+    /// Compares all pages on the device with their checksums.
+    pub fn verify(&self) -> Result<()> {
+        self.tree.verify()
+    }
+
     /// What is known of an object.
     pub fn state(&self, id: u64) -> Result<Option<State>> {
         guarded(|| {

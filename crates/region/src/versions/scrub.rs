@@ -2,7 +2,7 @@
 
 use super::Versions;
 use super::commit::{Commit, version_of};
-use super::index::Row;
+use super::index::{Index, Row};
 use super::object::Inner;
 use crate::BLOCK_BYTES;
 use crate::buffer::AlignedBuffer;
@@ -13,6 +13,13 @@ impl Versions {
     /// All commits that are in a ring.
     pub fn scrub(&self, scrubbed: &mut Scrubbed) -> Result<()> {
         self.checkpoint()?;
+        match self.0.index().map_or(Ok(()), Index::verify) {
+            Err(Error::Damaged(text)) => {
+                scrubbed.tell(format!("the index of versions: {text}"));
+                return Ok(());
+            }
+            verified => verified?,
+        }
         for id in self.ids()? {
             match self.object(id) {
                 Ok(object) => object.0.scrub(scrubbed)?,

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod cleaner;
+mod damage;
 mod device;
 mod feed;
 mod gone;

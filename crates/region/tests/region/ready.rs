@@ -80,7 +80,6 @@ fn what_no_object_has_got_is_free() {
 fn of_before(image: &mut Image) {
     for copy in 0..2 {
         let block = image.get_mut(&copy).unwrap();
-        block[8..12].copy_from_slice(&1u32.to_le_bytes());
         block[92..96].fill(0);
         block[12..16].fill(0);
         let checksum = crc32c::crc32c(&block[..512]);

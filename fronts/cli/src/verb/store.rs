@@ -187,6 +187,10 @@ fn failed(place: &Path) -> impl Fn(Error) -> Failure {
         match error {
             Error::NotEmpty(_) => failure.remedy("--overwrite, if nobody misses it"),
             Error::NoStore(_) => failure.remedy("`weft store format` makes one"),
+            Error::OldFormat(_) => failure.remedy(
+                "send its objects to a new store: `weft store send` of the Weft that made it, `weft store receive` of \
+                 this one",
+            ),
             Error::InUse => failure.remedy("end the process that has it (`fuser` names it)"),
             Error::Damaged(_) => failure.remedy("`weft store dump` says what is there still"),
             Error::Stream { .. } => failure.remedy("`weft store have` says what came: send the rest with --have"),
