@@ -369,6 +369,8 @@ impl Layer {
         Ok(())
     }
 
+    /// Writes what a range of blocks has of `part`: over what is mapped, or to new blocks (`anew`: all of it). All blocks
+    /// are allocated before the first is written, so that no space leaves what is there as it was.
     fn write_range(
         &self,
         part: (u64, &[u8]),
@@ -381,6 +383,7 @@ impl Layer {
             return Ok(());
         }
         let mapped = self.mapped(&read(&self.state), blocks.clone())?;
+        let mut targets = Vec::new();
         for old in with_holes(&mapped, blocks) {
             let mut first = old.first;
             while first < old.end() {
@@ -394,11 +397,14 @@ impl Layer {
                     }
                 };
                 let before = old.block.map(|block| block + (first - old.first));
-                self.write_blocks(Piece { first, count, block: Some(place) }, before, part, changes)?;
+                targets.push((Piece { first, count, block: Some(place) }, before));
                 first += count;
             }
         }
-        Ok(())
+        if changes.bytes() > ENTRIES_BYTES_MAX {
+            return Err(Error::TooManyPieces);
+        }
+        targets.into_iter().try_for_each(|(piece, before)| self.write_blocks(piece, before, part, changes))
     }
 
     /// Writes what some blocks have of a range of bytes; the rest of them is as it was `before` (where they lay), or

@@ -41,6 +41,11 @@ impl Changes {
         }
     }
 
+    /// Bytes that they take in a record.
+    pub fn bytes(&self) -> usize {
+        Entry::bytes_of(&self.entries) + Entry::bytes_of(&self.sums)
+    }
+
     /// All of them, as a record has them.
     pub fn into_entries(mut self) -> Vec<Entry> {
         self.entries.append(&mut self.sums);

@@ -334,6 +334,51 @@ fn fill(checksums: Checksums) {
     assert!(found == block);
 }
 
+/// A write that does not fit changes nothing, also where a part of it lies over what is mapped.
+#[test]
+fn no_space_leaves_everything_as_it_was() {
+    for (seed, checksums) in (0..20).flat_map(|seed| BOTH.map(|checksums| (seed, checksums))) {
+        let device = Recorder::new(DEVICE_BYTES);
+        let layer = format(&device, checksums);
+        let mut random = Random::new(seed);
+        // Blocks of one object with holes between them, and another object that takes what is left.
+        for block in 0..64 {
+            if random.below(2) == 0 {
+                layer.write(BASES[1] + block * BLOCK_BYTES as u64, &[1; BLOCK_BYTES]).unwrap();
+            }
+        }
+        let mut end = BASES[2];
+        while layer.write(end, &[2; BLOCK_BYTES]).is_ok() {
+            end += BLOCK_BYTES as u64;
+        }
+        layer.sync().unwrap();
+        let image = || {
+            let mut bytes = vec![0; 66 * BLOCK_BYTES];
+            layer.read(BASES[1], &mut bytes).unwrap();
+            bytes
+        };
+        let (mut before, mut refused) = (image(), 0);
+        for _ in 0..200 {
+            let offset = random.below(64 * BLOCK_BYTES as u64);
+            let bytes = vec![3; usize::try_from(random.below(64 * BLOCK_BYTES as u64 - offset)).unwrap() + 1];
+            let (from, to) = (usize::try_from(offset).unwrap(), usize::try_from(offset).unwrap() + bytes.len());
+            let done = match random.below(3) {
+                0 => layer.write(BASES[1] + offset, &bytes),
+                1 => layer.write_durable(BASES[1] + offset, &bytes),
+                _ => layer.write_atomic(&[(BASES[1] + offset, &bytes)]),
+            };
+            match done {
+                Ok(()) => before[from..to].fill(3),
+                Err(Error::NoSpace) => refused += 1,
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+            assert!(image() == before, "seed {seed}, {offset}, {} bytes", bytes.len());
+        }
+        assert!(refused > 20, "seed {seed}: {refused} were refused");
+        assert!(layer.check(|_, _| Ok(true)).unwrap().is_clean(), "seed {seed}");
+    }
+}
+
 #[test]
 fn what_was_never_written_is_zeros_also_in_blocks_that_others_had() {
     BOTH.iter().for_each(|checksums| write_a_part_of_a_used_block(*checksums));
