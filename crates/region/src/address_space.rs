@@ -84,6 +84,12 @@ pub trait AddressSpace: Send + Sync {
     /// region, the object is not there any more.
     fn trim(&self, range: Range<u64>) -> Result<()>;
 
+    /// Writes a block of a region, all of it, and has a range of the region read zeros: after a crash both happened, or
+    /// neither, and what is written over the block later counts only if the range is zeros. `false`: that cannot be
+    /// promised here. Then the range is zeros and nothing else was done, and the caller syncs before it writes the
+    /// block.
+    fn cut(&self, block: (u64, &[u8]), range: &Range<u64>) -> Result<bool>;
+
     /// Takes away what a crash may have left of an object that had the region before.
     fn clear_region(&self, id: u64) -> Result<()>;
 
@@ -190,6 +196,10 @@ impl AddressSpace for Layer {
 
     fn trim(&self, range: Range<u64>) -> Result<()> {
         Layer::trim(self, range)
+    }
+
+    fn cut(&self, block: (u64, &[u8]), range: &Range<u64>) -> Result<bool> {
+        Layer::cut(self, block, range).map(|()| true)
     }
 
     fn clear_region(&self, id: u64) -> Result<()> {

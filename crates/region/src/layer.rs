@@ -26,6 +26,7 @@
 mod atomic;
 mod changes;
 mod check;
+mod cut;
 mod durable;
 mod fresh;
 mod gathered;
@@ -369,8 +370,8 @@ impl Layer {
         Ok(())
     }
 
-    /// Writes what a range of blocks has of `part`: over what is mapped, or to new blocks (`anew`: all of it). All blocks
-    /// are allocated before the first is written, so that no space leaves what is there as it was.
+    /// Writes what a range of blocks has of `part`: over what is mapped, or to new blocks (`anew`: all of it). All
+    /// blocks are allocated before the first is written, so that no space leaves what is there as it was.
     fn write_range(
         &self,
         part: (u64, &[u8]),

@@ -6,6 +6,8 @@ use crate::ids::Identity;
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::store::Kind;
 use crate::{BLOCK, BLOCK_BYTES, lock};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -38,10 +40,23 @@ pub(crate) struct Shared {
     mark: u64,
     /// Held by whoever appends.
     appending: Mutex<()>,
-    /// Of objects with a super block; whether it is as the device has it.
-    stat: Option<Mutex<(ObjectStat, bool)>>,
+    /// Of objects with a super block.
+    stat: Option<Mutex<Stat>>,
+    /// Whether all bytes behind its size are zeros. Of an object that was opened nobody knows: after a crash, bytes
+    /// that were written or cut without a sync of the object may be there. They are cut before it becomes longer.
+    ends_in_zeros: AtomicBool,
     /// Not any more when it was removed: the region may be another object's then. Held to write.
     is_there: RwLock<bool>,
+}
+
+/// Size and times, and how far the device has them.
+struct Stat {
+    now: ObjectStat,
+    /// Whether the super block on the device says the same.
+    is_written: bool,
+    /// Whether a sync has to come before the super block is written: bytes were cut off that a crash may bring back,
+    /// and a larger size would show them.
+    is_cut: bool,
 }
 
 impl Object {
@@ -68,7 +83,7 @@ impl Object {
             // A block of zeros.
             Kind::Plain => layer.make_block(address, &[])?,
         }
-        Ok(Self(Arc::new(Shared::new(layer, first, kind))))
+        Ok(Self(Arc::new(Shared::new(layer, first, kind, true))))
     }
 
     /// One that is there.
@@ -86,7 +101,7 @@ impl Object {
                     .ok_or_else(|| Error::Damaged(format!("the super block of object {id}")))?
             }
         };
-        Ok(Self(Arc::new(Shared::new(layer, found, kind))))
+        Ok(Self(Arc::new(Shared::new(layer, found, kind, false))))
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -120,16 +135,12 @@ impl Object {
 
     /// Size and times. `None`: whoever uses the store keeps them.
     pub fn stat(&self) -> Option<ObjectStat> {
-        self.0.stat.as_ref().map(|stat| lock(stat).0)
+        self.0.stat.as_ref().map(|stat| lock(stat).now)
     }
 
     /// Bytes that it can hold.
     pub fn capacity(&self) -> u64 {
-        (1u64 << self.0.layer.region_shift()) - self.data_start()
-    }
-
-    fn data_start(&self) -> u64 {
-        if self.0.stat.is_some() { BLOCK } else { 0 }
+        (1u64 << self.0.layer.region_shift()) - self.0.data_start()
     }
 
     /// The address of a range of its bytes.
@@ -137,7 +148,7 @@ impl Object {
         if offset.checked_add(bytes as u64).is_none_or(|end| end > self.capacity()) {
             return Err(Error::Beyond);
         }
-        Ok(self.0.first() + self.data_start() + offset)
+        Ok(self.0.first() + self.0.data_start() + offset)
     }
 
     /// Reads bytes; zeros where none were written. Returns how many the object has there, all of `into` where it does
@@ -170,12 +181,13 @@ impl Object {
     fn write_by(&self, offset: u64, bytes: usize, write: impl FnOnce(&dyn AddressSpace) -> Result<()>) -> Result<()> {
         let end = offset + bytes as u64;
         let there = self.0.there()?;
+        self.0.prepare_end(end)?;
         let written = write(&*self.0.layer);
         if written.is_ok() {
             self.note_written(end);
         }
         drop(there);
-        written.inspect_err(|_| self.0.forget_behind_end(end, self.data_start()))
+        written.inspect_err(|_| self.0.forget_behind_end(end))
     }
 
     /// Writes bytes behind the last one of an object that keeps its size; returns where. Of several that append none
@@ -202,13 +214,15 @@ impl Object {
     fn note_written(&self, end: u64) {
         if let Some(stat) = &self.0.stat {
             let mut stat = lock(stat);
-            stat.0.size = stat.0.size.max(end);
-            stat.0.modified = SystemTime::now();
-            stat.1 = false;
+            stat.now.size = stat.now.size.max(end);
+            stat.now.modified = SystemTime::now();
+            stat.is_written = false;
         }
     }
 
-    /// Cuts an object that keeps its size, or makes it longer by zeros.
+    /// Cuts an object that keeps its size, or makes it longer by zeros. What was cut off never comes back: bytes that
+    /// become part of the object again read zeros, also after a crash. A crash before the next sync leaves the earlier
+    /// size with all that was there, or the new one (in a sparse file, the earlier size may be there with zeros).
     pub fn truncate(&self, size: u64) -> Result<()> {
         let stat = self.0.stat.as_ref().ok_or_else(keeps_no_size)?;
         if size > self.capacity() {
@@ -216,13 +230,16 @@ impl Object {
         }
         let _there = self.0.there()?;
         let mut stat = lock(stat);
-        if size < stat.0.size {
-            let first = self.address(size, 0)?;
-            self.0.layer.trim(first..first + (stat.0.size - size))?;
+        let now = ObjectStat { size, modified: SystemTime::now(), ..stat.now };
+        if size < stat.now.size {
+            // What may be behind the earlier size is looked for when the object becomes longer.
+            let range = self.0.end(size)..self.0.end(stat.now.size);
+            return self.0.cut(&mut stat, now, range);
         }
-        stat.0.size = size;
-        stat.0.modified = SystemTime::now();
-        stat.1 = false;
+        if size > stat.now.size {
+            self.0.cut_end(&mut stat, 0)?;
+        }
+        *stat = Stat { now, is_written: false, ..*stat };
         Ok(())
     }
 
@@ -240,11 +257,12 @@ impl Object {
 }
 
 impl Shared {
-    fn new(layer: &Arc<dyn AddressSpace>, found: SuperBlock, kind: Kind) -> Self {
+    fn new(layer: &Arc<dyn AddressSpace>, found: SuperBlock, kind: Kind, is_new: bool) -> Self {
         let SuperBlock { identity: Identity { id, generation }, owner, stat, mark } = found;
-        let stat = (kind == Kind::Direct).then(|| Mutex::new((stat, true)));
-        let (appending, is_there) = (Mutex::default(), RwLock::new(true));
-        Self { layer: Arc::clone(layer), id, generation, owner, mark, appending, stat, is_there }
+        let stat = Stat { now: stat, is_written: true, is_cut: false };
+        let stat = (kind == Kind::Direct).then(|| Mutex::new(stat));
+        let (appending, is_there, ends_in_zeros) = (Mutex::default(), RwLock::new(true), AtomicBool::new(is_new));
+        Self { layer: Arc::clone(layer), id, generation, owner, mark, appending, stat, ends_in_zeros, is_there }
     }
 
     /// The address of its region.
@@ -252,9 +270,21 @@ impl Shared {
         self.id << self.layer.region_shift()
     }
 
-    fn super_block(&self, stat: ObjectStat) -> SuperBlock {
+    fn data_start(&self) -> u64 {
+        if self.stat.is_some() { BLOCK } else { 0 }
+    }
+
+    /// The address of the byte behind so many.
+    fn end(&self, size: u64) -> u64 {
+        self.first() + self.data_start() + size
+    }
+
+    /// The super block, all of it.
+    fn super_block(&self, stat: ObjectStat) -> Vec<u8> {
         let identity = Identity { id: self.id, generation: self.generation };
-        SuperBlock { identity, owner: self.owner, stat, mark: self.mark }
+        let mut block = SuperBlock { identity, owner: self.owner, stat, mark: self.mark }.encode();
+        block.resize(BLOCK_BYTES, 0);
+        block
     }
 
     /// Nobody removes it as long as what this returns is there. An error: it was removed.
@@ -269,26 +299,83 @@ impl Shared {
     }
 
     /// Bytes of a write that failed may stand behind the end: they are not to be seen when the object becomes longer.
-    fn forget_behind_end(&self, end: u64, data_start: u64) {
+    fn forget_behind_end(&self, end: u64) {
         // Alone: what others have written there counts when they have taken note of it.
         let there = self.is_there.write().unwrap_or_else(PoisonError::into_inner);
         let Some(stat) = self.stat.as_ref().filter(|_| *there) else { return };
-        let (size, data) = (lock(stat).0.size, self.first() + data_start);
-        if size < end {
-            // It needs no space. A device that fails here, too, has been told of already.
-            let _ = self.layer.trim(data + size..data + end);
+        let mut stat = lock(stat);
+        if stat.now.size < end {
+            // A device that fails here, too, has been told of already. It is tried again before the object is longer.
+            self.ends_in_zeros.store(false, Ordering::Release);
+            let _ = self.cut_end(&mut stat, end);
         }
+    }
+
+    /// Before bytes up to `end` become the object's: those behind its size are zeros.
+    fn prepare_end(&self, end: u64) -> Result<()> {
+        if self.ends_in_zeros.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let Some(stat) = &self.stat else { return Ok(()) };
+        let mut stat = lock(stat);
+        if end > stat.now.size { self.cut_end(&mut stat, 0) } else { Ok(()) }
+    }
+
+    /// Cuts off what is behind the size, unless that is known to be zeros; also zeros that a write up to `written`
+    /// left.
+    fn cut_end(&self, stat: &mut Stat, written: u64) -> Result<()> {
+        let (end, size) = (self.end(stat.now.size), stat.now.size);
+        if !self.ends_in_zeros.load(Ordering::Acquire) {
+            let edge_end = end.next_multiple_of(BLOCK);
+            let data_end = self.data_end(edge_end, self.end(written))?;
+            let start = if self.has_bytes_at_edge(end)? { end } else { edge_end };
+            if start < data_end {
+                self.cut(stat, ObjectStat { size, ..stat.now }, start..data_end)?;
+            }
+            self.ends_in_zeros.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Where the last byte of the region ends, from the beginning of a block on, that may not be zero, or that a write
+    /// up to `written` left.
+    fn data_end(&self, start: u64, written: u64) -> Result<u64> {
+        let region_end = self.first() + (1u64 << self.layer.region_shift());
+        let (data, written) = (self.layer.data_ranges(start..region_end)?, start..written.max(start));
+        let written = self.layer.mapped_ranges(written)?;
+        Ok([data.last(), written.last()].into_iter().flatten().map(|range| range.end).max().unwrap_or(start))
+    }
+
+    /// Whether there are bytes that are not zero from an address on, in the block that it is in, but not the first one.
+    fn has_bytes_at_edge(&self, address: u64) -> Result<bool> {
+        let mut rest = [0; BLOCK_BYTES];
+        let bytes = usize::try_from(address.next_multiple_of(BLOCK) - address).unwrap_or(0);
+        let rest = rest.get_mut(..bytes).unwrap_or_default();
+        match self.layer.read(address, rest) {
+            // Nobody reads a block that does not fit its checksum, until all of it is written anew.
+            Err(Error::Damaged(_)) => Ok(false),
+            read => read.map(|()| rest.iter().any(|byte| *byte != 0)),
+        }
+    }
+
+    /// Cuts off a range of addresses, and gives the object a size that does not reach behind its begin.
+    fn cut(&self, stat: &mut Stat, now: ObjectStat, range: Range<u64>) -> Result<()> {
+        let is_ordered = self.layer.cut((self.first(), &self.super_block(now)), &range)?;
+        *stat = Stat { now, is_written: is_ordered, is_cut: stat.is_cut || !is_ordered };
+        Ok(())
     }
 
     /// Has the device know size and times.
     pub fn write_stat(&self) -> Result<()> {
         let Some(stat) = &self.stat else { return Ok(()) };
         let mut stat = lock(stat);
-        if !stat.1 {
-            let mut block = self.super_block(stat.0).encode();
-            block.resize(BLOCK_BYTES, 0);
-            self.layer.write(self.first(), &block)?;
-            stat.1 = true;
+        if !stat.is_written {
+            if stat.is_cut {
+                self.layer.sync()?;
+                stat.is_cut = false;
+            }
+            self.layer.write(self.first(), &self.super_block(stat.now))?;
+            stat.is_written = true;
         }
         Ok(())
     }

@@ -429,6 +429,10 @@ impl AddressSpace for Sparse {
         self.punch(inner)
     }
 
+    fn cut(&self, _block: (u64, &[u8]), range: &Range<u64>) -> Result<bool> {
+        self.trim(range.clone()).map(|()| false)
+    }
+
     fn clear_region(&self, id: u64) -> Result<()> {
         // It was punched before its identifier was free; that is for the host to say, which costs less than to punch.
         let mut has_data = false;

@@ -74,7 +74,7 @@ impl Layer {
         Ok(most)
     }
 
-    fn write_runs(
+    pub(super) fn write_runs(
         &self,
         mut runs: Vec<Run<'_>>,
         kept: u64,

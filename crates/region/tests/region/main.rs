@@ -13,6 +13,7 @@ mod layer;
 mod ready;
 mod recorder;
 mod scrub;
+mod sizes;
 mod sparse;
 mod store;
 mod stream;
