@@ -150,13 +150,14 @@ impl Recorder {
         self.inner.lock().unwrap().now.clone()
     }
 
-    /// What a power failure leaves that comes after so many calls: all that was flushed, and of later writes any
-    /// sectors.
+    /// What a power failure leaves that comes during the call after so many: all that was flushed, and of later writes
+    /// any sectors; also of the write that is on its way, whether or not it is to be safe when it returns.
     pub fn crash(&self, calls: usize, random: &mut Random) -> Image {
         let inner = self.inner.lock().unwrap();
         let flushed = inner.asked.iter().take(calls).rposition(|asked| matches!(asked, Asked::Flush)).unwrap_or(0);
         let mut image = inner.before.clone();
-        for (number, asked) in inner.asked.iter().take(calls).enumerate() {
+        for (number, asked) in inner.asked.iter().take(calls + 1).enumerate() {
+            let is_over = number < calls;
             let (block, bytes, is_safe) = match asked {
                 Asked::Write(block, bytes, is_safe) => (block, bytes, *is_safe),
                 Asked::Punch(blocks) => {
@@ -169,7 +170,7 @@ impl Recorder {
                 }
                 Asked::Flush => continue,
             };
-            let fate = if number < flushed || is_safe { 0 } else { random.below(3) };
+            let fate = if number < flushed || is_safe && is_over { 0 } else { random.below(3) };
             for (offset, new) in bytes.chunks(BLOCK_BYTES).enumerate() {
                 let place = image.entry(block + offset as u64).or_insert_with(|| vec![0; BLOCK_BYTES].into());
                 for (place, new) in place.chunks_mut(SECTOR).zip(new.chunks(SECTOR)) {
