@@ -37,6 +37,7 @@ mod lent;
 mod log;
 mod object;
 mod overlay;
+mod quiet;
 mod record;
 mod rings;
 mod scrub;

@@ -5,10 +5,10 @@
 pub(crate) use crate::area::Area;
 use crate::area::Backend;
 use crate::error::{Error, Result};
+use crate::quiet::quietly;
 use crate::shadow::Shadow;
 use redb::{Database, Durability, ReadTransaction, ReadableDatabase, WriteTransaction};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Pages in memory while a tree is verified: each is read once.
@@ -71,14 +71,15 @@ impl Drop for Tree {
     /// At damaged pages it panics here, too; there is nothing left to be done about it.
     fn drop(&mut self) {
         let database = self.database.take();
-        drop(catch_unwind(AssertUnwindSafe(|| drop(database))));
+        drop(quietly(|| drop(database)));
     }
 }
 
 /// Uses a tree, which panics at some pages that are damaged.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> std::result::Result<T, redb::Error>) -> Result<T> {
-    let done = catch_unwind(AssertUnwindSafe(work));
-    done.unwrap_or_else(|_| Err(redb::Error::Corrupted("a page makes no sense".to_owned()))).map_err(failed)
+    quietly(work)
+        .unwrap_or_else(|panic| Err(redb::Error::Corrupted(format!("a page makes no sense: {panic}"))))
+        .map_err(failed)
 }
 
 fn failed(error: redb::Error) -> Error {
