@@ -61,7 +61,7 @@ pub use feed::{Fed, Have, ReceiveOptions, SendOptions};
 pub use geometry::{Checksums, Format};
 pub use layer::{Findings, Layer, Usage};
 pub use lent::LentSlots;
-pub use object::{Object, ObjectStat, Owner};
+pub use object::{Object, ObjectKind, ObjectStat, Owner};
 pub use scrub::Scrubbed;
 pub use shadow::Shadow;
 pub use store::{Kind, Store};

@@ -138,6 +138,14 @@ impl Object {
         self.0.stat.as_ref().map(|stat| lock(stat).now)
     }
 
+    /// Where the last block ends that was written, as an offset: of an object that does not keep its size, nothing but
+    /// zeros is behind it.
+    pub fn data_end(&self) -> Result<u64> {
+        let _there = self.0.there()?;
+        let start = self.0.end(0);
+        Ok(self.0.data_end(start, start)? - start)
+    }
+
     /// Bytes that it can hold.
     pub fn capacity(&self) -> u64 {
         (1u64 << self.0.layer.region_shift()) - self.0.data_start()
@@ -449,29 +457,31 @@ pub(crate) fn marked(block: &[u8], mark: u64) -> Option<u64> {
     SuperBlock::decode(block, id).map(|found| found.identity.id)
 }
 
-/// What the first block of an object says of its kind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Nature {
-    Versions,
+/// Kind of an object, as its first block tells.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ObjectKind {
+    /// Keeps versions: [`Store::versioned`](crate::Store::versioned) opens it.
+    Versioned,
+    /// Keeps its size and times: [`Store::object`](crate::Store::object) opens it, as [`Kind::Direct`].
     Direct,
-    /// Nothing.
+    /// Keeps nothing about itself: [`Kind::Plain`].
     Plain,
-    /// It is a super block that is not whole.
+    /// Its super block is damaged: nobody opens it.
     Damaged,
 }
 
 /// Of what kind an object is that is there.
-pub(crate) fn nature(layer: &dyn AddressSpace, id: u64) -> Result<Nature> {
+pub(crate) fn nature(layer: &dyn AddressSpace, id: u64) -> Result<ObjectKind> {
     let mut block = vec![0; BLOCK_BYTES];
     layer.read(id << layer.region_shift(), &mut block)?;
     Ok(if SuperBlock::decode(&block, id).is_some() {
-        Nature::Direct
+        ObjectKind::Direct
     } else if crate::versions::is_super_block(&block, id) {
-        Nature::Versions
+        ObjectKind::Versioned
     } else if block.starts_with(MAGIC) {
-        Nature::Damaged
+        ObjectKind::Damaged
     } else {
-        Nature::Plain
+        ObjectKind::Plain
     })
 }
 

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::geometry::{Checksums, Format};
 use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
-use crate::object::{Nature, Object, Owner, Shared, nature};
+use crate::object::{Object, ObjectKind, Owner, Shared, nature};
 use crate::sparse::Sparse;
 use crate::stream::Stream;
 use crate::versions::{Cleaned, Keep, Versioned, Versions};
@@ -24,6 +24,50 @@ pub enum Kind {
 }
 
 /// Objects on a device. Shared by threads.
+///
+/// What is safe after a power failure:
+///
+/// | call | what is safe when it returns |
+/// | --- | --- |
+/// | [`Object::sync`] | bytes, size and times of this object; also that it is there, and bytes of all others |
+/// | [`Store::sync`] | bytes of all objects, and which were made and removed; **not** sizes and times |
+/// | [`Object::write_stat`], then [`Store::sync`] | the same, with size and times of this object |
+/// | [`Object::write_durable`] | these bytes, and the size if they made the object longer |
+/// | [`Store::create_durable`] | that the object is there |
+/// | [`Versioned::sync`] | all versions of this object, with their sizes |
+/// | [`Store::close`] | everything, with all sizes |
+///
+/// So after a crash, an object whose bytes were synced and whose size was not has the size of its last
+/// [`Object::sync`]. Bytes behind that are lost: they are cut off before the object becomes longer again.
+///
+/// ```
+/// use std::sync::Arc;
+/// use weft_region::{FileDevice, Format, Kind, ObjectKind, Store};
+///
+/// # fn main() -> weft_region::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("weft-region-doc-{}", std::process::id()));
+/// let store = Store::format(Arc::new(FileDevice::create(&path, 64 << 20)?), Format::default())?;
+/// let (one, other) = (store.create(Kind::Direct)?, store.create(Kind::Direct)?);
+/// one.write(0, b"bytes and size are safe after sync")?;
+/// one.sync()?;
+/// // For many objects: the sizes of each, and one sync for all.
+/// other.write(0, b"these, too")?;
+/// other.write_stat()?;
+/// store.sync()?;
+/// store.create_versioned()?.write_durable(0, b"a version")?;
+///
+/// for id in store.list()? {
+///     match store.kind_of(id)? {
+///         Some(ObjectKind::Direct) => println!("{id}: {:?}", store.object(id, Kind::Direct)?.stat()),
+///         Some(ObjectKind::Versioned) => println!("{id}: {:?}", store.versioned(id)?.newest()?),
+///         Some(ObjectKind::Plain) => println!("{id}: keeps no size"),
+///         Some(ObjectKind::Damaged) => println!("{id}: its super block is damaged"),
+///         None => println!("{id}: was removed meanwhile"),
+///     }
+/// }
+/// # std::fs::remove_file(&path).map_err(weft_region::Error::Pipe)
+/// # }
+/// ```
 pub struct Store {
     layer: Arc<dyn AddressSpace>,
     ids: Ids,
@@ -185,6 +229,23 @@ impl Store {
         self.address(id).map_or(Ok(false), |address| self.layer.is_mapped(address))
     }
 
+    /// Kind of an object. `None`: there is no such object.
+    pub fn kind_of(&self, id: u64) -> Result<Option<ObjectKind>> {
+        if self.exists(id)? { nature(&*self.layer, id).map(Some) } else { Ok(None) }
+    }
+
+    /// Identifiers of all objects, ascending. Syncs the store first, so that all of them are there after a crash, too.
+    /// Objects that others make or remove meanwhile may be among them or not.
+    pub fn list(&self) -> Result<Vec<u64>> {
+        self.sync()?;
+        let mut ids = Vec::new();
+        self.layer.each_region(&mut |id| {
+            ids.push(id);
+            Ok(())
+        })?;
+        Ok(ids)
+    }
+
     /// Where its region begins. `None`: no object can have this identifier.
     fn address(&self, id: u64) -> Option<u64> {
         let shift = self.layer.region_shift();
@@ -229,13 +290,13 @@ impl Store {
         self.layer.is_empty()
     }
 
-    /// All that was written, made and removed before is safe when this returns; sizes and times are when their object
-    /// is synced.
+    /// All that was written, made and removed before is safe when this returns, but no sizes and times: those are when
+    /// their object is synced, or after [`Object::write_stat`] before this.
     pub fn sync(&self) -> Result<()> {
         self.ids.sync(&*self.layer)
     }
 
-    /// Syncs everything, and leaves the store so that it is opened fast.
+    /// Syncs everything, also sizes and times, and leaves the store so that it is opened fast.
     pub fn close(&self) -> Result<()> {
         self.versions.checkpoint()?;
         for open in &self.open {
@@ -246,7 +307,7 @@ impl Store {
 
     /// Looks through the whole store for what contradicts itself. Others should not write meanwhile.
     pub fn check(&self) -> Result<Findings> {
-        self.layer.check(&mut |id| Ok(nature(&*self.layer, id)? != Nature::Damaged))
+        self.layer.check(&mut |id| Ok(nature(&*self.layer, id)? != ObjectKind::Damaged))
     }
 
     /// Bytes of a region.
@@ -262,22 +323,6 @@ impl Store {
     /// Space on the device.
     pub fn usage(&self) -> Usage {
         self.layer.usage()
-    }
-
-    /// All objects, ascending.
-    pub(crate) fn all_ids(&self) -> Result<Vec<u64>> {
-        self.sync()?;
-        let mut ids = Vec::new();
-        self.layer.each_region(&mut |id| {
-            ids.push(id);
-            Ok(())
-        })?;
-        Ok(ids)
-    }
-
-    /// Of what kind an object is. `None`: there is no such object.
-    pub(crate) fn nature(&self, id: u64) -> Result<Option<Nature>> {
-        if self.exists(id)? { nature(&*self.layer, id).map(Some) } else { Ok(None) }
     }
 
     /// Has an identifier that was given elsewhere for an object, with a generation: nobody is given it here. Where its

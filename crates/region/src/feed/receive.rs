@@ -8,7 +8,7 @@ use super::gone::Gone;
 use super::{Fed, ReceiveOptions};
 use crate::error::{Error, Result};
 use crate::ids::Identity;
-use crate::object::{Nature, first_block};
+use crate::object::{ObjectKind, first_block};
 use crate::store::{Kind, Store};
 use crate::versions::feed::{Incoming, Origin};
 use crate::{BLOCK, BLOCK_BYTES};
@@ -31,7 +31,7 @@ impl Store {
                 "the stream has some objects of a store: it does not tell which are gone".into(),
             ));
         }
-        let gone = if reader.is_whole { Some(Gone::among(self.all_ids()?)) } else { None };
+        let gone = if reader.is_whole { Some(Gone::among(self.list()?)) } else { None };
         let (fed, unsettled, now) = (Fed::default(), Vec::new(), Now::Nothing);
         let mut receiver = Receiver { store: self, options, reader, fed, gone, unsettled, now, progress };
         let received = receiver.all();
@@ -166,14 +166,14 @@ impl Receiver<'_> {
     fn begin(&mut self, whole: &Whole) -> Result<Coming> {
         let Whole { id, about } = *whole;
         self.comes(id)?;
-        let is_same = match (self.store.nature(id)?, about) {
+        let is_same = match (self.store.kind_of(id)?, about) {
             (None, _) => true,
-            (Some(Nature::Direct), Some((generation, owner, stat))) => {
+            (Some(ObjectKind::Direct), Some((generation, owner, stat))) => {
                 let found = self.store.object(id, Kind::Direct)?;
                 let made = found.stat().map(|stat| stat.made);
                 (found.generation(), found.owner(), made) == (generation, owner, Some(stat.made))
             }
-            (Some(Nature::Plain), None) => self.options.replace_plain || self.options.remove,
+            (Some(ObjectKind::Plain), None) => self.options.replace_plain || self.options.remove,
             _ => false,
         };
         if !is_same && self.options.remove {
@@ -195,9 +195,9 @@ impl Receiver<'_> {
     fn begin_versions(&mut self, id: u64, origin: &Origin) -> Result<Incoming> {
         self.comes(id)?;
         let versions = self.store.versions();
-        let is_there = match self.store.nature(id)? {
+        let is_there = match self.store.kind_of(id)? {
             None => false,
-            Some(Nature::Versions) if !self.options.remove || versions.lineage(id)? == origin.lineage => true,
+            Some(ObjectKind::Versioned) if !self.options.remove || versions.lineage(id)? == origin.lineage => true,
             Some(_) if self.options.remove && origin.is_from_the_first() => {
                 self.store.remove(id)?;
                 self.note_replaced();

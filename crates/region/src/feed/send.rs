@@ -5,7 +5,7 @@ use super::{Fed, Have, SendOptions};
 use crate::BLOCK;
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
-use crate::object::Nature;
+use crate::object::ObjectKind;
 use crate::store::{Kind, Store};
 use crate::versions::feed::Outgoing;
 use std::collections::HashMap;
@@ -23,9 +23,9 @@ impl Store {
         let is_whole = options.objects.is_empty();
         let writer = Writer::new(into, self.layer().identity(), is_whole)?;
         let mut sender = Sender { store: self, writer, have, pieces, fed, progress };
-        let ids = if is_whole { self.all_ids()? } else { options.objects.clone() };
+        let ids = if is_whole { self.list()? } else { options.objects.clone() };
         for id in ids {
-            match self.nature(id)? {
+            match self.kind_of(id)? {
                 None if is_whole => {}
                 None => return Err(Error::Setting(format!("there is no object {id}"))),
                 Some(nature) => sender.object(id, nature)?,
@@ -55,12 +55,12 @@ impl Sender<'_> {
         Ok(())
     }
 
-    fn object(&mut self, id: u64, nature: Nature) -> Result<()> {
-        match nature {
-            Nature::Versions => self.versions(id)?,
-            Nature::Direct => self.whole(id, Kind::Direct)?,
-            Nature::Plain => self.whole(id, Kind::Plain)?,
-            Nature::Damaged => return Err(Error::Damaged(format!("the super block of object {id}"))),
+    fn object(&mut self, id: u64, kind: ObjectKind) -> Result<()> {
+        match kind {
+            ObjectKind::Versioned => self.versions(id)?,
+            ObjectKind::Direct => self.whole(id, Kind::Direct)?,
+            ObjectKind::Plain => self.whole(id, Kind::Plain)?,
+            ObjectKind::Damaged => return Err(Error::Damaged(format!("the super block of object {id}"))),
         }
         self.fed.objects += 1;
         self.frame(&Frame::Done)

@@ -8,7 +8,7 @@ use crate::recorder::{Form, Image, Random, Recorder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weft_region::{BLOCK_BYTES, Checksums, Error, Kind, Object, Owner, Store};
+use weft_region::{BLOCK_BYTES, Checksums, Error, Kind, Object, ObjectKind, Owner, Store};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 
@@ -29,6 +29,40 @@ fn the_example_runs() {
     let said = example::keep_and_find(&path);
     std::fs::remove_file(&path).unwrap();
     assert_eq!(said.unwrap(), "object 1: \"what is written here\", 1073741833 bytes; 20480 in use");
+}
+
+/// As the documentation of `Store` says: which objects there are, of what kind, and which sync has sizes.
+#[test]
+fn objects_are_listed_with_their_kinds_and_sizes_are_safe_as_documented() {
+    for form in Form::ALL {
+        let (device, store) = formatted(form);
+        let made: Vec<Object> = (0..4).map(|_| store.create(Kind::Direct).unwrap()).collect();
+        made.iter().for_each(|object| object.write(0, &[1; 9000]).unwrap());
+        let (plain, versioned) = (store.create(Kind::Plain).unwrap(), store.create_versioned().unwrap());
+        plain.write(5000, &[2; 100]).unwrap();
+        versioned.write_durable(0, &[3; 10]).unwrap();
+        let [only_store, own, stat_first, durable] = made.as_slice() else { panic!("four") };
+        own.sync().unwrap();
+        stat_first.write_stat().unwrap();
+        store.sync().unwrap();
+        durable.write_durable(9000, &[1; 1]).unwrap();
+        let mut all: Vec<u64> = made.iter().map(Object::id).chain([plain.id(), versioned.id()]).collect();
+        all.sort_unstable();
+        assert_eq!(store.list().unwrap(), all);
+        let calls = device.asked();
+        let store = Store::open(form.device(DEVICE_BYTES, device.crash(calls, &mut Random::new(1)))).unwrap();
+        assert_eq!(store.list().unwrap(), all);
+        for (object, size) in [(only_store, 0), (own, 9000), (stat_first, 9000), (durable, 9001)] {
+            assert_eq!(store.kind_of(object.id()).unwrap(), Some(ObjectKind::Direct));
+            let found = store.object(object.id(), Kind::Direct).unwrap().stat().unwrap();
+            assert_eq!(found.size, size, "{form:?}");
+        }
+        assert_eq!(store.kind_of(plain.id()).unwrap(), Some(ObjectKind::Plain));
+        let plain = store.object(plain.id(), Kind::Plain).unwrap();
+        assert_eq!((plain.stat(), plain.data_end().unwrap()), (None, 8192), "{form:?}");
+        assert_eq!(store.kind_of(versioned.id()).unwrap(), Some(ObjectKind::Versioned));
+        assert_eq!(store.kind_of(1000).unwrap(), None);
+    }
 }
 
 #[test]
