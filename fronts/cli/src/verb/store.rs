@@ -1,6 +1,7 @@
 //! `weft store`: region stores on devices and in files, while no node has them.
 
 mod feed;
+mod get;
 mod look;
 mod versions;
 
@@ -84,6 +85,7 @@ enum What {
     Check(Inspect),
     Scrub(look::Scrub),
     Dump(look::Dump),
+    Get(get::Get),
     Versions(versions::Versions),
     Name(versions::Name),
     Clean(versions::Clean),
@@ -171,6 +173,7 @@ pub fn run(args: &Args) -> Outcome {
         What::Check(args) => check(args),
         What::Scrub(args) => look::scrub(args),
         What::Dump(args) => look::dump_all(args),
+        What::Get(args) => get::get(args),
         What::Versions(args) => versions::list(args),
         What::Name(args) => versions::name(args),
         What::Clean(args) => versions::clean(args),
