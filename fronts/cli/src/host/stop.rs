@@ -55,6 +55,9 @@ pub struct Stopped {
     pub killed: Vec<NodeId>,
     /// Directories of stores that were left, since they hold what is not of Weft.
     pub left: Vec<PathBuf>,
+    /// Region files that held data and were deleted, and what they held.
+    #[serde(default)]
+    pub deleted: Vec<String>,
 }
 
 /// Ends the nodes, then removes their stores and the runtime files.
@@ -71,13 +74,14 @@ pub fn stop(order: &StopOrder) -> Outcome<Stopped> {
     let stores = processes.iter().filter(|process| !process.store.as_os_str().is_empty());
     let stores: Vec<Store> =
         stores.map(|process| Store { directory: process.store.clone(), made: process.store_made.clone() }).collect();
+    let deleted = stores::held(&stores);
     let left = stores::remove(&stores)?;
     remove_runtime_files(order).map_err(|error| {
         Failure::of_io("remove runtime files", &error)
             .failed()
             .remedy("remove what is left by hand when it is not needed")
     })?;
-    Ok(Stopped { killed, left })
+    Ok(Stopped { killed, left, deleted })
 }
 
 /// The nodes on this machine: those of the order, and those that the runtime directory tells of. A machine may be known

@@ -5,8 +5,11 @@
 //! ([`OwnDirectory`]), so that nobody can have files of others removed or written in their place.
 
 use crate::failure::{Failure, Outcome};
+use crate::quantity::bytes_text;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
+use weft_region::{Error, FileDevice, Shadow};
 use weft_sys::own_directory::{self, OwnDirectory};
 
 /// What a store's directory holds, beside nothing: objects, or a file that they are in.
@@ -86,6 +89,27 @@ impl Store {
         }
     }
 
+    /// See [`held`].
+    fn held(&self) -> Option<String> {
+        let own = self.open(&self.directory).ok().flatten()?;
+        let path = own.reach(REGIONS);
+        path.try_exists().ok().filter(|is_there| *is_there)?;
+        let opened = FileDevice::open(&path).and_then(|file| weft_region::Store::open(Shadow::new(Arc::new(file))));
+        let looked = opened.and_then(|store| {
+            let usage = store.usage();
+            Ok((store.list()?.len(), usage.total - usage.free))
+        });
+        let shown = self.directory.join(REGIONS).display().to_string();
+        match looked {
+            Err(Error::InUse | Error::NoStore(_)) | Ok((0, _)) => None,
+            Ok((objects, bytes)) => {
+                let plural = if objects == 1 { "" } else { "s" };
+                Some(format!("{shown}: {objects} object{plural}, {}", bytes_text(bytes)))
+            }
+            Err(error) => Some(format!("{shown}: nobody knows what: {error}")),
+        }
+    }
+
     fn remove_objects(&self) -> Outcome<()> {
         let Some(own) = self.open(&self.directory)? else { return Ok(()) };
         let removed = own.remove_tree(OBJECTS).and_then(|()| own.remove_file(REGIONS));
@@ -131,6 +155,12 @@ pub fn remove(stores: &[Store]) -> Outcome<Vec<PathBuf>> {
     }
     made.into_iter().try_for_each(|(store, made)| store.remove_above(made))?;
     Ok(left)
+}
+
+/// What the region files of stores hold, a sentence for each that holds something: data of a run that was killed. One
+/// that a node has is not looked at.
+pub fn held(stores: &[Store]) -> Vec<String> {
+    stores.iter().filter_map(Store::held).collect()
 }
 
 /// The stores of a file system whose record was lost, where they are by default.

@@ -29,7 +29,10 @@ is to stay.
 --force is for what a killed run left: nothing needs to answer, busy mounts are
 detached, and processes are ended by signals. A process is only signalled when
 its start time is the recorded one. It also removes logs of nodes that did not
-start.
+start. Region files that hold data of a killed run (--store file:DIR:SIZE) are
+deleted, and each is named with what it held; without --force nothing is, and
+--dry-run names them. `weft store get` extracts objects before that. Devices
+(--store device:PATH) keep what is on them.
 
 All hosts are asked at once. What runs on hosts that cannot be reached is
 named, and the exit code is 2: run the same command again when they are back.
@@ -107,15 +110,26 @@ fn describe(instance: &Instance) -> Outcome<()> {
             text.push_str(&format!("  remove {}{host}\n", process.store.display()));
         }
     }
+    for held in held_here(instance) {
+        text.push_str(&format!("  delete data of a run that was killed: {held}\n"));
+    }
     text.push_str(&format!("  remove {}\n", instance.directory.display()));
     output::print(&text)
+}
+
+/// What the region files of nodes on this machine hold that do not run any more.
+fn held_here(instance: &Instance) -> Vec<String> {
+    let here = instance.processes.iter().filter(|process| process.ssh_host.is_none());
+    let store =
+        |process: &NodeProcess| stores::Store { directory: process.store.clone(), made: process.store_made.clone() };
+    stores::held(&here.map(store).collect::<Vec<_>>())
 }
 
 /// Ends one file system on all machines that can be reached.
 fn end(instance: &Instance, force: bool) -> Outcome<()> {
     let name = &instance.map.name;
     let state = leftovers::state_of(instance);
-    check_state(name, &state, force)?;
+    check_state(instance, &state, force)?;
     let mut machines = host::machines(instance);
     let mut away = Away::default();
     for (machine, reply) in host::on_all(&machines, |_| Order::Unmount { name: name.clone(), force }) {
@@ -143,6 +157,7 @@ fn end(instance: &Instance, force: bool) -> Outcome<()> {
                 Ok(Reply::Stopped(stopped)) => {
                     ended.killed.extend(stopped.killed);
                     ended.left.extend(stopped.left);
+                    ended.deleted.extend(stopped.deleted);
                 }
                 Ok(_) => {}
                 Err(failure) if failure.is_unreachable() => away.add(&mut BTreeSet::new(), machine, &failure),
@@ -151,10 +166,15 @@ fn end(instance: &Instance, force: bool) -> Outcome<()> {
         }
     }
     if instance.map.nodes.is_empty() {
-        ended.left.extend(stores::remove(&stores::default_stores(name)?)?);
+        let stores = stores::default_stores(name)?;
+        ended.deleted.extend(stores::held(&stores));
+        ended.left.extend(stores::remove(&stores)?);
     }
     if !ended.killed.is_empty() {
         note(format_args!("{} did not end when told to, and had to be killed", names(&ended.killed)));
+    }
+    for deleted in &ended.deleted {
+        note(format_args!("deleted data of a run that was killed: {deleted}"));
     }
     for left in &ended.left {
         note(format_args!("{} holds files that are not of Weft, and was left", left.display()));
@@ -164,18 +184,25 @@ fn end(instance: &Instance, force: bool) -> Outcome<()> {
 }
 
 /// Refuses what needs `--force`.
-fn check_state(name: &str, state: &State, force: bool) -> Outcome<()> {
+fn check_state(instance: &Instance, state: &State, force: bool) -> Outcome<()> {
+    let name = &instance.map.name;
     match state {
         State::Starting(_) if !force => {
             return Err(Failure::new(format!("\"{name}\" is {}", leftovers::describe(state)))
                 .remedy("wait for it; or end that process, then use --force"));
         }
         State::LeftOver | State::HalfStarted { .. } if !force => {
-            return Err(Failure::new(format!(
-                "\"{name}\" was not ended by `weft down`: {}",
-                leftovers::describe(state)
-            ))
-            .remedy(format!("`weft down --force {name}` removes what it left")));
+            let mut text = format!("\"{name}\" was not ended by `weft down`: {}", leftovers::describe(state));
+            let held = held_here(instance);
+            held.iter().for_each(|held| text.push_str(&format!("\n    it left data in {held}")));
+            let remedy = match held.is_empty() {
+                true => format!("`weft down --force {name}` removes what it left"),
+                false => format!(
+                    "`weft store dump` and `weft store get` read the data; `weft down --force {name}` deletes all that \
+                     it left"
+                ),
+            };
+            return Err(Failure::new(text).remedy(remedy));
         }
         State::Running { dead } if !dead.is_empty() => note(format_args!("{} had ended before", names(dead))),
         _ => {}
