@@ -30,6 +30,8 @@ from table import size_text, table  # noqa: E402
 MIB = 1 << 20
 ZRAM = pathlib.Path("/sys/class/zram-control")
 FILE_SYSTEMS = {"xfs": ["mkfs.xfs", "-q", "-f"], "ext4": ["mkfs.ext4", "-q", "-F"]}
+# For directories, and what a file system has itself.
+SPARE_INODES = 10_000
 THREADS = (1, 2, 4, 8, 16)
 REQUESTS = ("4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB")
 COMMITS = (1, 100, 100_000)
@@ -79,9 +81,11 @@ def devices_of(options):
 
 
 @contextlib.contextmanager
-def mounted(kind, device):
-    """A directory of that name, where a new file system on the device is mounted."""
-    subprocess.run([*FILE_SYSTEMS[kind], str(device)], check=True, capture_output=True)
+def mounted(kind, device, files=0):
+    """A directory of that name, where a new file system on the device is mounted, with inodes for so many files."""
+    # ext4 has one for 16 KiB of the device when nobody says how many; XFS makes them when they are needed.
+    inodes = ["-N", str(files + SPARE_INODES)] if kind == "ext4" and files else []
+    subprocess.run([*FILE_SYSTEMS[kind], *inodes, str(device)], check=True, capture_output=True)
     with tempfile.TemporaryDirectory(prefix="weft-region-") as place:
         directory = pathlib.Path(place) / kind
         directory.mkdir()
@@ -113,12 +117,13 @@ class Bench:
             row = json.loads(line)
             self.rows.setdefault((row["operation"], row["by"]), {}).setdefault(name or row["on"], []).append(row)
 
-    def make(self, words):
-        """Objects and files, by all in turn."""
+    def make(self, words, count):
+        """So many objects and files, by all in turn."""
+        words = [*words, "--count", str(count)]
         print("bench-region", *words, file=sys.stderr, flush=True)
         self.measure(self.devices[0], words)
         for kind in FILE_SYSTEMS:
-            with mounted(kind, self.devices[0]) as directory:
+            with mounted(kind, self.devices[0], count) as directory:
                 self.measure(directory, [*words, "--on", "files"], kind)
 
     def move(self, words):
@@ -265,11 +270,11 @@ def main():
         bench = Bench(options, list(devices))
         for _ in range(options.runs):
             for threads in THREADS:
-                many = ["create", "--threads", str(threads), "--count"]
+                words = ["create", "--threads", str(threads)]
                 # What is not durable is many more, so that what is put off counts, too.
-                bench.make([*many, str(8 * options.count)])
-                bench.measure(bench.devices[0], [*many, str(options.count), "--range", "1"], "one by one")
-                bench.make([*many, str(options.count), "--durable"])
+                bench.make(words, 8 * options.count)
+                bench.measure(bench.devices[0], [*words, "--count", str(options.count), "--range", "1"], "one by one")
+                bench.make([*words, "--durable"], options.count)
             for request in REQUESTS:
                 bench.move(["data", "--request", request, "--size", options.size])
             for commits in COMMITS:
