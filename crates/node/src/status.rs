@@ -6,6 +6,7 @@ use crate::text::cut;
 use std::sync::atomic::Ordering;
 use weft_protocol::limits::{IN_FLIGHT_MAX, IN_FLIGHT_TEXT_BYTES_MAX};
 use weft_protocol::message::node::{NodeStatus, RequestInFlight};
+use weft_store_io::ObjectStore;
 
 /// Returns the current state.
 pub fn of(node: &Node) -> NodeStatus {
@@ -16,11 +17,17 @@ pub fn of(node: &Node) -> NodeStatus {
         uptime_seconds: node.started.elapsed().as_secs(),
         shards: node.shards.status(),
         space: data.and_then(|data| data.store.space().ok()),
-        store: data.map(|data| data.store.describe()).unwrap_or_default(),
+        store: data.map(|data| store_text(&*data.store)).unwrap_or_default(),
         rdma: data.map(|data| lock(&data.rdma).clone()).unwrap_or_default(),
         counters: node.counters.read(),
         connections: node.connections.load(Ordering::Relaxed),
     }
+}
+
+/// Where a store is, and what has failed in it that nobody was told of.
+fn store_text(store: &dyn ObjectStore) -> String {
+    let place = store.describe();
+    store.failures().map_or(place.clone(), |failures| format!("{place}; {failures}"))
 }
 
 /// Returns every call and every data request in flight, oldest first.

@@ -3,6 +3,7 @@
 use crate::address_space::AddressSpace;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::failures::Failures;
 use crate::geometry::{Checksums, Format};
 use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
@@ -186,13 +187,13 @@ impl Store {
 
     /// Takes away the versions of all objects that are not to be kept, and frees what only they have.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
-        self.versions.clean(keep)
+        self.versions.note_clean(self.versions.clean(keep))
     }
 
     /// The same for some objects, by turns, until so many bytes were freed or there is nothing to do: a step of who
     /// works ahead while there is room.
     pub fn clean_some(&self, keep: &Keep, bytes: u64) -> Result<Cleaned> {
-        self.versions.clean_some(keep, bytes.div_ceil(BLOCK))
+        self.versions.note_clean(self.versions.clean_some(keep, bytes.div_ceil(BLOCK)))
     }
 
     /// Reads bytes of an object of this store piece by piece, the next of them on their way while one is used; zeros
@@ -308,6 +309,12 @@ impl Store {
     /// Looks through the whole store for what contradicts itself. Others should not write meanwhile.
     pub fn check(&self) -> Result<Findings> {
         self.layer.check(&mut |id| Ok(nature(&*self.layer, id)? != ObjectKind::Damaged))
+    }
+
+    /// How often work in the background has failed since the store was opened. Each failure is logged, too
+    /// (`tracing`).
+    pub fn failures(&self) -> Failures {
+        self.versions.failures()
     }
 
     /// Bytes of a region.

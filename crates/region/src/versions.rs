@@ -25,6 +25,7 @@ mod write;
 
 use crate::address_space::AddressSpace;
 use crate::error::{Error, Result};
+use crate::failures::{Failures, Noted, Work};
 use crate::{lock, random};
 pub use clean::{Cleaned, Keep};
 use commit::{sequence_of, version_of};
@@ -170,7 +171,7 @@ impl Versioned {
 
     /// Takes away the versions that are not to be kept, and frees what only they have; beside reads and writes.
     pub fn clean(&self, keep: &Keep) -> Result<Cleaned> {
-        self.0.clean(keep)
+        self.0.clean(keep).inspect_err(|error| self.0.shared.failures.note(Work::Cleaning, error))
     }
 
     fn version(&self, found: Option<(u64, Row)>) -> Result<Version> {
@@ -239,6 +240,7 @@ pub(crate) struct Shared {
     background: Mutex<Option<JoinHandle<()>>>,
     /// What is to be put together.
     wanted: Mutex<Wanted>,
+    failures: Noted,
 }
 
 #[derive(Default)]
@@ -279,6 +281,7 @@ impl Versions {
             turn: Mutex::default(),
             background: Mutex::default(),
             wanted: Mutex::default(),
+            failures: Noted::default(),
         })))
     }
 
@@ -355,6 +358,16 @@ impl Versions {
     pub fn known_ids(&self) -> Result<BTreeSet<u64>> {
         let at_hand = self.0.at_hand();
         Ok(self.ids()?.into_iter().chain(at_hand.iter().map(|object| object.id)).collect())
+    }
+
+    /// Takes note of a cleaning that failed.
+    pub fn note_clean(&self, cleaned: Result<Cleaned>) -> Result<Cleaned> {
+        cleaned.inspect_err(|error| self.0.failures.note(Work::Cleaning, error))
+    }
+
+    /// Work in the background that failed.
+    pub fn failures(&self) -> Failures {
+        self.0.failures.so_far()
     }
 
     /// Brings the index up to date.
@@ -458,7 +471,9 @@ impl Shared {
             let shared = Arc::clone(self);
             let work = move || {
                 // One that fails changes nothing: it is made again, in the end by somebody who is told.
-                let _ = shared.checkpoint();
+                if let Err(error) = shared.checkpoint() {
+                    shared.failures.note(Work::Checkpoint, &error);
+                }
             };
             let thread = std::thread::Builder::new().name("weft-index".to_owned()).spawn(work);
             // Without a thread it is as if it were not finished.

@@ -57,6 +57,8 @@ struct Regions {
     is_unsettled: AtomicBool,
     /// No more are given.
     is_closed: AtomicBool,
+    /// Syncs that nobody waited for and that failed, and why the last one did.
+    unsynced: Mutex<(u64, String)>,
 }
 
 impl RegionStore {
@@ -108,7 +110,11 @@ impl RegionStore {
         let is_device = file.file_type().is_block_device();
         // Of a file, one that no device has: those are of 32 bits.
         let device = if is_device { file.rdev() } else { file.dev().rotate_left(32) ^ file.ino() | 1 << 63 };
-        Ok(Self {
+        Ok(Self::of(store, place, device))
+    }
+
+    fn of(store: Store, place: String, device: u64) -> Self {
+        Self {
             place,
             device,
             regions: Arc::new(Regions {
@@ -116,10 +122,11 @@ impl RegionStore {
                 ring_pages: RingPages::default(),
                 is_unsettled: AtomicBool::new(false),
                 is_closed: AtomicBool::new(false),
+                unsynced: Mutex::default(),
             }),
             names: Default::default(),
             objects: AtomicU64::new(0),
-        })
+        }
     }
 
     fn names_with(&self, object: ObjectId) -> &Mutex<Names> {
@@ -178,6 +185,8 @@ impl ObjectStore for RegionStore {
         {
             // Whoever needs the space tries again, and is told.
             tracing::warn!(%error, "{}: what was removed is not free yet", self.place);
+            let mut unsynced = lock(&self.regions.unsynced);
+            *unsynced = (unsynced.0 + 1, format!("sync: {error}"));
             self.regions.is_unsettled.store(true, Ordering::Release);
         }
     }
@@ -193,6 +202,14 @@ impl ObjectStore for RegionStore {
 
     fn describe(&self) -> String {
         self.place.clone()
+    }
+
+    fn failures(&self) -> Option<String> {
+        let (syncs, last_sync) = lock(&self.regions.unsynced).clone();
+        let others = self.regions.store.failures();
+        let last = others.last.clone().filter(|_| syncs == 0).unwrap_or(last_sync);
+        let count = syncs + others.total();
+        (count > 0).then(|| format!("{count} failures in the background, the last: {last}"))
     }
 }
 
@@ -357,6 +374,57 @@ mod tests {
         drop(other);
         let other = store.open(InodeNumber::ROOT, object(2), true).unwrap();
         write(&*other, 0, &piece).unwrap();
+    }
+
+    /// A device whose flushes fail, if so told.
+    struct Unsafe {
+        file: FileDevice,
+        fails: Arc<AtomicBool>,
+    }
+
+    impl weft_region::Device for Unsafe {
+        fn bytes(&self) -> u64 {
+            self.file.bytes()
+        }
+
+        fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
+            self.file.read_at(place, into)
+        }
+
+        fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
+            self.file.write_at(place, from)
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            if self.fails.load(Ordering::Relaxed) { Err(io::Error::other("no flush")) } else { self.file.flush() }
+        }
+
+        fn discard(&self, place: u64, bytes: u64) -> io::Result<()> {
+            self.file.discard(place, bytes)
+        }
+    }
+
+    #[test]
+    fn a_sync_that_fails_when_nobody_waits_is_counted() {
+        let ground = Ground::new("unsettled");
+        let fails = Arc::new(AtomicBool::new(false));
+        let device = Unsafe { file: FileDevice::create(&ground.0, BYTES).unwrap(), fails: Arc::clone(&fails) };
+        let store =
+            Store::format(Arc::new(device), Format { region_shift: REGION_SHIFT, ..Format::default() }).unwrap();
+        let store = RegionStore::of(store, "there".to_owned(), 1);
+        store.open(InodeNumber::ROOT, object(1), true).unwrap();
+        store.open(InodeNumber::ROOT, object(2), true).unwrap();
+        assert_eq!(store.remove(InodeNumber::ROOT, object(1)), Ok(true));
+        store.settle();
+        assert_eq!(store.failures(), None);
+        assert_eq!(store.remove(InodeNumber::ROOT, object(2)), Ok(true));
+        fails.store(true, Ordering::Relaxed);
+        store.settle();
+        let said = store.failures().unwrap();
+        assert!(said.contains("1 failures in the background, the last: sync: ") && said.contains("no flush"), "{said}");
+        fails.store(false, Ordering::Relaxed);
+        store.settle();
+        assert_eq!(store.failures().unwrap(), said, "it is made up for, and still counted");
     }
 
     #[test]

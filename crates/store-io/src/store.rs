@@ -124,6 +124,11 @@ pub trait ObjectStore: Send + Sync {
 
     /// Where it is, for people.
     fn describe(&self) -> String;
+
+    /// How often work that nobody waits for has failed, and the last failure, for people. `None`: never.
+    fn failures(&self) -> Option<String> {
+        None
+    }
 }
 
 /// An object at hand. Used by several threads at once; what is read while it is written may be old or new, byte by

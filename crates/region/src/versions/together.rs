@@ -16,6 +16,7 @@ use super::index::Index;
 use super::object::{Inner, Leaf, read};
 use super::pieces::{HOLE, LEAF_BLOCKS, Look};
 use crate::error::{Error, Result};
+use crate::failures::Work;
 use crate::{BLOCK, lock};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
@@ -118,7 +119,9 @@ impl Shared {
         let Some(object) = object.filter(|object| object.has_room_to_move(leaves.len() as u64)) else { return };
         // Somebody may clean for long, or send.
         let Ok(cleaning) = object.cleaning.try_lock() else { return };
-        let _ = object.put_together(leaves, PLACES_MIN, &cleaning);
+        if let Err(error) = object.put_together(leaves, PLACES_MIN, &cleaning) {
+            self.failures.note(Work::Defragmentation, &error);
+        }
     }
 
     /// Nothing is put together any more when this returns.

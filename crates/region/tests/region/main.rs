@@ -5,6 +5,7 @@
 mod cleaner;
 mod damage;
 mod device;
+mod failures;
 mod feed;
 mod gone;
 mod grow;
