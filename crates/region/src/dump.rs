@@ -1,13 +1,15 @@
 //! Tells what is on a device, part by part, and goes on past what is damaged.
 
-use crate::base::Base;
+use crate::base::{Applied, Base};
 use crate::buffer::AlignedBuffer;
 use crate::device::Device;
-use crate::error::{Error, Result, at};
+use crate::error::{Error, Result};
 use crate::geometry::{COPIES, Format, Geometry};
 use crate::layer::Layer;
-use crate::record::{Entry, Record};
+use crate::log::Log;
+use crate::record::Entry;
 use crate::sealed::u64_at;
+use crate::sectors::Sector;
 use crate::shadow::Shadow;
 use crate::sparse::{self, Sparse};
 use crate::{BLOCK, BLOCK_BYTES, OWN_START, object, versions};
@@ -61,21 +63,21 @@ pub fn dump(device: &Arc<dyn Device>, options: DumpOptions, tell: &mut dyn FnMut
     Ok(())
 }
 
-/// Whole records, wherever they are in the ring.
+/// Records, wherever they are in the ring, and damaged sectors.
 fn dump_log(device: &dyn Device, geometry: &Geometry, entries: bool, tell: &mut dyn FnMut(String)) {
+    let log = Log::new(geometry, Applied::default());
     let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
     for block in 0..geometry.log_blocks {
         if let Err(error) = device.read_at((geometry.log_start + block) * BLOCK, &mut buffer) {
             tell(format!("log, block {block}: {error}"));
             continue;
         }
-        let Some((sequence, blocks)) = Record::begins(&buffer) else { continue };
-        let mut whole = AlignedBuffer::new(usize::try_from(blocks).unwrap_or(1) * BLOCK_BYTES);
-        let places = (block..block + blocks).map(|block| geometry.log_start + block % geometry.log_blocks);
-        let read =
-            whole.chunks_mut(BLOCK_BYTES).zip(places).try_for_each(|(into, at)| device.read_at(at * BLOCK, into));
-        match read.map_err(at("read the log")).and_then(|()| Record::decode(&whole, sequence)) {
-            Ok(Some((record, checksum))) => {
+        let wrong = log.sectors(block, &buffer).filter(|sector| *sector == Sector::Wrong).count();
+        if wrong > 0 {
+            tell(format!("log, block {block}: {wrong} sectors do not match their checksums"));
+        }
+        match log.at(device, block) {
+            Ok(Some((sequence, Some((record, checksum))))) => {
                 let count = record.entries.len();
                 let chain = record.chain;
                 tell(format!(
@@ -83,8 +85,9 @@ fn dump_log(device: &dyn Device, geometry: &Geometry, entries: bool, tell: &mut 
                 ));
                 record.entries.iter().filter(|_| entries).for_each(|entry| tell(format!("  {}", describe(entry))));
             }
-            Ok(None) => tell(format!("log, block {block}: record {sequence} is not whole")),
-            Err(error) => tell(format!("log, block {block}: record {sequence}: {error}")),
+            Ok(Some((sequence, None))) => tell(format!("log, block {block}: record {sequence} is not whole")),
+            Ok(None) => {}
+            Err(error) => tell(format!("log, block {block}: {error}")),
         }
     }
 }
@@ -109,7 +112,10 @@ fn dump_map(device: &Arc<dyn Device>, geometry: &Geometry, tell: &mut dyn FnMut(
 
 /// Objects as the map and the log have them.
 fn dump_objects(device: Arc<dyn Device>, tell: &mut dyn FnMut(String)) -> Result<()> {
-    let layer = Layer::open(device)?;
+    let (layer, cut) = Layer::open_before_damage(device)?;
+    if let Some(cut) = cut {
+        tell(format!("objects as they were before this: {cut}"));
+    }
     let shift = layer.region_shift();
     let mut regions: BTreeMap<u64, [u64; 3]> = BTreeMap::new();
     let walked = layer.each_piece(|piece| {

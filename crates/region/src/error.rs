@@ -42,6 +42,9 @@ pub enum Error {
     /// What is on the device contradicts itself.
     #[error("damaged: {0}")]
     Damaged(String),
+    /// A record of the log is damaged, so that what was synced with it and after it cannot be replayed.
+    #[error("damaged: log record {record}, at block {block} of the device, {what}")]
+    LogDamaged { record: u64, block: u64, what: &'static str },
     /// An address that no object has.
     #[error("beyond the end of what an object can hold")]
     Beyond,

@@ -35,6 +35,7 @@ mod over;
 mod reading;
 mod ready;
 mod recent;
+mod repair;
 mod room;
 mod state;
 pub(crate) mod stripes;
@@ -42,7 +43,7 @@ mod sums;
 mod sweep;
 mod waiting;
 
-use crate::base::Base;
+use crate::base::{Applied, Base};
 use crate::buffer::AlignedBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result, at};
@@ -111,8 +112,12 @@ impl Layer {
         device.write_at(0, &zeros).map_err(at("clear the super blocks"))?;
         device.flush().map_err(at("clear the super blocks"))?;
         let base = Base::create(Arc::clone(&device), &geometry)?;
+        Log::new(&geometry, Applied::default()).blank(&*device)?;
+        device.flush().map_err(at("flush the log"))?;
         geometry.write(&*device)?;
-        Self::with(device, geometry, base)
+        let layer = Self::with(device, geometry, base)?;
+        layer.replay()?;
+        Ok(layer)
     }
 
     /// Opens the store on a device: it is as the last sync left it, or later.
@@ -124,7 +129,9 @@ impl Layer {
     pub(crate) fn open_as(device: Arc<dyn Device>, verified: bool) -> Result<Self> {
         let geometry = Geometry::open(&*device)?;
         let base = Base::open(Arc::clone(&device), &geometry, verified)?;
-        Self::with(device, geometry, base)
+        let layer = Self::with(device, geometry, base)?;
+        layer.replay()?;
+        Ok(layer)
     }
 
     /// The same, after it has taken all of a device that has become larger into the store. A power failure meanwhile
@@ -158,7 +165,7 @@ impl Layer {
             recording: Vec::new(),
             freed: Vec::new(),
         };
-        let layer = Self {
+        Ok(Self {
             device,
             geometry,
             base,
@@ -174,9 +181,7 @@ impl Layer {
             opening_run: Mutex::default(),
             ready: Mutex::default(),
             kept_free: AtomicU64::new(0),
-        };
-        layer.replay()?;
-        Ok(layer)
+        })
     }
 
     /// Random, made at format.

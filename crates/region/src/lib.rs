@@ -43,6 +43,7 @@ mod record;
 mod rings;
 mod scrub;
 mod sealed;
+mod sectors;
 mod shadow;
 mod space;
 mod sparse;

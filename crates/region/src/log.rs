@@ -1,12 +1,25 @@
 //! The ring of records.
+//!
+//! A record is written durably before the next one is begun, so a power failure leaves all of them whole but the last,
+//! of which any sectors are there. Each sector of the ring has a stamp, the sequence of its record plus one, and a
+//! checksum of its own ([`crate::sectors`]); the whole ring is written with stamp 0 at format. So behind the last whole
+//! record sectors are of earlier records, or of a torn one. What is neither is damage, and so is a record behind one
+//! that is not whole: the store is not opened then, since what was synced with these records would be lost.
 
 use crate::base::Applied;
 use crate::buffer::AlignedBuffer;
 use crate::device::Device;
-use crate::error::{Result, at};
+use crate::error::{Error, Result, at};
 use crate::geometry::Geometry;
-use crate::record::{Entry, Record};
+use crate::record::{Entry, RECORD_BLOCKS_MAX, Record};
+use crate::sectors::{Sector, framed, sectors, unframed};
 use crate::{BLOCK, BLOCK_BYTES};
+
+/// Of the checksums of sectors. The identity of the store is in each record, so that records are readable without the
+/// superblock.
+const SEED: u64 = 0x57_4c_4f_47;
+/// Blocks that are written at once when the ring is made blank.
+const BLANKED_AT_ONCE: u64 = 256;
 
 /// Where the next record goes, and what of the ring is still wanted.
 #[derive(Debug)]
@@ -36,6 +49,34 @@ impl Log {
         }
     }
 
+    /// Makes all of the ring blank: no sector is of a record. Not flushed.
+    pub fn blank(&self, device: &dyn Device) -> Result<()> {
+        for first in (0..self.blocks).step_by(usize::try_from(BLANKED_AT_ONCE).unwrap_or(1)) {
+            let count = BLANKED_AT_ONCE.min(self.blocks - first);
+            let bytes: Vec<u8> = (first..first + count).flat_map(|position| self.framed(position, &[], 0)).collect();
+            let mut buffer = AlignedBuffer::new(bytes.len());
+            buffer.copy_from_slice(&bytes);
+            device.write_at((self.start + first) * BLOCK, &buffer).map_err(at("write the log"))?;
+        }
+        Ok(())
+    }
+
+    /// Blocks of a payload that is written at a position, with the stamp of a record, or 0.
+    fn framed(&self, position: u64, payload: &[u8], stamp: u64) -> Vec<u8> {
+        framed(payload, SEED, stamp, |block| self.place(position + block))
+    }
+
+    /// What sectors of the ring from a position on are.
+    pub fn sectors<'a>(&self, position: u64, bytes: &'a [u8]) -> impl Iterator<Item = Sector<'a>> {
+        let (start, blocks) = (self.start, self.blocks);
+        sectors(bytes, SEED, move |block| start + (position + block) % blocks)
+    }
+
+    /// Where a position lies, blocks of the device.
+    fn place(&self, position: u64) -> u64 {
+        self.start + position % self.blocks
+    }
+
     /// The next record's.
     pub fn head(&self) -> Applied {
         self.head
@@ -61,7 +102,8 @@ impl Log {
         let Applied { sequence, chain, .. } = self.head;
         // Another one in its place, with what that had, and more, takes it away.
         self.has_failed = true;
-        let (bytes, checksum) = Record { sequence, chain, entries }.encode(self.salt);
+        let (payload, checksum) = Record { sequence, chain, entries }.encode(self.salt);
+        let bytes = self.framed(self.head.position, &payload, stamp_of(sequence));
         let mut buffer = AlignedBuffer::new(bytes.len());
         buffer.copy_from_slice(&bytes);
         let blocks = bytes.len() as u64 / BLOCK;
@@ -78,29 +120,110 @@ impl Log {
     /// behind it.
     pub fn forget_failed(&mut self, device: &dyn Device) -> Result<()> {
         if self.has_failed {
-            for (place, range) in self.places(self.head.position, 1) {
-                let zeros = AlignedBuffer::new(range.len());
-                device.write_durable_at(place, &zeros).map_err(at("write the log"))?;
-            }
+            let mut blank = AlignedBuffer::new(BLOCK_BYTES);
+            blank.copy_from_slice(&self.framed(self.head.position, &[], 0));
+            device.write_durable_at(self.place(self.head.position) * BLOCK, &blank).map_err(at("write the log"))?;
             self.has_failed = false;
         }
         Ok(())
     }
 
-    /// The next record of those that are there already. `None`: there is none, and the head stays.
+    /// Returns the next record of those that are there already. `None`: there is none, and the head stays.
     pub fn next(&mut self, device: &dyn Device) -> Result<Option<Record>> {
         let Applied { sequence, position, chain } = self.head;
-        let mut bytes = self.read(device, position, 1)?;
-        let Some(blocks) = Record::blocks_of(&bytes, self.salt, sequence, chain) else { return Ok(None) };
-        if blocks > self.room() {
+        let Some((record, blocks, checksum)) = self.find(device)? else {
+            self.has_no_later(device)?;
             return Ok(None);
+        };
+        if record.chain != chain {
+            return Err(self.damaged("does not go on from the one before"));
         }
-        if blocks > 1 {
-            bytes = self.read(device, position, blocks)?;
-        }
-        let Some((record, checksum)) = Record::decode(&bytes, sequence)? else { return Ok(None) };
         self.head = Applied { sequence: sequence + 1, position: position + blocks, chain: checksum };
         Ok(Some(record))
+    }
+
+    /// The record at the head, its blocks and its checksum. `None`: it was not written, or not wholly.
+    fn find(&self, device: &dyn Device) -> Result<Option<(Record, u64, u32)>> {
+        let Applied { sequence, position, .. } = self.head;
+        let stamp = stamp_of(sequence);
+        let first = self.read(device, position, 1)?;
+        let begin: Vec<Sector<'_>> = self.sectors(position, &first).collect();
+        if begin.contains(&Sector::Wrong) {
+            return Err(self.damaged("has a sector that does not match its checksum"));
+        }
+        let Some(Sector::Whole { payload, .. }) = begin.first().filter(|first| first.is_of(stamp, 0)) else {
+            return Ok(None);
+        };
+        let blocks = Record::blocks_of(payload, Some(self.salt), sequence).filter(|blocks| *blocks <= self.room());
+        let blocks = blocks.ok_or_else(|| self.damaged("does not begin as a record"))?;
+        let bytes = self.read(device, position, blocks)?;
+        let all: Vec<Sector<'_>> = self.sectors(position, &bytes).collect();
+        if all.contains(&Sector::Wrong) {
+            return Err(self.damaged("has a sector that does not match its checksum"));
+        }
+        // Sectors may be of a record that was said to have failed, and of the one that was written in its place.
+        let Some(payload) = unframed(all.into_iter(), stamp) else { return Ok(None) };
+        Ok(Record::decode(&payload, sequence)?.map(|(record, checksum)| (record, blocks, checksum)))
+    }
+
+    /// An error if there is a record behind the one at the head, which is not whole: it was begun when that one was
+    /// durable.
+    fn has_no_later(&self, device: &dyn Device) -> Result<()> {
+        let (from, stamp) = (self.head.position, stamp_of(self.head.sequence));
+        let blocks = (RECORD_BLOCKS_MAX + 1).min(self.blocks);
+        let later = |position, bytes: &[u8]| self.sectors(position, bytes).any(|sector| sector.is_later_than(stamp));
+        let is_there = match self.read(device, from, blocks) {
+            Ok(bytes) => later(from, &bytes),
+            // Of what cannot be read together, what can be read alone.
+            Err(_) => (from + 1..from + blocks)
+                .any(|position| self.read(device, position, 1).is_ok_and(|bytes| later(position, &bytes))),
+        };
+        if is_there { Err(self.damaged("is not there, and a later one is")) } else { Ok(()) }
+    }
+
+    fn damaged(&self, what: &'static str) -> Error {
+        Error::LogDamaged { record: self.head.sequence, block: self.place(self.head.position), what }
+    }
+
+    /// The record that begins at a position, whether it is wanted or not. `None`: none begins there.
+    pub fn at(&self, device: &dyn Device, position: u64) -> Result<Option<At>> {
+        let first = self.read(device, position, 1)?;
+        let Some(Sector::Whole { stamp, number: 0, payload }) = self.sectors(position, &first).next() else {
+            return Ok(None);
+        };
+        let Some(sequence) = stamp.checked_sub(1) else { return Ok(None) };
+        let Some(blocks) = Record::blocks_of(payload, None, sequence) else { return Ok(Some((sequence, None))) };
+        let bytes = self.read(device, position, blocks)?;
+        let payload = unframed(self.sectors(position, &bytes), stamp);
+        let record = payload.map_or(Ok(None), |payload| Record::decode(&payload, sequence))?;
+        Ok(Some((sequence, record)))
+    }
+
+    /// The records in the ring that are not before the head and whole, wherever they begin, ascending by sequence; and
+    /// the highest sequence that any sector has.
+    pub fn survey(&self, device: &dyn Device) -> Result<(Vec<Record>, u64)> {
+        let (mut records, mut highest) = (Vec::new(), self.head.sequence);
+        for position in self.head.position..self.head.position + self.blocks {
+            // What cannot be read says nothing.
+            let Ok(first) = self.read(device, position, 1) else { continue };
+            let stamps = self.sectors(position, &first).filter_map(|sector| match sector {
+                Sector::Whole { stamp, .. } => stamp.checked_sub(1),
+                Sector::Wrong => None,
+            });
+            highest = stamps.fold(highest, u64::max);
+            if let Ok(Some((sequence, Some((record, _))))) = self.at(device, position)
+                && sequence >= self.head.sequence
+            {
+                records.push(record);
+            }
+        }
+        records.sort_unstable_by_key(|record| record.sequence);
+        Ok((records, highest))
+    }
+
+    /// The next record has this sequence: what was found later than the head is not replayed any more.
+    pub fn skip_to(&mut self, sequence: u64) {
+        self.head.sequence = self.head.sequence.max(sequence);
     }
 
     fn read(&self, device: &dyn Device, position: u64, blocks: u64) -> Result<AlignedBuffer> {
@@ -120,4 +243,12 @@ impl Log {
         let first = ((self.start + at) * BLOCK, 0..split);
         if before_end == blocks { vec![first] } else { vec![first, (self.start * BLOCK, split..end)] }
     }
+}
+
+/// A sequence, and the record that has it with its checksum if that is whole.
+pub(crate) type At = (u64, Option<(Record, u32)>);
+
+/// The stamp of a record's sectors.
+fn stamp_of(sequence: u64) -> u64 {
+    sequence.saturating_add(1)
 }

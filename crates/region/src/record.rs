@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
-use crate::{BLOCK, BLOCK_BYTES};
+use crate::sectors::PAYLOAD;
 
 const MAGIC: &[u8; 4] = b"WLOG";
 const HEADER_BYTES: usize = 40;
@@ -15,7 +15,7 @@ const ENTRY_BYTES_MAX: usize = 21;
 /// Blocks of a record at most: a quarter of the smallest log.
 pub(crate) const RECORD_BLOCKS_MAX: u64 = 64;
 /// Bytes of entries that fit in one record.
-pub(crate) const ENTRIES_BYTES_MAX: usize = RECORD_BLOCKS_MAX as usize * BLOCK_BYTES - HEADER_BYTES;
+pub(crate) const ENTRIES_BYTES_MAX: usize = RECORD_BLOCKS_MAX as usize * PAYLOAD - HEADER_BYTES;
 /// Entries without checksums that fit for certain.
 pub(crate) const ENTRIES_MAX: usize = ENTRIES_BYTES_MAX / ENTRY_BYTES_MAX;
 
@@ -105,7 +105,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The bytes of the record, whole blocks, and its checksum. `salt`: of the store.
+    /// The bytes of the record, which go into sectors, and its checksum. `salt`: of the store.
     pub fn encode(&self, salt: [u8; 8]) -> (Vec<u8>, u32) {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + Entry::bytes_of(&self.entries));
         bytes.extend_from_slice(MAGIC);
@@ -122,32 +122,23 @@ impl Record {
             field.copy_from_slice(&length.to_le_bytes());
         }
         let checksum = seal(&mut bytes, CHECKSUM_AT);
-        bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
         (bytes, checksum)
     }
 
-    /// Blocks of the record that begins with this block, if it is one of ours with this sequence, behind the record
-    /// with this checksum.
-    pub fn blocks_of(first: &[u8], salt: [u8; 8], sequence: u64, chain: u32) -> Option<u64> {
+    /// Blocks of the record whose first sector holds this. `None`: no record of this store can begin so, or of any
+    /// store if none is given.
+    pub fn blocks_of(first: &[u8], salt: Option<[u8; 8]>, sequence: u64) -> Option<u64> {
         let field = |at: usize, bytes: usize| first.get(at..at + bytes);
         let is_ours = field(0, 4) == Some(MAGIC)
-            && field(8, 8) == Some(&salt)
-            && u64_at(first, 16) == Some(sequence)
-            && u32_at(first, CHAIN_AT) == Some(chain);
-        let length = u32_at(first, LENGTH_AT)?;
-        let blocks = u64::from(length).div_ceil(BLOCK);
-        (is_ours && length as usize >= HEADER_BYTES && blocks <= RECORD_BLOCKS_MAX).then_some(blocks)
+            && salt.is_none_or(|salt| field(8, 8) == Some(&salt))
+            && u64_at(first, 16) == Some(sequence);
+        let length = u32_at(first, LENGTH_AT)? as usize;
+        let blocks = length.div_ceil(PAYLOAD) as u64;
+        (is_ours && length >= HEADER_BYTES && blocks <= RECORD_BLOCKS_MAX).then_some(blocks)
     }
 
-    /// The sequence and the blocks of a record of any store that seems to begin with this block.
-    pub fn begins(first: &[u8]) -> Option<(u64, u64)> {
-        let length = u64::from(u32_at(first, LENGTH_AT)?);
-        let fits = first.starts_with(MAGIC) && (HEADER_BYTES as u64..=RECORD_BLOCKS_MAX * BLOCK).contains(&length);
-        fits.then_some((u64_at(first, 16)?, length.div_ceil(BLOCK)))
-    }
-
-    /// The record in these blocks, as [`Record::blocks_of`] counted them, and its checksum. `None`: it is not whole. An
-    /// error: it is, and makes no sense.
+    /// The record in these bytes, of as many blocks as [`Record::blocks_of`] counted, and its checksum. `None`: its
+    /// sectors are not of one record. An error: they are, and it makes no sense.
     pub fn decode(blocks: &[u8], sequence: u64) -> Result<Option<(Self, u32)>> {
         let whole = || {
             let bytes = blocks.get(..u32_at(blocks, LENGTH_AT)? as usize)?;
@@ -188,14 +179,12 @@ mod tests {
         for count in [0, 1, 300, ENTRIES_MAX as u64] {
             let record = record(count);
             let (bytes, checksum) = record.encode([3; 8]);
-            let entries_bytes = Entry::bytes_of(&record.entries);
-            assert_eq!(bytes.len(), (HEADER_BYTES + entries_bytes).next_multiple_of(BLOCK_BYTES));
-            let blocks = Record::blocks_of(&bytes, [3; 8], 5, 9).unwrap();
-            assert_eq!(bytes.len() as u64, blocks * BLOCK);
+            assert_eq!(bytes.len(), HEADER_BYTES + Entry::bytes_of(&record.entries));
+            let blocks = Record::blocks_of(&bytes, Some([3; 8]), 5).unwrap();
+            assert_eq!(bytes.len().div_ceil(PAYLOAD) as u64, blocks);
             assert_eq!(Record::decode(&bytes, 5).unwrap(), Some((record, checksum)));
-            assert_eq!(Record::blocks_of(&bytes, [4; 8], 5, 9), None, "of another store");
-            assert_eq!(Record::blocks_of(&bytes, [3; 8], 6, 9), None, "of another time");
-            assert_eq!(Record::blocks_of(&bytes, [3; 8], 5, 8), None, "behind another record");
+            assert_eq!(Record::blocks_of(&bytes, Some([4; 8]), 5), None, "of another store");
+            assert_eq!(Record::blocks_of(&bytes, Some([3; 8]), 6), None, "of another time");
             if count > 0 {
                 let mut torn = bytes.clone();
                 let last = torn.iter().rposition(|byte| *byte != 0).unwrap();
@@ -207,12 +196,12 @@ mod tests {
 
     #[test]
     fn a_record_of_checksums_can_be_full() {
-        let sums: Vec<u32> = (0..65_522).collect();
+        let sums: Vec<u32> = (0..63_474).collect();
         let record = Record { sequence: 5, chain: 9, entries: vec![Entry::Sums { block: 3, sums }] };
         let bytes = Entry::bytes_of(&record.entries);
         assert!(bytes <= ENTRIES_BYTES_MAX && bytes + 4 > ENTRIES_BYTES_MAX);
         let (bytes, checksum) = record.encode([3; 8]);
-        assert_eq!(Record::blocks_of(&bytes, [3; 8], 5, 9), Some(RECORD_BLOCKS_MAX));
+        assert_eq!(Record::blocks_of(&bytes, Some([3; 8]), 5), Some(RECORD_BLOCKS_MAX));
         assert_eq!(Record::decode(&bytes, 5).unwrap(), Some((record, checksum)));
     }
 
@@ -257,7 +246,7 @@ mod tests {
                 bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
             }
             let _ = Record::decode(&bytes, 1);
-            let _ = Record::blocks_of(&bytes, [0; 8], 1, 0);
+            let _ = Record::blocks_of(&bytes, Some([0; 8]), 1);
         }
     }
 }

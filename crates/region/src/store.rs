@@ -112,6 +112,13 @@ impl Store {
         Self::of(Arc::new(Layer::grow(device)?), RANGE, false)
     }
 
+    /// Cuts off what is damaged so that the store can be opened and written: the log before its first damaged record.
+    /// `tell` is told what is damaged and what the repair costs, before anything is written. Nothing is written unless
+    /// `done` is true, and nothing is told of a store that needs no repair.
+    pub fn repair(device: Arc<dyn Device>, done: bool, tell: &mut dyn FnMut(String)) -> Result<()> {
+        if Sparse::is_on(&*device) { Ok(()) } else { Layer::repair(device, done, tell) }
+    }
+
     pub(crate) fn open_as(device: Arc<dyn Device>, verified: bool) -> Result<Self> {
         Self::of(space_on(device, verified)?, RANGE, verified)
     }

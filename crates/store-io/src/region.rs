@@ -244,6 +244,7 @@ fn explain_error(path: &Path, error: &weft_region::Error) -> io::Error {
         Region::InUse => format!("a store is one node's: end the process that has it (`fuser {there}` names it)"),
         Region::TooSmall(..) | Region::NoSpace => "give another size, or another place".to_owned(),
         Region::Damaged(_) => format!("`weft store check {there}` says more"),
+        Region::LogDamaged { .. } => format!("`weft store repair {there}` says what a repair costs"),
         Region::Shrunk(_, bytes) => format!("make it as large as it was, {bytes} bytes"),
         _ => "give a device or file that you may read and write".to_owned(),
     };

@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 pub(super) struct Turns {
     turn: Mutex<Turn>,
     /// For whoever has the turn.
-    log: Mutex<Log>,
+    pub(super) log: Mutex<Log>,
     /// For those who wait for an even round, and an odd one.
     waiting: [Condvar; 2],
 }
@@ -84,19 +84,24 @@ impl Turns {
 }
 
 impl Layer {
-    /// Does what the log's records say.
+    /// Does what the log's records say. [`Error::LogDamaged`]: it has done what those before the damage say.
     pub(super) fn replay(&self) -> Result<()> {
         let (mut state, mut log) = (write(&self.state), lock(&self.turns.log));
         let (begin, mut unmapped) = (log.head(), Unmapped::default());
-        while let Some(record) = log.next(&*self.device)? {
-            self.redo(&mut state, &mut unmapped, &record)?;
-        }
+        let ended = loop {
+            match log.next(&*self.device) {
+                Ok(Some(record)) => self.redo(&mut state, &mut unmapped, &record)?,
+                Ok(None) => break Ok(()),
+                Err(error @ Error::LogDamaged { .. }) => break Err(error),
+                Err(error) => return Err(error),
+            }
+        };
         self.map_marked(&mut state, &unmapped)?;
         if log.head() != begin {
             // It was read, but the device may have it in its cache only.
             self.device.flush().map_err(at("flush the device"))?;
         }
-        Ok(())
+        ended
     }
 
     fn redo(&self, state: &mut State, unmapped: &mut Unmapped, record: &Record) -> Result<()> {
@@ -191,7 +196,7 @@ impl Layer {
     }
 
     /// Brings all changes to the map, also those that no record has: then the log is free.
-    fn checkpoint(&self, log: &mut Log) -> Result<()> {
+    pub(super) fn checkpoint(&self, log: &mut Log) -> Result<()> {
         log.forget_failed(&*self.device)?;
         // First, so that who has a block of a run maps it before the others are brought to the map, or syncs.
         write(&self.state).end_runs(&self.ready);

@@ -1,11 +1,14 @@
 //! Damage on the device: what is read is right or an error.
 
 use crate::recorder::{BOTH, Image, Recorder};
-use weft_region::{BLOCK_BYTES, Checksums, Error, Format, Kind, Shadow, Store};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weft_region::{BLOCK_BYTES, Checksums, Device, DumpOptions, Error, Format, Kind, Shadow, Store, dump};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 /// Where the parts of this store begin, blocks: see `Geometry::of`.
-const MAP_START: u64 = 16 + 256;
+const LOG_START: u64 = 16;
+const MAP_START: u64 = LOG_START + 256;
 const DATA_START: u64 = MAP_START + 1024;
 const OBJECTS: u8 = 40;
 const BYTES: usize = 3 * BLOCK_BYTES;
@@ -115,4 +118,142 @@ fn a_store_of_an_earlier_format_is_refused() {
         block[12..16].copy_from_slice(&checksum.to_le_bytes());
     }
     assert!(matches!(Store::open(Recorder::from(DEVICE_BYTES, image)), Err(Error::OldFormat(2))));
+}
+
+/// A store with so many records in its log, an object each, left without being closed.
+fn logged(checksums: Checksums, records: u8) -> Image {
+    let device = Recorder::new(DEVICE_BYTES);
+    let format = Format { region_shift: 30, checksums, ..Format::default() };
+    let store = Store::format(device.clone(), format).unwrap();
+    for number in 1..=records {
+        let object = store.create(Kind::Direct).unwrap();
+        object.write(0, &[number; BYTES]).unwrap();
+        object.sync().unwrap();
+    }
+    device.image()
+}
+
+/// Blocks of the log that have a record, by its sequence, as the stamps of their sectors say.
+fn records_of(image: &Image) -> BTreeMap<u64, u64> {
+    let stamp = |block: u64| Some(u64::from_le_bytes(image.get(&block)?[8..16].try_into().unwrap()));
+    (LOG_START..MAP_START).filter_map(|block| Some((stamp(block).filter(|stamp| *stamp > 0)? - 1, block))).collect()
+}
+
+#[test]
+fn a_damaged_log_record_is_named_and_nothing_is_lost_silently() {
+    for checksums in BOTH {
+        let whole = logged(checksums, 12);
+        let records = records_of(&whole);
+        assert!(records.len() >= 12, "{records:?}");
+        let first_replayed = *records.keys().nth(records.len() - 12).unwrap();
+        for (sequence, block) in records.iter().filter(|(sequence, _)| **sequence >= first_replayed) {
+            // Sectors without entries, too.
+            for bit in (0..BLOCK_BYTES * 8).step_by(331) {
+                let mut image = whole.clone();
+                image.get_mut(block).unwrap()[bit / 8] ^= 1 << (bit % 8);
+                let opened = Store::open(Recorder::from(DEVICE_BYTES, image));
+                let is_named = matches!(&opened, Err(Error::LogDamaged { record, block: at, .. })
+                    if (record, at) == (sequence, block));
+                assert!(is_named, "record {sequence}, bit {bit}: {:?}", opened.err());
+            }
+            // Bytes of nothing, and of other blocks of the log.
+            for other in [None, Some(block - 1), Some(block + 1)] {
+                let mut image = whole.clone();
+                let bytes = other.map_or_else(|| vec![0; BLOCK_BYTES].into(), |other| whole[&other].clone());
+                image.insert(*block, bytes);
+                let opened = Store::open(Recorder::from(DEVICE_BYTES, image));
+                assert!(matches!(opened, Err(Error::LogDamaged { .. })), "record {sequence} as {other:?}");
+            }
+        }
+    }
+}
+
+/// An earlier write of the same block, as a device leaves it that has lost one: what comes later tells.
+#[test]
+fn a_lost_write_of_a_record_is_damage_if_there_is_a_later_one() {
+    let (whole, blank) = (logged(Checksums::Metadata, 12), logged(Checksums::Metadata, 0));
+    let records = records_of(&whole);
+    let (last, _) = records.last_key_value().unwrap();
+    let block = records[&(last - 3)];
+    let mut image = whole.clone();
+    image.insert(block, blank[&block].clone());
+    let opened = Store::open(Recorder::from(DEVICE_BYTES, image));
+    assert!(matches!(opened, Err(Error::LogDamaged { record, .. }) if record == last - 3));
+}
+
+#[test]
+fn a_repair_says_what_it_costs_and_leaves_what_was_before() {
+    for checksums in BOTH {
+        let mut image = logged(checksums, 12);
+        let records = records_of(&image);
+        let (last, _) = records.last_key_value().unwrap();
+        // That of object 9.
+        image.get_mut(&records[&(last - 3)]).unwrap()[600] ^= 8;
+        let device = Recorder::from(DEVICE_BYTES, image.clone());
+        let asked = device.asked();
+        let mut told = Vec::new();
+        Store::repair(device.clone(), false, &mut |line| told.push(line)).unwrap();
+        assert_eq!(device.asked(), asked, "nothing was written");
+        assert!(told[0].starts_with(&format!("damaged: log record {}", last - 3)), "{told:?}");
+        assert!(told[1].contains("4 records") && told[2].contains("10, 11, 12"), "{told:?}");
+        assert!(matches!(Store::open(device.clone()), Err(Error::LogDamaged { .. })));
+        let mut lines = Vec::new();
+        dump(&(device.clone() as Arc<dyn Device>), DumpOptions::default(), &mut |line| lines.push(line)).unwrap();
+        assert!(lines.iter().any(|line| line.contains("1 sectors do not match")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("object 8, ")), "{lines:?}");
+
+        let mut again = Vec::new();
+        Store::repair(device.clone(), true, &mut |line| again.push(line)).unwrap();
+        assert_eq!(again, told);
+        for _ in 0..2 {
+            let store = Store::open(device.clone()).unwrap();
+            for number in 1..=12u8 {
+                let mut found = vec![0; BYTES];
+                let read = store.object(u64::from(number), Kind::Direct).and_then(|object| object.read(0, &mut found));
+                match read {
+                    Ok(count) => assert!(number < 9 && count == BYTES && found == [number; BYTES], "{number}"),
+                    Err(error) => assert!(number >= 9 && matches!(error, Error::NoObject), "{number}: {error}"),
+                }
+            }
+            assert!(store.check().unwrap().is_clean());
+            let object = store.create(Kind::Direct).unwrap();
+            object.write(0, &[99; BYTES]).unwrap();
+            object.sync().unwrap();
+            assert_eq!(store.scrub(&mut |_, _| {}).unwrap().told, Vec::<String>::new());
+        }
+        Store::repair(device, true, &mut |line| panic!("{line}")).unwrap();
+    }
+}
+
+/// Of what the lost records gave to others, nothing is read.
+#[test]
+fn a_repair_brings_back_no_block_that_another_object_has() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = Store::format(device.clone(), Format { region_shift: 30, ..Format::default() }).unwrap();
+    let (large, _) = (store.create(Kind::Direct).unwrap(), store.create(Kind::Direct).unwrap());
+    let free = store.usage().free as usize - (1 << 20);
+    large.write(0, &vec![1; free]).unwrap();
+    large.sync().unwrap();
+    store.close().unwrap();
+    let before = records_of(&device.image());
+    large.truncate(0).unwrap();
+    large.sync().unwrap();
+    let other = store.create(Kind::Direct).unwrap();
+    other.write(0, &vec![2; free]).unwrap();
+    other.sync().unwrap();
+    let mut image = device.image();
+    let (_, block) = records_of(&image).into_iter().find(|(sequence, _)| !before.contains_key(sequence)).unwrap();
+    image.get_mut(&block).unwrap()[20] ^= 1;
+    let device = Recorder::from(DEVICE_BYTES, image);
+    let mut told = Vec::new();
+    Store::repair(device.clone(), true, &mut |line| told.push(line)).unwrap();
+    assert!(told.iter().any(|line| line.starts_with("object 1: ") && line.contains("read zeros")), "{told:?}");
+    let store = Store::open(device).unwrap();
+    // Its size was written over in place.
+    let mut found = vec![9; free];
+    store.layer().read((1 << 30) + BLOCK_BYTES as u64, &mut found).unwrap();
+    // The last is what the device has of blocks that were discarded, and are nobody's.
+    assert!(found.iter().all(|byte| matches!(byte, 0 | 1 | 0xdb)));
+    assert!(found.contains(&0));
+    assert!(store.check().unwrap().is_clean());
 }

@@ -3,6 +3,7 @@
 mod feed;
 mod get;
 mod look;
+mod repair;
 mod versions;
 
 use crate::failure::{Ending, Explain, Failure, Outcome};
@@ -86,6 +87,7 @@ enum What {
     Scrub(look::Scrub),
     Dump(look::Dump),
     Get(get::Get),
+    Repair(repair::Repair),
     Versions(versions::Versions),
     Name(versions::Name),
     Clean(versions::Clean),
@@ -174,6 +176,7 @@ pub fn run(args: &Args) -> Outcome {
         What::Scrub(args) => look::scrub(args),
         What::Dump(args) => look::dump_all(args),
         What::Get(args) => get::get(args),
+        What::Repair(args) => repair::repair(args),
         What::Versions(args) => versions::list(args),
         What::Name(args) => versions::name(args),
         What::Clean(args) => versions::clean(args),
@@ -196,6 +199,7 @@ fn failed(place: &Path) -> impl Fn(Error) -> Failure {
             ),
             Error::InUse => failure.remedy("end the process that has it (`fuser` names it)"),
             Error::Damaged(_) => failure.remedy("`weft store dump` says what is there still"),
+            Error::LogDamaged { .. } => failure.remedy("`weft store repair` says what a repair costs"),
             Error::Stream { .. } => failure.remedy("`weft store have` says what came: send the rest with --have"),
             Error::OtherObject(_) => failure.remedy(
                 "another store, or other objects, if both are needed; if the source has removed it: receive --remove",
