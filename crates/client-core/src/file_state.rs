@@ -326,6 +326,7 @@ impl FileState {
         if self.dirty {
             // Others may have been told of the last write through the server, and of its time.
             self.attributes.ctime = self.attributes.ctime.max(opened.attributes.ctime);
+            self.attributes.links = opened.attributes.links;
         } else {
             self.attributes = opened.attributes.clone();
         }
@@ -395,7 +396,12 @@ impl FileState {
     /// Whether it is kept when nobody has it open: its lease is worth something, or the shard could not be told what
     /// was written. As long as it is kept, the shard asks the storage server.
     pub fn is_kept(&self) -> bool {
-        self.dirty || self.error.is_some() || (self.is_leased() && !self.owes_error())
+        self.dirty || self.error.is_some() || (self.is_leased() && !self.owes_error() && !self.is_unlinked())
+    }
+
+    /// Whether it had no name any more when the shard was asked last. Its space is in use as long as it is kept.
+    pub fn is_unlinked(&self) -> bool {
+        self.attributes.links == 0
     }
 
     /// Whether size, time or object have changed since the last report.

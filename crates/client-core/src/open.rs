@@ -238,7 +238,7 @@ impl<S: Shell> Files<S> {
         self.flush_dropped(&open).await;
         if self.drop_if_done(&open).await {
             self.calls().give_back(open.inode, open.stamp().await, false);
-            if open.is_nameless() {
+            if open.is_unlinked().await {
                 self.calls().shell.release_soon();
             }
         }

@@ -241,6 +241,11 @@ impl<S: Shell> OpenInode<S> {
         self.nameless.load(Ordering::Acquire)
     }
 
+    /// Whether its last name is gone, as far as this client was told.
+    pub(crate) async fn is_unlinked(&self) -> bool {
+        self.is_nameless() || self.state.lock().await.known.is_unlinked()
+    }
+
     /// Calls `drop` with whether nothing of it is still to be written, reported or told to a program. Nothing of that
     /// changes before it returns.
     pub(crate) async fn drop_if_done(&self, drop: impl FnOnce(bool) -> bool) -> bool {

@@ -269,6 +269,24 @@ fn what_could_not_be_reported_is_kept() {
 }
 
 #[test]
+fn what_has_no_name_any_more_is_not_kept_for_the_next_open() {
+    let removed = |mut attributes: Attributes| {
+        attributes.links = 0;
+        attributes
+    };
+    let mut file = opened(0, None, EXCLUSIVE);
+    assert!(file.is_kept());
+    file.reported(&removed(attributes(4, Some(object(1)))), 11, 1);
+    assert!(!file.is_kept());
+    let mut file = opened(0, Some(object(1)), Grants::OPEN);
+    file.written(4, Timestamp(1));
+    let mut again = reply(0, Some(object(1)), EXCLUSIVE, 12);
+    again.attributes = removed(again.attributes);
+    file.opened(&again, SESSION, false);
+    assert!(file.is_unlinked() && file.is_kept(), "it is to be reported first");
+}
+
+#[test]
 fn sizes_are_those_of_whoever_knows_best() {
     let mut file = opened(9, Some(object(1)), EXCLUSIVE);
     assert_eq!(told(&file, true, 0), Some(9), "an exclusive lease: our word");

@@ -6,7 +6,7 @@ use rustix::fs::{Gid, Uid};
 use rustix::process::geteuid;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -349,7 +349,7 @@ fn the_space_of_a_removed_file_is_free_at_once() {
     });
     let objects = || ground.status()["nodes"][0]["space"]["objects"].as_u64().expect("a count");
     type Remove = fn(&Path, &Path);
-    let ways: [(&str, Remove); 7] = [
+    let ways: [(&str, Remove); 8] = [
         ("by the mount that wrote it", |one, _| fs::remove_file(one.join("f")).expect("removed")),
         ("by another mount", |_, two| fs::remove_file(two.join("f")).expect("removed")),
         ("by another mount that has read it", |_, two| {
@@ -360,6 +360,15 @@ fn the_space_of_a_removed_file_is_free_at_once() {
             let open = File::open(one.join("f")).expect("open");
             fs::remove_file(one.join("f")).expect("removed");
             drop(open);
+        }),
+        // Who has it open is granted the lease once more after the name is gone.
+        ("by another mount while it is open, cut and written", |one, two| {
+            let open = File::options().read(true).write(true).open(one.join("f")).expect("open");
+            open.read_at(&mut [0; 10], 200_000).expect("read");
+            fs::remove_file(two.join("f")).expect("removed");
+            open.set_len(27_559).expect("cut");
+            open.read_at(&mut [0; 10], 0).expect("read");
+            open.write_all_at(&[8; 12_288], 4096).expect("written");
         }),
         ("by a rename over it", |one, _| {
             symlink("target", one.join("link"))
