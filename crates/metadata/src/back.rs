@@ -253,7 +253,8 @@ impl<K: KeyValue> Back<K> {
             ShardRequest::Open { inode, flags } => self.open(time, caller, *inode, *flags, context, aftermath),
             ShardRequest::Commit { inode, object, size, mtime, object_mtime } => {
                 let (object, size, mtime, object_mtime) = (*object, *size, *mtime, *object_mtime);
-                self.commit(caller, *inode, &attributes::Report { object, size, mtime, object_mtime }, context)
+                let report = attributes::Report { object, size, mtime, object_mtime };
+                self.commit(caller, *inode, &report, context, aftermath)
             }
             ShardRequest::MakeDirectory { parent, name, mode, .. } => {
                 self.make_directory(time, caller, *parent, name, *mode)

@@ -172,13 +172,14 @@ impl<K: KeyValue> Back<K> {
     }
 
     /// A writer's report. A first object is entered; when another one is there already, the answer tells which, and
-    /// nothing is changed: what was written to the other is not the file's.
+    /// nothing is changed: what was written to the one that is reported is not the file's, and it is removed.
     pub(super) fn commit(
         &mut self,
         caller: &Credentials,
         number: InodeNumber,
         report: &Report,
         context: &Context,
+        aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
         let Report { object, size, mtime, object_mtime } = *report;
         let mut inode = self.present(number)?;
@@ -221,6 +222,8 @@ impl<K: KeyValue> Back<K> {
                 inode.drop_set_id();
             }
             self.put_inode(number, &inode);
+        } else {
+            aftermath.removed = object.map(|object| (number, object));
         }
         Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
     }

@@ -247,6 +247,7 @@ fn the_first_object_stays_and_the_second_writer_is_told() {
     world.storage_answers(asked, 10, 5);
     let answer = world.done(token);
     assert_eq!((attributes(&answer).layout.object(), attributes(&answer).size), (Some(object(5)), 10));
+    assert_eq!(world.removed_objects(), [object(6)], "nobody would ask for it");
 }
 
 #[test]
