@@ -165,6 +165,9 @@ fn run_seed(ground: &mut Ground, choice: &Choice, seed: u64, calls: usize) -> Re
         };
         violation = wrong.map(|wrong| Violation { steps: steps.len(), wrong });
     }
+    if violation.is_none() {
+        violation = run.end()?.map(|wrong| Violation { steps: steps.len(), wrong });
+    }
     let report = Report { calls: run.calls, violation, trace: run.trace };
     if is_hung {
         ground.restart()?;

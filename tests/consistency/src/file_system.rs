@@ -2,6 +2,7 @@
 
 use crate::mode::{Mode, Store, WeftMode};
 use crate::stop::{Stop, is_interrupted};
+use rustix::fs::statvfs;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -17,6 +18,9 @@ use weft_client::instance::process_start_time;
 const COMMAND_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a mount process may take to end after its mount is gone, before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the space of removed files may be in use after their last close: what another mount may still open keeps it
+/// for a lease term, and so does the session of a mount that was killed.
+const SPACE_PATIENCE: Duration = Duration::from_secs(25);
 const POLL: Duration = Duration::from_millis(5);
 
 /// Running nodes and mounts. Dropping it ends them and removes everything.
@@ -28,6 +32,8 @@ pub struct FileSystem {
     mounts: BTreeMap<char, Child>,
     /// Nodes, each with its start time: a number alone may be another process by now.
     nodes: Vec<(u32, u64)>,
+    /// Of a store with a limit.
+    used_at_start: Option<u64>,
 }
 
 impl FileSystem {
@@ -45,12 +51,14 @@ impl FileSystem {
             name,
             mounts: BTreeMap::new(),
             nodes: Vec::new(),
+            used_at_start: None,
         };
         if let Some(weft_mode) = mode.weft.clone() {
             started.up(&weft_mode)?;
             for letter in mounts {
                 started.mount(*letter)?;
             }
+            started.used_at_start = started.used()?;
         }
         Ok(started)
     }
@@ -152,6 +160,30 @@ impl FileSystem {
             }
             thread::sleep(POLL);
         }
+    }
+
+    /// Returns the bytes in use in a store with a limit, by one of its mounts.
+    fn used(&self) -> Result<Option<u64>, Stop> {
+        let is_limited = self.mode.weft.as_ref().is_some_and(|mode| matches!(mode.store, Store::Limited(_)));
+        let Some(letter) = self.mounts.keys().next().filter(|_| is_limited) else { return Ok(None) };
+        let space = statvfs(self.root(*letter)).map_err(|error| cannot("ask for the free space", error))?;
+        Ok(Some((space.f_blocks - space.f_bfree) * space.f_frsize))
+    }
+
+    /// Waits until a store with a limit has as much free as when it was started: its reserve is in use all the time.
+    /// Returns what is in use when it does not come to that in time.
+    pub fn space_in_use(&self) -> Result<Option<String>, Stop> {
+        let deadline = Instant::now() + SPACE_PATIENCE;
+        while let Some(used) = self.used()?.filter(|used| Some(*used) != self.used_at_start) {
+            if is_interrupted() {
+                return Err(Stop::Interrupted);
+            }
+            if Instant::now() > deadline {
+                return Ok(Some(format!("{used} bytes are in use {SPACE_PATIENCE:?} after all files were removed")));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(None)
     }
 
     /// Sends a signal to the process of a mount.

@@ -6,6 +6,7 @@ use crate::mode::Mode;
 use crate::model::Allowances;
 use crate::outcome::Reply;
 use crate::stop::{Stop, is_interrupted};
+use crate::violation::Wrong;
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -133,18 +134,9 @@ impl Ground {
                 self.workers.insert(*id, worker);
             }
         }
-        let former = format!("run{}", self.run);
+        self.clear()?;
         self.run += 1;
         let next = format!("run{}", self.run);
-        // All former handles first: an open file keeps its space.
-        for id in self.workers.keys().copied().collect::<Vec<_>>() {
-            let root = self.root(id);
-            self.exchange(id, &format!("reset {root}"), CALL_PATIENCE)?;
-        }
-        let by_mount = self.workers.keys().copied().find(|id| !id.is_native());
-        if let Some(id) = by_mount.filter(|_| self.run > 1) {
-            self.exchange(id, &format!("clear {}/{former}", self.root(id)), CALL_PATIENCE)?;
-        }
         let Some(first) = workers.first() else { return Ok(()) };
         let made = self.exchange(*first, &format!("mkdir {next}"), CALL_PATIENCE)?;
         if let Some(errno) = made.outcome.errno() {
@@ -155,6 +147,29 @@ impl Ground {
             self.exchange(*id, &format!("reset {directory}"), CALL_PATIENCE)?;
         }
         Ok(())
+    }
+
+    /// Closes all handles of the latest run, since an open file keeps its space, and removes its directory.
+    fn clear(&mut self) -> Result<(), Stop> {
+        for id in self.workers.keys().copied().collect::<Vec<_>>() {
+            let root = self.root(id);
+            self.exchange(id, &format!("reset {root}"), CALL_PATIENCE)?;
+        }
+        let by_mount = self.workers.keys().copied().find(|id| !id.is_native());
+        if let Some(id) = by_mount.filter(|_| self.run > 0) {
+            self.exchange(id, &format!("clear {}/run{}", self.root(id), self.run), CALL_PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a run: removes its files, and returns what is wrong when their space is not free then.
+    pub fn end(&mut self) -> Result<Option<Wrong>, Stop> {
+        self.clear()?;
+        let in_use = self.file_system.space_in_use()?;
+        if in_use.is_some() {
+            self.restart()?;
+        }
+        Ok(in_use.map(Wrong::space_in_use))
     }
 
     /// What a worker's paths begin with.

@@ -34,6 +34,11 @@ impl<'g> Run<'g> {
         Ok(Self { ground, model, workers: workers.to_vec(), calls: 0, trace: Vec::new() })
     }
 
+    /// Ends the run: what its files have used must be free.
+    pub fn end(&mut self) -> Result<Option<Wrong>, Stop> {
+        self.ground.end()
+    }
+
     /// Makes one step, unless it is undefined in the present state. `Ok(Some(_))`: what it returned is wrong.
     pub fn step(&mut self, step: &Step) -> Result<Option<Wrong>, Stop> {
         if is_interrupted() {
@@ -166,5 +171,6 @@ pub fn run(ground: &mut Ground, script: &Script) -> Result<Report, Stop> {
         }
         return Ok(Report { calls, violation: Some(Violation { steps: index + 1, wrong }), trace });
     }
-    Ok(Report { calls: run.calls, violation: None, trace: run.trace })
+    let violation = run.end()?.map(|wrong| Violation { steps: script.steps.len(), wrong });
+    Ok(Report { calls: run.calls, violation, trace: run.trace })
 }

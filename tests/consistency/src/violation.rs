@@ -42,6 +42,8 @@ pub enum Kind {
     Hang,
     /// Workers see different contents of a file after a write that failed.
     Disagreement,
+    /// The space of removed files is not free.
+    SpaceInUse,
     Call {
         rule: Rule,
         call: Discriminant<Call>,
@@ -55,6 +57,11 @@ impl Wrong {
     pub fn of(rule: Rule, call: &Call, outcome: &Outcome, text: String) -> Self {
         let errno = outcome.errno().map(rustix::io::Errno::raw_os_error);
         Self { kind: Kind::Call { rule, call: discriminant(call), outcome: discriminant(outcome), errno }, text }
+    }
+
+    /// The space of removed files is not free.
+    pub fn space_in_use(text: String) -> Self {
+        Self { kind: Kind::SpaceInUse, text }
     }
 
     /// A call did not return.
