@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use weft_sim::{Faults, Tally, run_mounts, run_seed};
 
 const USAGE: &str = "usage: weft-sim [plain | partitions | split | mounts] \
-                     run FIRST COUNT | explore FIRST SECONDS | replay SEED | endless [FIRST] | digests FIRST COUNT";
+                     run FIRST COUNT | survey FIRST COUNT | explore FIRST SECONDS | replay SEED | endless [FIRST] | \
+                     digests FIRST COUNT";
 
 /// Which programs a run has.
 #[derive(Clone, Copy)]
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         (Some("run"), Some(first), Some(count)) => run(kind, first..first.saturating_add(count), None),
+        (Some("survey"), Some(first), Some(count)) => survey(kind, first..first.saturating_add(count)),
         (Some("explore"), Some(first), Some(seconds)) => run(kind, first..u64::MAX, Some(Duration::from_secs(seconds))),
         (Some("endless"), first, _) => run(kind, first.unwrap_or(0)..u64::MAX, None),
         (Some("digests"), Some(first), Some(count)) => {
@@ -61,6 +63,14 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Runs all seeds, and prints which of them fail; the panics before say how.
+fn survey(kind: Kind, seeds: Range<u64>) -> ExitCode {
+    let count = seeds.end - seeds.start;
+    let failed: Vec<u64> = seeds.filter(|seed| catch_unwind(|| (kind.run)(*seed, false)).is_err()).collect();
+    println!("{} of {count} seeds fail: {failed:?}", failed.len());
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Runs seeds until one fails or the time is up (one seed is run at least); prints the command that replays a failure.
