@@ -260,6 +260,8 @@ impl World {
         let came = body.came + (body.end - body.came) / (body.left + 1).max(1);
         let range = body.came..if body.left == 0 { body.end } else { came };
         body.came = range.end;
+        // The file may have been cut since the header came.
+        self.place_append(&body.message);
         let writes = matches!(request.operation, DataOperation::Write | DataOperation::Append);
         let Some(storage) = self.storage.get_mut(&request.object.node()).filter(|_| writes) else { return };
         if body.refused.is_none() {
