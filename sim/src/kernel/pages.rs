@@ -70,6 +70,12 @@ impl Pages {
         indexes.into_iter().filter(|index| self.pages[index].dirty).collect()
     }
 
+    /// Indexes and identities of the pages of a range that are being written back.
+    pub fn written_in(&self, first: u64, last: u64) -> Vec<(u64, u64)> {
+        let indexes = self.in_range(first, last).into_iter();
+        indexes.filter(|index| self.pages[index].writeback).map(|index| (index, self.pages[&index].id)).collect()
+    }
+
     /// Memory pressure: drops pages that are neither dirty nor in use.
     pub fn drop_clean(&mut self) {
         self.pages.retain(|_, page| page.dirty || page.locked || page.writeback);

@@ -51,6 +51,11 @@ impl Context {
         for (index, id) in all {
             self.wait_writeback(key, index, id).await;
         }
+        // Others may be written back for somebody else (`filemap_fdatawait_range`).
+        let written = self.mount().inode(key).pages.written_in(first, last);
+        for (index, id) in written {
+            self.wait_writeback(key, index, id).await;
+        }
         self.take_write_error(key)
     }
 
@@ -159,6 +164,8 @@ impl Context {
         let _lock = self.lock_exclusive(key).await;
         self.write_back(key, 0, u64::MAX).await?;
         self.sync_writes(key).await;
+        // What failed meanwhile is told, too (`file_check_and_advance_wb_err`).
+        self.take_write_error(key)?;
         self.write_times(key).await?;
         self.ask(node, Operation::Fsync { fh, data_only }).await.map(|_| ())
     }

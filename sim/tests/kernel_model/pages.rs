@@ -429,6 +429,26 @@ fn a_release_waits_for_pages_in_flight() {
 }
 
 #[test]
+fn an_fsync_is_told_of_a_page_that_an_invalidation_could_not_write_back() {
+    for call in [Call::Msync { mapping: Handle(1) }, Call::Fsync { handle: Handle(1), data_only: false }] {
+        let events = check(
+            &opened(PAGE)
+                .map(0, 1, 1)
+                .store(0, 1, 0, bytes(10, 2))
+                .fate("write", Fate::HoldFailure(Errno::EIO))
+                .invalidate(2, 0, 0)
+                .call(0, call.clone())
+                .release()
+                .call(0, call)
+                .build(),
+        );
+        let told: Vec<_> =
+            events.iter().flat_map(|events| &events.returned).map(|(_, result)| result.is_err()).collect();
+        assert_eq!(told[told.len() - 2..], [true, false]);
+    }
+}
+
+#[test]
 fn only_a_reader_may_read() {
     let write_only = OpenFlags { access: Access::Write, ..READ };
     check(

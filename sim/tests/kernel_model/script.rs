@@ -14,6 +14,8 @@ pub enum Fate {
     /// It is carried out at [`Step::Release`].
     HoldRequest,
     Fail(Errno),
+    /// It fails, and its reply waits for [`Step::Release`].
+    HoldFailure(Errno),
     /// A read or write moves at most this many bytes.
     Short(u32),
 }

@@ -131,6 +131,7 @@ impl Server {
             Some(Fate::HoldReply) => Outcome::HoldReply(self.answer(request)),
             Some(Fate::HoldRequest) => Outcome::HoldRequest,
             Some(Fate::Fail(error)) => Outcome::Answer(Err(error)),
+            Some(Fate::HoldFailure(error)) => Outcome::HoldReply(Err(error)),
             Some(Fate::Short(bytes)) => Outcome::Answer(self.answer_short(request, bytes)),
         }
     }
