@@ -194,9 +194,7 @@ impl Programs {
     /// Closes what is open, then looks at everything through every client. Calls for `next_round`.
     pub fn look_at_all(&mut self, state: &State) {
         self.next.clear();
-        for handle in state.handles() {
-            self.next.push_back((self.owners[&handle], Call::Close { handle }));
-        }
+        self.next.extend(state.handles().map(|(client, handle)| (client, Call::Close { handle })));
         let mut paths = state.paths();
         paths.push((Vec::new(), Kind::Directory));
         for client in 0..CLIENTS {

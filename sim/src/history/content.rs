@@ -14,6 +14,11 @@ enum Deed {
         offset: u64,
         bytes: Vec<u8>,
     },
+    /// It failed, and may have landed, or land, wherever the file ends then: never before `from`.
+    Append {
+        from: u64,
+        bytes: Vec<u8>,
+    },
     Cut {
         size: u64,
     },
@@ -99,19 +104,26 @@ impl Content {
     pub fn sizes(&self) -> (u64, u64) {
         let size = self.kept.len() as u64;
         let floating = self.log.iter().filter(|change| matches!(change.fate, Fate::Floats(_)));
-        self.log.iter().chain(floating).fold((size, size), |(least, most), Change { deed, fate, .. }| {
-            let is_lost = !fate.is_certain();
-            match *deed {
-                Deed::Write { offset, ref bytes } => {
-                    let end = offset + bytes.len() as u64;
-                    (if is_lost { least } else { least.max(end) }, most.max(end))
+        let is_in_order =
+            |change: &&Change| !matches!(change, Change { deed: Deed::Append { .. }, fate: Fate::Floats(_), .. });
+        self.log.iter().filter(is_in_order).chain(floating).fold(
+            (size, size),
+            |(least, most), Change { deed, fate, .. }| {
+                let is_lost = !fate.is_certain();
+                match *deed {
+                    // Wherever it lands, the file ends there.
+                    Deed::Append { ref bytes, .. } => (least, most + bytes.len() as u64),
+                    Deed::Write { offset, ref bytes } => {
+                        let end = offset + bytes.len() as u64;
+                        (if is_lost { least } else { least.max(end) }, most.max(end))
+                    }
+                    Deed::Cut { size } if is_lost => (least.min(size), most.max(size)),
+                    Deed::Cut { size } | Deed::Size { size } => (size, size),
+                    Deed::Blur { most: longest, .. } if is_lost => (least, most.max(longest)),
+                    Deed::Blur { least, most, .. } => (least, most),
                 }
-                Deed::Cut { size } if is_lost => (least.min(size), most.max(size)),
-                Deed::Cut { size } | Deed::Size { size } => (size, size),
-                Deed::Blur { most: longest, .. } if is_lost => (least, most.max(longest)),
-                Deed::Blur { least, most, .. } => (least, most),
-            }
-        })
+            },
+        )
     }
 
     /// The size, if it is known.
@@ -135,6 +147,12 @@ impl Content {
         let floating = self.log.iter().filter(|change| matches!(change.fate, Fate::Floats(_)));
         for Change { deed, fate, .. } in floating.chain(self.log.iter().rev()) {
             let value = match deed {
+                Deed::Append { from, bytes } => {
+                    if place >= *from {
+                        possible.values.extend_from_slice(bytes);
+                    }
+                    None
+                }
                 Deed::Write { offset, bytes } => {
                     let at = place.checked_sub(*offset).and_then(|at| bytes.get(index(at)));
                     at.copied()
@@ -144,6 +162,7 @@ impl Content {
                 Deed::Size { size } => (place >= *size).then_some(0),
                 Deed::Blur { from, .. } => {
                     possible.any |= place >= *from;
+                    possible.is_unflushed |= place >= *from && *fate == Fate::Unflushed;
                     None
                 }
             };
@@ -186,17 +205,17 @@ impl Content {
 
     /// A client's write has failed, or may never have been made. `None`: an append.
     pub fn fail_write(&mut self, offset: Option<u64>, bytes: &[u8], loss: u64) {
-        let (least, most) = self.sizes();
+        let bytes = bytes.to_vec();
         let deed = match offset {
-            Some(offset) => Deed::Write { offset, bytes: bytes.to_vec() },
-            None if least == most => Deed::Write { offset: least, bytes: bytes.to_vec() },
-            None => Deed::Blur { from: least, least, most: most + bytes.len() as u64 },
+            Some(offset) => Deed::Write { offset, bytes },
+            None => Deed::Append { from: self.sizes().0, bytes },
         };
         self.add(NOBODY, deed, Fate::Floats(loss));
     }
 
     /// The file has this size now.
     pub fn cut(&mut self, size: u64) {
+        self.appends_may_land_from(size);
         if self.log.is_empty() {
             return self.kept.resize(index(size), 0);
         }
@@ -205,7 +224,17 @@ impl Content {
 
     /// A cut has failed, or may never have been made.
     pub fn fail_cut(&mut self, size: u64, loss: u64) {
+        self.appends_may_land_from(size);
         self.add(NOBODY, Deed::Cut { size }, Fate::Floats(loss));
+    }
+
+    /// The file may end here at some time: appends that may still land may do so there.
+    fn appends_may_land_from(&mut self, size: u64) {
+        for change in self.log.iter_mut().filter(|change| matches!(change.fate, Fate::Floats(_))) {
+            if let Deed::Append { from, .. } = &mut change.deed {
+                *from = size.min(*from);
+            }
+        }
     }
 
     /// A client has flushed. `all`: nobody was told of a loss, so there was none.
@@ -232,6 +261,9 @@ impl Content {
         for change in self.log.iter_mut().filter(unflushed) {
             change.fate = Fate::Lost(loss);
             any = true;
+        }
+        if any {
+            self.appends_may_land_from(self.sizes().0);
         }
         any
     }
@@ -261,6 +293,7 @@ impl Content {
         }
         let is_unflushed = self.log.iter().any(|change| match &change.deed {
             Deed::Write { offset, bytes } => change.fate == Fate::Unflushed && offset + bytes.len() as u64 >= told,
+            Deed::Blur { most, .. } => change.fate == Fate::Unflushed && *most >= told,
             _ => false,
         });
         if least < most && !is_unflushed && !self.is_settling() {
@@ -334,7 +367,7 @@ impl Content {
                 self.kept[index(offset)..end].copy_from_slice(&bytes);
             }
             Deed::Cut { size } | Deed::Size { size } => self.kept.resize(index(size), 0),
-            Deed::Blur { .. } => unreachable!("nothing is known of it"),
+            Deed::Append { .. } | Deed::Blur { .. } => unreachable!("nothing is known of it"),
         }
     }
 }
@@ -396,6 +429,34 @@ mod tests {
         content.settle(1);
         content.see(0, 2, &[3, 4]).expect("it may have landed so");
         assert!(content.see(0, 2, &[4, 4]).is_err(), "and stays so");
+    }
+
+    #[test]
+    fn an_append_behind_a_failed_one_is_seen_and_may_be_lost_still() {
+        let mut content = Content::default();
+        content.fail_write(None, &[3, 3], 1);
+        content.append(1, &[4], false);
+        content.settle(1);
+        content.see_size(1).expect("the first has not landed");
+        content.see(0, 9, &[4]).expect("nor is it before");
+        content.lose(1, 2);
+        content.see_size(0).expect("its client has not flushed it");
+    }
+
+    #[test]
+    fn an_append_that_failed_may_land_where_the_file_ends_by_then() {
+        let mut content = Content::default();
+        content.write(1, 0, &[1, 1, 1, 1], true);
+        content.fail_write(None, &[3, 3], 1);
+        content.cut(1);
+        content.write(1, 1, &[2, 2], true);
+        content.see(0, 9, &[1, 2, 2]).expect("it is on its way");
+        let mut other = content.clone();
+        assert!(content.see(0, 9, &[1, 2, 2, 0, 3, 3]).is_err(), "the file did not end there");
+        content.see(0, 9, &[1, 2, 2, 3, 3]).expect("it has landed");
+        other.settle(1);
+        other.see_size(3).expect("it was lost");
+        assert!(other.see(0, 9, &[1, 2, 2, 3, 3]).is_err(), "and stays so");
     }
 
     #[test]

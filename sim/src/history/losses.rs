@@ -2,7 +2,7 @@
 
 use super::Recorded;
 use super::mtime::Mtime;
-use super::posix::{Id, Open, State};
+use super::posix::{Id, Mapped, Open, State};
 use crate::kernel::calls::mapping::BUS_ERROR;
 use crate::kernel::requests::Errno;
 use crate::kernel::{Call, CallResult, Handle, Value};
@@ -49,6 +49,11 @@ impl State {
             inode.untold.remove(client);
             inode.content.told(*client);
         }
+        if let Some(mapped) =
+            mapping_of(call).and_then(|mapping| self.mapped.get_mut(&mapping)).filter(|_| told.is_err())
+        {
+            mapped.flush_owes = false;
+        }
         if let Some(open) = handle_of(call).and_then(|handle| self.open.get_mut(&handle)).filter(|_| told.is_err()) {
             match call {
                 // A flush is told of it once more.
@@ -60,19 +65,22 @@ impl State {
     }
 
     /// Whether the program may be told of this error, whatever it asked for.
-    fn may_be_told(&self, recorded: &Recorded, errno: Errno) -> bool {
+    pub(super) fn may_be_told(&self, recorded: &Recorded, errno: Errno) -> bool {
         let fate = &recorded.fate;
-        let is_gone = |open: &Open| open.is_old && self.inode(open.inode).links == 0;
         let open = handle_of(&recorded.call).and_then(|handle| self.open.get(&handle));
+        let mapped = mapping_of(&recorded.call).and_then(|mapping| self.mapped.get(&mapping));
+        let of_open = |open: &Open| (open.inode, open.is_old, open.write_owes || open.flush_owes);
+        let of_mapped = |mapped: &Mapped| (mapped.inode, mapped.is_old, mapped.flush_owes);
+        let used = open.map(of_open).or_else(|| mapped.map(of_mapped));
         let (is_gone, is_owed) =
-            (open.is_some_and(is_gone), open.is_some_and(|open| open.write_owes || open.flush_owes));
+            used.map_or((false, false), |(inode, is_old, is_owed)| (is_old && self.inode(inode).links == 0, is_owed));
         match errno {
             Errno::EIO => fate.may_fail || is_gone || is_owed,
             Errno::ENOSPC => fate.may_be_full,
             // SIGBUS, whatever the error was for which the page could not be read.
             BUS_ERROR => {
                 let accesses = matches!(recorded.call, Call::Load { .. } | Call::Store { .. });
-                accesses && (fate.may_fail || fate.may_be_full)
+                accesses && (fate.may_fail || fate.may_be_full || is_gone)
             }
             Errno::ESTALE | Errno::EBADF => is_gone,
             _ => false,
@@ -81,12 +89,12 @@ impl State {
 
     fn used_by(&self, call: &Call) -> Option<Id> {
         match call {
-            Call::Load { mapping, .. } | Call::Store { mapping, .. } | Call::Msync { mapping } => {
-                self.mapped.get(mapping).map(|(_, id)| *id)
-            }
-            Call::Unmap { mapping } => self.mapped.get(mapping).map(|(_, id)| *id),
             Call::Truncate { path, .. } | Call::Open { path, .. } => self.find(path).ok(),
-            _ => handle_of(call).and_then(|handle| self.open.get(&handle)).map(|open| open.inode),
+            _ => {
+                let open = handle_of(call).and_then(|handle| self.open.get(&handle)).map(|open| open.inode);
+                let mapped = || mapping_of(call).and_then(|mapping| self.mapped.get(&mapping));
+                open.or_else(|| mapped().map(|mapped| mapped.inode))
+            }
         }
     }
 
@@ -186,12 +194,17 @@ impl State {
                 (open.write_owes, open.flush_owes) = (true, true);
             }
         }
+        for mapped in self.mapped.values_mut().filter(|mapped| mapped.client == client) {
+            let number = self.inodes.get(&mapped.inode).and_then(|inode| inode.number);
+            mapped.is_old |= of.is_none();
+            mapped.flush_owes |= of.is_none() || number.is_none() || number == of;
+        }
     }
 
     /// A client has died, and its session will end.
     pub fn died(&mut self, client: usize, loss: u64) {
         self.lose(client, None, loss);
-        let mapped = self.mapped.extract_if(.., |_, (by, _)| *by == client).map(|(_, (_, id))| id);
+        let mapped = self.mapped.extract_if(.., |_, mapped| mapped.client == client).map(|(_, mapped)| mapped.inode);
         let mut used: Vec<Id> = mapped.collect();
         used.extend(self.open.extract_if(.., |_, open| open.client == client).map(|(_, open)| open.inode));
         used.sort_unstable();
@@ -221,10 +234,8 @@ impl State {
         if changes_names(call) {
             return self.add_maybe(*new, *client, call.clone());
         }
-        // The same as one that fails, but that what it uses stays open.
-        if !matches!(call, Call::Close { .. } | Call::Unmap { .. }) {
-            self.fails(recorded, 0);
-        }
+        // As one that fails: a descriptor is closed all the same.
+        self.fails(recorded, 0);
     }
 
     /// A call whose session has ended may have been made under it, and again under the next one.
@@ -285,6 +296,16 @@ fn handle_of(call: &Call) -> Option<Handle> {
         | Call::Ftruncate { handle, .. }
         | Call::Fsync { handle, .. }
         | Call::Fstat { handle } => Some(*handle),
+        _ => None,
+    }
+}
+
+fn mapping_of(call: &Call) -> Option<Handle> {
+    match call {
+        Call::Load { mapping, .. }
+        | Call::Store { mapping, .. }
+        | Call::Msync { mapping }
+        | Call::Unmap { mapping } => Some(*mapping),
         _ => None,
     }
 }

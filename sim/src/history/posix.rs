@@ -53,12 +53,22 @@ pub(super) struct Open {
     pub flush_owes: bool,
 }
 
+/// A mapping, which keeps its file open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Mapped {
+    pub client: usize,
+    pub inode: Id,
+    /// As of [`Open`].
+    pub is_old: bool,
+    pub flush_owes: bool,
+}
+
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct State {
     pub(super) inodes: BTreeMap<Id, Inode>,
     pub(super) open: BTreeMap<Handle, Open>,
-    pub(super) mapped: BTreeMap<Handle, (usize, Id)>,
+    pub(super) mapped: BTreeMap<Handle, Mapped>,
     /// Calls of which nobody knows whether they have been, or will be, carried out.
     pub(super) maybe: Vec<Maybe>,
     /// The number of the latest loss.
@@ -186,12 +196,12 @@ impl State {
             Call::Store { mapping, offset, data } => (mapping, offset + data.len() as u64),
             _ => return true,
         };
-        self.mapped.get(mapping).is_some_and(|(_, id)| end <= self.inode(*id).content.sizes().0)
+        self.mapped.get(mapping).is_some_and(|mapped| end <= self.inode(mapped.inode).content.sizes().0)
     }
 
-    /// All that is open.
-    pub fn handles(&self) -> impl Iterator<Item = Handle> {
-        self.open.keys().copied()
+    /// All that is open, and whose it is.
+    pub fn handles(&self) -> impl Iterator<Item = (usize, Handle)> {
+        self.open.iter().map(|(handle, open)| (open.client, *handle))
     }
 
     /// Paths of all files and directories, the root without.
@@ -223,7 +233,7 @@ impl State {
             Call::Stat { path } => self.find(path).map(Some),
             Call::CountLinks { path } => return self.count_links(path, told),
             Call::Fstat { handle } => self.opened_file(*handle).map(Some),
-            Call::Read { .. } | Call::Pread { .. } | Call::Load { .. } => return self.read(call, told),
+            Call::Read { .. } | Call::Pread { .. } | Call::Load { .. } => return self.read(recorded, told),
             Call::Write { handle, data } => return self.write((*client, *handle), None, (data, taken), told),
             Call::Pwrite { handle, offset, data } => {
                 return self.write((*client, *handle), Some(*offset), (data, taken), told);
@@ -300,26 +310,27 @@ impl State {
             Call::Link { from, to } => self.link(from, to),
             Call::Rename { from, to, mode } => self.rename(from, to, *mode),
             Call::Map { handle, mapping, .. } => {
-                let id = self.opened_file(*handle)?;
-                self.mapped.insert(*mapping, (client, id));
+                let open = self.open.get(handle).ok_or(Errno::EBADF)?;
+                let Open { inode, is_old, flush_owes, .. } = *open;
+                self.mapped.insert(*mapping, Mapped { client, inode, is_old, flush_owes });
                 Ok(())
             }
             Call::Store { mapping, offset, data } => {
-                let (_, id) = *self.mapped.get(mapping).ok_or(Errno::EBADF)?;
+                let id = self.mapped.get(mapping).ok_or(Errno::EBADF)?.inode;
                 let inode = self.inode_mut(id);
                 inode.content.write(client, *offset, data, false);
                 inode.is_stored = true;
                 Ok(())
             }
             Call::Msync { mapping } => {
-                let (_, id) = *self.mapped.get(mapping).ok_or(Errno::EBADF)?;
+                let id = self.mapped.get(mapping).ok_or(Errno::EBADF)?.inode;
                 if !loses_session {
                     self.flushed(client, id);
                 }
                 Ok(())
             }
             Call::Unmap { mapping } => {
-                let (_, id) = self.mapped.remove(mapping).ok_or(Errno::EBADF)?;
+                let id = self.mapped.remove(mapping).ok_or(Errno::EBADF)?.inode;
                 self.drop_unused(id);
                 Ok(())
             }
@@ -392,7 +403,8 @@ impl State {
         inode.content.cut(size);
     }
 
-    fn read(&mut self, call: &Call, told: &CallResult) -> Result<(), String> {
+    fn read(&mut self, recorded: &Recorded, told: &CallResult) -> Result<(), String> {
+        let call = &recorded.call;
         if let Call::Read { handle, .. } | Call::Pread { handle, .. } = call
             && !self.open.contains_key(handle)
         {
@@ -407,10 +419,14 @@ impl State {
                 (open.inode, offset, *size)
             }
             Call::Pread { handle, offset, size } => (self.open.get(handle).ok_or("not open")?.inode, *offset, *size),
-            Call::Load { mapping, offset, size } => (self.mapped.get(mapping).ok_or("not mapped")?.1, *offset, *size),
+            Call::Load { mapping, offset, size } => {
+                (self.mapped.get(mapping).ok_or("not mapped")?.inode, *offset, *size)
+            }
             other => unreachable!("{other:?} reads nothing"),
         };
-        self.inode_mut(id).content.see(offset, size, told)
+        // What came before an error is told, and the error to the next read (`filemap_read`).
+        let may_be_part = !told.is_empty() && self.may_be_told(recorded, Errno::EIO);
+        self.inode_mut(id).content.see(offset, if may_be_part { told.len() as u64 } else { size }, told)
     }
 
     fn write(
@@ -500,7 +516,7 @@ impl State {
 
     pub(super) fn drop_unused(&mut self, id: Id) {
         let in_use =
-            self.open.values().any(|open| open.inode == id) || self.mapped.values().any(|(_, mapped)| *mapped == id);
+            self.open.values().any(|open| open.inode == id) || self.mapped.values().any(|mapped| mapped.inode == id);
         if self.inode(id).links == 0 && !in_use {
             self.inodes.remove(&id);
         }
