@@ -72,6 +72,34 @@ fn begins_with_pieces(bytes: &[u8]) -> bool {
     bytes.chunks(PIECE).enumerate().all(|(number, piece)| *piece == pattern(PIECE, number)[..piece.len()])
 }
 
+/// What was written keeps the time that somebody was told, also if the store refuses it at first.
+#[test]
+fn a_write_that_was_refused_at_first_has_one_time() {
+    in_each_way(|_, client, _| {
+        let mtime = |file: &File| client.attributes(&FileSystem::me(), file.inode()).unwrap().attributes.mtime;
+        let page = pattern(4096, 3);
+        let file = open(client, "file", BOTH);
+        file.write_at(&page, 0).unwrap();
+        file.sync().unwrap();
+        let filler = open(client, "filler", OpenOptions { direct: true, ..BOTH });
+        let failed = fill(&filler) * PIECE;
+        assert!((0..).find_map(|number| filler.write_at(&page, (failed + number * page.len()) as u64).err()).is_some());
+        file.write_at(&page, page.len() as u64).unwrap();
+        let told = mtime(&file);
+        assert_eq!(file.sync(), Err(Error::NoSpace));
+        client.unlink(&FileSystem::me(), ROOT, &Name::new(b"big").unwrap()).unwrap();
+        let start = Instant::now();
+        while file.sync() == Err(Error::NoSpace) {
+            assert!(start.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(mtime(&file), told);
+        filler.close().unwrap();
+        file.close().unwrap();
+        client.unlink(&FileSystem::me(), ROOT, &Name::new(b"filler").unwrap()).unwrap();
+    });
+}
+
 #[test]
 fn what_was_accepted_is_written_when_there_is_space() {
     in_each_way(|_, client, other| {

@@ -84,7 +84,8 @@ impl<S: Shell> State<S> {
             self.hold(io).await?;
             self.known.object_written(reply?.mtime);
         }
-        self.note_written(io, offset + bytes.len() as u64);
+        // The write has the time that programs were told of it since.
+        self.known.landed(offset + bytes.len() as u64);
         Ok(())
     }
 
