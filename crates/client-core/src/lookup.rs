@@ -151,6 +151,8 @@ impl<S: Shell> Files<S> {
             Cached::Found(inode, _) => match self.attributes(who, inode).await {
                 // Replaced or removed since, and the recall of the name is in flight: the shard knows what it names.
                 Err(Error::Stale) => {}
+                // What a session learns of an inode without a name does not keep it openable.
+                Ok(found) if found.attributes.links == 0 => {}
                 found => return self.entry(who, parent, name, &found?.attributes, Told::HERE).await,
             },
             Cached::Unknown => {}
