@@ -68,7 +68,14 @@ fn main() -> ExitCode {
 /// Runs all seeds, and prints which of them fail; the panics before say how.
 fn survey(kind: Kind, seeds: Range<u64>) -> ExitCode {
     let count = seeds.end - seeds.start;
-    let failed: Vec<u64> = seeds.filter(|seed| catch_unwind(|| (kind.run)(*seed, false)).is_err()).collect();
+    let fails = |seed: &u64| {
+        let failed = catch_unwind(|| (kind.run)(*seed, false)).is_err();
+        if failed {
+            eprintln!("seed {seed} failed");
+        }
+        failed
+    };
+    let failed: Vec<u64> = seeds.filter(fails).collect();
     println!("{} of {count} seeds fail: {failed:?}", failed.len());
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
