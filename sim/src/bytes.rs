@@ -55,6 +55,9 @@ struct Operation {
     safe: bool,
     /// It may be lost, or have been.
     doubtful: bool,
+    /// Of what is doubtful: its client has not flushed since, and may hold it, or the object that it went to is not
+    /// known to the shard. What somebody sees of it may be lost still.
+    is_held: bool,
 }
 
 impl Operation {
@@ -136,6 +139,7 @@ impl Files {
                 running: false,
                 safe: true,
                 doubtful: false,
+                is_held: false,
             };
             File { operations: vec![made], writes: 0, lost: false, disturbed: 0 }
         })
@@ -154,6 +158,7 @@ impl Files {
             running,
             safe: false,
             doubtful: false,
+            is_held: false,
         });
         OperationId { inode, index: file.operations.len() - 1 }
     }
@@ -253,7 +258,7 @@ impl Files {
         let now = self.moment();
         let file = self.file(id.inode);
         let operation = &mut file.operations[id.index];
-        operation.doubtful = true;
+        (operation.doubtful, operation.is_held) = (true, true);
         operation.running = false;
         file.disturbed = now;
         self.doubts += 1;
@@ -273,6 +278,7 @@ impl Files {
         for operation in &mut self.file(inode).operations {
             let before = operation.ended.is_some_and(|ended| ended < since);
             operation.safe |= before && operation.by == Some(by) && !operation.doubtful;
+            operation.is_held &= operation.by != Some(by) || operation.begun >= since;
         }
     }
 
@@ -302,6 +308,7 @@ impl Files {
         let now = self.moment();
         for (_, file) in self.files.iter_mut().filter(|(inode, _)| inode.shard() == shard) {
             for operation in &mut file.operations {
+                operation.is_held &= operation.by != Some(by) || until.is_some_and(|until| operation.begun >= until);
                 let is_of = until.is_none_or(|until| operation.ended.is_some_and(|ended| ended < until));
                 if operation.by == Some(by) && is_of && !operation.safe && !operation.doubtful {
                     operation.doubtful = true;
@@ -318,9 +325,13 @@ impl Files {
         for operation in self.files.values_mut().flat_map(|file| &mut file.operations) {
             operation.running &= operation.by != Some(by);
         }
-        self.doubt(|_, operation| {
+        let is_of = |operation: &Operation| {
             operation.by == Some(by) || (operation.open_by == Some(by) && operation.ended.is_none())
-        });
+        };
+        self.doubt(|_, operation| is_of(operation));
+        for operation in self.files.values_mut().flat_map(|file| &mut file.operations) {
+            operation.is_held &= !is_of(operation);
+        }
     }
 
     fn doubt(&mut self, is_it: impl Fn(InodeNumber, &Operation) -> bool) {
@@ -328,7 +339,7 @@ impl Files {
         for (inode, file) in &mut self.files {
             for operation in file.operations.iter_mut().filter(|operation| !operation.safe) {
                 if is_it(*inode, operation) && !operation.doubtful {
-                    operation.doubtful = true;
+                    (operation.doubtful, operation.is_held) = (true, true);
                     operation.ended = None;
                     file.disturbed = now;
                     self.doubts += 1;
@@ -392,7 +403,8 @@ impl Files {
         let File { operations, disturbed, .. } = self.file(inode);
         // What is gathered may still be lost, and told.
         let rests = operations.iter().all(|operation| {
-            operation.ended.is_some_and(|ended| ended < since) && (operation.safe || operation.doubtful)
+            let is_settled = operation.safe || (operation.doubtful && !operation.is_held);
+            operation.ended.is_some_and(|ended| ended < since) && is_settled
         });
         if rests && *disturbed < since && operations.iter().any(|operation| operation.doubtful) {
             let (deed, begun, ended) = (deed(), since, Some(ended));
@@ -404,6 +416,7 @@ impl Files {
                 ended,
                 safe: true,
                 doubtful: false,
+                is_held: false,
                 running: false,
             });
             self.seen += 1;
@@ -492,7 +505,7 @@ fn compare_presence(
 /// The operations on a file, one a line.
 fn describe(operations: &[Operation]) -> String {
     let line = |operation: &Operation| {
-        let Operation { deed, by, open_by, begun, ended, safe, doubtful, running } = operation;
+        let Operation { deed, by, open_by, begun, ended, safe, doubtful, running, .. } = operation;
         let ended = ended.map_or("...".to_owned(), |ended| ended.to_string());
         let by = by.map_or(String::new(), |by| format!(" by process {by}"));
         let by = open_by.map_or(by, |open_by| format!(" by an open of process {open_by}"));
@@ -575,6 +588,9 @@ mod tests {
             assert!(reads(&mut files, &first) && reads(&mut files, &second), "it may be on its way");
             let now = files.moment();
             files.settled(now);
+            assert!(reads(&mut files, &first) && reads(&mut files, &second), "its client may hold it, and lose it");
+            let now = files.moment();
+            files.flushed(1, FILE, now);
             assert!(reads(&mut files, &first) && !reads(&mut files, &second) && reads(&mut files, &first));
         }
         let mut files = Files::default();
@@ -582,6 +598,8 @@ mod tests {
         files.lost_buffers(1, FILE);
         let now = files.moment();
         files.settled(now);
+        let now = files.moment();
+        files.flushed(1, FILE, now);
         let since = files.moment();
         assert!(files.compare_size(FILE, 0, since).is_ok());
         let since = files.moment();
