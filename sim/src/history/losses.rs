@@ -43,9 +43,11 @@ impl State {
             return false;
         }
         let arrived = if let Ok(Value::Count(count)) = told { *count } else { 0 };
+        // A close that fails closes, and does not use the file any more.
+        let used = self.used_by(call);
         let is_known = self.fails(recorded, arrived);
-        if let Some(id) = self.used_by(call).filter(|_| told.is_err()) {
-            let inode = self.inode_mut(id);
+        let used = used.filter(|_| told.is_err());
+        if let Some(inode) = used.and_then(|id| self.inodes.get_mut(&id)) {
             inode.untold.remove(client);
             inode.content.told(*client);
         }
