@@ -24,6 +24,12 @@ struct Cut {
     size: u64,
 }
 
+/// Whether a report with this time tells of writes beside others. They may be reported late, when the session is alone:
+/// then their size may be from before a cut, or an extension, by another that is gone.
+fn is_beside_others(own: Holder, mtime: Option<Timestamp>) -> bool {
+    own.mode != LeaseMode::Exclusive || (own.wrote_through && mtime.is_none())
+}
+
 impl<K: KeyValue> Shard<K> {
     /// What to do with a change that may have come before. `None`: it is new. `Some(None)`: it waits already, and its
     /// reply will go to the new token.
@@ -165,12 +171,12 @@ impl<K: KeyValue> Shard<K> {
             _ => None,
         };
         let actual = match &call.request {
-            ShardRequest::Commit { inode, size, object_mtime, .. } => match self.told_of_file(call, *inode) {
+            ShardRequest::Commit { inode, size, mtime, object_mtime, .. } => match self.told_of_file(call, *inode) {
                 Some(Ok(actual)) => Some(*actual),
                 // The server did not answer: the client's word, which can only be too small.
                 Some(Err(_)) => Some((*size, *object_mtime)),
                 // The first object of a file that others may have extended meanwhile.
-                None if own.is_some_and(|own| own.mode != LeaseMode::Exclusive) => Some((*size, *object_mtime)),
+                None if own.is_some_and(|own| is_beside_others(own, *mtime)) => Some((*size, *object_mtime)),
                 None => None,
             },
             _ => None,
@@ -262,12 +268,12 @@ impl<K: KeyValue> Shard<K> {
                 let inode = self.back.lookup(who, *parent, name).ok()??.inode;
                 (inode, self.back.check_open(who, inode, *flags).ok()?, 0)
             }
-            ShardRequest::Commit { inode, object: Some(object), size, .. } => {
+            ShardRequest::Commit { inode, object: Some(object), size, mtime, .. } => {
                 // The first object of a file that another writer has extended meanwhile: it gets the file's size before
                 // others are told of it.
                 let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
                 let record = self.back.inode(*inode).filter(|record| record.layout.object().is_none())?;
-                let extends = own.writing && own.mode != LeaseMode::Exclusive && record.size > *size;
+                let extends = own.writing && is_beside_others(own, *mtime) && record.size > *size;
                 return extends.then_some(Cut { inode: *inode, object: *object, size: record.size });
             }
             _ => return None,
@@ -299,10 +305,7 @@ impl<K: KeyValue> Shard<K> {
         let (inode, asks) = match &call.request {
             ShardRequest::Commit { inode, mtime, .. } => {
                 let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
-                // What was written through the server may be reported late, when the session is alone: its size may be
-                // from before a cut by another that is gone.
-                let is_late = own.wrote_through && mtime.is_none();
-                (inode, own.writing && (own.mode != LeaseMode::Exclusive || is_late))
+                (inode, own.writing && is_beside_others(own, *mtime))
             }
             // A write that was not reported comes before the time that is set now.
             ShardRequest::SetAttributes { inode, changes } => {

@@ -88,6 +88,26 @@ fn the_first_object_of_a_file_does_not_undo_its_extension() {
 }
 
 #[test]
+fn the_first_object_of_a_file_that_is_reported_late_does_not_undo_its_extension() {
+    let mut world = World::new();
+    let inode = attributes(&world.ok(A, create("new"))).inode;
+    let both = world.call(B, open(inode, Access::Write));
+    world.answer_recalls(LeaseMode::Open);
+    world.done(both);
+    world.ok(B, resize(inode, 120));
+    world.ok(B, ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX)] });
+    // A is alone by now, and reports the object that it had made before.
+    assert!(bits(&world.ok(A, open(inode, Access::Write))).contains(Grants::DATA_EXCLUSIVE));
+    let object_mtime = Timestamp(4);
+    let report = ShardRequest::Commit { inode, object: Some(object(1)), size: 0, mtime: None, object_mtime };
+    let token = world.waits(A, report);
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 120, by: A });
+    world.storage_answers(asked, 120, 5);
+    assert_eq!(attributes(&world.done(token)).size, 120);
+}
+
+#[test]
 fn a_repeated_open_tells_what_the_file_is_now() {
     const SLOT: SlotIndex = SlotIndex(3);
     let mut world = World::new();
