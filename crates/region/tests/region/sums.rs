@@ -455,6 +455,44 @@ fn a_device_that_fails_loses_no_checksum() {
     }
 }
 
+/// Of what is written over data, or beside them, a power failure leaves all or nothing, up to 4 MiB.
+#[test]
+fn a_write_over_data_is_there_wholly_or_not_at_all() {
+    const BYTES: usize = 6 << 20;
+    let (mut old, mut new) = (0, 0);
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let device = Recorder::new(32 << 20);
+        let store = format(&device);
+        let object = store.create(Kind::Direct).unwrap();
+        object.write(0, &vec![1; BYTES]).unwrap();
+        object.truncate(BYTES as u64 + (2 << 20)).unwrap();
+        object.sync().unwrap();
+        let before = device.asked();
+        let start = usize::try_from(random.below(BYTES as u64)).unwrap();
+        let most = (4 << 20) - start % BLOCK_BYTES;
+        let end = start + 1 + usize::try_from(random.below(most as u64)).unwrap();
+        object.write(start as u64, &vec![2; end - start]).unwrap();
+        if random.below(2) == 0 {
+            object.sync().unwrap();
+        }
+        let calls = before + usize::try_from(random.below((device.asked() - before) as u64 + 1)).unwrap();
+        let id = object.id();
+        drop((object, store));
+        let store = Store::open(Recorder::from(32 << 20, device.crash(calls, &mut random))).unwrap();
+        let mut found = vec![9; BYTES + (2 << 20)];
+        store.object(id, Kind::Direct).unwrap().read(0, &mut found).unwrap();
+        let is_new = found[start] == 2;
+        let mut expected = [vec![1; BYTES], vec![0; 2 << 20]].concat();
+        if is_new {
+            expected[start..end].fill(2);
+        }
+        assert!(found == expected, "seed {seed}: {start} to {end}, {is_new}");
+        *(if is_new { &mut new } else { &mut old }) += 1;
+    }
+    assert!(old > 10 && new > 5, "{old} as before, {new} as written");
+}
+
 /// A block is written again and again, or trimmed and written, while it is on its way to the device for the first time:
 /// a sync has what was there when it began, or later; and a power failure leaves no other bytes than those of the
 /// checksum.
