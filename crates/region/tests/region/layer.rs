@@ -393,6 +393,11 @@ fn write_a_part_of_a_used_block(checksums: Checksums) {
     layer.read(1 << 40, &mut found).unwrap();
     let expected = [&[0; 100][..], &[1; 10], &[0; 8192 - 110]].concat();
     assert!(found == expected);
+    // The same with several blocks, of which the first and the last are written in part.
+    layer.write((2 << 40) + 100, &[1; 9000]).unwrap();
+    let mut found = vec![5; 12_288];
+    layer.read(2 << 40, &mut found).unwrap();
+    assert!(found == [&[0; 100][..], &[1; 9000], &[0; 12_288 - 9100]].concat());
 }
 
 #[test]
