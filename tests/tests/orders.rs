@@ -38,6 +38,28 @@ fn what_a_recall_could_not_write_is_told_to_the_next_program() {
 }
 
 #[test]
+fn a_loss_hinders_no_truncation() {
+    let fs = FileSystem::start(Wanted { nodes: 1, store_bytes: Some(4 << 20), ..Wanted::default() });
+    let (client, other) = (fs.client(Way::Tcp), fs.client(Way::Tcp));
+    let filler = open(&client, "filler", BOTH);
+    let mut filled = 0;
+    while filler.write_at(&vec![1; 64 << 10], filled).and_then(|()| filler.flush()).is_ok() {
+        filled += 64 << 10;
+    }
+    let file = open(&client, "file", BOTH);
+    file.write_at(&vec![2; 512 << 10], 0).unwrap();
+    // The open of the other one has it written back, for which there is no room.
+    open(&other, "file", OpenOptions::READ).close().unwrap();
+    let cut = AttributeChanges { size: Some(0), ..AttributeChanges::default() };
+    client.set_attributes(&FileSystem::me(), file.inode(), &cut).unwrap();
+    let cutting = open(&client, "file", OpenOptions { truncate: true, ..OpenOptions::WRITE });
+    assert_eq!(file.flush(), Err(Error::NoSpace), "it is told by a flush");
+    assert_eq!(file.flush(), Ok(()), "told once");
+    file.close().unwrap();
+    cutting.close().unwrap();
+}
+
+#[test]
 fn an_open_that_cuts_a_file_cuts_what_others_here_have_gathered() {
     for way in [Way::Auto, Way::Unix] {
         let fs = FileSystem::start(Wanted::default());

@@ -530,11 +530,7 @@ impl<S: Shell> OpenInode<S> {
         let mut state = self.drain(self.lock(io).await?).await;
         state.slot = SlotFor::Caller;
         state.hold(io).await?;
-        match state.flush(io).await {
-            // A cut may take what there is no space for.
-            Err(Error::NoSpace) if !state.refused.is_empty() => {}
-            result => result?,
-        }
+        state.flush_before_change(io).await?;
         if let Some(size) = changes.size {
             state.settle_before_cut(io, size).await?;
         }

@@ -114,6 +114,20 @@ impl<S: Shell> State<S> {
         result
     }
 
+    /// Writes back and reports before the file's attributes are changed. A loss from before does not hinder that: the
+    /// next write, flush or close tells of it.
+    pub async fn flush_before_change(&mut self, io: &Objects<S>) -> Result<()> {
+        let outcome = self.write_back(io).await;
+        if self.known.flushed(outcome.clone()).is_ok() {
+            io.calls.shell.notice(Notice::Flushed(self.known.inode()));
+        }
+        match outcome {
+            // A cut may take what there is no space for.
+            Err(Error::NoSpace) if !self.refused.is_empty() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
     /// The lease is given up with bytes that could not be sent: others may write the file from now on.
     async fn lose_gathered(&mut self, io: &Objects<S>, error: &Error) {
         self.finish_sending(io).await;
