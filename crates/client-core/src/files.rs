@@ -75,12 +75,22 @@ impl<S: Shell> Files<S> {
         // Nobody waits for an inode's state with the table locked.
         let drop = |is_done: bool| {
             let mut table = lock(&self.open);
-            if !is_done {
+            if !is_done && !open.is_nameless() {
                 table.keep(open.inode);
             }
             is_done && table.drop_idle(open.inode).is_some()
         };
         open.drop_if_done(drop).await
+    }
+
+    /// Takes an inode without a name out of the table, with its lease, unless somebody has it open. While opens are in
+    /// flight it stays until these have ended: who opens it is told what is lost of it.
+    pub(crate) async fn drop_nameless(&self, open: &crate::open_inode::OpenInode<S>) {
+        let (inode, stamp) = (open.inode, open.stamp().await);
+        let may_open = self.calls().session.opens.may_open(inode, stamp, true);
+        if !may_open && lock(&self.open).drop_idle(inode).is_some() {
+            self.calls().give_back_now(inode, stamp, true);
+        }
     }
 
     /// Writes back what a dropped handle left, where nobody can be told of an error.

@@ -43,16 +43,12 @@ impl<S: Shell> Files<S> {
         if links > 0 {
             return;
         }
-        let idle = {
-            let mut table = lock(&self.open);
-            let idle = table.drop_idle(inode);
-            if let Some(open) = table.get(inode) {
-                open.lose_name();
+        let open = lock(&self.open).get(inode).cloned();
+        if let Some(open) = open {
+            open.lose_name();
+            if !open.is_open() {
+                self.drop_nameless(&open).await;
             }
-            idle
-        };
-        if let Some(open) = idle {
-            self.calls().give_back(inode, open.stamp().await, true);
         }
         self.give_up_number(inode);
     }

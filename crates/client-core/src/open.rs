@@ -37,7 +37,13 @@ impl<'a, S: Shell> Opening<'a, S> {
 impl<S: Shell> Drop for Opening<'_, S> {
     fn drop(&mut self) {
         for doubtful in self.files.calls().session.opens.end(self.number) {
-            let open = lock(&self.files.open).get(doubtful.inode).cloned();
+            let open = {
+                let mut table = lock(&self.files.open);
+                if table.get(doubtful.inode).is_some_and(|open| open.is_nameless()) {
+                    table.drop_idle(doubtful.inode);
+                }
+                table.get(doubtful.inode).cloned()
+            };
             if open.is_none_or(|open| !open.is_open()) {
                 self.files.calls().give_back_now(doubtful.inode, doubtful.stamp, doubtful.at_once);
             }
@@ -236,7 +242,9 @@ impl<S: Shell> Files<S> {
         let Some(open) = oldest else { return };
         // What could not be reported is tried once more.
         self.flush_dropped(&open).await;
-        if self.drop_if_done(&open).await {
+        if open.is_nameless() {
+            self.drop_nameless(&open).await;
+        } else if self.drop_if_done(&open).await {
             self.calls().give_back(open.inode, open.stamp().await, false);
             if open.is_unlinked().await {
                 self.calls().shell.release_soon();

@@ -250,7 +250,7 @@ impl<S: Shell> OpenInode<S> {
     /// changes before it returns.
     pub(crate) async fn drop_if_done(&self, drop: impl FnOnce(bool) -> bool) -> bool {
         let state = self.state.lock().await;
-        drop(state.is_done() || self.is_nameless())
+        drop(state.is_done())
     }
 
     /// Whether the shard has not been told of everything that was written.

@@ -57,6 +57,9 @@ impl<S: Shell> Files<S> {
                 is_open = true;
             } else {
                 self.drop_if_done(&open).await;
+                if open.is_nameless() && !may_open {
+                    lock(&self.open).drop_idle(inode);
+                }
                 is_open |= open.is_open();
             }
         }
