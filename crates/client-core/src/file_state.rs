@@ -360,6 +360,7 @@ impl FileState {
             self.fail(Error::Device(errno::EIO));
         }
         self.held = None;
+        self.knows_best = false;
         self.object_mtime = NO_OBJECT_MTIME;
         self.object_is_known();
     }
@@ -439,6 +440,7 @@ impl FileState {
     /// The node has refused the first write to the new object, and made none: nobody is to be told of it.
     pub fn object_was_not_made(&mut self) {
         self.held = None;
+        self.knows_best = false;
         self.object_is_known();
         self.attributes.layout = Layout::Empty;
         self.attributes.size = self.size_before_object;
@@ -572,7 +574,8 @@ impl FileState {
     /// A flush has ended. Its failure alone loses nothing: what could not be written or reported is kept for the next.
     /// But of bytes that are lost a program has to be told, whatever later flushes do.
     pub fn flushed(&mut self, outcome: Result<(), Error>) -> Result<(), Error> {
-        self.knows_best = false;
+        // A recall is not answered before the shard knows a new object, or that is let go.
+        self.knows_best &= outcome.is_err() && self.object_is_new;
         self.error.clone().map_or(outcome, Err)
     }
 

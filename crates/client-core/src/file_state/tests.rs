@@ -302,6 +302,18 @@ fn sizes_are_those_of_whoever_knows_best() {
 }
 
 #[test]
+fn a_recall_that_cannot_be_answered_yet_leaves_the_size_with_the_writer() {
+    let mut file = opened(3, None, EXCLUSIVE);
+    file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
+    file.written(9, Timestamp(1));
+    file.weaken(SESSION, 11);
+    assert_eq!(file.flushed(Err(Error::Unreachable)), Err(Error::Unreachable));
+    assert_eq!(told(&file, true, 0), Some(file.size()), "the report of the new object has no answer");
+    file.new_object_is_lost();
+    assert!(!file.decides(), "the object is let go");
+}
+
+#[test]
 fn a_write_under_an_exclusive_lease_has_one_time_and_each_is_later_than_the_last() {
     let mut file = opened(9, Some(object(1)), EXCLUSIVE);
     let told = |file: &FileState| {
