@@ -206,10 +206,11 @@ impl<K: KeyValue> Back<K> {
             return Err(Error::CrossShard);
         }
         let mut inode = self.present(number)?;
+        let mut directory = self.free_place(caller, parent, name)?;
+        // After the place, as on Linux.
         if inode.kind == FileKind::Directory {
             return Err(Error::NotPermitted);
         }
-        let mut directory = self.free_place(caller, parent, name)?;
         if inode.links == 0 {
             return Err(Error::NotFound);
         }

@@ -70,8 +70,15 @@ impl<K: KeyValue> Back<K> {
             _ => {}
         }
         self.check_no_cycle(&source, way.new_parent, way)?;
-        if let (Some(target), RenameMode::Exchange) = (&target, mode) {
-            self.check_no_cycle(target, way.parent, way)?;
+        match (&target, mode) {
+            (Some(target), RenameMode::Exchange) => self.check_no_cycle(target, way.parent, way)?,
+            // Before anything else about the two, as on Linux: a file may not replace it either.
+            (Some(End { dentry, .. }), _) if dentry.kind == FileKind::Directory => {
+                if self.is_above(dentry.inode, way.parent)? == Some(true) {
+                    return Err(Error::NotEmpty);
+                }
+            }
+            _ => {}
         }
         if target.as_ref().is_some_and(|target| target.dentry.inode == source.dentry.inode) {
             return Ok(renamed(source.dentry, None, None));
@@ -113,20 +120,28 @@ impl<K: KeyValue> Back<K> {
             // Its `..` is at another shard.
             return Err(Error::CrossShard);
         };
-        let mut at = new_parent;
-        loop {
-            if at == moved.dentry.inode {
-                return Err(Error::Invalid);
-            }
+        match self.is_above(moved.dentry.inode, new_parent)? {
+            Some(true) => Err(Error::Invalid),
+            Some(false) => Ok(()),
+            // What has no directories in it has nobody below it.
+            None if inode.links == 2 => Ok(()),
+            None => Err(Error::CrossShard),
+        }
+    }
+
+    /// Whether a directory is `below` or above it. `None`: what is above that is at another shard.
+    fn is_above(&self, directory: InodeNumber, below: InodeNumber) -> Result<Option<bool>> {
+        let mut at = below;
+        while at != directory {
             if at == InodeNumber::ROOT {
-                return Ok(());
+                return Ok(Some(false));
             }
             if at.shard() != self.shard {
-                // What has no directories in it has nobody below it.
-                return if inode.links == 2 { Ok(()) } else { Err(Error::CrossShard) };
+                return Ok(None);
             }
             at = self.present(at)?.parent;
         }
+        Ok(Some(true))
     }
 
     fn check_replaceable(&self, source: &End, target: &End) -> Result<()> {

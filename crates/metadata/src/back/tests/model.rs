@@ -172,12 +172,12 @@ impl Model {
         if is_directory(self, source) && moves && self.is_above(source, to.0) {
             return Err(Error::Invalid);
         }
-        if let (Some(target), RenameMode::Exchange) = (target, mode)
+        if let Some(target) = target
             && is_directory(self, target)
             && moves
             && self.is_above(target, from.0)
         {
-            return Err(Error::Invalid);
+            return Err(if mode == RenameMode::Exchange { Error::Invalid } else { Error::NotEmpty });
         }
         if target == Some(source) {
             return Ok(());
@@ -219,15 +219,15 @@ impl Model {
         if !self.nodes.contains_key(&node) {
             return Err(Error::Stale);
         }
-        if self.nodes[&node].is_directory {
-            return Err(Error::NotPermitted);
-        }
         self.directory(directory)?;
         self.may(directory, uid, 1)?;
         if self.get(directory, text).is_some() {
             return Err(Error::Exists);
         }
         self.may(directory, uid, 3)?;
+        if self.nodes[&node].is_directory {
+            return Err(Error::NotPermitted);
+        }
         self.nodes.get_mut(&node).expect("there").links += 1;
         self.put(directory, text, node);
         Ok(())
