@@ -56,8 +56,12 @@ struct Operation {
     /// It may be lost, or have been.
     doubtful: bool,
     /// Of what is doubtful: its client has not flushed since, and may hold it, or the object that it went to is not
-    /// known to the shard. What somebody sees of it may be lost still.
+    /// known to the shard. What somebody has seen of it is lost with the client's session.
     is_held: bool,
+    /// Of what is held: its program was told that it could not be reported, and it may be later.
+    may_appear: bool,
+    /// Of what was seen: whose changes were held then.
+    held_by: Vec<ProcessId>,
 }
 
 impl Operation {
@@ -140,6 +144,8 @@ impl Files {
                 safe: true,
                 doubtful: false,
                 is_held: false,
+                may_appear: false,
+                held_by: Vec::new(),
             };
             File { operations: vec![made], writes: 0, lost: false, disturbed: 0 }
         })
@@ -159,6 +165,8 @@ impl Files {
             safe: false,
             doubtful: false,
             is_held: false,
+            may_appear: false,
+            held_by: Vec::new(),
         });
         OperationId { inode, index: file.operations.len() - 1 }
     }
@@ -253,12 +261,13 @@ impl Files {
         operation.safe = safe && !operation.doubtful;
     }
 
-    /// An operation failed, and its program knows.
-    pub fn failed(&mut self, id: OperationId) {
+    /// An operation failed, and its program knows. `refused`: for want of space, so that nothing of it appears after
+    /// somebody has seen the file without.
+    pub fn failed(&mut self, id: OperationId, refused: bool) {
         let now = self.moment();
         let file = self.file(id.inode);
         let operation = &mut file.operations[id.index];
-        (operation.doubtful, operation.is_held) = (true, true);
+        (operation.doubtful, operation.is_held, operation.may_appear) = (true, true, !refused);
         operation.running = false;
         file.disturbed = now;
         self.doubts += 1;
@@ -279,6 +288,7 @@ impl Files {
             let before = operation.ended.is_some_and(|ended| ended < since);
             operation.safe |= before && operation.by == Some(by) && !operation.doubtful;
             operation.is_held &= operation.by != Some(by) || operation.begun >= since;
+            operation.held_by.retain(|holder| *holder != by);
         }
     }
 
@@ -309,6 +319,11 @@ impl Files {
         for (_, file) in self.files.iter_mut().filter(|(inode, _)| inode.shard() == shard) {
             for operation in &mut file.operations {
                 operation.is_held &= operation.by != Some(by) || until.is_some_and(|until| operation.begun >= until);
+                if operation.held_by.contains(&by) {
+                    operation.doubtful = true;
+                    operation.held_by.clear();
+                    file.disturbed = now;
+                }
                 let is_of = until.is_none_or(|until| operation.ended.is_some_and(|ended| ended < until));
                 if operation.by == Some(by) && is_of && !operation.safe && !operation.doubtful {
                     operation.doubtful = true;
@@ -331,6 +346,10 @@ impl Files {
         self.doubt(|_, operation| is_of(operation));
         for operation in self.files.values_mut().flat_map(|file| &mut file.operations) {
             operation.is_held &= !is_of(operation);
+            if operation.held_by.contains(&by) {
+                operation.doubtful = true;
+                operation.held_by.clear();
+            }
         }
     }
 
@@ -403,11 +422,14 @@ impl Files {
         let File { operations, disturbed, .. } = self.file(inode);
         // What is gathered may still be lost, and told.
         let rests = operations.iter().all(|operation| {
-            let is_settled = operation.safe || (operation.doubtful && !operation.is_held);
+            let may_appear = operation.is_held && operation.may_appear;
+            let is_settled = operation.safe || (operation.doubtful && !may_appear);
             operation.ended.is_some_and(|ended| ended < since) && is_settled
         });
         if rests && *disturbed < since && operations.iter().any(|operation| operation.doubtful) {
             let (deed, begun, ended) = (deed(), since, Some(ended));
+            let held = operations.iter().filter(|operation| operation.is_held);
+            let held_by = held.filter_map(|operation| operation.by).collect();
             operations.push(Operation {
                 deed,
                 by: None,
@@ -417,6 +439,8 @@ impl Files {
                 safe: true,
                 doubtful: false,
                 is_held: false,
+                may_appear: false,
+                held_by,
                 running: false,
             });
             self.seen += 1;
@@ -524,110 +548,4 @@ fn describe(operations: &[Operation]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILE: InodeNumber = InodeNumber::ROOT;
-
-    fn write(files: &mut Files, by: ProcessId, offset: u64, value: u8) -> OperationId {
-        let id = files.write(by, FILE, Some(offset), 4, value);
-        files.ended(id, false);
-        id
-    }
-
-    fn reads(files: &mut Files, told: &[u8]) -> bool {
-        let since = files.moment();
-        files.compare_read(FILE, (0, 8), told, since).is_ok()
-    }
-
-    #[test]
-    fn the_last_write_is_read_and_nothing_else() {
-        let mut files = Files::default();
-        write(&mut files, 1, 0, 7);
-        write(&mut files, 2, 2, 8);
-        assert!(reads(&mut files, &[7, 7, 8, 8, 8, 8]));
-        assert!(!reads(&mut files, &[7, 7, 7, 8, 8, 8]));
-        assert!(!reads(&mut files, &[7, 7, 8, 8]));
-        assert!(!reads(&mut files, &[7, 7, 8, 8, 8, 8, 0]));
-    }
-
-    #[test]
-    fn a_write_on_its_way_may_be_seen_or_not() {
-        let mut files = Files::default();
-        write(&mut files, 1, 0, 7);
-        files.write(2, FILE, Some(0), 4, 8);
-        assert!(reads(&mut files, &[7, 8, 7, 8]));
-        assert!(!reads(&mut files, &[7, 8, 7, 9]));
-    }
-
-    #[test]
-    fn buffers_are_lost_with_their_process_but_not_what_was_flushed() {
-        let mut files = Files::default();
-        write(&mut files, 1, 0, 7);
-        let since = files.moment();
-        files.flushed(1, FILE, since);
-        write(&mut files, 1, 0, 8);
-        assert!(!reads(&mut files, &[7; 4]));
-        files.died(1);
-        assert!(reads(&mut files, &[7; 4]) && reads(&mut files, &[8; 4]));
-        assert!(!reads(&mut files, &[]));
-        write(&mut files, 2, 0, 9);
-        files.settled(since + 1000);
-        assert!(reads(&mut files, &[9; 4]));
-    }
-
-    #[test]
-    fn what_became_of_a_write_in_doubt_is_the_same_for_all_who_see_it() {
-        for (first, second) in [([7, 7, 7, 7], [8, 8, 8, 8]), ([8, 8, 8, 8], [7, 7, 7, 7])] {
-            let mut files = Files::default();
-            write(&mut files, 1, 0, 7);
-            let since = files.moment();
-            files.flushed(1, FILE, since);
-            write(&mut files, 1, 0, 8);
-            files.lost_buffers(1, FILE);
-            assert!(reads(&mut files, &first) && reads(&mut files, &second), "it may be on its way");
-            let now = files.moment();
-            files.settled(now);
-            assert!(reads(&mut files, &first) && reads(&mut files, &second), "its client may hold it, and lose it");
-            let now = files.moment();
-            files.flushed(1, FILE, now);
-            assert!(reads(&mut files, &first) && !reads(&mut files, &second) && reads(&mut files, &first));
-        }
-        let mut files = Files::default();
-        write(&mut files, 1, 0, 7);
-        files.lost_buffers(1, FILE);
-        let now = files.moment();
-        files.settled(now);
-        let now = files.moment();
-        files.flushed(1, FILE, now);
-        let since = files.moment();
-        assert!(files.compare_size(FILE, 0, since).is_ok());
-        let since = files.moment();
-        assert!(files.compare_size(FILE, 4, since).is_err() && !reads(&mut files, &[7; 4]) && reads(&mut files, &[]));
-    }
-
-    #[test]
-    fn a_cut_takes_what_is_behind_it() {
-        let mut files = Files::default();
-        write(&mut files, 1, 0, 7);
-        let id = files.cut(1, FILE, 2);
-        files.ended(id, true);
-        assert!(reads(&mut files, &[7, 7]) && !reads(&mut files, &[7; 4]));
-        write(&mut files, 1, 4, 8);
-        assert!(reads(&mut files, &[7, 7, 0, 0, 8, 8, 8, 8]));
-        let since = files.moment();
-        assert!(files.compare_size(FILE, 8, since).is_ok() && files.compare_size(FILE, 7, since).is_err());
-    }
-
-    #[test]
-    fn a_loss_that_nobody_was_told_of_is_found() {
-        let mut files = Files::default();
-        write(&mut files, 1, 0, 7);
-        files.lost_buffers(1, FILE);
-        let since = files.moment();
-        assert!(files.flush_went_well(1, FILE, 0).is_ok(), "they were lost meanwhile");
-        assert!(files.flush_went_well(1, FILE, since).is_err());
-        files.told(1, FILE);
-        assert!(files.flush_went_well(1, FILE, since).is_ok());
-    }
-}
+mod tests;

@@ -235,8 +235,8 @@ impl Program {
         match result {
             Ok(safe) if append => process.check(files.append_ended(operation, *safe)),
             Ok(safe) => files.ended(operation, *safe),
-            Err(_) => {
-                files.failed(operation);
+            Err(error) => {
+                files.failed(operation, *error == Error::NoSpace);
                 process.ask(Ask::Settle);
             }
         }
