@@ -14,8 +14,8 @@ const RARE_SEEDS: [u64; 10] = [18_330, 306, 597, 571, 31_694, 45_582, 1_003_983,
 const RARE_SEEDS_OF_NOW: [u64; 1] = [3_000_020_747];
 
 /// With partitions, as the simulation was then: a size from before what was written, told after the session had
-/// ended; bytes that a close had given up, of which a program was told.
-const RARE_SEEDS_OF_PARTITIONS: [u64; 2] = [990_002_897, 990_000_644];
+/// ended; bytes that a close had given up, of which a program was told; a size that only the writer knew.
+const RARE_SEEDS_OF_PARTITIONS: [u64; 4] = [990_002_897, 990_000_644, 6_000_005_890, 6_000_008_081];
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
