@@ -5,7 +5,8 @@
 //! overlaps in time may be seen or not, byte by byte. The same model as in the simulation (`sim/src/bytes.rs`).
 //!
 //! An operation is *doubtful* if the promises allow its loss: it failed, or its mount was killed, or paused beyond its
-//! session's end, before it was flushed. It may be there or not, and what it overwrote may show again.
+//! session's end, before it was flushed, or it went to a handle from before that. It may be there or not, and what it
+//! overwrote may show again.
 //!
 //! Files are told apart by their inode numbers, which must not be used again during a run. (Those of ext4 are.)
 
@@ -36,7 +37,7 @@ struct Operation {
 
 impl Operation {
     fn new(effect: Effect, record: &Record) -> Self {
-        let is_doubtful = !record.is_done();
+        let is_doubtful = !record.is_done() || record.is_stale;
         let ended = (!is_doubtful).then_some(record.ended);
         Self { effect, by: Some(record.who), begun: record.begun, ended, is_doubtful, seen: Vec::new() }
     }
@@ -81,7 +82,8 @@ fn could_be<T>(
 /// Compares all reads and sizes of a history with its writes.
 pub fn check(history: &History) -> Result<(), Wrong> {
     let mut files = operations(history);
-    let mut observers: Vec<&Record> = history.effective().filter(|record| record.is_done()).collect();
+    let mut observers: Vec<&Record> =
+        history.effective().filter(|record| record.is_done() && !record.is_stale).collect();
     observers.sort_by_key(|record| record.ended);
     for record in observers {
         let interval = (record.begun, record.ended);
@@ -301,6 +303,20 @@ mod tests {
         };
         assert!(holds(&later(&[8, 8, 8, 7]), &[]));
         assert!(!holds(&later(&[7, 8, 7, 7]), &[]));
+    }
+
+    #[test]
+    fn a_handle_from_before_a_fault_may_show_what_was_there_before() {
+        let write = ("b0 pwrite h0 0 4 8", 30, 60, Outcome::Count(4));
+        let old = ("a0 pread h0 0 4", 150, 152, bytes(&[7; 4]));
+        let sync = ("a0 fsync h0", 21, 25, Outcome::Done);
+        let anew = [sync.clone(), write.clone(), ("a0 open h0 f rdonly", 120, 122, Outcome::Opened(5)), old.clone()];
+        for is_kill in [true, false] {
+            let faults = [Fault { mount: 'a', begun: 28, ended: 110, is_kill }];
+            assert!(holds(&[sync.clone(), write.clone(), old.clone()], &faults));
+            assert!(!holds(&anew, &faults), "opened after the fault");
+        }
+        assert!(!holds(&[sync, write, old], &[]));
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub struct Record {
     pub handle: Option<(u64, String)>,
     /// Whether the call failed as calls of a faulty mount do: what it would have done may have happened, or still may.
     pub is_lost: bool,
+    /// Whether it uses a handle from before a fault of its mount. The kernel answers reads of such a handle from the
+    /// pages and descriptors that it has, and what is written to it may reach nobody (docs/guide/consistency.md).
+    pub is_stale: bool,
 }
 
 impl Record {
@@ -52,7 +55,8 @@ pub struct History {
     pub faults: Vec<Fault>,
 }
 
-/// How long calls of a mount may still fail after a fault: a client learns of its session's end by a message.
+/// How long calls of a mount may still fail, or find what was there before, after a fault: a client learns of its
+/// session's end by a message.
 const AFTERMATH_NS: u64 = 15_000_000_000;
 
 impl History {
@@ -72,10 +76,12 @@ impl History {
                 }
                 _ => {}
             }
-            let is_lost = history.is_lost(who, &reply, handle.as_ref().map(|(_, _, opened)| *opened));
+            let opened = handle.as_ref().map(|(_, _, opened)| *opened);
+            let is_lost = history.is_lost(who, &reply, opened);
+            let is_stale = opened.is_some_and(|opened| history.is_stale(who, &reply, opened));
             let handle = handle.map(|(inode, path, _)| (inode, path));
             let Reply { outcome, begun, ended, .. } = reply;
-            history.records.push(Record { who, call, outcome, begun, ended, handle, is_lost });
+            history.records.push(Record { who, call, outcome, begun, ended, handle, is_lost, is_stale });
         }
         history.records.sort_by_key(|record| record.begun);
         history
@@ -91,6 +97,13 @@ impl History {
             let is_near = fault.begun <= reply.ended && reply.begun <= fault.ended + AFTERMATH_NS;
             let has_dead_handle = fault.is_kill && opened.is_some_and(|opened| opened < fault.ended);
             is_near || has_dead_handle
+        })
+    }
+
+    fn is_stale(&self, who: WorkerId, reply: &Reply, opened: Moment) -> bool {
+        self.faults.iter().filter(|fault| fault.mount == who.mount).any(|fault| {
+            let is_after = fault.begun <= reply.ended && opened < fault.ended;
+            is_after && (fault.is_kill || reply.begun <= fault.ended + AFTERMATH_NS)
         })
     }
 
