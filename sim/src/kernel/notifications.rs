@@ -5,9 +5,9 @@
 //! - INVAL_INODE with a range waits for locks of pages that are being read, and writes of dirty ones
 //!   (`fuse_reverse_inval_inode`).
 //! - INVAL_INODE without, INC_EPOCH waits for nothing (`fuse_notify_inc_epoch`).
-//! - STORE raises the size at once, also while a size is in the making, and makes replies to earlier requests not count;
-//!   then it waits for the locks of its pages. One that was not there stays to be read, unless all of it was stored
-//!   (`fuse_notify_store`, `fuse_write_update_attr`).
+//! - STORE raises the size at once, also while a size is in the making, and makes replies to earlier requests not
+//!   count; then it waits for the locks of its pages. One that was not there stays to be read, unless all of it was
+//!   stored (`fuse_notify_store`, `fuse_write_update_attr`).
 //!
 //! INVAL_INODE makes replies to earlier requests not count; INVAL_ENTRY does nothing about a lookup in flight, and
 //! INC_EPOCH does: a dentry gets the epoch of when its lookup was sent.

@@ -484,7 +484,8 @@ fn a_write_clears_set_user_id_bits() {
     }
 }
 
-/// A program extends a file of 100 bytes while it has three pages, and its WRITE is held; another one has the file open.
+/// A program extends a file of 100 bytes while it has three pages, and its WRITE is held; another one has the file
+/// open.
 fn extended_while_another_client_has() -> Builder {
     opened(100)
         .open(1, "a", READ, 2)
