@@ -312,7 +312,7 @@ impl<M: MountShell> KernelCaches<M> {
     pub async fn inode(&self, inode: InodeNumber, data: bool) {
         if data {
             self.modes.recalled(inode);
-            self.sizes.forget(inode);
+            self.sizes.shared(inode);
             self.wait_for_bytes(inode, 0, u64::MAX).await;
         }
         self.view().recall(LeaseKey::Attributes(inode));

@@ -32,10 +32,17 @@ pub(crate) struct KernelSizes<S> {
 }
 
 struct State<S> {
-    /// The kernel knows of at least so many bytes.
-    known: FixedMap<InodeNumber, u64>,
+    known: FixedMap<InodeNumber, Known>,
     /// Bytes on their way into pages.
     stored: Vec<Stored<S>>,
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    /// The kernel knows of at least so many bytes.
+    size: u64,
+    /// Others may have changed the file since.
+    is_shared: bool,
 }
 
 struct Stored<S> {
@@ -59,25 +66,41 @@ impl<S> KernelSizes<S> {
         result
     }
 
-    /// Whether the kernel needs not be told that the file has so many bytes. `is_leased`: nobody else can have made it
-    /// longer since.
+    /// Whether the kernel need not be told that the file has so many bytes. `is_leased`: nobody else can have made it
+    /// longer since. A smaller size is for the reply to tell: what is stored before it would make the kernel disregard
+    /// it.
     pub fn knows(&self, inode: InodeNumber, size: u64, is_leased: bool) -> bool {
         let known = lock(&self.state).known.get(&inode).copied();
-        size == 0 || known.is_some_and(|known| is_leased || known >= size)
+        size == 0
+            || known.is_some_and(|known| match known.is_shared {
+                true => known.size > size,
+                false => is_leased || known.size >= size,
+            })
     }
 
     /// The kernel will be told this size. If it is smaller, it may believe it.
     pub fn told(&self, inode: InodeNumber, size: u64) {
         if self.known.load(Ordering::Acquire) > 0 {
             self.change(|state| {
-                if state.known.get(&inode).is_some_and(|known| *known > size) {
+                if state.known.get(&inode).is_some_and(|known| known.size > size) {
                     state.known.remove(&inode);
                 }
             });
         }
     }
 
-    /// Others may change the file, or it was closed.
+    /// Others may change the file.
+    pub fn shared(&self, inode: InodeNumber) {
+        if self.known.load(Ordering::Acquire) > 0 {
+            self.change(|state| {
+                if let Some(known) = state.known.get_mut(&inode) {
+                    known.is_shared = true;
+                }
+            });
+        }
+    }
+
+    /// An open file was closed.
     pub fn forget(&self, inode: InodeNumber) {
         self.told(inode, 0);
     }
@@ -98,7 +121,7 @@ impl<S> KernelSizes<S> {
         self.change(|state| {
             state.stored.retain(|stored| !Arc::ptr_eq(&stored.done, done));
             if let Some(size) = size {
-                state.known.insert(inode, size);
+                state.known.insert(inode, Known { size, is_shared: false });
             }
         });
     }
@@ -136,6 +159,9 @@ mod tests {
         sizes.told(INODE, 9);
         assert!(!sizes.knows(INODE, 9, false));
         tell(&sizes, 10);
+        sizes.shared(INODE);
+        assert!(!sizes.knows(INODE, 10, true), "it may have been shorter, and be longer again");
+        assert!(sizes.knows(INODE, 9, false), "the reply tells of a cut");
         sizes.forget(INODE);
         assert!(!sizes.knows(INODE, 1, true));
     }
