@@ -69,6 +69,16 @@ pub trait AddressSpace: Send + Sync {
     /// Writes several ranges, none of which overlap: after a crash all of them are there, or none.
     fn write_atomic(&self, parts: &[(u64, &[u8])]) -> Result<()>;
 
+    /// Returns true if checksums of data are wanted, and a block of this range of whole blocks has none.
+    fn lacks_sums(&self, _range: Range<u64>) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Has the checksums of a range of whole blocks be those of what they are now; or of no bytes, if that is wrong.
+    fn note_sums(&self, _range: Range<u64>, _is_right: bool) -> Result<()> {
+        Ok(())
+    }
+
     /// Prepares blocks in which nothing is to be written over.
     fn reserve(&self, blocks: Range<u64>) -> Result<()>;
 
@@ -180,6 +190,14 @@ impl AddressSpace for Layer {
 
     fn write_atomic(&self, parts: &[(u64, &[u8])]) -> Result<()> {
         Layer::write_atomic(self, parts)
+    }
+
+    fn lacks_sums(&self, range: Range<u64>) -> Result<bool> {
+        Layer::lacks_sums(self, &range)
+    }
+
+    fn note_sums(&self, range: Range<u64>, is_right: bool) -> Result<()> {
+        Layer::note_sums_of(self, &range, is_right)
     }
 
     fn reserve(&self, blocks: Range<u64>) -> Result<()> {

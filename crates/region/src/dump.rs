@@ -8,11 +8,10 @@ use crate::geometry::{COPIES, Format, Geometry};
 use crate::layer::Layer;
 use crate::log::Log;
 use crate::record::Entry;
-use crate::sealed::u64_at;
 use crate::sectors::Sector;
 use crate::shadow::Shadow;
 use crate::sparse::{self, Sparse};
-use crate::{BLOCK, BLOCK_BYTES, OWN_START, object, versions};
+use crate::{BLOCK, BLOCK_BYTES, OWN_START, object, sectors, versions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -167,7 +166,8 @@ fn scan(device: &dyn Device, geometry: &Geometry, tell: &mut dyn FnMut(String)) 
             }
             if let Some(text) = describe_block(one) {
                 tell(format!("block {}: {text}", block + offset));
-            } else if u64_at(one, 0).is_some_and(|magic| magic.to_le_bytes().starts_with(b"WEFT")) {
+            } else if [0, sectors::PAYLOAD_AT].iter().any(|at| one.get(*at..).unwrap_or_default().starts_with(b"WEFT"))
+            {
                 tell(format!("block {}: a super block or commit that is not whole", block + offset));
             }
         }

@@ -21,7 +21,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MAGIC: &[u8; 8] = b"WEFTIDS\0";
-const BYTES: usize = 40;
+const BYTES: usize = 48;
 const CHECKSUM_AT: usize = 8;
 /// Identifiers of a batch, unless it is said otherwise.
 pub(crate) const RANGE: u64 = 1024;
@@ -66,7 +66,12 @@ struct Next {
     number: u64,
     /// The first generation that no object has.
     generations: u64,
+    /// Whether objects without a superblock were ever made here. Else each object has one.
+    has_plain: bool,
 }
+
+/// Further than a store can have given out since a damaged block was written.
+const GENERATIONS_AFTER_DAMAGE: u64 = 1 << 32;
 
 /// Identifiers that had an object.
 struct Again {
@@ -86,18 +91,15 @@ impl Ids {
     /// As the store was left; in a new one nothing is there.
     pub fn open(layer: &dyn AddressSpace, range: u64) -> Result<Self> {
         let own = layer.own();
-        let mut newest = Next { first: 1, number: 0, generations: 1 };
-        for block in 0..2 {
-            let mut bytes = vec![0; BLOCK_BYTES];
-            match layer.read(own.identifiers + block * BLOCK, &mut bytes) {
-                // As one that is not whole.
-                Err(Error::Damaged(_)) => continue,
-                found => found?,
+        let mut newest = match read_both(layer)? {
+            Some((newest, true)) => newest,
+            Some((_, false)) => {
+                return Err(Error::Damaged(
+                    "one of the two blocks that say which identifiers were given out".to_owned(),
+                ));
             }
-            if let Some(found) = decode(&bytes).filter(|found| found.number > newest.number) {
-                newest = found;
-            }
-        }
+            None => Next { first: 1, number: 0, generations: 1, has_plain: false },
+        };
         if newest.number == 0 {
             newest.begin(layer)?;
         }
@@ -113,6 +115,35 @@ impl Ids {
             received: HashSet::new(),
         };
         Ok(Self { slots, next: Mutex::new(newest), again: Mutex::new(again), end, range })
+    }
+
+    /// Makes what is damaged of the two blocks anew, from the other one and from the objects that are there: `highest`
+    /// is the last of those. Returns false if they are in order.
+    pub fn repair(layer: &dyn AddressSpace, highest: u64) -> Result<bool> {
+        let Some((mut newest, false)) = read_both(layer)? else { return Ok(false) };
+        let generations = newest.generations.saturating_add(GENERATIONS_AFTER_DAMAGE);
+        let first = newest.first.max(highest.saturating_add(1));
+        // The number of the damaged one may have been higher.
+        newest.number += 1;
+        for _ in 0..2 {
+            newest.advance(layer, Next { first, generations, ..newest })?;
+        }
+        Ok(true)
+    }
+
+    /// Whether objects without a superblock may be there.
+    pub fn has_plain(&self) -> bool {
+        lock(&self.next).has_plain
+    }
+
+    /// An object without a superblock is about to be made: the store is to know for certain that there may be some.
+    pub fn note_plain(&self, layer: &dyn AddressSpace) -> Result<()> {
+        let mut next = lock(&self.next);
+        if next.has_plain {
+            return Ok(());
+        }
+        let after = Next { has_plain: true, ..*next };
+        next.advance(layer, after)
     }
 
     /// The next one of this thread.
@@ -307,8 +338,34 @@ impl Next {
     }
 }
 
+/// The newest of the two blocks, and whether both are as they were written. `None`: nothing was ever written. A block
+/// is written within one sector, so it is never torn.
+fn read_both(layer: &dyn AddressSpace) -> Result<Option<(Next, bool)>> {
+    let mut found = [None; 2];
+    for (block, place) in (0u64..).zip(&mut found) {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        match layer.read(layer.own().identifiers + block * BLOCK, &mut bytes) {
+            // As one that is not whole.
+            Err(Error::Damaged(_)) => {}
+            read => {
+                read?;
+                *place = decode(&bytes).filter(|next| next.number % 2 == block);
+            }
+        }
+    }
+    Ok(match found {
+        [Some(one), Some(other)] => {
+            let newest = if one.number > other.number { one } else { other };
+            Some((newest, one.number.abs_diff(other.number) == 1))
+        }
+        // The second is written after the first, which has number 1.
+        [Some(one), None] | [None, Some(one)] => Some((one, one.number == 1)),
+        [None, None] => None,
+    })
+}
+
 fn encode(next: Next) -> Vec<u8> {
-    let numbers = [next.first, next.number, next.generations];
+    let numbers = [next.first, next.number, next.generations, u64::from(next.has_plain)];
     let mut bytes = [&MAGIC[..], &[0; 8], numbers.map(u64::to_le_bytes).as_flattened()].concat();
     seal(&mut bytes, CHECKSUM_AT);
     bytes.resize(BLOCK_BYTES, 0);
@@ -317,6 +374,11 @@ fn encode(next: Next) -> Vec<u8> {
 
 fn decode(block: &[u8]) -> Option<Next> {
     let bytes = block.first_chunk::<BYTES>()?;
-    let next = Next { first: u64_at(bytes, 16)?, number: u64_at(bytes, 24)?, generations: u64_at(bytes, 32)? };
+    let next = Next {
+        first: u64_at(bytes, 16)?,
+        number: u64_at(bytes, 24)?,
+        generations: u64_at(bytes, 32)?,
+        has_plain: u64_at(bytes, 40)? == 1,
+    };
     (bytes.starts_with(MAGIC) && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(next)
 }

@@ -120,11 +120,17 @@ impl Log {
     /// behind it.
     pub fn forget_failed(&mut self, device: &dyn Device) -> Result<()> {
         if self.has_failed {
-            let mut blank = AlignedBuffer::new(BLOCK_BYTES);
-            blank.copy_from_slice(&self.framed(self.head.position, &[], 0));
-            device.write_durable_at(self.place(self.head.position) * BLOCK, &blank).map_err(at("write the log"))?;
-            self.has_failed = false;
+            self.blank_head(device)?;
         }
+        Ok(())
+    }
+
+    /// Makes the block at the head blank, so that nothing that was damaged there before is taken for a record.
+    pub fn blank_head(&mut self, device: &dyn Device) -> Result<()> {
+        let mut blank = AlignedBuffer::new(BLOCK_BYTES);
+        blank.copy_from_slice(&self.framed(self.head.position, &[], 0));
+        device.write_durable_at(self.place(self.head.position) * BLOCK, &blank).map_err(at("write the log"))?;
+        self.has_failed = false;
         Ok(())
     }
 

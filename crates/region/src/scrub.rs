@@ -55,6 +55,8 @@ impl Store {
         {
             return Ok(scrubbed);
         }
+        // First, since it notes checksums of what was written before a crash.
+        self.versions().open_all(&mut scrubbed)?;
         self.layer().each_range(&mut |range| {
             for first in range.clone().step_by(usize::try_from(CHUNK).unwrap_or(1)) {
                 let blocks = first..range.end.min(first + CHUNK);

@@ -12,7 +12,9 @@ use crate::sealed::{u32_at, u64_at};
 pub(crate) const SECTOR: usize = 512;
 /// Sectors of a block.
 pub(crate) const PER_BLOCK: usize = BLOCK_BYTES / SECTOR;
-/// Checksum, number of the sector, and stamp.
+/// Where the stamp stands, behind the checksum and the number of the sector; and what the sector holds.
+pub(crate) const STAMP_AT: usize = 8;
+pub(crate) const PAYLOAD_AT: usize = FRAME;
 const FRAME: usize = 16;
 /// Bytes that a block holds beside that.
 pub(crate) const PAYLOAD: usize = PER_BLOCK * (SECTOR - FRAME);
@@ -49,7 +51,7 @@ pub(crate) fn framed(payload: &[u8], salt: u64, stamp: u64, place_of: impl Fn(u6
         let some = rest.next().unwrap_or_default();
         into.get_mut(..some.len()).unwrap_or_default().copy_from_slice(some);
         frame.get_mut(4..8).unwrap_or_default().copy_from_slice(&number.to_le_bytes());
-        frame.get_mut(8..).unwrap_or_default().copy_from_slice(&stamp.to_le_bytes());
+        frame.get_mut(STAMP_AT..).unwrap_or_default().copy_from_slice(&stamp.to_le_bytes());
         let checksum = checksum(salt, place_of(u64::from(number) / PER_BLOCK as u64), sector);
         sector.get_mut(..4).unwrap_or_default().copy_from_slice(&checksum.to_le_bytes());
     }
@@ -60,7 +62,7 @@ pub(crate) fn framed(payload: &[u8], salt: u64, stamp: u64, place_of: impl Fn(u6
 pub(crate) fn sectors(bytes: &[u8], salt: u64, place_of: impl Fn(u64) -> u64) -> impl Iterator<Item = Sector<'_>> {
     (0u64..).zip(bytes.chunks(SECTOR)).map(move |(number, sector)| {
         let found = u32_at(sector, 0) == Some(checksum(salt, place_of(number / PER_BLOCK as u64), sector));
-        let frame = u32_at(sector, 4).zip(u64_at(sector, 8)).filter(|_| found);
+        let frame = u32_at(sector, 4).zip(u64_at(sector, STAMP_AT)).filter(|_| found);
         frame.map_or(Sector::Wrong, |(number, stamp)| Sector::Whole {
             stamp,
             number,

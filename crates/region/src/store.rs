@@ -8,6 +8,7 @@ use crate::geometry::{Checksums, Format};
 use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
 use crate::object::{Object, ObjectKind, Owner, Shared, nature};
+use crate::shadow::Shadow;
 use crate::sparse::Sparse;
 use crate::stream::Stream;
 use crate::versions::{Cleaned, Keep, Versioned, Versions};
@@ -112,11 +113,45 @@ impl Store {
         Self::of(Arc::new(Layer::grow(device)?), RANGE, false)
     }
 
-    /// Cuts off what is damaged so that the store can be opened and written: the log before its first damaged record.
-    /// `tell` is told what is damaged and what the repair costs, before anything is written. Nothing is written unless
-    /// `done` is true, and nothing is told of a store that needs no repair.
+    /// Cuts off what is damaged so that everything else can be opened and written: the log before its first damaged
+    /// record, and the versions of an object from a damaged commit on. `tell` is told what is damaged and what the
+    /// repair costs, before anything is written. Nothing is written unless `done` is true, and nothing is told of a
+    /// store that needs no repair.
     pub fn repair(device: Arc<dyn Device>, done: bool, tell: &mut dyn FnMut(String)) -> Result<()> {
-        if Sparse::is_on(&*device) { Ok(()) } else { Layer::repair(device, done, tell) }
+        let mut is_needed = false;
+        Self::repair_on(Shadow::new(Arc::clone(&device)), &mut |line| {
+            is_needed = true;
+            tell(line);
+        })?;
+        if done && is_needed { Self::repair_on(device, &mut |_| {}) } else { Ok(()) }
+    }
+
+    fn repair_on(device: Arc<dyn Device>, tell: &mut dyn FnMut(String)) -> Result<()> {
+        if !Sparse::is_on(&*device) {
+            Layer::repair(Arc::clone(&device), tell)?;
+        }
+        let layer = space_on(Arc::clone(&device), false)?;
+        let mut ids = Vec::new();
+        layer.each_region(&mut |id| {
+            ids.push(id);
+            Ok(())
+        })?;
+        if Ids::repair(&*layer, ids.last().copied().unwrap_or(0))? {
+            tell(
+                "damaged: what says which identifiers were given out: it is made anew, and nothing is lost".to_owned(),
+            );
+            layer.close()?;
+        }
+        drop(layer);
+        let store = Self::open(device)?;
+        for id in ids {
+            match store.versions.repair(id, tell) {
+                // Not of its commits: nothing that a repair can do.
+                Err(Error::Damaged(_)) => {}
+                repaired => drop(repaired?),
+            }
+        }
+        store.close()
     }
 
     pub(crate) fn open_as(device: Arc<dyn Device>, verified: bool) -> Result<Self> {
@@ -154,6 +189,9 @@ impl Store {
     }
 
     fn make(&self, kind: Kind, owner: Owner, is_durable: bool) -> Result<Object> {
+        if kind == Kind::Plain {
+            self.ids.note_plain(&*self.layer)?;
+        }
         let identity = self.ids.take(&*self.layer)?;
         if identity.generation > 0 {
             self.versions.forget_removed(identity.id).inspect_err(|_| self.ids.note_removed(identity.id))?;
@@ -315,7 +353,13 @@ impl Store {
 
     /// Looks through the whole store for what contradicts itself. Others should not write meanwhile.
     pub fn check(&self) -> Result<Findings> {
-        self.layer.check(&mut |id| Ok(nature(&*self.layer, id)? != ObjectKind::Damaged))
+        let has_plain = self.ids.has_plain();
+        self.layer.check(&mut |id| match nature(&*self.layer, id)? {
+            ObjectKind::Damaged => Ok(false),
+            // Where no such object was ever made it is one whose superblock is other bytes altogether.
+            ObjectKind::Plain => Ok(has_plain),
+            _ => Ok(true),
+        })
     }
 
     /// How often work in the background has failed since the store was opened. Each failure is logged, too
@@ -349,6 +393,11 @@ impl Store {
         self.layer.trim(address..address.saturating_add(self.region_bytes()))?;
         self.versions.forget_removed(id)?;
         Ok(address)
+    }
+
+    /// An object without a superblock comes.
+    pub(crate) fn note_plain(&self) -> Result<()> {
+        self.ids.note_plain(&*self.layer)
     }
 
     /// The objects that keep versions.

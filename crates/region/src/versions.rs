@@ -18,6 +18,7 @@ mod index;
 mod object;
 mod pieces;
 mod read;
+mod recover;
 mod scrub;
 mod small;
 mod together;

@@ -185,6 +185,9 @@ impl Receiver<'_> {
         if about.is_some_and(|(_, _, stat)| stat.size > self.store.region_bytes() - BLOCK) {
             return Err(too_large(id));
         }
+        if about.is_none() {
+            self.store.note_plain()?;
+        }
         self.store.remove(id)?;
         let generation = about.map_or(0, |(generation, ..)| generation);
         let address = self.store.reserve(id, generation)?;

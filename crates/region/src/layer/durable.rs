@@ -233,7 +233,11 @@ impl Layer {
 
     /// Syncs, and brings the log to the map: opening is then as fast as it can be.
     pub fn close(&self) -> Result<()> {
-        self.in_turn(|log| self.place_fresh().and_then(|()| self.checkpoint(log)))
+        self.in_turn(|log| {
+            self.place_fresh()?;
+            self.checkpoint(log)?;
+            log.blank_head(&*self.device)
+        })
     }
 
     /// Has the turn for what makes everything durable that was written before.

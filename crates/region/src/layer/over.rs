@@ -1,6 +1,7 @@
 //! Writes over blocks that are mapped already, and mapping ahead of such writes.
 
 use super::{CHUNK_BLOCKS, Changes, Layer, Taken, blocks_of, length_of, read};
+use crate::BLOCK_BYTES;
 use crate::error::{Error, Result, at};
 use crate::overlay::Piece;
 use std::ops::Range;
@@ -46,11 +47,18 @@ impl Layer {
     /// they are safe when this returns.
     pub(crate) fn write_over(&self, address: u64, parts: &[&[u8]], durable: bool) -> Result<()> {
         let blocks = blocks_of(address, parts.iter().map(|part| part.len()).sum())?;
-        if self.overwrite(&blocks, parts, durable)? {
-            return Ok(());
+        let is_done = self.overwrite(&blocks, parts, durable)?;
+        // Not all of the mapping may be safe.
+        let is_later = !is_done && durable && self.overwrite(&blocks, parts, false)?;
+        if !is_done && !is_later {
+            return Err(Error::NoObject);
         }
-        // Not all of the mapping is safe.
-        if durable && self.overwrite(&blocks, parts, false)? { self.sync() } else { Err(Error::NoObject) }
+        if blocks.start < self.sums_end() {
+            let all = parts.iter().flat_map(|part| part.chunks(BLOCK_BYTES));
+            let sums: Vec<u32> = blocks.clone().zip(all).map(|(block, bytes)| self.sum_for(block, bytes)).collect();
+            self.note_sums(blocks.start, &sums)?;
+        }
+        if is_later { self.sync() } else { Ok(()) }
     }
 
     /// Maps blocks where nothing is, with what was on the device before in them and without checksums, in as few pieces

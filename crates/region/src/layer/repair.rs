@@ -11,7 +11,6 @@ use crate::error::{Error, Result, at};
 use crate::geometry::Geometry;
 use crate::overlay::{Overlay, Piece};
 use crate::record::{Entry, Record};
-use crate::shadow::Shadow;
 use crate::{BLOCK, OWN_START, lock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -33,17 +32,15 @@ impl Layer {
         }
     }
 
-    /// Cuts the log before its first damaged record. Tells what that costs, before anything is written if it is to be
-    /// `done`. Nothing is told of a log that is in order.
-    pub(crate) fn repair(device: Arc<dyn Device>, done: bool, tell: &mut dyn FnMut(String)) -> Result<()> {
-        let (layer, damage) = Self::open_before_damage(Shadow::new(Arc::clone(&device)))?;
+    /// Cuts the log before its first damaged record. Tells what that costs. Nothing is told of a log that is in order.
+    pub(crate) fn repair(device: Arc<dyn Device>, tell: &mut dyn FnMut(String)) -> Result<()> {
+        let (layer, damage) = Self::open_before_damage(device)?;
         let Some(damage) = damage else { return Ok(()) };
         let (records, highest) = lock(&layer.turns.log).survey(&*layer.device)?;
         let reused = layer.mapped_again(&records)?;
         tell(damage.to_string());
         layer.tell_cost(&records, highest, &reused, tell);
-        drop(layer);
-        if done { Self::open_before_damage(device)?.0.cut_log(highest, &reused) } else { Ok(()) }
+        layer.cut_log(highest, &reused)
     }
 
     fn tell_cost(&self, records: &[Record], highest: u64, reused: &[Range<u64>], tell: &mut dyn FnMut(String)) {
@@ -68,10 +65,8 @@ impl Layer {
             ));
         }
         if self.sums_end() == 0 {
-            tell(
-                "data that these records removed or cut may read as anything: this store has no checksums of data"
-                    .to_owned(),
-            );
+            let what = "objects that these records removed or cut may be damaged, or read as anything";
+            tell(format!("{what}: this store has no checksums of data"));
         }
         let mut zeros: BTreeMap<u64, u64> = BTreeMap::new();
         for blocks in reused {

@@ -10,6 +10,7 @@ use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result, at};
 use crate::geometry::Checksums;
 use crate::overlay::Piece;
+use crate::record::Entry;
 use crate::sums::{GROUP_BLOCKS, Group, NO_SUM, Sums, sum_at};
 use crate::{BLOCK, BLOCK_BYTES, OWN_START};
 use std::ops::Range;
@@ -21,6 +22,8 @@ const GROUPS_MAX: usize = 64 << 10;
 const AROUND: u64 = 8;
 /// Blocks whose checksums are counted in one go.
 const COUNTED: u64 = 64 << 10;
+/// Checksums of one entry that is noted alone.
+const NOTED_AT_ONCE: usize = 4096;
 /// Bytes that one change writes, but for updates that are wholly there or not at all: what is written over needs so
 /// much more room meanwhile.
 const WRITE_MAX: usize = 4 << 20;
@@ -132,6 +135,56 @@ impl Layer {
         }
         let sums: Vec<u32> = found.into_iter().map(|sum| sum.unwrap_or(NO_SUM)).collect();
         Ok(if sums.iter().all(|sum| *sum == NO_SUM) { Vec::new() } else { sums })
+    }
+
+    /// Returns true if a block of a range of addresses has none, and data there have some.
+    pub(crate) fn lacks_sums(&self, range: &Range<u64>) -> Result<bool> {
+        let blocks = range.start / BLOCK..range.end / BLOCK;
+        Ok(blocks.start < self.sums_end() && self.count_sums(blocks.clone())? < blocks.end - blocks.start)
+    }
+
+    /// Notes the checksums of blocks of a range of addresses as they are now. If they are not `is_right`, no bytes that
+    /// are read there match.
+    pub(crate) fn note_sums_of(&self, range: &Range<u64>, is_right: bool) -> Result<()> {
+        let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
+        let mut sums = Vec::new();
+        for block in range.start / BLOCK..range.end / BLOCK {
+            self.read_unchecked(block, &mut buffer)?;
+            // One that is not the right one, nor none.
+            let wrong = |sum: u32| if sum == u32::MAX { 1 } else { sum + 1 };
+            let sum = self.sum_for(block, &buffer);
+            sums.push(if is_right { sum } else { wrong(sum) });
+        }
+        self.note_sums(range.start / BLOCK, &sums)
+    }
+
+    fn read_unchecked(&self, block: u64, into: &mut [u8]) -> Result<()> {
+        let _gate = read(&self.gate);
+        let pieces = self.mapped(&read(&self.state), block..block + 1)?;
+        self.read_pieces(block * BLOCK, into, &pieces)
+    }
+
+    /// Notes the checksums of virtual blocks that were written where they are mapped: their owner writes each once, and
+    /// nobody else. They are in the next record.
+    pub(super) fn note_sums(&self, first: u64, sums: &[u32]) -> Result<()> {
+        {
+            let mut state = write(&self.state);
+            let (mut entries, mut rest) = (Vec::new(), sums);
+            for piece in self.mapped(&state, first..first + sums.len() as u64)? {
+                let (some, behind) = rest.split_at(usize::try_from(piece.count).unwrap_or(usize::MAX).min(rest.len()));
+                rest = behind;
+                let block = piece.block.unwrap_or(0);
+                for (number, some) in (0u64..).zip(some.chunks(NOTED_AT_ONCE)) {
+                    let block = block + number * NOTED_AT_ONCE as u64;
+                    entries.push(Entry::Sums { block, sums: some.to_vec() });
+                }
+            }
+            for entry in entries {
+                self.apply(&mut state, &entry);
+                state.add_pending(vec![entry]);
+            }
+        }
+        self.keep_bounds()
     }
 
     /// How many of a range of virtual blocks have a checksum.

@@ -3,6 +3,7 @@
 use crate::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
+use crate::sectors::{PAYLOAD, PAYLOAD_AT as SECTOR_PAYLOAD_AT, SECTOR, STAMP_AT, Sector, framed, sectors, unframed};
 
 const SUPER_MAGIC: &[u8; 8] = b"WEFTOBJ\0";
 const SUPER_BYTES: usize = 64;
@@ -12,7 +13,12 @@ const CHECKSUM_AT: usize = 8;
 const ENTRIES_AT: usize = 96;
 const ENTRY_BYTES: usize = 32;
 /// Entries of a commit at most.
-pub(super) const ENTRIES_MAX: usize = (BLOCK_BYTES - ENTRIES_AT) / ENTRY_BYTES;
+pub(super) const ENTRIES_MAX: usize = (PAYLOAD - ENTRIES_AT) / ENTRY_BYTES;
+/// Of the checksums of a commit's sectors.
+const SEED: u64 = 0x57_43_4d_54;
+/// A sector with a stamp that differs from the right one in so few bits was written with that one. Of other bytes one
+/// in 2^31 has such a stamp.
+const STAMP_BITS_WRONG_MAX: u32 = 8;
 
 /// Low bits of a sequence, in which commits between two versions are numbered. What is above them is the version.
 const BETWEEN_BITS: u32 = 20;
@@ -99,11 +105,44 @@ pub(super) struct Commit {
     pub size: u64,
     pub time: u64,
     pub safe: u64,
+    /// Where the commit is.
+    pub position: u64,
     pub entries: Vec<Entry>,
 }
 
+/// The stamp of the sectors of a commit's block. No two commits of an object have the same position.
+fn stamp_of(nonce: u64, position: u64) -> u64 {
+    nonce.wrapping_add(position)
+}
+
+/// Returns true if a block that has no whole commit has a sector that was written with one at this position, and is
+/// not as it was written. Sectors of anything else are what was there before a write that a power failure cut off.
+pub(super) fn is_damaged(block: &[u8], nonce: u64, position: u64) -> bool {
+    let stamp = stamp_of(nonce, position);
+    let is_near = |sector: &[u8]| {
+        u64_at(sector, STAMP_AT).is_some_and(|found| (found ^ stamp).count_ones() <= STAMP_BITS_WRONG_MAX)
+    };
+    block
+        .chunks(SECTOR)
+        .zip(sectors(block, SEED, |_| 0))
+        .any(|(bytes, sector)| sector == Sector::Wrong && is_near(bytes))
+}
+
+/// Returns true if two checksums are of bytes of this length that differ in one bit.
+pub(super) fn is_one_bit(one: u32, other: u32, bytes: u64) -> bool {
+    /// Of CRC-32C, the lowest bit first.
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    let (wrong, mut effect) = (one ^ other, POLYNOMIAL);
+    // From the last bit to the first.
+    (0..bytes * 8).any(|_| {
+        let found = effect == wrong;
+        effect = effect >> 1 ^ if effect & 1 == 1 { POLYNOMIAL } else { 0 };
+        found
+    })
+}
+
 impl Commit {
-    /// Fills a block, and returns its checksum.
+    /// Fills a block, and returns the checksum of what it says.
     pub fn encode(&self, block: &mut [u8]) -> u32 {
         let mut bytes = Vec::with_capacity(ENTRIES_AT + self.entries.len() * ENTRY_BYTES);
         bytes.extend_from_slice(MAGIC);
@@ -116,7 +155,7 @@ impl Commit {
         for number in [self.chain, self.data_checksum, self.blocks, entries] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        for number in [self.size, self.time, self.safe, 0] {
+        for number in [self.size, self.time, self.safe, self.position] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         for entry in &self.entries {
@@ -125,9 +164,8 @@ impl Commit {
             }
         }
         let checksum = seal(&mut bytes, CHECKSUM_AT);
-        let (used, rest) = block.split_at_mut(bytes.len().min(block.len()));
-        used.copy_from_slice(bytes.get(..used.len()).unwrap_or_default());
-        rest.fill(0);
+        let framed = framed(&bytes, SEED, stamp_of(self.nonce, self.position), |_| 0);
+        block.iter_mut().zip(framed).for_each(|(place, byte)| *place = byte);
         checksum
     }
 
@@ -149,9 +187,11 @@ impl Commit {
 
     /// The commit in a block, and its checksum. `None`: there is no whole one, or it contradicts itself.
     pub fn decode(block: &[u8]) -> Option<(Self, u32)> {
-        if !block.starts_with(MAGIC) || block.len() != BLOCK_BYTES {
+        if block.get(SECTOR_PAYLOAD_AT..)?.get(..MAGIC.len())? != MAGIC || block.len() != BLOCK_BYTES {
             return None;
         }
+        let stamp = u64_at(block, STAMP_AT)?;
+        let block = &unframed(sectors(block, SEED, |_| 0), stamp)?[..];
         let count = usize::try_from(u32_at(block, 60)?).ok().filter(|count| *count <= ENTRIES_MAX)?;
         let checksum = seal_of(block.get(..ENTRIES_AT + count * ENTRY_BYTES)?, CHECKSUM_AT)?;
         let kind = match u32_at(block, 12)? {
@@ -181,6 +221,7 @@ impl Commit {
             size: u64_at(block, 64)?,
             time: u64_at(block, 72)?,
             safe: u64_at(block, 80)?,
+            position: u64_at(block, 88)?,
             entries: (0..count).map(entry).collect::<Option<_>>()?,
         };
         let sum = |sum: u64, entry: &Entry| {
@@ -188,7 +229,8 @@ impl Commit {
             sum.checked_add(if entry.has_data { entry.count } else { 0 })
         };
         let data = commit.entries.iter().try_fold(0, sum)?;
-        (Some(u64::from(commit.blocks)) == data.checked_add(1)).then_some((commit, checksum))
+        let fits = Some(u64::from(commit.blocks)) == data.checked_add(1);
+        (fits && stamp == stamp_of(commit.nonce, commit.position)).then_some((commit, checksum))
     }
 }
 
@@ -216,6 +258,7 @@ mod tests {
             size,
             time,
             safe,
+            position: opening ^ parent,
             entries,
         }
     }
@@ -231,26 +274,48 @@ mod tests {
         ) {
             let commit = commit(entries, numbers);
             let mut block = vec![7; BLOCK_BYTES];
-            let (checksum, used) = (commit.encode(&mut block), ENTRIES_AT + commit.entries.len() * ENTRY_BYTES);
-            prop_assert!(block[used..].iter().all(|byte| *byte == 0));
+            let (checksum, nonce, position) = (commit.encode(&mut block), commit.nonce, commit.position);
             prop_assert_eq!(Commit::decode(&block), Some((commit, checksum)));
-            block[bit / 8 % used] ^= 1 << (bit % 8);
+            prop_assert!(!is_damaged(&block, nonce, position));
+            // What was there before, in a sector that a power failure kept from being written.
+            let mut torn = block.clone();
+            torn[bit / 8 / SECTOR * SECTOR..][..SECTOR].fill(7);
+            prop_assert!(Commit::decode(&torn).is_none() && !is_damaged(&torn, nonce, position));
+            block[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(Commit::decode(&block), None);
+            prop_assert!(is_damaged(&block, nonce, position));
         }
 
         #[test]
         fn any_bytes_are_no_commit_and_no_panic(
-            mut block in prop::collection::vec(any::<u8>(), 0..200),
+            mut payload in prop::collection::vec(any::<u8>(), 0..200),
             fits in any::<bool>(),
+            stamp in any::<u64>(),
         ) {
-            block.resize(BLOCK_BYTES, 0);
-            block[..8].copy_from_slice(MAGIC);
+            payload.resize(PAYLOAD, 0);
+            payload[..8].copy_from_slice(MAGIC);
             if fits {
-                let count = usize::try_from(u32_at(&block, 60).unwrap()).unwrap() % (ENTRIES_MAX + 1);
-                block[60..64].copy_from_slice(&u32::try_from(count).unwrap().to_le_bytes());
-                seal(&mut block[..ENTRIES_AT + count * ENTRY_BYTES], CHECKSUM_AT);
+                let count = usize::try_from(u32_at(&payload, 60).unwrap()).unwrap() % (ENTRIES_MAX + 1);
+                payload[60..64].copy_from_slice(&u32::try_from(count).unwrap().to_le_bytes());
+                seal(&mut payload[..ENTRIES_AT + count * ENTRY_BYTES], CHECKSUM_AT);
             }
-            let _ = Commit::decode(&block);
+            let _ = Commit::decode(&framed(&payload, SEED, stamp, |_| 0));
+            let _ = Commit::decode(&payload);
+        }
+
+        #[test]
+        fn one_wrong_bit_is_told_from_others(
+            bytes in prop::collection::vec(any::<u8>(), 1..3000),
+            bits in prop::collection::vec(any::<prop::sample::Index>(), 1..4),
+        ) {
+            let mut wrong = bytes.clone();
+            for bit in &bits {
+                let bit = bit.index(bytes.len() * 8);
+                wrong[bit / 8] ^= 1 << (bit % 8);
+            }
+            let differs = bytes.iter().zip(&wrong).map(|(one, other)| (one ^ other).count_ones()).sum::<u32>();
+            let checksums = [&bytes, &wrong].map(|bytes| crc32c::crc32c(bytes));
+            prop_assert_eq!(is_one_bit(checksums[0], checksums[1], bytes.len() as u64), differs == 1);
         }
     }
 

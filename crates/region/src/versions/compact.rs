@@ -113,7 +113,9 @@ impl Inner {
     fn commit_at(&self, sequence: u64, row: &Row) -> Result<Commit> {
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         self.read_positions(row.position, &mut block)?;
-        let found = Commit::decode(&block).filter(|(found, _)| found.sequence == sequence);
+        let nonce = read(&self.state).head.nonce;
+        let is_it = |found: &Commit| (found.nonce, found.position, found.sequence) == (nonce, row.position, sequence);
+        let found = Commit::decode(&block).filter(|(found, _)| is_it(found));
         found.map(|(commit, _)| commit).ok_or_else(|| self.damaged(sequence))
     }
 

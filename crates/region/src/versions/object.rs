@@ -111,6 +111,13 @@ impl Inner {
 
     /// One that is there.
     pub fn open(shared: &Arc<Shared>, id: u64) -> Result<Self> {
+        let inner = Self::as_indexed(shared, id)?;
+        inner.recover()?;
+        Ok(inner)
+    }
+
+    /// One that is there, without the commits that the index does not have.
+    pub fn as_indexed(shared: &Arc<Shared>, id: u64) -> Result<Self> {
         if !shared.layer.is_mapped(id << shared.layer.region_shift())? {
             return Err(Error::NoObject);
         }
@@ -128,9 +135,7 @@ impl Inner {
             (Some(_), Some(index)) => index.listed_up_to(id, u64::MAX)?.map_or(0, |(sequence, _)| sequence),
             _ => 0,
         };
-        let inner = Self::new(shared, found, state.unwrap_or_else(|| State::new(found.nonce, found.made)), newest);
-        inner.recover()?;
-        Ok(inner)
+        Ok(Self::new(shared, found, state.unwrap_or_else(|| State::new(found.nonce, found.made)), newest))
     }
 
     /// The super block of an object. `None`: there is none that keeps versions.
@@ -175,36 +180,8 @@ impl Inner {
             .filter(|range| range.start < range.end)
     }
 
-    /// Finds the commits that the index does not have.
-    fn recover(&self) -> Result<()> {
-        let mut log = lock(&self.log);
-        let head = read(&self.state).head;
-        log.mapped_to = self.mapped_from(head.position, head.tail + self.ring)?;
-        let mut found = self.follow(head, log.mapped_to)?;
-        let safe = found.last().map_or(head.sequence, |(_, commit, _)| commit.safe.max(head.sequence));
-        let mut whole = 0;
-        for (position, commit, _) in &found {
-            if commit.sequence > safe && !self.has_its_data(*position, commit)? {
-                break;
-            }
-            whole += 1;
-        }
-        found.truncate(whole);
-        if found.last().is_some_and(|(_, commit, _)| commit.sequence > safe) {
-            // It was read, but the device may have it in its cache only.
-            self.shared.layer.sync()?;
-        }
-        let mut now = write(&self.state);
-        for (position, commit, checksum) in found {
-            self.note(&mut now, position, &commit, checksum);
-        }
-        self.shared.note_recent(now.active.len());
-        self.safe.store(now.head.sequence, Ordering::Relaxed);
-        Ok(())
-    }
-
     /// Up to where positions are mapped without a gap.
-    fn mapped_from(&self, from: u64, end: u64) -> Result<u64> {
+    pub fn mapped_from(&self, from: u64, end: u64) -> Result<u64> {
         let mut position = from;
         for range in self.addresses(from..end) {
             let bytes = range.end - range.start;
@@ -220,33 +197,13 @@ impl Inner {
         Ok(position)
     }
 
-    /// The commits behind a head that name each other, with their positions and checksums.
-    fn follow(&self, head: State, end: u64) -> Result<Vec<(u64, Commit, u32)>> {
-        let (mut found, mut head) = (Vec::new(), head);
-        let mut block = AlignedBuffer::new(BLOCK_BYTES);
-        while head.position < end {
-            self.read_positions(head.position, &mut block)?;
-            let Some((commit, checksum)) = Commit::decode(&block) else { break };
-            let is_next = commit.nonce == head.nonce
-                && commit.sequence > head.sequence
-                && commit.parent == head.parent
-                && commit.chain == head.chain
-                && head.position + u64::from(commit.blocks) <= end
-                && commit.entries.iter().all(|entry| entry.first + entry.count <= self.ring);
-            if !is_next {
-                break;
-            }
-            let position = head.position;
-            head.parent = position;
-            head.position += u64::from(commit.blocks);
-            (head.sequence, head.chain) = (commit.sequence, checksum);
-            found.push((position, commit, checksum));
-        }
-        Ok(found)
-    }
-
     /// Whether the data of a commit are those that it was written with.
     pub fn has_its_data(&self, position: u64, commit: &Commit) -> Result<bool> {
+        Ok(self.checksum_of_data(position, commit)? == commit.data_checksum)
+    }
+
+    /// The checksum of the data of a commit as they are.
+    pub fn checksum_of_data(&self, position: u64, commit: &Commit) -> Result<u32> {
         let (mut checksum, mut at, end) = (0, position + 1, position + u64::from(commit.blocks));
         let mut buffer = AlignedBuffer::new(BLOCK_BYTES * 256);
         while at < end {
@@ -257,7 +214,7 @@ impl Inner {
             checksum = crc32c::crc32c_append(checksum, bytes);
             at += count;
         }
-        Ok(checksum == commit.data_checksum)
+        Ok(checksum)
     }
 
     /// Reads whole blocks from a position on.

@@ -190,6 +190,7 @@ impl Inner {
             size: change.size,
             time,
             safe: self.safe.load(Ordering::Relaxed),
+            position: head.position,
             entries,
         };
         let checksum = commit.encode(&mut log.block);

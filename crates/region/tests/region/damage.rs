@@ -3,7 +3,7 @@
 use crate::recorder::{BOTH, Image, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weft_region::{BLOCK_BYTES, Checksums, Device, DumpOptions, Error, Format, Kind, Shadow, Store, dump};
+use weft_region::{BLOCK_BYTES, Checksums, Device, DumpOptions, Error, Format, Kind, Result, Shadow, Store, dump};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 /// Where the parts of this store begin, blocks: see `Geometry::of`.
@@ -255,5 +255,116 @@ fn a_repair_brings_back_no_block_that_another_object_has() {
     // The last is what the device has of blocks that were discarded, and are nobody's.
     assert!(found.iter().all(|byte| matches!(byte, 0 | 1 | 0xdb)));
     assert!(found.contains(&0));
-    assert!(store.check().unwrap().is_clean());
+    // The superblock of before is discarded, too: that is told.
+    assert_eq!(store.check().unwrap().told(), ["1 objects have a damaged super block"]);
+    assert!(matches!(store.object(1, Kind::Direct), Err(Error::Damaged(_))));
+}
+
+const VERSIONS: u8 = 20;
+
+/// A store with an object of which each version is safe before the next one, left without being closed.
+fn versioned(checksums: Checksums) -> (Image, u64) {
+    let device = Recorder::new(DEVICE_BYTES);
+    let format = Format { region_shift: 30, checksums, ..Format::default() };
+    let store = Store::format(device.clone(), format).unwrap();
+    let object = store.create_versioned().unwrap();
+    for version in 1..=VERSIONS {
+        assert_eq!(object.write_durable(0, &[version; BYTES]).unwrap(), u64::from(version));
+    }
+    (device.image(), object.id())
+}
+
+/// Reads all versions that are there. Each that is read is right.
+fn read_versions(store: &Store, id: u64, text: &str) -> Result<Vec<u64>> {
+    let object = store.versioned(id)?;
+    let mut found = Vec::new();
+    for stat in object.versions(0, usize::MAX)? {
+        let mut bytes = vec![0; BYTES];
+        let count = object.at(stat.version)?.read(0, &mut bytes)?;
+        let right = u8::try_from(stat.version).unwrap();
+        assert!(count == BYTES && bytes.iter().all(|byte| *byte == right), "{text}: version {}", stat.version);
+        found.push(stat.version);
+    }
+    Ok(found)
+}
+
+fn commits_of(image: &Image) -> Vec<u64> {
+    let is_commit = |bytes: &[u8]| bytes[16..].starts_with(b"WEFTCMT\0");
+    let mut found: Vec<u64> = image.iter().filter(|(_, bytes)| is_commit(bytes)).map(|(block, _)| *block).collect();
+    // In the order of their positions.
+    found.sort_unstable_by_key(|block| u64::from_le_bytes(image[block][16 + 88..][..8].try_into().unwrap()));
+    found
+}
+
+#[test]
+fn no_wrong_bit_of_a_commit_shortens_the_list_of_versions() {
+    for checksums in BOTH {
+        let (whole, id) = versioned(checksums);
+        let commits = commits_of(&whole);
+        assert_eq!(commits.len(), usize::from(VERSIONS));
+        for (number, block) in (1u64..).zip(&commits) {
+            for bit in (0..BLOCK_BYTES * 8).step_by(977) {
+                let mut image = whole.clone();
+                image.get_mut(block).unwrap()[bit / 8] ^= 1 << (bit % 8);
+                let text = format!("{checksums}, version {number}, bit {bit}");
+                let device = Recorder::from(DEVICE_BYTES, image);
+                let store = Store::open(device.clone()).unwrap();
+                let read = read_versions(&store, id, &text);
+                assert!(matches!(read, Err(Error::Damaged(_))), "{text}: {read:?}");
+                assert!(store.check().unwrap().is_clean(), "{text}: not what a check looks at");
+                assert!(store.scrub(&mut |_, _| {}).unwrap().damaged > 0, "{text}: a scrub finds it");
+                drop(store);
+                if bit > 977 {
+                    continue;
+                }
+                let mut told = Vec::new();
+                Store::repair(device.clone(), true, &mut |line| told.push(line)).unwrap();
+                assert!(told.iter().any(|line| line.contains("are lost")), "{text}: {told:?}");
+                for _ in 0..2 {
+                    let store = Store::open(device.clone()).unwrap();
+                    let expected: Vec<u64> = (1..number).collect();
+                    assert_eq!(read_versions(&store, id, &text).unwrap(), expected, "{text}");
+                }
+                let store = Store::open(device).unwrap();
+                let next = store.versioned(id).unwrap().write_durable(0, &[u8::try_from(number).unwrap(); BYTES]);
+                assert_eq!(next.unwrap(), number, "{text}");
+                assert_eq!(read_versions(&store, id, &text).unwrap().len() as u64, number);
+            }
+            // Other bytes altogether; of the last one nobody knows that it was there.
+            let mut image = whole.clone();
+            image.insert(*block, vec![7; BLOCK_BYTES].into());
+            let store = Store::open(Recorder::from(DEVICE_BYTES, image)).unwrap();
+            let read = read_versions(&store, id, "other bytes");
+            let is_last = number == u64::from(VERSIONS);
+            assert!(matches!(read, Err(Error::Damaged(_))) || is_last, "{checksums}, version {number}: {read:?}");
+        }
+    }
+}
+
+#[test]
+fn wrong_data_of_versions_are_an_error_where_data_have_checksums() {
+    let (whole, id) = versioned(Checksums::All);
+    for version in 1..=VERSIONS {
+        let mut image = whole.clone();
+        let is_data = |bytes: &[u8]| bytes.iter().all(|byte| *byte == version);
+        let block = *image.iter().find(|(block, bytes)| **block >= DATA_START && is_data(bytes)).unwrap().0;
+        image.get_mut(&block).unwrap()[1000] ^= 4;
+        let store = Store::open(Recorder::from(DEVICE_BYTES, image)).unwrap();
+        let read = read_versions(&store, id, &format!("version {version}"));
+        assert!(matches!(read, Err(Error::Damaged(_))), "version {version}: {read:?}");
+        assert!(store.scrub(&mut |_, _| {}).unwrap().damaged > 0);
+    }
+}
+
+/// The last version was synced, and nothing that was written after it says so.
+#[test]
+fn a_wrong_bit_in_the_data_of_the_last_version_is_not_taken_for_a_power_failure() {
+    for checksums in BOTH {
+        let (mut image, id) = versioned(checksums);
+        let is_data = |bytes: &[u8]| bytes.iter().all(|byte| *byte == VERSIONS);
+        let block = *image.iter().find(|(block, bytes)| **block >= DATA_START && is_data(bytes)).unwrap().0;
+        image.get_mut(&block).unwrap()[1000] ^= 4;
+        let store = Store::open(Recorder::from(DEVICE_BYTES, image)).unwrap();
+        assert!(matches!(read_versions(&store, id, "last"), Err(Error::Damaged(_))), "{checksums}");
+    }
 }

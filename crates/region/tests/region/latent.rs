@@ -114,7 +114,7 @@ fn part_of(block: u64, bytes: &[u8]) -> &'static str {
         LOG_START..MAP_START => "log",
         MAP_START..DATA_START => "map",
         _ if bytes.starts_with(b"WEFTOBJ\0") => "super block of an object",
-        _ if bytes.starts_with(b"WEFTCMT\0") => "commit",
+        _ if bytes[16..].starts_with(b"WEFTCMT\0") => "commit",
         _ if bytes.starts_with(b"WEFTIDS\0") => "identifiers",
         _ if bytes.starts_with(b"WEFTIDX\0") => "index",
         _ => "data",
