@@ -42,9 +42,10 @@ explore: ## New seeds of the simulation, the first from the commit: EXPLORE_SECO
 bench: ## Measure, beside other systems where they are installed; see docs/performance.md
 	bench/run.sh
 
-test-long: ## Simulation, fuzz and consistency of mounts, for MINUTES (10) each; an hour of churn in full region stores
+test-long: ## Simulation, fuzz, consistency of mounts: MINUTES (10) each; damage and an hour of churn in region stores
 	timeout --preserve-status $(MINUTES)m $(CARGO) run --release -p weft-sim -- endless
 	WEFT_FUZZ_SECONDS=$$(( $(MINUTES) * 60 )) $(CARGO) test --release -p weft-fuzz -- --nocapture
+	WEFT_DAMAGE=10000 $(CARGO) test --release -p weft-region --test region campaign -- --nocapture
 	$(CARGO) build --release -p weft -p weft-consistency
 	$(BINARIES)/release/weft-consistency run --mode all --seconds $$(( $(MINUTES) * 60 / 12 ))
 	$(CARGO) build --release -p weft-bench
