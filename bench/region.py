@@ -54,6 +54,7 @@ def arguments():
     parser.add_argument("--count", type=int, default=50_000, help="objects and files that are made (default %(default)s)")
     parser.add_argument("--objects", type=int, default=10_000_000,
                         help="objects of the store that is opened; 0: none is; a named device has to have 4 KiB for each (default %(default)s)")
+    parser.add_argument("--sums", action="store_true", help="stores with checksums of all data")
     parser.set_defaults(quick=False)
     options = parser.parse_args()
     if len(options.devices) not in (0, DEVICES):
@@ -110,6 +111,7 @@ class Bench:
     def measure(self, place, words, name=None):
         """What it prints is kept by this name, or by the one that it says."""
         words = [str(self.options.binaries / "bench-region"), *words, "--place", str(place)]
+        words += ["--sums"] if self.options.sums else []
         done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(words)}: {done.stderr.strip()}")
@@ -177,10 +179,14 @@ def opening(options):
         bench = Bench(options, [device])
         bench.measure(device, ["create", "--threads", "2", "--count", str(options.objects)])
         bench.measure(device, ["open"])
+        bench.measure(device, ["find"])
     lines = [[operation, f"{1e3 / row['per_second']:.0f}", f"{row['memory'] / MIB:.0f}", f"{row['reads']:.0f}"]
              for (operation, _), rows in bench.rows.items() if "open" in operation for row in rows["store"]]
+    found = [row for (operation, _), rows in bench.rows.items() if operation == "find" for row in rows["store"]]
+    lookups = "".join(f"\nFirst blocks of objects at random: {1e6 / row['per_second']:.1f} us each, {row['cpu']:.1f} us of a processor, "
+                      f"{row['reads']:.2f} reads of the device.\n" for row in found)
     return (f"## A store with {options.objects} objects is opened\n\n"
-            + table(["", ">ms", ">memory of the process, MiB", ">reads of the device"], lines))
+            + table(["", ">ms", ">memory of the process, MiB", ">reads of the device"], lines) + lookups)
 
 
 def data(bench):
@@ -265,6 +271,7 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     named = ", ".join(str(device) for device in options.devices)
     where = f"the devices are {named}" if named else "the devices are zram, in memory"
+    where += "; stores have checksums of all data" if options.sums else ""
     text = machine.heading(datetime.datetime.now(), options, where)
     with devices_of(options) as devices:
         bench = Bench(options, list(devices))

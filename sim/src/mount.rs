@@ -98,6 +98,10 @@ impl weft_mount_core::Kernel for SimKernel {
         self.notify(Notification::InvalidateInode { node: inode.raw(), offset, bytes }).await
     }
 
+    async fn store_byte(&self, inode: InodeNumber, offset: u64, byte: u8) -> Notified {
+        self.notify(Notification::Store { node: inode.raw(), offset, data: vec![byte] }).await
+    }
+
     async fn increment_epoch(&self) -> Notified {
         if !self.has_epoch {
             return Err(Refused(Errno::EINVAL.0));

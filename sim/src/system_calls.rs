@@ -1,16 +1,20 @@
 //! What programs do next: rounds of system calls, chosen by what a file system without caches would hold now.
 //!
 //! The calls of a round overlap in time. What POSIX leaves open for those is not mixed in one round: a directory is
-//! removed or renamed alone, a file's bytes are used by one call only, and a name that one call links another leaves
-//! alone. All else may meet. In some runs files are opened while others are renamed over them.
+//! removed or renamed alone, a file's bytes are used by one call only, or by several each of which leaves alone what
+//! the others write, and a name that one call links another leaves alone. All else may meet. In some runs files are
+//! opened while others are renamed over them.
 //!
 //! Not here: when rounds begin, and faults (`world/mounts.rs`); what must hold (`history.rs`).
+
+mod growth;
 
 use crate::history::{Kind, State};
 use crate::kernel::requests::{Access, OpenFlags, RenameMode};
 use crate::kernel::{Call, Handle};
 use crate::random::Random;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 /// Clients, the last of which has no mount.
 pub const CLIENTS: usize = 4;
@@ -29,6 +33,8 @@ pub struct Theme {
     links: bool,
     /// Instead, a name is replaced by two clients while others open it, again and again.
     races: bool,
+    /// Instead, a file is made longer by a client while another one uses what is new.
+    grows: bool,
 }
 
 /// A little of everything; few files that all write; names that go about; long listings; files of several names.
@@ -41,7 +47,9 @@ pub const THEMES: [Theme; 5] = [
 ];
 /// One name that is opened while others are renamed over it.
 pub const RACES: Theme = Theme { races: true, ..NONE };
-const NONE: Theme = Theme { files: 0, directories: 0, weights: [0; 8], links: false, races: false };
+/// One file that becomes longer while it is used.
+pub const GROWS: Theme = Theme { grows: true, ..NONE };
+const NONE: Theme = Theme { files: 0, directories: 0, weights: [0; 8], links: false, races: false, grows: false };
 /// No file is longer than this and a write.
 const FILE_BYTES: u64 = 160;
 const WRITE_BYTES: u64 = 60;
@@ -72,6 +80,8 @@ struct Race {
     client: usize,
     /// What was opened for it, by whom.
     open: Vec<(usize, Handle)>,
+    /// The size that was seen.
+    known: u64,
 }
 
 fn file_flags(access: Access) -> OpenFlags {
@@ -98,6 +108,11 @@ impl Programs {
         }
         if self.theme.links {
             let round = self.link(random);
+            round.iter().for_each(|(client, call)| self.note(*client, call));
+            return round;
+        }
+        if self.theme.grows {
+            let round = self.grow(random, state);
             round.iter().for_each(|(client, call)| self.note(*client, call));
             return round;
         }
@@ -517,5 +532,31 @@ fn may_meet(state: &State, one: &Call, other: &Call) -> bool {
         named.chain(open).collect::<Vec<_>>()
     };
     let same_file = files(&a).iter().any(|id| files(&b).contains(id));
-    !(same_file && (a.bytes || b.bytes))
+    !same_file || !(a.bytes || b.bytes) || leave_each_other_alone(state, one, other)
+}
+
+/// A part of a file's bytes that a call reads or writes.
+struct Part {
+    range: Range<u64>,
+    writes: bool,
+}
+
+/// The part that a call reads, or writes within the file, so that the size stays.
+fn part_within(state: &State, call: &Call) -> Option<Part> {
+    match call {
+        Call::Pread { offset, size, .. } => Some(Part { range: *offset..offset + size, writes: false }),
+        Call::Pwrite { handle, offset, data } => {
+            let (_, flags, _) = state.opened(*handle)?;
+            let range = *offset..offset + data.len() as u64;
+            (!flags.append && range.end <= state.size(*handle)).then_some(Part { range, writes: true })
+        }
+        _ => None,
+    }
+}
+
+/// Whether neither of two calls changes what the other one reads or writes of a file, nor its size. To the kernel a
+/// write may make the file longer all the same: another client has made it longer before.
+fn leave_each_other_alone(state: &State, one: &Call, other: &Call) -> bool {
+    let (Some(a), Some(b)) = (part_within(state, one), part_within(state, other)) else { return false };
+    !(a.writes || b.writes) || a.range.start >= b.range.end || b.range.start >= a.range.end
 }

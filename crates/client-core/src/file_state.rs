@@ -573,9 +573,15 @@ impl FileState {
 
     /// A flush has ended. Its failure alone loses nothing: what could not be written or reported is kept for the next.
     /// But of bytes that are lost a program has to be told, whatever later flushes do.
-    pub fn flushed(&mut self, outcome: Result<(), Error>) -> Result<(), Error> {
+    /// `number`: as of a report that is made now: what the shard told before may be from before these bytes came to
+    /// the server.
+    pub fn flushed(&mut self, outcome: Result<(), Error>, number: impl FnOnce() -> u64) -> Result<(), Error> {
         // A recall is not answered before the shard knows a new object, or that is let go.
-        self.knows_best &= outcome.is_err() && self.object_is_new;
+        let still_knows = self.knows_best && outcome.is_err() && self.object_is_new;
+        if self.knows_best && !still_knows && self.dirty {
+            self.reported = number();
+        }
+        self.knows_best = still_knows;
         self.error.clone().map_or(outcome, Err)
     }
 

@@ -139,6 +139,9 @@ impl<M: MountShell> Mount<M> {
             let is_full = match &item {
                 Item::Entry(entry, _) => {
                     let valid = telling.listed(directory.inode, &entry.name, entry.inode, valid);
+                    if let Some(attributes) = attributes.as_deref() {
+                        self.caches.sizes.told(entry.inode, attributes.size);
+                    }
                     is_told |= !valid.is_zero();
                     let is_full =
                         add(&Shown { valid, attributes: attributes.as_deref(), ..pages.shown(&item, behind) });

@@ -14,7 +14,7 @@
 
 use crate::open_modes::{Mode, Phase, Stamp, Wish};
 use crate::operations::{Answer, Mount};
-use crate::shell::{DescriptorOf, MountNotice, MountShell, NotTaken, OpenOptionsOf};
+use crate::shell::{DescriptorOf, Kernel, MountNotice, MountShell, NotTaken, OpenOptionsOf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use weft_client_core::{Coverage, Entry, FlushFor, Handle, OpenOptions};
@@ -26,7 +26,7 @@ pub struct OpenFile<M: MountShell> {
     pub inode: InodeNumber,
     /// In passthrough mode.
     lent: Option<Lent<M>>,
-    file: Handle<M::Client>,
+    pub(crate) file: Handle<M::Client>,
     options: OpenOptionsOf<M>,
     mode: Mode<M::Backing>,
     /// Of an append handle: opened at the first write that has an offset of its own.
@@ -267,10 +267,52 @@ impl<M: MountShell> Mount<M> {
             open_file.file.read_at(io, memory, offset).await.map(|count| (count, Coverage::Lease))
         };
         let is_uncovered = matches!(read, Ok((_, Coverage::Nothing)));
+        if let Ok((count, _)) = read
+            && pages
+            && count < length
+        {
+            self.caches.sizes.told(open_file.inode, offset + count as u64);
+        }
         reply(read.map(|(count, _)| &memory[..count]));
         if is_uncovered {
             self.caches.drop_pages(open_file.inode, offset, u64::from(bytes)).await;
         }
+    }
+
+    /// Before the reply to a request for attributes by an open file: makes the kernel know of bytes that others have
+    /// added. After an error the read that asks must fail: it would end too early.
+    pub(crate) async fn tell_size(&self, who: &Credentials, handle: u64, size: u64) -> Result<()> {
+        let open_file = self.files.get(handle)?;
+        let (caches, inode) = (&self.caches, open_file.inode);
+        let is_leased = open_file.file.open.may_cache(&self.client.objects).await;
+        let is_read = open_file.file.options.access.reads();
+        if !is_read || !caches.modes.is_cached(inode) || caches.sizes.knows(inode, size, is_leased) {
+            return Ok(());
+        }
+        let mut size = size;
+        while size > 0 && !self.store_last(&open_file, size).await? {
+            // It was cut meanwhile.
+            size = self.client.attributes(who, inode).await?.attributes.size;
+        }
+        Ok(())
+    }
+
+    /// Stores the last byte of a file of this size into the kernel's page. `false`: the file is shorter.
+    async fn store_last(&self, open_file: &OpenFile<M>, size: u64) -> Result<bool> {
+        let (caches, inode, offset) = (&self.caches, open_file.inode, size - 1);
+        let Some(kernel) = caches.kernel() else { return Ok(true) };
+        caches.drop_pages(inode, offset, 1).await;
+        let done = caches.sizes.begin(inode, offset);
+        let mut byte = [0];
+        let read = open_file.file.read_pages(&self.client.objects, &mut byte, offset).await;
+        let is_there = matches!(read, Ok((1, _)));
+        let known = is_there && kernel.store_byte(inode, offset, byte[0]).await.is_ok();
+        caches.sizes.end(inode, &done, known.then_some(size));
+        M::set(&done);
+        if is_there {
+            caches.drop_pages(inode, offset, 1).await;
+        }
+        read.map(|_| is_there)
     }
 
     /// Writes all bytes.
@@ -359,6 +401,7 @@ impl<M: MountShell> Mount<M> {
             self.new_files.closed(place, is_empty, self.caches.shell.now());
         }
         let flushed = self.flush_both(open_file, RELEASED).await;
+        self.caches.sizes.forget(*inode);
         self.caches.modes.end(*inode, mode);
         self.close_both(open_file).await;
         flushed

@@ -32,6 +32,7 @@
 //! cache what (the client), page cache modes (`open_modes.rs`).
 
 use crate::kernel_inodes::KernelInodes;
+use crate::kernel_sizes::KernelSizes;
 use crate::lock::lock;
 use crate::open_modes::OpenModes;
 use crate::shell::{Kernel, MountNotice, MountShell, Notified, Refused};
@@ -63,6 +64,7 @@ pub struct KernelCaches<M: MountShell> {
     /// Rank 3.
     view: Arc<Mutex<KernelView>>,
     pub(crate) inodes: KernelInodes,
+    pub(crate) sizes: KernelSizes<M::Signal>,
     pub shell: M,
 }
 
@@ -143,7 +145,8 @@ impl<M: MountShell> Job<M> {
 impl<M: MountShell> KernelCaches<M> {
     pub fn new(shell: M) -> Self {
         let (kernel, has_epoch, view) = (Mutex::default(), AtomicBool::new(false), Arc::default());
-        Self { kernel, has_epoch, modes: OpenModes::default(), view, inodes: KernelInodes::default(), shell }
+        let (modes, inodes, sizes) = (OpenModes::default(), KernelInodes::default(), KernelSizes::default());
+        Self { kernel, has_epoch, modes, view, inodes, sizes, shell }
     }
 
     /// The mount is ready. `use_epoch`: increment the kernel's epoch where it has one. Returns whether it has.
@@ -164,7 +167,7 @@ impl<M: MountShell> KernelCaches<M> {
         self.has_epoch.load(Ordering::Relaxed)
     }
 
-    fn kernel(&self) -> Option<Arc<M::Kernel>> {
+    pub(crate) fn kernel(&self) -> Option<Arc<M::Kernel>> {
         lock(&self.kernel).clone()
     }
 
@@ -182,10 +185,18 @@ impl<M: MountShell> KernelCaches<M> {
         report(&|notice| self.shell.notice(notice), what, notified);
     }
 
+    /// Returns when no byte of the range is on its way into a page that was so before.
+    async fn wait_for_bytes(&self, inode: InodeNumber, offset: u64, bytes: u64) {
+        for done in self.sizes.on_their_way(inode, offset, bytes) {
+            while !self.shell.wait(&done, LOCK_WAIT).await {}
+        }
+    }
+
     /// Drops pages (`bytes` `u64::MAX`: to the end), and marks the attributes as old. Waits for reads and writes of
     /// these pages under way.
     pub async fn drop_pages(&self, inode: InodeNumber, offset: u64, bytes: u64) {
         if let Some(kernel) = self.kernel() {
+            self.wait_for_bytes(inode, offset, bytes).await;
             let bytes = if bytes == u64::MAX { 0 } else { bytes.max(1) };
             self.report("contents", kernel.contents(inode, offset, bytes).await);
         }
@@ -301,6 +312,8 @@ impl<M: MountShell> KernelCaches<M> {
     pub async fn inode(&self, inode: InodeNumber, data: bool) {
         if data {
             self.modes.recalled(inode);
+            self.sizes.shared(inode);
+            self.wait_for_bytes(inode, 0, u64::MAX).await;
         }
         self.view().recall(LeaseKey::Attributes(inode));
         let Some(kernel) = self.kernel() else { return };

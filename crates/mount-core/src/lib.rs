@@ -11,13 +11,14 @@
 //! | `new_files` | which new files will stay empty |
 //! | `telling` | what replies tell of names and attributes, and for how long |
 //! | `kernel_inodes`, `kernel_listings` | which inodes and listings the kernel has |
+//! | `kernel_sizes` | the kernel learns of bytes that others have added to an open file |
 //! | `invalidate` | the kernel's caches follow the recall of leases |
 //! | `listing` | an open directory: cookies over pages of names |
 //! | `handles` | numbers for what is open |
 //! | `shell` | what is asked of the outside |
 //!
-//! Lock order: `open_modes` (1), `new_files` (1), `handles` (2), `kernel_inodes` (3), the record and the kernel's place
-//! (3); none is held across an effect. The one exception, a listing's own lock, says why.
+//! Lock order: `open_modes` (1), `new_files` (1), `handles` (2), `kernel_inodes` (3), `kernel_sizes` (3), the record
+//! and the kernel's place (3); none is held across an effect. The one exception, a listing's own lock, says why.
 
 mod directories;
 mod files;
@@ -25,6 +26,7 @@ mod handles;
 mod invalidate;
 mod kernel_inodes;
 mod kernel_listings;
+mod kernel_sizes;
 mod listing;
 mod lock;
 mod new_files;

@@ -144,10 +144,22 @@ impl<M: MountShell> Mount<M> {
         }
     }
 
-    /// Attributes for the kernel to keep.
-    pub async fn get_attributes(&self, who: &Credentials, inode: InodeNumber) -> Answer<'_, M, Entry> {
+    /// Attributes for the kernel to keep. `handle`: an open file through which it asks, for a read that goes beyond
+    /// the size that it knows.
+    pub async fn get_attributes(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        handle: Option<u64>,
+    ) -> Answer<'_, M, Entry> {
         let telling = self.telling(&[]).await;
-        let told = self.client.attributes(who, inode).await.map(|entry| telling.attributes(entry));
+        let mut known = self.client.attributes(who, inode).await;
+        if let (Ok(entry), Some(handle)) = (&known, handle)
+            && let Err(error) = self.tell_size(who, handle, entry.attributes.size).await
+        {
+            known = Err(error);
+        }
+        let told = known.map(|entry| telling.attributes(entry));
         Answer::new(telling, told)
     }
 
@@ -161,6 +173,7 @@ impl<M: MountShell> Mount<M> {
     ) -> Result<Entry> {
         let entry = self.client.set_attributes(who, inode, changes).await?;
         self.caches.view().link_counts.told(inode, self.caches.now_ms());
+        self.caches.sizes.told(inode, entry.attributes.size);
         Ok(Entry { attributes_valid: Duration::ZERO, ..entry })
     }
 

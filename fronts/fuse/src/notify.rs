@@ -13,6 +13,7 @@ use weft_protocol::{InodeNumber, Name};
 
 const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
 const FUSE_NOTIFY_INVAL_ENTRY: i32 = 3;
+const FUSE_NOTIFY_STORE: i32 = 4;
 /// Since Linux 6.16; answered EINVAL before.
 const FUSE_NOTIFY_INC_EPOCH: i32 = 8;
 /// `struct fuse_out_header`.
@@ -69,6 +70,16 @@ fn inode_payload(inode: InodeNumber, offset: i64, bytes: i64) -> [u8; 24] {
     payload
 }
 
+/// `struct fuse_notify_store_out`, and a byte.
+fn byte_payload(inode: InodeNumber, offset: u64, byte: u8) -> [u8; 25] {
+    let mut payload = [0; 25];
+    payload[..8].copy_from_slice(&inode.raw().to_ne_bytes());
+    payload[8..16].copy_from_slice(&offset.to_ne_bytes());
+    payload[16..20].copy_from_slice(&1_u32.to_ne_bytes());
+    payload[24] = byte;
+    payload
+}
+
 impl Kernel for Device {
     async fn entry(&self, parent: InodeNumber, name: &Name) -> Notified {
         match self.send(FUSE_NOTIFY_INVAL_ENTRY, &entry_payload(parent, name)) {
@@ -85,6 +96,10 @@ impl Kernel for Device {
     async fn contents(&self, inode: InodeNumber, offset: u64, bytes: u64) -> Notified {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.send(FUSE_NOTIFY_INVAL_INODE, &inode_payload(inode, signed(offset), signed(bytes)))
+    }
+
+    async fn store_byte(&self, inode: InodeNumber, offset: u64, byte: u8) -> Notified {
+        self.send(FUSE_NOTIFY_STORE, &byte_payload(inode, offset, byte))
     }
 
     async fn increment_epoch(&self) -> Notified {
@@ -105,5 +120,9 @@ mod tests {
         assert_eq!(payload, [&5_u64.to_ne_bytes()[..], &2_u64.to_le_bytes()[..], b"ab\0"].concat());
         let payload = inode_payload(InodeNumber::from_raw(5), -1, 0);
         assert_eq!(payload[..], [5_u64.to_ne_bytes(), (-1_i64).to_ne_bytes(), [0; 8]].concat());
+        let payload = byte_payload(InodeNumber::from_raw(5), 9, 7);
+        let size = 1_u32.to_ne_bytes();
+        let fields = [&5_u64.to_ne_bytes()[..], &9_u64.to_ne_bytes()[..], &size[..], &[0; 4][..], &[7][..]];
+        assert_eq!(payload[..], fields.concat());
     }
 }

@@ -5,6 +5,9 @@
 //! - INVAL_INODE with a range waits for locks of pages that are being read, and writes of dirty ones
 //!   (`fuse_reverse_inval_inode`).
 //! - INVAL_INODE without, INC_EPOCH waits for nothing (`fuse_notify_inc_epoch`).
+//! - STORE raises the size at once, also while a size is in the making, and makes replies to earlier requests not
+//!   count; then it waits for the locks of its pages. One that was not there stays to be read, unless all of it was
+//!   stored (`fuse_notify_store`, `fuse_write_update_attr`).
 //!
 //! INVAL_INODE makes replies to earlier requests not count; INVAL_ENTRY does nothing about a lookup in flight, and
 //! INC_EPOCH does: a dentry gets the epoch of when its lookup was sent.
@@ -27,6 +30,7 @@ impl Context {
                 self.mount().epoch += 1;
                 Ok(())
             }
+            Notification::Store { node, offset, data } => self.store_in_pages(node, offset, &data).await,
         }
     }
 
@@ -89,6 +93,39 @@ impl Context {
             };
             // A page that stays is not looked at again.
             let _ = self.invalidate_pages(inode.key, offset / page_bytes, last).await;
+        }
+        Ok(())
+    }
+
+    async fn store_in_pages(&self, node: NodeId, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        let inode = self.mount().find_node(node).ok_or(Errno::ENOENT)?;
+        let end = offset + data.len() as u64;
+        let (page_bytes, size) = {
+            let mut mount = self.mount();
+            if mount.inode(inode.key).is_directory() {
+                return Err(Errno::EINVAL);
+            }
+            if end > mount.inode(inode.key).size() {
+                mount.wrote(inode.key, end, data.len() as u64);
+            }
+            (mount.page_bytes(), mount.inode(inode.key).size())
+        };
+        let mut at = offset;
+        while at < end {
+            let (index, from) = (at / page_bytes, at % page_bytes);
+            let count = (page_bytes - from).min(end - at);
+            let id = self.lock_or_add_page(inode.key, index).await;
+            let mut mount = self.mount();
+            if let Some(page) = mount.inode_mut(inode.key).pages.same_mut(index, id) {
+                let source = &data[(at - offset) as usize..(at - offset + count) as usize];
+                page.data.borrow_mut()[from as usize..(from + count) as usize].copy_from_slice(source);
+                if !page.uptodate && from == 0 && (count == page_bytes || size == end) {
+                    page.data.borrow_mut()[count as usize..].fill(0);
+                    page.uptodate = true;
+                }
+            }
+            mount.unlock_page(inode.key, index, id);
+            at += count;
         }
         Ok(())
     }

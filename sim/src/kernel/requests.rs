@@ -301,4 +301,6 @@ pub enum Notification {
     InvalidateInode { node: NodeId, offset: i64, bytes: i64 },
     /// `FUSE_NOTIFY_INC_EPOCH`.
     IncrementEpoch,
+    /// `FUSE_NOTIFY_STORE`.
+    Store { node: NodeId, offset: u64, data: Vec<u8> },
 }

@@ -11,7 +11,7 @@ use crate::history::{Fate, History, Recorded};
 use crate::kernel::requests::Errno;
 use crate::kernel::{CallId, CallResult};
 use crate::mount::MountMode;
-use crate::system_calls::{CLIENTS, NATIVE, Programs, RACES, THEMES, Theme};
+use crate::system_calls::{CLIENTS, GROWS, NATIVE, Programs, RACES, THEMES, Theme};
 
 /// Rounds of one run.
 const ROUNDS: u64 = 200;
@@ -74,7 +74,12 @@ impl World {
     /// Has clients make system calls from now on. Mounts differ in how they treat their kernel.
     pub(super) fn mount_all(&mut self) {
         let theme = THEMES[self.random.below(THEMES.len() as u64) as usize];
-        let theme = if self.setting.one_in(5) { RACES } else { theme };
+        let is_race = self.setting.one_in(5);
+        let theme = match is_race {
+            true if self.setting.one_in(3) => GROWS,
+            true => RACES,
+            false => theme,
+        };
         self.mounts = Some(MountRun::new(theme, self.random.one_in(2)));
         for index in 0..CLIENTS {
             self.mount(index);

@@ -483,3 +483,94 @@ fn a_write_clears_set_user_id_bits() {
         );
     }
 }
+
+/// A program extends a file of 100 bytes while it has three pages, and its WRITE is held; another one has the file
+/// open.
+fn extended_while_another_client_has() -> Builder {
+    opened(100)
+        .open(1, "a", READ, 2)
+        .pread(1, 2, 0, 100)
+        .outside(Change::Write { node: 2, offset: 100, data: bytes(3 * PAGE - 100, 2) })
+        .hold("write")
+        .pwrite(0, 1, 100, bytes(50, 3))
+}
+
+#[test]
+fn a_size_is_not_taken_while_the_file_grows_here() {
+    let events = check(
+        &extended_while_another_client_has()
+            .pread(1, 2, 2 * PAGE, 100)
+            .release()
+            .pread(1, 2, 2 * PAGE, 100)
+            .fstat(1, 2)
+            .build(),
+    );
+    let read = |step: usize| events[step].returned.iter().map(|(_, result)| result.clone()).collect::<Vec<_>>();
+    let last = events.len() - 1;
+    assert_eq!(read(last - 3), [Ok(Value::Data(Vec::new()))], "the size was asked for, and not believed");
+    assert_eq!(read(last - 1), [Ok(Value::Data(bytes(100, 2)))]);
+}
+
+#[test]
+fn a_stored_byte_raises_the_size_while_the_file_grows_here() {
+    let events = check(
+        &extended_while_another_client_has()
+            .store_in_pages(2, 3 * PAGE - 1, vec![2])
+            .pread(1, 2, 2 * PAGE, 100)
+            .release()
+            .pread(1, 2, 0, 3 * PAGE)
+            .fstat(1, 2)
+            .build(),
+    );
+    let last = events.len() - 1;
+    assert_eq!(events[last - 3].returned[0].1, Ok(Value::Data(bytes(100, 2))));
+}
+
+#[test]
+fn a_reply_from_before_a_stored_byte_does_not_count() {
+    check(
+        &opened(100)
+            .outside(Change::Write { node: 2, offset: 100, data: bytes(100, 2) })
+            .invalidate(2, -1, 0)
+            .hold("getattr")
+            .pread(0, 1, 0, 300)
+            .outside(Change::Write { node: 2, offset: 200, data: bytes(PAGE, 3) })
+            .store_in_pages(2, PAGE + 199, vec![3])
+            .release()
+            .pread(0, 1, PAGE, 300)
+            .fstat(0, 1)
+            .build(),
+    );
+}
+
+#[test]
+fn stored_pages_are_read_unless_all_of_them_was_stored() {
+    for (offset, count) in [(0, 100), (0, PAGE), (PAGE, 1), (PAGE - 1, 1), (PAGE - 1, 2), (100, 3 * PAGE)] {
+        for size in [100, PAGE + 1, 5 * PAGE] {
+            check(
+                &opened(size)
+                    .store_in_pages(2, offset, bytes(count, 7))
+                    .pread(0, 1, 0, 6 * PAGE)
+                    .fstat(0, 1)
+                    .pread(0, 1, offset, count)
+                    .build(),
+            );
+        }
+    }
+}
+
+#[test]
+fn a_store_waits_for_pages_that_are_being_read_and_written() {
+    for kind in ["read", "write"] {
+        let script = opened(3 * PAGE).hold(kind);
+        let script = if kind == "read" { script.pread(0, 1, 0, 100) } else { script.pwrite(0, 1, 10, bytes(100, 2)) };
+        check(
+            &script
+                .store_in_pages(2, 5, vec![7])
+                .store_in_pages(9, 5, vec![7])
+                .release()
+                .pread(0, 1, 0, 3 * PAGE)
+                .build(),
+        );
+    }
+}

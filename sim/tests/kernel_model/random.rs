@@ -214,7 +214,9 @@ impl Maker {
     }
 
     fn notification(&mut self) -> Notification {
-        match self.random.below(6) {
+        // To others it is of no use.
+        let stores = matches!(self.family, Family::Pages | Family::Mappings);
+        match self.random.below(if stores { 7 } else { 6 }) {
             0 | 1 => Notification::InvalidateEntry {
                 parent: self.random.one_of(&[1, 2, 3]),
                 name: self.name(),
@@ -223,6 +225,10 @@ impl Maker {
             2 => Notification::IncrementEpoch,
             3 => Notification::InvalidateInode { node: self.node(), offset: -1, bytes: 0 },
             4 => Notification::InvalidateInode { node: self.node(), offset: 0, bytes: 0 },
+            6 => {
+                let (node, offset, data) = (self.node(), self.offset(), self.data());
+                Notification::Store { node, offset, data }
+            }
             _ => Notification::InvalidateInode {
                 node: self.node(),
                 offset: self.offset() as i64,

@@ -208,6 +208,10 @@ impl Builder {
         self.notify(Notification::InvalidateInode { node, offset, bytes })
     }
 
+    pub fn store_in_pages(self, node: NodeId, offset: u64, data: Vec<u8>) -> Self {
+        self.notify(Notification::Store { node, offset, data })
+    }
+
     pub fn invalidate_entry(self, parent: NodeId, name: &str, expire_only: bool) -> Self {
         self.notify(Notification::InvalidateEntry { parent, name: name.to_owned(), expire_only })
     }

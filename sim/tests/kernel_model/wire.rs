@@ -284,6 +284,11 @@ pub fn encode_notification(notification: &Notification) -> Vec<u8> {
             6
         }
         Notification::IncrementEpoch => 8,
+        Notification::Store { node, offset, data } => {
+            out.u64(*node).u64(*offset).u32(data.len() as u32).u32(0);
+            out.0.extend(data);
+            4
+        }
     };
     message(0, code, &out.0)
 }

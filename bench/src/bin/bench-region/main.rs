@@ -4,6 +4,7 @@
 
 mod churn;
 mod data;
+mod find;
 mod versions;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -77,6 +78,11 @@ enum Workload {
     },
     /// Open the store that is there: as it was left, and once it was closed in order
     Open,
+    /// Read the first blocks of objects at random, in the store that is there
+    Find {
+        #[arg(long, default_value_t = 300_000)]
+        reads: u64,
+    },
     /// Write over, remove and make objects in a store that is nearly full, and check all of it
     Churn {
         /// Percent of the space that objects have
@@ -133,6 +139,7 @@ fn main() -> ExitCode {
         }
         Workload::Versions { commits, size, ref direct } => versions::versions(&args, commits, size, direct),
         Workload::Open => open_store(&args),
+        Workload::Find { reads } => find::find(&args, reads),
         Workload::Churn { fill, seconds } => churn::churn(&args, fill, Duration::from_secs(seconds)),
     };
     conclude("bench-region", outcome)

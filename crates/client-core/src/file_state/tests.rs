@@ -162,7 +162,7 @@ fn an_object_that_is_let_go_with_what_a_program_wrote_is_told_of() {
             "opened" => assert!(file.opened(&reply(9, Some(object(2)), Grants::OPEN, 12), SESSION, false)),
             _ => assert!(file.changed(&attributes(9, Some(object(2))), 12, 1)),
         }
-        assert_eq!(file.flushed(Ok(())), Err(Error::Device(errno::EIO)), "{way}");
+        assert_eq!(file.flushed(Ok(()), || 9), Err(Error::Device(errno::EIO)), "{way}");
     }
     // What is reported is the shard's to keep.
     let mut file = opened(0, None, EXCLUSIVE);
@@ -170,7 +170,7 @@ fn an_object_that_is_let_go_with_what_a_program_wrote_is_told_of() {
     file.written(4, Timestamp(1));
     assert!(file.reported(&attributes(4, Some(object(1))), 12, 1));
     file.opened(&reply(9, Some(object(2)), Grants::OPEN, 13), SESSION, false);
-    assert_eq!(file.flushed(Ok(())), Ok(()));
+    assert_eq!(file.flushed(Ok(()), || 9), Ok(()));
 }
 
 #[test]
@@ -223,10 +223,10 @@ fn what_a_flush_could_not_write_is_told_once_and_not_tried_again() {
     assert!(file.may_gather());
     file.fail(Error::CapabilityRejected);
     // On recall nobody is told.
-    assert_eq!(file.flushed(Ok(())), Err(Error::Device(errno::EIO)));
+    assert_eq!(file.flushed(Ok(()), || 9), Err(Error::Device(errno::EIO)));
     assert!(file.is_kept());
     assert_eq!(tell_flusher(&mut file), Some(Error::Device(errno::EIO)), "the next program is");
-    assert_eq!((file.flushed(Ok(())), tell_flusher(&mut file)), (Ok(()), None));
+    assert_eq!((file.flushed(Ok(()), || 9), tell_flusher(&mut file)), (Ok(()), None));
     assert!(!file.may_gather(), "it may have been told in a place where nobody looks");
     file.arrived();
     assert!(file.may_gather());
@@ -236,9 +236,9 @@ fn what_a_flush_could_not_write_is_told_once_and_not_tried_again() {
 fn a_flush_that_fails_has_lost_nothing_by_itself() {
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
     file.written(4, Timestamp(1));
-    assert_eq!(file.flushed(Err(Error::Unreachable)), Err(Error::Unreachable));
+    assert_eq!(file.flushed(Err(Error::Unreachable), || 9), Err(Error::Unreachable));
     assert_eq!((file.error(), file.may_gather(), file.is_dirty()), (None, true, true));
-    assert_eq!(file.flushed(Ok(())), Ok(()));
+    assert_eq!(file.flushed(Ok(()), || 9), Ok(()));
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn what_could_not_be_reported_is_kept() {
     let mut file = opened(0, Some(object(1)), Grants::OPEN);
     assert!(!file.is_kept());
     file.written(4, Timestamp(1));
-    assert!(file.flushed(Err(Error::Unreachable)).is_err() && file.is_kept());
+    assert!(file.flushed(Err(Error::Unreachable), || 9).is_err() && file.is_kept());
 }
 
 #[test]
@@ -302,12 +302,22 @@ fn sizes_are_those_of_whoever_knows_best() {
 }
 
 #[test]
+fn what_the_shard_told_before_a_flush_that_failed_is_not_believed_after_it() {
+    let mut file = opened_and_written(EXCLUSIVE);
+    file.weaken(SESSION, 11);
+    assert_eq!(told(&file, true, 0), Some(9), "nobody else knows");
+    assert!(file.flushed(Err(Error::Unreachable), || 1).is_err());
+    assert_eq!(told(&file, true, 0), None, "the bytes have come to the server since");
+    assert_eq!(told(&file, true, 1), Some(5), "it is asked again");
+}
+
+#[test]
 fn a_recall_that_cannot_be_answered_yet_leaves_the_size_with_the_writer() {
     let mut file = opened(3, None, EXCLUSIVE);
     file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
     file.written(9, Timestamp(1));
     file.weaken(SESSION, 11);
-    assert_eq!(file.flushed(Err(Error::Unreachable)), Err(Error::Unreachable));
+    assert_eq!(file.flushed(Err(Error::Unreachable), || 9), Err(Error::Unreachable));
     assert_eq!(told(&file, true, 0), Some(file.size()), "the report of the new object has no answer");
     file.new_object_is_lost();
     assert!(!file.decides(), "the object is let go");

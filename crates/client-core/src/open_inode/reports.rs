@@ -105,20 +105,24 @@ impl<S: Shell> State<S> {
     pub async fn flush(&mut self, io: &Objects<S>) -> Result<()> {
         let outcome = self.write_back(io).await;
         if outcome == Err(Error::NoSpace) && !self.refused.is_empty() {
-            return self.known.flushed(Ok(())).and(outcome);
+            return self.flushed(io, Ok(())).and(outcome);
         }
-        let result = self.known.flushed(outcome);
+        let result = self.flushed(io, outcome);
         if result.is_ok() {
             io.calls.shell.notice(Notice::Flushed(self.known.inode()));
         }
         result
     }
 
+    fn flushed(&mut self, io: &Objects<S>, outcome: Result<()>) -> Result<()> {
+        self.known.flushed(outcome, || io.calls.session.next_report())
+    }
+
     /// Writes back and reports before the file's attributes are changed. A loss from before does not hinder that: the
     /// next write, flush or close tells of it.
     pub async fn flush_before_change(&mut self, io: &Objects<S>) -> Result<()> {
         let outcome = self.write_back(io).await;
-        if self.known.flushed(outcome.clone()).is_ok() {
+        if self.flushed(io, outcome.clone()).is_ok() {
             io.calls.shell.notice(Notice::Flushed(self.known.inode()));
         }
         match outcome {

@@ -56,6 +56,8 @@ impl<S: Shell> State<S> {
             let enough = self.descriptor_to_write().is_some() && self.run.len() >= io.tuning.block_bytes;
             if enough || self.run.is_full() || !bytes.is_empty() {
                 self.send_run(io).await?;
+                // It may have waited for room, and for longer than the session lasted.
+                self.hold(io).await?;
             }
         }
         Ok(())

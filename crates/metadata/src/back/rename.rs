@@ -73,10 +73,10 @@ impl<K: KeyValue> Back<K> {
         match (&target, mode) {
             (Some(target), RenameMode::Exchange) => self.check_no_cycle(target, way.parent, way)?,
             // Before anything else about the two, as on Linux: a file may not replace it either.
-            (Some(End { dentry, .. }), _) if dentry.kind == FileKind::Directory => {
-                if self.is_above(dentry.inode, way.parent)? == Some(true) {
-                    return Err(Error::NotEmpty);
-                }
+            (Some(End { dentry, .. }), _)
+                if dentry.kind == FileKind::Directory && self.is_above(dentry.inode, way.parent)? == Some(true) =>
+            {
+                return Err(Error::NotEmpty);
             }
             _ => {}
         }

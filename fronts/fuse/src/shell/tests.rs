@@ -49,6 +49,10 @@ impl Kernel for Fake {
         self.tell(format!("contents {inode} {offset} {bytes}"))
     }
 
+    async fn store_byte(&self, inode: InodeNumber, offset: u64, byte: u8) -> Notified {
+        self.tell(format!("byte {inode} {offset} {byte}"))
+    }
+
     async fn increment_epoch(&self) -> Notified {
         self.tell("epoch".into())?;
         if self.has_epoch { Ok(()) } else { Err(Refused(22)) }
