@@ -14,8 +14,10 @@ const RARE_SEEDS: [u64; 10] = [18_330, 306, 597, 571, 31_694, 45_582, 1_003_983,
 const RARE_SEEDS_OF_NOW: [u64; 1] = [3_000_020_747];
 
 /// With partitions, as the simulation was then: a size from before what was written, told after the session had
-/// ended; bytes that a close had given up, of which a program was told; a size that only the writer knew.
-const RARE_SEEDS_OF_PARTITIONS: [u64; 4] = [990_002_897, 990_000_644, 6_000_005_890, 6_000_008_081];
+/// ended; bytes that a close had given up, of which a program was told; a size that only the writer knew,
+/// and one that was told while bytes were on their way; a write that waited for longer than its session lasted.
+const RARE_SEEDS_OF_PARTITIONS: [u64; 6] =
+    [990_002_897, 990_000_644, 6_000_005_890, 6_000_008_081, 6_000_003_329, 6_000_005_279];
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
