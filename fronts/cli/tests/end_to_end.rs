@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 mod away;
 #[path = "end_to_end/copies.rs"]
 mod copies;
+#[path = "end_to_end/damage.rs"]
+mod damage;
 #[path = "end_to_end/extract.rs"]
 mod extract;
 #[path = "end_to_end/flow_control.rs"]
