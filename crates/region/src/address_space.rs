@@ -74,6 +74,11 @@ pub trait AddressSpace: Send + Sync {
         Ok(false)
     }
 
+    /// Returns true if a block of this range of whole blocks has a checksum.
+    fn has_sums(&self, _range: Range<u64>) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Has the checksums of a range of whole blocks be those of what they are now; or of no bytes, if that is wrong.
     fn note_sums(&self, _range: Range<u64>, _is_right: bool) -> Result<()> {
         Ok(())
@@ -194,6 +199,10 @@ impl AddressSpace for Layer {
 
     fn lacks_sums(&self, range: Range<u64>) -> Result<bool> {
         Layer::lacks_sums(self, &range)
+    }
+
+    fn has_sums(&self, range: Range<u64>) -> Result<bool> {
+        Layer::has_sums(self, &range)
     }
 
     fn note_sums(&self, range: Range<u64>, is_right: bool) -> Result<()> {

@@ -143,6 +143,11 @@ impl Layer {
         Ok(blocks.start < self.sums_end() && self.count_sums(blocks.clone())? < blocks.end - blocks.start)
     }
 
+    /// Returns true if a block of a range of addresses has one.
+    pub(crate) fn has_sums(&self, range: &Range<u64>) -> Result<bool> {
+        Ok(self.count_sums(range.start / BLOCK..range.end / BLOCK)? > 0)
+    }
+
     /// Notes the checksums of blocks of a range of addresses as they are now. If they are not `is_right`, no bytes that
     /// are read there match.
     pub(crate) fn note_sums_of(&self, range: &Range<u64>, is_right: bool) -> Result<()> {

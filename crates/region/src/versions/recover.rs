@@ -81,6 +81,9 @@ impl Inner {
         }
         self.shared.note_recent(now.active.len());
         self.safe.store(now.head.sequence, Ordering::Relaxed);
+        let head = now.head.position;
+        drop(now);
+        self.abandon_checked(&mut log, head);
         Ok(())
     }
 

@@ -199,10 +199,9 @@ impl Inner {
         // It counts only if all before it do: the device's own durable write says nothing of those.
         // Before the first one the object itself may be in memory only.
         let is_alone = head.sequence > 0 && self.safe.load(Ordering::Relaxed) == head.sequence;
-        self.write_positions(head.position, parts, durable && is_alone)?;
-        if durable && !is_alone {
-            self.shared.layer.sync()?;
-        }
+        let written = self.write_positions(head.position, parts, durable && is_alone);
+        let written = written.and_then(|()| if durable && !is_alone { self.shared.layer.sync() } else { Ok(()) });
+        written.inspect_err(|_| self.abandon_checked(log, head.position))?;
         let before = {
             let mut now = write(&self.state);
             let before = now.active.len();
@@ -271,6 +270,25 @@ impl Inner {
         }
         self.addresses(ahead).try_for_each(|range| self.shared.layer.trim(range))?;
         Ok(true)
+    }
+
+    /// Lets go of the blocks mapped from the head on if one of them has a checksum: of a commit that does not count,
+    /// since its write failed or a crash cut it off. Another commit written over it would not match that checksum until
+    /// its own is durable, and a crash before that would look like damage.
+    pub fn abandon_checked(&self, log: &mut Log, head: u64) {
+        let ahead = head..log.mapped_to.max(head);
+        let has_sums = |range: Range<u64>| self.shared.layer.has_sums(range);
+        // What cannot be told may have some.
+        if !self.addresses(ahead.clone()).any(|range| has_sums(range).unwrap_or(true)) {
+            return;
+        }
+        // The next commit maps blocks anew. Those that cannot be unmapped now are replaced then.
+        (log.mapped_to, log.ahead) = (head, AHEAD.start);
+        for range in self.addresses(ahead) {
+            if let Err(error) = self.shared.layer.trim(range) {
+                tracing::warn!(object = self.id, %error, "blocks of a commit that was not written stay mapped");
+            }
+        }
     }
 
     /// All commits are safe when this returns.

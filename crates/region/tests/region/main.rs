@@ -12,6 +12,7 @@ mod gone;
 mod grow;
 mod latent;
 mod layer;
+mod partway;
 mod ready;
 mod recorder;
 mod scrub;
