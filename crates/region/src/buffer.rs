@@ -4,6 +4,7 @@ use crate::BLOCK_BYTES;
 use std::ops::{Deref, DerefMut};
 
 /// Zeros at first. A device takes whole blocks of it as they are.
+#[derive(Debug)]
 pub struct AlignedBuffer {
     memory: Vec<u8>,
     start: usize,

@@ -12,8 +12,9 @@ use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::geometry::Geometry;
 use crate::record::{Entry, RECORD_BLOCKS_MAX, Record};
-use crate::sectors::{Sector, framed, sectors, unframed};
+use crate::sectors::{Sector, frame, framed_bytes, has_later, sectors, unframed};
 use crate::{BLOCK, BLOCK_BYTES};
+use std::ops::Range;
 
 /// Of the checksums of sectors. The identity of the store is in each record, so that records are readable without the
 /// superblock.
@@ -33,6 +34,14 @@ pub(crate) struct Log {
     tail: u64,
     /// A record may be at the head of which it was said that it is not.
     has_failed: bool,
+    memory: Memory,
+}
+
+/// Memory of the last record, for the next one: at most [`RECORD_BLOCKS_MAX`] blocks, twice.
+#[derive(Debug)]
+struct Memory {
+    payload: Vec<u8>,
+    blocks: AlignedBuffer,
 }
 
 impl Log {
@@ -46,30 +55,32 @@ impl Log {
             head: applied,
             tail: applied.position,
             has_failed: false,
+            memory: Memory { payload: Vec::new(), blocks: AlignedBuffer::new(BLOCK_BYTES) },
         }
     }
 
     /// Makes all of the ring blank: no sector is of a record. Not flushed.
     pub fn blank(&self, device: &dyn Device) -> Result<()> {
-        for first in (0..self.blocks).step_by(usize::try_from(BLANKED_AT_ONCE).unwrap_or(1)) {
-            let count = BLANKED_AT_ONCE.min(self.blocks - first);
-            let bytes: Vec<u8> = (first..first + count).flat_map(|position| self.framed(position, &[], 0)).collect();
-            let mut buffer = AlignedBuffer::new(bytes.len());
-            buffer.copy_from_slice(&bytes);
-            device.write_at((self.start + first) * BLOCK, &buffer).map_err(at("write the log"))?;
+        let all = BLANKED_AT_ONCE.min(self.blocks);
+        let mut buffer = AlignedBuffer::new(usize::try_from(all).unwrap_or(usize::MAX) * BLOCK_BYTES);
+        for first in (0..self.blocks).step_by(usize::try_from(all).unwrap_or(1)) {
+            let bytes = usize::try_from(all.min(self.blocks - first)).unwrap_or(usize::MAX) * BLOCK_BYTES;
+            let blank = buffer.get_mut(..bytes).unwrap_or_default();
+            frame(blank, &[], SEED, 0, |block| self.place(first + block));
+            device.write_at((self.start + first) * BLOCK, blank).map_err(at("write the log"))?;
         }
         Ok(())
     }
 
-    /// Blocks of a payload that is written at a position, with the stamp of a record, or 0.
-    fn framed(&self, position: u64, payload: &[u8], stamp: u64) -> Vec<u8> {
-        framed(payload, SEED, stamp, |block| self.place(position + block))
-    }
-
     /// What sectors of the ring from a position on are.
     pub fn sectors<'a>(&self, position: u64, bytes: &'a [u8]) -> impl Iterator<Item = Sector<'a>> {
+        sectors(bytes, SEED, self.places_from(position))
+    }
+
+    /// Where the blocks from a position on lie, blocks of the device.
+    fn places_from(&self, position: u64) -> impl Fn(u64) -> u64 + use<> {
         let (start, blocks) = (self.start, self.blocks);
-        sectors(bytes, SEED, move |block| start + (position + block) % blocks)
+        move |block| start + (position + block) % blocks
     }
 
     /// Where a position lies, blocks of the device.
@@ -102,13 +113,18 @@ impl Log {
         let Applied { sequence, chain, .. } = self.head;
         // Another one in its place, with what that had, and more, takes it away.
         self.has_failed = true;
-        let (payload, checksum) = Record { sequence, chain, entries }.encode(self.salt);
-        let bytes = self.framed(self.head.position, &payload, stamp_of(sequence));
-        let mut buffer = AlignedBuffer::new(bytes.len());
-        buffer.copy_from_slice(&bytes);
-        let blocks = bytes.len() as u64 / BLOCK;
+        let place_of = self.places_from(self.head.position);
+        let Memory { payload, blocks: buffer } = &mut self.memory;
+        let checksum = Record { sequence, chain, entries }.encode(self.salt, payload);
+        let bytes = framed_bytes(payload.len());
+        if buffer.len() < bytes {
+            *buffer = AlignedBuffer::new(bytes);
+        }
+        frame(buffer.get_mut(..bytes).unwrap_or_default(), payload, SEED, stamp_of(sequence), place_of);
+        let blocks = bytes as u64 / BLOCK;
         for (place, range) in self.places(self.head.position, blocks) {
-            device.write_durable_at(place, buffer.get(range).unwrap_or_default()).map_err(at("write the log"))?;
+            let part = self.memory.blocks.get(range).unwrap_or_default();
+            device.write_durable_at(place, part).map_err(at("write the log"))?;
         }
         let position = self.head.position + blocks;
         self.head = Applied { sequence: sequence + 1, position, chain: checksum };
@@ -128,7 +144,7 @@ impl Log {
     /// Makes the block at the head blank, so that nothing that was damaged there before is taken for a record.
     pub fn blank_head(&mut self, device: &dyn Device) -> Result<()> {
         let mut blank = AlignedBuffer::new(BLOCK_BYTES);
-        blank.copy_from_slice(&self.framed(self.head.position, &[], 0));
+        frame(&mut blank, &[], SEED, 0, self.places_from(self.head.position));
         device.write_durable_at(self.place(self.head.position) * BLOCK, &blank).map_err(at("write the log"))?;
         self.has_failed = false;
         Ok(())
@@ -162,8 +178,13 @@ impl Log {
         };
         let blocks = Record::blocks_of(payload, Some(self.salt), sequence).filter(|blocks| *blocks <= self.room());
         let blocks = blocks.ok_or_else(|| self.damaged("does not begin as a record"))?;
-        let bytes = self.read(device, position, blocks)?;
-        let all: Vec<Sector<'_>> = self.sectors(position, &bytes).collect();
+        let bytes;
+        let all = if blocks == 1 {
+            begin
+        } else {
+            bytes = self.read(device, position, blocks)?;
+            self.sectors(position, &bytes).collect()
+        };
         if all.contains(&Sector::Wrong) {
             return Err(self.damaged("has a sector that does not match its checksum"));
         }
@@ -177,7 +198,7 @@ impl Log {
     fn has_no_later(&self, device: &dyn Device) -> Result<()> {
         let (from, stamp) = (self.head.position, stamp_of(self.head.sequence));
         let blocks = (RECORD_BLOCKS_MAX + 1).min(self.blocks);
-        let later = |position, bytes: &[u8]| self.sectors(position, bytes).any(|sector| sector.is_later_than(stamp));
+        let later = |position, bytes: &[u8]| has_later(bytes, SEED, self.places_from(position), stamp);
         let is_there = match self.read(device, from, blocks) {
             Ok(bytes) => later(from, &bytes),
             // Of what cannot be read together, what can be read alone.
@@ -240,14 +261,15 @@ impl Log {
         Ok(bytes)
     }
 
-    /// Where so many blocks lie on the device, and which of their bytes.
-    fn places(&self, position: u64, blocks: u64) -> Vec<(u64, std::ops::Range<usize>)> {
+    /// Where so many blocks lie on the device, and which of their bytes: in one place, or in two around the end of the
+    /// ring.
+    fn places(&self, position: u64, blocks: u64) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
         let at = position % self.blocks;
         let before_end = blocks.min(self.blocks - at);
         let split = usize::try_from(before_end).unwrap_or(usize::MAX) * BLOCK_BYTES;
         let end = usize::try_from(blocks).unwrap_or(usize::MAX) * BLOCK_BYTES;
-        let first = ((self.start + at) * BLOCK, 0..split);
-        if before_end == blocks { vec![first] } else { vec![first, (self.start * BLOCK, split..end)] }
+        let both = [((self.start + at) * BLOCK, 0..split), (self.start * BLOCK, split..end)];
+        both.into_iter().filter(|(_, range)| !range.is_empty())
     }
 }
 

@@ -105,9 +105,10 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The bytes of the record, which go into sectors, and its checksum. `salt`: of the store.
-    pub fn encode(&self, salt: [u8; 8]) -> (Vec<u8>, u32) {
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + Entry::bytes_of(&self.entries));
+    /// Replaces `bytes` by those of the record, which go into sectors, and returns its checksum. `salt`: of the store.
+    pub fn encode(&self, salt: [u8; 8], bytes: &mut Vec<u8>) -> u32 {
+        bytes.clear();
+        bytes.reserve(HEADER_BYTES + Entry::bytes_of(&self.entries));
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&salt);
@@ -116,13 +117,12 @@ impl Record {
         bytes.extend_from_slice(&u32::try_from(self.entries.len()).unwrap_or(u32::MAX).to_le_bytes());
         bytes.extend_from_slice(&self.chain.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
-        self.entries.iter().for_each(|entry| entry.encode(&mut bytes));
+        self.entries.iter().for_each(|entry| entry.encode(bytes));
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         if let Some(field) = bytes.get_mut(LENGTH_AT..LENGTH_AT + 4) {
             field.copy_from_slice(&length.to_le_bytes());
         }
-        let checksum = seal(&mut bytes, CHECKSUM_AT);
-        (bytes, checksum)
+        seal(bytes, CHECKSUM_AT)
     }
 
     /// Blocks of the record whose first sector holds this. `None`: no record of this store can begin so, or of any
@@ -174,11 +174,17 @@ mod tests {
         Record { sequence: 5, chain: 9, entries: (0..count).map(entry).collect() }
     }
 
+    fn encoded(record: &Record, salt: [u8; 8]) -> (Vec<u8>, u32) {
+        let mut bytes = vec![1; 100];
+        let checksum = record.encode(salt, &mut bytes);
+        (bytes, checksum)
+    }
+
     #[test]
     fn a_record_comes_back_and_a_part_of_it_does_not() {
         for count in [0, 1, 300, ENTRIES_MAX as u64] {
             let record = record(count);
-            let (bytes, checksum) = record.encode([3; 8]);
+            let (bytes, checksum) = encoded(&record, [3; 8]);
             assert_eq!(bytes.len(), HEADER_BYTES + Entry::bytes_of(&record.entries));
             let blocks = Record::blocks_of(&bytes, Some([3; 8]), 5).unwrap();
             assert_eq!(bytes.len().div_ceil(PAYLOAD) as u64, blocks);
@@ -200,7 +206,7 @@ mod tests {
         let record = Record { sequence: 5, chain: 9, entries: vec![Entry::Sums { block: 3, sums }] };
         let bytes = Entry::bytes_of(&record.entries);
         assert!(bytes <= ENTRIES_BYTES_MAX && bytes + 4 > ENTRIES_BYTES_MAX);
-        let (bytes, checksum) = record.encode([3; 8]);
+        let (bytes, checksum) = encoded(&record, [3; 8]);
         assert_eq!(Record::blocks_of(&bytes, Some([3; 8]), 5), Some(RECORD_BLOCKS_MAX));
         assert_eq!(Record::decode(&bytes, 5).unwrap(), Some((record, checksum)));
     }
@@ -211,7 +217,7 @@ mod tests {
         fn any_entries_are_taken_without_a_panic(
             entries in prop::collection::vec((0..6u8, any::<u64>(), any::<u64>(), 0..70u32, 0..70usize), 0..6),
         ) {
-            let mut bytes = Record { sequence: 1, chain: 0, entries: Vec::new() }.encode([0; 8]).0;
+            let mut bytes = encoded(&Record { sequence: 1, chain: 0, entries: Vec::new() }, [0; 8]).0;
             bytes.truncate(HEADER_BYTES);
             for (tag, first, block, count, have) in entries {
                 bytes.push(tag);
@@ -230,7 +236,7 @@ mod tests {
             if let Ok(found) = Record::decode(&bytes, 1) {
                 let (record, _) = found.unwrap();
                 prop_assert_eq!(Entry::bytes_of(&record.entries), bytes.len() - HEADER_BYTES);
-                let again = record.encode([0; 8]).0;
+                let again = encoded(&record, [0; 8]).0;
                 prop_assert_eq!(&again[HEADER_BYTES..bytes.len()], &bytes[HEADER_BYTES..]);
             }
         }

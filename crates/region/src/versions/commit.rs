@@ -3,7 +3,7 @@
 use crate::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
-use crate::sectors::{PAYLOAD, PAYLOAD_AT as SECTOR_PAYLOAD_AT, SECTOR, STAMP_AT, Sector, framed, sectors, unframed};
+use crate::sectors::{PAYLOAD, PAYLOAD_AT as SECTOR_PAYLOAD_AT, SECTOR, STAMP_AT, Sector, frame, sectors, unframed};
 
 const SUPER_MAGIC: &[u8; 8] = b"WEFTOBJ\0";
 const SUPER_BYTES: usize = 64;
@@ -164,8 +164,7 @@ impl Commit {
             }
         }
         let checksum = seal(&mut bytes, CHECKSUM_AT);
-        let framed = framed(&bytes, SEED, stamp_of(self.nonce, self.position), |_| 0);
-        block.iter_mut().zip(framed).for_each(|(place, byte)| *place = byte);
+        frame(block, &bytes, SEED, stamp_of(self.nonce, self.position), |_| 0);
         checksum
     }
 
@@ -299,7 +298,9 @@ mod tests {
                 payload[60..64].copy_from_slice(&u32::try_from(count).unwrap().to_le_bytes());
                 seal(&mut payload[..ENTRIES_AT + count * ENTRY_BYTES], CHECKSUM_AT);
             }
-            let _ = Commit::decode(&framed(&payload, SEED, stamp, |_| 0));
+            let mut block = [0; BLOCK_BYTES];
+            frame(&mut block, &payload, SEED, stamp, |_| 0);
+            let _ = Commit::decode(&block);
             let _ = Commit::decode(&payload);
         }
 
