@@ -171,7 +171,9 @@ impl Geometry {
         if more <= part {
             return Ok(None);
         }
-        let mut grown = Self { blocks, generation: self.generation + 1, ..*self };
+        let generation = self.generation.checked_add(1);
+        let generation = generation.ok_or_else(|| Error::Damaged("the generation of a super block".to_owned()))?;
+        let mut grown = Self { blocks, generation, ..*self };
         if part > 0 {
             let unused = grown.map_more.iter_mut().find(|part| part.blocks == 0);
             *unused.ok_or(Error::MapInParts(MAP_MORE_MAX + 1))? = Part { start: self.blocks, blocks: part };
@@ -280,7 +282,8 @@ impl Geometry {
 
     /// Whether the further parts of the map lie one behind the other among the data, with none left out.
     fn has_room_for_its_map(&self) -> bool {
-        let (used, unused) = self.map_more.split_at(self.map_more().count());
+        let parts = self.map_more.iter().filter(|part| part.blocks > 0).count();
+        let (used, unused) = self.map_more.split_at(parts);
         let mut free_from = self.data_start;
         let follow = used.iter().all(|part| {
             let begins = std::mem::replace(&mut free_from, part.start.saturating_add(part.blocks));

@@ -29,6 +29,8 @@ pub(crate) const RANGE: u64 = 1024;
 const SLOTS: usize = 128;
 /// Where there are few identifiers, all batches together have at most this part of them.
 const PART_IN_SLOTS: u64 = 4;
+/// No store counts so far, neither writings nor generations.
+const COUNTED_MAX: u64 = u64::MAX / 2;
 /// Generations that one writing allows.
 const GENERATIONS: u64 = 4096;
 
@@ -105,6 +107,9 @@ impl Ids {
         }
         let slots = (0..SLOTS).map(|_| Mutex::default()).collect();
         let end = own.regions_end >> layer.region_shift();
+        if newest.first > end {
+            return Err(Error::Damaged(format!("identifiers: {} are given out, and there are {end}", newest.first)));
+        }
         let range = range.min(end / PART_IN_SLOTS / SLOTS as u64).max(1);
         let unknown = 1..newest.first;
         let again = Again {
@@ -191,7 +196,7 @@ impl Ids {
     /// were made elsewhere.
     pub fn reserve(&self, layer: &dyn AddressSpace, id: u64, generation: u64) -> Result<()> {
         let too_high = || Error::OtherObject(format!("object {id}: its generation is too high"));
-        let generations = generation.checked_add(1).filter(|next| *next < u64::MAX / 2).ok_or_else(too_high)?;
+        let generations = generation.checked_add(1).filter(|next| *next < COUNTED_MAX).ok_or_else(too_high)?;
         {
             let mut again = lock(&self.again);
             again.received.insert(id);
@@ -380,5 +385,7 @@ fn decode(block: &[u8]) -> Option<Next> {
         generations: u64_at(bytes, 32)?,
         has_plain: u64_at(bytes, 40)? == 1,
     };
-    (bytes.starts_with(MAGIC) && seal_of(bytes, CHECKSUM_AT).is_some()).then_some(next)
+    let is_whole = bytes.starts_with(MAGIC) && seal_of(bytes, CHECKSUM_AT).is_some();
+    let is_possible = next.first > 0 && next.number.max(next.generations) < COUNTED_MAX;
+    (is_whole && is_possible).then_some(next)
 }
