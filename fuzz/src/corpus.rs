@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use weft_region::decoders::DECODERS;
 
 /// Golden bytes with the names of their lines, from `crates/protocol/golden`.
 const GOLDEN: &[&str] = &[
@@ -25,6 +26,7 @@ const USER_KEY: &str = r#"{"weft_user_key":1,"file_system":"w","user":"u","id":"
 /// What every target begins with: all golden bytes (the wrong kind is as good as any other input), and a little text.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = golden().map(|(_, bytes)| bytes).collect();
+    seeds.extend(DECODERS.iter().map(|decoder| (decoder.example)()));
     seeds.extend([NODE_CONFIG.into(), INSTANCE.into(), USER_KEY.into(), b"name".to_vec(), Vec::new()]);
     seeds
 }

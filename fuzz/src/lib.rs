@@ -10,6 +10,7 @@ pub mod corpus;
 pub mod mutate;
 pub mod program;
 pub mod random;
+pub mod store;
 pub mod targets;
 
 /// A function that looks for trouble in bytes: panics when it finds it, `true` when the bytes meant something.
@@ -33,5 +34,17 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("instance", targets::instance),
     ("user_key", targets::user_key),
     ("inode", targets::inode),
+    ("region_superblock", targets::on_device::<0>),
+    ("region_sparse_header", targets::on_device::<1>),
+    ("region_tree_head", targets::on_device::<2>),
+    ("region_identifiers", targets::on_device::<3>),
+    ("region_log_record", targets::on_device::<4>),
+    ("region_object", targets::on_device::<5>),
+    ("region_versioned", targets::on_device::<6>),
+    ("region_commit", targets::on_device::<7>),
+    ("region_store", store::run),
     ("shard", program::run),
 ];
+
+/// Those that run a whole shard or store: what these allocate is not bounded by the bytes.
+pub const PROGRAMS: &[&str] = &["region_store", "shard"];

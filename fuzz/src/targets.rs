@@ -12,6 +12,7 @@ use weft_protocol::handshake::{ClientHello, ClientProof, ServerHello, Welcome};
 use weft_protocol::limits::{BULK_BYTES_MAX, CONTROL_BODY_BYTES_MAX, FILE_BYTES_MAX, NAME_BYTES_MAX};
 use weft_protocol::message::Message;
 use weft_protocol::{Capability, ClusterMap, Error, InodeNumber, Name, NodeKey, ShardId, codec, frame};
+use weft_region::decoders::{DECODERS, Decoder};
 
 /// Decodes, and if that works, encodes and decodes again.
 fn decoded<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
@@ -152,6 +153,17 @@ fn json<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> bo
     let text = serde_json::to_vec(&value).expect("JSON of a value that came from JSON");
     assert_eq!(serde_json::from_slice::<T>(&text).ok().as_ref(), Some(&value));
     true
+}
+
+/// The decoder with this number of what is on a device, of bytes as they are and with right checksums.
+pub fn on_device<const NUMBER: usize>(bytes: &[u8]) -> bool {
+    let Decoder { seal, decode, .. } = DECODERS[NUMBER];
+    let decoded = |bytes: &[u8]| {
+        let Some(again) = decode(bytes) else { return false };
+        assert_eq!(decode(&again).as_ref(), Some(&again), "what was decoded does not come back");
+        true
+    };
+    decoded(bytes) | decoded(&seal(bytes))
 }
 
 /// The record of an inode in a shard's store.

@@ -10,6 +10,7 @@
 //! the entries that change in one write those of committed pages stay as they are, so a torn write leaves these whole.
 
 use crate::buffer::AlignedBuffer;
+use crate::decoder::{Decoder, sealed_block};
 use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::sealed::{seal, seal_of, u64_at};
@@ -331,6 +332,14 @@ impl StorageBackend for Backend {
         self.0.set_sums(blocks.clone(), false, sums)
     }
 }
+
+/// See [`crate::decoders`]. A table block is numbers only, and is compared with the blocks themselves.
+pub(crate) const DECODER: Decoder = Decoder {
+    name: "region_tree_head",
+    example: || Head { length: 1 << 20, header: [7; HEADER_BYTES], is_written: true }.encode().to_vec(),
+    seal: |bytes| sealed_block(bytes, SECTOR, CHECKSUM_AT),
+    decode: |block| Head::decode(block).map(|head| head.encode().to_vec()),
+};
 
 #[cfg(test)]
 mod tests {

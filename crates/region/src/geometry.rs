@@ -1,5 +1,6 @@
 //! The super block: where everything else is.
 
+use crate::decoder::{Decoder, sealed_block};
 use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
@@ -385,6 +386,21 @@ pub(crate) fn what_is_there(device: &dyn Device) -> Result<Option<&'static str>>
     let is_empty = start.iter().all(|byte| *byte == 0);
     Ok(found.or(if is_empty { None } else { Some("something unknown") }))
 }
+
+/// See [`crate::decoders`].
+pub(crate) const DECODER: Decoder = Decoder {
+    name: "region_superblock",
+    example: || {
+        Geometry::of(BLOCKS_MIN * BLOCK, [7; 16], Format::default()).map_or_else(|_| Vec::new(), |of| of.encode())
+    },
+    seal: |bytes| sealed_block(bytes, CHECKED, CHECKSUM_AT),
+    decode: |block| {
+        let geometry = Geometry::decode(block).ok()?;
+        // What reads it counts with these.
+        let _ = (geometry.describe(), geometry.blocks_for_data(), geometry.grown(u64::MAX));
+        Some(geometry.encode())
+    },
+};
 
 #[cfg(test)]
 mod tests {

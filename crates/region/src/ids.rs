@@ -12,6 +12,7 @@
 //! threads have at hand.
 
 use crate::address_space::AddressSpace;
+use crate::decoder::{Decoder, sealed_block};
 use crate::error::{Error, Result};
 use crate::sealed::{seal, seal_of, u64_at};
 use crate::{BLOCK, BLOCK_BYTES, lock};
@@ -389,3 +390,11 @@ fn decode(block: &[u8]) -> Option<Next> {
     let is_possible = next.first > 0 && next.number.max(next.generations) < COUNTED_MAX;
     (is_whole && is_possible).then_some(next)
 }
+
+/// See [`crate::decoders`].
+pub(crate) const DECODER: Decoder = Decoder {
+    name: "region_identifiers",
+    example: || encode(Next { first: 1025, number: 3, generations: 4096, has_plain: true }),
+    seal: |bytes| sealed_block(bytes, BYTES, CHECKSUM_AT),
+    decode: |block| decode(block).map(encode),
+};

@@ -25,6 +25,8 @@ mod address_space;
 mod area;
 mod base;
 mod buffer;
+mod decoder;
+pub mod decoders;
 pub mod device;
 mod dump;
 mod error;

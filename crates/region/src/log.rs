@@ -8,11 +8,13 @@
 
 use crate::base::Applied;
 use crate::buffer::AlignedBuffer;
+use crate::decoder::{Decoder, framed};
 use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::geometry::Geometry;
-use crate::record::{Entry, RECORD_BLOCKS_MAX, Record};
-use crate::sectors::{Sector, frame, framed_bytes, has_later, sectors, unframed};
+use crate::record::{Entry, RECORD_BLOCKS_MAX, Record, SEQUENCE_AT};
+use crate::sealed::u64_at;
+use crate::sectors::{STAMP_AT, Sector, frame, framed_bytes, has_later, sectors, unframed};
 use crate::{BLOCK, BLOCK_BYTES};
 use std::ops::Range;
 
@@ -280,3 +282,34 @@ pub(crate) type At = (u64, Option<(Record, u32)>);
 fn stamp_of(sequence: u64) -> u64 {
     sequence.saturating_add(1)
 }
+
+/// See [`crate::decoders`].
+pub(crate) const DECODER: Decoder = Decoder {
+    name: "region_log_record",
+    example: || {
+        let entries = vec![
+            Entry::Map { first: 7 << 18, block: 1, count: 3 },
+            Entry::Sums { block: 1, sums: vec![1, 2, 3] },
+            Entry::Unmap { first: 8 << 18, count: 1 },
+            Entry::Ready { block: 9, count: 256, number: 77 },
+        ];
+        let mut payload = Vec::new();
+        Record { sequence: 5, chain: 9, entries }.encode([7; 8], &mut payload);
+        payload
+    },
+    seal: |payload| {
+        let payload = Record::sealed(payload);
+        let stamp = stamp_of(u64_at(&payload, SEQUENCE_AT).unwrap_or(0));
+        framed(&payload, SEED, stamp, |block| block)
+    },
+    decode: |bytes| {
+        let stamp = u64_at(bytes, STAMP_AT)?;
+        let sequence = stamp.checked_sub(1)?;
+        let payload = unframed(sectors(bytes, SEED, |block| block), stamp)?;
+        let blocks = Record::blocks_of(&payload, None, sequence)?;
+        let (record, _) = Record::decode(&payload, sequence).ok()??;
+        let mut again = Vec::new();
+        record.encode(*payload.get(8..)?.first_chunk()?, &mut again);
+        (blocks <= RECORD_BLOCKS_MAX).then(|| framed(&again, SEED, stamp, |block| block))
+    },
+};

@@ -1,6 +1,7 @@
 //! Objects: bytes of one region.
 
 use crate::address_space::AddressSpace;
+use crate::decoder::{Decoder, sealed_block};
 use crate::error::{Error, Result};
 use crate::ids::Identity;
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
@@ -501,3 +502,17 @@ fn describe_owner(owner: Owner) -> String {
         (inode, object, start) => format!(" of {inode:x}/{object:x} from byte {start} on"),
     }
 }
+
+/// See [`crate::decoders`].
+pub(crate) const DECODER: Decoder = Decoder {
+    name: "region_object",
+    example: || {
+        let stat = ObjectStat { size: 5000, modified: UNIX_EPOCH, made: UNIX_EPOCH };
+        first_block(Identity { id: 7, generation: 0 }, Owner::default(), stat)
+    },
+    seal: |bytes| sealed_block(bytes, BYTES, CHECKSUM_AT),
+    decode: |block| {
+        let _ = describe(block);
+        SuperBlock::decode(block, u64_at(block, 16)?).map(|found| found.encode())
+    },
+};

@@ -8,6 +8,7 @@ const MAGIC: &[u8; 4] = b"WLOG";
 const HEADER_BYTES: usize = 40;
 /// Where some of its fields stand.
 const CHECKSUM_AT: usize = 4;
+pub(crate) const SEQUENCE_AT: usize = 16;
 const LENGTH_AT: usize = 24;
 const CHAIN_AT: usize = 32;
 /// Of the larger entry without checksums.
@@ -125,13 +126,24 @@ impl Record {
         seal(bytes, CHECKSUM_AT)
     }
 
+    /// Any bytes with a length that is theirs and the checksum of that.
+    pub fn sealed(bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        let length = bytes.len();
+        if let Some(field) = bytes.get_mut(LENGTH_AT..LENGTH_AT + 4) {
+            field.copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+        }
+        seal(&mut bytes, CHECKSUM_AT);
+        bytes
+    }
+
     /// Blocks of the record whose first sector holds this. `None`: no record of this store can begin so, or of any
     /// store if none is given.
     pub fn blocks_of(first: &[u8], salt: Option<[u8; 8]>, sequence: u64) -> Option<u64> {
         let field = |at: usize, bytes: usize| first.get(at..at + bytes);
         let is_ours = field(0, 4) == Some(MAGIC)
             && salt.is_none_or(|salt| field(8, 8) == Some(&salt))
-            && u64_at(first, 16) == Some(sequence);
+            && u64_at(first, SEQUENCE_AT) == Some(sequence);
         let length = u32_at(first, LENGTH_AT)? as usize;
         let blocks = length.div_ceil(PAYLOAD) as u64;
         (is_ours && length >= HEADER_BYTES && blocks <= RECORD_BLOCKS_MAX).then_some(blocks)

@@ -36,7 +36,7 @@ use crate::layer::{Findings, Layer, Usage, blocks_of, edges, is_whole, length_of
 use crate::{BLOCK, BLOCK_BYTES, lock, random};
 pub(crate) use dump::dump;
 use existence::{Existence, Round};
-pub(crate) use header::MAGIC;
+pub(crate) use header::{DECODER, MAGIC};
 use header::{GROUP, Header};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

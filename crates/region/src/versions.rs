@@ -29,6 +29,7 @@ use crate::error::{Error, Result};
 use crate::failures::{Failures, Noted, Work};
 use crate::{lock, random};
 pub use clean::{Cleaned, Keep};
+pub(crate) use commit::{COMMIT_DECODER, SUPER_DECODER};
 use commit::{sequence_of, version_of};
 use index::{Index, Row};
 use object::Inner;

@@ -1,5 +1,6 @@
 //! The header of a sparse file: where everything else is.
 
+use crate::decoder::{Decoder, sealed_block};
 use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::geometry::{CHECKED, CHECKSUM_AT, COPIES, Checksums, Format, checked, region_shift_of};
@@ -145,6 +146,19 @@ impl Header {
         )
     }
 }
+
+/// See [`crate::decoders`].
+pub(crate) const DECODER: Decoder = Decoder {
+    name: "region_sparse_header",
+    example: || Header::of(1 << 62, [7; 16], Format::default()).map_or_else(|_| Vec::new(), |of| of.encode()),
+    seal: |bytes| sealed_block(bytes, CHECKED, CHECKSUM_AT),
+    decode: |block| {
+        let header = Header::decode(block).ok()?;
+        // What reads it counts with these.
+        let _ = (header.describe(), header.index(), header.identifiers());
+        Some(header.encode())
+    },
+};
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 //! Bytes of commits, and of the super blocks of objects that keep versions: docs/formats/region-store.md.
 
 use crate::BLOCK_BYTES;
+use crate::decoder::{Decoder, framed, sealed_block};
 use crate::error::{Error, Result};
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::sectors::{PAYLOAD, PAYLOAD_AT as SECTOR_PAYLOAD_AT, SECTOR, STAMP_AT, Sector, frame, sectors, unframed};
@@ -232,6 +233,62 @@ impl Commit {
         (fits && stamp == stamp_of(commit.nonce, commit.position)).then_some((commit, checksum))
     }
 }
+
+/// See [`crate::decoders`].
+pub(crate) const SUPER_DECODER: Decoder = Decoder {
+    name: "region_versioned",
+    example: || Super { id: 7, nonce: 8, made: 9, lineage: 10 }.encode(),
+    seal: |bytes| sealed_block(bytes, SUPER_BYTES, CHECKSUM_AT),
+    decode: |block| Super::decode_any(block).map(|found| found.encode()),
+};
+
+/// See [`crate::decoders`].
+pub(crate) const COMMIT_DECODER: Decoder = Decoder {
+    name: "region_commit",
+    example: || {
+        let entries = vec![Entry { first: 3, version: 1 << BETWEEN_BITS, count: 2, has_data: true }];
+        let (nonce, opening, sequence, parent) = (8, 9, 1 << BETWEEN_BITS, 0);
+        let (chain, data_checksum, blocks) = (0, 1, 3);
+        let (size, time, safe, position) = (20_000, 5, 0, 6);
+        let kind = Kind::Written;
+        let commit = Commit {
+            kind,
+            nonce,
+            opening,
+            sequence,
+            parent,
+            chain,
+            data_checksum,
+            blocks,
+            size,
+            time,
+            safe,
+            position,
+            entries,
+        };
+        let mut block = vec![0; BLOCK_BYTES];
+        commit.encode(&mut block);
+        block.chunks(SECTOR).flat_map(|sector| sector.get(SECTOR_PAYLOAD_AT..).unwrap_or_default().to_vec()).collect()
+    },
+    seal: |payload| {
+        let mut payload = payload.to_vec();
+        payload.resize(PAYLOAD, 0);
+        let entries = u32_at(&payload, 60).map_or(0, |count| count as usize);
+        let checked = entries.saturating_mul(ENTRY_BYTES).saturating_add(ENTRIES_AT);
+        seal(payload.get_mut(..checked).unwrap_or_default(), CHECKSUM_AT);
+        let number = |at| u64_at(&payload, at).unwrap_or(0);
+        framed(&payload, SEED, stamp_of(number(16), number(88)), |_| 0)
+    },
+    decode: |block| {
+        let nearly = |at| u64_at(block, at).unwrap_or(0);
+        let _ = is_damaged(block, nearly(SECTOR_PAYLOAD_AT + 16), nearly(SECTOR_PAYLOAD_AT + 88));
+        let (commit, _) = Commit::decode(block)?;
+        let _ = commit.describe();
+        let mut again = vec![0; BLOCK_BYTES];
+        commit.encode(&mut again);
+        Some(again)
+    },
+};
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,28 @@
+//! A decoder of an on-device structure, and what its checksums are made with.
+
+/// A decoder of one kind of block. Whether what it decodes makes sense beside other blocks is not its business.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoder {
+    pub name: &'static str,
+    /// Bytes of an example, as far as its checksums leave them free: `seal` makes a block of them.
+    pub example: fn() -> Vec<u8>,
+    /// Adds checksums and frames, so that what is behind them is reached. What does not fit is left out.
+    pub seal: fn(&[u8]) -> Vec<u8>,
+    /// Decodes a block and encodes it again. `None`: a named error, or not such a block.
+    pub decode: fn(&[u8]) -> Option<Vec<u8>>,
+}
+
+/// Bytes of a fixed length with their checksum at a place.
+pub(crate) fn sealed_block(bytes: &[u8], checked: usize, checksum_at: usize) -> Vec<u8> {
+    let mut block = bytes.to_vec();
+    block.resize(crate::BLOCK_BYTES, 0);
+    crate::sealed::seal(block.get_mut(..checked).unwrap_or_default(), checksum_at);
+    block
+}
+
+/// The blocks whose sectors hold a payload.
+pub(crate) fn framed(payload: &[u8], salt: u64, stamp: u64, place_of: impl Fn(u64) -> u64) -> Vec<u8> {
+    let mut blocks = vec![0; crate::sectors::framed_bytes(payload.len())];
+    crate::sectors::frame(&mut blocks, payload, salt, stamp, place_of);
+    blocks
+}
