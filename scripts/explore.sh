@@ -1,12 +1,12 @@
 #!/bin/bash
 # Runs simulation seeds that no commit before has run.
-# usage: explore.sh SECONDS [KIND...] (for each kind; 120 native)
+# usage: explore.sh SECONDS [KIND...] (for each kind; 60 native)
 #
 # The first seed is derived from the commit, so that the run can be repeated. A checkout without git metadata takes the
 # sources instead.
 set -eu
 cd "$(dirname "$0")/.."
-seconds=${1:-120}
+seconds=${1:-60}
 kinds=("${@:2}")
 [ ${#kinds[@]} -gt 0 ] || kinds=(native)
 if [ -e .git ] && commit=$(git rev-parse HEAD 2>/dev/null); then
