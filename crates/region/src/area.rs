@@ -344,34 +344,8 @@ pub(crate) const DECODER: Decoder = Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shadow::Shadow;
+    use crate::shadow::{Shadow, Zeros};
     use proptest::prelude::*;
-
-    /// Nothing was ever written on it.
-    struct Zeros(u64);
-
-    impl Device for Zeros {
-        fn bytes(&self) -> u64 {
-            self.0
-        }
-
-        fn read_at(&self, _place: u64, into: &mut [u8]) -> io::Result<()> {
-            into.fill(0);
-            Ok(())
-        }
-
-        fn write_at(&self, _place: u64, _from: &[u8]) -> io::Result<()> {
-            Err(io::ErrorKind::ReadOnlyFilesystem.into())
-        }
-
-        fn flush(&self) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn discard(&self, _place: u64, _bytes: u64) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     const BLOCKS: u64 = 3 + 2 * (GROUP_BLOCKS + 1);
 

@@ -75,34 +75,8 @@ mod tests {
     use crate::base::{Applied, Base, Changed};
     use crate::geometry::{Format, Geometry};
     use crate::overlay::{Overlay, Piece};
-    use crate::shadow::Shadow;
+    use crate::shadow::{Shadow, Zeros};
     use crate::sums::Sums;
-
-    /// Nothing was ever written on it.
-    struct Zeros(u64);
-
-    impl Device for Zeros {
-        fn bytes(&self) -> u64 {
-            self.0
-        }
-
-        fn read_at(&self, _place: u64, into: &mut [u8]) -> io::Result<()> {
-            into.fill(0);
-            Ok(())
-        }
-
-        fn write_at(&self, _place: u64, _from: &[u8]) -> io::Result<()> {
-            Err(io::ErrorKind::ReadOnlyFilesystem.into())
-        }
-
-        fn flush(&self) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn discard(&self, _place: u64, _bytes: u64) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn a_range_may_begin_and_end_in_any_part() {

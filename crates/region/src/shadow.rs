@@ -83,3 +83,31 @@ impl Device for Shadow {
         self.device.host_space()
     }
 }
+
+/// A device of so many bytes on which nothing was ever written, for tests.
+#[cfg(test)]
+pub struct Zeros(pub u64);
+
+#[cfg(test)]
+impl Device for Zeros {
+    fn bytes(&self) -> u64 {
+        self.0
+    }
+
+    fn read_at(&self, _place: u64, into: &mut [u8]) -> io::Result<()> {
+        into.fill(0);
+        Ok(())
+    }
+
+    fn write_at(&self, _place: u64, _from: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _place: u64, _bytes: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
