@@ -141,6 +141,11 @@ fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
+/// Whether a process has not ended; one that only waits for its parent has.
+fn runs(pid: u64) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
 /// Names, permissions, sizes, times and contents below a directory.
 fn picture(directory: &Path) -> Vec<String> {
     let mut names: Vec<PathBuf> =
@@ -251,8 +256,7 @@ fn leftovers_of_a_killed_run_are_named_and_removed() {
     for pid in &pids {
         assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill").success());
     }
-    let gone = |pid: &u64| !fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
-    wait_until("the end of the nodes", || pids.iter().all(gone));
+    wait_until("the end of the nodes", || !pids.iter().any(|pid| runs(*pid)));
     for (code, words) in [(2, &["up", "e2e"][..]), (2, &["ls", "e2e:/"]), (2, &["down", "e2e"])] {
         let said = ground.weft_fails(code, words);
         assert!(said.contains("weft down --force e2e"), "{words:?}: {said}");

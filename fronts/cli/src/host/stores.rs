@@ -9,6 +9,7 @@ use crate::quantity::bytes_text;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 use weft_region::{Error, FileDevice, Shadow};
 use weft_sys::own_directory::{self, OwnDirectory};
 
@@ -17,6 +18,8 @@ const OBJECTS: &str = "objects";
 pub const REGIONS: &str = "regions";
 /// Directories between the one that `--store` names and a node's own: see [`stores_directory`].
 const DIRECTORIES_ABOVE: usize = 3;
+/// How long the kernel may take to close the files of a process that has ended.
+const CLOSED_WITHIN: Duration = Duration::from_secs(2);
 /// What helps where a store's directory cannot be made.
 const REMEDY: &str = "give a directory that you may write: --store DIR";
 
@@ -94,14 +97,14 @@ impl Store {
         let own = self.open(&self.directory).ok().flatten()?;
         let path = own.reach(REGIONS);
         path.try_exists().ok().filter(|is_there| *is_there)?;
-        let opened = FileDevice::open(&path).and_then(|file| weft_region::Store::open(Shadow::new(Arc::new(file))));
+        let opened = open_let_go(&path).and_then(|file| weft_region::Store::open(Shadow::new(Arc::new(file))));
         let looked = opened.and_then(|store| {
             let usage = store.usage();
             Ok((store.list()?.len(), usage.total - usage.free))
         });
         let shown = self.directory.join(REGIONS).display().to_string();
         match looked {
-            Err(Error::InUse | Error::NoStore(_)) | Ok((0, _)) => None,
+            Err(Error::NoStore(_)) | Ok((0, _)) => None,
             Ok((objects, bytes)) => {
                 let plural = if objects == 1 { "" } else { "s" };
                 Some(format!("{shown}: {objects} object{plural}, {}", bytes_text(bytes)))
@@ -135,6 +138,18 @@ impl Store {
     }
 }
 
+/// Opens a region file of a node that has ended. The kernel closes the files of a killed process after the process is
+/// shown as ended: the last of its threads does, or what completes its requests to an io_uring.
+fn open_let_go(path: &Path) -> weft_region::Result<FileDevice> {
+    let started = Instant::now();
+    loop {
+        match FileDevice::open(path) {
+            Err(Error::InUse) if started.elapsed() < CLOSED_WITHIN => thread::sleep(Duration::from_millis(5)),
+            opened => return opened,
+        }
+    }
+}
+
 /// Removes what the stores of several nodes hold, side by side: they may be on devices of their own, and hold millions
 /// of objects. Then the directories that were made for them, as far as they are empty. Returns those that are left
 /// because they hold foreign files.
@@ -157,8 +172,8 @@ pub fn remove(stores: &[Store]) -> Outcome<Vec<PathBuf>> {
     Ok(left)
 }
 
-/// What the region files of stores hold, a sentence for each that holds something: data of a run that was killed. One
-/// that a node has is not looked at.
+/// What the region files of stores hold whose nodes have ended, a sentence for each that holds something: data of a
+/// run that was killed.
 pub fn held(stores: &[Store]) -> Vec<String> {
     stores.iter().filter_map(Store::held).collect()
 }

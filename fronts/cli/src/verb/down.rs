@@ -119,7 +119,7 @@ fn describe(instance: &Instance) -> Outcome<()> {
 
 /// What the region files of nodes on this machine hold that do not run any more.
 fn held_here(instance: &Instance) -> Vec<String> {
-    let here = instance.processes.iter().filter(|process| process.ssh_host.is_none());
+    let here = instance.processes.iter().filter(|process| process.ssh_host.is_none() && !process.is_alive());
     let store =
         |process: &NodeProcess| stores::Store { directory: process.store.clone(), made: process.store_made.clone() };
     stores::held(&here.map(store).collect::<Vec<_>>())

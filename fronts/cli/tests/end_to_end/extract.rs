@@ -1,6 +1,6 @@
 //! Bytes of objects in region stores: extracted, and deleted by name.
 
-use super::{Ground, wait_until};
+use super::{Ground, runs, wait_until};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -94,8 +94,9 @@ fn data_of_a_killed_run_are_deleted_by_name() {
     ground.weft(&["rm", "e2e:/gone"]);
     // Freed by a sync, so that the other is in the file, too.
     wait_until("free space", || used() + (600 << 10) > empty);
-    let pid = ground.status()["nodes"][0]["pid"].to_string();
-    assert!(Command::new("kill").args(["-9", &pid]).status().expect("kill").success());
+    let pid = ground.status()["nodes"][0]["pid"].as_u64().expect("a number");
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill").success());
+    wait_until("the end of the node", || !runs(pid));
     let uid = rustix::process::getuid().as_raw();
     let regions = format!("{}/weft-{uid}/e2e/store/n00/regions", ground.path("spool").display());
     let said = ground.weft_fails(2, &["down", "e2e"]);

@@ -1,6 +1,6 @@
 //! Nodes on other hosts, with a stand-in for ssh: each host is this machine with directories of its own.
 
-use super::Ground;
+use super::{Ground, runs};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -61,10 +61,6 @@ impl std::ops::Deref for Nodes {
     fn deref(&self) -> &[u64] {
         &self.0
     }
-}
-
-fn runs(pid: u64) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 #[test]
