@@ -12,11 +12,11 @@
 //! and does not while the process is slow or stopped.
 //!
 //! Invariants: a guard ends before its mount's process does, unless that is killed. It aborts no other connection: the
-//! number of a connection is used again, but not while the connection lives, and a guard has a descriptor of it.
+//! number of a connection is used again, but not before it was aborted, and a guard has a descriptor that tells.
 //! Not here: the mount point of a killed mount, which stays, so that no program takes the directory below it for the
 //! file system ([`crate::unmount()`] takes it away).
 
-use crate::unmount::{self, Connection};
+use crate::unmount::{self, AbortFile, Connection};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -72,19 +72,22 @@ impl Watched {
         is_parent && Path::new(&format!("/proc/{}/task/{}", self.process, self.thread)).exists()
     }
 
-    /// Aborts the connection of the mount if it lives. `None`: it was unmounted.
+    /// Aborts the connection of the mount if it lives, also one that is detached. `None`: it was unmounted, and nobody
+    /// uses it any more.
     pub fn abort(&self, connection: impl AsFd) -> Option<Connection> {
+        // Before it is asked whether the connection lives: its number is not used again until then.
+        let file = AbortFile::open(self.device);
         if !is_connected(&connection) {
             return None;
         }
-        Some(match unmount::abort(self.device) {
-            Connection::Left(file, error) if self.abort_by_force().is_err() => Connection::Left(file, error),
+        Some(match file.and_then(AbortFile::abort) {
+            Err(error) if self.abort_by_force().is_err() => Connection::Left(unmount::abort_file(self.device), error),
             _ => Connection::Aborted,
         })
     }
 
-    /// Aborts as root where the file for it is not there: by an unmount that fails since this process has the mount
-    /// open.
+    /// Aborts as root of a user namespace, who may not have the kernel's file: by an unmount that fails since this
+    /// process has the mount open.
     fn abort_by_force(&self) -> rustix::io::Result<()> {
         // Asks the mount's process for nothing.
         let pinned = rustix::fs::open(&self.mount_point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;

@@ -14,10 +14,11 @@
 
 use crate::holders;
 use crate::mount_table::{self, KIND, MountEntry};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
-use std::fs;
-use std::io::{self, Read};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -76,13 +77,45 @@ pub fn unmount_by_force(mount_point: &Path) -> io::Result<Connection> {
 }
 
 /// Aborts the connection of a mount through its file, which takes no privilege.
-pub(crate) fn abort(device: (u32, u32)) -> Connection {
-    let directory = Path::new(CONNECTIONS).join(connection_number(device).to_string());
-    let file = directory.join("abort");
-    match fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| io::Write::write_all(&mut file, b"1")) {
+fn abort(device: (u32, u32)) -> Connection {
+    match AbortFile::open(device).and_then(AbortFile::abort) {
         Ok(()) => Connection::Aborted,
-        Err(error) => Connection::Left(file, error),
+        Err(error) => Connection::Left(abort_file(device), error),
     }
+}
+
+/// The kernel's file `abort` of a connection, open. Needs no mount point: of a mount that was detached, programs may
+/// still wait.
+///
+/// Keeps neither the connection nor its mount: the kernel clears the file when the last of them goes, so that it never
+/// aborts a later connection of the same number.
+pub(crate) struct AbortFile(File);
+
+impl AbortFile {
+    /// Opens it where the kernel's files are mounted, otherwise in an own mount of them that no namespace shows, which
+    /// takes CAP_SYS_ADMIN in the first user namespace.
+    pub(crate) fn open(device: (u32, u32)) -> io::Result<Self> {
+        let shown = OpenOptions::new().write(true).open(abort_file(device));
+        shown.or_else(|error| open_unshown(device).map_err(|_| error)).map(Self)
+    }
+
+    pub(crate) fn abort(mut self) -> io::Result<()> {
+        self.0.write_all(b"1")
+    }
+}
+
+fn open_unshown(device: (u32, u32)) -> rustix::io::Result<File> {
+    let context = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let root = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    let path = format!("{}/abort", connection_number(device));
+    rustix::fs::openat(&root, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)
+}
+
+/// Where the kernel shows the file if its connections are mounted where they usually are.
+pub(crate) fn abort_file(device: (u32, u32)) -> PathBuf {
+    Path::new(CONNECTIONS).join(connection_number(device).to_string()).join("abort")
 }
 
 /// The kernel's `dev_t`, which names a connection.

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How long a notification may take to wait for a directory's lock. Until then the stopped mount keeps its lease.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// Number of the capability that mounting takes.
+const CAP_SYS_ADMIN: u32 = 21;
 /// Rounds on a machine that is too slow for one in a lease term.
 const ROUNDS: usize = 20;
 
@@ -90,28 +92,82 @@ fn entangle(ground: &Ground, mount: &Mounted, other: &Mounted, round: usize) -> 
     None
 }
 
+/// A mount that can only end when its connection is aborted, and the programs that wait for it.
+struct Entangled {
+    ground: Ground,
+    mount: Mounted,
+    other: Mounted,
+    stopped: Option<Stopped>,
+    program: Child,
+    renamer: Child,
+}
+
+impl Entangled {
+    fn new(name: &str) -> Self {
+        let ground = Ground::new(name);
+        ground.weft(&["up", "e2e", "--nodes", "1"]);
+        let [mount, other] = ["one", "two"].map(|name| Mounted::new(&ground, name));
+        let entangled = (0..ROUNDS).find_map(|round| entangle(&ground, &mount, &other, round));
+        let (stopped, [program, renamer]) = entangled.expect("its thread waits for the lock");
+        Self { ground, mount, other, stopped: Some(stopped), program, renamer }
+    }
+
+    /// The other mount does not go on before: nobody but the kernel can end the program's wait.
+    fn assert_programs_get_an_error(&mut self) {
+        assert!(has_ended(&mut self.program, LONG), "the program hangs");
+        assert!(!self.program.wait().expect("ended").success(), "it gets an error");
+        wait_until("the end of the mount", || self.mount.guard().is_none() && !is_running(self.mount.pid));
+        self.stopped = None;
+        assert!(has_ended(&mut self.renamer, LONG));
+    }
+}
+
 #[test]
 fn programs_get_an_error_when_a_mount_is_killed_that_waits_for_their_lock() {
     if !can_mount() {
         return;
     }
-    let ground = Ground::new("killed");
-    ground.weft(&["up", "e2e", "--nodes", "1"]);
-    let [mount, other] = ["one", "two"].map(|name| Mounted::new(&ground, name));
-    let entangled = (0..ROUNDS).find_map(|round| entangle(&ground, &mount, &other, round));
-    let (stopped, [mut program, mut renamer]) = entangled.expect("its thread waits for the lock");
-    signal(mount.pid, "-KILL");
-    // The other mount does not go on before: nobody but the kernel can end the program's wait.
-    assert!(has_ended(&mut program, LONG), "the program hangs");
-    assert!(!program.wait().expect("ended").success(), "it gets an error");
-    wait_until("the end of the mount", || mount.guard().is_none() && !is_running(mount.pid));
-    drop(stopped);
-    assert!(has_ended(&mut renamer, LONG));
+    let mut entangled = Entangled::new("killed");
+    signal(entangled.mount.pid, "-KILL");
+    entangled.assert_programs_get_an_error();
+    let Entangled { ground, mount, other, .. } = entangled;
     let stat = Command::new("stat").arg(&mount.point).output().expect("stat");
     assert!(String::from_utf8_lossy(&stat.stderr).contains("not connected"), "{stat:?}");
     ground.weft(&["umount", mount.point.to_str().expect("a path")]);
     assert!(!ground.mount_is_there(&mount.point));
     assert!(fs::metadata(other.point.join("d0")).is_ok(), "the other mount goes on");
+}
+
+#[test]
+fn programs_get_an_error_when_a_killed_mount_is_detached_before_its_guard_acts() {
+    if !can_mount() {
+        return;
+    }
+    if !can_abort_by_number() {
+        return eprintln!("skipped: only root, or fusectl, aborts the connection of a mount that is detached");
+    }
+    let mut entangled = Entangled::new("detached");
+    let guard = Stopped::new(entangled.mount.wait_for_guard());
+    signal(entangled.mount.pid, "-KILL");
+    let point = &entangled.mount.point;
+    let detached = ["umount -l", "fusermount3 -u -z"].iter().any(|command| {
+        let mut words = command.split(' ');
+        let mut command = Command::new(words.next().expect("a program"));
+        command.args(words).arg(point).status().is_ok_and(|status| status.success())
+    });
+    assert!(detached && !entangled.ground.mount_is_there(point));
+    drop(guard);
+    entangled.assert_programs_get_an_error();
+}
+
+/// Whether this process may abort a connection that has no mount point.
+fn can_abort_by_number() -> bool {
+    let is_shown = fs::read_dir("/sys/fs/fuse/connections").is_ok_and(|mut shown| shown.next().is_some());
+    let status = fs::read_to_string("/proc/self/status").expect("/proc");
+    let sets = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("capabilities");
+    let in_first_namespace = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"));
+    let is_admin = u64::from_str_radix(sets.trim(), 16).is_ok_and(|sets| sets & 1 << CAP_SYS_ADMIN != 0);
+    is_shown || is_admin && in_first_namespace
 }
 
 fn is_running(pid: u64) -> bool {
