@@ -4,12 +4,15 @@
 //! (`sparse.rs`), where the host maps. They differ in what a crash leaves, and in what knows that an object is there;
 //! their documentation says so.
 
+use crate::confirmed::Written;
 use crate::device::Read;
 use crate::error::Result;
 use crate::geometry::Checksums;
 use crate::layer::{Findings, Layer, Usage};
 use crate::{BLOCK, OWN_START};
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Addresses that no object has.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,6 +86,24 @@ pub trait AddressSpace: Send + Sync {
     fn note_sums(&self, _range: Range<u64>, _is_right: bool) -> Result<()> {
         Ok(())
     }
+
+    /// A commit with this sequence is written wholly, and so are those before it: a sync confirms them.
+    fn note_written(&self, _written: &Arc<Written>, _sequence: u64) {}
+
+    /// Has the next sync write what it confirms, also if it has nothing else to write.
+    fn want_confirmed(&self) {}
+
+    /// The sequence up to which the commits of an object with this nonce are known to have been on the device, for
+    /// telling damage from a power failure. 0: nothing is known.
+    fn confirmed(&self, _object: u64, _nonce: u64) -> u64 {
+        0
+    }
+
+    /// Commits of an object up to this sequence are known otherwise, or are gone with it.
+    fn settle_confirmed(&self, _object: u64, _sequence: u64) {}
+
+    /// The last commits of an object are given up: after the next sync nothing is known of them.
+    fn forget_confirmed(&self, _object: u64) {}
 
     /// Prepares blocks in which nothing is to be written over.
     fn reserve(&self, blocks: Range<u64>) -> Result<()>;
@@ -207,6 +228,26 @@ impl AddressSpace for Layer {
 
     fn note_sums(&self, range: Range<u64>, is_right: bool) -> Result<()> {
         Layer::note_sums_of(self, &range, is_right)
+    }
+
+    fn note_written(&self, written: &Arc<Written>, sequence: u64) {
+        self.confirmed_marks().note_written(written, sequence);
+    }
+
+    fn want_confirmed(&self) {
+        self.confirmed_marks().is_wanted.store(true, Ordering::Relaxed);
+    }
+
+    fn confirmed(&self, object: u64, nonce: u64) -> u64 {
+        self.confirmed_marks().up_to(object, nonce)
+    }
+
+    fn settle_confirmed(&self, object: u64, sequence: u64) {
+        self.confirmed_marks().settle(object, sequence);
+    }
+
+    fn forget_confirmed(&self, object: u64) {
+        Layer::forget_confirmed(self, object);
     }
 
     fn reserve(&self, blocks: Range<u64>) -> Result<()> {

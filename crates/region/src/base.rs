@@ -4,6 +4,7 @@
 //! and its pages are read when they are wanted, into a cache of [`CACHE_BYTES`].
 
 use crate::BLOCK;
+use crate::confirmed::{Changes, Mark};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::geometry::{Checksums, Geometry};
@@ -12,7 +13,10 @@ use crate::overlay::{Overlay, Piece};
 use crate::space::Space;
 use crate::sums::{self, Group, Sums};
 use crate::tree::{Area, Tree, guarded};
-use redb::{AccessGuard, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
+use redb::{
+    AccessGuard, ReadOnlyTable, ReadableTable, ReadableTableMetadata, TableDefinition, TableError, WriteTransaction,
+};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,13 +26,16 @@ const EXTENTS: TableDefinition<'_, u64, (u64, u32)> = TableDefinition::new("exte
 const SPACE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("space");
 /// Group of data blocks: a checksum for each.
 const SUMS: TableDefinition<'_, u64, &[u8; sums::GROUP_BYTES]> = TableDefinition::new("sums");
+/// Object that keeps versions: nonce, and the sequence up to which its commits were on the device.
+const CONFIRMED: TableDefinition<'_, u64, (u64, u64)> = TableDefinition::new("confirmed");
 const STATE: TableDefinition<'_, &str, (u64, u64, u32)> = TableDefinition::new("state");
 const APPLIED: &str = "applied";
 
 /// Pages of the map in memory.
 const CACHE_BYTES: usize = 64 << 20;
-/// Bytes of pages for a piece, and for a group of checksums: the pages of a tree are half full at least.
+/// Bytes of pages for a piece, for a mark, and for a group of checksums: the pages of a tree are half full at least.
 const PIECE_BYTES: u64 = 2 * 20;
+const MARK_BYTES: u64 = 2 * 24;
 const GROUP_BYTES: u64 = 2 * (8 + sums::GROUP_BYTES as u64);
 
 /// The first record of the log that the map does not have.
@@ -50,10 +57,12 @@ pub(crate) struct Base {
 }
 
 /// What a checkpoint brings.
+#[derive(Clone, Copy)]
 pub(crate) struct Changed<'a> {
     pub extents: &'a Overlay,
     pub sums: &'a Sums,
     pub groups: &'a [(u64, Vec<u8>)],
+    pub confirmed: &'a Changes,
 }
 
 impl Base {
@@ -62,7 +71,8 @@ impl Base {
         let room = Joined::new(device, geometry.map_parts());
         let place = 0..room.bytes();
         let base = Self::of(Area::create(room, place, false)?, geometry, false)?;
-        let nothing = Changed { extents: &Overlay::default(), sums: &Sums::default(), groups: &[] };
+        let (extents, sums, confirmed) = (&Overlay::default(), &Sums::default(), &Changes::new());
+        let nothing = Changed { extents, sums, groups: &[], confirmed };
         base.checkpoint(&nothing, Applied::default())?;
         Ok(base)
     }
@@ -108,6 +118,31 @@ impl Base {
         guarded(read)
     }
 
+    /// Returns the marks of commits, by object.
+    pub fn confirmed(&self) -> Result<BTreeMap<u64, Mark>> {
+        let all = self.confirmed_with(|table| {
+            let mut marks = BTreeMap::new();
+            for entry in table.iter()? {
+                let (object, mark) = entry?;
+                let (nonce, sequence) = mark.value();
+                marks.insert(object.value(), Mark { nonce, sequence });
+            }
+            Ok(marks)
+        })?;
+        Ok(all.unwrap_or_else(BTreeMap::new))
+    }
+
+    /// Works on the table of marks. `None`: there never was one.
+    fn confirmed_with<T>(
+        &self,
+        work: impl FnOnce(&ReadOnlyTable<u64, (u64, u64)>) -> std::result::Result<T, redb::Error>,
+    ) -> Result<Option<T>> {
+        guarded(|| match self.tree.begin_read()?.open_table(CONFIRMED) {
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            table => work(&table?).map(Some),
+        })
+    }
+
     /// What is mapped in a range, cut to it, in order; and a range around it in which nothing more is.
     pub fn within(&self, range: &Range<u64>) -> Result<(Vec<Piece>, Range<u64>)> {
         let read = || -> std::result::Result<_, redb::Error> {
@@ -143,10 +178,18 @@ impl Base {
     /// Takes over changes, bits, and where the log goes on, all or nothing. Safe on the device when this returns.
     pub fn checkpoint(&self, changed: &Changed<'_>, applied: Applied) -> Result<()> {
         // To fail in the middle would cost the tree.
-        if self.room_with(changed)? > self.area.bytes_max() {
+        let room = self.room_with(changed)?;
+        if room > self.area.bytes_max() {
             return Err(Error::MapFull);
         }
-        self.write(changed, applied, |transaction| {
+        let mut changed = *changed;
+        let fewer;
+        if room + self.room_for_marks(changed.confirmed)? > self.area.bytes_max() {
+            // Marks that have no room are left out: earlier ones of the same objects are as right.
+            fewer = changed.confirmed.iter().filter(|(_, mark)| mark.is_none()).map(|(id, _)| (*id, None)).collect();
+            changed.confirmed = &fewer;
+        }
+        self.write(&changed, applied, |transaction| {
             let mut table = transaction.open_table(EXTENTS)?;
             // Behind the last change, up to where nothing is.
             let mut gap = 0..0;
@@ -160,6 +203,15 @@ impl Base {
             }
             Ok(())
         })
+    }
+
+    /// Bytes that the tree may need for marks of commits beside everything else.
+    fn room_for_marks(&self, changes: &Changes) -> Result<u64> {
+        if changes.is_empty() {
+            return Ok(0);
+        }
+        let count = self.confirmed_with(|table| Ok(table.len()?))?.unwrap_or(0) + changes.len() as u64;
+        Ok(count.saturating_mul(MARK_BYTES).saturating_mul(4))
     }
 
     /// Bytes that the tree may need for these changes. None of its pieces overlap, and each has a block at least.
@@ -182,7 +234,8 @@ impl Base {
 
     /// Has these pieces from now on, and no others; likewise. Not refused: few are left.
     pub fn replace(&self, pieces: &[Piece], sums: &Sums, groups: &[(u64, Vec<u8>)], applied: Applied) -> Result<()> {
-        self.write(&Changed { extents: &Overlay::default(), sums, groups }, applied, |transaction| {
+        let (extents, confirmed) = (&Overlay::default(), &Changes::new());
+        self.write(&Changed { extents, sums, groups, confirmed }, applied, |transaction| {
             transaction.delete_table(EXTENTS)?;
             transaction.delete_table(SPACE)?;
             let mut table = transaction.open_table(EXTENTS)?;
@@ -206,6 +259,15 @@ impl Base {
             if self.has_sums {
                 let mut table = transaction.open_table(SUMS)?;
                 changed.sums.groups().try_for_each(|(number, group)| set_sums(&mut table, number, group))?;
+            }
+            if !changed.confirmed.is_empty() {
+                let mut table = transaction.open_table(CONFIRMED)?;
+                for (object, mark) in changed.confirmed {
+                    match mark {
+                        Some(mark) => table.insert(*object, (mark.nonce, mark.sequence))?.map(drop),
+                        None => table.remove(*object)?.map(drop),
+                    };
+                }
             }
             transaction.open_table(STATE)?.insert(APPLIED, (applied.sequence, applied.position, applied.chain))?;
             Ok(())

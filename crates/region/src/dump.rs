@@ -98,6 +98,10 @@ fn describe(entry: &Entry) -> String {
         }
         Entry::Unmap { first, count } => format!("{count} virtual blocks from {first:#x} on are nowhere"),
         Entry::Ready { block, count, .. } => format!("objects may begin in {count} blocks from block {block} on"),
+        Entry::Confirmed { object, sequence: 0, .. } => format!("nothing is known of commits of object {object}"),
+        Entry::Confirmed { object, sequence, .. } => {
+            format!("commits of object {object} up to version {} are on the device", versions::version_of(*sequence))
+        }
         Entry::Sums { block, sums } => format!("checksums of {} blocks from block {block} on", sums.len()),
     }
 }

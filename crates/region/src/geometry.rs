@@ -9,8 +9,9 @@ use crate::{BLOCK, BLOCK_BYTES};
 use std::ops::Range;
 
 const MAGIC: &[u8; 8] = b"WEFTREGS";
-/// Version of the format. Earlier versions lack checksums that are verified on reads of the map, and are refused.
-const VERSION: u32 = 3;
+/// Version of the format. Earlier versions lack checksums that are verified on reads of the map (before 3), or marks of
+/// commits that a sync has confirmed (3), and are refused.
+const VERSION: u32 = 4;
 /// Data have checksums.
 const SUMS_FEATURE: u32 = 1;
 /// Objects may begin in blocks that no record maps.
@@ -469,7 +470,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused() {
         for geometry in BOTH.map(|checksums| of(1 << 30, checksums)) {
-            for told in (0..5u32).flat_map(|version| (0..8u32).map(move |features| (version, features))) {
+            for told in (0..6u32).flat_map(|version| (0..8u32).map(move |features| (version, features))) {
                 let mut other = geometry.encode();
                 other[8..12].copy_from_slice(&told.0.to_le_bytes());
                 other[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&told.1.to_le_bytes());
@@ -477,7 +478,7 @@ mod tests {
                 match (Geometry::decode(&other), told) {
                     (Ok(found), (VERSION, 0..4)) => assert_eq!(found.features(), told.1),
                     (Err(Error::OldFormat(version)), (0..VERSION, _)) => assert_eq!(version, told.0),
-                    (Err(Error::NoStore(_)), (VERSION, 4..) | (4.., _)) => {}
+                    (Err(Error::NoStore(_)), (VERSION, 4..) | (5.., _)) => {}
                     (found, _) => panic!("{told:?}: {found:?}"),
                 }
             }

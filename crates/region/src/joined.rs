@@ -73,6 +73,7 @@ mod tests {
     use super::*;
     use crate::BLOCK_BYTES;
     use crate::base::{Applied, Base, Changed};
+    use crate::confirmed::Changes;
     use crate::geometry::{Format, Geometry};
     use crate::overlay::{Overlay, Piece};
     use crate::shadow::{Shadow, Zeros};
@@ -112,7 +113,7 @@ mod tests {
         (0..geometry.data_blocks())
             .for_each(|block| changes.set(Piece { first: block * 2, count: 1, block: Some(block) }));
         let base = Base::create(Arc::clone(&device), &geometry).unwrap();
-        let changed = Changed { extents: &changes, sums: &Sums::default(), groups: &[] };
+        let changed = Changed { extents: &changes, sums: &Sums::default(), groups: &[], confirmed: &Changes::new() };
         base.checkpoint(&changed, Applied::default()).unwrap();
         drop(base);
         let mut block = [0; BLOCK_BYTES];

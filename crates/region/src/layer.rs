@@ -45,6 +45,7 @@ mod waiting;
 
 use crate::base::{Applied, Base};
 use crate::buffer::AlignedBuffer;
+use crate::confirmed::Confirmed;
 use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::geometry::{Format, Geometry, what_is_there};
@@ -96,6 +97,7 @@ pub struct Layer {
     ready: Mutex<Ready>,
     /// Free blocks that only the store's own addresses get: with them, what takes room can be taken away.
     kept_free: AtomicU64,
+    confirmed: Confirmed,
 }
 
 impl Layer {
@@ -151,6 +153,7 @@ impl Layer {
         let applied = base.applied()?;
         let mut space = Space::new(geometry.data_blocks());
         base.load_space(&mut space)?;
+        let confirmed = Confirmed::new(base.confirmed()?);
         space.keep_away(geometry.not_for_data());
         let state = State {
             fresh: AllWaiting::default(),
@@ -181,12 +184,18 @@ impl Layer {
             opening_run: Mutex::default(),
             ready: Mutex::default(),
             kept_free: AtomicU64::new(0),
+            confirmed,
         })
     }
 
     /// Random, made at format.
     pub(crate) fn identity(&self) -> [u8; 16] {
         self.geometry.identity
+    }
+
+    /// Which commits are known to be on the device.
+    pub(crate) fn confirmed_marks(&self) -> &Confirmed {
+        &self.confirmed
     }
 
     /// Bytes of a region, as a power of two.
@@ -498,7 +507,7 @@ impl Layer {
                 state.sums.active.clear(*block, u64::from(*count));
             }
             Entry::Sums { block, sums } => state.sums.active.set(*block, sums),
-            Entry::Map { .. } | Entry::Unmap { .. } | Entry::Ready { .. } => {}
+            Entry::Map { .. } | Entry::Unmap { .. } | Entry::Ready { .. } | Entry::Confirmed { .. } => {}
         }
         piece_of(entry).into_iter().for_each(|new| state.active.set(new));
     }
@@ -547,7 +556,7 @@ fn piece_of(entry: &Entry) -> Option<Piece> {
     match *entry {
         Entry::Map { first, block, count } => Some(Piece { first, count: u64::from(count), block: Some(block) }),
         Entry::Unmap { first, count } => Some(Piece { first, count: u64::from(count), block: None }),
-        Entry::Sums { .. } | Entry::Ready { .. } => None,
+        Entry::Sums { .. } | Entry::Ready { .. } | Entry::Confirmed { .. } => None,
     }
 }
 

@@ -25,6 +25,7 @@ mod address_space;
 mod area;
 mod base;
 mod buffer;
+mod confirmed;
 mod decoder;
 pub mod decoders;
 pub mod device;

@@ -292,6 +292,7 @@ pub(crate) const DECODER: Decoder = Decoder {
             Entry::Sums { block: 1, sums: vec![1, 2, 3] },
             Entry::Unmap { first: 8 << 18, count: 1 },
             Entry::Ready { block: 9, count: 256, number: 77 },
+            Entry::Confirmed { object: 8, nonce: 78, sequence: 3 << 20 },
         ];
         let mut payload = Vec::new();
         Record { sequence: 5, chain: 9, entries }.encode([7; 8], &mut payload);

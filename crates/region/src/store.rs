@@ -337,8 +337,10 @@ impl Store {
     }
 
     /// All that was written, made and removed before is safe when this returns, but no sizes and times: those are when
-    /// their object is synced, or after [`Object::write_stat`] before this.
+    /// their object is synced, or after [`Object::write_stat`] before this. The device then also knows of the newest
+    /// versions that they are safe: damaged ones are no longer taken for torn ones.
     pub fn sync(&self) -> Result<()> {
+        self.layer.want_confirmed();
         self.ids.sync(&*self.layer)
     }
 

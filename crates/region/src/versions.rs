@@ -29,8 +29,8 @@ use crate::error::{Error, Result};
 use crate::failures::{Failures, Noted, Work};
 use crate::{lock, random};
 pub use clean::{Cleaned, Keep};
-pub(crate) use commit::{COMMIT_DECODER, SUPER_DECODER};
-use commit::{sequence_of, version_of};
+use commit::sequence_of;
+pub(crate) use commit::{COMMIT_DECODER, SUPER_DECODER, version_of};
 use index::{Index, Row};
 use object::Inner;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -339,6 +339,9 @@ impl Versions {
         }
         let done = gone();
         lock(&self.0.open).going.remove(&id);
+        if done.is_ok() {
+            self.0.layer.settle_confirmed(id, u64::MAX);
+        }
         if done.is_ok() && self.0.index().is_some() {
             lock(&self.0.removed).push(id);
         }
@@ -497,6 +500,7 @@ impl Shared {
             object.thaw(done.is_ok());
             if done.is_ok() {
                 object.note_safe(state.sequence);
+                self.layer.settle_confirmed(object.id, state.sequence);
             }
         }
         // Those that were removed are not among them any more.

@@ -5,11 +5,13 @@
 use super::ready::Unmapped;
 use super::{Freed, Layer, State, piece_of, write};
 use crate::base::Changed;
+use crate::confirmed::{Changes, Mark, Taken};
 use crate::error::{Error, Result, at};
 use crate::log::Log;
 use crate::overlay::Piece;
 use crate::record::{ENTRIES_BYTES_MAX, Entry, RECORD_BLOCKS_MAX, Record};
 use crate::{BLOCK, lock};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Who syncs. Syncs are *rounds*, one at a time: whoever comes during one waits for the next, which one of those who
@@ -84,6 +86,12 @@ impl Turns {
 }
 
 impl Layer {
+    /// The last commits of an object are given up: no mark of them counts from the next sync on.
+    pub(crate) fn forget_confirmed(&self, object: u64) {
+        self.confirmed.forget(object);
+        write(&self.state).add_pending(vec![Entry::Confirmed { object, nonce: 0, sequence: 0 }]);
+    }
+
     /// Does what the log's records say. [`Error::LogDamaged`]: it has done what those before the damage say.
     pub(super) fn replay(&self) -> Result<()> {
         let (mut state, mut log) = (write(&self.state), lock(&self.turns.log));
@@ -111,7 +119,7 @@ impl Layer {
                     state.space.has(*block, u64::from(*count))
                 }
                 Entry::Sums { block, sums } => self.sums_end() > 0 && state.space.has(*block, sums.len() as u64),
-                Entry::Unmap { .. } => true,
+                Entry::Unmap { .. } | Entry::Confirmed { .. } => true,
             };
             let new = piece_of(entry);
             let is_address = |new: Piece| new.first.checked_add(new.count).is_some_and(|end| end <= u64::MAX / BLOCK);
@@ -131,7 +139,14 @@ impl Layer {
             match *entry {
                 Entry::Map { block, count, .. } => unmapped.remove(block, count),
                 Entry::Ready { block, count, number } => unmapped.add(block, count, number)?,
-                Entry::Unmap { .. } | Entry::Sums { .. } => {}
+                Entry::Unmap { .. } => {
+                    let unmapped = new.into_iter().flat_map(|new| self.regions_begun(new));
+                    unmapped.for_each(|object| self.confirmed.forget(object));
+                }
+                Entry::Confirmed { object, nonce, sequence } => {
+                    self.confirmed.redo(object, Mark { nonce, sequence });
+                }
+                Entry::Sums { .. } => {}
             }
             self.apply(state, entry);
         }
@@ -147,24 +162,48 @@ impl Layer {
     }
 
     fn sync_now(&self) -> Result<()> {
+        let is_wanted = self.confirmed.is_wanted.swap(false, Ordering::Relaxed);
+        let confirmed = self.confirmed.take();
+        let done = self.sync_with(&confirmed, is_wanted);
+        if !matches!(done, Ok(true)) {
+            self.confirmed.put_back(&confirmed);
+        }
+        if done.is_err() && is_wanted {
+            self.confirmed.is_wanted.store(true, Ordering::Relaxed);
+        }
+        done.map(drop)
+    }
+
+    /// Returns true if the marks are in the log. `is_wanted`: also if there is nothing else for it.
+    fn sync_with(&self, confirmed: &Taken, is_wanted: bool) -> Result<bool> {
         self.place_fresh()?;
         let mut log = lock(&self.turns.log);
         let (records, freed) = {
             let mut state = write(&self.state);
-            let records = grouped(&state.pending);
+            let is_any = !state.pending.is_empty() || is_wanted;
+            let marks = if is_any { confirmed.entries() } else { Vec::new() };
+            let records = grouped(state.pending.iter().chain(&marks));
             if records.len() as u64 * RECORD_BLOCKS_MAX > log.room() {
                 drop(state);
-                return self.checkpoint(&mut log);
+                self.confirmed.put_back(confirmed);
+                return self.checkpoint(&mut log).map(|()| true);
             }
             (records, state.begin_recording())
         };
+        let is_recorded = !records.is_empty();
         if let Err(error) = self.record(&mut log, records) {
             write(&self.state).take_back(freed);
             return Err(error);
         }
+        if is_recorded {
+            self.confirmed.note(confirmed);
+        }
         write(&self.state).recording.clear();
         self.give_back(&freed)?;
-        if log.is_half_full() { self.checkpoint(&mut log) } else { Ok(()) }
+        if log.is_half_full() {
+            self.checkpoint(&mut log)?;
+        }
+        Ok(is_recorded)
     }
 
     /// Flushes data, and writes the records of changes. After an error some may be there already: to have them twice
@@ -198,6 +237,14 @@ impl Layer {
     /// Brings all changes to the map, also those that no record has: then the log is free.
     pub(super) fn checkpoint(&self, log: &mut Log) -> Result<()> {
         log.forget_failed(&*self.device)?;
+        let confirmed = self.confirmed.take();
+        let marks = self.confirmed.freeze(&confirmed);
+        let done = self.bring_to_map(log, &marks);
+        self.confirmed.thaw(&marks, &confirmed, done.is_ok());
+        done
+    }
+
+    fn bring_to_map(&self, log: &mut Log, confirmed: &Changes) -> Result<()> {
         // First, so that who has a block of a run maps it before the others are brought to the map, or syncs.
         write(&self.state).end_runs(&self.ready);
         self.bring_all_gathered();
@@ -211,7 +258,7 @@ impl Layer {
         };
         // What the map has is durable, so its data have to be.
         let flushed = self.device.flush().map_err(at("flush the device"));
-        let changed = Changed { extents: &frozen, sums: &sums, groups: &groups };
+        let changed = Changed { extents: &frozen, sums: &sums, groups: &groups, confirmed };
         let done = flushed.and_then(|()| self.base.checkpoint(&changed, log.head()));
         let mut state = write(&self.state);
         state.frozen = None;
@@ -255,7 +302,7 @@ impl Layer {
 }
 
 /// Changes put together to records, none of them over two.
-fn grouped(pending: &[Vec<Entry>]) -> Vec<Vec<Entry>> {
+fn grouped<'a>(pending: impl Iterator<Item = &'a Vec<Entry>>) -> Vec<Vec<Entry>> {
     let (mut records, mut bytes): (Vec<Vec<Entry>>, usize) = (Vec::new(), 0);
     for entries in pending {
         let more = Entry::bytes_of(entries);

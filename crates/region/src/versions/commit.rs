@@ -25,7 +25,7 @@ const STAMP_BITS_WRONG_MAX: u32 = 8;
 const BETWEEN_BITS: u32 = 20;
 
 /// The version that a commit is, or that it follows.
-pub(super) fn version_of(sequence: u64) -> u64 {
+pub(crate) fn version_of(sequence: u64) -> u64 {
     sequence >> BETWEEN_BITS
 }
 

@@ -9,6 +9,7 @@ use super::index::{Recent, Row, State};
 use super::pieces::{HOLE, LEAF_BLOCKS, by_leaf, cut};
 use super::{Shared, nanoseconds};
 use crate::buffer::AlignedBuffer;
+use crate::confirmed::Written;
 use crate::error::{Error, Result};
 use crate::{BLOCK, BLOCK_BYTES, lock, random};
 pub(super) use crate::{read, write};
@@ -45,6 +46,8 @@ pub(super) struct Inner {
     pub state: RwLock<Now>,
     /// The commits up to this one are on the device for certain.
     pub safe: AtomicU64,
+    /// For those who sync.
+    pub written: Arc<Written>,
     /// The region may be another object's.
     is_removed: AtomicBool,
 }
@@ -165,6 +168,7 @@ impl Inner {
             settled: Mutex::default(),
             state: RwLock::new(Now { head, newest, active, frozen, leaves, unwritten }),
             safe: AtomicU64::new(head.sequence),
+            written: Arc::new(Written::new(found.id, found.nonce)),
             is_removed: AtomicBool::new(false),
         }
     }
@@ -275,6 +279,7 @@ impl Inner {
         let _log = lock(&self.log);
         let _gate = write(&self.gate);
         self.is_removed.store(true, Ordering::Relaxed);
+        self.written.clear();
     }
 
     /// For whoever holds `log` or `gate`: whether it is there still.

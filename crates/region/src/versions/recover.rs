@@ -2,8 +2,8 @@
 //!
 //! Commits are not flushed one by one, so a power failure leaves any part of those behind the last flush: the list ends
 //! at the first one that is not whole. It is damaged, and the object is not opened, if it was on the device before: a
-//! sector of its block has its stamp and does not match its checksum, its data differ in one bit, or a later commit
-//! says that it was safe.
+//! sector of its block has its stamp and does not match its checksum, its data differ in one bit, or a later commit or
+//! a record of the log says that it was safe.
 
 use super::commit::{Commit, is_damaged, is_one_bit, version_of};
 use super::index::State;
@@ -40,19 +40,21 @@ impl Versions {
         }
         let inner = Inner::as_indexed(shared, id)?;
         let head = read(&inner.state).head;
-        let Some(damage) = inner.find_new(head, inner.mapped_end(&head)?)?.1 else { return Ok(false) };
+        let end = inner.mapped_end(&head)?;
+        let Some(damage) = inner.find_new(head, end)?.1 else { return Ok(false) };
         tell(damage.what.clone());
-        let last = damage.later.last().map_or_else(String::new, |(_, commit, _)| {
-            format!(", up to version {} as far as is known", version_of(commit.sequence))
-        });
+        let last = damage.later.last().map_or(0, |(_, commit, _)| commit.sequence);
+        let last = version_of(last.max(shared.layer.confirmed(id, head.nonce)));
+        let last = if last > 0 { format!(", up to version {last} as far as is known") } else { String::new() };
         tell(format!("object {id}: versions from there on are lost{last}; their numbers are given again"));
         let zeros = AlignedBuffer::new(BLOCK_BYTES);
         let later = damage.later.iter().map(|(position, ..)| *position);
-        for position in std::iter::once(damage.position).chain(later) {
+        for position in std::iter::once(damage.position).chain(later).filter(|position| *position < end) {
             for range in inner.addresses(position..position + 1) {
                 shared.layer.write_over(range.start, &[&zeros[..]], false)?;
             }
         }
+        shared.layer.forget_confirmed(id);
         shared.layer.sync()?;
         Ok(true)
     }
@@ -68,10 +70,12 @@ impl Inner {
         if let Some(damage) = damage {
             return Err(Error::Damaged(damage.what));
         }
+        self.shared.layer.settle_confirmed(self.id, head.sequence);
         if found.last().is_some_and(|(_, commit, _)| commit.sequence > safe_of(&found, &head)) {
             // It was read, but the device may have it in its cache only.
             self.shared.layer.sync()?;
         }
+        let is_new = !found.is_empty();
         for (position, commit, _) in &found {
             self.adopt(*position, commit)?;
         }
@@ -81,8 +85,11 @@ impl Inner {
         }
         self.shared.note_recent(now.active.len());
         self.safe.store(now.head.sequence, Ordering::Relaxed);
-        let head = now.head.position;
+        let State { position: head, sequence, .. } = now.head;
         drop(now);
+        if is_new {
+            self.shared.layer.note_written(&self.written, sequence);
+        }
         self.abandon_checked(&mut log, head);
         Ok(())
     }
@@ -98,6 +105,7 @@ impl Inner {
         if damage.as_ref().is_some_and(|damage| !damage.later.is_empty()) {
             return Ok((found, damage));
         }
+        let confirmed = self.shared.layer.confirmed(self.id, head.nonce);
         let safe = safe_of(&found, &head);
         let unsafe_ones = found.iter().position(|(_, commit, _)| commit.sequence > safe).unwrap_or(found.len());
         for number in unsafe_ones..found.len() {
@@ -111,7 +119,7 @@ impl Inner {
                 Ok(checksum) => {
                     let bytes = u64::from(commit.blocks - 1) * BLOCK_BYTES as u64;
                     // Else it is what was there before a write that was cut off.
-                    let is_wrong = is_one_bit(checksum, commit.data_checksum, bytes);
+                    let is_wrong = commit.sequence <= confirmed || is_one_bit(checksum, commit.data_checksum, bytes);
                     if is_wrong { of("its data do not match their checksum") } else { None }
                 }
                 Err(Error::Damaged(text)) => of(&text),
@@ -120,6 +128,14 @@ impl Inner {
             damage = ended;
             found.truncate(number);
             break;
+        }
+        let (reached, position) = found.last().map_or((head.sequence, head.position), |(position, commit, _)| {
+            (commit.sequence, position + u64::from(commit.blocks))
+        });
+        if damage.is_none() && reached < confirmed {
+            let (id, last, lost) = (self.id, version_of(reached), version_of(confirmed));
+            let what = format!("object {id}, behind version {last}: version {lost} is not there, and was synced");
+            damage = Some(Damage { what, position, later: Vec::new() });
         }
         Ok((found, damage))
     }

@@ -210,6 +210,7 @@ impl Inner {
             now.active.len() - before
         };
         self.shared.note_recent(before);
+        self.shared.layer.note_written(&self.written, sequence);
         if durable {
             self.note_safe(sequence);
         }

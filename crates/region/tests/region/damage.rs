@@ -1,9 +1,12 @@
 //! Damage on the device: what is read is right or an error.
 
-use crate::recorder::{BOTH, Image, Recorder};
+use crate::recorder::{BOTH, Image, Random, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weft_region::{BLOCK_BYTES, Checksums, Device, DumpOptions, Error, Format, Kind, Result, Shadow, Store, dump};
+use std::sync::atomic::{AtomicBool, Ordering};
+use weft_region::{
+    BLOCK_BYTES, Checksums, Device, DumpOptions, Error, Format, Keep, Kind, Result, Shadow, Store, dump,
+};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 /// Where the parts of this store begin, blocks: see `Geometry::of`.
@@ -112,12 +115,12 @@ fn a_store_of_an_earlier_format_is_refused() {
     let mut image = numbered(Checksums::Metadata);
     for copy in 0..2 {
         let block = image.get_mut(&copy).unwrap();
-        block[8..12].copy_from_slice(&2u32.to_le_bytes());
+        block[8..12].copy_from_slice(&3u32.to_le_bytes());
         block[12..16].fill(0);
         let checksum = crc32c::crc32c(&block[..512]);
         block[12..16].copy_from_slice(&checksum.to_le_bytes());
     }
-    assert!(matches!(Store::open(Recorder::from(DEVICE_BYTES, image)), Err(Error::OldFormat(2))));
+    assert!(matches!(Store::open(Recorder::from(DEVICE_BYTES, image)), Err(Error::OldFormat(3))));
 }
 
 /// A store with so many records in its log, an object each, left without being closed.
@@ -366,5 +369,184 @@ fn a_wrong_bit_in_the_data_of_the_last_version_is_not_taken_for_a_power_failure(
         image.get_mut(&block).unwrap()[1000] ^= 4;
         let store = Store::open(Recorder::from(DEVICE_BYTES, image)).unwrap();
         assert!(matches!(read_versions(&store, id, "last"), Err(Error::Damaged(_))), "{checksums}");
+    }
+}
+
+/// The same store, with a sync of it after the last version; `is_in_map`: and a log that was brought to the map since.
+fn synced(checksums: Checksums, is_in_map: bool) -> (Image, u64) {
+    let device = Recorder::new(DEVICE_BYTES);
+    let format = Format { region_shift: 30, checksums, ..Format::default() };
+    let store = Store::format(device.clone(), format).unwrap();
+    let object = store.create_versioned().unwrap();
+    for version in 1..=VERSIONS {
+        object.write_durable(0, &[version; BYTES]).unwrap();
+    }
+    store.sync().unwrap();
+    let records = if is_in_map { MAP_START - LOG_START } else { 0 };
+    for number in 0..records {
+        let other = store.create(Kind::Direct).unwrap();
+        other.write(0, &number.to_le_bytes()).unwrap();
+        other.sync().unwrap();
+    }
+    (device.image(), object.id())
+}
+
+/// No later commit says that the last version was safe: the log does, and then the map.
+#[test]
+fn a_synced_version_that_is_other_bytes_is_damage() {
+    for (checksums, is_in_map) in BOTH.into_iter().flat_map(|checksums| [(checksums, false), (checksums, true)]) {
+        let (whole, id) = synced(checksums, is_in_map);
+        let commits = commits_of(&whole);
+        let commit = *commits.last().unwrap();
+        let is_data = |bytes: &[u8]| bytes.iter().all(|byte| *byte == VERSIONS);
+        let data = *whole.iter().find(|(block, bytes)| **block >= DATA_START && is_data(bytes)).unwrap().0;
+        for block in [commit, data] {
+            for other in [vec![7; BLOCK_BYTES], vec![0; BLOCK_BYTES], whole[&commits[3]].to_vec()] {
+                let text = format!("{checksums}, in the map: {is_in_map}, block {block}, {}", other[0]);
+                let mut image = whole.clone();
+                image.insert(block, other.into());
+                let device = Recorder::from(DEVICE_BYTES, image);
+                let store = Store::open(device.clone()).unwrap();
+                let read = read_versions(&store, id, &text);
+                assert!(matches!(read, Err(Error::Damaged(_))), "{text}: {read:?}");
+                assert!(store.scrub(&mut |_, _| {}).unwrap().damaged > 0, "{text}: a scrub finds it");
+                drop(store);
+                let mut told = Vec::new();
+                Store::repair(device.clone(), true, &mut |line| told.push(line)).unwrap();
+                assert!(told.iter().any(|line| line.contains("up to version 20 as far as")), "{text}: {told:?}");
+                for _ in 0..2 {
+                    let store = Store::open(device.clone()).unwrap();
+                    let expected: Vec<u64> = (1..u64::from(VERSIONS)).collect();
+                    assert_eq!(read_versions(&store, id, &text).unwrap(), expected, "{text}");
+                }
+                let store = Store::open(device).unwrap();
+                let next = store.versioned(id).unwrap().write_durable(0, &[VERSIONS; BYTES]);
+                assert_eq!(next.unwrap(), u64::from(VERSIONS), "{text}");
+                assert_eq!(read_versions(&store, id, &text).unwrap().len(), usize::from(VERSIONS));
+            }
+        }
+    }
+}
+
+/// Neither a durable version nor a sync of an object writes more than it did; a sync of the store writes a record.
+#[test]
+fn marks_of_safe_commits_cost_no_write_but_in_a_sync_of_the_store() {
+    let device = Recorder::new(DEVICE_BYTES);
+    let store = Store::format(device.clone(), Format { region_shift: 30, ..Format::default() }).unwrap();
+    let object = store.create_versioned().unwrap();
+    object.write_durable(0, &[1; BYTES]).unwrap();
+    let cost = |work: &dyn Fn()| {
+        let before = device.counts();
+        work();
+        (device.counts().0 - before.0, device.counts().1 - before.1)
+    };
+    assert_eq!(cost(&|| assert_eq!(object.write_durable(0, &[2; BYTES]).unwrap(), 2)), (1, 1));
+    assert_eq!(cost(&|| assert_eq!(object.write(0, &[3; BYTES]).unwrap(), 3)), (1, 0));
+    assert_eq!(cost(&|| object.sync().unwrap()), (0, 1));
+    assert_eq!(cost(&|| store.sync().unwrap()), (1, 2));
+    assert_eq!(cost(&|| store.sync().unwrap()), (0, 1));
+}
+
+/// What a power failure cut off is no damage, wherever the marks of earlier commits are.
+#[test]
+fn no_torn_commit_is_called_damaged() {
+    let seeds: u64 = std::env::var("WEFT_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(150);
+    for seed in 0..seeds {
+        let random = &mut Random::new(seed + 1);
+        let device = Recorder::new(DEVICE_BYTES);
+        let format = Format { region_shift: 22, checksums: BOTH[random.below(2) as usize], ..Format::default() };
+        let mut store = Store::format(device.clone(), format).unwrap();
+        // The number of each object's last version, and when calls had ended that made it safe.
+        let mut ids: Vec<u64> = Vec::new();
+        let mut safe: Vec<(usize, u64, u64)> = Vec::new();
+        let begin = device.asked();
+        for _ in 0..60 {
+            if ids.is_empty() || random.below(12) == 0 {
+                ids.push(store.create_versioned().unwrap().id());
+            }
+            let object = store.versioned(ids[random.below(ids.len() as u64) as usize]).unwrap();
+            let newest = object.newest().unwrap().version;
+            let bytes = vec![random.next() as u8; BLOCK_BYTES * (1 + random.below(4) as usize)];
+            match random.below(12) {
+                0..5 => drop(object.write(random.below(9000), &bytes).unwrap()),
+                5..8 => {
+                    let version = object.write_durable(random.below(9000), &bytes).unwrap();
+                    safe.push((device.asked(), object.id(), version));
+                }
+                8 => {
+                    object.sync().unwrap();
+                    safe.push((device.asked(), object.id(), newest));
+                }
+                9 => store.sync().unwrap(),
+                10 => {
+                    let other = store.create(Kind::Direct).unwrap();
+                    other.write(0, &bytes).unwrap();
+                    other.sync().unwrap();
+                }
+                _ if random.below(4) == 0 => {
+                    // As a process leaves it that was killed.
+                    store.sync().unwrap();
+                    drop((object, store));
+                    store = Store::open(device.clone()).unwrap();
+                }
+                _ => drop(store.clean(&Keep { newest: 3, ..Keep::default() }).unwrap()),
+            }
+        }
+        for _ in 0..8 {
+            let calls = begin + random.below((device.asked() - begin) as u64 + 1) as usize;
+            let text = format!("seed {seed}, call {calls}");
+            let crashed = Recorder::from(DEVICE_BYTES, device.crash(calls, random));
+            let again = Store::open(crashed).unwrap();
+            for id in &ids {
+                let expected = safe.iter().filter(|(call, of, _)| call <= &calls && of == id).map(|safe| safe.2).max();
+                match again.versioned(*id).and_then(|object| object.newest()) {
+                    Ok(newest) => assert!(Some(newest.version) >= expected, "{text}, object {id}: {newest:?}"),
+                    Err(Error::NoObject) if expected.is_none() => {}
+                    Err(error) => panic!("{text}, object {id}: {error}"),
+                }
+            }
+        }
+    }
+}
+
+/// The same, where some commit while others sync.
+#[test]
+fn no_torn_commit_is_called_damaged_beside_syncs() {
+    let seeds: u64 = std::env::var("WEFT_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    for seed in 0..seeds {
+        let random = &mut Random::new(seed + 1);
+        let device = Recorder::new(DEVICE_BYTES);
+        let checksums = BOTH[random.below(2) as usize];
+        let store = Store::format(device.clone(), Format { region_shift: 22, checksums, ..Format::default() }).unwrap();
+        let begin = device.asked();
+        let ids = [(); 3].map(|()| store.create_versioned().unwrap().id());
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writers = ids.map(|id| {
+                let (store, seed) = (&store, random.next());
+                scope.spawn(move || {
+                    let (object, random) = (store.versioned(id).unwrap(), &mut Random::new(seed));
+                    for number in 0..25 {
+                        let bytes = vec![number; BLOCK_BYTES * (1 + random.below(4) as usize)];
+                        object.write(random.below(9000), &bytes).unwrap();
+                    }
+                })
+            });
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    store.sync().unwrap();
+                }
+            });
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            is_over.store(true, Ordering::Relaxed);
+        });
+        for _ in 0..12 {
+            let calls = begin + random.below((device.asked() - begin) as u64 + 1) as usize;
+            let again = Store::open(Recorder::from(DEVICE_BYTES, device.crash(calls, random))).unwrap();
+            for id in ids {
+                let read = again.versioned(id).and_then(|object| object.newest());
+                assert!(matches!(read, Ok(_) | Err(Error::NoObject)), "seed {seed}, call {calls}, {id}: {read:?}");
+            }
+        }
     }
 }
