@@ -171,6 +171,13 @@ enum Message {
         node: NodeId,
     },
     Tick(ShardId),
+    /// A storage server goes on with the collection of orphans.
+    Collect(NodeId),
+    /// A client that is cut off from a node has had no connection to it for a term.
+    Disconnected {
+        client: usize,
+        node: NodeId,
+    },
     /// Another partition begins.
     Cut,
     CutNodes,
@@ -513,6 +520,8 @@ impl World {
             Message::BeginCall(id) => self.begin_call(id),
             Message::RoundLasts(round) => self.round_lasts(round),
             Message::SessionOver(session) => self.collect(session),
+            Message::Collect(node) => self.go_on_collecting(node),
+            Message::Disconnected { client, node } => self.disconnected(client, node),
             Message::Settled(since) if self.may_land(since) => self.settle_again(since),
             Message::Settled(since) => self.files.borrow_mut().settled(since),
         }

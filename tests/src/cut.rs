@@ -4,8 +4,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How often a link that is cut looks if it was healed.
@@ -26,6 +26,8 @@ struct State {
     cut_below: AtomicUsize,
     /// Connections that have ended, each way counted.
     ended: AtomicUsize,
+    /// Both ends of all connections.
+    streams: Mutex<Vec<TcpStream>>,
 }
 
 impl State {
@@ -48,6 +50,7 @@ impl Link {
                 for (from, to) in [(&near, &far), (&far, &near)] {
                     from.set_nodelay(true).expect("a socket");
                     let copy = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
+                    of_link.streams.lock().expect("no test holds it").push(copy(from));
                     let (from, to, state) = (copy(from), copy(to), Arc::clone(&of_link));
                     std::thread::spawn(move || {
                         relay(from, to, || state.is_cut(number));
@@ -63,6 +66,15 @@ impl Link {
     pub fn cut(&self, is_cut: bool) {
         self.state.cut_below.store(0, Ordering::SeqCst);
         self.state.is_cut.store(is_cut, Ordering::SeqCst);
+    }
+
+    /// Cuts the link, and breaks its connections: both ends learn of that.
+    pub fn sever(&self) {
+        self.cut(true);
+        for stream in self.state.streams.lock().expect("no test holds it").drain(..) {
+            // It may have ended already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 
     /// Heals a link for connections that are made from now on.

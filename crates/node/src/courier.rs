@@ -17,9 +17,8 @@ use weft_protocol::limits::{FENCED_OBJECTS_MAX, SESSION_TERM_MS};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
-use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageRequest};
-use weft_protocol::{Error, InodeNumber, NodeId, ObjectId, SessionId, ShardId, SlotIndex, UserKey};
+use weft_protocol::{Error, InodeNumber, NodeId, ObjectId, SessionId, ShardId, UserKey};
 use weft_transport::{ControlConnection, Peer, Result, Socket, TransportError, connect};
 
 /// Maximum number of threads for one other node.
@@ -48,7 +47,7 @@ pub enum Errand {
     /// Asks for a serving term. These errands have a queue of their own, since others may wait for the term.
     AskToServe { settled: Vec<SessionFence>, tell: ToldToServe },
     /// Asks the shard whether the file uses this object, to collect orphans.
-    AskShard { inode: InodeNumber, object: ObjectId, tell: ToldOfObject },
+    AskShard { session: SessionId, inode: InodeNumber, object: ObjectId, tell: ToldOfObject },
 }
 
 /// Queues to all other nodes.
@@ -116,9 +115,6 @@ impl Worker {
     fn run(mut self) {
         while let Some(errand) = self.next() {
             let reply = self.call_in_order(&errand);
-            if let Errand::AskShard { inode, .. } = &errand {
-                self.end_session(*inode);
-            }
             self.deliver(errand, reply);
         }
     }
@@ -147,7 +143,9 @@ impl Worker {
             Errand::Storage { request, .. } => Message::Storage(request.clone()),
             Errand::Fence(fence) => fence_message(fence),
             Errand::AskToServe { settled, .. } => Message::Node(NodeRequest::AskToServe { settled: settled.clone() }),
-            Errand::AskShard { inode, .. } => self.shard_call(*inode, ShardRequest::GetAttributes { inode: *inode }),
+            Errand::AskShard { session, inode, object, .. } => {
+                Message::Node(NodeRequest::AskOfObject { session: *session, inode: *inode, object: *object })
+            }
         }
     }
 
@@ -179,21 +177,6 @@ impl Worker {
             self.call(&fence_message(&SessionFence { objects: objects.to_vec(), ..*fence }))?;
         }
         self.call(&fence_message(&SessionFence { objects: last.to_vec(), ..*fence }))
-    }
-
-    /// Ends the session at the shard that was asked. The shard's reply granted a lease, and this node answers no
-    /// recalls: the next writer of the file would wait for the whole term. Past its term the session could not ask
-    /// that shard again.
-    fn end_session(&mut self, inode: InodeNumber) {
-        let call = self.shard_call(inode, ShardRequest::EndSession);
-        if self.call(&call).is_err() {
-            self.connection = None;
-        }
-    }
-
-    fn shard_call(&self, inode: InodeNumber, request: ShardRequest) -> Message {
-        let (shard, epoch) = (inode.shard(), self.shared.cluster.epoch());
-        Message::Shard(ShardCall { shard, epoch, slot: SlotIndex(0), sequence: 0, credentials: None, request })
     }
 
     /// Sends a call, and resends it on a new connection if the pooled one is dead: all errands are idempotent.
@@ -231,11 +214,10 @@ impl Worker {
                     _ => Err(Error::Malformed),
                 }));
             }
-            (Errand::AskShard { object, tell, .. }, Ok(Message::ShardReply(reply))) => {
-                tell(reply.result.map(|answer| match answer {
-                    ShardAnswer::Entry { attributes, .. } => attributes.layout.object() == Some(object),
-                    // A reply without a layout: the object is kept.
-                    _ => true,
+            (Errand::AskShard { tell, .. }, Ok(Message::NodeReply(reply))) => {
+                tell((*reply).and_then(|answer| match answer {
+                    NodeAnswer::OfObject { is_used } => Ok(is_used),
+                    _ => Err(Error::Malformed),
                 }));
             }
             (errand, _) => self.unreachable(errand),
@@ -277,7 +259,6 @@ fn open(cluster: &Cluster, to: NodeId, timeout: Duration) -> Result<ControlConne
     };
     let key_name = KeyName::Node(cluster.node);
     let key = UserKey::derive(&cluster.key, &key_name);
-    // A session of its own: `end_session` ends it without affecting the other couriers.
     let session = SessionId(getrandom::u64().map_err(std::io::Error::from)?);
     let peer = Peer { key_name, purpose: Purpose::Control, session, identity: cluster.identity };
     connect(&socket, &peer, &key)?;

@@ -143,6 +143,13 @@ fn handle_node_request(
             }
             KeyName::Owner | KeyName::User { .. } => Err(Error::NotPermitted),
         },
+        NodeRequest::AskOfObject { session, inode, object } => match peer.key_name {
+            KeyName::Node(_) => {
+                let used = node.shards.uses_object(session, inode, object);
+                used.map(|is_used| NodeAnswer::OfObject { is_used })
+            }
+            KeyName::Owner | KeyName::User { .. } => Err(Error::NotPermitted),
+        },
         NodeRequest::RevokeKey(key) if privileged => {
             tracing::info!("key {key} revoked");
             node.revoked.revoke(key).map(|()| NodeAnswer::Done)

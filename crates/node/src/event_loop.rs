@@ -162,8 +162,11 @@ impl EventLoop {
         let shards = self.node.shards.next_due();
         let sessions = self.node.sessions.next_end_ms();
         let refusals = self.node.refusals.due_ms();
-        let next = shards.into_iter().chain(sessions).chain(refusals).min()?;
-        let wait = next.saturating_sub(clock::boot_ms()).clamp(1, SESSION_CHECK_MS);
+        let now_ms = clock::boot_ms();
+        let soon = shards.into_iter().chain(sessions).chain(refusals).min();
+        let soon = soon.map(|next| next.saturating_sub(now_ms).clamp(1, SESSION_CHECK_MS));
+        let collection = self.node.shards.collection_due().map(|next| next.saturating_sub(now_ms).max(1));
+        let wait = soon.into_iter().chain(collection).min()?;
         Some(Timespec { tv_sec: (wait / 1000).cast_signed(), tv_nsec: (wait % 1000 * 1_000_000).cast_signed() })
     }
 

@@ -29,7 +29,7 @@ use weft_protocol::message::node::{RequestInFlight, ShardStatus};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::ShardReply;
 use weft_protocol::message::storage::{SessionFence, StorageRequest};
-use weft_protocol::{ClusterMap, Error, NodeId, SessionId, ShardId};
+use weft_protocol::{ClusterMap, Error, InodeNumber, NodeId, ObjectId, SessionId, ShardId};
 use weft_transport::SocketKind;
 
 /// No deadline.
@@ -100,6 +100,13 @@ impl ShardSlot {
     /// Returns true if the shard refuses this session. A failed shard refuses nobody: it grants nothing either.
     fn refuses(&self, session: SessionId) -> bool {
         matches!(&*lock(&self.machine), Machine::Running(shard) if shard.refuses(session))
+    }
+
+    fn uses_object(&self, session: SessionId, inode: InodeNumber, object: ObjectId) -> Result<bool, Error> {
+        match &*lock(&self.machine) {
+            Machine::Running(shard) => shard.uses_object(session, inode, object),
+            Machine::Failed(_) => Err(Error::Device(5)),
+        }
     }
 
     fn status(&self) -> ShardStatus {
@@ -184,6 +191,12 @@ impl Shards {
         }
         // Checked afterwards: a shard that refuses a session does so from then on.
         slots.iter().any(|slot| slot.refuses(session))
+    }
+
+    /// Returns true if the file uses this object, which an ended session has made. [`Shard::uses_object`].
+    pub fn uses_object(&self, session: SessionId, inode: InodeNumber, object: ObjectId) -> Result<bool, Error> {
+        let slot = self.slot(inode.shard()).ok_or(Error::WrongShard(inode.shard()))?;
+        slot.uses_object(session, inode, object)
     }
 
     fn run(&self, mut work: VecDeque<Work>, mut caller: Option<Caller<'_>>, sink: &mut Sink<'_>) {
@@ -310,6 +323,11 @@ impl Shards {
         self.next_deadline().into_iter().chain(others.into_iter().flatten()).min()
     }
 
+    /// Returns when [`Shards::tick`] goes on with the collection of orphans, which may be in an hour.
+    pub fn collection_due(&self) -> Option<u64> {
+        self.storage.as_ref().and_then(|storage| storage.next_due())
+    }
+
     /// Ticks what has a deadline that has passed, sends fences again, and collects the orphans of ended sessions.
     pub fn tick(&self, sink: &mut Sink<'_>) {
         let now = clock::boot_ms();
@@ -325,6 +343,9 @@ impl Shards {
             self.run(due, None, sink);
         }
         self.pages.tick(now);
+        if let Some(storage) = &self.storage {
+            storage.tick(now);
+        }
         for session in self.sessions.take_ended(now) {
             self.pages.session_over(session, None);
             if let Some(storage) = &self.storage {

@@ -19,7 +19,7 @@ use weft_protocol::limits::FENCED_OBJECTS_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Error, InodeNumber, ObjectId, Result, SessionId, ShardId};
-use weft_storage::{Collector, CollectorEffect, RangeRequest};
+use weft_storage::{Collector, CollectorEffect, RangeRequest, Run};
 use weft_store_io::{ObjectStat, ObjectStore};
 use weft_transport::Peer;
 
@@ -51,7 +51,7 @@ pub enum Job {
     /// With a pass if it is a cut.
     Request(StorageRequest, ReplyTo, Option<Pass>),
     /// Lists the existing objects of these runs of identifiers, for the collector.
-    List(Vec<(ObjectId, u32)>),
+    List(Vec<Run>),
 }
 
 /// Recipient of a reply.
@@ -182,9 +182,20 @@ impl StorageServer {
         let mut effects = Vec::new();
         {
             let mut collector = lock(&self.collector);
-            collector.session_ended(session, &mut effects);
-            collector.ask_again(&mut effects);
+            collector.session_ended(session, clock::boot_ms(), &mut effects);
         }
+        self.carry_out(effects);
+    }
+
+    /// Returns when [`StorageServer::tick`] has something to do, milliseconds since boot.
+    pub fn next_due(&self) -> Option<u64> {
+        lock(&self.collector).deadline()
+    }
+
+    /// Goes on with the collection of orphans.
+    pub fn tick(self: &Arc<Self>, now_ms: u64) {
+        let mut effects = Vec::new();
+        lock(&self.collector).due(now_ms, &mut effects);
         self.carry_out(effects);
     }
 
@@ -193,8 +204,8 @@ impl StorageServer {
         let mut runs = Vec::new();
         for effect in effects {
             match effect {
-                CollectorEffect::List { first, count } => runs.push((first, count)),
-                CollectorEffect::AskShard { inode, object } => self.ask_shard(inode, object),
+                CollectorEffect::List(run) => runs.push(run),
+                CollectorEffect::AskShard { session, inode, object } => self.ask_shard(session, inode, object),
                 CollectorEffect::Remove { inode, object } => {
                     tracing::info!("object {object} of inode {inode} is an orphan: removed");
                     let request = StorageRequest::Remove { objects: vec![(inode, object)] };
@@ -203,30 +214,33 @@ impl StorageServer {
             }
         }
         if !runs.is_empty() {
-            runs.sort_unstable();
             self.start(Job::List(runs));
         }
     }
 
-    /// Asks the inode's shard whether its file uses the object.
-    fn ask_shard(self: &Arc<Self>, inode: InodeNumber, object: ObjectId) {
-        let Some(holder) = self.cluster.map().node_of(inode.shard()) else { return };
+    /// Asks the inode's shard whether its file uses the object, or may come to use it.
+    fn ask_shard(self: &Arc<Self>, session: SessionId, inode: InodeNumber, object: ObjectId) {
         let server = Arc::clone(self);
         let tell = Box::new(move |known| {
             let mut effects = Vec::new();
             lock(&server.collector).shard_says(inode, object, &known, &mut effects);
             server.carry_out(effects);
         });
-        self.couriers.send(holder, Errand::AskShard { inode, object, tell });
+        match self.cluster.map().node_of(inode.shard()) {
+            Some(holder) => self.couriers.send(holder, Errand::AskShard { session, inode, object, tell }),
+            None => tell(Err(Error::WrongShard(inode.shard()))),
+        }
     }
 
-    fn list(self: &Arc<Self>, runs: &[(ObjectId, u32)]) {
-        let listed = self.store.list(runs).unwrap_or_else(|error| {
+    fn list(self: &Arc<Self>, runs: &[Run]) {
+        let mut identifiers: Vec<(ObjectId, u32)> = runs.iter().map(|run| (run.first, run.count)).collect();
+        identifiers.sort_unstable();
+        let listed = self.store.list(&identifiers).unwrap_or_else(|error| {
             tracing::warn!("{}: {error}; orphans may remain", self.store.describe());
             Vec::new()
         });
         let mut effects = Vec::new();
-        lock(&self.collector).listed(&listed, &mut effects);
+        lock(&self.collector).listed(runs, &listed, clock::boot_ms(), &mut effects);
         self.carry_out(effects);
     }
 }

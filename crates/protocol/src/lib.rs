@@ -66,4 +66,5 @@ pub use window::{InFlightWindow, NextStep, may_prefetch};
 /// | 17 | `UnlinkBatch`, `RemovedBatch` |
 /// | 18 | replies to failed writes have `written_bytes` |
 /// | 19 | `Revoke` |
-pub const PROTOCOL_VERSION: u8 = 19;
+/// | 20 | `AskOfObject`, `OfObject` |
+pub const PROTOCOL_VERSION: u8 = 20;

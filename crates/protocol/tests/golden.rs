@@ -146,6 +146,7 @@ every_variant!(node_request, NodeRequest, examples::node_requests(), {
     NodeRequest::Shutdown => "Shutdown",
     NodeRequest::RevokeKey(_) => "RevokeKey",
     NodeRequest::AskToServe { .. } => "AskToServe",
+    NodeRequest::AskOfObject { .. } => "AskOfObject",
 });
 every_variant!(node_answer, NodeAnswer, examples::node_answers(), {
     NodeAnswer::Done => "Done",
@@ -153,6 +154,7 @@ every_variant!(node_answer, NodeAnswer, examples::node_answers(), {
     NodeAnswer::Status(_) => "Status",
     NodeAnswer::InFlight(_) => "InFlight",
     NodeAnswer::Serving(_) => "Serving",
+    NodeAnswer::OfObject { .. } => "OfObject",
 });
 every_variant!(peer_step, PeerStep, examples::peer_steps(), {
     PeerStep::MakeDirectoryInode { .. } => "MakeDirectoryInode",

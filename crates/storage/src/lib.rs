@@ -17,5 +17,5 @@ pub use cached_ranges::{CachedRanges, RangeRequest, RangesEffect};
 pub use fences::FenceTable;
 pub use gate::{Gate, PieceGate, ServingTerm};
 pub use grant::{Grant, check_access};
-pub use orphans::{Collector, CollectorEffect};
+pub use orphans::{Collector, CollectorEffect, LAST_LOOK_MS, Run};
 pub use serving::{DueFence, ServingTerms, TermGrants};

@@ -4,29 +4,70 @@
 //! the first commit of its file. A client that dies in between leaves an *orphan*. The rule: an object is collected
 //! only when the lease holder of its identifier is gone, *and* its shard, asked in its present epoch, does not know it.
 //!
+//! That a session has no connection to this node any more does not say that it is gone: the client may be cut off from
+//! this node alone, and have bytes here that no shard knows yet. So the shard is asked about both, the session and the
+//! object. Nor does it say that nothing comes any more: a write that was late may still make an object, until the
+//! capability of the batch has expired. So the identifiers are looked through once more then.
+//!
 //! ```text
 //! lease_objects          ->  capability for a batch
-//! session_ended          ->  List(first, count) for each batch of the session
-//! listed(objects)        ->  AskShard(inode, object) for each
-//! shard_says(known)      ->  Remove(inode, object), or nothing; not answered: asked again later
+//! session_ended          ->  List(run) for each run of the session, and again when its capabilities have expired
+//! listed(objects)        ->  AskShard(session, inode, object) for each
+//! shard_says(known)      ->  Remove(inode, object), or nothing; undecided or not answered: asked again later
+//! due                    ->  what has to be done again
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use weft_protocol::capability::CapabilityClaims;
-use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, OBJECT_BATCH_COUNT, OBJECT_RUNS_PER_SESSION_MAX};
+use weft_protocol::limits::{
+    CAPABILITY_TERM_SECONDS, OBJECT_BATCH_COUNT, OBJECT_RUNS_PER_SESSION_MAX, SESSION_TERM_MS,
+};
 use weft_protocol::{
     Capability, Error, Generation, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, Rights, SessionId,
 };
+
+/// How long after a session's end its identifiers are looked through again: by then its capabilities have expired, and
+/// requests that came before have ended.
+pub const LAST_LOOK_MS: u64 = (CAPABILITY_TERM_SECONDS as u64 + 60) * 1_000;
+/// Runs that become due within so long are looked through together: a store walks over all of its objects for that.
+const LOOK_TOGETHER_MS: u64 = 60_000;
+/// Runs of ended sessions kept for their last look. Beyond it the oldest are looked through early.
+const ENDED_RUNS_MAX: usize = 4 * OBJECT_RUNS_PER_SESSION_MAX;
+/// Time after which a shard that did not decide is asked again. It doubles each time, up to the second value.
+const ASK_AGAIN_MS: u64 = SESSION_TERM_MS;
+const ASK_AGAIN_MS_MAX: u64 = 16 * SESSION_TERM_MS;
+
+/// Identifiers that follow each other, leased to one session.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Run {
+    pub first: ObjectId,
+    pub count: u32,
+    pub session: SessionId,
+}
+
+impl Run {
+    fn end(&self) -> u64 {
+        self.first.raw() + u64::from(self.count)
+    }
+}
 
 /// What the node has to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CollectorEffect {
     /// Look up which objects exist under these identifiers, and tell [`Collector::listed`].
-    List { first: ObjectId, count: u32 },
-    /// Ask the inode's shard whether the object is the file's, and tell [`Collector::shard_says`].
-    AskShard { inode: InodeNumber, object: ObjectId },
+    List(Run),
+    /// Ask the inode's shard whether the object is the file's, or may become it, and tell [`Collector::shard_says`].
+    AskShard { session: SessionId, inode: InodeNumber, object: ObjectId },
     /// Remove the object.
     Remove { inode: InodeNumber, object: ObjectId },
+}
+
+/// An object whose shard has not decided.
+#[derive(Debug)]
+struct Suspect {
+    session: SessionId,
+    /// A question about it is on its way.
+    is_asked: bool,
 }
 
 /// Identifiers of one storage server.
@@ -34,16 +75,28 @@ pub enum CollectorEffect {
 pub struct Collector {
     node: NodeId,
     next_sequence: u64,
-    /// Identifiers leased to each session that lives, in runs: the first one and their number.
-    leases: BTreeMap<SessionId, Vec<(ObjectId, u32)>>,
-    /// Objects whose lease holder is gone, and whose shard has not answered yet.
-    suspects: BTreeSet<(InodeNumber, ObjectId)>,
+    /// Identifiers leased to each session that has connections here.
+    leases: BTreeMap<SessionId, Vec<Run>>,
+    /// Runs of sessions that have ended here, and when they are looked through for the last time; in that order.
+    ended: VecDeque<(u64, Run)>,
+    suspects: BTreeMap<(InodeNumber, ObjectId), Suspect>,
+    /// When shards are asked about suspects again, and how long after that the next time.
+    ask_ms: u64,
+    ask_again_ms: u64,
 }
 
 impl Collector {
     /// `next_sequence`: above every identifier that the store has ever held.
     pub fn new(node: NodeId, next_sequence: u64) -> Self {
-        Self { node, next_sequence, leases: BTreeMap::new(), suspects: BTreeSet::new() }
+        Self {
+            node,
+            next_sequence,
+            leases: BTreeMap::new(),
+            ended: VecDeque::new(),
+            suspects: BTreeMap::new(),
+            ask_ms: 0,
+            ask_again_ms: ASK_AGAIN_MS,
+        }
     }
 
     /// Leases a batch and signs the right to make and write its objects.
@@ -61,14 +114,12 @@ impl Collector {
         }
         let first = ObjectId::new(self.node, self.next_sequence);
         let runs = self.leases.entry(session).or_default();
-        let follows = |(start, length): &&mut (ObjectId, u32)| {
-            start.raw() + u64::from(*length) == first.raw() && length.checked_add(count).is_some()
-        };
+        let follows = |run: &&mut Run| run.end() == first.raw() && run.count.checked_add(count).is_some();
         // What follows the session's latest identifiers makes their run longer: a client that is alone has one.
-        if let Some((_, length)) = runs.last_mut().filter(follows) {
-            *length += count;
+        if let Some(run) = runs.last_mut().filter(follows) {
+            run.count += count;
         } else if runs.len() < OBJECT_RUNS_PER_SESSION_MAX {
-            runs.push((first, count));
+            runs.push(Run { first, count, session });
         } else {
             return Err(Error::Busy);
         }
@@ -86,23 +137,43 @@ impl Collector {
         }))
     }
 
-    /// The session has ended everywhere: its term has passed without a message.
-    pub fn session_ended(&mut self, session: SessionId, out: &mut Vec<CollectorEffect>) {
-        for (first, count) in self.leases.remove(&session).unwrap_or_default() {
-            out.push(CollectorEffect::List { first, count });
+    /// The session has had no connection to this node for a term.
+    pub fn session_ended(&mut self, session: SessionId, now_ms: u64, out: &mut Vec<CollectorEffect>) {
+        let last_look_ms = (now_ms + LAST_LOOK_MS).next_multiple_of(LOOK_TOGETHER_MS);
+        for run in self.leases.remove(&session).unwrap_or_default() {
+            out.push(CollectorEffect::List(run));
+            self.ended.push_back((last_look_ms, run));
         }
+        let surplus = self.ended.len().saturating_sub(ENDED_RUNS_MAX);
+        out.extend(self.ended.drain(..surplus).map(|(_, run)| CollectorEffect::List(run)));
     }
 
-    /// These objects of an ended session exist.
-    pub fn listed(&mut self, objects: &[(InodeNumber, ObjectId)], out: &mut Vec<CollectorEffect>) {
+    /// These objects exist under the identifiers of these runs.
+    pub fn listed(
+        &mut self,
+        runs: &[Run],
+        objects: &[(InodeNumber, ObjectId)],
+        now_ms: u64,
+        out: &mut Vec<CollectorEffect>,
+    ) {
+        let mut runs = runs.to_vec();
+        runs.sort_unstable();
         for (inode, object) in objects {
-            self.suspects.insert((*inode, *object));
-            out.push(CollectorEffect::AskShard { inode: *inode, object: *object });
+            let before = runs.partition_point(|run| run.first <= *object);
+            let run = before.checked_sub(1).and_then(|index| runs.get(index)).filter(|run| object.raw() < run.end());
+            // The store may list more than it was asked for.
+            let Some(Run { session, .. }) = run.copied() else { continue };
+            if !self.suspects.contains_key(&(*inode, *object)) {
+                self.ask_again_ms = ASK_AGAIN_MS;
+                self.ask_ms = now_ms + ASK_AGAIN_MS;
+                self.suspects.insert((*inode, *object), Suspect { session, is_asked: true });
+                out.push(CollectorEffect::AskShard { session, inode: *inode, object: *object });
+            }
         }
     }
 
-    /// The shard's answer: whether the file has this object. An error other than "no such inode" proves nothing: the
-    /// suspect stays.
+    /// The shard's answer: whether the file has this object. An error other than "no such inode" proves nothing, also
+    /// [`Error::Busy`], which says that the session may still give the object to the file: the suspect stays.
     pub fn shard_says(
         &mut self,
         inode: InodeNumber,
@@ -113,21 +184,44 @@ impl Collector {
         let orphan = match known {
             Ok(known) => !known,
             Err(Error::NotFound | Error::Stale) => true,
-            Err(_) => return,
+            Err(_) => {
+                if let Some(suspect) = self.suspects.get_mut(&(inode, object)) {
+                    suspect.is_asked = false;
+                }
+                return;
+            }
         };
-        if self.suspects.remove(&(inode, object)) && orphan {
+        if self.suspects.remove(&(inode, object)).is_some() && orphan {
             out.push(CollectorEffect::Remove { inode, object });
         }
     }
 
-    /// Asks again for the suspects whose shard did not answer.
-    pub fn ask_again(&self, out: &mut Vec<CollectorEffect>) {
-        out.extend(
-            self.suspects.iter().map(|(inode, object)| CollectorEffect::AskShard { inode: *inode, object: *object }),
-        );
+    /// When [`Collector::due`] has something to do.
+    pub fn deadline(&self) -> Option<u64> {
+        let ask_ms = (!self.suspects.is_empty()).then_some(self.ask_ms);
+        let look_ms = self.ended.front().map(|(look_ms, _)| *look_ms);
+        ask_ms.into_iter().chain(look_ms).min()
     }
 
-    /// Objects that wait for their shard's answer.
+    /// Asks again about the suspects whose shard has not decided, and looks through the identifiers of sessions whose
+    /// capabilities have expired.
+    pub fn due(&mut self, now_ms: u64, out: &mut Vec<CollectorEffect>) {
+        while let Some((_, run)) = self.ended.pop_front_if(|(look_ms, _)| *look_ms <= now_ms) {
+            out.push(CollectorEffect::List(run));
+        }
+        if self.suspects.is_empty() || self.ask_ms > now_ms {
+            return;
+        }
+        self.ask_again_ms = (2 * self.ask_again_ms).min(ASK_AGAIN_MS_MAX);
+        self.ask_ms = now_ms + self.ask_again_ms;
+        for ((inode, object), suspect) in self.suspects.iter_mut().filter(|(_, suspect)| !suspect.is_asked) {
+            suspect.is_asked = true;
+            let session = suspect.session;
+            out.push(CollectorEffect::AskShard { session, inode: *inode, object: *object });
+        }
+    }
+
+    /// Objects that wait for their shard's decision.
     pub fn suspects(&self) -> usize {
         self.suspects.len()
     }
@@ -138,12 +232,20 @@ mod tests {
     use super::*;
 
     const SESSION: SessionId = SessionId(4);
+    const INODE: InodeNumber = InodeNumber::ROOT;
 
     fn leased() -> (Collector, Capability) {
         let mut collector = Collector::new(NodeId(2), 100);
         let key = NodeKey::new([1; 32]);
         let capability = collector.lease_objects(SESSION, 0, 8, &key, MapEpoch(1), 0).unwrap();
         (collector, capability)
+    }
+
+    /// The effects of one step.
+    fn effects(step: impl FnOnce(&mut Vec<CollectorEffect>)) -> Vec<CollectorEffect> {
+        let mut out = Vec::new();
+        step(&mut out);
+        out
     }
 
     #[test]
@@ -175,47 +277,115 @@ mod tests {
         lease(SessionId(5)).unwrap();
         assert_eq!(lease(SESSION), Err(Error::Busy));
         lease(SessionId(6)).unwrap();
-        let mut out = Vec::new();
-        collector.session_ended(SESSION, &mut out);
+        let out = effects(|out| collector.session_ended(SESSION, 0, out));
         assert_eq!(out.len(), OBJECT_RUNS_PER_SESSION_MAX);
         let alone = OBJECT_RUNS_PER_SESSION_MAX as u32 + 10 + 8;
-        assert!(matches!(out[0], CollectorEffect::List { count, .. } if count == alone), "{:?}", out[0]);
+        assert!(matches!(out[0], CollectorEffect::List(Run { count, .. }) if count == alone), "{:?}", out[0]);
         assert!(collector.lease_objects(SESSION, 0, 1, &key, MapEpoch(1), 0).is_ok());
+    }
+
+    #[test]
+    fn what_ended_sessions_leave_takes_bounded_memory() {
+        let (mut collector, _) = leased();
+        let key = NodeKey::new([1; 32]);
+        let mut looked_early = 0;
+        for session in (10..20 + ENDED_RUNS_MAX as u64).map(SessionId) {
+            collector.lease_objects(session, 0, 1, &key, MapEpoch(1), 0).unwrap();
+            looked_early += effects(|out| collector.session_ended(session, 0, out)).len() - 1;
+        }
+        assert_eq!((collector.ended.len(), looked_early), (ENDED_RUNS_MAX, 10));
     }
 
     #[test]
     fn an_object_is_collected_only_when_holder_is_gone_and_shard_does_not_know_it() {
         let (mut collector, capability) = leased();
-        let (inode, object) = (InodeNumber::ROOT, capability.object);
-        let mut out = Vec::new();
+        let object = capability.object;
         // The holder lives: whatever a shard says, nothing happens.
-        collector.shard_says(inode, object, &Ok(false), &mut out);
-        assert_eq!(out, []);
-        collector.session_ended(SESSION, &mut out);
-        assert_eq!(out, [CollectorEffect::List { first: object, count: 8 }]);
+        assert_eq!(effects(|out| collector.shard_says(INODE, object, &Ok(false), out)), []);
+        let run = Run { first: object, count: 8, session: SESSION };
+        assert_eq!(effects(|out| collector.session_ended(SESSION, 0, out)), [CollectorEffect::List(run)]);
         for (answer, collected, left) in [
             (Err(Error::Unreachable), false, 1),
+            (Err(Error::Busy), false, 1),
             (Ok(true), false, 0),
             (Ok(false), true, 0),
             (Err(Error::NotFound), true, 0),
         ] {
-            out.clear();
-            collector.listed(&[(inode, object)], &mut out);
-            assert_eq!(out, [CollectorEffect::AskShard { inode, object }]);
-            out.clear();
-            collector.shard_says(inode, object, &answer, &mut out);
-            assert_eq!(out.contains(&CollectorEffect::Remove { inode, object }), collected, "{answer:?}");
+            let asked = effects(|out| collector.listed(&[run], &[(INODE, object)], 0, out));
+            assert_eq!(asked, [CollectorEffect::AskShard { session: SESSION, inode: INODE, object }]);
+            let out = effects(|out| collector.shard_says(INODE, object, &answer, out));
+            assert_eq!(out.contains(&CollectorEffect::Remove { inode: INODE, object }), collected, "{answer:?}");
             assert_eq!(collector.suspects(), left, "{answer:?}");
-            collector.shard_says(inode, object, &Ok(true), &mut out);
+            collector.shard_says(INODE, object, &Ok(true), &mut Vec::new());
         }
+    }
+
+    #[test]
+    fn a_shard_that_has_not_decided_is_asked_again_and_one_question_is_on_its_way_at_a_time() {
+        let (mut collector, capability) = leased();
+        let object = capability.object;
+        let run = Run { first: object, count: 8, session: SESSION };
+        let ask = CollectorEffect::AskShard { session: SESSION, inode: INODE, object };
+        assert_eq!(effects(|out| collector.listed(&[run], &[(INODE, object)], 0, out)), [ask]);
+        assert_eq!(collector.deadline(), Some(ASK_AGAIN_MS));
+        assert_eq!(effects(|out| collector.due(ASK_AGAIN_MS, out)), [], "the first question has no answer yet");
+        collector.shard_says(INODE, object, &Err(Error::Busy), &mut Vec::new());
+        assert_eq!(effects(|out| collector.due(ASK_AGAIN_MS, out)), [], "it is not due again");
+        let mut now_ms = 0;
+        for _ in 0..10 {
+            let due_ms = collector.deadline().unwrap();
+            assert!(due_ms <= now_ms + 3 * ASK_AGAIN_MS_MAX, "{due_ms}");
+            now_ms = due_ms;
+            assert_eq!(effects(|out| collector.due(now_ms, out)), [ask]);
+            collector.shard_says(INODE, object, &Err(Error::Unreachable), &mut Vec::new());
+        }
+        let removed = effects(|out| collector.shard_says(INODE, object, &Ok(false), out));
+        assert_eq!(removed, [CollectorEffect::Remove { inode: INODE, object }]);
+        assert_eq!(collector.deadline(), None);
+    }
+
+    #[test]
+    fn an_object_that_a_late_write_makes_is_collected_when_the_right_to_make_it_has_expired() {
+        let (mut collector, capability) = leased();
+        let (first, late) = (capability.object, ObjectId::new(NodeId(2), 103));
+        let run = Run { first, count: 8, session: SESSION };
+        assert_eq!(effects(|out| collector.session_ended(SESSION, 5, out)), [CollectorEffect::List(run)]);
+        assert_eq!(effects(|out| collector.listed(&[run], &[], 5, out)), []);
+        // Meanwhile a write makes it, which lay in a socket.
+        let due_ms = collector.deadline().unwrap();
+        assert!(due_ms >= 5 + u64::from(CAPABILITY_TERM_SECONDS) * 1_000);
+        assert_eq!(effects(|out| collector.due(due_ms - 1, out)), []);
+        assert_eq!(effects(|out| collector.due(due_ms, out)), [CollectorEffect::List(run)]);
+        let asked = effects(|out| collector.listed(&[run], &[(INODE, late)], due_ms, out));
+        assert_eq!(asked, [CollectorEffect::AskShard { session: SESSION, inode: INODE, object: late }]);
+        let removed = effects(|out| collector.shard_says(INODE, late, &Ok(false), out));
+        assert_eq!(removed, [CollectorEffect::Remove { inode: INODE, object: late }]);
+        assert_eq!(collector.deadline(), None);
+    }
+
+    #[test]
+    fn each_object_is_asked_about_with_the_session_that_leased_its_identifier() {
+        let (mut collector, first) = leased();
+        let key = NodeKey::new([1; 32]);
+        let other = collector.lease_objects(SessionId(5), 0, 8, &key, MapEpoch(1), 0).unwrap();
+        let run = |capability: &Capability, session| Run { first: capability.object, count: 8, session };
+        let runs = [run(&other, SessionId(5)), run(&first, SESSION)];
+        let objects = [99, 100, 107, 108, 115, 116].map(|sequence| (INODE, ObjectId::new(NodeId(2), sequence)));
+        let asked = effects(|out| collector.listed(&runs, &objects, 0, out));
+        let sessions = asked.iter().map(|effect| match effect {
+            CollectorEffect::AskShard { session, object, .. } => (session.0, object.sequence()),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(sessions.collect::<Vec<_>>(), [(4, 100), (4, 107), (5, 108), (5, 115)]);
     }
 
     #[test]
     fn a_session_ends_once() {
         let (mut collector, _) = leased();
-        let mut out = Vec::new();
-        collector.session_ended(SESSION, &mut out);
-        collector.session_ended(SESSION, &mut out);
+        let out = effects(|out| {
+            collector.session_ended(SESSION, 0, out);
+            collector.session_ended(SESSION, 0, out);
+        });
         assert_eq!(out.len(), 1);
     }
 }

@@ -10,6 +10,7 @@ impl World {
         for session in 0..=self.sessions.get() {
             self.collect(SessionId(session));
         }
+        self.collect_last();
         for (id, shard) in &self.shards {
             let status = shard.status();
             if (status.sessions, status.leases, status.recalls, status.parked) != (0, 0, 0, 0) {

@@ -37,6 +37,9 @@ impl World {
         let until_ms = self.network.now_ms + length_ms;
         self.note(&format!("client {client} and node {node} hear nothing of each other until {until_ms} ms"));
         self.partitions.until_ms.insert((Party::Client(client), Party::Node(node)), until_ms);
+        if length_ms > SESSION_TERM_MS {
+            self.network.after(SESSION_TERM_MS, Message::Disconnected { client, node });
+        }
         self.tally.partitions += 1;
         let pause_ms = self.setting.below(PAUSE_MS_MAX);
         self.network.after(pause_ms, Message::Cut);

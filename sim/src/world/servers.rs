@@ -9,8 +9,8 @@ use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Capability, Credentials, Error, MapEpoch, NodeId, ObjectId, Result, SessionId, ShardId};
-use weft_storage::CollectorEffect;
+use weft_protocol::{Capability, Credentials, Error, MapEpoch, NodeId, Result, SessionId, ShardId};
+use weft_storage::{CollectorEffect, LAST_LOOK_MS};
 
 /// Identifiers that a client gets at once.
 const BATCH_COUNT: u32 = 3;
@@ -249,42 +249,78 @@ impl World {
 
     /// A session is over for the storage servers: its objects without a file are collected by the rule.
     pub(super) fn collect(&mut self, session: SessionId) {
-        let nodes: Vec<NodeId> = self.storage.keys().copied().collect();
-        for node in nodes {
-            let mut effects = Vec::new();
-            if let Some(storage) = self.storage.get_mut(&node) {
-                storage.collector.session_ended(session, &mut effects);
-                storage.collector.ask_again(&mut effects);
-            }
-            self.caches_nothing(node, session, None);
-            while let Some(effect) = effects.pop() {
-                self.collect_one(node, effect, &mut effects);
-            }
+        for node in self.storage.keys().copied().collect::<Vec<_>>() {
+            self.session_left(session, node);
         }
     }
 
-    fn collect_one(&mut self, node: NodeId, effect: CollectorEffect, more: &mut Vec<CollectorEffect>) {
+    /// A session has had no connection to a node for a term.
+    fn session_left(&mut self, session: SessionId, node: NodeId) {
+        let now_ms = self.now_at(node).boot_ms;
+        let mut effects = Vec::new();
+        if let Some(storage) = self.storage.get_mut(&node) {
+            storage.collector.session_ended(session, now_ms, &mut effects);
+        }
+        self.caches_nothing(node, session, None);
+        self.carry_out_collection(node, now_ms, effects);
+    }
+
+    /// Nothing of the client has come to the node, or the other way, for a term: the node has closed its connections.
+    pub(super) fn disconnected(&mut self, client: usize, node: NodeId) {
+        if self.is_cut(Party::Client(client), Party::Node(node)) {
+            self.note(&format!("client {client} has no connection to node {node} any more"));
+            self.session_left(self.clients[client].session(), node);
+        }
+    }
+
+    pub(super) fn go_on_collecting(&mut self, node: NodeId) {
+        self.collect_until(node, self.now_at(node).boot_ms);
+    }
+
+    /// When all capabilities have expired, and shards have been asked once more.
+    pub(super) fn collect_last(&mut self) {
+        for node in self.storage.keys().copied().collect::<Vec<_>>() {
+            let last_ms = self.now_at(node).boot_ms + 2 * LAST_LOOK_MS;
+            self.collect_until(node, last_ms);
+            self.collect_until(node, last_ms + LAST_LOOK_MS);
+        }
+    }
+
+    fn collect_until(&mut self, node: NodeId, now_ms: u64) {
+        let mut effects = Vec::new();
+        if let Some(storage) = self.storage.get_mut(&node) {
+            storage.collector.due(now_ms, &mut effects);
+        }
+        self.carry_out_collection(node, now_ms, effects);
+    }
+
+    fn carry_out_collection(&mut self, node: NodeId, now_ms: u64, mut effects: Vec<CollectorEffect>) {
+        while let Some(effect) = effects.pop() {
+            self.collect_one(node, now_ms, effect, &mut effects);
+        }
+        let deadline = self.storage.get(&node).and_then(|storage| storage.collector.deadline());
+        let wait_ms = deadline.map(|deadline| deadline.saturating_sub(self.now_at(node).boot_ms));
+        // Rights expire long after the run: `collect_last`.
+        if let Some(wait_ms) = wait_ms.filter(|wait_ms| *wait_ms < LAST_LOOK_MS / 2) {
+            self.network.after(self.clocks[&node].wait_ms(wait_ms.max(1)), Message::Collect(node));
+        }
+    }
+
+    fn collect_one(&mut self, node: NodeId, now_ms: u64, effect: CollectorEffect, more: &mut Vec<CollectorEffect>) {
         let asked = match &effect {
             CollectorEffect::AskShard { inode, .. } => Some(self.node_of(inode.shard())),
-            CollectorEffect::List { .. } | CollectorEffect::Remove { .. } => None,
+            CollectorEffect::List(_) | CollectorEffect::Remove { .. } => None,
         };
         let is_split = asked.is_some_and(|asked| self.is_peer_cut(node, asked));
         let Some(storage) = self.storage.get_mut(&node) else { return };
         match effect {
-            CollectorEffect::List { first, count } => {
-                let last = ObjectId::new(first.node(), first.sequence() + u64::from(count) - 1);
-                let of_batch = storage.objects().filter(|(object, _)| (first..=last).contains(object));
-                let listed: Vec<_> = of_batch.map(|(object, inode)| (inode, object)).collect();
-                storage.collector.listed(&listed, more);
+            CollectorEffect::List(run) => {
+                let listed: Vec<_> = storage.objects().map(|(object, inode)| (inode, object)).collect();
+                storage.collector.listed(&[run], &listed, now_ms, more);
             }
-            CollectorEffect::AskShard { inode, object } => {
-                let known = match self.shards.get(&inode.shard()).filter(|_| !is_split) {
-                    None => Err(Error::Unreachable),
-                    Some(shard) => match shard.back().inode(inode) {
-                        None => Err(Error::NotFound),
-                        Some(record) => Ok(record.layout.object() == Some(object)),
-                    },
-                };
+            CollectorEffect::AskShard { session, inode, object } => {
+                let shard = self.shards.get(&inode.shard()).filter(|_| !is_split);
+                let known = shard.map_or(Err(Error::Unreachable), |shard| shard.uses_object(session, inode, object));
                 storage.collector.shard_says(inode, object, &known, more);
             }
             CollectorEffect::Remove { object, .. } => {

@@ -93,6 +93,7 @@ fn users_do_not_command_nodes_and_objects() {
         NodeRequest::Shutdown,
         NodeRequest::RevokeKey(KeyId(2)),
         NodeRequest::AskToServe { settled: Vec::new() },
+        NodeRequest::AskOfObject { session: SessionId(1), inode: scene.victim.inode, object: scene.object() },
     ] {
         let reply = connection.call(&Message::Node(request)).expect("answered");
         assert_eq!(reply, Message::NodeReply(Box::new(Err(Error::NotPermitted))));

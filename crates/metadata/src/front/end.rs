@@ -18,7 +18,7 @@ use super::{Effect, Fences, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
 use std::collections::BTreeSet;
-use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, NodeId, SessionId};
+use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, NodeId, ObjectId, SessionId};
 
 /// Storage servers of which a session's end waits for the confirmation of its fence.
 pub(super) struct Fencing {
@@ -141,6 +141,17 @@ impl<K: KeyValue> Shard<K> {
                 self.reply(call.token, Err(Error::SessionEnded), out);
             }
         }
+    }
+
+    /// Returns whether a file has this object, for the storage server at which the session has made it and has no
+    /// connection any more. [`Error::Busy`]: the session may still give it to the file. It was cut off from that storage
+    /// server alone, is being ended, or has ended with a call that is carried through.
+    pub fn uses_object(&self, session: SessionId, inode: InodeNumber, object: ObjectId) -> Result<bool, Error> {
+        let is_of = |work: &Work| matches!(work, Work::Call(call) if call.session() == session);
+        if self.sessions.knows(session) || self.parking.iter().any(|(_, parked)| is_of(&parked.work)) {
+            return Err(Error::Busy);
+        }
+        Ok(self.back.inode(inode).is_some_and(|record| record.layout.object() == Some(object)))
     }
 
     /// Asks for the size of a file whose writer is gone.

@@ -61,6 +61,11 @@ impl Sessions {
         true
     }
 
+    /// Whether the session has not ended yet, be it refused.
+    pub fn knows(&self, session: SessionId) -> bool {
+        self.alive.contains_key(&session)
+    }
+
     /// Whether the session is known, and neither refused nor ended.
     pub fn is_alive(&self, session: SessionId) -> bool {
         self.alive.get(&session).is_some_and(|alive| !alive.refused)

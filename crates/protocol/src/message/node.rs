@@ -1,7 +1,7 @@
 //! What is asked of a node as such: the map, its state, its end.
 
 use super::storage::{ServingAnswer, SessionFence, Space};
-use crate::ids::{KeyId, NodeId, ShardId};
+use crate::ids::{InodeNumber, KeyId, NodeId, ObjectId, SessionId, ShardId};
 use crate::map::ClusterMap;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,9 @@ pub enum NodeRequest {
     /// Node: its storage server asks to serve the capabilities of this node's shards, and reports fences from earlier
     /// answers as settled, at most [`crate::limits::FENCED_OBJECTS_MAX`] objects in all. Answer: `Serving`.
     AskToServe { settled: Vec<SessionFence> },
+    /// Node: its storage server, which this session has left, asks the inode's shard whether the file has an object of
+    /// the session's. Answer: `OfObject`, or `Busy` while the session may still give the object to the file.
+    AskOfObject { session: SessionId, inode: InodeNumber, object: ObjectId },
 }
 
 /// What a node answers.
@@ -36,6 +39,7 @@ pub enum NodeAnswer {
     Status(Box<NodeStatus>),
     InFlight(Vec<RequestInFlight>),
     Serving(ServingAnswer),
+    OfObject { is_used: bool },
 }
 
 /// State of a node.

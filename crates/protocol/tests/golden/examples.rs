@@ -310,6 +310,7 @@ pub fn node_requests() -> Vec<NodeRequest> {
         NodeRequest::Shutdown,
         NodeRequest::RevokeKey(KeyId(0x0fed_cba9_8765_4321)),
         NodeRequest::AskToServe { settled: vec![session_fence()] },
+        NodeRequest::AskOfObject { session: SessionId(7), inode: inode(), object: object() },
     ]
 }
 
@@ -363,6 +364,7 @@ pub fn node_answers() -> Vec<NodeAnswer> {
             connections: 9,
         })),
         NodeAnswer::Serving(ServingAnswer { granted: true, fences: vec![session_fence()] }),
+        NodeAnswer::OfObject { is_used: true },
         NodeAnswer::InFlight(vec![RequestInFlight {
             peer: "uid 1000, session 0000000000000001".to_owned(),
             request: "unlink".to_owned(),

@@ -117,3 +117,21 @@ fn the_size_of_a_file_whose_writer_is_gone_is_asked_for_until_its_storage_server
     assert_eq!(world.storage, [], "it is known");
     assert_eq!(attributes(&world.ok(B, stat(inode))).size, 7_000);
 }
+
+#[test]
+fn an_object_is_no_orphan_before_the_session_that_made_it_has_ended_and_is_fenced() {
+    let mut world = World::new();
+    world.ok(A, create("f"));
+    let inode = attributes(&world.ok(A, lookup("f"))).inode;
+    let uses = |world: &World, sequence| world.shard.uses_object(A, inode, object(sequence));
+    assert_eq!(uses(&world, 1), Err(Error::Busy), "it may be reported");
+    world.ok(A, commit(inode, 1, 100));
+    assert_eq!(uses(&world, 1), Err(Error::Busy));
+    world.keeps_fences = true;
+    world.expire(&[B]);
+    assert_eq!((uses(&world, 1), uses(&world, 2)), (Err(Error::Busy), Err(Error::Busy)), "it is being ended");
+    world.confirm_fences();
+    assert_eq!((uses(&world, 1), uses(&world, 2)), (Ok(true), Ok(false)));
+    assert_eq!(world.shard.uses_object(C, inode, object(2)), Ok(false), "a session that never was here");
+    assert_eq!(world.shard.uses_object(A, InodeNumber::new(ShardId(0), 999), object(1)), Ok(false));
+}
