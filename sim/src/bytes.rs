@@ -259,6 +259,8 @@ impl Files {
         operation.ended = Some(ended);
         operation.running = false;
         operation.safe = safe && !operation.doubtful;
+        // Its session ended meanwhile, and its client has it in the buffers of the next one.
+        operation.is_held |= operation.doubtful && !safe;
     }
 
     /// An operation failed, and its program knows. `refused`: for want of space, so that nothing of it appears after
@@ -295,7 +297,7 @@ impl Files {
     /// What this process has not flushed of the file is lost. It must tell a program.
     pub fn lost_buffers(&mut self, by: ProcessId, inode: InodeNumber) {
         let before = self.doubts;
-        self.doubt(|of, operation| of == inode && operation.by == Some(by));
+        self.gave_up_buffers(by, inode);
         if self.doubts > before {
             let now = self.moment();
             self.untold.entry((by, inode)).or_insert(now);
@@ -305,6 +307,13 @@ impl Files {
     /// Some of what this process has not flushed of the file is lost, of which it has told a program before.
     pub fn gave_up_buffers(&mut self, by: ProcessId, inode: InodeNumber) {
         self.doubt(|of, operation| of == inode && operation.by == Some(by));
+        let now = self.moment();
+        let file = self.file(inode);
+        for operation in file.operations.iter_mut().filter(|operation| operation.held_by.contains(&by)) {
+            operation.doubtful = true;
+            operation.held_by.clear();
+            file.disturbed = now;
+        }
     }
 
     /// The process told a program that something went wrong with the file.

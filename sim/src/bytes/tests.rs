@@ -95,6 +95,19 @@ fn what_was_seen_of_a_clients_changes_is_lost_with_its_session() {
 }
 
 #[test]
+fn what_was_seen_of_a_write_that_the_next_session_holds_is_lost_with_its_buffers() {
+    for is_safe in [true, false] {
+        let mut files = Files::default();
+        let id = files.write(1, FILE, Some(0), 4, 7);
+        files.fenced(1, FILE.shard(), None);
+        files.ended(id, is_safe);
+        assert!(reads(&mut files, &[7; 4]) && !reads(&mut files, &[]), "it was seen");
+        files.gave_up_buffers(1, FILE);
+        assert_eq!(reads(&mut files, &[]), !is_safe);
+    }
+}
+
+#[test]
 fn what_could_not_be_reported_may_appear_until_its_client_flushes() {
     for refused in [true, false] {
         let mut files = Files::default();
