@@ -143,9 +143,9 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// Returns whether a file has this object, for the storage server at which the session has made it and has no
-    /// connection any more. [`Error::Busy`]: the session may still give it to the file. It was cut off from that storage
-    /// server alone, is being ended, or has ended with a call that is carried through.
+    /// Returns whether a file has this object, which the session has made at a storage server that has no connection of
+    /// the session any more. [`Error::Busy`]: the session may still give it to the file. It was cut off from that
+    /// storage server alone, is being ended, or has ended with a call that is carried through.
     pub fn uses_object(&self, session: SessionId, inode: InodeNumber, object: ObjectId) -> Result<bool, Error> {
         let is_of = |work: &Work| matches!(work, Work::Call(call) if call.session() == session);
         if self.sessions.knows(session) || self.parking.iter().any(|(_, parked)| is_of(&parked.work)) {
