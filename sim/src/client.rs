@@ -67,12 +67,12 @@ impl Client {
     }
 
     /// Has programs make system calls from now on: through a mount, or without.
-    pub fn make_system_calls(&mut self, mount: Option<(MountMode, u64)>) {
+    pub fn make_system_calls(&mut self, mount: Option<(MountMode, Option<u64>)>) {
         self.process.makes_system_calls.set(true);
         self.process.machine.replace(Arc::downgrade(&self.machine));
         let machine = Arc::clone(&self.machine);
         self.calls = Some(match mount {
-            Some((mode, seed)) => SystemCalls::Mounted(Mounted::new(&self.process, machine, mode, seed)),
+            Some((mode, order)) => SystemCalls::Mounted(Mounted::new(&self.process, machine, mode, order)),
             None => SystemCalls::Native(Rc::new(NativeCalls::new(machine, Rc::clone(&self.process)))),
         });
     }

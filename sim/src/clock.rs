@@ -4,6 +4,7 @@
 //! of their clocks, and a term that both count is over at one of them first.
 
 use crate::random::Random;
+use crate::script::Word;
 use weft_protocol::Timestamp;
 
 /// How far a clock may be fast or slow, millionths. Two clocks differ by at most twice that: 400 ms in a session's
@@ -16,7 +17,7 @@ const SKEW_MS_MAX: u64 = 2000;
 const MILLION: u64 = 1_000_000;
 
 /// See the module.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clock {
     started_ms: u64,
     /// Ticks while a million milliseconds pass.
@@ -51,6 +52,18 @@ impl Clock {
     /// How long it takes until this clock has gone on by so much.
     pub fn wait_ms(&self, ms: u64) -> u64 {
         (ms * MILLION).div_ceil(self.rate)
+    }
+}
+
+impl Word for Clock {
+    fn write(&self) -> String {
+        format!("{} {} {}", self.started_ms, self.rate, self.skew_ms)
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let [started_ms, rate, skew_ms] = Vec::read(text)?.try_into().ok()?;
+        let may_be = started_ms <= UPTIME_MS_MAX && rate.abs_diff(MILLION) <= DRIFT_MAX && skew_ms <= SKEW_MS_MAX;
+        may_be.then_some(Self { started_ms, rate, skew_ms })
     }
 }
 

@@ -5,8 +5,9 @@
 
 use crate::bytes::OperationId;
 use crate::process::{Ask, Process, Ticket, Told};
+use crate::random::Random;
 use crate::store::{Bytes, DataMessage};
-use crate::wire::Wire;
+use crate::wire::{Wire, small_buffers};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -43,13 +44,19 @@ impl SimData {
     /// A new connection.
     pub fn new(process: &Rc<Process>, node: NodeId, session: SessionId) -> Self {
         let number = process.ticket().0;
-        let small = process.has_small_buffers.then(|| process.id.get().rotate_left(32) ^ number);
+        let room = process.has_small_buffers.then(|| {
+            let small = |_: &mut Random| small_buffers(process.id.get().rotate_left(32) ^ number);
+            let room = process.decide(format_args!("buffers client{}>node{node}", process.index), Vec::new(), small);
+            let bytes =
+                |at: usize| room.get(at).map_or(usize::MAX, |bytes| usize::try_from(*bytes).unwrap_or(usize::MAX));
+            (bytes(0), bytes(1))
+        });
         Self {
             process: Rc::clone(process),
             session,
             node,
             number,
-            wire: Rc::new(Wire::new(small)),
+            wire: Rc::new(Wire::new(room)),
             window: InFlightWindow::new(WRITES_IN_FLIGHT_MAX, WRITE_WINDOW),
             writes: VecDeque::new(),
             replies: VecDeque::new(),

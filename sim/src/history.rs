@@ -20,7 +20,7 @@ mod posix;
 use crate::kernel::requests::{Errno, RenameMode};
 use crate::kernel::{Call, CallResult, Value};
 use listings::Listings;
-pub use posix::{Kind, State};
+pub use posix::{Id, Kind, State};
 
 /// A call and what became of it.
 #[derive(Clone, Debug)]

@@ -12,6 +12,7 @@ pub mod serve;
 use crate::kernel::requests::{Answer as KernelAnswer, Errno, Notification, Request};
 use crate::kernel::{Call, CallId, CallResult, Config, Kernel, Output};
 use crate::process::{Ask, Process};
+use crate::script::Word;
 use crate::shell::{SimShell, released};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -155,12 +156,25 @@ impl MountShell for SimMount {
 }
 
 /// How a mount treats its kernel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MountMode {
     /// All files bypass the kernel's pages.
     pub direct: bool,
     /// The kernel has epochs.
     pub has_epoch: bool,
+}
+
+impl Word for MountMode {
+    fn write(&self) -> String {
+        let word = |is: bool, word| if is { format!(" {word}") } else { String::new() };
+        format!("mode{}{}", word(self.direct, "direct"), word(self.has_epoch, "epochs"))
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.strip_prefix("mode")?.split_whitespace().collect();
+        let is_known = words.iter().all(|word| ["direct", "epochs"].contains(word));
+        is_known.then(|| Self { direct: words.contains(&"direct"), has_epoch: words.contains(&"epochs") })
+    }
 }
 
 /// A mount.
@@ -171,15 +185,15 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts a client that has opened nothing. Its kernel settles races by `seed`.
-    pub fn new(process: &Rc<Process>, machine: Arc<Files<SimShell>>, mode: MountMode, seed: u64) -> Self {
+    /// Mounts a client that has opened nothing. Its kernel settles races by `order`.
+    pub fn new(process: &Rc<Process>, machine: Arc<Files<SimShell>>, mode: MountMode, order: Option<u64>) -> Self {
         let mount = Rc::new(Mount::new(machine, SimMount(Rc::clone(process))));
         let settings = Settings { direct: mode.direct, passthrough: None };
         mount.settings.set(settings).expect("it is set once");
         #[expect(clippy::arc_with_non_send_sync, reason = "the mount machine shares it so; here all is one thread")]
         let kernel = Arc::new(SimKernel {
             process: Rc::clone(process),
-            model: RefCell::new(Kernel::new(Config { seed: Some(seed), ..CONFIG })),
+            model: RefCell::new(Kernel::new(Config { seed: order, ..CONFIG })),
             has_epoch: mode.has_epoch,
             notified: RefCell::default(),
             notifications: Cell::new(0),

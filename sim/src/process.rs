@@ -6,13 +6,16 @@
 //! Not here: the effects (`shell.rs`), what programs do (`program.rs`).
 
 use crate::bytes::{Files as Bytes, Moment, ProcessId};
+use crate::choices::Choices;
 use crate::clock::Clock;
 use crate::mount::SimMount;
 use crate::random::Random;
+use crate::script::Word;
 use crate::shell::SimShell;
 use crate::store::{Bytes as Data, DataMessage};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -92,7 +95,9 @@ pub struct Process {
     pub ending: Cell<bool>,
     /// The model of what files hold.
     pub files: Rc<RefCell<Bytes>>,
-    pub random: RefCell<Random>,
+    pub choices: RefCell<Choices>,
+    /// Which client it is.
+    pub index: usize,
     /// Directories that programs use.
     pub directories: RefCell<Vec<InodeNumber>>,
     /// What a check found wrong.
@@ -127,7 +132,13 @@ pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Process {
     /// A process that has just started. `sessions`: the last session's number, of all processes.
-    pub fn new(home: NodeId, seed: u64, clock: Clock, sessions: &Rc<Cell<u64>>, files: &Rc<RefCell<Bytes>>) -> Self {
+    pub fn new(
+        (index, home): (usize, NodeId),
+        choices: Choices,
+        clock: Clock,
+        sessions: &Rc<Cell<u64>>,
+        files: &Rc<RefCell<Bytes>>,
+    ) -> Self {
         Self {
             id: Cell::new(0),
             home,
@@ -139,7 +150,8 @@ impl Process {
             drops: RefCell::default(),
             ending: Cell::new(false),
             files: Rc::clone(files),
-            random: RefCell::new(Random::new(seed)),
+            choices: RefCell::new(choices),
+            index,
             directories: RefCell::new(vec![InodeNumber::ROOT]),
             wrong: RefCell::new(None),
             progress: Cell::new(0),
@@ -322,9 +334,9 @@ impl Process {
         self.directories.borrow_mut().retain(|known| *known != inode || *known == InodeNumber::ROOT);
     }
 
-    /// A number below a bound, of the process's own.
-    pub fn below(&self, bound: u64) -> u64 {
-        self.random.borrow_mut().below(bound)
+    /// A decision of the process's own.
+    pub fn decide<T: Word>(&self, what: fmt::Arguments<'_>, usual: T, choose: impl FnOnce(&mut Random) -> T) -> T {
+        self.choices.borrow_mut().decide(what, usual, choose)
     }
 
     /// A check is made. What is wrong ends the run.

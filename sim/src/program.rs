@@ -5,6 +5,9 @@
 
 use crate::bytes::OperationId;
 use crate::process::{Ask, Drops, Process};
+use crate::random::Random;
+use crate::script::programs::{Kind, Opening, Step};
+use crate::script::{WINDOW_MS, Word};
 use crate::shell::SimShell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,6 +23,8 @@ const REQUEST_BYTES: u64 = 90;
 const STEPS: u64 = 12;
 /// Longest wait between two of these, milliseconds.
 const THINK_MS: u64 = 120;
+/// How long it waits where a script says nothing.
+const USUAL_THINK_MS: u64 = 60;
 
 /// What a process does with names.
 #[derive(Clone, Debug)]
@@ -122,6 +127,25 @@ pub async fn answer_drops(machine: Arc<Files<SimShell>>, process: Rc<Process>) {
     }
 }
 
+/// Names a program in the script of a run: by its client, and when it began.
+struct ProgramId {
+    client: usize,
+    since_ms: u64,
+}
+
+impl ProgramId {
+    fn new(process: &Process) -> Self {
+        Self { client: process.index, since_ms: process.true_ms.get() }
+    }
+
+    /// A decision of the program.
+    fn decide<T: Word>(&self, process: &Process, what: &str, usual: T, choose: impl FnOnce(&mut Random) -> T) -> T {
+        let Self { client, since_ms } = self;
+        let what = format_args!("client{client} since {since_ms}, {what}");
+        process.choices.borrow_mut().decide_in(Some(since_ms / WINDOW_MS), what, usual, choose)
+    }
+}
+
 /// An open file of one program.
 struct Program {
     machine: Arc<Files<SimShell>>,
@@ -129,24 +153,30 @@ struct Program {
     handle: Handle<SimShell>,
     /// Where it goes on, as long as it reads and writes in order.
     position: u64,
+    id: ProgramId,
 }
 
 /// Opens a name (and makes it), uses the file for a while, closes it.
 pub async fn use_file(machine: Arc<Files<SimShell>>, process: Rc<Process>, parent: InodeNumber, name: Name) {
-    let options = choose_options(&process);
-    let opened = open(&machine, &process, parent, &name, options).await;
+    let id = ProgramId::new(&process);
+    let opening = id.decide(&process, "open", Opening::USUAL, choose_opening);
+    let options = options_of(&opening);
+    let create = opening.create.then_some(CreateFile { mode: 0o644, exclusive: opening.exclusive });
+    let opened = open(&machine, &process, parent, &name, options, create).await;
     let handle = match opened {
         Ok(handle) => handle,
         Err(error) => return process.note(|| format!("open {name} in {parent} {options:?}: {error:?}")),
     };
     let inode = handle.open.inode;
     process.note(|| format!("open {name} in {parent} {options:?}: inode {inode}"));
-    let mut program = Program { machine, process: Rc::clone(&process), handle, position: 0 };
-    for _ in 0..1 + process.below(STEPS) {
+    let mut program = Program { machine, process: Rc::clone(&process), handle, position: 0, id };
+    let steps = program.id.decide(&process, "steps", 0, |random| 1 + random.below(STEPS));
+    for _ in 0..steps {
         if process.ending.get() {
             break;
         }
-        program.machine.calls().shell.sleep_us(process.below(THINK_MS) * 1000).await;
+        let think_ms = program.id.decide(&process, "pause", USUAL_THINK_MS, |random| random.below(THINK_MS));
+        program.machine.calls().shell.sleep_us(think_ms * 1000).await;
         program.step().await;
     }
     let result = program.flush_all().await;
@@ -154,22 +184,35 @@ pub async fn use_file(machine: Arc<Files<SimShell>>, process: Rc<Process>, paren
     program.machine.close_handle(&program.handle).await;
 }
 
-fn choose_options(process: &Process) -> OpenOptions<OperationId> {
-    let access = match process.below(4) {
+fn choose_opening(random: &mut Random) -> Opening {
+    let access = match random.below(4) {
         0 => Access::Read,
         1 => Access::Write,
         _ => Access::ReadWrite,
     };
     let writes = access.writes();
-    let (append, direct) = (writes && process.below(5) == 0, process.below(6) == 0);
-    OpenOptions {
-        access,
-        truncate: writes && process.below(8) == 0,
-        append,
-        direct,
-        page_cache: PageCache::None,
-        registration: None,
-    }
+    let (append, direct) = (writes && random.one_in(5), random.one_in(6));
+    let truncate = writes && random.one_in(8);
+    let create = !random.one_in(4);
+    Opening { access, append, direct, truncate, create, exclusive: create && random.one_in(4) }
+}
+
+fn options_of(opening: &Opening) -> OpenOptions<OperationId> {
+    let Opening { access, truncate, append, direct, .. } = *opening;
+    OpenOptions { access, truncate, append, direct, page_cache: PageCache::None, registration: None }
+}
+
+fn choose_step(random: &mut Random) -> Option<Step> {
+    let kind = match random.below(16) {
+        0 => Kind::Flush,
+        1 => Kind::Cut,
+        2 | 3 => Kind::Stat,
+        4..=9 => Kind::Write,
+        _ => Kind::Read,
+    };
+    let seek = random.one_in(3).then(|| random.below(FILE_BYTES));
+    let longest = if random.one_in(4) { REQUEST_BYTES } else { 24 };
+    Some(Step { kind, seek, bytes: 1 + random.below(longest) })
 }
 
 async fn open(
@@ -178,8 +221,8 @@ async fn open(
     parent: InodeNumber,
     name: &Name,
     options: OpenOptions<OperationId>,
+    create: Option<CreateFile>,
 ) -> Result<Handle<SimShell>> {
-    let create = (process.below(4) > 0).then(|| CreateFile { mode: 0o644, exclusive: process.below(4) == 0 });
     let since = process.files.borrow_mut().moment();
     let opened = machine.open_at(&Credentials::default(), parent, name, options, create).await;
     if options.truncate {
@@ -199,19 +242,18 @@ impl Program {
     /// One thing that a program does with a file.
     async fn step(&mut self) {
         let process = Rc::clone(&self.process);
-        let choice = process.below(16);
+        let step = self.id.decide(&process, "step", None, choose_step);
+        let Some(Step { kind, seek, bytes }) = step else { return };
         let (reads, writes) = (self.handle.options.access.reads(), self.handle.options.access.writes());
-        if process.below(3) == 0 {
-            self.position = process.below(FILE_BYTES);
-        }
-        let bytes = 1 + process.below(if process.below(4) == 0 { REQUEST_BYTES } else { 24 });
-        match choice {
-            0 => self.flush().await,
-            1 if writes && self.handle.open.has_object(&self.machine.objects).await => {
-                self.truncate(process.below(FILE_BYTES)).await;
+        self.position = seek.unwrap_or(self.position);
+        match kind {
+            Kind::Flush => self.flush().await,
+            Kind::Cut if writes && self.handle.open.has_object(&self.machine.objects).await => {
+                let size = self.id.decide(&process, "cut", 0, |random| random.below(FILE_BYTES));
+                self.truncate(size).await;
             }
-            2 | 3 => self.stat().await,
-            4..=9 if writes => self.write(bytes).await,
+            Kind::Stat => self.stat().await,
+            Kind::Write if writes => self.write(bytes).await,
             _ if reads => self.read(bytes).await,
             _ => self.write(bytes).await,
         }

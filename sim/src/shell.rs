@@ -3,6 +3,7 @@
 use crate::bytes::OperationId;
 use crate::data_connection::SimData;
 use crate::process::{Ask, Process, Told};
+use crate::random::Random;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
@@ -167,7 +168,7 @@ impl Shell for SimShell {
     }
 
     fn random(&self) -> u64 {
-        self.0.random.borrow_mut().next()
+        self.0.decide(format_args!("chance client{}", self.0.index), 0, Random::next)
     }
 
     async fn sleep_us(&self, time_us: u64) {

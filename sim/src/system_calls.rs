@@ -8,6 +8,7 @@
 //! Not here: when rounds begin, and faults (`world/mounts.rs`); what must hold (`history.rs`).
 
 mod growth;
+mod played;
 
 use crate::history::{Kind, State};
 use crate::kernel::requests::{Access, OpenFlags, RenameMode};
@@ -70,6 +71,11 @@ pub struct Programs {
     next: VecDeque<(usize, Call)>,
     race: Race,
     value: u8,
+    /// Names may be used while they are changed.
+    races_allowed: bool,
+    /// The latest round of a script that had one call, and a mapping that is there.
+    latest: Option<(usize, Call)>,
+    mapped: Option<(usize, Handle)>,
 }
 
 /// How far a race is: two clients replace a name while others open it.
@@ -89,8 +95,10 @@ fn file_flags(access: Access) -> OpenFlags {
 }
 
 impl Programs {
-    pub fn new(theme: Theme) -> Self {
-        Self { theme, handles: 0, owners: BTreeMap::new(), next: VecDeque::new(), race: Race::default(), value: 0 }
+    /// `races`: names may be used by a call while another one of its round changes them, as in a script of such a run.
+    pub fn new(theme: Theme, races: bool) -> Self {
+        let (owners, next, race) = (BTreeMap::new(), VecDeque::new(), Race::default());
+        Self { theme, handles: 0, owners, next, race, value: 0, races_allowed: races, latest: None, mapped: None }
     }
 
     /// The calls of the next round, each with its client.
@@ -242,6 +250,7 @@ impl Programs {
         self.owners.retain(|_, owner| *owner != client);
         self.race.open.retain(|(owner, _)| *owner != client);
         self.next.clear();
+        self.mapped.take_if(|(owner, _)| *owner == client);
     }
 
     /// Whether calls that belong together are left.
@@ -407,7 +416,7 @@ impl Programs {
     }
 }
 
-fn pick(random: &mut Random, count: usize) -> usize {
+pub fn pick(random: &mut Random, count: usize) -> usize {
     usize::try_from(random.below(count as u64)).expect("there are few")
 }
 
@@ -427,6 +436,11 @@ fn below(mut directory: Vec<String>, name: String) -> Vec<String> {
 }
 
 impl Theme {
+    /// Whether names are used by calls while others of their round change them.
+    pub fn has_races(self) -> bool {
+        self.races
+    }
+
     fn file_path(self, random: &mut Random, state: &State) -> Vec<String> {
         below(directory_path(random, state), format!("f{}", random.below(self.files)))
     }

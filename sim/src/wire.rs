@@ -66,14 +66,16 @@ pub struct Wire {
     is_closed: Cell<bool>,
 }
 
+/// Small buffers, by a number: the bytes of that to the node and of that to the client.
+pub fn small_buffers(number: u64) -> Vec<u64> {
+    let mut random = Random::new(number ^ 0xb0ff);
+    [TO_NODE_BYTES_MAX, TO_CLIENT_BYTES_MAX].map(|max| 1 + random.below(max)).to_vec()
+}
+
 impl Wire {
-    /// A connection. `small`: its buffers are, and this number decides how small.
-    pub fn new(small: Option<u64>) -> Self {
-        let (to_node, to_client) = small.map_or((usize::MAX, usize::MAX), |number| {
-            let mut random = Random::new(number ^ 0xb0ff);
-            let mut some = |max: u64| usize::try_from(1 + random.below(max)).expect("buffers are small");
-            (some(TO_NODE_BYTES_MAX), some(TO_CLIENT_BYTES_MAX))
-        });
+    /// A connection, with the bytes of its buffers to the node and to the client; `None`: they never fill.
+    pub fn new(room: Option<(usize, usize)>) -> Self {
+        let (to_node, to_client) = room.unwrap_or((usize::MAX, usize::MAX));
         Self {
             to_node: Direction::new(to_node),
             to_client: Direction::new(to_client),

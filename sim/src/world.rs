@@ -21,17 +21,21 @@ mod ranges;
 mod servers;
 mod serving;
 mod tally;
+mod wakes;
 
+use crate::Kind;
 use crate::bytes::{Files, Moment, ProcessId};
+use crate::choices::{Choices, Tape};
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::model::Model;
 use crate::network::Network;
 use crate::process::{Process, Ticket};
-use crate::random::Random;
+use crate::script::{Script, WINDOW_MS};
 use crate::store::{Bytes, DataMessage, Storage};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::rc::Rc;
 use weft_metadata::{Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
 use weft_protocol::data::DataReply;
@@ -181,6 +185,8 @@ enum Message {
     /// Another partition begins.
     Cut,
     CutNodes,
+    /// A partition of a script begins.
+    CutOff(partitions::Cut),
     SessionOver(SessionId),
     Settled(Moment),
     ToClient {
@@ -197,6 +203,27 @@ enum Message {
     },
     BeginCall(u64),
     RoundLasts(u64),
+}
+
+impl Message {
+    /// The word of a script for what goes over the network.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Call { .. } => "call-of",
+            Self::ToClient { .. } => "reply",
+            Self::Batch { .. } => "batch-of",
+            Self::Ping { .. } => "ping",
+            Self::Recall { .. } => "recall",
+            Self::RecallAnswer { .. } => "recall-answer",
+            Self::DropPages { .. } => "drop-pages",
+            Self::PagesDropped { .. } => "pages-dropped",
+            Self::Renewal { .. } => "renewal",
+            Self::Renewed { .. } => "renewed",
+            Self::Peer(_) => "peer-call",
+            Self::PeerReply(_) => "peer-reply",
+            _ => "message",
+        }
+    }
 }
 
 /// A client tells a node that its session lives.
@@ -228,9 +255,13 @@ struct Pending {
 
 /// One run.
 pub struct World {
-    random: Random,
-    /// For what is decided before the run: it leaves what follows from `random` as it is.
-    setting: Random,
+    choices: Choices,
+    /// For what is decided before the run: it leaves what follows from `choices` as it is.
+    setting: Choices,
+    /// When the present round began, in a run of mounts.
+    round_ms: u64,
+    /// What clients do in a native run that is played.
+    wakes: Vec<VecDeque<wakes::Wake>>,
     faults: Faults,
     clocks: BTreeMap<NodeId, Clock>,
     partitions: partitions::Partitions,
@@ -266,26 +297,32 @@ pub struct World {
 }
 
 impl World {
-    /// Clients that use files and names by themselves.
-    pub fn new(seed: u64, faults: Faults, trace: bool) -> Self {
-        let mut world = Self::with_clients(seed, faults, trace);
-        for index in 0..CLIENTS {
-            world.network.after(1, Message::Wake(index));
+    /// A run of a seed.
+    pub fn new(kind: Kind, seed: u64, tape: &Tape, trace: bool) -> Self {
+        Self::begin(kind, kind.faults(seed), (seed, tape), trace)
+    }
+
+    /// A run as a script says: no fault comes by itself.
+    pub fn of_script(script: Script, trace: bool) -> Self {
+        let (kind, tape) = (script.kind, Tape::new(script, true));
+        Self::begin(kind, kind.faults_to_play(), (0, &tape), trace)
+    }
+
+    fn begin(kind: Kind, faults: Faults, source: (u64, &Tape), trace: bool) -> Self {
+        let mut world = Self::with_clients(faults, source, trace);
+        match kind {
+            Kind::Mounts => world.mount_all(),
+            _ => world.begin_to_wake(),
         }
         world
     }
 
-    /// Clients whose programs make system calls.
-    pub fn with_mounts(seed: u64, trace: bool) -> Self {
-        // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.
-        let faults = Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW };
-        let mut world = Self::with_clients(seed, faults, trace);
-        world.mount_all();
-        world
+    /// What was recorded, and what became of what was played.
+    pub fn tape(&self) -> Tape {
+        self.choices.tape.clone()
     }
 
-    fn with_clients(seed: u64, faults: Faults, trace: bool) -> Self {
-        let faults = if faults == Faults::NONE { faults } else { faults.with_some(seed) };
+    fn with_clients(faults: Faults, (seed, tape): (u64, &Tape), trace: bool) -> Self {
         let nodes = (0..NODES).map(|id| NodeRecord {
             id: NodeId(id),
             host: String::new(),
@@ -298,8 +335,10 @@ impl World {
         let map = ClusterMap { name: "sim".to_owned(), epoch: MapEpoch(1), nodes: nodes.collect(), shards };
         let key = NodeKey::new([7; 32]);
         let mut world = Self {
-            random: Random::new(seed),
-            setting: Random::new(seed ^ 0x5e77),
+            choices: Choices::new(seed, tape),
+            setting: Choices::new(seed ^ 0x5e77, tape),
+            round_ms: 0,
+            wakes: Vec::new(),
             faults,
             clocks: BTreeMap::new(),
             partitions: Default::default(),
@@ -327,7 +366,7 @@ impl World {
             map,
         };
         for node in (0..NODES).map(NodeId) {
-            let clock = world.new_clock();
+            let clock = world.new_clock(format_args!("clock node{node}"));
             world.clocks.insert(node, clock);
         }
         for id in (0..SHARDS).map(ShardId) {
@@ -344,22 +383,30 @@ impl World {
         }
         for index in 0..CLIENTS {
             let home = NodeId(u16::try_from(index).unwrap_or(0) % NODES);
-            let process = world.process(home);
+            let process = world.process(index, home);
             world.clients.push(Client::new(process, world.map.clone()));
             world.network.after(SESSION_TERM_MS / 4, Message::Renew { client: index });
         }
         world
     }
 
-    fn process(&mut self, home: NodeId) -> Process {
-        let clock = self.new_clock();
-        let mut process = Process::new(home, self.random.next(), clock, &self.sessions, &self.files);
+    fn process(&mut self, index: usize, home: NodeId) -> Process {
+        let clock = self.new_clock(format_args!("clock client{index}"));
+        let choices = Choices::new(self.choices.stream().next(), &self.choices.tape);
+        let mut process = Process::new((index, home), choices, clock, &self.sessions, &self.files);
         process.has_small_buffers = self.faults.small_buffers;
         process
     }
 
-    fn new_clock(&mut self) -> Clock {
-        if self.faults.drift { Clock::new(&mut self.setting) } else { Clock::EXACT }
+    fn new_clock(&mut self, what: fmt::Arguments<'_>) -> Clock {
+        if self.faults.drift { self.setting.decide(what, Clock::EXACT, Clock::new) } else { Clock::EXACT }
+    }
+
+    /// How long ago the present step began.
+    fn since_step_ms(&self) -> u64 {
+        let began_ms =
+            if self.mounts.is_some() { self.round_ms } else { wakes::window(self.network.now_ms) * WINDOW_MS };
+        self.network.now_ms - began_ms
     }
 
     /// The time at a node.
@@ -382,8 +429,13 @@ impl World {
         let mut quiet_since = None;
         while let Some(message) = self.network.take_next() {
             self.note(&format!("{message:?}"));
+            if self.mounts.is_none() {
+                self.choices.tape.set_step(wakes::window(self.network.now_ms));
+            }
             self.handle(message);
-            if self.mounts.is_none() && self.tally.operations >= OPERATIONS && !self.ending {
+            let is_done =
+                self.tally.operations >= OPERATIONS && !self.choices.tape.is_playing() || self.has_played_all();
+            if self.mounts.is_none() && is_done && !self.ending {
                 self.begin_to_end();
             }
             if self.ending && self.network.now_ms > SESSION_TERM_MS * 400 {
@@ -514,6 +566,7 @@ impl World {
             Message::Tick(shard) => self.tick(shard),
             Message::Cut => self.cut_again(),
             Message::CutNodes => self.cut_nodes_again(),
+            Message::CutOff(cut) => self.cut_as_told(cut),
             Message::NextRound => self.next_round(),
             Message::MountDies(client) => self.mount_dies(client),
             Message::LossSettled { loss, since } => self.loss_settled(loss, since),

@@ -1,6 +1,6 @@
 //! Programs that make system calls through mounts: some hundreds of seeds, and those that found something.
 
-use weft_sim::{Tally, run_mounts};
+use weft_sim::{Kind, Tally, run_seed};
 
 /// Seeds run each time.
 const SEEDS: std::ops::Range<u64> = 0..300;
@@ -12,7 +12,7 @@ const RARE_SEEDS: [u64; 8] = [343, 517, 677, 616, 318, 2_000_000_700, 3_000_003_
 
 fn run(seed: u64) -> (Tally, u64) {
     println!("seed {seed}; again with: cargo run --release -p weft-sim -- mounts replay {seed}");
-    run_mounts(seed, false)
+    run_seed(Kind::Mounts, seed, false)
 }
 
 #[test]

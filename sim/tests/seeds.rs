@@ -1,6 +1,6 @@
 //! Some hundreds of seeds, and those that found something.
 
-use weft_sim::{Faults, run_seed};
+use weft_sim::{Kind, run_seed};
 
 /// Seeds run each time.
 const SEEDS: std::ops::Range<u64> = 0..300;
@@ -24,7 +24,7 @@ fn all_seeds_hold_and_the_faults_really_happen() {
     let mut sums = [0u64; 28];
     for seed in SEEDS {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
-        let (tally, _) = run_seed(seed, Faults::NOW, false);
+        let (tally, _) = run_seed(Kind::Native, seed, false);
         let counts = [
             tally.operations,
             tally.cached,
@@ -71,22 +71,21 @@ fn all_seeds_hold_and_the_faults_really_happen() {
 fn rare_seeds_hold() {
     for seed in RARE_SEEDS {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- plain replay {seed}");
-        run_seed(seed, Faults::NONE, false);
+        run_seed(Kind::Plain, seed, false);
     }
     for seed in RARE_SEEDS_OF_NOW {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
-        run_seed(seed, Faults::NOW, false);
+        run_seed(Kind::Native, seed, false);
     }
 }
 
 /// Clients and nodes that hear nothing of each other for up to two terms.
 #[test]
 fn all_seeds_hold_while_clients_are_cut_off_from_nodes() {
-    let faults = Faults { partitions: true, ..Faults::NOW };
     let mut cut_off = 0;
     for seed in SEEDS.chain(RARE_SEEDS_OF_PARTITIONS) {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- partitions replay {seed}");
-        cut_off += run_seed(seed, faults, false).0.cut_off;
+        cut_off += run_seed(Kind::Partitions, seed, false).0.cut_off;
     }
     assert!(cut_off > 0, "no client was cut off");
 }
@@ -94,14 +93,13 @@ fn all_seeds_hold_while_clients_are_cut_off_from_nodes() {
 /// Of new seeds about one in 500 fails (docs/simulation.md).
 #[test]
 fn requests_between_nodes_that_are_cut_off_are_not_reached() {
-    let faults = Faults { peers_cut: true, ..Faults::NOW };
-    let lost: u64 = (0..30).map(|seed| run_seed(seed, faults, false).0.unreachable).sum();
+    let lost: u64 = (0..30).map(|seed| run_seed(Kind::Peers, seed, false).0.unreachable).sum();
     assert!(lost > 0, "no request met a partition");
 }
 
 #[test]
 fn one_seed_gives_one_run() {
     for seed in [1, 7, 42] {
-        assert_eq!(run_seed(seed, Faults::NOW, false).1, run_seed(seed, Faults::NOW, false).1, "seed {seed}");
+        assert_eq!(run_seed(Kind::Native, seed, false).1, run_seed(Kind::Native, seed, false).1, "seed {seed}");
     }
 }

@@ -6,6 +6,7 @@ use crate::kernel::requests::{
     Operation, RenameMode as KernelRenameMode, Reply, Request,
 };
 use crate::process::{Ask, Process};
+use crate::random::Random;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -152,8 +153,11 @@ impl Served {
     }
 
     async fn sometimes_wait(&self) {
-        if self.process.below(2) == 0 {
-            let ticket = self.process.ask(Ask::Sleep(1 + self.process.below(THREAD_MS_MAX)));
+        let what = format_args!("request client{}", self.process.index);
+        let ms =
+            self.process.decide(what, 0, |random| if random.one_in(2) { 1 + random.below(THREAD_MS_MAX) } else { 0 });
+        if ms > 0 {
+            let ticket = self.process.ask(Ask::Sleep(ms));
             self.process.told(ticket).await;
         }
     }
@@ -164,11 +168,13 @@ impl Served {
         if let Ok(Reply::Entry(entry) | Reply::Created(entry, _)) = &answer {
             kernel.told.borrow_mut().insert(entry.node, self.begun_ms);
         }
-        if self.is_background || process.below(2) == 0 {
+        let is_late = |random: &mut Random| !random.one_in(2);
+        if self.is_background || !process.decide(format_args!("reply-late client{}", process.index), false, is_late) {
             return kernel.reply(unique, answer);
         }
         self.process.spawn(async move {
-            let ticket = process.ask(Ask::Sleep(1 + process.below(THREAD_MS_MAX)));
+            let what = format_args!("reply client{}", process.index);
+            let ticket = process.ask(Ask::Sleep(process.decide(what, 1, |random| 1 + random.below(THREAD_MS_MAX))));
             process.told(ticket).await;
             kernel.reply(unique, answer);
         });

@@ -1,9 +1,12 @@
-//! Clients: when they do something, their faults, and what comes in for them.
+//! Clients: what they ask for, and what comes in for them.
+//!
+//! Not here: when they do something, and their faults (`wakes.rs`).
 
 use super::partitions::Party;
 use super::{Answer, Message, Renewal, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::client::Client;
+use crate::network::USUAL_MS;
 use crate::process::{Ask, Drops, Ticket, Told};
 use crate::program::NamesOperation;
 use std::rc::Rc;
@@ -12,117 +15,14 @@ use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::recall::{DropPages, Recall};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{InodeNumber, Name, NodeId, SessionId};
+use weft_protocol::{NodeId, SessionId};
 
-/// Names that clients fight over.
-const NAMES: u64 = 6;
 /// A message that was lost broke its connection, which its sender learns after this time.
 const BREAK_MS: u64 = 400;
 /// After this nothing is in flight of what a client gave up.
 const SETTLE_MS: u64 = 300;
-/// Longest time for which a disk is full.
-const FULL_MS_MAX: u64 = 4000;
-/// Bad sectors: where the first one may begin, how long they are, and for how long.
-const BAD_FROM_MAX: u64 = 200;
-const BAD_BYTES_MAX: u64 = 40;
-const BAD_MS_MAX: u64 = 4000;
-/// Longest time for which a client hears of no recall, though it goes on: beyond a term its sessions are refused.
-const DEAF_MS_MAX: u64 = 3 * SESSION_TERM_MS;
 
 impl World {
-    pub(super) fn wake(&mut self, index: usize) {
-        if self.ending {
-            return;
-        }
-        self.network.after(20 + self.random.below(200), Message::Wake(index));
-        if self.clients[index].paused_until_ms > self.network.now_ms || self.clients[index].is_using_names() {
-            return;
-        }
-        self.inject(index);
-        self.tally.operations += 1;
-        let (inode, name) = (self.directory(index), self.name());
-        if (8..=15).contains(&self.random.below(24)) {
-            let parent = if self.random.one_in(4) { inode } else { InodeNumber::ROOT };
-            if !self.model.lost.contains(&parent.shard()) {
-                self.clients[index].start_program(parent, name);
-            }
-        } else {
-            let operation = self.choose(index, inode, name);
-            if !self.answer_from_cache(index, &operation) {
-                self.clients[index].start_names(operation);
-            }
-        }
-        self.poll(index);
-    }
-
-    fn name(&mut self) -> Name {
-        Name::new(format!("n{}", self.random.below(NAMES)).as_bytes()).expect("a letter and a digit make a name")
-    }
-
-    /// One of the directories that a client knows.
-    fn directory(&mut self, index: usize) -> InodeNumber {
-        let known = self.clients[index].process.directories.borrow();
-        let choice = self.random.below(known.len() as u64);
-        known[usize::try_from(choice).expect("a client knows few directories")]
-    }
-
-    /// What a client does with names next.
-    fn choose(&mut self, index: usize, inode: InodeNumber, name: Name) -> NamesOperation {
-        match self.random.below(16) {
-            0..=5 => NamesOperation::Lookup { parent: inode, name },
-            6 | 7 => NamesOperation::Attributes { inode },
-            8 | 9 => NamesOperation::MakeDirectory { parent: inode, name },
-            10 => NamesOperation::Unlink { parent: inode, name },
-            11 => NamesOperation::UnlinkBatch { parent: inode, names: vec![name, self.name(), self.name()] },
-            12 => NamesOperation::RemoveDirectory { parent: inode, name },
-            13 => {
-                let parent = if self.random.one_in(2) { inode } else { self.directory(index) };
-                NamesOperation::Rename { from: (inode, name), to: (parent, self.name()) }
-            }
-            14 => NamesOperation::List { inode, with_attributes: self.random.one_in(2) },
-            _ => NamesOperation::Release,
-        }
-    }
-
-    /// Faults of processes and disks.
-    fn inject(&mut self, index: usize) {
-        match self.random.below(300) {
-            0 => self.crash_client(index),
-            1 => {
-                self.tally.pauses += 1;
-                let pause_ms = self.random.below(15_000);
-                self.note(&format!("client {index} pauses for {pause_ms} ms"));
-                self.clients[index].paused_until_ms = self.network.now_ms + pause_ms;
-            }
-            2 if self.random.one_in(4) && self.storage.len() == usize::from(super::NODES) => self.crash_node(),
-            3..=5 => {
-                let home = self.clients[index].process.home;
-                let until_ms = self.network.now_ms + self.random.below(FULL_MS_MAX);
-                self.disk_is_full(home, until_ms);
-            }
-            6 => {
-                self.tally.deaf += 1;
-                let deaf_ms = self.random.below(DEAF_MS_MAX);
-                self.note(&format!("client {index} hears of no recall for {deaf_ms} ms"));
-                self.clients[index].deaf_until_ms = self.network.now_ms + deaf_ms;
-            }
-            7..=10 if self.faults.bad_sectors => self.damage_device(),
-            _ => {}
-        }
-    }
-
-    /// Some bytes of the objects of a node cannot be read or written for a while.
-    fn damage_device(&mut self) {
-        let node = NodeId(u16::try_from(self.setting.below(u64::from(super::NODES))).expect("there are few nodes"));
-        let first = usize::try_from(self.setting.below(BAD_FROM_MAX)).expect("files are short");
-        let bytes = usize::try_from(1 + self.setting.below(BAD_BYTES_MAX)).expect("files are short");
-        let until_ms = self.network.now_ms + self.setting.below(BAD_MS_MAX);
-        self.note(&format!("node {node} has {bytes} bad bytes from {first} on until {until_ms} ms"));
-        if let Some(storage) = self.storage.get_mut(&node) {
-            storage.set_bad_sectors(first..first + bytes, self.clocks[&node].boot_ms(until_ms));
-        }
-    }
-
     /// The client is gone; another one starts in its place.
     pub(super) fn crash_client(&mut self, index: usize) {
         self.tally.crashes += 1;
@@ -132,7 +32,7 @@ impl World {
         self.files.borrow_mut().died(id);
         self.settle_later();
         self.network.after(SESSION_TERM_MS + 1000, Message::SessionOver(session));
-        let process = self.process(home);
+        let process = self.process(index, home);
         self.clients[index] = Client::new(process, self.map.clone());
         self.end_connections(Some(id), None);
         self.note(&format!("client {index} starts: process {}", self.clients[index].process.id.get()));
@@ -213,7 +113,7 @@ impl World {
 
     /// Compares what the cache says of a name or inode with the model. `false`: it says nothing; a shard has to be
     /// asked.
-    fn answer_from_cache(&mut self, index: usize, operation: &NamesOperation) -> bool {
+    pub(super) fn answer_from_cache(&mut self, index: usize, operation: &NamesOperation) -> bool {
         let client = &self.clients[index];
         let now_ms = client.process.clock.boot_ms(self.network.now_ms);
         let cache = client.machine.calls().session.cache();
@@ -256,7 +156,10 @@ impl World {
 
     /// An answer that is late, and comes once.
     pub(super) fn answer_client(&mut self, to: (usize, ProcessId, Ticket), answer: Answer) {
-        let ((client, process, number), delay) = (to, 1 + self.random.below(20));
+        let (client, process, number) = to;
+        let what = if matches!(answer, Answer::Data(..)) { "data-reply" } else { "answer" };
+        let what = format_args!("{what} client{client}");
+        let delay = self.choices.decide(what, USUAL_MS, |random| 1 + random.below(20));
         self.network.after(delay, Message::ToClient { client, process, number, answer });
     }
 

@@ -12,7 +12,10 @@ use super::partitions::Party;
 use super::serving::Waiting;
 use super::{Answer, Message, World};
 use crate::bytes::{Moment, ProcessId};
+use crate::network::USUAL_MS;
 use crate::process::Ticket;
+use crate::random::Random;
+use crate::script::Word;
 use crate::store::{Bytes, DataMessage};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::data::{DataOperation, DataReply};
@@ -85,6 +88,7 @@ impl Connections {
 }
 
 /// What becomes of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Served,
     /// The connection breaks before it has come, after so many of its bytes, or before it is answered.
@@ -93,6 +97,40 @@ enum Fate {
     Unanswered,
     /// The connection breaks now, and the bytes of a write come later.
     Late,
+}
+
+impl Word for Fate {
+    fn write(&self) -> String {
+        match self {
+            Self::Served => "served".to_owned(),
+            Self::Lost => "lost".to_owned(),
+            Self::Torn(end) => format!("torn {end}"),
+            Self::Unanswered => "unanswered".to_owned(),
+            Self::Late => "late".to_owned(),
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "served" => Some(Self::Served),
+            "lost" => Some(Self::Lost),
+            "unanswered" => Some(Self::Unanswered),
+            "late" => Some(Self::Late),
+            _ => text.strip_prefix("torn ")?.parse().ok().map(Self::Torn),
+        }
+    }
+}
+
+/// How long a request is under way, and each of the pieces of its bytes behind what is before it.
+fn choose_way(random: &mut Random, splits: bool) -> Vec<u64> {
+    let mut way = vec![1 + random.below(DELAY_MS_MAX)];
+    if splits && random.one_in(SPLITTING) {
+        for _ in 0..=random.below(2) {
+            let stalls = random.one_in(STALLING);
+            way.push(1 + random.below(if stalls { STALL_MS_MAX } else { DELAY_MS_MAX }));
+        }
+    }
+    way
 }
 
 impl World {
@@ -114,33 +152,45 @@ impl World {
         }
         let now_ms = self.network.now_ms;
         let last_ms = self.connections.last_ms.entry((process, message.connection)).or_default();
-        let arrives_ms = (*last_ms).max(now_ms + 1 + self.random.below(DELAY_MS_MAX));
-        let mut pieces = Vec::new();
         let splits = message.request.operation == DataOperation::Write && message.bytes.0.len() > 1;
-        if splits && self.network.faults && self.random.one_in(SPLITTING) {
-            let mut at_ms = arrives_ms;
-            for _ in 0..=self.random.below(2) {
-                let stalls = self.random.one_in(STALLING);
-                at_ms += 1 + self.random.below(if stalls { STALL_MS_MAX } else { DELAY_MS_MAX });
-                pieces.push(at_ms);
-            }
-        }
+        let splits = splits && self.network.faults;
+        let route = format_args!("data client{client}>node{}", message.request.object.node());
+        let way = self.choices.decide(route, vec![USUAL_MS], |random| choose_way(random, splits));
+        let arrives_ms = (*last_ms).max(now_ms + way.first().copied().unwrap_or(USUAL_MS));
+        let mut at_ms = arrives_ms;
+        let later = way.iter().skip(1).filter(|_| splits);
+        let pieces: Vec<u64> = later
+            .map(|ms| {
+                at_ms += ms;
+                at_ms
+            })
+            .collect();
         // What follows on the connection comes behind the last piece.
         *last_ms = pieces.last().map_or(arrives_ms, |last_ms| last_ms + 1);
         message.pieces_ms = pieces;
         self.network.after(arrives_ms - now_ms, Message::Data { client, process, number, message });
     }
 
-    fn fate(&mut self, is_alive: bool, bytes: usize) -> Fate {
-        if is_alive && bytes > 0 && self.network.faults && self.random.one_in(LATE) {
-            return Fate::Late;
-        }
-        let breaks = if is_alive { self.network.faults && self.random.one_in(BREAKING) } else { self.random.one_in(2) };
-        match self.random.below(3) {
-            _ if !breaks => Fate::Served,
-            0 => Fate::Lost,
-            1 => Fate::Torn(usize::try_from(self.random.below(bytes as u64 + 1)).unwrap_or(0)),
-            _ => Fate::Unanswered,
+    fn fate(&mut self, client: usize, is_alive: bool, message: &DataMessage) -> Fate {
+        let (faults, bytes) = (self.network.faults, message.bytes.0.len());
+        let route = format_args!("fate client{client}>node{}", message.request.object.node());
+        let fate = self.choices.decide(route, Fate::Served, |random| {
+            if is_alive && bytes > 0 && faults && random.one_in(LATE) {
+                return Fate::Late;
+            }
+            let breaks = if is_alive { faults && random.one_in(BREAKING) } else { random.one_in(2) };
+            match random.below(3) {
+                _ if !breaks => Fate::Served,
+                0 => Fate::Lost,
+                1 => Fate::Torn(usize::try_from(random.below(bytes as u64 + 1)).unwrap_or(0)),
+                _ => Fate::Unanswered,
+            }
+        });
+        match fate {
+            Fate::Late if !is_alive || bytes == 0 || !faults => Fate::Served,
+            Fate::Lost | Fate::Torn(_) | Fate::Unanswered if is_alive && !faults => Fate::Served,
+            Fate::Torn(end) => Fate::Torn(end.min(bytes)),
+            fate => fate,
         }
     }
 
@@ -151,7 +201,7 @@ impl World {
         let connection = (to.1, message.connection);
         let bytes = message.bytes.0.len();
         let fate = if is_there && !self.connections.broken.contains(&connection) {
-            self.fate(is_alive, bytes)
+            self.fate(to.0, is_alive, &message)
         } else {
             Fate::Lost
         };
@@ -162,7 +212,9 @@ impl World {
             Fate::Late => {
                 self.tally.late += 1;
                 if message.pieces_ms.is_empty() {
-                    message.pieces_ms.push(self.network.now_ms + 1 + self.random.below(STALL_MS_MAX));
+                    let route = format_args!("late client{}", to.0);
+                    let late_ms = self.choices.decide(route, USUAL_MS, |random| 1 + random.below(STALL_MS_MAX));
+                    message.pieces_ms.push(self.network.now_ms + late_ms);
                 }
                 (bytes, false)
             }
@@ -322,7 +374,8 @@ impl World {
         let of_session = |body: &Body| body.message.session == session && body.message.request.object.node() == node;
         let bodies = self.connections.bodies.iter().filter(|(_, body)| of_session(body));
         for number in bodies.map(|(number, _)| *number).collect::<Vec<_>>() {
-            if self.random.one_in(2)
+            let what = format_args!("shut by fence node{node}");
+            if self.choices.decide(what, false, |random| random.one_in(2))
                 && let Some(body) = self.connections.bodies.remove(&number)
             {
                 self.end_range(&body);

@@ -7,11 +7,15 @@
 //! Not here: what is lost then (`losses.rs`); nodes that are gone.
 
 use super::{Message, World};
+use crate::choices::Tape;
 use crate::history::{Fate, History, Recorded};
 use crate::kernel::requests::Errno;
 use crate::kernel::{CallId, CallResult};
 use crate::mount::MountMode;
-use crate::system_calls::{CLIENTS, GROWS, NATIVE, Programs, RACES, THEMES, Theme};
+use crate::random::Random;
+use crate::script::Word;
+use crate::script::calls::{Disturbance, Timed};
+use crate::system_calls::{CLIENTS, GROWS, NATIVE, Programs, RACES, THEMES, Theme, pick};
 
 /// Rounds of one run.
 const ROUNDS: u64 = 200;
@@ -39,12 +43,32 @@ const CALM_MS_MAX: u64 = 2500;
 /// A long time between two rounds: beyond terms and timeouts.
 const IDLE_MS_MAX: u64 = 15_000;
 
+/// What has a round of a script begin.
+const PLAYED: [&str; 4] = ["call", "before", "then wait", "pause"];
+
+/// From this round on everything is looked at.
+const LOOKS: &str = "look";
+
 /// How far a run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Working,
     /// Everything is looked at once more, without faults.
     Looking,
+}
+
+fn choose_disturbance(random: &mut Random) -> Disturbance {
+    let client = pick(random, CLIENTS);
+    match random.below(40) {
+        0..=2 => Disturbance::Shrink { client, pages: random.one_in(2) },
+        3 => {
+            let longest_ms = if random.one_in(4) { LONG_PAUSE_MS_MAX } else { PAUSE_MS_MAX };
+            Disturbance::Pause { client, ms: random.below(longest_ms) }
+        }
+        4 if random.one_in(5) => Disturbance::Dies { client, in_ms: random.below(DEATH_MS_MAX) },
+        5 => Disturbance::Full { client, ms: random.below(FULL_MS_MAX) },
+        _ => Disturbance::None,
+    }
 }
 
 /// What the programs of one run did.
@@ -62,49 +86,73 @@ pub struct MountRun {
 }
 
 impl MountRun {
-    pub fn new(theme: Theme, is_calm: bool) -> Self {
-        let (programs, history) = (Programs::new(theme), History::default());
+    pub fn new(theme: Theme, is_calm: bool, races: bool) -> Self {
+        let (programs, history) = (Programs::new(theme, races), History::default());
         let (round, rounds, calls, phase) = (Vec::new(), 0, 0, Phase::Working);
         let losses = super::losses::Losses::default();
         Self { programs, history, round, rounds, calls, phase, is_calm, is_over: false, losses }
+    }
+
+    fn is_looking(&self) -> bool {
+        self.phase == Phase::Looking
+    }
+
+    /// The next round in which a script has something to do.
+    fn next_to_play(&self, tape: &Tape) -> Option<u64> {
+        let looks_at = tape.lines(LOOKS).first().map(|(key, _)| key.step);
+        let steps = PLAYED.iter().flat_map(|what| tape.lines(what)).map(|(key, _)| key.step);
+        let later = steps.filter(|step| *step > self.rounds && looks_at.is_none_or(|looks_at| *step < looks_at));
+        later.min()
     }
 }
 
 impl World {
     /// Has clients make system calls from now on. Mounts differ in how they treat their kernel.
     pub(super) fn mount_all(&mut self) {
-        let theme = THEMES[self.random.below(THEMES.len() as u64) as usize];
-        let is_race = self.setting.one_in(5);
+        let theme = THEMES[pick(self.choices.stream(), THEMES.len())];
+        let setting = self.setting.stream();
+        let is_race = setting.one_in(5);
         let theme = match is_race {
-            true if self.setting.one_in(3) => GROWS,
+            true if setting.one_in(3) => GROWS,
             true => RACES,
             false => theme,
         };
-        self.mounts = Some(MountRun::new(theme, self.random.one_in(2)));
+        let is_calm = self.choices.stream().one_in(2);
+        let races = self.choices.tape.set_races(theme.has_races());
+        self.mounts = Some(MountRun::new(theme, is_calm, races));
         for index in 0..CLIENTS {
             self.mount(index);
         }
+        self.cuts_of_step(0);
         self.network.after(1, Message::NextRound);
     }
 
     pub(super) fn mount(&mut self, index: usize) {
-        let mode = MountMode { direct: self.random.one_in(5), has_epoch: !self.random.one_in(4) };
-        let seed = self.random.next();
+        let usual = MountMode { direct: false, has_epoch: true };
+        let mode = self.choices.decide(format_args!("mount client{index}"), usual, |random| MountMode {
+            direct: random.one_in(5),
+            has_epoch: !random.one_in(4),
+        });
+        let order = format_args!("order of tasks client{index}");
+        let order = self.choices.decide(order, Vec::new(), |random| vec![random.next()]);
         self.note(&format!("client {index}: {mode:?}"));
-        self.clients[index].make_system_calls((index != NATIVE).then_some((mode, seed)));
+        self.clients[index].make_system_calls((index != NATIVE).then_some((mode, order.first().copied())));
         self.poll(index);
     }
 
     /// Chooses the calls of the next round.
     pub(super) fn next_round(&mut self) {
+        let is_played = self.choices.tape.is_playing();
         let Some(run) = &mut self.mounts else { return };
+        let mut disturbs = false;
         if !run.programs.is_in_the_middle() {
             match run.phase {
-                Phase::Working if run.rounds < ROUNDS => self.disturb(),
+                Phase::Working if is_played => return self.play_round(),
+                Phase::Working if run.rounds < ROUNDS => disturbs = true,
                 Phase::Working => {
-                    run.phase = Phase::Looking;
-                    self.network.faults = false;
-                    run.programs.look_at_all(run.history.state());
+                    self.choices.tape.set_step(run.rounds + 1);
+                    self.choices.tape.record(format_args!("{LOOKS}"), || "yes".to_owned());
+                    self.begin_to_look();
                 }
                 Phase::Looking => {
                     run.is_over = true;
@@ -113,16 +161,86 @@ impl World {
             }
         }
         let Some(run) = &mut self.mounts else { return };
-        run.rounds += 1;
-        let calls = run.programs.next_round(&mut self.random, run.history.state());
+        let round = run.rounds + 1;
+        self.begin_round(round);
+        if disturbs {
+            self.disturb();
+        }
+        let Some(run) = &mut self.mounts else { return };
+        let calls = match run.phase {
+            Phase::Looking if is_played => run.programs.next_looks(),
+            _ => run.programs.next_round(self.choices.stream(), run.history.state()),
+        };
+        let timed = calls.into_iter().enumerate().map(|(place, (client, call))| {
+            let delay_ms = if place == 0 { 0 } else { self.choices.stream().below(OVERLAP_MS) };
+            Timed { client, delay_ms, call }
+        });
+        let timed: Vec<Timed> = timed.collect();
+        if !run.is_looking() {
+            timed.iter().for_each(|call| self.choices.tape.record(format_args!("call"), || call.write()));
+            if timed.is_empty() {
+                self.choices.tape.record(format_args!("pause"), || "yes".to_owned());
+            }
+        }
+        self.begin_calls(timed);
+    }
+
+    /// From now on everything is looked at.
+    fn begin_to_look(&mut self) {
+        let Some(run) = &mut self.mounts else { return };
+        run.phase = Phase::Looking;
+        self.network.faults = false;
+        run.programs.look_at_all(run.history.state());
+    }
+
+    fn begin_round(&mut self, round: u64) {
+        let Some(run) = &mut self.mounts else { return };
+        run.rounds = round;
         run.round.clear();
+        self.choices.tape.set_step(round);
+        self.round_ms = self.network.now_ms;
+        self.cuts_of_step(round);
+    }
+
+    /// Plays the next round that a script has.
+    fn play_round(&mut self) {
+        let Some(run) = &mut self.mounts else { return };
+        let round = run.next_to_play(&self.choices.tape);
+        let lines = round.map_or_else(Vec::new, |round| self.choices.tape.lines_of(round, "call"));
+        let told: Vec<Timed> = lines.iter().filter_map(|(_, text)| Timed::read(text)).collect();
+        if let Some(unmap) = run.programs.unmap_before(&told) {
+            return self.begin_calls(vec![unmap]);
+        }
+        let Some(round) = round else {
+            for (key, _) in self.choices.tape.lines(LOOKS) {
+                self.choices.tape.followed(&key, true);
+            }
+            self.begin_to_look();
+            return self.next_round();
+        };
+        self.begin_round(round);
+        self.disturb();
+        let Some(run) = &mut self.mounts else { return };
+        let mut calls: Vec<Timed> = Vec::new();
+        for (key, text) in lines {
+            let call = Timed::read(&text).filter(|call| run.programs.fits(run.history.state(), &calls, call));
+            self.choices.tape.followed(&key, call.is_some());
+            calls.extend(call);
+        }
+        if calls.is_empty() {
+            return self.wait_for_next_round();
+        }
+        self.begin_calls(calls);
+    }
+
+    fn begin_calls(&mut self, calls: Vec<Timed>) {
+        let Some(run) = &mut self.mounts else { return };
         if calls.is_empty() {
             // What was to come belonged to a client that has died meanwhile.
             return self.network.after(1, Message::NextRound);
         }
-        for (place, (client, call)) in calls.into_iter().enumerate() {
+        for Timed { client, delay_ms, call } in calls {
             run.calls += 1;
-            let delay_ms = if place == 0 { 0 } else { self.random.below(OVERLAP_MS) };
             let (id, begun_ms) = (run.calls, self.network.now_ms + delay_ms);
             let (unheard, sessions, fate, pieces) = (0, 0, Fate::default(), Vec::new());
             run.round.push(Recorded { id, client, call, begun_ms, unheard, sessions, fate, pieces, returned: None });
@@ -132,33 +250,26 @@ impl World {
         self.network.after(ROUND_MS_MAX, Message::RoundLasts(round));
     }
 
-    /// Memory pressure and pauses.
+    /// Memory pressure, pauses, deaths and full disks.
     fn disturb(&mut self) {
-        let index = usize::try_from(self.random.below(CLIENTS as u64)).expect("there are few clients");
-        match self.random.below(40) {
-            0..=2 => {
-                let pages = self.random.one_in(2);
+        let disturbance = self.choices.decide(format_args!("before"), Disturbance::None, choose_disturbance);
+        match disturbance {
+            Disturbance::None => {}
+            Disturbance::Shrink { client, pages } => {
                 self.tally.shrunk += 1;
-                self.clients[index].shrink(pages);
-                self.poll(index);
+                self.clients[client].shrink(pages);
+                self.poll(client);
             }
-            3 => {
+            Disturbance::Pause { client, ms } => {
                 self.tally.pauses += 1;
-                let longest_ms = if self.random.one_in(4) { LONG_PAUSE_MS_MAX } else { PAUSE_MS_MAX };
-                let pause_ms = self.random.below(longest_ms);
-                self.note(&format!("client {index} pauses for {pause_ms} ms"));
-                self.clients[index].paused_until_ms = self.network.now_ms + pause_ms;
+                self.note(&format!("client {client} pauses for {ms} ms"));
+                self.clients[client].paused_until_ms = self.network.now_ms + ms;
             }
-            4 if self.random.one_in(5) => {
-                let delay_ms = self.random.below(DEATH_MS_MAX);
-                self.network.after(delay_ms, Message::MountDies(index));
+            Disturbance::Dies { client, in_ms } => self.network.after(in_ms, Message::MountDies(client)),
+            Disturbance::Full { client, ms } => {
+                let node = self.clients[client].process.home;
+                self.disk_is_full(node, self.network.now_ms + ms);
             }
-            5 => {
-                let node = self.clients[index].process.home;
-                let until_ms = self.network.now_ms + self.random.below(FULL_MS_MAX);
-                self.disk_is_full(node, until_ms);
-            }
-            _ => {}
         }
     }
 
@@ -235,14 +346,18 @@ impl World {
             self.fail(&what);
         }
         self.losses_of_round_are_over();
+        self.wait_for_next_round();
+    }
+
+    fn wait_for_next_round(&mut self) {
         let Some(run) = &self.mounts else { return };
         let calm = run.is_calm;
-        let think_ms = match self.random.below(30) {
-            0 => self.random.below(IDLE_MS_MAX),
-            1..=8 => self.random.below(300),
-            _ if calm => self.random.below(CALM_MS_MAX),
-            _ => self.random.below(5),
-        };
+        let think_ms = self.choices.decide(format_args!("then wait"), 1, |random| match random.below(30) {
+            0 => random.below(IDLE_MS_MAX),
+            1..=8 => random.below(300),
+            _ if calm => random.below(CALM_MS_MAX),
+            _ => random.below(5),
+        });
         self.network.after(think_ms, Message::NextRound);
     }
 

@@ -1,7 +1,9 @@
 //! Partitions: two processes that hear nothing of each other for a while, though both go on and others hear them.
 
 use super::{Message, World};
+use crate::script::{WINDOW_MS, Word};
 use std::collections::BTreeMap;
+use std::fmt;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::peer::{IntentId, PeerReply};
 use weft_protocol::{Error, NodeId, SessionId, ShardId};
@@ -19,6 +21,52 @@ pub(super) enum Party {
     Node(NodeId),
 }
 
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client(client) => write!(f, "client{client}"),
+            Self::Node(node) => write!(f, "node{node}"),
+        }
+    }
+}
+
+impl Word for Party {
+    fn write(&self) -> String {
+        self.to_string()
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let is_there = |number: &usize, count: usize| *number < count;
+        if let Some(client) = text.strip_prefix("client") {
+            return client.parse().ok().filter(|client| is_there(client, super::CLIENTS)).map(Self::Client);
+        }
+        let node = text.strip_prefix("node")?.parse().ok().filter(|node| is_there(node, super::NODES.into()))?;
+        Some(Self::Node(NodeId(u16::try_from(node).ok()?)))
+    }
+}
+
+/// Two parties that a script cuts off from each other, a while after its step has begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Cut {
+    since_ms: u64,
+    one: Party,
+    other: Party,
+    length_ms: u64,
+}
+
+impl Word for Cut {
+    fn write(&self) -> String {
+        format!("+{} {} {} for {}", self.since_ms, self.one, self.other, self.length_ms)
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.strip_prefix('+')?.split(' ').collect();
+        let [since_ms, one, other, "for", length_ms] = words[..] else { return None };
+        let (one, other) = (Party::read(one)?, Party::read(other)?);
+        Some(Self { since_ms: since_ms.parse().ok()?, one, other, length_ms: length_ms.parse().ok()? })
+    }
+}
+
 /// Pairs that hear nothing of each other, and until when.
 #[derive(Default)]
 pub(super) struct Partitions {
@@ -31,17 +79,12 @@ impl World {
         if self.ending {
             return;
         }
-        let client = usize::try_from(self.setting.below(self.clients.len() as u64)).expect("there are few clients");
-        let node = NodeId(u16::try_from(self.setting.below(u64::from(super::NODES))).expect("there are few nodes"));
-        let length_ms = self.setting.below(LENGTH_MS_MAX);
-        let until_ms = self.network.now_ms + length_ms;
-        self.note(&format!("client {client} and node {node} hear nothing of each other until {until_ms} ms"));
-        self.partitions.until_ms.insert((Party::Client(client), Party::Node(node)), until_ms);
-        if length_ms > SESSION_TERM_MS {
-            self.network.after(SESSION_TERM_MS, Message::Disconnected { client, node });
-        }
-        self.tally.partitions += 1;
-        let pause_ms = self.setting.below(PAUSE_MS_MAX);
+        let clients = self.clients.len() as u64;
+        let random = self.setting.stream();
+        let client = usize::try_from(random.below(clients)).expect("there are few clients");
+        let node = NodeId(u16::try_from(random.below(u64::from(super::NODES))).expect("there are few nodes"));
+        let (length_ms, pause_ms) = (random.below(LENGTH_MS_MAX), random.below(PAUSE_MS_MAX));
+        self.cut_off(Party::Client(client), Party::Node(node), length_ms);
         self.network.after(pause_ms, Message::Cut);
     }
 
@@ -50,18 +93,55 @@ impl World {
         if self.ending {
             return;
         }
-        let mut some =
-            || NodeId(u16::try_from(self.setting.below(u64::from(super::NODES))).expect("there are few nodes"));
+        let random = self.setting.stream();
+        let mut some = || NodeId(u16::try_from(random.below(u64::from(super::NODES))).expect("there are few nodes"));
         let (one, other) = (some(), some());
-        let until_ms = self.network.now_ms + self.setting.below(LENGTH_MS_MAX);
+        let (length_ms, pause_ms) = (random.below(LENGTH_MS_MAX), random.below(PAUSE_MS_MAX));
         if one != other {
-            self.note(&format!("nodes {one} and {other} hear nothing of each other until {until_ms} ms"));
-            let pair = (Party::Node(one.min(other)), Party::Node(one.max(other)));
-            self.partitions.until_ms.insert(pair, until_ms);
-            self.tally.partitions += 1;
+            self.cut_off(Party::Node(one), Party::Node(other), length_ms);
         }
-        let pause_ms = self.setting.below(PAUSE_MS_MAX);
         self.network.after(pause_ms, Message::CutNodes);
+    }
+
+    /// Two parties hear nothing of each other from now on, for a while.
+    fn cut_off(&mut self, one: Party, other: Party, length_ms: u64) {
+        let until_ms = self.network.now_ms + length_ms;
+        let since_ms = self.since_step_ms();
+        self.choices.tape.record(format_args!("cut"), || Cut { since_ms, one, other, length_ms }.write());
+        let who = match (one, other) {
+            (Party::Client(client), Party::Node(node)) => format!("client {client} and node {node}"),
+            (Party::Node(one), Party::Node(other)) => format!("nodes {one} and {other}"),
+            (one, other) => format!("{one} and {other}"),
+        };
+        self.note(&format!("{who} hear nothing of each other until {until_ms} ms"));
+        self.partitions.until_ms.insert((one.min(other), one.max(other)), until_ms);
+        if let (Party::Client(client), Party::Node(node)) = (one, other)
+            && length_ms > SESSION_TERM_MS
+        {
+            self.network.after(SESSION_TERM_MS, Message::Disconnected { client, node });
+        }
+        self.tally.partitions += 1;
+    }
+
+    /// Lets the cuts of a step come that a script has. In a native run before it, in one of mounts when it begins.
+    pub(super) fn cuts_of_step(&mut self, step: u64) {
+        let lines = self.choices.tape.lines("cut");
+        for (key, text) in lines.into_iter().filter(|(key, _)| key.step == step) {
+            let cut = Cut::read(&text);
+            self.choices.tape.followed(&key, cut.is_some());
+            if let Some(cut) = cut {
+                let began_ms = if self.mounts.is_some() { self.network.now_ms } else { step * WINDOW_MS };
+                let delay_ms = (began_ms + cut.since_ms).saturating_sub(self.network.now_ms);
+                self.network.after(delay_ms, Message::CutOff(cut));
+            }
+        }
+    }
+
+    /// A cut of a script begins.
+    pub(super) fn cut_as_told(&mut self, cut: Cut) {
+        if !self.ending {
+            self.cut_off(cut.one, cut.other, cut.length_ms);
+        }
     }
 
     /// Whether a message between the two is lost now. The end of a run has no partitions.
@@ -107,7 +187,11 @@ impl World {
 
     /// Sends a message between two processes. Returns false if it is lost.
     pub(super) fn send(&mut self, from: Party, to: Party, message: Message) -> bool {
-        !self.is_cut(from, to) && self.network.send(&mut self.random, message)
+        if self.is_cut(from, to) {
+            return false;
+        }
+        let what = message.kind();
+        self.network.send(&mut self.choices, format_args!("{what} {from}>{to}"), message)
     }
 
     /// The client that has this session now.

@@ -4,6 +4,8 @@ use super::partitions::Party;
 use super::{Answer, Message, Pending, Renewal, World};
 use crate::bytes::ProcessId;
 use crate::check::check;
+use crate::network::USUAL_MS;
+use std::fmt;
 use weft_metadata::{Effect, Event, Shard};
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
@@ -64,20 +66,22 @@ impl World {
                 if self.is_peer_cut(self.node_of(shard), self.node_of(call.to)) {
                     return self.peer_unreachable(call.intent);
                 }
-                self.network.send(&mut self.random, Message::Peer(call));
+                let (from, to) = (self.node_of(shard), self.node_of(call.to));
+                self.send_between(from, to, Message::Peer(call));
             }
             Effect::PeerReply { reply, .. } => {
                 if self.is_all_cut(self.node_of(shard), self.node_of(reply.intent.shard)) {
                     return self.peer_unreachable(reply.intent);
                 }
-                self.network.send(&mut self.random, Message::PeerReply(reply));
+                let (from, to) = (self.node_of(shard), self.node_of(reply.intent.shard));
+                self.send_between(from, to, Message::PeerReply(reply));
             }
             Effect::Storage { token, node, request } => {
                 // The shell answers each of these, be it "unreachable": it is not lost, only late.
                 if self.is_all_cut(self.node_of(shard), node) {
                     return self.storage_unreachable(shard, token);
                 }
-                let delay = self.server_delay();
+                let delay = self.server_delay(format_args!("Storage {shard}>node{node}"));
                 self.network.after(delay, Message::Storage { shard, token, node, request });
             }
             Effect::EndSession { session, fences } => {
@@ -90,8 +94,14 @@ impl World {
         }
     }
 
-    pub(super) fn server_delay(&mut self) -> u64 {
-        1 + self.random.below(DELAY_MS_MAX)
+    /// Sends between shards.
+    fn send_between(&mut self, from: NodeId, to: NodeId, message: Message) {
+        let what = message.kind();
+        self.network.send(&mut self.choices, format_args!("{what} node{from}>node{to}"), message);
+    }
+
+    pub(super) fn server_delay(&mut self, what: fmt::Arguments<'_>) -> u64 {
+        self.choices.decide(what, USUAL_MS, |random| 1 + random.below(DELAY_MS_MAX))
     }
 
     /// A node is told that a session lives, and tells its shards.
@@ -207,7 +217,7 @@ impl World {
 
     pub(super) fn tell_shard(&mut self, shard: ShardId, token: Option<u64>, result: Result<StorageAnswer>) {
         if let Some(token) = token {
-            let delay = self.server_delay();
+            let delay = self.server_delay(format_args!("StorageAnswer {shard}"));
             self.network.after(delay, Message::StorageAnswer { shard, token, result });
         }
     }
@@ -219,9 +229,8 @@ impl World {
     }
 
     /// A node other than that of the root shard is gone for good, with its shards and objects.
-    pub(super) fn crash_node(&mut self) {
+    pub(super) fn crash_node(&mut self, node: NodeId) {
         self.tally.crashes += 1;
-        let node = NodeId(1 + u16::try_from(self.random.below(u64::from(super::NODES) - 1)).unwrap_or(0));
         self.note(&format!("node {node} is gone"));
         if let Some(storage) = self.storage.remove(&node) {
             self.tally.add_storage(&storage);

@@ -53,7 +53,7 @@ impl World {
             let fence = SessionFence { session, shard, objects: objects.into_iter().flatten().collect() };
             if node == own {
                 self.apply_fence(&fence, node);
-                let delay = self.server_delay();
+                let delay = self.server_delay(format_args!("Fenced node{node}>node{own}"));
                 self.network.after(delay, Message::Fenced { node, fence });
             } else {
                 let now_ms = self.now_at(own).boot_ms;
@@ -66,7 +66,11 @@ impl World {
 
     /// Whether a message between two nodes is lost.
     fn is_lost(&mut self, one: NodeId, other: NodeId) -> bool {
-        self.is_cut(Party::Node(one), Party::Node(other)) || self.network.faults && self.random.one_in(LOSS)
+        if self.is_cut(Party::Node(one), Party::Node(other)) {
+            return true;
+        }
+        let what = format_args!("lost fence or term node{one}>node{other}");
+        self.network.faults && self.choices.decide(what, false, |random| random.one_in(LOSS))
     }
 
     fn send_fence(&mut self, node: NodeId, fence: SessionFence) {
@@ -74,7 +78,7 @@ impl World {
         if self.is_lost(own, node) {
             self.network.after(TIMEOUT_MS, Message::FenceFailed { node, fence });
         } else {
-            let delay = self.server_delay();
+            let delay = self.server_delay(format_args!("Fence node{own}>node{node}"));
             self.network.after(delay, Message::Fence { node, fence });
         }
     }
@@ -85,7 +89,7 @@ impl World {
         if !self.storage.contains_key(&node) || self.is_lost(node, self.node_of(fence.shard)) {
             self.network.after(TIMEOUT_MS, Message::FenceFailed { node, fence });
         } else {
-            let delay = self.server_delay();
+            let delay = self.server_delay(format_args!("Fenced node{node}>"));
             self.network.after(delay, Message::Fenced { node, fence });
         }
     }
@@ -170,7 +174,7 @@ impl World {
         if self.is_lost(node, of) {
             self.network.after(TIMEOUT_MS, Message::Serving { node, of, answer: None });
         } else {
-            let delay = self.server_delay();
+            let delay = self.server_delay(format_args!("AskToServe node{node}>node{of}"));
             self.network.after(delay, Message::AskToServe { node, of, settled });
         }
     }
@@ -186,7 +190,7 @@ impl World {
         if !self.storage.contains_key(&of) || self.is_lost(of, node) {
             self.network.after(TIMEOUT_MS, Message::Serving { node, of, answer: None });
         } else {
-            let delay = self.server_delay();
+            let delay = self.server_delay(format_args!("Serving node{of}>node{node}"));
             self.network.after(delay, Message::Serving { node, of, answer: Some(answer) });
         }
     }

@@ -7,7 +7,7 @@ const SMALL_BUFFERS: u64 = 5;
 const BAD_SECTORS: u64 = 10;
 
 /// Counts of what happened, to see that the faults really did.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     pub operations: u64,
     pub cached: u64,
@@ -119,7 +119,7 @@ impl Faults {
 
 impl Faults {
     /// The same, with those that only some runs have.
-    pub(super) fn with_some(self, seed: u64) -> Self {
+    pub(crate) fn with_some(self, seed: u64) -> Self {
         let one_in = |count: u64| seed % count == count - 1;
         Self { small_buffers: one_in(SMALL_BUFFERS), bad_sectors: one_in(BAD_SECTORS), ..self }
     }

@@ -1,0 +1,68 @@
+//! Kinds of runs: what programs do, and which faults there are.
+
+use crate::Faults;
+use std::fmt;
+use std::str::FromStr;
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Programs that use the client machine.
+    Native,
+    /// The same, without drifting clocks.
+    Plain,
+    /// The same, with clients that are cut off from nodes.
+    Partitions,
+    /// The same, with what does not hold yet: nodes that exchange nothing at all for a while.
+    Split,
+    /// The same, with requests between shards that do not arrive for a while.
+    Peers,
+    /// Programs that make system calls through mounts.
+    Mounts,
+}
+
+const WORDS: [(&str, Kind); 6] = [
+    ("native", Kind::Native),
+    ("plain", Kind::Plain),
+    ("partitions", Kind::Partitions),
+    ("split", Kind::Split),
+    ("peers", Kind::Peers),
+    ("mounts", Kind::Mounts),
+];
+
+impl Kind {
+    /// The faults of a seed's run.
+    pub(crate) fn faults(self, seed: u64) -> Faults {
+        let faults = match self {
+            Self::Native => Faults::NOW,
+            Self::Plain => return Faults::NONE,
+            Self::Partitions => Faults { partitions: true, ..Faults::NOW },
+            Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },
+            Self::Peers => Faults { peers_cut: true, ..Faults::NOW },
+            // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.
+            Self::Mounts => Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW },
+        };
+        faults.with_some(seed)
+    }
+
+    /// What a run may have that does what a script says: nothing comes by itself.
+    pub(crate) fn faults_to_play(self) -> Faults {
+        let Faults { peers_cut, all_cut, .. } = self.faults(0);
+        Faults { drift: true, small_buffers: true, peers_cut, all_cut, ..Faults::NONE }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = WORDS.iter().find(|(_, kind)| kind == self).map_or("", |(word, _)| word);
+        f.write_str(word)
+    }
+}
+
+impl FromStr for Kind {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        WORDS.iter().find(|(word, _)| *word == text).map(|(_, kind)| *kind).ok_or(())
+    }
+}
