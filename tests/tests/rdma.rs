@@ -26,7 +26,7 @@ const SIZES: &[usize] =
 
 /// Transports of UCX on one machine: its shared memory, and TCP.
 const TRANSPORTS: &[&[(&str, &str)]] =
-    &[&[("WEFT_UCX_TLS", "posix,sysv,cma,self")], &[("WEFT_UCX_TLS", "tcp"), ("WEFT_UCX_NET_DEVICES", "lo")]];
+    &[&[("WEFT_UCX_TLS", "posix,sysv,self")], &[("WEFT_UCX_TLS", "tcp"), ("WEFT_UCX_NET_DEVICES", "lo")]];
 
 weft_tests::with_each_store!(
     a_request_costs_what_was_sketched,

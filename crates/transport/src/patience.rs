@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// Interval at which a waiting thread asks.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
+/// Longest time between two looks of a wait that counts: that of a sleep (`weft-ucx`).
+const LOOKS_APART_MAX: Duration = Duration::from_secs(1);
+
 /// Decides whether a wait goes on.
 pub trait Patience: Send + Sync + Debug {
     /// The calling thread has waited without progress since `since`, for `time`: its own sleeps, without what it was
@@ -33,6 +36,8 @@ pub(crate) struct Wait {
     /// `None`: nothing was waited for yet.
     since: Option<Instant>,
     time: Duration,
+    /// Last call of [`Wait::looked`] that counted.
+    looked: Option<Instant>,
 }
 
 impl Wait {
@@ -48,12 +53,24 @@ impl Wait {
         socket.patience().map_or(Ok(()), |patience| self.ask(patience, time))
     }
 
+    /// To be called again and again by a wait that the socket does not bound. Asks at most once in [`TICK`].
+    pub fn looked(&mut self, socket: &Socket) -> Result<()> {
+        let now = Instant::now();
+        let time = now.duration_since(*self.looked.get_or_insert(now));
+        if time < TICK {
+            return Ok(());
+        }
+        self.looked = Some(now);
+        // A longer gap is time for which this process was stopped itself.
+        self.slept(socket, time.min(LOOKS_APART_MAX))
+    }
+
     fn ask(&mut self, patience: &dyn Patience, time: Duration) -> Result<()> {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
         self.time += time;
         if patience.waited(since, self.time)? == Waited::Lives {
-            *self = Self { since: Some(now), time: Duration::ZERO };
+            *self = Self { since: Some(now), time: Duration::ZERO, ..*self };
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Which RDMA adapters the machine has.
 
 use crate::context::Context;
-use crate::{Error, Result};
+use crate::{Error, Result, transports};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -28,8 +28,7 @@ pub(crate) const LOCKED_BYTES_MIN: u64 = 8 << 20;
 
 /// An error where there are adapters that would be used, and too little memory may be locked for them.
 pub(crate) fn check_locked_memory() -> Result<()> {
-    let transports = std::env::var("WEFT_UCX_TLS").unwrap_or_else(|_| "all".to_owned());
-    if adapters().is_empty() || !use_adapters(&transports) || may_exceed_limits() {
+    if adapters().is_empty() || !use_adapters(&transports::chosen()) || may_exceed_limits() {
         return Ok(());
     }
     match getrlimit(Resource::Memlock).current {

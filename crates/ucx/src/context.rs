@@ -4,7 +4,7 @@ use crate::ffi::{
     ContextHandle, Functions, UCP_FEATURE_AM, UCP_FEATURE_RMA, UCP_FEATURE_WAKEUP, UCP_PARAM_FIELD_FEATURES,
     UCP_PARAM_FIELD_MT_WORKERS_SHARED, ucp_params,
 };
-use crate::{Library, Result, adapters};
+use crate::{Library, Result, adapters, transports};
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
@@ -19,14 +19,15 @@ const VARIABLES: &CStr = c"WEFT";
 /// registration cache of UCX 1.13 may still have a longer piece, which somebody registered and gave back to the heap
 /// since. UCX then takes that for its own memory, and at the end frees what was never allocated.
 const SETTINGS: &[(&str, &str)] =
-    &[("TLS", "all"), ("NET_DEVICES", "all"), ("SHM_DEVICES", "all"), ("ALLOC_PRIO", "md:sysv,md:posix,huge,mmap")];
+    &[("NET_DEVICES", "all"), ("SHM_DEVICES", "all"), ("ALLOC_PRIO", "md:sysv,md:posix,huge,mmap")];
 /// The same where there are adapters: queues for messages that we hardly use, for whose buffers UCX would take 40 MiB
 /// of locked memory, per connection (the default limit of Debian is 8 MiB); and that a link that is down is noticed: to
 /// soft-RoCE the usual count of 7 means to try for ever.
 const ADAPTER_SETTINGS: &[(&str, &str)] =
     &[("RC_RX_QUEUE_LEN", "128"), ("RC_RX_BUFS_GROW", "64"), ("RC_TX_BUFS_GROW", "64"), ("RC_RETRY_COUNT", "6")];
-/// Variables with our prefix that are not UCX's.
-const NOT_SETTINGS: &[&str] = &["LIBRARY", "LOG_LEVEL"];
+/// Variables with our prefix that are not UCX's, or that [`transports`] reads.
+const NOT_SETTINGS: &[&str] = &["LIBRARY", "LOG_LEVEL", TRANSPORTS];
+const TRANSPORTS: &str = "TLS";
 
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -96,5 +97,9 @@ fn settings() -> Vec<(CString, CString)> {
         Some((name, value.into_string().ok()?))
     });
     let said = said.filter(|(name, _)| !NOT_SETTINGS.contains(&name.as_str()));
-    ours.chain(said).filter_map(|(name, value)| Some((CString::new(name).ok()?, CString::new(value).ok()?))).collect()
+    let transports = [(TRANSPORTS.to_owned(), transports::chosen())];
+    ours.chain(said)
+        .chain(transports)
+        .filter_map(|(name, value)| Some((CString::new(name).ok()?, CString::new(value).ok()?)))
+        .collect()
 }

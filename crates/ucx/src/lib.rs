@@ -22,6 +22,7 @@ mod mover;
 mod place;
 mod receiver;
 mod region;
+mod transports;
 mod window;
 mod worker;
 

@@ -96,7 +96,8 @@ impl Receiver {
     ) -> Result<std::result::Result<T, E>> {
         // SAFETY: the caller's borrow lasts until this returns, and nothing here uses the memory before that. The other
         // side uses it until it says that it is done (it had the key of this connection, and what it may write it could
-        // also send), or the guard destroys the worker: no endpoint is left then, and registration alone opens nothing.
+        // also send), or the guard destroys the worker: no endpoint is left then, and registration alone opens nothing,
+        // since no transport is used that copies without the worker (`transports`).
         unsafe { self.lend_pointer(memory.as_mut_ptr(), memory.len(), call) }
     }
 
@@ -179,17 +180,19 @@ impl Receiver {
     }
 
     /// Waits for the other side's next message, while its transfers go on. `None`: `socket` has something, to be read
-    /// or that it hung up. It may take so long as `patience`, if there is one.
+    /// or that it hung up. It may take so long as `patience`, if there is one, and ends with an error of `goes_on`,
+    /// which is called at each look.
     pub fn next(
         &self,
         socket: BorrowedFd<'_>,
         look: Duration,
         patience: Option<Duration>,
+        mut goes_on: impl FnMut() -> Result<()>,
     ) -> Result<Option<Box<[u8]>>> {
         let since = Instant::now();
         let done = self.side.worker()?.next_message(socket, || match patience {
             Some(patience) if since.elapsed() > patience => Err(Error::Late),
-            _ => self.side.check(),
+            _ => goes_on().and_then(|()| self.side.check()),
         });
         self.side.until((socket, PollFlags::IN), look, done)
     }

@@ -139,7 +139,7 @@ impl Worker {
     pub fn next_message<'a>(
         &'a self,
         socket: BorrowedFd<'a>,
-        check: impl Fn() -> Result<()> + 'a,
+        mut check: impl FnMut() -> Result<()> + 'a,
     ) -> impl FnMut(bool) -> Result<Option<Option<Box<[u8]>>>> + 'a {
         let mut looks = LooksAtSocket::default();
         move |slept| {

@@ -181,7 +181,7 @@ fn bytes_are_put_and_got_between_processes() {
         println!("skipped: {error}");
         return;
     }
-    let shared: &[_] = &[("WEFT_UCX_TLS", "posix,sysv,cma,self")];
+    let shared: &[_] = &[("WEFT_UCX_TLS", "posix,sysv,self")];
     let tcp: &[_] = &[("WEFT_UCX_TLS", "tcp"), ("WEFT_UCX_NET_DEVICES", "lo"), ("WEFT_TEST_ENDPOINT", "1")];
     // Variables of other programs are theirs: this one would leave no transport.
     let theirs: &[_] = &[("UCX_TLS", "self"), ("UCX_NET_DEVICES", "none0")];

@@ -4,6 +4,7 @@
 
 use super::settings::Rpc;
 use super::{RdmaCounters, RdmaSettings};
+use crate::patience::Wait;
 use crate::{Result, Socket, TransportError};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -77,7 +78,7 @@ impl Line {
         self.reply(wire)
     }
 
-    /// Waits for the next reply, while the server's transfers go on.
+    /// Waits for the next reply, while the server's transfers go on, for as long as the socket's patience lasts.
     pub fn reply(&self, wire: Wire<'_>) -> Result<DataReply> {
         self.reply_within(wire, None)
     }
@@ -86,20 +87,34 @@ impl Line {
     pub fn reply_within(&self, wire: Wire<'_>, patience: Option<Duration>) -> Result<DataReply> {
         let header = match self.rpc {
             Rpc::Socket => self.header_by_socket(wire)?,
-            Rpc::Am => {
-                match wire.receiver.next(wire.socket.as_fd(), self.look, patience)? {
-                    Some(message) => (*message).try_into().map_err(|_| TransportError::Malformed)?,
-                    // A server that has no way to us any more says so there, or hangs up.
-                    None => self.header_by_socket(wire)?,
-                }
-            }
+            Rpc::Am => match self.message(wire, patience)? {
+                Some(message) => (*message).try_into().map_err(|_| TransportError::Malformed)?,
+                // A server that has no way to us any more says so there, or hangs up.
+                None => self.header_by_socket(wire)?,
+            },
         };
         DataReply::decode(&header).map_err(|_| TransportError::Malformed)
     }
 
+    /// The next message of the server; `None`: the socket has something.
+    fn message(&self, wire: Wire<'_>, patience: Option<Duration>) -> Result<Option<Box<[u8]>>> {
+        let (mut wait, mut ended) = (Wait::default(), None);
+        let goes_on = || {
+            wait.looked(wire.socket).map_err(|error| {
+                ended = Some(error);
+                weft_ucx::Error::Late
+            })
+        };
+        let message = wire.receiver.next(wire.socket.as_fd(), self.look, patience, goes_on);
+        message.map_err(|error| ended.unwrap_or(TransportError::Rdma(error)))
+    }
+
     fn header_by_socket(&self, Wire { socket, receiver }: Wire<'_>) -> Result<[u8; REPLY_BYTES]> {
-        let (mut header, mut have) = ([0; REPLY_BYTES], 0);
+        let (mut header, mut have, mut wait) = ([0; REPLY_BYTES], 0, Wait::default());
         receiver.until(socket.as_fd(), self.look, || {
+            if let Err(error) = wait.looked(socket) {
+                return Ok(Some(Err(error)));
+            }
             match socket.receive_now(header.get_mut(have..).unwrap_or_default()) {
                 Ok(Some(count)) => have += count,
                 Ok(None) => {}

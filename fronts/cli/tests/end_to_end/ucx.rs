@@ -1,5 +1,7 @@
 //! File data by UCX through the fronts: copies, mounts, benchmarks, and what is said where it cannot be.
 
+use super::away::{LONG, Stopped, has_ended};
+use super::hosts::pids;
 use super::{Ground, can_mount, wait_until};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -138,5 +140,45 @@ fn clients_that_are_killed_in_the_middle_cost_the_node_nothing() {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
         assert!(fs::read(ground.path("back")).expect("read") == contents());
+    }
+}
+
+#[test]
+fn programs_get_an_error_when_the_node_stops_in_their_transfers() {
+    if let Err(error) = weft_ucx::Library::get() {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    if !can_mount() {
+        return;
+    }
+    for (transports, options) in [
+        ("posix,sysv,self", "registration=static"),
+        ("posix,sysv,self", "registration=static,rpc=am"),
+        ("tcp", "registration=dynamic"),
+        ("tcp", "registration=static,rpc=am"),
+    ] {
+        let ground = Ground::new(&format!("stops-{}", &transports[..3]));
+        let tls = ("WEFT_UCX_TLS", transports);
+        assert!(weft_with(&ground, tls, &["up", "e2e", "--nodes", "1"]).status.success());
+        fs::create_dir(ground.path("mnt")).expect("made");
+        let options = format!("transport=ucx,nopassthrough,direct,{options}");
+        let mounted = weft_with(&ground, tls, &["mount", "e2e", "mnt", "--soft", "2s", "-o", &options]);
+        assert!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
+        fs::write(ground.path("mnt/file"), contents()).expect("written");
+        let moved = || ground.status()["nodes"][0]["counters"]["rdma"]["write_bytes"].as_u64().expect("a number");
+        let before = moved();
+        // One after the other into the same place, for as long as it goes well.
+        let path = ground.path("mnt/file");
+        let script = "while dd if=/dev/zero of=\"$0\" bs=1M count=8 conv=notrunc 2> /dev/null; do :; done";
+        let mut writer = Command::new("sh").args(["-c", script]).arg(&path).spawn().expect("sh");
+        wait_until("bytes on their way", || moved() > before + (64 << 20));
+        let stopped = Stopped::new(pids(&ground)[0]);
+        assert!(has_ended(&mut writer, LONG), "{transports}, {options}: it waits for the node");
+        drop(stopped);
+        let read = || fs::read(&path).is_ok_and(|found| found.len() == BYTES);
+        wait_until("the node's answers", read);
+        ground.weft(&["umount", "mnt"]);
+        ground.weft(&["down", "e2e"]);
     }
 }
