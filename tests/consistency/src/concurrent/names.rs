@@ -7,6 +7,10 @@
 //! as well. So does a rename where the kernel answers it by what it has looked up ([`look_up`]). Calls lost with their
 //! mount stay pending for ever.
 //!
+//! A kernel changes its own names when the reply to a rename, removal or `mkdir` has come, and the shard may have shown
+//! the change to others before: until such a call returns, other programs of its mount may find what was there before
+//! ([`step_as_it_was`]).
+//!
 //! Directories do not move; the paths of calls are compared as text.
 
 use super::history::{History, Record};
@@ -45,6 +49,58 @@ struct State {
     /// Inodes that were made: their numbers are not used again.
     made: BTreeSet<u64>,
     pending: BTreeMap<usize, Progress>,
+    /// What the kernel of a mount may still show, while its call with this index has not returned: what these names
+    /// stood for before.
+    kept: BTreeMap<usize, Vec<(String, Option<Target>)>>,
+}
+
+impl State {
+    /// Returns the names as the mount's kernel may show them, if it may show any differently.
+    fn as_kept(&self, record: &Record, records: &[&Record]) -> Option<Names> {
+        // A lost call stays pending, but has returned.
+        let is_kept = |call: &Record| call.who.mount == record.who.mount && record.begun <= call.ended;
+        let kept = self.kept.iter().filter(|(index, _)| is_kept(records[**index])).flat_map(|(_, names)| names);
+        let mut names = None;
+        for (name, target) in kept {
+            let names = names.get_or_insert_with(|| self.names.clone());
+            match target {
+                Some(target) => names.insert(name.clone(), *target),
+                None => names.remove(name),
+            };
+        }
+        names
+    }
+
+    /// Notes what a call has changed. Kernels that have kept the name lose it: a mount's lease is recalled before
+    /// another one changes it, and one mount changes one directory at a time.
+    fn note_change(&mut self, before: &Names, index: usize, record: &Record, may_be_seen: bool) {
+        match &record.call {
+            Call::Stat { .. } | Call::StatHandle { .. } => return,
+            Call::Open { path, .. } if before.contains_key(path) => return,
+            _ => {}
+        }
+        let changed: Vec<_> = paths(&record.call)
+            .into_iter()
+            .filter(|path| before.get(*path) != self.names.get(*path))
+            .map(|path| (path.to_owned(), before.get(path).copied()))
+            .collect();
+        if changed.is_empty() {
+            return;
+        }
+        for kept in self.kept.values_mut() {
+            kept.retain(|(name, _)| changed.iter().all(|(path, _)| path != name));
+        }
+        self.kept.retain(|_, kept| !kept.is_empty());
+        if may_be_seen {
+            self.kept.insert(index, changed);
+        }
+    }
+
+    /// What a lost call had made became known.
+    fn replace(&mut self, from: Target, to: Target) {
+        let kept = self.kept.values_mut().flatten().filter_map(|(_, target)| target.as_mut());
+        self.names.values_mut().chain(kept).filter(|target| **target == from).for_each(|target| *target = to);
+    }
 }
 
 /// Searches for an order. `Ok(false)`: there are too many to search.
@@ -59,6 +115,7 @@ pub fn check(history: &History) -> Result<bool, Wrong> {
     }
     // At the same moment, begins come first: the calls overlap.
     events.sort_unstable();
+    let seen = changes_in_sight(&records);
     let mut states = BTreeSet::from([State::default()]);
     for (_, is_return, index) in events {
         states = match is_return {
@@ -69,7 +126,7 @@ pub fn check(history: &History) -> Result<bool, Wrong> {
                     state
                 })
                 .collect(),
-            true => returned(&states, index, &records),
+            true => returned(&states, index, &records, &seen),
         };
         if states.len() > STATES_MAX {
             return Ok(false);
@@ -96,14 +153,37 @@ fn is_about_names(record: &Record) -> bool {
     )
 }
 
-/// The states in which a call has taken effect, without it.
-fn returned(states: &BTreeSet<State>, index: usize, records: &[&Record]) -> BTreeSet<State> {
+/// Changes through mounts, beside each of which another program of its mount may look at names.
+fn changes_in_sight(records: &[&Record]) -> BTreeSet<usize> {
+    let is_change = |record: &Record| {
+        let changes = matches!(
+            record.call,
+            Call::Rename { .. } | Call::Unlink { .. } | Call::MakeDirectory { .. } | Call::RemoveDirectory { .. }
+        );
+        changes && !record.who.is_native()
+    };
+    let may_see = |looker: &Record, change: &Record| {
+        let overlap = looker.begun <= change.ended && change.begun <= looker.ended;
+        overlap && looker.who.mount == change.who.mount && looker.who != change.who && looks_only(looker)
+    };
+    let changes = records.iter().enumerate().filter(|(_, record)| is_change(record));
+    changes.filter(|(_, change)| records.iter().any(|looker| may_see(looker, change))).map(|(index, _)| index).collect()
+}
+
+/// The states in which a call has taken effect, without it. `seen`: the changes that a kernel may show late.
+fn returned(
+    states: &BTreeSet<State>,
+    index: usize,
+    records: &[&Record],
+    seen_late: &BTreeSet<usize>,
+) -> BTreeSet<State> {
     let mut seen = states.clone();
     let mut left: Vec<State> = states.iter().cloned().collect();
     let mut found = BTreeSet::new();
     while let Some(mut state) = left.pop() {
         if state.pending.get(&index) == Some(&Progress::Done) {
             state.pending.remove(&index);
+            state.kept.remove(&index);
             found.insert(state);
             continue;
         }
@@ -112,9 +192,13 @@ fn returned(states: &BTreeSet<State>, index: usize, records: &[&Record]) -> BTre
         }
         for (other, progress) in state.pending.iter().filter(|(_, progress)| **progress != Progress::Done) {
             let (mut changed, record) = (state.clone(), records[*other]);
-            let stepped = step(&mut changed, *other, *progress, record).map(|progress| (changed, progress));
+            let stepped = step(&mut changed, *other, *progress, record).map(|progress| {
+                changed.note_change(&state.names, *other, record, seen_late.contains(other));
+                (changed, progress)
+            });
             let looked_up = look_up(&state.names, *progress, record).map(|progress| (state.clone(), progress));
-            for (mut next, progress) in stepped.into_iter().chain(looked_up) {
+            let as_it_was = step_as_it_was(&state, *other, *progress, records);
+            for (mut next, progress) in stepped.into_iter().chain(looked_up).chain(as_it_was) {
                 next.pending.insert(*other, progress);
                 if seen.insert(next.clone()) {
                     left.push(next);
@@ -123,6 +207,38 @@ fn returned(states: &BTreeSet<State>, index: usize, records: &[&Record]) -> BTre
         }
     }
     found
+}
+
+/// Returns true for a call that takes no directory's lock, if it finds the name.
+fn looks_only(record: &Record) -> bool {
+    match &record.call {
+        Call::Open { flags, .. } => !flags.exclusive,
+        Call::Stat { .. } | Call::StatHandle { .. } | Call::Link { .. } => true,
+        _ => false,
+    }
+}
+
+/// Takes the next step of a call whose kernel still shows names as they were before another call of its mount.
+fn step_as_it_was(state: &State, index: usize, progress: Progress, records: &[&Record]) -> Option<(State, Progress)> {
+    let record = records[index];
+    if !looks_only(record) {
+        return None;
+    }
+    let names = state.as_kept(record, records)?;
+    match &record.call {
+        // Waits for the lock of the directory, to make it.
+        Call::Open { path, flags, .. } if flags.create && !names.contains_key(path) => return None,
+        // By then the shard is asked.
+        Call::Link { .. } if progress != Progress::Begun => return None,
+        _ => {}
+    }
+    let mut shown = State { names: names.clone(), ..state.clone() };
+    let progress = step(&mut shown, index, progress, record)?;
+    let mut next = State { made: shown.made, ..state.clone() };
+    if let Some((from, to)) = names.values().zip(shown.names.values()).find(|(from, to)| from != to) {
+        next.replace(*from, *to);
+    }
+    Some((next, progress))
 }
 
 /// Takes the next step of a call. `None`: it cannot be taken in this state with the result that the call had.
@@ -141,7 +257,7 @@ fn step(state: &mut State, index: usize, progress: Progress, record: &Record) ->
             Some(_) if flags.create && flags.exclusive => fails(Errno::EXIST),
             Some(Target::Directory) => fails(Errno::ISDIR),
             Some(target) => match record.outcome {
-                Outcome::Opened(inode) => is_file(names, made, target, inode).then_some(Progress::Done),
+                Outcome::Opened(inode) => is_file(state, target, inode).then_some(Progress::Done),
                 _ => done(),
             },
             None if !flags.create => fails(Errno::NOENT),
@@ -156,7 +272,7 @@ fn step(state: &mut State, index: usize, progress: Progress, record: &Record) ->
             }
         },
         Call::Stat { path } => match progress {
-            Progress::Found(target) => observed(names, made, target, &record.outcome).then_some(Progress::Done),
+            Progress::Found(target) => observed(state, target, &record.outcome).then_some(Progress::Done),
             _ => match names.get(path).copied() {
                 Some(target) if may_succeed => Some(Progress::Found(target)),
                 Some(_) => None,
@@ -166,7 +282,7 @@ fn step(state: &mut State, index: usize, progress: Progress, record: &Record) ->
         Call::StatHandle { .. } if record.is_stale => Some(Progress::Done),
         Call::StatHandle { .. } => {
             let (inode, _) = record.handle.as_ref()?;
-            observed(names, made, Target::File(*inode), &record.outcome).then_some(Progress::Done)
+            observed(state, Target::File(*inode), &record.outcome).then_some(Progress::Done)
         }
         Call::Rename { from, to, how } if progress == Progress::Begun => rename(names, (from, to, *how), record),
         Call::Rename { .. } => None,
@@ -274,11 +390,11 @@ fn look_up(names: &Names, progress: Progress, record: &Record) -> Option<Progres
 }
 
 /// Returns true if the target is this file; one made by a lost call becomes it.
-fn is_file(names: &mut Names, made: &mut BTreeSet<u64>, target: Target, inode: u64) -> bool {
+fn is_file(state: &mut State, target: Target, inode: u64) -> bool {
     match target {
         Target::File(number) => number == inode,
-        Target::Unknown(_) if made.insert(inode) => {
-            names.values_mut().filter(|named| **named == target).for_each(|named| *named = Target::File(inode));
+        Target::Unknown(_) if state.made.insert(inode) => {
+            state.replace(target, Target::File(inode));
             true
         }
         _ => false,
@@ -286,7 +402,7 @@ fn is_file(names: &mut Names, made: &mut BTreeSet<u64>, target: Target, inode: u
 }
 
 /// Compares what stat told of an inode at this moment.
-fn observed(names: &mut Names, made: &mut BTreeSet<u64>, target: Target, outcome: &Outcome) -> bool {
+fn observed(state: &mut State, target: Target, outcome: &Outcome) -> bool {
     let Outcome::Attributes(got) = outcome else { return true };
     match target {
         Target::Directory => got.is_directory,
@@ -296,9 +412,9 @@ fn observed(names: &mut Names, made: &mut BTreeSet<u64>, target: Target, outcome
             // One that lost its last name is no name's target any more, so it is compared before.
             let is_same = match target {
                 Target::File(number) => number == got.inode,
-                target => is_file(names, made, target, got.inode) || links(names, target) == 0,
+                target => is_file(state, target, got.inode) || links(&state.names, target) == 0,
             };
-            is_same && links(names, Target::File(got.inode)) == got.links
+            is_same && links(&state.names, Target::File(got.inode)) == got.links
         }
     }
 }
@@ -366,6 +482,67 @@ mod tests {
         apart[3].1 = 21;
         apart[3].2 = 22;
         assert!(!holds(&apart, &[]), "they do not overlap");
+    }
+
+    #[test]
+    fn until_a_rename_returns_programs_of_its_mount_may_find_the_old_file() {
+        let history = |who: &'static str, begun: u64, told: Outcome| {
+            [
+                ("a0 open h0 r wronly creat", 1, 2, Outcome::Opened(1)),
+                ("a0 open h1 t wronly creat", 3, 4, Outcome::Opened(2)),
+                ("a0 rename t r", 10, 20, Outcome::Done),
+                ("b0 open h0 r rdonly", 11, 13, Outcome::Opened(2)),
+                (who, begun, begun + 2, told),
+            ]
+        };
+        for (call, told) in [
+            ("a1 open h0 r rdonly", Outcome::Opened(1)),
+            ("a1 stat r", stat(1, 1)),
+            ("a1 stat t", stat(2, 1)),
+            ("a1 open h0 t rdonly", Outcome::Opened(2)),
+        ] {
+            assert!(holds(&history(call, 15, told.clone()), &[]), "{call}");
+            assert!(!holds(&history(call, 21, told.clone()), &[]), "{call} after the rename");
+            let elsewhere = ["b1 open h0 r rdonly", "b1 stat r", "b1 stat t", "b1 open h0 t rdonly"];
+            let elsewhere = elsewhere.into_iter().find(|other| other[2..] == call[2..]).expect("the same call");
+            assert!(!holds(&history(elsewhere, 15, told), &[]), "{elsewhere}");
+        }
+        let late = history("a1 stat r", 15, stat(3, 1));
+        assert!(!holds(&late, &[]), "no file that was never there");
+        let mut again = history("a1 stat r", 17, stat(1, 1)).to_vec();
+        again.insert(1, ("b0 open h1 u wronly creat", 2, 3, Outcome::Opened(3)));
+        assert!(holds(&again, &[]));
+        again.insert(5, ("b0 rename u r", 14, 15, Outcome::Done));
+        assert!(!holds(&again, &[]), "its lease was recalled");
+    }
+
+    #[test]
+    fn until_a_removal_returns_programs_of_its_mount_may_find_the_name() {
+        let history = |begun: u64, told: Outcome| {
+            [
+                ("a0 open h0 f wronly creat", 1, 2, Outcome::Opened(1)),
+                ("a1 open h1 f rdonly", 3, 4, Outcome::Opened(1)),
+                ("a0 unlink f", 10, 20, Outcome::Done),
+                ("b0 stat f", 11, 13, failed(Errno::NOENT)),
+                ("a1 fstat h1", begun, begun + 2, told.clone()),
+                ("a1 stat f", begun + 2, begun + 4, told),
+            ]
+        };
+        assert!(holds(&history(14, stat(1, 1)), &[]));
+        assert!(!holds(&history(21, stat(1, 1)), &[]));
+    }
+
+    #[test]
+    fn until_mkdir_returns_programs_of_its_mount_may_not_find_the_directory() {
+        let history = |begun: u64| {
+            [
+                ("a0 mkdir d", 10, 20, Outcome::Done),
+                ("b0 mkdir d", 11, 13, failed(Errno::EXIST)),
+                ("a1 stat d", begun, begun + 2, failed(Errno::NOENT)),
+            ]
+        };
+        assert!(holds(&history(14), &[]));
+        assert!(!holds(&history(21), &[]));
     }
 
     #[test]
