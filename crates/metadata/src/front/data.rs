@@ -158,11 +158,16 @@ impl<K: KeyValue> Shard<K> {
         let Some(recall) = self.recalls.get(number).filter(|recall| recall.session == session) else {
             return;
         };
-        // Nothing above `Open` can be kept, whatever the client says. A file that it opened again after the recall was
-        // sent it has open: the answer may be from before that.
         let (key, recalled_at) = (recall.key, recall.stamp);
         let granted_at = self.leases.holder(&key, session).map(|holder| holder.stamp);
+        // When nobody waits for the recall any more, a later reply may have granted the key anew: the client believes
+        // that one, and may have answered before it came.
         let since = granted_at.is_some_and(|stamp| stamp > recalled_at);
+        if since && !matches!(key, LeaseKey::Data(_)) {
+            return self.end_recall(number);
+        }
+        // Nothing above `Open` can be kept, whatever the client says. A file that it opened again after the recall was
+        // sent it has open.
         let kept = if since { LeaseMode::Open } else { kept.min(LeaseMode::Open) };
         if let (LeaseKey::Attributes(inode) | LeaseKey::Permissions(inode), LeaseMode::Open) = (key, kept) {
             self.note_told(inode, session, granted_at.unwrap_or(recalled_at));

@@ -279,6 +279,25 @@ fn a_released_lease_answers_its_recall_and_a_newer_grant_survives_an_older_relea
 }
 
 #[test]
+fn what_is_granted_after_a_recall_that_nobody_waits_for_survives_its_answer() {
+    let mut world = World::new();
+    assert!(grants(&world.ok(A, lookup("f"))).contains(Grants::ENTRY));
+    world.waits(B, create("f"));
+    let recalls = std::mem::take(&mut world.recalls);
+    // Its mount was killed.
+    world.ok(B, ShardRequest::EndSession);
+    // The client has dropped the name, but still waits for its kernel before it answers.
+    assert!(grants(&world.ok(A, lookup("f"))).contains(Grants::ENTRY));
+    for (session, recall) in recalls {
+        world.event(Event::RecallAnswer { session, number: recall.number, kept: LeaseMode::None });
+    }
+    let token = world.waits(C, create("f"));
+    assert!(world.recalled().contains(&(A, LeaseKey::Entry(ROOT, name("f").hash64()), LeaseMode::None)));
+    world.answer_recalls(LeaseMode::None);
+    world.done(token);
+}
+
+#[test]
 fn a_recall_has_a_higher_stamp_than_the_grant_before_it() {
     let mut world = World::new();
     let inode = world.file("f", 1);
