@@ -10,14 +10,24 @@ const SEEDS: std::ops::Range<u64> = 0..300;
 /// removal that was told before the create before it; a writer that did not know yet that it was alone.
 const RARE_SEEDS: [u64; 10] = [18_330, 306, 597, 571, 31_694, 45_582, 1_003_983, 1_000_865, 1_025_652, 5_010_711];
 
-/// With all faults that hold: an append whose bytes came after the file had been cut.
-const RARE_SEEDS_OF_NOW: [u64; 1] = [3_000_020_747];
+/// With all faults that hold: an append whose bytes came after the file had been cut; an object that a late write made.
+const RARE_SEEDS_OF_NOW: [u64; 2] = [3_000_020_747, 1_507_126_302_121];
 
 /// With partitions, as the simulation was then: a size from before what was written, told after the session had
 /// ended; bytes that a close had given up, of which a program was told; a size that only the writer knew,
-/// and one that was told while bytes were on their way; a write that waited for longer than its session lasted.
-const RARE_SEEDS_OF_PARTITIONS: [u64; 6] =
-    [990_002_897, 990_000_644, 6_000_005_890, 6_000_008_081, 6_000_003_329, 6_000_005_279];
+/// and one that was told while bytes were on their way; a write that waited for longer than its session lasted, an
+/// object that a late write made, a write that the next session held; a size from before a cut, which was reported.
+const RARE_SEEDS_OF_PARTITIONS: [u64; 9] = [
+    990_002_897,
+    990_000_644,
+    6_000_005_890,
+    6_000_008_081,
+    6_000_003_329,
+    6_000_005_279,
+    6_000_035_763,
+    7_000_002_170,
+    7_000_031_645,
+];
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {

@@ -212,8 +212,8 @@ impl<S: Shell> Files<S> {
         };
         let (open, in_use) = lock(&self.open).take(attributes.inode, make);
         let handle = Handle::new(open, options, self.kept(who));
-        if options.truncate && !in_use {
-            handle.open.cut_by_open().await;
+        if options.truncate {
+            handle.open.cut_by_open(in_use).await;
         }
         let mut result = handle.open.opened(&self.objects, &handle.who, &options, opened, now_ms).await;
         let is_cut = result.is_ok() && options.truncate;

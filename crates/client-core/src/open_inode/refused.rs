@@ -165,10 +165,14 @@ impl<S: Shell> OpenInode<S> {
         held.is_some_and(|held| io.has_given_up(held.object.node()))
     }
 
-    /// An open has cut the file, which nobody else here has open: what is still kept of it is moot.
-    pub(crate) async fn cut_by_open(&self) {
+    /// An open has cut the file. Where nobody else here has it open, what is still kept of it is moot. Else the size
+    /// that a report tells next is that of the object: the one that is known here may be from before the cut, and would
+    /// stay if the client ended before it cuts the file again.
+    pub(crate) async fn cut_by_open(&self, in_use: bool) {
         let mut state = self.state.lock().await;
-        if self.handles.load(Ordering::Acquire) == 1 {
+        if in_use {
+            state.is_unsettled |= !state.is_done();
+        } else if self.handles.load(Ordering::Acquire) == 1 {
             state.refused.clear();
             state.run.take_run();
             state.is_unsettled = false;
