@@ -11,12 +11,6 @@ use std::process::{Command, Output};
 /// Modes in which `make test` runs random scripts.
 const MODES: &str = "default,default-4,direct,limited,memory-4,nopassthrough,nopassthrough-4,tcp";
 
-/// Scripts that fail today in at least one of [`SCRIPT_MODES`], each with what is wrong.
-const SCRIPTS_LEFT_OUT: &[(&str, &str)] = &[(
-    "open-while-renamed-over",
-    "one run in some tens: while a rename is in progress its own mount finds the old file, after another found the new",
-)];
-
 /// Modes in which scripts run; those that name their modes run only in these.
 const SCRIPT_MODES: &str = "default,nopassthrough,tcp,limited";
 /// Of the first random script.
@@ -69,14 +63,9 @@ fn mounts_behave_as_one_posix_file_system_one_call_after_another() {
 #[test]
 fn what_once_was_a_violation_is_none_any_more() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
-    let name = |path: &Path| path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let listed = fs::read_dir(&directory).expect("scripts").map(|entry| entry.expect("an entry").path());
     let mut paths: Vec<PathBuf> = listed.collect();
     paths.sort();
-    for (left_out, _) in SCRIPTS_LEFT_OUT {
-        assert!(paths.iter().any(|path| name(path) == *left_out), "there is no script {left_out}");
-    }
-    paths.retain(|path| !SCRIPTS_LEFT_OUT.iter().any(|(left_out, _)| name(path) == *left_out));
     if weft().is_none() || paths.is_empty() {
         return;
     }
