@@ -4,6 +4,9 @@
 //! another one began after that had ended, and had ended itself (or been read by somebody) before the read began. What
 //! overlaps in time may be seen or not, byte by byte. The same model as in the simulation (`sim/src/bytes.rs`).
 //!
+//! A kernel copies what is written into pages that it has before it sends it. So until a write through a mount returns,
+//! programs of that mount may have read its bytes already, and others not yet.
+//!
 //! An operation is *doubtful* if the promises allow its loss: it failed, or its mount was killed, or paused beyond its
 //! session's end, before it was flushed, or it went to a handle from before that. It may be there or not, and what it
 //! overwrote may show again.
@@ -31,8 +34,19 @@ struct Operation {
     /// `None`: it may take effect at any time.
     ended: Option<Moment>,
     is_doubtful: bool,
-    /// Ranges of it that were read, and when the read had ended.
-    seen: Vec<(u64, u64, Moment)>,
+    /// Ranges of it that were read.
+    seen: Vec<Seen>,
+}
+
+/// A range that was read.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    start: u64,
+    end: u64,
+    /// When the read had ended.
+    at: Moment,
+    /// The mount of the reader and the writer, which had not returned: others may not see it yet.
+    only_by: Option<char>,
 }
 
 impl Operation {
@@ -56,24 +70,38 @@ impl Operation {
         }
     }
 
-    /// When it is certain to have taken effect at a place.
-    fn certain_at(&self, place: u64) -> Option<Moment> {
-        let seen = self.seen.iter().filter(|(start, end, _)| *start <= place && place < *end).map(|(_, _, at)| *at);
+    /// When it is certain to have taken effect at a place, for this mount.
+    fn certain_at(&self, place: u64, mount: char) -> Option<Moment> {
+        let is_it = |seen: &&Seen| seen.start <= place && place < seen.end && seen.only_by.is_none_or(|by| by == mount);
+        let seen = self.seen.iter().filter(is_it).map(|seen| seen.at);
         if self.is_doubtful { None } else { seen.chain(self.ended).min() }
+    }
+
+    /// The mount whose kernel alone may have shown it to a reader that ended then.
+    fn shown_only_by(&self, reader: WorkerId, at: Moment) -> Option<char> {
+        let is_own = self.by.is_some_and(|by| by.mount == reader.mount && !reader.is_native());
+        (is_own && self.ended.is_some_and(|ended| ended >= at)).then_some(reader.mount)
     }
 }
 
-/// Returns the values that a place may have for a read that began at `since`.
+/// Who looks, and from when until when.
+#[derive(Clone, Copy)]
+struct Look {
+    who: WorkerId,
+    since: Moment,
+    until: Moment,
+}
+
+/// Returns the values that a place may have for somebody who looks at it.
 fn could_be<T>(
     operations: &[Operation],
     place: u64,
-    since: Moment,
-    until: Moment,
+    Look { who, since, until }: Look,
     at: impl Fn(&Operation) -> Option<T>,
 ) -> Vec<T> {
     let there = || operations.iter().filter(|operation| operation.begun < until);
     let there = || there().filter_map(|operation| at(operation).map(|value| (operation, value)));
-    let certain = |operation: &&Operation| operation.certain_at(place).is_some_and(|certain| certain < since);
+    let certain = |operation: &&Operation| operation.certain_at(place, who.mount).is_some_and(|at| at < since);
     let latest = there().map(|(operation, _)| operation).filter(certain).map(|operation| operation.begun).max();
     let is_covered = |operation: &Operation| operation.ended.is_some_and(|ended| Some(ended) < latest);
     there().filter(|(operation, _)| !is_covered(operation)).map(|(_, value)| value).collect()
@@ -86,19 +114,17 @@ pub fn check(history: &History) -> Result<(), Wrong> {
         history.effective().filter(|record| record.is_done() && !record.is_stale).collect();
     observers.sort_by_key(|record| record.ended);
     for record in observers {
-        let interval = (record.begun, record.ended);
+        let look = Look { who: record.who, since: record.begun, until: record.ended };
         let result = match (&record.call, &record.outcome, &record.handle) {
-            (Call::ReadAt { offset, bytes, .. }, Outcome::Bytes(runs), Some((inode, _))) => {
-                files.get_mut(inode).map(|file| {
-                    read(file, *offset, runs, interval).and_then(|()| ends(file, *offset, *bytes, runs, interval))
-                })
-            }
+            (Call::ReadAt { offset, bytes, .. }, Outcome::Bytes(runs), Some((inode, _))) => files
+                .get_mut(inode)
+                .map(|file| read(file, *offset, runs, look).and_then(|()| ends(file, *offset, *bytes, runs, look))),
             // The last page of a mapping has zeros after the end of the file.
             (Call::MapRead { offset, .. }, Outcome::Bytes(runs), Some((inode, _))) => {
-                files.get_mut(inode).map(|file| read(file, *offset, runs, interval))
+                files.get_mut(inode).map(|file| read(file, *offset, runs, look))
             }
             (Call::StatHandle { .. } | Call::Stat { .. }, Outcome::Attributes(got), _) if !got.is_directory => {
-                files.get(&got.inode).map(|file| size(file, got.size, interval))
+                files.get(&got.inode).map(|file| size(file, got.size, look))
             }
             _ => None,
         };
@@ -180,7 +206,7 @@ fn doubt(history: &History, inode: u64, file: &mut [Operation], fault: &Fault) {
 }
 
 /// Compares the bytes that a read returned.
-fn read(file: &mut [Operation], offset: u64, told: &Runs, (since, until): (Moment, Moment)) -> Result<(), String> {
+fn read(file: &mut [Operation], offset: u64, told: &Runs, look: Look) -> Result<(), String> {
     let mut runs = Vec::new();
     let mut at = offset;
     for (value, count) in &told.0 {
@@ -189,14 +215,15 @@ fn read(file: &mut [Operation], offset: u64, told: &Runs, (since, until): (Momen
     }
     for (start, stop, value) in runs {
         for (from, to) in pieces(file, start, stop) {
-            let possible = could_be(file, from, since, until, |operation| operation.value_at(from));
+            let possible = could_be(file, from, look, |operation| operation.value_at(from));
             if !possible.contains(&value) {
                 let possible: BTreeSet<u8> = possible.into_iter().collect();
                 return Err(format!("byte {from} was read as {value}, it can only be {possible:?}"));
             }
             for operation in file.iter_mut().filter(|operation| operation.by.is_some() && !operation.is_doubtful) {
                 if value != 0 && operation.value_at(from) == Some(value) {
-                    operation.seen.push((from, to, until));
+                    let only_by = operation.shown_only_by(look.who, look.until);
+                    operation.seen.push(Seen { start: from, end: to, at: look.until, only_by });
                 }
             }
         }
@@ -205,12 +232,12 @@ fn read(file: &mut [Operation], offset: u64, told: &Runs, (since, until): (Momen
 }
 
 /// Compares how many bytes a read returned: fewer than wanted only at the end of the file.
-fn ends(file: &[Operation], offset: u64, wanted: u64, told: &Runs, interval: (Moment, Moment)) -> Result<(), String> {
+fn ends(file: &[Operation], offset: u64, wanted: u64, told: &Runs, look: Look) -> Result<(), String> {
     let end = offset + told.len();
     if !told.is_empty() {
-        present(file, end - 1, interval, true)?;
+        present(file, end - 1, look, true)?;
     }
-    if told.len() < wanted { present(file, end, interval, false) } else { Ok(()) }
+    if told.len() < wanted { present(file, end, look, false) } else { Ok(()) }
 }
 
 /// Cuts a range where an operation begins or ends, so that all bytes of a piece have the same history.
@@ -221,24 +248,24 @@ fn pieces(file: &[Operation], start: u64, end: u64) -> Vec<(u64, u64)> {
             Effect::Write { offset, bytes, .. } => places.extend([offset, offset + bytes]),
             Effect::Cut { size } => places.extend([size]),
         }
-        places.extend(operation.seen.iter().flat_map(|(from, to, _)| [*from, *to]));
+        places.extend(operation.seen.iter().flat_map(|seen| [seen.start, seen.end]));
     }
     let places: Vec<u64> = places.into_iter().filter(|place| start <= *place && *place <= end).collect();
     places.windows(2).map(|pair| (pair[0], pair[1])).collect()
 }
 
-fn size(file: &[Operation], size: u64, interval: (Moment, Moment)) -> Result<(), String> {
+fn size(file: &[Operation], size: u64, look: Look) -> Result<(), String> {
     if let Some(last) = size.checked_sub(1) {
-        present(file, last, interval, true)?;
+        present(file, last, look, true)?;
     }
-    present(file, size, interval, false)
+    present(file, size, look, false)
 }
 
-fn present(file: &[Operation], place: u64, (since, until): (Moment, Moment), told: bool) -> Result<(), String> {
+fn present(file: &[Operation], place: u64, look: Look, told: bool) -> Result<(), String> {
     // That a byte was read shows the write, whatever the size was before: no `seen` counts here.
     let bare: Vec<Operation> =
         file.iter().map(|operation| Operation { seen: Vec::new(), ..operation.clone() }).collect();
-    let possible = could_be(&bare, place, since, until, |operation| operation.presence_at(place));
+    let possible = could_be(&bare, place, look, |operation| operation.presence_at(place));
     match possible.contains(&told) {
         true => Ok(()),
         false if told => Err(format!("byte {place} is in the file, which must be shorter")),
@@ -303,6 +330,22 @@ mod tests {
         };
         assert!(holds(&later(&[8, 8, 8, 7]), &[]));
         assert!(!holds(&later(&[7, 8, 7, 7]), &[]));
+    }
+
+    #[test]
+    fn until_a_write_returns_its_own_mount_may_show_it_before_others_do() {
+        let history = |first: &'static str, second: &'static str, begun: Moment| {
+            [
+                ("b0 pwrite h0 0 4 8", 30, 60, Outcome::Count(4)),
+                ("b1 open h0 f rdonly", 21, 22, Outcome::Opened(5)),
+                (first, 40, 42, bytes(&[8; 4])),
+                (second, begun, begun + 2, bytes(&[7; 4])),
+            ]
+        };
+        assert!(holds(&history("b1 pread h0 0 4", "a0 pread h0 0 4", 50), &[]));
+        assert!(!holds(&history("b1 pread h0 0 4", "a0 pread h0 0 4", 61), &[]), "it has returned");
+        assert!(!holds(&history("b1 pread h0 0 4", "b1 pread h0 0 4", 50), &[]), "the same mount");
+        assert!(!holds(&history("a0 pread h0 0 4", "b1 pread h0 0 4", 50), &[]), "the node has it");
     }
 
     #[test]
