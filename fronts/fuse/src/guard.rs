@@ -4,7 +4,8 @@
 //! programs wait for. One of its threads may wait in the kernel for a program: it has a name dropped
 //! (FUSE_NOTIFY_INVAL_ENTRY), which takes the lock of a directory that a program holds while it waits for an answer.
 //! Once the process was killed nobody gives that answer, the thread never gets the lock, and the connection is never
-//! closed. Aborting the connection ends both waits.
+//! closed. Aborting the connection ends both waits. Nor does anybody tell the kernel any more that a name was changed
+//! by others: it has to forget them all.
 //!
 //! Nothing of the process can do that, so it has a child for it. The child learns of the kill from its
 //! parent-death signal, which the kernel sends when the *thread* that started the child has ended. That thread does
@@ -16,6 +17,7 @@
 //! Not here: the mount point of a killed mount, which stays, so that no program takes the directory below it for the
 //! file system ([`crate::unmount()`] takes it away).
 
+use crate::notify;
 use crate::unmount::{self, AbortFile, Connection};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
@@ -80,6 +82,9 @@ impl Watched {
         if !is_connected(&connection) {
             return None;
         }
+        // The leases of the mount may be gone already, and the kernel answers from its names without a connection, too.
+        // On kernels without epochs it does so until their time is over.
+        let _ = notify::increment_epoch(&connection);
         Some(match file.and_then(AbortFile::abort) {
             Err(error) if self.abort_by_force().is_err() => Connection::Left(unmount::abort_file(self.device), error),
             _ => Connection::Aborted,

@@ -6,7 +6,7 @@
 //! Not here: which notification when (`weft-mount-core`).
 
 use rustix::io::write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use weft_client::before_wait::{Waiting, before_wait};
 use weft_mount_core::{Kernel, Notified, Refused};
 use weft_protocol::{InodeNumber, Name};
@@ -34,6 +34,12 @@ impl Device {
         write(&self.0, &message(code, payload)).map_err(|error| Refused(error.raw_os_error()))?;
         Ok(())
     }
+}
+
+/// Increments the epoch of a connection: the kernel uses none of the names that it was told of before. Refused by
+/// kernels that have no epoch.
+pub fn increment_epoch(connection: impl AsFd) -> rustix::io::Result<()> {
+    write(connection, &message(FUSE_NOTIFY_INC_EPOCH, &[])).map(|_| ())
 }
 
 /// A `fuse_out_header` with the notification's code in place of an error and no request's number, and what follows it.

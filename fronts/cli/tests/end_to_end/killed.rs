@@ -6,6 +6,7 @@ use super::hosts::signal;
 use super::{Ground, can_mount, wait_until};
 use serde_json::Value;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -33,6 +34,13 @@ impl Mounted {
         let is_it = |mount: &&Value| mount["mount_point"].as_str() == point.to_str();
         let mount = mounts.as_array().expect("mounts").iter().find(is_it).expect("listed");
         Self { pid: mount["pid"].as_u64().expect("a number"), point }
+    }
+
+    fn has_epoch(&self, ground: &Ground) -> bool {
+        let mounts = ground.status()["mounts"].take();
+        let is_it = |mount: &&Value| mount["mount_point"].as_str() == self.point.to_str();
+        let mount = mounts.as_array().expect("mounts").iter().find(is_it).expect("listed");
+        mount["negotiated"]["epoch"].as_bool().expect("whether it has")
     }
 
     /// Whether a thread of it waits in the kernel for a directory that a program has locked.
@@ -158,6 +166,29 @@ fn programs_get_an_error_when_a_killed_mount_is_detached_before_its_guard_acts()
     assert!(detached && !entangled.ground.mount_is_there(point));
     drop(guard);
     entangled.assert_programs_get_an_error();
+}
+
+/// Others may change them at once: no lease protects them any more.
+#[test]
+fn names_that_the_kernel_of_a_killed_mount_knows_are_not_found() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("names");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let mount = Mounted::new(&ground, "m");
+    if !mount.has_epoch(&ground) {
+        return eprintln!("skipped: the kernel has no epoch");
+    }
+    mount.wait_for_guard();
+    let file = mount.point.join("file");
+    fs::write(&file, "written").expect("written");
+    fs::metadata(&file).expect("the kernel knows the name");
+    signal(mount.pid, "-KILL");
+    wait_until("the end of the guard", || mount.guard().is_none() && !is_running(mount.pid));
+    let error = fs::metadata(&file).expect_err("others may have removed it by now");
+    assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+    ground.weft(&["umount", mount.point.to_str().expect("a path")]);
 }
 
 /// Whether this process may abort a connection that has no mount point.
