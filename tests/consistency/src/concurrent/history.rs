@@ -32,7 +32,8 @@ pub struct Record {
     /// Whether the call failed as calls of a faulty mount do: what it would have done may have happened, or still may.
     pub is_lost: bool,
     /// Whether it uses a handle from before a fault of its mount. The kernel answers reads of such a handle from the
-    /// pages and descriptors that it has, and what is written to it may reach nobody (docs/guide/consistency.md).
+    /// pages and descriptors that it has, and what is written to it may reach nobody (docs/guide/consistency.md). Or
+    /// the kernel of a killed mount may have answered by the names that it knew.
     pub is_stale: bool,
 }
 
@@ -78,7 +79,8 @@ impl History {
             }
             let opened = handle.as_ref().map(|(_, _, opened)| *opened);
             let is_lost = history.is_lost(who, &reply, opened);
-            let is_stale = opened.is_some_and(|opened| history.is_stale(who, &reply, opened));
+            let has_stale_handle = opened.is_some_and(|opened| history.is_stale(who, &reply, opened));
+            let is_stale = has_stale_handle || history.is_of_dead_kernel(who, &call, &reply);
             let handle = handle.map(|(inode, path, _)| (inode, path));
             let Reply { outcome, begun, ended, .. } = reply;
             history.records.push(Record { who, call, outcome, begun, ended, handle, is_lost, is_stale });
@@ -105,6 +107,14 @@ impl History {
             let is_after = fault.begun <= reply.ended && opened < fault.ended;
             is_after && (fault.is_kill || reply.begun <= fault.ended + AFTERMATH_NS)
         })
+    }
+
+    /// Returns true for what the kernel of a killed mount may have answered by itself, until its guard has made it
+    /// forget what it knew.
+    fn is_of_dead_kernel(&self, who: WorkerId, call: &Call, reply: &Reply) -> bool {
+        let changed_nothing = matches!(call, Call::Stat { .. }) || reply.outcome.errno().is_some();
+        let mut kills = self.faults.iter().filter(|fault| fault.mount == who.mount && fault.is_kill);
+        changed_nothing && kills.any(|kill| kill.begun <= reply.ended && reply.begun <= kill.ended)
     }
 
     /// The calls that may explain or contradict others: none that did nothing.
