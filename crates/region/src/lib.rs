@@ -53,6 +53,7 @@ mod sparse;
 mod store;
 mod stream;
 mod sums;
+pub mod testing;
 mod transfer;
 mod tree;
 mod versions;

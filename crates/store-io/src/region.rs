@@ -259,6 +259,7 @@ mod tests {
     use weft_protocol::limits::FILE_BYTES_MAX;
     use weft_protocol::{NodeId, Timestamp};
     use weft_region::Kind;
+    use weft_region::testing::Unflushed;
 
     pub(super) const BYTES: u64 = 32 << 20;
 
@@ -377,41 +378,12 @@ mod tests {
         write(&*other, 0, &piece).unwrap();
     }
 
-    /// A device whose flushes fail, if so told.
-    struct Unsafe {
-        file: FileDevice,
-        fails: Arc<AtomicBool>,
-    }
-
-    impl weft_region::Device for Unsafe {
-        fn bytes(&self) -> u64 {
-            self.file.bytes()
-        }
-
-        fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
-            self.file.read_at(place, into)
-        }
-
-        fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
-            self.file.write_at(place, from)
-        }
-
-        fn flush(&self) -> io::Result<()> {
-            if self.fails.load(Ordering::Relaxed) { Err(io::Error::other("no flush")) } else { self.file.flush() }
-        }
-
-        fn discard(&self, place: u64, bytes: u64) -> io::Result<()> {
-            self.file.discard(place, bytes)
-        }
-    }
-
     #[test]
     fn a_sync_that_fails_when_nobody_waits_is_counted() {
         let ground = Ground::new("unsettled");
-        let fails = Arc::new(AtomicBool::new(false));
-        let device = Unsafe { file: FileDevice::create(&ground.0, BYTES).unwrap(), fails: Arc::clone(&fails) };
-        let store =
-            Store::format(Arc::new(device), Format { region_shift: REGION_SHIFT, ..Format::default() }).unwrap();
+        let device = Unflushed::new(Arc::new(FileDevice::create(&ground.0, BYTES).unwrap()));
+        let format = Format { region_shift: REGION_SHIFT, ..Format::default() };
+        let store = Store::format(device.clone(), format).unwrap();
         let store = RegionStore::of(store, "there".to_owned(), 1);
         store.open(InodeNumber::ROOT, object(1), true).unwrap();
         store.open(InodeNumber::ROOT, object(2), true).unwrap();
@@ -419,11 +391,11 @@ mod tests {
         store.settle();
         assert_eq!(store.failures(), None);
         assert_eq!(store.remove(InodeNumber::ROOT, object(2)), Ok(true));
-        fails.store(true, Ordering::Relaxed);
+        device.set_fails(true);
         store.settle();
         let said = store.failures().unwrap();
         assert!(said.contains("1 failures in the background, the last: sync: ") && said.contains("no flush"), "{said}");
-        fails.store(false, Ordering::Relaxed);
+        device.set_fails(false);
         store.settle();
         assert_eq!(store.failures().unwrap(), said, "it is made up for, and still counted");
     }

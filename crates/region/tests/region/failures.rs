@@ -1,47 +1,17 @@
 //! Work in the background that fails is counted, and made up for when the device works again.
 
 use crate::recorder::Recorder;
-use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weft_region::{BLOCK_BYTES, Device, Format, Keep, Store};
+use weft_region::testing::Unflushed;
+use weft_region::{BLOCK_BYTES, Format, Keep, Store};
 
 const DEVICE_BYTES: u64 = 32 << 20;
 /// A version in which so much is cut out has more pieces than wait for a checkpoint.
 const PUNCHED: u64 = 300 << 30;
 
-/// A device of which all flushes fail, if so told.
-struct Unsafe {
-    device: Arc<Recorder>,
-    fails: AtomicBool,
-}
-
-impl Device for Unsafe {
-    fn bytes(&self) -> u64 {
-        self.device.bytes()
-    }
-
-    fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
-        self.device.read_at(place, into)
-    }
-
-    fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
-        self.device.write_at(place, from)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        if self.fails.load(Ordering::Relaxed) { Err(io::Error::other("no flush")) } else { self.device.flush() }
-    }
-
-    fn discard(&self, place: u64, bytes: u64) -> io::Result<()> {
-        self.device.discard(place, bytes)
-    }
-}
-
 #[test]
 fn a_checkpoint_that_fails_in_the_background_is_counted() {
-    let device = Arc::new(Unsafe { device: Recorder::new(DEVICE_BYTES), fails: AtomicBool::new(false) });
+    let device = Unflushed::new(Recorder::new(DEVICE_BYTES));
     let store = Store::format(device.clone(), Format { region_shift: 40, ..Format::default() }).unwrap();
     let object = store.create_versioned().unwrap();
     object.write(0, &[1; BLOCK_BYTES]).unwrap();
@@ -49,7 +19,7 @@ fn a_checkpoint_that_fails_in_the_background_is_counted() {
     store.close().unwrap();
     assert_eq!(store.failures().total(), 0);
 
-    device.fails.store(true, Ordering::Relaxed);
+    device.set_fails(true);
     object.punch(0..PUNCHED).unwrap();
     let patience = Instant::now() + Duration::from_mins(1);
     while store.failures().checkpoints == 0 {
@@ -64,7 +34,7 @@ fn a_checkpoint_that_fails_in_the_background_is_counted() {
     assert_eq!(store.failures().cleanings, 1);
 
     // Nothing is lost, and it is made up for.
-    device.fails.store(false, Ordering::Relaxed);
+    device.set_fails(false);
     store.close().unwrap();
     let before = store.failures();
     let newest = object.write_durable(PUNCHED, &[3; BLOCK_BYTES]).unwrap();
