@@ -160,25 +160,53 @@ impl Area {
         Ok(())
     }
 
-    /// Reads whole blocks of one group, and compares them with their checksums.
-    fn read_blocks(&self, blocks: Range<u64>, into: &mut [u8]) -> io::Result<()> {
+    /// Returns the blocks of the file that cannot be read or do not match their checksums, also those of no page that
+    /// is in use.
+    pub fn wrong_blocks(&self) -> Vec<u64> {
+        let mut buffer = AlignedBuffer::new(64 * BLOCK_BYTES);
+        let mut wrong = Vec::new();
+        let end = lock(&self.head).length.div_ceil(BLOCK).max(1);
+        for part in by_group(1..end) {
+            for first in part.clone().step_by(64) {
+                let blocks = first..part.end.min(first + 64);
+                let into = &mut buffer[..as_index((blocks.end - first) * BLOCK)];
+                if let Ok(found) = self.compare(blocks.clone(), into) {
+                    wrong.extend(found);
+                    continue;
+                }
+                // Of what cannot be read together, what can be read alone.
+                for block in blocks {
+                    match self.compare(block..block + 1, &mut buffer[..BLOCK_BYTES]) {
+                        Ok(found) => wrong.extend(found),
+                        Err(_) => wrong.push(block),
+                    }
+                }
+            }
+        }
+        wrong
+    }
+
+    /// Reads whole blocks of one group, and returns those that do not match their checksums.
+    fn compare(&self, blocks: Range<u64>, into: &mut [u8]) -> io::Result<Vec<u64>> {
         self.device.read_at(self.block_at(blocks.start), into)?;
         let (group, index) = group_of(blocks.start);
         let mut tables = lock(&self.tables);
-        let wrong = self.with_table(&mut tables, group, false, |table| {
+        self.with_table(&mut tables, group, false, |table| {
             let sums = table.sums.iter().skip(as_index(index));
             let is_wrong = |(block, (bytes, sum)): &(u64, (&[u8], &u32))| match **sum {
                 NO_SUM => bytes.iter().any(|byte| *byte != 0),
                 sum => sum_at(*block, bytes) != sum,
             };
-            (blocks.start..).zip(into.chunks(BLOCK_BYTES).zip(sums)).find(is_wrong).map(|(block, _)| block)
-        })?;
-        match wrong {
+            let all = (blocks.start..).zip(into.chunks(BLOCK_BYTES).zip(sums));
+            all.filter(is_wrong).map(|(block, _)| block).collect()
+        })
+    }
+
+    /// Reads whole blocks of one group. An error: one does not match its checksum.
+    fn read_blocks(&self, blocks: Range<u64>, into: &mut [u8]) -> io::Result<()> {
+        match self.compare(blocks, into)?.first() {
             None => Ok(()),
-            Some(block) => {
-                let text = format!("block {block} of its pages does not match its checksum");
-                Err(io::Error::new(io::ErrorKind::InvalidData, text))
-            }
+            Some(block) => Err(io::Error::new(io::ErrorKind::InvalidData, mismatch_of(*block))),
         }
     }
 }
@@ -205,6 +233,11 @@ impl Table {
     fn zeros() -> Self {
         Self { sums: vec![NO_SUM; as_index(GROUP_BLOCKS)].into(), is_written: false }
     }
+}
+
+/// Says what is wrong with a block of the file.
+pub(crate) fn mismatch_of(block: u64) -> String {
+    format!("block {block} of its pages does not match its checksum")
 }
 
 /// The group that has a block behind the first, and which of its blocks it is.

@@ -89,9 +89,9 @@ impl Base {
         Ok(Self { tree: Tree::open(&area, CACHE_BYTES, verified)?, area, has_sums, data_blocks })
     }
 
-    /// Compares all pages on the device with their checksums.
-    pub fn verify(&self) -> Result<()> {
-        self.tree.verify()
+    /// Compares all pages on the device with their checksums. Tells of each that is damaged, and returns false if one is.
+    pub fn verify(&self, tell: &mut dyn FnMut(String)) -> Result<bool> {
+        self.tree.verify(tell)
     }
 
     /// Where the log goes on.

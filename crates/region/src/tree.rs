@@ -25,6 +25,15 @@ impl Tree {
     /// The tree in an area, with so many bytes of its pages in memory. `verified`: after all of them were compared with
     /// their checksums.
     pub fn open(area: &Arc<Area>, cache_bytes: usize, verified: bool) -> Result<Self> {
+        let tree = Self::open_first(area, cache_bytes, verified);
+        match tree {
+            Err(Error::Damaged(first)) if verified => Err(Error::Damaged(damage_of(area, first).join("; "))),
+            tree => tree,
+        }
+    }
+
+    /// The same. An error names the first page that is damaged.
+    fn open_first(area: &Arc<Area>, cache_bytes: usize, verified: bool) -> Result<Self> {
         let backend = Backend(Arc::clone(area));
         let made = guarded(|| Ok(Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?))?;
         let mut tree = Self { database: Some(made), area: Arc::clone(area) };
@@ -37,11 +46,24 @@ impl Tree {
     }
 
     /// Reads all pages from the device, past those in memory, and compares them with their checksums. Writers wait
-    /// meanwhile, readers do not. Nothing is written.
-    pub fn verify(&self) -> Result<()> {
+    /// meanwhile, readers do not. Nothing is written. Tells of each that is damaged, and returns false if one is.
+    pub fn verify(&self, tell: &mut dyn FnMut(String)) -> Result<bool> {
         // Keeps others from writing. It fails after an I/O error, and then nobody writes.
         let _alone = guarded(|| Ok(self.database()?.begin_write()?)).ok();
-        Self::open(&self.area.reopened(|device| Shadow::new(device))?, VERIFY_CACHE_BYTES, true).map(drop)
+        let again = match self.area.reopened(|device| Shadow::new(device)) {
+            Err(Error::Damaged(head)) => {
+                tell(head);
+                return Ok(false);
+            }
+            again => again?,
+        };
+        match Self::open_first(&again, VERIFY_CACHE_BYTES, true) {
+            Err(Error::Damaged(first)) => {
+                damage_of(&again, first).into_iter().for_each(tell);
+                Ok(false)
+            }
+            verified => verified.map(|_| true),
+        }
     }
 
     fn database(&self) -> std::result::Result<&Database, redb::Error> {
@@ -73,6 +95,16 @@ impl Drop for Tree {
         let database = self.database.take();
         drop(quietly(|| drop(database)));
     }
+}
+
+/// What is damaged in the area of a tree. The library stops at the first damaged page, so which others are in use is
+/// not known: where a page in use is damaged, all blocks are named that do not match.
+fn damage_of(area: &Area, first: String) -> Vec<String> {
+    let wrong = area.wrong_blocks();
+    let named = wrong.iter().map(|block| format!("a tree: {}", crate::area::mismatch_of(*block)));
+    // What it says of pages that match is of what they hold.
+    let rest = Some(first).filter(|first| !named.clone().any(|text| text == *first));
+    rest.into_iter().chain(named).collect()
 }
 
 /// Uses a tree, which panics at some pages that are damaged.

@@ -79,13 +79,7 @@ impl Layer {
     /// Returns false if the map is damaged, so that nothing can be said of the rest.
     pub(crate) fn verify_own(&self, tell: &mut dyn FnMut(String)) -> Result<bool> {
         self.verify_superblocks(tell);
-        match self.base.verify() {
-            Err(Error::Damaged(text)) => {
-                tell(format!("the map: {text}"));
-                Ok(false)
-            }
-            verified => verified.map(|()| true),
-        }
+        self.base.verify(&mut |text| tell(format!("the map: {text}")))
     }
 
     /// Tells of superblocks that are damaged. The store opens with one of the two.

@@ -188,9 +188,9 @@ impl Index {
         Ok(Self { tree })
     }
 
-    /// Compares all pages on the device with their checksums.
-    pub fn verify(&self) -> Result<()> {
-        self.tree.verify()
+    /// Compares all pages on the device with their checksums. Tells of each that is damaged, and returns false if one is.
+    pub fn verify(&self, tell: &mut dyn FnMut(String)) -> Result<bool> {
+        self.tree.verify(tell)
     }
 
     /// What is known of an object.

@@ -2,7 +2,7 @@
 
 use super::Versions;
 use super::commit::{Commit, version_of};
-use super::index::{Index, Row};
+use super::index::Row;
 use super::object::{Inner, read};
 use crate::BLOCK_BYTES;
 use crate::buffer::AlignedBuffer;
@@ -38,12 +38,9 @@ impl Versions {
     /// All commits that are in a ring.
     pub fn scrub(&self, scrubbed: &mut Scrubbed) -> Result<()> {
         self.checkpoint()?;
-        match self.0.index().map_or(Ok(()), Index::verify) {
-            Err(Error::Damaged(text)) => {
-                scrubbed.tell(format!("the index of versions: {text}"));
-                return Ok(());
-            }
-            verified => verified?,
+        let mut tell = |text| scrubbed.tell(format!("the index of versions: {text}"));
+        if !self.0.index().map_or(Ok(true), |index| index.verify(&mut tell))? {
+            return Ok(());
         }
         for id in self.ids()? {
             match self.object(id) {

@@ -181,3 +181,33 @@ fn no_damage_makes_a_scrub_or_a_dump_panic() {
         let _ = dump(&(device as Arc<dyn Device>), DumpOptions { entries: true, scan: true }, &mut |_| {});
     }
 }
+
+/// Blocks of pages, of the map and of the index, by what a scrub says of each when it alone is damaged.
+#[test]
+fn a_scrub_names_each_damaged_page() {
+    let whole = image(Checksums::Metadata);
+    let damaged = |blocks: &[u64]| {
+        let mut image = whole.clone();
+        blocks.iter().for_each(|block| image.get_mut(block).unwrap()[9] ^= 4);
+        Recorder::from(DEVICE_BYTES, image)
+    };
+    let told = |blocks: &[u64]| {
+        Store::open(damaged(blocks)).and_then(|store| store.scrub(&mut |_, _| {})).map(|found| found.told)
+    };
+    let mut blocks: Vec<u64> = whole.keys().copied().filter(|block| *block > MAP_START).collect();
+    blocks.sort_unstable();
+    for tree in ["the map: a tree: block ", "the index of versions: a tree: block "] {
+        let alone = |block: &&u64| told(&[**block]).is_ok_and(|told| told.len() == 1 && told[0].starts_with(tree));
+        let pages: Vec<u64> = blocks.iter().filter(alone).copied().take(3).collect();
+        let expected: Vec<String> = pages.iter().flat_map(|page| told(&[*page]).unwrap()).collect();
+        assert!(pages.len() > 1, "{tree}: {pages:?}");
+        let mut found = told(&pages).unwrap();
+        found.sort_unstable_by_key(|line| expected.iter().position(|expected| expected == line));
+        assert_eq!(found, expected, "{tree}: {pages:?}");
+        if tree.starts_with("the map") {
+            let opened = Store::open_verified(Shadow::new(damaged(&pages)));
+            let said = opened.err().unwrap().to_string();
+            assert!(expected.iter().all(|line| said.contains(line.trim_start_matches("the map: "))), "{said}");
+        }
+    }
+}
