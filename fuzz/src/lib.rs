@@ -42,6 +42,11 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("region_object", targets::on_device::<5>),
     ("region_versioned", targets::on_device::<6>),
     ("region_commit", targets::on_device::<7>),
+    ("region_tree_table", targets::on_device::<8>),
+    ("region_map_extent", targets::on_device::<9>),
+    ("region_index_object", targets::on_device::<10>),
+    ("region_index_version", targets::on_device::<11>),
+    ("region_index_piece", targets::on_device::<12>),
     ("region_store", store::run),
     ("shard", program::run),
 ];

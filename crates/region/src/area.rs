@@ -130,8 +130,7 @@ impl Area {
     fn read_table(&self, group: u64) -> io::Result<Table> {
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         self.device.read_at(self.table_at(group), &mut block)?;
-        let sums = block.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-        Ok(Table { sums, is_written: true })
+        Ok(Table::decode(&block))
     }
 
     /// Has the checksums of blocks set by `sums`, one behind the other.
@@ -153,7 +152,7 @@ impl Area {
     fn write_tables(&self) -> io::Result<()> {
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         for (group, table) in lock(&self.tables).iter_mut().filter(|(_, table)| !table.is_written) {
-            block.as_chunks_mut().0.iter_mut().zip(&table.sums).for_each(|(place, sum)| *place = sum.to_le_bytes());
+            table.encode(&mut block);
             self.device.write_at(self.table_at(*group), &block)?;
             table.is_written = true;
         }
@@ -232,6 +231,15 @@ impl Head {
 impl Table {
     fn zeros() -> Self {
         Self { sums: vec![NO_SUM; as_index(GROUP_BLOCKS)].into(), is_written: false }
+    }
+
+    fn decode(block: &[u8]) -> Self {
+        let sums = block.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        Self { sums, is_written: true }
+    }
+
+    fn encode(&self, block: &mut [u8]) {
+        block.as_chunks_mut().0.iter_mut().zip(&self.sums).for_each(|(place, sum)| *place = sum.to_le_bytes());
     }
 }
 
@@ -366,7 +374,25 @@ impl StorageBackend for Backend {
     }
 }
 
-/// See [`crate::decoders`]. A table block is numbers only, and is compared with the blocks themselves.
+/// See [`crate::decoders`]. A table block is numbers only, so any bytes are one; its blocks are compared with it.
+pub(crate) const TABLE_DECODER: Decoder = Decoder {
+    name: "region_tree_table",
+    example: || (0..BLOCK_BYTES / 4).flat_map(|number| [number as u8; 4]).collect(),
+    seal: |bytes| {
+        let mut block = bytes.to_vec();
+        block.resize(BLOCK_BYTES, 0);
+        block
+    },
+    decode: |block| {
+        // A device gives whole blocks.
+        let table = Table::decode(block.first_chunk::<BLOCK_BYTES>()?);
+        let mut again = vec![0; BLOCK_BYTES];
+        table.encode(&mut again);
+        Some(again)
+    },
+};
+
+/// See [`crate::decoders`].
 pub(crate) const DECODER: Decoder = Decoder {
     name: "region_tree_head",
     example: || Head { length: 1 << 20, header: [7; HEADER_BYTES], is_written: true }.encode().to_vec(),

@@ -5,6 +5,7 @@
 
 use crate::BLOCK;
 use crate::confirmed::{Changes, Mark};
+use crate::decoder::{Decoder, decode_row, encode_row};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::geometry::{Checksums, Geometry};
@@ -336,6 +337,21 @@ fn piece(first: u64, (block, count): (u64, u32), blocks: u64) -> std::result::Re
     }
     Ok(Piece { first, count, block: Some(block) })
 }
+
+/// See [`crate::decoders`].
+pub(crate) const DECODER: Decoder = Decoder {
+    name: "region_map_extent",
+    example: || encode_row::<u64, (u64, u32)>(&(7 << 18), &(9, 3)),
+    seal: <[u8]>::to_vec,
+    decode: |bytes| {
+        let decoded = guarded(|| {
+            let (first, place) = decode_row::<u64, (u64, u32)>(bytes);
+            piece(first, place, 1 << 40)
+        });
+        let Piece { first, count, block } = decoded.ok()?;
+        Some(encode_row::<u64, (u64, u32)>(&first, &(block?, u32::try_from(count).ok()?)))
+    },
+};
 
 /// A range is so from now on, whatever the table has there. Where the next piece behind it begins.
 fn set(

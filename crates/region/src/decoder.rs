@@ -20,6 +20,27 @@ pub(crate) fn sealed_block(bytes: &[u8], checked: usize, checksum_at: usize) -> 
     block
 }
 
+/// Key and value of a row of a tree, one behind the other.
+pub(crate) fn encode_row<K, V>(key: &K, value: &V) -> Vec<u8>
+where
+    for<'a> K: redb::Value<SelfType<'a> = K> + 'static,
+    for<'a> V: redb::Value<SelfType<'a> = V> + 'static,
+{
+    [K::as_bytes(key).as_ref(), V::as_bytes(value).as_ref()].concat()
+}
+
+/// The row that these bytes begin with; zeros where there are none. For use in `guarded`, as in a tree.
+pub(crate) fn decode_row<K, V>(bytes: &[u8]) -> (K, V)
+where
+    for<'a> K: redb::Value<SelfType<'a> = K> + 'static,
+    for<'a> V: redb::Value<SelfType<'a> = V> + 'static,
+{
+    let widths = [K::fixed_width(), V::fixed_width()].map(|width| width.expect("rows of numbers have a fixed width"));
+    let mut row = bytes.to_vec();
+    row.resize(widths[0] + widths[1], 0);
+    (K::from_bytes(&row[..widths[0]]), V::from_bytes(&row[widths[0]..]))
+}
+
 /// The blocks whose sectors hold a payload.
 pub(crate) fn framed(payload: &[u8], salt: u64, stamp: u64, place_of: impl Fn(u64) -> u64) -> Vec<u8> {
     let mut blocks = vec![0; crate::sectors::framed_bytes(payload.len())];

@@ -1,7 +1,7 @@
 //! Decoders of on-device structures as functions over bytes, for whoever feeds them any bytes (`make fuzz`).
 
 pub use crate::decoder::Decoder;
-use crate::{area, geometry, ids, log, object, sparse, versions};
+use crate::{area, base, geometry, ids, log, object, sparse, versions};
 
 /// All of them.
 pub const DECODERS: &[Decoder] = &[
@@ -13,4 +13,9 @@ pub const DECODERS: &[Decoder] = &[
     object::DECODER,
     versions::SUPER_DECODER,
     versions::COMMIT_DECODER,
+    area::TABLE_DECODER,
+    base::DECODER,
+    versions::INDEX_DECODERS[0],
+    versions::INDEX_DECODERS[1],
+    versions::INDEX_DECODERS[2],
 ];

@@ -31,6 +31,7 @@ use crate::{lock, random};
 pub use clean::{Cleaned, Keep};
 use commit::sequence_of;
 pub(crate) use commit::{COMMIT_DECODER, SUPER_DECODER, version_of};
+pub(crate) use index::DECODERS as INDEX_DECODERS;
 use index::{Index, Row};
 use object::Inner;
 use std::collections::{BTreeSet, HashMap, HashSet};

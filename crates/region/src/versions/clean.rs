@@ -3,7 +3,8 @@
 //! Here is which versions are kept, and what the index says of an object when others are not. `batch.rs` does it.
 
 use super::index::{
-    Index, NAMES, PIECES, PieceKey, Recent, Row, TRIMS, TreeResult, VERSIONS, VersionRow, commit_of, key_of, piece_key,
+    Index, NAMES, PIECES, PieceKey, Recent, Row, TRIMS, TreeResult, VERSIONS, VersionRow, commit_of, commit_of_row,
+    piece_key, piece_of,
 };
 use super::object::{Inner, read};
 use super::pieces::{HOLE, Key, LEAF_BLOCKS, LEAF_LEVEL, by_leaf, cut};
@@ -238,7 +239,7 @@ impl<'t> Work<'t> {
         let mut rows = Vec::new();
         for entry in self.versions.range((self.id, from)..(self.id, kept.from))?.take(STEP) {
             let (key, row) = entry?;
-            rows.push((key.value().1, Row::of_row(row.value())));
+            rows.push(commit_of_row(key.value(), row.value())?);
         }
         self.looked_at = rows.len();
         let next = rows.last().filter(|_| rows.len() == STEP).map(|(sequence, _)| sequence + 1);
@@ -271,11 +272,12 @@ impl<'t> Work<'t> {
         let mut leaf = from;
         loop {
             let first = self.pieces.range((self.id, leaf, 0, 0, 0)..(self.id + 1, 0, 0, 0, 0))?.next().transpose()?;
-            let Some(found) = first.map(|(key, _)| key_of(key.value()).leaf) else { return Ok(None) };
+            let first = first.map(|(key, position)| piece_of(key.value(), position.value())).transpose()?;
+            let Some((Key { leaf: found, .. }, _)) = first else { return Ok(None) };
             let mut pieces = Vec::new();
             for entry in self.pieces.range((self.id, found, 0, 0, 0)..(self.id, found + 1, 0, 0, 0))? {
                 let (key, position) = entry?;
-                pieces.push((key_of(key.value()), position.value()));
+                pieces.push(piece_of(key.value(), position.value())?);
             }
             self.looked_at += pieces.len();
             self.sweep_leaf(kept, pieces)?;
@@ -349,7 +351,7 @@ impl<'t> Work<'t> {
 
     /// A version whose data are elsewhere has nothing in the ring any more.
     pub(super) fn leave_ring(&mut self, sequence: u64) -> TreeResult<()> {
-        let row = self.versions.get((self.id, sequence))?.map(|row| Row::of_row(row.value()));
+        let row = self.versions.get((self.id, sequence))?.map(|row| Row::of_row(row.value())).transpose()?;
         if let Some(row) = row.filter(|row| row.blocks > 0) {
             self.trims.insert((self.id, row.position), 1)?;
             self.versions.insert((self.id, sequence), Row { blocks: 0, ..row }.row())?;
@@ -361,7 +363,7 @@ impl<'t> Work<'t> {
     /// new pieces.
     pub(super) fn finish(mut self) -> TreeResult<(u64, u64)> {
         for (sequence, blocks) in std::mem::take(&mut self.dead) {
-            let row = self.versions.get((self.id, sequence))?.map(|row| Row::of_row(row.value()));
+            let row = self.versions.get((self.id, sequence))?.map(|row| Row::of_row(row.value())).transpose()?;
             if let Some(row) = row {
                 self.set(sequence, Row { live: row.live.saturating_sub(blocks), ..row })?;
             }

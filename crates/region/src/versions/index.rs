@@ -3,8 +3,9 @@
 
 use super::clean::Work;
 use super::object::Frozen;
-use super::pieces::{Delta, Key, Slots, Source};
+use super::pieces::{Delta, HOLE, Key, LEAF_BLOCKS, LEAF_LEVEL, Slots, Source};
 use crate::address_space::AddressSpace;
+use crate::decoder::{Decoder, decode_row, encode_row};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::tree::{Area, Tree, guarded};
@@ -30,6 +31,8 @@ type VersionTable = ReadOnlyTable<(u64, u64), VersionRow>;
 
 /// Size of a version: none is as large.
 const NO_BLOCK: u64 = u64::MAX;
+/// No object has so many positions, blocks or bytes.
+const COUNTED_MAX: u64 = 1 << 62;
 
 const OBJECTS: TableDefinition<'_, u64, StateRow> = TableDefinition::new("objects");
 pub(super) const VERSIONS: TableDefinition<'_, (u64, u64), VersionRow> = TableDefinition::new("versions");
@@ -72,10 +75,16 @@ impl State {
         (nonce, position, sequence, parent, chain, size, time, levels, tail, oldest, parts.0, parts.1)
     }
 
-    fn of_row(row: StateRow) -> Self {
+    fn of_row(row: StateRow) -> TreeResult<Self> {
         let (nonce, position, sequence, parent, chain, size, time, levels, tail, oldest, version, block) = row;
         let parts = (version, block);
-        Self { nonce, position, sequence, parent, chain, size, time, levels, tail, oldest, parts }
+        let numbers = [position, parent, size, block];
+        let is_possible = numbers.iter().all(|number| *number < COUNTED_MAX)
+            && tail <= position
+            && sequence.max(oldest) < u64::MAX
+            && levels < 2 << LEAF_LEVEL;
+        let state = Self { nonce, position, sequence, parent, chain, size, time, levels, tail, oldest, parts };
+        possible(is_possible, "an object", state)
     }
 }
 
@@ -114,9 +123,16 @@ impl Row {
         (self.position, self.blocks, self.size, self.time, self.is_listed, self.live)
     }
 
-    pub fn of_row((position, blocks, size, time, is_listed, live): VersionRow) -> Self {
-        Self { position, blocks, size, time, is_listed, live }
+    pub fn of_row((position, blocks, size, time, is_listed, live): VersionRow) -> TreeResult<Self> {
+        let is_possible = [position, blocks, live].iter().all(|number| *number < COUNTED_MAX);
+        possible(is_possible, "a version", Self { position, blocks, size, time, is_listed, live })
     }
+}
+
+/// What a row says, if it can be so. Pages have checksums, so another one was written wrong.
+fn possible<T>(is_possible: bool, what: &str, row: T) -> TreeResult<T> {
+    let error = || redb::Error::Corrupted(format!("impossible numbers of {what} in the index of versions"));
+    if is_possible { Ok(row) } else { Err(error()) }
 }
 
 /// Commits that the index does not have yet.
@@ -197,7 +213,7 @@ impl Index {
     pub fn state(&self, id: u64) -> Result<Option<State>> {
         guarded(|| {
             let table = self.tree.begin_read()?.open_table(OBJECTS)?;
-            Ok(table.get(id)?.map(|row| State::of_row(row.value())))
+            table.get(id)?.map(|row| State::of_row(row.value())).transpose()
         })
     }
 
@@ -257,9 +273,9 @@ impl Index {
             let table = self.tree.begin_read()?.open_table(PIECES)?;
             for entry in table.range((id, 0, 0, 0, 0)..(id + 1, 0, 0, 0, 0))? {
                 let (key, position) = entry?;
-                let key = key_of(key.value());
+                let (key, position) = piece_of(key.value(), position.value())?;
                 let Range { start, end } = key.blocks();
-                tell((key.version(), start, end - start, position.value()));
+                tell((key.version(), start, end - start, position));
             }
             Ok(())
         })
@@ -269,7 +285,7 @@ impl Index {
     pub fn commit_of(&self, id: u64, version: u64, position: u64) -> Result<Option<(u64, Row)>> {
         self.with_versions(|table| {
             let sequence = commit_of(table, id, version, position)?;
-            Ok(table.get((id, sequence))?.map(|row| (sequence, Row::of_row(row.value()))))
+            table.get((id, sequence))?.map(|row| Ok((sequence, Row::of_row(row.value())?))).transpose()
         })
     }
 
@@ -380,7 +396,7 @@ impl Index {
             let mut found = Vec::new();
             for entry in table.range((id, 0)..=(id, u64::MAX))? {
                 let (key, blocks) = entry?;
-                found.push((key.value().1, blocks.value()));
+                found.push(trim_of(key.value(), blocks.value())?);
             }
             Ok(found)
         })
@@ -436,7 +452,7 @@ fn commits(
     let entries = table.range((id, from)..=(id, to))?;
     Ok(entries.map(|entry| {
         let (key, row) = entry?;
-        Ok((key.value().1, Row::of_row(row.value())))
+        commit_of_row(key.value(), row.value())
     }))
 }
 
@@ -457,7 +473,7 @@ pub(super) fn commit_of(
     version: u64,
     position: u64,
 ) -> TreeResult<u64> {
-    let row = table.get((id, version))?.map(|row| Row::of_row(row.value()));
+    let row = table.get((id, version))?.map(|row| Row::of_row(row.value())).transpose()?;
     if row.is_some_and(|row| (row.position..row.position + row.blocks).contains(&position)) {
         return Ok(version);
     }
@@ -466,7 +482,7 @@ pub(super) fn commit_of(
     while low < high {
         let middle = low + (high - low).div_ceil(2);
         let next = table.range((id, middle)..=(id, high))?.next().transpose()?;
-        match next.map(|(key, row)| (key.value().1, Row::of_row(row.value()))) {
+        match next.map(|(key, row)| commit_of_row(key.value(), row.value())).transpose()? {
             // Where nothing is in the ring any more, the position is one of before.
             Some((sequence, row)) if row.blocks == 0 || row.position <= position => low = sequence,
             _ => high = middle - 1,
@@ -478,7 +494,7 @@ pub(super) fn commit_of(
 /// An object as it is brought up to date in a transaction.
 pub(super) fn set_state(transaction: &WriteTransaction, id: u64, change: impl FnOnce(&mut State)) -> TreeResult<()> {
     let mut table = transaction.open_table(OBJECTS)?;
-    let Some(mut state) = table.get(id)?.map(|row| State::of_row(row.value())) else { return Ok(()) };
+    let Some(mut state) = table.get(id)?.map(|row| State::of_row(row.value())).transpose()? else { return Ok(()) };
     change(&mut state);
     table.insert(id, state.row())?;
     Ok(())
@@ -503,9 +519,9 @@ impl<T: ReadableTable<PieceKey, u64>> Source for PiecesOf<T> {
             while slot < slots.slots.end {
                 let Some(entry) = entries.next() else { break };
                 let (key, position) = entry?;
-                let key = key_of(key.value());
+                let (key, position) = piece_of(key.value(), position.value())?;
                 if key.slot >= slot && key.version() <= version {
-                    tell(key, position.value());
+                    tell(key, position);
                     (slot, passed_over) = (key.slot + 1, 0);
                     continue;
                 }
@@ -525,9 +541,72 @@ pub(super) fn piece_key(id: u64, key: Key) -> PieceKey {
     (id, key.leaf, key.level, key.slot, key.age)
 }
 
-pub(super) fn key_of((_, leaf, level, slot, age): PieceKey) -> Key {
-    Key { leaf, level, slot, age }
+/// A piece, and where it lies, as the table has it.
+pub(super) fn piece_of((_, leaf, level, slot, age): PieceKey, position: u64) -> TreeResult<(Key, u64)> {
+    let is_possible = leaf < COUNTED_MAX >> LEAF_LEVEL
+        && level <= LEAF_LEVEL
+        && slot < LEAF_BLOCKS >> level
+        && (position < COUNTED_MAX || position == HOLE);
+    possible(is_possible, "a piece", (Key { leaf, level, slot, age }, position))
 }
+
+/// A commit as the table has it, with its sequence.
+pub(super) fn commit_of_row((_, sequence): (u64, u64), row: VersionRow) -> TreeResult<(u64, Row)> {
+    possible(sequence < u64::MAX, "a version", (sequence, Row::of_row(row)?))
+}
+
+fn trim_of((_, position): (u64, u64), blocks: u64) -> TreeResult<(u64, u64)> {
+    possible(position.max(blocks) < COUNTED_MAX, "a trim", (position, blocks))
+}
+
+/// See [`crate::decoders`]. The pages of a tree have the checksums, not its rows.
+pub(crate) const DECODERS: [Decoder; 3] = [
+    Decoder {
+        name: "region_index_object",
+        example: || {
+            let state = State { position: 9, parent: 8, tail: 3, levels: 5, ..State::new(6, 5) };
+            encode_row::<u64, StateRow>(&7, &state.row())
+        },
+        seal: <[u8]>::to_vec,
+        decode: |bytes| {
+            let decoded = guarded(|| {
+                let (id, row) = decode_row::<u64, StateRow>(bytes);
+                Ok((id, State::of_row(row)?.row()))
+            });
+            decoded.ok().map(|(id, row)| encode_row::<u64, StateRow>(&id, &row))
+        },
+    },
+    Decoder {
+        name: "region_index_version",
+        example: || encode_row::<(u64, u64), VersionRow>(&(7, 1 << 20), &(3, 4, 20_000, 5, true, 2)),
+        seal: <[u8]>::to_vec,
+        decode: |bytes| {
+            let decoded = guarded(|| {
+                let (key, row) = decode_row::<(u64, u64), VersionRow>(bytes);
+                let (sequence, row) = commit_of_row(key, row)?;
+                let _ = (row.is_whole(), row.position..row.position + row.blocks);
+                Ok(((key.0, sequence), row.row()))
+            });
+            decoded.ok().map(|(key, row)| encode_row::<(u64, u64), VersionRow>(&key, &row))
+        },
+    },
+    Decoder {
+        name: "region_index_piece",
+        example: || encode_row::<PieceKey, u64>(&(7, 8, 3, 5, !(1 << 20)), &77),
+        seal: <[u8]>::to_vec,
+        decode: |bytes| {
+            let decoded = guarded(|| {
+                let (key, position) = decode_row::<PieceKey, u64>(bytes);
+                let (piece, position) = piece_of(key, position)?;
+                Ok((key.0, piece, position))
+            });
+            let (id, piece, position) = decoded.ok()?;
+            // Whoever reads it counts with these.
+            let _ = piece.blocks();
+            Some(encode_row::<PieceKey, u64>(&piece_key(id, piece), &position))
+        },
+    },
+];
 
 /// The part of the address space that the index is in, as a device.
 struct Window {
