@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::sealed::{seal, seal_of, u64_at};
 use crate::sums::{NO_SUM, sum_at};
-use crate::{BLOCK, BLOCK_BYTES, lock};
+use crate::{BLOCK, BLOCK_BYTES, as_index, lock};
 use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::io;
@@ -92,7 +92,7 @@ impl Area {
 
     fn write_head(&self, head: &mut Head) -> io::Result<()> {
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
-        block.get_mut(..SECTOR).unwrap_or_default().copy_from_slice(&head.encode());
+        block[..SECTOR].copy_from_slice(&head.encode());
         self.device.write_at(self.place.start, &block)?;
         head.is_written = true;
         Ok(())
@@ -264,10 +264,6 @@ fn by_group(blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     })
 }
 
-fn as_index(number: u64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
-}
-
 /// The whole blocks that a range of bytes behind the header is.
 fn whole_blocks(offset: u64, bytes: usize) -> io::Result<Range<u64>> {
     let is_whole = offset.is_multiple_of(BLOCK) && bytes.is_multiple_of(BLOCK_BYTES) && offset > 0;
@@ -307,13 +303,13 @@ impl StorageBackend for Backend {
         if is_in_header(offset, out.len()) {
             let start = as_index(offset);
             let header = lock(&self.0.head).header;
-            out.copy_from_slice(header.get(start..start + out.len()).unwrap_or_default());
+            out.copy_from_slice(&header[start..start + out.len()]);
             return Ok(());
         }
         let mut rest = out;
         for part in by_group(whole_blocks(offset, rest.len())?) {
             let bytes = as_index((part.end - part.start) * BLOCK);
-            self.0.read_blocks(part, rest.split_off_mut(..bytes).unwrap_or_default())?;
+            self.0.read_blocks(part, rest.split_off_mut(..bytes).expect("the parts are the whole"))?;
         }
         Ok(())
     }
@@ -334,7 +330,7 @@ impl StorageBackend for Backend {
             for part in by_group(before..after) {
                 for first in part.clone().step_by(64) {
                     let bytes = as_index((part.end - first).min(64) * BLOCK);
-                    area.device.write_at(area.block_at(first), zeros.get(..bytes).unwrap_or_default())?;
+                    area.device.write_at(area.block_at(first), &zeros[..bytes])?;
                 }
             }
         }
@@ -358,7 +354,7 @@ impl StorageBackend for Backend {
         if is_in_header(offset, data.len()) {
             let mut head = lock(&self.0.head);
             let start = as_index(offset);
-            head.header.get_mut(start..start + data.len()).unwrap_or_default().copy_from_slice(data);
+            head.header[start..start + data.len()].copy_from_slice(data);
             return self.0.write_head(&mut head);
         }
         let (mut rest, blocks) = (data, whole_blocks(offset, data.len())?);

@@ -380,7 +380,7 @@ fn insert(table: &mut redb::Table<'_, u64, (u64, u32)>, piece: Piece) -> std::re
     let mut done = 0;
     while done < piece.count {
         let count = (piece.count - done).min(step);
-        table.insert(piece.first + done, (block + done, u32::try_from(count).unwrap_or(u32::MAX)))?;
+        table.insert(piece.first + done, (block + done, u32::try_from(count).expect("a step has 32 bits")))?;
         done += count;
     }
     Ok(())

@@ -29,12 +29,12 @@ impl Deref for AlignedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.memory.get(self.start..self.start + self.bytes).unwrap_or_default()
+        &self.memory[self.start..self.start + self.bytes]
     }
 }
 
 impl DerefMut for AlignedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.memory.get_mut(self.start..self.start + self.bytes).unwrap_or_default()
+        &mut self.memory[self.start..self.start + self.bytes]
     }
 }

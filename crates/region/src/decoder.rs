@@ -16,7 +16,7 @@ pub struct Decoder {
 pub(crate) fn sealed_block(bytes: &[u8], checked: usize, checksum_at: usize) -> Vec<u8> {
     let mut block = bytes.to_vec();
     block.resize(crate::BLOCK_BYTES, 0);
-    crate::sealed::seal(block.get_mut(..checked).unwrap_or_default(), checksum_at);
+    crate::sealed::seal(&mut block[..checked], checksum_at);
     block
 }
 

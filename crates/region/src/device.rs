@@ -283,7 +283,7 @@ pub(crate) fn read_anywhere<D: Device + ?Sized>(device: &D, place: u64, into: &m
     let mut blocks = AlignedBuffer::new(usize::try_from(end - first).map_err(io::Error::other)?);
     device.read_at(first, &mut blocks)?;
     let from = usize::try_from(place - first).map_err(io::Error::other)?;
-    into.copy_from_slice(blocks.get(from..from + into.len()).unwrap_or_default());
+    into.copy_from_slice(&blocks[from..from + into.len()]);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use crate::record::Entry;
 use crate::sectors::Sector;
 use crate::shadow::Shadow;
 use crate::sparse::{self, Sparse};
-use crate::{BLOCK, BLOCK_BYTES, OWN_START, object, sectors, versions};
+use crate::{BLOCK, BLOCK_BYTES, OWN_START, as_index, object, sectors, versions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -157,8 +157,8 @@ fn scan(device: &dyn Device, geometry: &Geometry, tell: &mut dyn FnMut(String)) 
     let end = geometry.blocks.min(device.bytes() / BLOCK);
     while block < end {
         let count = (end - block).min(256);
-        let bytes = usize::try_from(count).unwrap_or(0) * BLOCK_BYTES;
-        let some = buffer.get_mut(..bytes).unwrap_or_default();
+        let bytes = as_index(count) * BLOCK_BYTES;
+        let some = &mut buffer[..bytes];
         // Of what cannot be read together, what can be read alone.
         let read = device.read_at(block * BLOCK, some);
         for (offset, one) in (0..count).zip(some.chunks_mut(BLOCK_BYTES)) {
@@ -170,8 +170,7 @@ fn scan(device: &dyn Device, geometry: &Geometry, tell: &mut dyn FnMut(String)) 
             }
             if let Some(text) = describe_block(one) {
                 tell(format!("block {}: {text}", block + offset));
-            } else if [0, sectors::PAYLOAD_AT].iter().any(|at| one.get(*at..).unwrap_or_default().starts_with(b"WEFT"))
-            {
+            } else if [0, sectors::PAYLOAD_AT].iter().any(|at| one[*at..].starts_with(b"WEFT")) {
                 tell(format!("block {}: a super block or commit that is not whole", block + offset));
             }
         }

@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::error::{Error, Result, at};
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::sparse;
-use crate::{BLOCK, BLOCK_BYTES};
+use crate::{BLOCK, BLOCK_BYTES, as_index};
 use std::ops::Range;
 
 const MAGIC: &[u8; 8] = b"WEFTREGS";
@@ -258,7 +258,7 @@ impl Geometry {
             map_start: number(64)?,
             map_blocks: number(72)?,
             data_start: number(80)?,
-            region_shift: block.get(88).copied().unwrap_or(0),
+            region_shift: block[88],
             checksums: if features & SUMS_FEATURE == 0 { Checksums::Metadata } else { Checksums::All },
             has_runs: features & RUNS_FEATURE != 0,
             map_more,
@@ -367,8 +367,8 @@ pub(crate) fn region_shift_of(format: &Format) -> Result<u8> {
 /// What a device begins with, if it carries something that people would miss.
 pub(crate) fn what_is_there(device: &dyn Device) -> Result<Option<&'static str>> {
     let mut start = vec![0; 32 * BLOCK_BYTES];
-    let length = usize::try_from(device.bytes()).unwrap_or(usize::MAX).min(start.len()) / BLOCK_BYTES * BLOCK_BYTES;
-    let start = start.get_mut(..length).unwrap_or_default();
+    let length = as_index(device.bytes()).min(start.len()) / BLOCK_BYTES * BLOCK_BYTES;
+    let start = &mut start[..length];
     device.read_at(0, start).map_err(at("look at the device"))?;
     let has = |place: usize, bytes: &[u8]| start.get(place..place + bytes.len()) == Some(bytes);
     let known: &[(&str, usize, &[u8])] = &[

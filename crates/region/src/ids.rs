@@ -15,7 +15,7 @@ use crate::address_space::AddressSpace;
 use crate::decoder::{Decoder, sealed_block};
 use crate::error::{Error, Result};
 use crate::sealed::{seal, seal_of, u64_at};
-use crate::{BLOCK, BLOCK_BYTES, lock};
+use crate::{BLOCK, BLOCK_BYTES, as_index, lock};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -268,7 +268,7 @@ impl Ids {
             if again.free.is_empty() {
                 return Ok(None);
             }
-            let kept = again.free.len().saturating_sub(usize::try_from(self.range).unwrap_or(usize::MAX));
+            let kept = again.free.len().saturating_sub(as_index(self.range));
             let mut ids = again.free.split_off(kept);
             ids.retain(|id| !again.received.contains(id));
             if ids.is_empty() {

@@ -50,13 +50,11 @@ impl Device for Joined {
     }
 
     fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
-        self.each(place, into.len() as u64, |at, range| {
-            self.device.read_at(at, into.get_mut(range).unwrap_or_default())
-        })
+        self.each(place, into.len() as u64, |at, range| self.device.read_at(at, &mut into[range]))
     }
 
     fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
-        self.each(place, from.len() as u64, |at, range| self.device.write_at(at, from.get(range).unwrap_or_default()))
+        self.each(place, from.len() as u64, |at, range| self.device.write_at(at, &from[range]))
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -54,7 +54,7 @@ use crate::overlay::{Overlay, Piece};
 use crate::record::{ENTRIES_BYTES_MAX, ENTRIES_MAX, Entry};
 use crate::space::Space;
 use crate::sums::sum_at;
-use crate::{BLOCK, BLOCK_BYTES, random, read, write};
+use crate::{BLOCK, BLOCK_BYTES, as_index, random, read, write};
 use changes::Changes;
 pub use check::Findings;
 use durable::Turns;
@@ -287,7 +287,7 @@ impl Layer {
         };
         for edge in edges.into_iter().filter(|edge| edge.start < edge.end) {
             for mapped in self.mapped_ranges(edge)? {
-                let bytes = usize::try_from(mapped.end - mapped.start).unwrap_or(usize::MAX);
+                let bytes = as_index(mapped.end - mapped.start);
                 self.write(mapped.start, &vec![0; bytes])?;
             }
         }
@@ -339,7 +339,7 @@ impl Layer {
         let blocks = blocks_of(address, from.len())?;
         if blocks.end - blocks.start == 1 {
             let _stripes = self.stripes.take(std::slice::from_ref(&blocks));
-            let from_byte = usize::try_from(address % BLOCK).unwrap_or(usize::MAX);
+            let from_byte = as_index(address % BLOCK);
             if self.write_fresh(blocks.start, from_byte, from)? {
                 return Ok(());
             }
@@ -433,8 +433,8 @@ impl Layer {
     ) -> Result<()> {
         let (start, end) = (piece.first * BLOCK, piece.end() * BLOCK);
         let (used_start, used_end) = (start.max(address), end.min(address + from.len() as u64));
-        let of_from = |at: u64| usize::try_from(at - address).unwrap_or(usize::MAX);
-        let bytes = from.get(of_from(used_start)..of_from(used_end)).unwrap_or_default();
+        let of_from = |at: u64| as_index(at - address);
+        let bytes = &from[of_from(used_start)..of_from(used_end)];
         if (used_start, used_end) == (start, end) {
             return self.write_whole(piece, bytes, changes);
         }
@@ -443,11 +443,11 @@ impl Layer {
             for offset in edges([used_start > start, used_end < end], piece.count) {
                 let old = Piece { first: piece.first + offset, count: 1, block: Some(block + offset) };
                 let at_byte = length_of(offset);
-                let place = buffer.get_mut(at_byte..at_byte + BLOCK_BYTES).unwrap_or_default();
+                let place = &mut buffer[at_byte..at_byte + BLOCK_BYTES];
                 self.read_piece(old, place)?;
             }
         }
-        let at_byte = usize::try_from(used_start - start).unwrap_or(usize::MAX);
+        let at_byte = as_index(used_start - start);
         if let Some(place) = buffer.get_mut(at_byte..at_byte + bytes.len()) {
             place.copy_from_slice(bytes);
         }
@@ -547,7 +547,7 @@ impl Layer {
 
     /// Where a mapped piece lies on the device.
     fn place(&self, piece: Piece) -> u64 {
-        (self.geometry.data_start + piece.block.unwrap_or(0)) * BLOCK
+        (self.geometry.data_start + piece.mapped_at()) * BLOCK
     }
 }
 
@@ -597,5 +597,5 @@ pub(crate) fn is_whole(address: u64, from: &[u8]) -> bool {
 }
 
 pub(crate) fn length_of(blocks: u64) -> usize {
-    usize::try_from(blocks).unwrap_or(usize::MAX) * BLOCK_BYTES
+    as_index(blocks) * BLOCK_BYTES
 }

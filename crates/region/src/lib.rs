@@ -82,6 +82,13 @@ pub const BLOCK_BYTES: usize = 4096;
 /// The same as a count of addresses.
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
 
+const _: () = assert!(usize::BITS == 64, "what has so many bytes fits in memory by its number");
+
+/// Returns a number of blocks or bytes as an index of what is in memory.
+pub(crate) const fn as_index(number: u64) -> usize {
+    number as usize
+}
+
 /// From this address on no regions lie, but what the store keeps for itself.
 pub(crate) const OWN_START: u64 = 15 << 60;
 

@@ -15,7 +15,7 @@ use crate::geometry::Geometry;
 use crate::record::{Entry, RECORD_BLOCKS_MAX, Record, SEQUENCE_AT};
 use crate::sealed::u64_at;
 use crate::sectors::{STAMP_AT, Sector, frame, framed_bytes, has_later, sectors, unframed};
-use crate::{BLOCK, BLOCK_BYTES};
+use crate::{BLOCK, BLOCK_BYTES, as_index};
 use std::ops::Range;
 
 /// Of the checksums of sectors. The identity of the store is in each record, so that records are readable without the
@@ -49,7 +49,7 @@ struct Memory {
 impl Log {
     /// The log of a store whose map has everything before `applied`.
     pub fn new(geometry: &Geometry, applied: Applied) -> Self {
-        let salt = geometry.identity.first_chunk().copied().unwrap_or_default();
+        let salt = *geometry.identity.first_chunk().expect("an identity is longer");
         Self {
             start: geometry.log_start,
             blocks: geometry.log_blocks,
@@ -64,10 +64,10 @@ impl Log {
     /// Makes all of the ring blank: no sector is of a record. Not flushed.
     pub fn blank(&self, device: &dyn Device) -> Result<()> {
         let all = BLANKED_AT_ONCE.min(self.blocks);
-        let mut buffer = AlignedBuffer::new(usize::try_from(all).unwrap_or(usize::MAX) * BLOCK_BYTES);
-        for first in (0..self.blocks).step_by(usize::try_from(all).unwrap_or(1)) {
-            let bytes = usize::try_from(all.min(self.blocks - first)).unwrap_or(usize::MAX) * BLOCK_BYTES;
-            let blank = buffer.get_mut(..bytes).unwrap_or_default();
+        let mut buffer = AlignedBuffer::new(as_index(all) * BLOCK_BYTES);
+        for first in (0..self.blocks).step_by(as_index(all)) {
+            let bytes = as_index(all.min(self.blocks - first)) * BLOCK_BYTES;
+            let blank = &mut buffer[..bytes];
             frame(blank, &[], SEED, 0, |block| self.place(first + block));
             device.write_at((self.start + first) * BLOCK, blank).map_err(at("write the log"))?;
         }
@@ -122,10 +122,10 @@ impl Log {
         if buffer.len() < bytes {
             *buffer = AlignedBuffer::new(bytes);
         }
-        frame(buffer.get_mut(..bytes).unwrap_or_default(), payload, SEED, stamp_of(sequence), place_of);
+        frame(&mut buffer[..bytes], payload, SEED, stamp_of(sequence), place_of);
         let blocks = bytes as u64 / BLOCK;
         for (place, range) in self.places(self.head.position, blocks) {
-            let part = self.memory.blocks.get(range).unwrap_or_default();
+            let part = &self.memory.blocks[range];
             device.write_durable_at(place, part).map_err(at("write the log"))?;
         }
         let position = self.head.position + blocks;
@@ -256,9 +256,9 @@ impl Log {
     }
 
     fn read(&self, device: &dyn Device, position: u64, blocks: u64) -> Result<AlignedBuffer> {
-        let mut bytes = AlignedBuffer::new(usize::try_from(blocks).unwrap_or(usize::MAX) * BLOCK_BYTES);
+        let mut bytes = AlignedBuffer::new(as_index(blocks) * BLOCK_BYTES);
         for (place, range) in self.places(position, blocks) {
-            device.read_at(place, bytes.get_mut(range).unwrap_or_default()).map_err(at("read the log"))?;
+            device.read_at(place, &mut bytes[range]).map_err(at("read the log"))?;
         }
         Ok(bytes)
     }
@@ -268,8 +268,8 @@ impl Log {
     fn places(&self, position: u64, blocks: u64) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
         let at = position % self.blocks;
         let before_end = blocks.min(self.blocks - at);
-        let split = usize::try_from(before_end).unwrap_or(usize::MAX) * BLOCK_BYTES;
-        let end = usize::try_from(blocks).unwrap_or(usize::MAX) * BLOCK_BYTES;
+        let split = as_index(before_end) * BLOCK_BYTES;
+        let end = as_index(blocks) * BLOCK_BYTES;
         let both = [((self.start + at) * BLOCK, 0..split), (self.start * BLOCK, split..end)];
         both.into_iter().filter(|(_, range)| !range.is_empty())
     }

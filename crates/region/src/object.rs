@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::ids::Identity;
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::store::Kind;
-use crate::{BLOCK, BLOCK_BYTES, lock};
+use crate::{BLOCK, BLOCK_BYTES, as_index, lock};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -165,7 +165,7 @@ impl Object {
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         let _there = self.0.there()?;
         let have = match self.stat() {
-            Some(stat) => usize::try_from(stat.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len()),
+            Some(stat) => as_index(stat.size.saturating_sub(offset)).min(into.len()),
             None => into.len(),
         };
         if have == 0 {
@@ -174,8 +174,8 @@ impl Object {
         // The device gives whole blocks: one that is the object's last is not copied, if there is room for all of it.
         let end = offset.saturating_add(have as u64);
         let whole = end.checked_next_multiple_of(BLOCK).unwrap_or(end) - offset;
-        let whole = usize::try_from(whole).unwrap_or(usize::MAX).min(into.len());
-        let into = into.get_mut(..whole).unwrap_or_default();
+        let whole = as_index(whole).min(into.len());
+        let into = &mut into[..whole];
         self.0.layer.read(self.address(offset, into.len())?, into)?;
         Ok(have)
     }
@@ -358,8 +358,8 @@ impl Shared {
     /// Whether there are bytes that are not zero from an address on, in the block that it is in, but not the first one.
     fn has_bytes_at_edge(&self, address: u64) -> Result<bool> {
         let mut rest = [0; BLOCK_BYTES];
-        let bytes = usize::try_from(address.next_multiple_of(BLOCK) - address).unwrap_or(0);
-        let rest = rest.get_mut(..bytes).unwrap_or_default();
+        let bytes = as_index(address.next_multiple_of(BLOCK) - address);
+        let rest = &mut rest[..bytes];
         match self.layer.read(address, rest) {
             // Nobody reads a block that does not fit its checksum, until all of it is written anew.
             Err(Error::Damaged(_)) => Ok(false),
@@ -495,7 +495,7 @@ pub(crate) fn describe(block: &[u8]) -> Option<String> {
 
 /// As nodes use the field: inode number, object identifier, and where in the file the object begins.
 fn describe_owner(owner: Owner) -> String {
-    let number = |at| u64_at(&owner, at).unwrap_or(0);
+    let number = |at| u64_at(&owner, at).expect("an owner is whole");
     match (number(0), number(8), number(16)) {
         (0, 0, 0) => String::new(),
         (inode, object, 0) => format!(" of {inode:x}/{object:x}"),

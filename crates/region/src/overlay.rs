@@ -16,6 +16,11 @@ impl Piece {
         self.first + self.count
     }
 
+    /// The block where a mapped piece begins.
+    pub fn mapped_at(&self) -> u64 {
+        self.block.expect("a mapped piece lies somewhere")
+    }
+
     /// What of it lies before and behind a range.
     pub fn without(&self, range: &Range<u64>) -> impl Iterator<Item = Self> + use<> {
         [self.within(&(0..range.start)), self.within(&(range.end..u64::MAX))].into_iter().flatten()

@@ -69,7 +69,7 @@ impl Entry {
                 bytes.extend_from_slice(&sequence.to_le_bytes());
             }
             Self::Sums { sums, .. } => {
-                bytes.extend_from_slice(&u32::try_from(sums.len()).unwrap_or(u32::MAX).to_le_bytes());
+                bytes.extend_from_slice(&u32::try_from(sums.len()).expect("a record is short").to_le_bytes());
                 bytes.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
             }
         }
@@ -128,11 +128,11 @@ impl Record {
         bytes.extend_from_slice(&salt);
         bytes.extend_from_slice(&self.sequence.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(&u32::try_from(self.entries.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend_from_slice(&u32::try_from(self.entries.len()).expect("a record is short").to_le_bytes());
         bytes.extend_from_slice(&self.chain.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
         self.entries.iter().for_each(|entry| entry.encode(bytes));
-        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let length = u32::try_from(bytes.len()).expect("a record is short");
         if let Some(field) = bytes.get_mut(LENGTH_AT..LENGTH_AT + 4) {
             field.copy_from_slice(&length.to_le_bytes());
         }
@@ -142,9 +142,10 @@ impl Record {
     /// Any bytes with a length that is theirs and the checksum of that.
     pub fn sealed(bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
+        bytes.resize(bytes.len().max(HEADER_BYTES), 0);
         let length = bytes.len();
         if let Some(field) = bytes.get_mut(LENGTH_AT..LENGTH_AT + 4) {
-            field.copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+            field.copy_from_slice(&u32::try_from(length).expect("a record is short").to_le_bytes());
         }
         seal(&mut bytes, CHECKSUM_AT);
         bytes

@@ -1,10 +1,10 @@
 //! Reads all that a store has, and compares it with the checksums that there are.
 
-use crate::BLOCK_BYTES;
 use crate::buffer::AlignedBuffer;
 use crate::device::Device;
 use crate::error::Result;
 use crate::store::Store;
+use crate::{BLOCK_BYTES, as_index};
 use std::sync::Arc;
 
 /// Blocks that are read with one call.
@@ -49,7 +49,7 @@ impl Store {
         let mut scrubbed = Scrubbed::default();
         let usage = self.usage();
         let total = (usage.total - usage.free) / BLOCK_BYTES as u64;
-        let mut buffer = AlignedBuffer::new(BLOCK_BYTES * usize::try_from(CHUNK).unwrap_or(1));
+        let mut buffer = AlignedBuffer::new(BLOCK_BYTES * as_index(CHUNK));
         if let Some(layer) = self.layer().mapped()
             && !layer.verify_own(&mut |text| scrubbed.tell(text))?
         {
@@ -58,7 +58,7 @@ impl Store {
         // First, since it notes checksums of what was written before a crash.
         self.versions().open_all(&mut scrubbed)?;
         self.layer().each_range(&mut |range| {
-            for first in range.clone().step_by(usize::try_from(CHUNK).unwrap_or(1)) {
+            for first in range.clone().step_by(as_index(CHUNK)) {
                 let blocks = first..range.end.min(first + CHUNK);
                 let (read, compared) = self.layer().verify(blocks, &mut buffer, &mut |text| scrubbed.tell(text))?;
                 scrubbed.blocks += read;

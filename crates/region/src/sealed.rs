@@ -12,10 +12,8 @@ fn checksum_of(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// Writes the checksum of bytes at `at`, and returns it.
 pub(crate) fn seal(bytes: &mut [u8], at: usize) -> u32 {
-    let checksum = checksum_of(bytes, at).unwrap_or_default();
-    if let Some(field) = bytes.get_mut(at..at + BYTES) {
-        field.copy_from_slice(&checksum.to_le_bytes());
-    }
+    let checksum = checksum_of(bytes, at).expect("what is sealed has room for its checksum");
+    bytes[at..at + BYTES].copy_from_slice(&checksum.to_le_bytes());
     checksum
 }
 

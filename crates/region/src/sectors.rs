@@ -55,11 +55,11 @@ pub(crate) fn frame(blocks: &mut [u8], payload: &[u8], salt: u64, stamp: u64, pl
             filled.copy_from_slice(some);
             blank.fill(0);
             let units = blank.len() / UNIT;
-            frame.get_mut(4..STAMP_AT).unwrap_or_default().copy_from_slice(&number.to_le_bytes());
-            frame.get_mut(STAMP_AT..).unwrap_or_default().copy_from_slice(&stamp.to_le_bytes());
+            frame[4..STAMP_AT].copy_from_slice(&number.to_le_bytes());
+            frame[STAMP_AT..].copy_from_slice(&stamp.to_le_bytes());
             let checksum =
                 if filled.is_empty() { first_blank ^ NUMBERED.after(number) } else { checksum(seed, sector, units) };
-            sector.get_mut(..4).unwrap_or_default().copy_from_slice(&checksum.to_le_bytes());
+            sector[..4].copy_from_slice(&checksum.to_le_bytes());
         }
     }
 }
@@ -85,6 +85,7 @@ pub(crate) fn has_later(bytes: &[u8], salt: u64, place_of: impl Fn(u64) -> u64, 
 }
 
 fn sector_of(seed: u32, sector: &[u8]) -> Sector<'_> {
+    // A decoder may be given a part of one.
     let payload = sector.get(FRAME..).unwrap_or_default();
     let units = payload.as_chunks::<UNIT>().0.iter().rev().take_while(|unit| **unit == [0; UNIT]).count();
     let found = u32_at(sector, 0) == Some(checksum(seed, sector, units));
@@ -120,7 +121,7 @@ fn checksum(seed: u32, sector: &[u8], units: usize) -> u32 {
 /// linear. Most records fill a part of one sector of eight, so most sectors need no other checksum.
 fn blank_checksum(seed: u32, stamp: u64) -> u32 {
     let frame = (u128::from(stamp) << 32).to_le_bytes();
-    let checksum = crc32c::crc32c_append(seed, frame.get(..FRAME - 4).unwrap_or_default());
+    let checksum = crc32c::crc32c_append(seed, &frame[..FRAME - 4]);
     ZEROS.last().map_or(checksum, |zeros| zeros.append_to(checksum))
 }
 
@@ -145,7 +146,7 @@ impl Zeros {
     fn after(&self, mut register: u32) -> u32 {
         let mut after = 0;
         for became in &self.0 {
-            after ^= became.get((register & 15) as usize).copied().unwrap_or_default();
+            after ^= became[(register & 15) as usize];
             register >>= 4;
         }
         after

@@ -34,7 +34,7 @@ impl Device for Shadow {
             let (start, end) = (punched.start.max(first), punched.end.min(first + blocks));
             for block in start..end {
                 let at = usize::try_from((block - first) * BLOCK).map_err(io::Error::other)?;
-                into.get_mut(at..at + BLOCK_BYTES).unwrap_or_default().fill(0);
+                into[at..at + BLOCK_BYTES].fill(0);
             }
         }
         for (block, bytes) in lock(&self.written).range(first..first + blocks) {

@@ -3,6 +3,7 @@
 //! A block that was taken is *on its way* until a change of the mapping says what it is for: the map at a checkpoint
 //! does not have it, so that a crash gives it back.
 
+use crate::as_index;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks of a group, whose bits are stored together.
@@ -28,7 +29,7 @@ pub(crate) struct Space {
 impl Space {
     /// All are free.
     pub fn new(blocks: u64) -> Self {
-        let words = usize::try_from(blocks.div_ceil(WORD)).unwrap_or(usize::MAX);
+        let words = as_index(blocks.div_ceil(WORD));
         let (changed, on_their_way) = (BTreeSet::new(), BTreeMap::new());
         Self { words: vec![0; words], blocks, free: blocks, next: 0, changed, on_their_way }
     }
@@ -122,7 +123,7 @@ impl Space {
 
     /// Takes over stored bits of a group.
     pub fn load(&mut self, group: u64, bits: &[u8]) {
-        let start = usize::try_from(group * GROUP_BLOCKS / WORD).unwrap_or(usize::MAX);
+        let start = as_index(group * GROUP_BLOCKS / WORD);
         for (word, bytes) in self.words.iter_mut().skip(start).zip(bits.chunks_exact(8)) {
             let loaded = bytes.try_into().map_or(0, u64::from_le_bytes);
             self.free = self.free + u64::from(word.count_ones()) - u64::from(loaded.count_ones());
@@ -132,14 +133,14 @@ impl Space {
 
     fn group(&self, group: u64) -> Vec<u8> {
         let (start, end) = (group * GROUP_BLOCKS, ((group + 1) * GROUP_BLOCKS).min(self.blocks));
-        let at = usize::try_from(start / WORD).unwrap_or(usize::MAX);
+        let at = as_index(start / WORD);
         let words = self.words.iter().skip(at).take(GROUP_BYTES / 8);
         let mut bits: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
         bits.resize(GROUP_BYTES, 0);
         let before = self.on_their_way.range(..start).next_back();
         for (&first, &count) in before.into_iter().chain(self.on_their_way.range(start..end)) {
             for block in first.max(start)..(first + count).min(end) {
-                let bit = usize::try_from(block - start).unwrap_or(0);
+                let bit = as_index(block - start);
                 if let Some(byte) = bits.get_mut(bit / 8) {
                     *byte &= !(1 << (bit % 8));
                 }

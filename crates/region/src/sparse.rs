@@ -33,7 +33,7 @@ use crate::error::{Error, Result, at};
 use crate::geometry::{COPIES, Checksums, Format, what_is_there};
 use crate::layer::stripes::Stripes;
 use crate::layer::{Findings, Layer, Usage, blocks_of, edges, is_whole, length_of};
-use crate::{BLOCK, BLOCK_BYTES, lock, random};
+use crate::{BLOCK, BLOCK_BYTES, as_index, lock, random};
 pub(crate) use dump::dump;
 use existence::{Existence, Round};
 pub(crate) use header::{DECODER, MAGIC};
@@ -101,7 +101,7 @@ impl Sparse {
         let (zeros, mut buffer) = ([0; BLOCK_BYTES], AlignedBuffer::new(length_of(GROUPS_READ)));
         for first in (0..header.groups()).step_by(GROUPS_READ as usize) {
             let count = (header.groups() - first).min(GROUPS_READ);
-            let some = buffer.get_mut(..length_of(count)).unwrap_or_default();
+            let some = &mut buffer[..length_of(count)];
             sparse.file.read_at(header.group_place(first), some).map_err(at("read which objects there are"))?;
             for (group, block) in (first..).zip(some.chunks(BLOCK_BYTES)) {
                 if block != zeros {
@@ -209,11 +209,11 @@ impl Sparse {
             let mut buffer = AlignedBuffer::new(length_of(count));
             let is_part = [address, address + from.len() as u64].map(|edge| !edge.is_multiple_of(BLOCK));
             for offset in edges(is_part, count) {
-                let place = buffer.get_mut(length_of(offset)..length_of(offset + 1)).unwrap_or_default();
+                let place = &mut buffer[length_of(offset)..length_of(offset + 1)];
                 self.file.read_at((blocks.start + offset) * BLOCK, place).map_err(at("read the file"))?;
             }
-            let skipped = usize::try_from(address % BLOCK).unwrap_or(usize::MAX);
-            buffer.get_mut(skipped..skipped + from.len()).unwrap_or_default().copy_from_slice(from);
+            let skipped = as_index(address % BLOCK);
+            buffer[skipped..skipped + from.len()].copy_from_slice(from);
             self.file.write_at(blocks.start * BLOCK, &buffer).map_err(at("write the file"))?;
         }
         self.note_written(address);
@@ -222,7 +222,7 @@ impl Sparse {
 
     /// Has a part of a block, or of two, read zeros.
     fn clear_edge(&self, edge: &Range<u64>) -> Result<()> {
-        let mut bytes = vec![0; usize::try_from(edge.end - edge.start).unwrap_or(usize::MAX)];
+        let mut bytes = vec![0; as_index(edge.end - edge.start)];
         self.read(edge.start, &mut bytes)?;
         // What is zeros already need not take space.
         if bytes.iter().all(|byte| *byte == 0) {

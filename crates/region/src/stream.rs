@@ -17,7 +17,7 @@ use crate::layer::Layer;
 use crate::lent::LentSlots;
 use crate::object::Object;
 use crate::rings::SLOT_BYTES;
-use crate::{BLOCK, BLOCK_BYTES};
+use crate::{BLOCK, BLOCK_BYTES, as_index};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::RwLockReadGuard;
@@ -113,13 +113,13 @@ impl<'a> Stream<'a> {
         let there = self.object.shared().there()?;
         let first = self.rest.start / BLOCK * BLOCK;
         let end = self.rest.end.min(first + (count * SLOT_BYTES) as u64);
-        let bytes = usize::try_from(end.next_multiple_of(BLOCK) - first).unwrap_or(usize::MAX);
+        let bytes = as_index(end.next_multiple_of(BLOCK) - first);
         self.layer.prepare_read(self.object.address(first, bytes)?, bytes)?;
         self.gate = Some(self.layer.gate());
         while self.rest.start < end {
             let first = self.rest.start / BLOCK * BLOCK;
             let stop = end.min(first + SLOT_BYTES as u64);
-            let of = |at: u64| usize::try_from(at.saturating_sub(first)).unwrap_or(usize::MAX).min(SLOT_BYTES);
+            let of = |at: u64| as_index(at.saturating_sub(first)).min(SLOT_BYTES);
             let blocks = of(stop).next_multiple_of(BLOCK_BYTES);
             self.layer.begin_read(&mut self.slots, self.next_slot, self.object.address(first, blocks)?, blocks)?;
             self.begun.push_back(Piece { slot: self.next_slot, bytes: of(self.rest.start)..of(stop) });

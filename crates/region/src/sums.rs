@@ -2,6 +2,7 @@
 //!
 //! That a block has none is known, too.
 
+use crate::as_index;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -118,8 +119,8 @@ impl Sums {
         let end = first + found.len() as u64;
         for (number, group) in self.groups.range(first / GROUP_BLOCKS..end.div_ceil(GROUP_BLOCKS)) {
             let begin = number * GROUP_BLOCKS;
-            let skipped = usize::try_from(begin.saturating_sub(first)).unwrap_or(usize::MAX);
-            let index = usize::try_from(first.saturating_sub(begin)).unwrap_or(usize::MAX);
+            let skipped = as_index(begin.saturating_sub(first));
+            let index = as_index(first.saturating_sub(begin));
             for (index, place) in (index..group.sums.len()).zip(found.iter_mut().skip(skipped)) {
                 *place = place.or_else(|| group.of(index));
             }
@@ -139,7 +140,7 @@ impl Sums {
 
 /// The groups that blocks are in, and which of their blocks.
 fn by_group(blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
-    let of = |number: u64, block: u64| usize::try_from(block - number * GROUP_BLOCKS).unwrap_or(usize::MAX);
+    let of = |number: u64, block: u64| as_index(block - number * GROUP_BLOCKS);
     (blocks.start / GROUP_BLOCKS..blocks.end.div_ceil(GROUP_BLOCKS)).map(move |number| {
         let (start, end) = (blocks.start.max(number * GROUP_BLOCKS), blocks.end.min((number + 1) * GROUP_BLOCKS));
         (number, of(number, start)..of(number, end))

@@ -41,7 +41,7 @@ pub(crate) fn read_fully(
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
                 place += count as u64;
-                rest = rest.get_mut(count..).unwrap_or_default();
+                rest = &mut rest[count..];
             }
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),

@@ -65,7 +65,7 @@ impl Frame {
                 (3, numbers_of(&[&numbers[..], &base].concat()))
             }
             Self::Pieces(extents, data) => {
-                let count = u32::try_from(extents.len()).unwrap_or(u32::MAX);
+                let count = u32::try_from(extents.len()).expect("a frame is short");
                 let mut bytes = Vec::with_capacity(4 + extents.len() * EXTENT_BYTES + data.len());
                 bytes.extend_from_slice(&count.to_le_bytes());
                 for Extent { version, first, count, has_data } in extents {
@@ -244,7 +244,7 @@ impl<'a> Reader<'a> {
             Some(VERSION) if seal_of(&start, START_CHECKSUM_AT).is_some() => {}
             Some(VERSION) => return Err(reader.wrong("the checksum")),
             version => {
-                let version = version.unwrap_or(0);
+                let version = version.expect("a start is whole");
                 return Err(reader.wrong(&format!("it has version {version}, and this program knows {VERSION}")));
             }
         }
@@ -280,13 +280,13 @@ impl<'a> Reader<'a> {
     pub fn read(&mut self) -> Result<Frame> {
         self.number += 1;
         let header = self.take(HEADER_BYTES)?;
-        let field = |at: usize| u32_at(&header, at).unwrap_or(0);
-        let (kind, length) = (field(0), usize::try_from(field(4)).unwrap_or(usize::MAX));
+        let field = |at: usize| u32_at(&header, at).expect("a header is whole");
+        let (kind, length) = (field(0), field(4) as usize);
         if length > LENGTH_MAX {
             return Err(self.wrong(&format!("a length of {length} bytes: {LENGTH_MAX} at most are possible")));
         }
         let payload = self.take(length)?;
-        let checksum = crc32c::crc32c_append(self.checksum, header.get(..8).unwrap_or_default());
+        let checksum = crc32c::crc32c_append(self.checksum, &header[..8]);
         self.checksum = crc32c::crc32c_append(checksum, &payload);
         if self.checksum != field(8) {
             return Err(self.wrong(&format!("the checksum ({})", Frame::kind_text(kind))));

@@ -2,12 +2,12 @@
 
 use super::frames::{FRAME_DATA_MAX, Frame, Whole, Writer};
 use super::{Fed, Have, SendOptions};
-use crate::BLOCK;
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
 use crate::object::ObjectKind;
 use crate::store::{Kind, Store};
 use crate::versions::feed::Outgoing;
+use crate::{BLOCK, as_index};
 use std::collections::HashMap;
 use std::io::Write;
 
@@ -96,7 +96,7 @@ impl Sender<'_> {
         let mut buffer = AlignedBuffer::new(FRAME_DATA_MAX);
         for range in self.store.layer().data_ranges(first..region + bytes)? {
             for start in range.clone().step_by(FRAME_DATA_MAX) {
-                let count = usize::try_from(range.end - start).unwrap_or(usize::MAX).min(FRAME_DATA_MAX);
+                let count = as_index(range.end - start).min(FRAME_DATA_MAX);
                 let some = buffer.get_mut(..count).ok_or(Error::Beyond)?;
                 self.store.layer().read(start, some)?;
                 self.frame(&Frame::Bytes(start - region, some.to_vec()))?;

@@ -7,7 +7,7 @@ use super::{Changes, Layer, Piece, Taken, blocks_of, edges, is_whole, length_of,
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result, at};
 use crate::sums::sum_at;
-use crate::{BLOCK, BLOCK_BYTES};
+use crate::{BLOCK, BLOCK_BYTES, as_index};
 use std::ops::Range;
 
 /// Ranges of memory that one call takes.
@@ -55,11 +55,11 @@ impl Layer {
         let is_part = [address, address + from.len() as u64].map(|edge| !edge.is_multiple_of(BLOCK));
         for offset in edges(is_part, count) {
             let at_byte = length_of(offset);
-            let into = whole.get_mut(at_byte..at_byte + BLOCK_BYTES).unwrap_or_default();
+            let into = &mut whole[at_byte..at_byte + BLOCK_BYTES];
             self.read_in_gate((blocks.start + offset) * BLOCK, into)?;
         }
-        let skipped = usize::try_from(address % BLOCK).unwrap_or(usize::MAX);
-        whole.get_mut(skipped..skipped + from.len()).unwrap_or_default().copy_from_slice(from);
+        let skipped = as_index(address % BLOCK);
+        whole[skipped..skipped + from.len()].copy_from_slice(from);
         Ok(Some(whole))
     }
 

@@ -13,7 +13,7 @@ pub(super) struct Changes {
 impl Changes {
     /// Virtual blocks are mapped there.
     pub fn map(&mut self, first: u64, block: u64, count: u64) {
-        let more = u32::try_from(count).unwrap_or(u32::MAX);
+        let more = u32::try_from(count).expect("blocks are taken by few");
         if let Some(Entry::Map { first: before, block: place, count }) = self.entries.last_mut()
             && *before + u64::from(*count) == first
             && *place + u64::from(*count) == block

@@ -115,7 +115,7 @@ impl Layer {
     }
 
     fn count(findings: &mut Findings, seen: &mut Space, piece: Piece) {
-        let block = piece.block.unwrap_or(0);
+        let block = piece.mapped_at();
         findings.pieces += 1;
         findings.mapped_blocks += piece.count;
         if !seen.has(block, piece.count) {

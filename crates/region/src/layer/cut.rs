@@ -5,10 +5,10 @@
 //! grows over bytes that were cut off.
 
 use super::{Changes, Layer, Taken, length_of, read, write};
-use crate::BLOCK;
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
 use crate::record::{ENTRIES_BYTES_MAX, ENTRIES_MAX, Entry};
+use crate::{BLOCK, as_index};
 use std::ops::Range;
 
 impl Layer {
@@ -61,7 +61,7 @@ impl Layer {
         }
         let mut block = AlignedBuffer::new(length_of(1));
         self.read_in_gate(edge.start * BLOCK, &mut block)?;
-        let end = block.get_mut(usize::try_from(from_byte).unwrap_or(usize::MAX)..).unwrap_or_default();
+        let end = &mut block[as_index(from_byte)..];
         if end.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }

@@ -12,7 +12,7 @@ use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result, at};
 use crate::overlay::Piece;
 use crate::sums::NO_SUM;
-use crate::{BLOCK, BLOCK_BYTES, lock};
+use crate::{BLOCK, BLOCK_BYTES, as_index, lock};
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -146,7 +146,7 @@ impl Layer {
 
     /// Takes blocks that are set aside, side by side as far as they are.
     pub(super) fn take_set_aside(state: &mut State, wanted: u64) -> Result<Vec<u64>> {
-        let mut places = Vec::with_capacity(usize::try_from(wanted).unwrap_or(0));
+        let mut places = Vec::with_capacity(as_index(wanted));
         while (places.len() as u64) < wanted {
             let Some((first, count)) = state.space.take(wanted - places.len() as u64) else {
                 places.iter().for_each(|place| state.space.give_back(*place, 1));
@@ -180,7 +180,7 @@ impl Layer {
                 sums.push(self.sum_for(block, place));
             }
             let piece = Piece { first: 0, count: run as u64, block: Some(start) };
-            let written = buffer.get(..length_of(run as u64)).unwrap_or_default();
+            let written = &buffer[..length_of(run as u64)];
             self.device.write_at(self.place(piece), written).map_err(at("write the device"))?;
             at_index += run;
         }

@@ -11,7 +11,7 @@ use super::waiting::Bytes;
 use super::{Changes, Layer, State, write};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
-use crate::{BLOCK, lock};
+use crate::{BLOCK, as_index, lock};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -195,6 +195,6 @@ impl Layer {
     }
 
     fn place_of(&self, block: u64) -> usize {
-        usize::try_from(self.group_of(block)).unwrap_or(0) % PLACES
+        as_index(self.group_of(block)) % PLACES
     }
 }

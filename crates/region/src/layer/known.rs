@@ -34,7 +34,7 @@ impl Known {
         // Also how far away the next ones are: new objects lie behind all others.
         let (pieces, around) = base.within(&around)?;
         with_holes(&pieces, &around).into_iter().for_each(|piece| known.set(piece));
-        Ok(covering(&known, range).unwrap_or_default())
+        Ok(covering(&known, range).expect("what was asked of the map is known"))
     }
 
     /// The piece that has a block, if it is known.

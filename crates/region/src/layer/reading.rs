@@ -2,11 +2,11 @@
 
 use super::waiting::Bytes;
 use super::{Layer, blocks_of, read};
-use crate::BLOCK;
 use crate::device::{Read, read_anywhere};
 use crate::error::{Error, Result, at};
 use crate::lent::LentSlots;
 use crate::overlay::Piece;
+use crate::{BLOCK, as_index};
 use std::ops::Range;
 use std::sync::{Arc, RwLockReadGuard};
 
@@ -109,7 +109,7 @@ impl Layer {
 
     /// Where so many bytes from an address on lie, in order.
     fn extents(&self, address: u64, bytes: usize, pieces: &[Piece]) -> Vec<Extent> {
-        let of = |at: u64| usize::try_from(at - address).unwrap_or(usize::MAX).min(bytes);
+        let of = |at: u64| as_index(at - address).min(bytes);
         let (mut done, mut extents) = (0, Vec::new());
         for piece in pieces {
             let start = (piece.first * BLOCK).max(address);
@@ -149,7 +149,7 @@ impl Layer {
             return self.read_found(&mut [(address, into)], &[found]);
         }
         for hole in extents.iter().filter(|extent| extent.place.is_none()) {
-            into.get_mut(hole.bytes.clone()).unwrap_or_default().fill(0);
+            into[hole.bytes.clone()].fill(0);
         }
         for extent in extents {
             if let Some(place) = extent.place {
@@ -169,9 +169,10 @@ struct Extent {
 /// Puts what a block that waits has of a part into it; behind its bytes it is zeros.
 fn put_waiting(address: u64, into: &mut [u8], block: u64, bytes: &[u8]) {
     let (start, end) = ((block * BLOCK).max(address), ((block + 1) * BLOCK).min(address + into.len() as u64));
-    let of = |at: u64, first: u64| usize::try_from(at - first).unwrap_or(usize::MAX);
-    let from = bytes.get(of(start, block * BLOCK)..of(end, block * BLOCK).min(bytes.len())).unwrap_or_default();
-    let place = into.get_mut(of(start, address)..of(end, address)).unwrap_or_default();
+    let of = |at: u64, first: u64| as_index(at - first);
+    let in_bytes = |at: u64| of(at, block * BLOCK).min(bytes.len());
+    let from = &bytes[in_bytes(start)..in_bytes(end)];
+    let place = &mut into[of(start, address)..of(end, address)];
     let (used, rest) = place.split_at_mut(from.len());
     used.copy_from_slice(from);
     rest.fill(0);

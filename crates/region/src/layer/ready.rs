@@ -163,7 +163,7 @@ impl Layer {
                 let number = u64::from_le_bytes(random()?);
                 let (next, left) = state.space.take(wanted).ok_or(Error::NoSpace)?;
                 lock(&self.ready).opening = Some(Run { next, left, number });
-                let count = u32::try_from(left).unwrap_or(u32::MAX);
+                let count = u32::try_from(left).expect("a run is short");
                 self.map_new(&mut state, vec![Entry::Ready { block: next, count, number }]);
             }
             if let Err(error) = self.sync() {
@@ -226,7 +226,7 @@ impl Layer {
                 marks.push(mark);
             }
             let piece = Piece { first: 0, count: marks.len() as u64, block: Some(first) };
-            let some = buffer.get_mut(..length_of(piece.count)).unwrap_or_default();
+            let some = &mut buffer[..length_of(piece.count)];
             self.device.read_at(self.place(piece), some).map_err(at("read blocks in which objects may begin"))?;
             for ((block, mark), bytes) in (first..).zip(&marks).zip(some.chunks(BLOCK_BYTES)) {
                 if let Some(id) = marked(bytes, *mark) {

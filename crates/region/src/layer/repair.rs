@@ -94,7 +94,7 @@ impl Layer {
         }
         let mut found = Vec::new();
         self.each_piece(|piece| {
-            let block = piece.block.unwrap_or(0);
+            let block = piece.mapped_at();
             for other in taken.within(block..block + piece.count) {
                 let first = piece.first + (other.first - block);
                 // Mapped there before, too.

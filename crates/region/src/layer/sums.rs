@@ -12,7 +12,7 @@ use crate::geometry::Checksums;
 use crate::overlay::Piece;
 use crate::record::Entry;
 use crate::sums::{GROUP_BLOCKS, Group, NO_SUM, Sums, sum_at};
-use crate::{BLOCK, BLOCK_BYTES, OWN_START};
+use crate::{BLOCK, BLOCK_BYTES, OWN_START, as_index};
 use std::ops::Range;
 use std::sync::{Arc, RwLock};
 
@@ -126,8 +126,8 @@ impl Layer {
         let mut found = vec![None; usize::try_from(count).map_err(|_| Error::Beyond)?];
         let mut rest = found.as_mut_slice();
         for piece in pieces {
-            let some = rest.split_off_mut(..usize::try_from(piece.count).unwrap_or(0)).unwrap_or_default();
-            let block = piece.block.unwrap_or(0);
+            let some = rest.split_off_mut(..as_index(piece.count)).expect("as many as all pieces have");
+            let block = piece.mapped_at();
             state.sums.fill(block, some);
             if some.contains(&None) {
                 self.known_sums.fill(&self.base, block, some)?;
@@ -176,9 +176,9 @@ impl Layer {
             let mut state = write(&self.state);
             let (mut entries, mut rest) = (Vec::new(), sums);
             for piece in self.mapped(&state, first..first + sums.len() as u64)? {
-                let (some, behind) = rest.split_at(usize::try_from(piece.count).unwrap_or(usize::MAX).min(rest.len()));
+                let (some, behind) = rest.split_at(as_index(piece.count).min(rest.len()));
                 rest = behind;
-                let block = piece.block.unwrap_or(0);
+                let block = piece.mapped_at();
                 for (number, some) in (0u64..).zip(some.chunks(NOTED_AT_ONCE)) {
                     let block = block + number * NOTED_AT_ONCE as u64;
                     entries.push(Entry::Sums { block, sums: some.to_vec() });
@@ -215,7 +215,7 @@ impl Layer {
         let mut blocks = AlignedBuffer::new((skipped + into.len()).next_multiple_of(BLOCK_BYTES));
         self.read_pieces(first * BLOCK, &mut blocks, pieces)?;
         self.compare(first, &blocks, pieces, sums)?;
-        into.copy_from_slice(blocks.get(skipped..skipped + into.len()).unwrap_or_default());
+        into.copy_from_slice(&blocks[skipped..skipped + into.len()]);
         Ok(())
     }
 
@@ -258,12 +258,12 @@ impl Layer {
         };
         let mut number = 0;
         for piece in &pieces {
-            let skipped = usize::try_from((piece.first - blocks.start) * BLOCK).unwrap_or(usize::MAX);
-            let length = usize::try_from(piece.count * BLOCK).unwrap_or(usize::MAX);
+            let skipped = as_index((piece.first - blocks.start) * BLOCK);
+            let length = as_index(piece.count * BLOCK);
             let into = buffer.get_mut(skipped..).and_then(|rest| rest.get_mut(..length)).ok_or(Error::Beyond)?;
             for (block, error) in self.read_each(*piece, into) {
                 tell(self.damage_at(block, &error));
-                let unreadable = sums.get_mut(number + usize::try_from(block - piece.first).unwrap_or(usize::MAX));
+                let unreadable = sums.get_mut(number + as_index(block - piece.first));
                 unreadable.into_iter().for_each(|sum| *sum = NO_SUM);
             }
             number += length / BLOCK_BYTES;
@@ -293,7 +293,7 @@ impl Layer {
 fn wrong(first: u64, bytes: &[u8], pieces: &[Piece], sums: &[u32]) -> impl Iterator<Item = u64> {
     let blocks = pieces.iter().flat_map(|piece| piece.first..piece.end());
     let is_wrong = move |(block, sum): &(u64, &u32)| {
-        let at_byte = usize::try_from((block - first) * BLOCK).unwrap_or(usize::MAX);
+        let at_byte = as_index((block - first) * BLOCK);
         let found = bytes.get(at_byte..).and_then(|rest| rest.get(..BLOCK_BYTES)).map(|bytes| sum_at(*block, bytes));
         **sum != NO_SUM && found != Some(**sum)
     };

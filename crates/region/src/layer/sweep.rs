@@ -29,7 +29,7 @@ impl Layer {
             let kept = self.all_but(gone)?;
             let mut space = Space::new(self.geometry.data_blocks());
             space.keep_away(self.geometry.not_for_data());
-            kept.iter().for_each(|piece| space.restore(piece.block.unwrap_or(0), piece.count, true));
+            kept.iter().for_each(|piece| space.restore(piece.mapped_at(), piece.count, true));
             self.device.flush().map_err(at("flush the device"))?;
             let sums = write(&self.state).sums.freeze();
             let replaced = self.base.replace(&kept, &sums, &space.take_changed(), log.head());

@@ -97,7 +97,7 @@ impl Header {
             identity: block.get(16..32).and_then(|bytes| bytes.try_into().ok()).ok_or_else(too_short)?,
             bytes: u64_at(block, 32).ok_or_else(too_short)?,
             regions_end: u64_at(block, 40).ok_or_else(too_short)?,
-            region_shift: block.get(48).copied().unwrap_or(0),
+            region_shift: block[48],
         };
         if header.fits() { Ok(header) } else { Err(Error::Damaged("the places in the header".to_owned())) }
     }

@@ -74,7 +74,7 @@ impl Sparse {
     fn closed_block(&self) -> AlignedBuffer {
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         let text = [&MAGIC[..], &self.header.identity].concat();
-        block.get_mut(..text.len()).unwrap_or_default().copy_from_slice(&text);
+        block[..text.len()].copy_from_slice(&text);
         block
     }
 }

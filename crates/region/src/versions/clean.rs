@@ -9,7 +9,7 @@ use super::index::{
 use super::object::{Inner, read};
 use super::pieces::{HOLE, Key, LEAF_BLOCKS, LEAF_LEVEL, by_leaf, cut};
 use crate::error::{Error, Result};
-use crate::lock;
+use crate::{as_index, lock};
 use redb::{ReadableTable, Table, WriteTransaction};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -126,8 +126,7 @@ impl Inner {
     }
 
     pub(super) fn kept(&self, index: &Index, keep: &Keep) -> Result<Kept> {
-        let newest =
-            index.listed_back(self.id, usize::try_from(keep.newest.max(1)).unwrap_or(usize::MAX))?.unwrap_or(0);
+        let newest = index.listed_back(self.id, as_index(keep.newest.max(1)))?.unwrap_or(0);
         let mut from = newest;
         if let Some(age) = keep.younger_than {
             // Before all time there was none.
@@ -290,20 +289,17 @@ impl<'t> Work<'t> {
 
     fn sweep_leaf(&mut self, kept: &Kept, mut pieces: Vec<(Key, u64)>) -> TreeResult<()> {
         pieces.sort_unstable_by_key(|(key, _)| key.version());
-        let mut last: Vec<Option<usize>> = vec![None; usize::try_from(LEAF_BLOCKS).unwrap_or(0)];
+        let mut last: Vec<Option<usize>> = vec![None; as_index(LEAF_BLOCKS)];
         // Blocks of each piece that nobody needs, in ranges.
         let mut dead: BTreeMap<usize, Vec<Range<u64>>> = BTreeMap::new();
         for (number, (key, _)) in pieces.iter().enumerate() {
             for block in key.blocks() {
-                let Some(place) = usize::try_from(block % LEAF_BLOCKS).ok().and_then(|at| last.get_mut(at)) else {
-                    continue;
-                };
-                let before = place.replace(number);
-                let Some((old, _)) = before.and_then(|before| pieces.get(before)) else { continue };
+                let Some(before) = last[as_index(block % LEAF_BLOCKS)].replace(number) else { continue };
+                let (old, _) = &pieces[before];
                 if kept.any(old.version()..key.version()) {
                     continue;
                 }
-                let ranges = dead.entry(before.unwrap_or(0)).or_default();
+                let ranges = dead.entry(before).or_default();
                 match ranges.last_mut().filter(|range| range.end == block) {
                     Some(range) => range.end += 1,
                     None => ranges.push(block..block + 1),
@@ -312,9 +308,8 @@ impl<'t> Work<'t> {
         }
         for (number, mut ranges) in dead {
             ranges.sort_unstable_by_key(|range| range.start);
-            if let Some((key, position)) = pieces.get(number) {
-                self.take_away(*key, *position, &ranges)?;
-            }
+            let (key, position) = pieces[number];
+            self.take_away(key, position, &ranges)?;
         }
         Ok(())
     }

@@ -152,7 +152,7 @@ impl Commit {
         for number in [self.nonce, self.opening, self.sequence, self.parent] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        let entries = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        let entries = u32::try_from(self.entries.len()).expect("a commit has few entries");
         for number in [self.chain, self.data_checksum, self.blocks, entries] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
@@ -268,14 +268,17 @@ pub(crate) const COMMIT_DECODER: Decoder = Decoder {
         };
         let mut block = vec![0; BLOCK_BYTES];
         commit.encode(&mut block);
-        block.chunks(SECTOR).flat_map(|sector| sector.get(SECTOR_PAYLOAD_AT..).unwrap_or_default().to_vec()).collect()
+        block.chunks(SECTOR).flat_map(|sector| sector[SECTOR_PAYLOAD_AT..].to_vec()).collect()
     },
     seal: |payload| {
         let mut payload = payload.to_vec();
         payload.resize(PAYLOAD, 0);
         let entries = u32_at(&payload, 60).map_or(0, |count| count as usize);
         let checked = entries.saturating_mul(ENTRY_BYTES).saturating_add(ENTRIES_AT);
-        seal(payload.get_mut(..checked).unwrap_or_default(), CHECKSUM_AT);
+        // More entries than there is room for are refused without it.
+        if let Some(checked) = payload.get_mut(..checked) {
+            seal(checked, CHECKSUM_AT);
+        }
         let number = |at| u64_at(&payload, at).unwrap_or(0);
         framed(&payload, SEED, stamp_of(number(16), number(88)), |_| 0)
     },

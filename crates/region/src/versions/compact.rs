@@ -17,7 +17,7 @@ use super::object::{Inner, read};
 use super::write::{Cause, Change};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
-use crate::{BLOCK, BLOCK_BYTES};
+use crate::{BLOCK, BLOCK_BYTES, as_index};
 
 /// Blocks that are moved with one commit at most.
 const MOVED_MAX: u64 = 1024;
@@ -96,7 +96,7 @@ impl Inner {
             self.check_whole(*sequence, row)?;
             let end = row.position + row.blocks;
             let range = [row.position, end].map(|position| placed.partition_point(|one| one.position < position));
-            found.extend_from_slice(placed.get(range[0]..range[1]).unwrap_or_default());
+            found.extend_from_slice(&placed[range[0]..range[1]]);
         }
         cleaned.moved_blocks += self.move_blocks(found)?;
         let mut one = Batch::one(self, index, cleaned);
@@ -147,7 +147,7 @@ impl Inner {
     /// Writes blocks anew, in the order of the object. How many.
     pub(super) fn move_blocks(&self, mut blocks: Vec<Placed>) -> Result<u64> {
         blocks.sort_unstable_by_key(|one| (one.block, one.version));
-        let blocks_max = usize::try_from(self.moved_max()).unwrap_or(usize::MAX);
+        let blocks_max = as_index(self.moved_max());
         let mut rest = &blocks[..];
         while !rest.is_empty() {
             let (mut entries, mut count): (Vec<Entry>, _) = (Vec::new(), 0);
@@ -185,7 +185,7 @@ impl Inner {
         for run in placed.chunk_by(|one, next| one.position + 1 == next.position) {
             let first = run.first().map_or(0, |one| one.position);
             for range in self.addresses(first..first + run.len() as u64) {
-                let bytes = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(rest.len());
+                let bytes = as_index(range.end - range.start).min(rest.len());
                 let (some, behind) = rest.split_at_mut(bytes);
                 reads.push((range.start, some));
                 rest = behind;

@@ -11,7 +11,7 @@ use super::{Shared, nanoseconds};
 use crate::buffer::AlignedBuffer;
 use crate::confirmed::Written;
 use crate::error::{Error, Result};
-use crate::{BLOCK, BLOCK_BYTES, lock, random};
+use crate::{BLOCK, BLOCK_BYTES, as_index, lock, random};
 pub(super) use crate::{read, write};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -212,8 +212,7 @@ impl Inner {
         let mut buffer = AlignedBuffer::new(BLOCK_BYTES * 256);
         while at < end {
             let count = (end - at).min(256);
-            let bytes = usize::try_from(count * BLOCK).ok().and_then(|bytes| buffer.get_mut(..bytes));
-            let bytes = bytes.unwrap_or_default();
+            let bytes = &mut buffer[..as_index(count * BLOCK)];
             self.read_positions(at, bytes)?;
             checksum = crc32c::crc32c_append(checksum, bytes);
             at += count;
@@ -225,7 +224,7 @@ impl Inner {
     pub fn read_positions(&self, position: u64, into: &mut [u8]) -> Result<()> {
         let mut rest = into;
         for range in self.addresses(position..position + rest.len() as u64 / BLOCK) {
-            let bytes = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(rest.len());
+            let bytes = as_index(range.end - range.start).min(rest.len());
             let (some, behind) = rest.split_at_mut(bytes);
             self.shared.layer.read(range.start, some)?;
             rest = behind;
@@ -293,13 +292,13 @@ impl Inner {
             if leaf >= now.unwritten && entry.has_data {
                 now.unwritten = leaf + 1;
                 if self.shared.has_room_for_leaf() {
-                    let places = vec![HOLE; usize::try_from(LEAF_BLOCKS).unwrap_or(0)];
+                    let places = vec![HOLE; as_index(LEAF_BLOCKS)];
                     now.leaves.insert(leaf, Leaf::new(places.into()));
                     self.shared.note_leaves(0, 1);
                 }
             }
             if let Some(leaf) = now.leaves.get_mut(&leaf) {
-                let at = usize::try_from(part.start % LEAF_BLOCKS).unwrap_or(usize::MAX);
+                let at = as_index(part.start % LEAF_BLOCKS);
                 for (block, place) in part.zip(leaf.places.iter_mut().skip(at)) {
                     *place = if entry.has_data { data + (block - entry.first) } else { HOLE };
                 }
@@ -311,7 +310,7 @@ impl Inner {
     pub fn move_leaves(now: &mut Now, moved: &[Placed], to: u64) {
         for (one, position) in moved.iter().zip(to..) {
             let leaf = now.leaves.get_mut(&(one.block / LEAF_BLOCKS));
-            let at = usize::try_from(one.block % LEAF_BLOCKS).unwrap_or(usize::MAX);
+            let at = as_index(one.block % LEAF_BLOCKS);
             if let Some(place) = leaf.and_then(|leaf| leaf.places.get_mut(at)).filter(|at| **at == one.position) {
                 *place = position;
             }

@@ -1,6 +1,7 @@
 //! Where blocks of each version lie: pieces of 2^level blocks at multiples of their size, so that the newest one up to
 //! a version that has a block is found with one search for each level.
 
+use crate::as_index;
 use crate::error::Result;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -43,7 +44,7 @@ pub(super) fn cut(blocks: Range<u64>, version: u64) -> impl Iterator<Item = Key>
         let level = left.ilog2().min(next.trailing_zeros()).min(u32::from(LEAF_LEVEL));
         let (leaf, slot) = (next >> LEAF_LEVEL, (next % LEAF_BLOCKS) >> level);
         next += 1 << level;
-        Some(Key { leaf, level: u8::try_from(level).unwrap_or(LEAF_LEVEL), slot, age: !version })
+        Some(Key { leaf, level: u8::try_from(level).expect("a level of a leaf"), slot, age: !version })
     })
 }
 
@@ -134,7 +135,7 @@ pub(super) struct Look {
 
 impl Look {
     pub fn new(leaf: u64, blocks: Range<u64>) -> Self {
-        let count = usize::try_from(blocks.end - blocks.start).unwrap_or(0);
+        let count = as_index(blocks.end - blocks.start);
         Self { leaf, blocks, found: vec![(0, HOLE); count] }
     }
 
@@ -148,8 +149,8 @@ impl Look {
             source.newest(slots, version, &mut |key, position| {
                 let piece = key.blocks();
                 let (start, end) = (piece.start.max(self.blocks.start), piece.end.min(self.blocks.end));
-                let at = usize::try_from(start - self.blocks.start).unwrap_or(usize::MAX);
-                let count = usize::try_from(end.saturating_sub(start)).unwrap_or(0);
+                let at = as_index(start - self.blocks.start);
+                let count = as_index(end.saturating_sub(start));
                 for (block, place) in (start..).zip(self.found.iter_mut().skip(at).take(count)) {
                     if key.version() >= place.0 {
                         let position = if position == HOLE { HOLE } else { position + (block - piece.start) };

@@ -3,8 +3,8 @@
 use super::index::{Index, Row};
 use super::object::{Inner, Leaf, Now, read, write};
 use super::pieces::{HOLE, LEAF_BLOCKS, Look, by_leaf};
-use crate::BLOCK;
 use crate::error::{Error, Result};
+use crate::{BLOCK, as_index};
 use std::ops::Range;
 
 /// Blocks of the object that lie side by side.
@@ -26,7 +26,7 @@ struct Runs {
 impl Runs {
     /// Some blocks of a leaf.
     fn add(&mut self, number: u64, leaf: &Leaf, part: Range<u64>) {
-        let (before, at) = (self.found.len(), usize::try_from(part.start % LEAF_BLOCKS).unwrap_or(usize::MAX));
+        let (before, at) = (self.found.len(), as_index(part.start % LEAF_BLOCKS));
         part.zip(leaf.places.iter().skip(at)).for_each(|(block, position)| self.push(block, *position));
         if leaf.has_met((self.found.len() - before).saturating_sub(1)) {
             self.worth_moving.push(number);
@@ -130,7 +130,7 @@ impl Inner {
         for run in runs {
             let start = (run.first * BLOCK).max(offset);
             let stop = ((run.first + run.count) * BLOCK).min(end);
-            let bytes = usize::try_from(stop.saturating_sub(start)).unwrap_or(0).min(rest.len());
+            let bytes = as_index(stop.saturating_sub(start)).min(rest.len());
             let (some, behind) = rest.split_at_mut(bytes);
             rest = behind;
             if run.position == HOLE {
@@ -142,7 +142,7 @@ impl Inner {
             for range in self.addresses(run.position..run.position + run.count) {
                 let length = range.end - range.start;
                 let from = skipped.min(length);
-                let bytes = usize::try_from(length - from).unwrap_or(usize::MAX).min(left.len());
+                let bytes = as_index(length - from).min(left.len());
                 let (part, behind) = left.split_at_mut(bytes);
                 if !part.is_empty() {
                     reads.push((range.start + from, part));
@@ -226,6 +226,6 @@ fn blocks_of(size: u64, offset: u64, bytes: usize) -> Range<u64> {
 }
 
 fn cut_to(size: u64, offset: u64, into: &mut [u8]) -> &mut [u8] {
-    let have = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
-    into.get_mut(..have).unwrap_or_default()
+    let have = as_index(size.saturating_sub(offset)).min(into.len());
+    &mut into[..have]
 }

@@ -11,7 +11,7 @@ use super::object::{Inner, read, write};
 use super::{Shared, Versions};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
-use crate::{BLOCK_BYTES, lock};
+use crate::{BLOCK_BYTES, as_index, lock};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -198,11 +198,11 @@ impl Inner {
             });
             found.extend(commit.map(|(commit, checksum)| (position, commit, checksum)));
         };
-        let mut buffer = AlignedBuffer::new(BLOCK_BYTES * usize::try_from(CHUNK).unwrap_or(1));
-        for first in (head.position + 1..end).step_by(usize::try_from(CHUNK).unwrap_or(1)) {
+        let mut buffer = AlignedBuffer::new(BLOCK_BYTES * as_index(CHUNK));
+        for first in (head.position + 1..end).step_by(as_index(CHUNK)) {
             let positions = first..end.min(first + CHUNK);
-            let bytes = usize::try_from(positions.end - first).unwrap_or(0) * BLOCK_BYTES;
-            let some = buffer.get_mut(..bytes).unwrap_or_default();
+            let bytes = as_index(positions.end - first) * BLOCK_BYTES;
+            let some = &mut buffer[..bytes];
             if self.read_positions(first, some).is_ok() {
                 positions.zip(some.chunks(BLOCK_BYTES)).for_each(|(position, block)| look(position, block));
                 continue;

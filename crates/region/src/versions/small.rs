@@ -12,8 +12,8 @@ use super::clean::Pace;
 use super::compact::{PLACED_MAX, Placed};
 use super::index::{Index, Row};
 use super::object::{Inner, read};
-use crate::BLOCK;
 use crate::error::{Error, Result};
+use crate::{BLOCK, as_index};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
@@ -72,7 +72,7 @@ impl Batch<'_> {
                 if count < (rest.len() as u64).min(*PART.start()) {
                     return Err(Error::NoSpace);
                 }
-                let (part, behind) = rest.split_at(usize::try_from(count).unwrap_or(usize::MAX));
+                let (part, behind) = rest.split_at(as_index(count));
                 // Also of what fails on the way.
                 *moved += count;
                 self.cleaned.moved_blocks += object.move_blocks(part.to_vec())?;

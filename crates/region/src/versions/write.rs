@@ -8,7 +8,7 @@ use super::object::{AHEAD, Inner, Log, read, write};
 use crate::buffer::AlignedBuffer;
 use crate::error::{Error, Result};
 use crate::layer::take_front;
-use crate::{BLOCK, BLOCK_BYTES, lock};
+use crate::{BLOCK, BLOCK_BYTES, as_index, lock};
 use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -88,9 +88,9 @@ impl Inner {
         }
         let mut buffer = AlignedBuffer::new(usize::try_from(end - start).map_err(|_| Error::Beyond)?);
         let last = buffer.len() - BLOCK_BYTES;
-        self.read_now(start, buffer.get_mut(..BLOCK_BYTES).unwrap_or_default())?;
+        self.read_now(start, &mut buffer[..BLOCK_BYTES])?;
         if last > 0 {
-            self.read_now(end - BLOCK, buffer.get_mut(last..).unwrap_or_default())?;
+            self.read_now(end - BLOCK, &mut buffer[last..])?;
         }
         let at = usize::try_from(offset - start).map_err(|_| Error::Beyond)?;
         let place = buffer.get_mut(at..at + bytes.len()).ok_or(Error::Beyond)?;
@@ -220,7 +220,7 @@ impl Inner {
     fn write_positions(&self, position: u64, mut parts: Vec<&[u8]>, durable: bool) -> Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         for range in self.addresses(position..position + bytes as u64 / BLOCK) {
-            let bytes = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+            let bytes = as_index(range.end - range.start);
             let some = take_front(&mut parts, bytes);
             self.shared.layer.write_over(range.start, &some, durable)?;
         }

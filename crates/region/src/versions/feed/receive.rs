@@ -87,7 +87,7 @@ impl Incoming {
             data = behind;
             if let Some((rest, skipped)) = extent.after(self.cursor) {
                 let skipped = usize::try_from(skipped).map_err(|_| Error::Beyond)?;
-                self.take(rest, its.get(skipped..).unwrap_or_default())?;
+                self.take(rest, &its[skipped..])?;
             }
         }
         Ok(())
