@@ -90,7 +90,7 @@ impl Base {
         Ok(Self { tree: Tree::open(&area, CACHE_BYTES, verified)?, area, has_sums, data_blocks })
     }
 
-    /// Compares all pages on the device with their checksums. Tells of each that is damaged, and returns false if one is.
+    /// Compares all pages on the device with their checksums. Tells of each that is damaged: returns false if one is.
     pub fn verify(&self, tell: &mut dyn FnMut(String)) -> Result<bool> {
         self.tree.verify(tell)
     }
