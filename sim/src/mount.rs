@@ -124,6 +124,10 @@ impl MountShell for SimMount {
     type Backing = ();
     type Signal = SimSignal;
 
+    fn page_bytes(&self) -> u64 {
+        u64::from(CONFIG.page_bytes)
+    }
+
     fn now(&self) -> Duration {
         Duration::from_millis(self.0.now_ms())
     }

@@ -15,8 +15,10 @@
 use crate::open_modes::{Mode, Phase, Stamp, Wish};
 use crate::operations::{Answer, Mount};
 use crate::shell::{DescriptorOf, Kernel, MountNotice, MountShell, NotTaken, OpenOptionsOf};
+use crate::short_reads::ShortRead;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use weft_client_core::{Coverage, Entry, FlushFor, Handle, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile, PageCache};
 use weft_protocol::{Credentials, Error, InodeNumber, Name, Result};
@@ -51,6 +53,14 @@ pub enum WrittenBy {
     /// A program. `pages`: the bytes are in the kernel's pages too. `synced`: it wants the bytes on the device when
     /// its write returns (O_SYNC, O_DSYNC, `RWF_DSYNC`), for which the kernel asks by itself only where it caches.
     Program { pages: bool, synced: bool },
+}
+
+/// Pages that are to be dropped after a reply.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Drops {
+    Nothing,
+    Read,
+    All,
 }
 
 /// What is asked of an open.
@@ -249,33 +259,100 @@ impl<M: MountShell> Mount<M> {
             Err(error) => return reply(Err(error)),
         };
         let (io, length) = (&self.client.objects, bytes as usize);
+        let caches = &self.caches;
+        let received = if pages { caches.shell.now() } else { Duration::ZERO };
+        let begun = match pages && caches.short_reads.is_used() {
+            true => {
+                let pages = caches.pages(offset..offset + u64::from(bytes));
+                caches.short_reads.read_begins(open_file.inode, pages, received).map(|(_, answered)| answered)
+            }
+            false => None,
+        };
         let mut reply = Some(reply);
+        let mut drops = Drops::Nothing;
         let mut give = |bytes: &[u8]| {
             if let Some(reply) = reply.take() {
-                reply(Ok(bytes));
+                drops = match pages {
+                    true => {
+                        self.reply_pages(&open_file, (offset, length), (received, begun.as_ref()), Ok(bytes), reply)
+                    }
+                    false => {
+                        reply(Ok(bytes));
+                        Drops::Nothing
+                    }
+                };
             }
         };
         open_file.file.read_in_place(io, length, offset, &mut give).await;
-        let Some(reply) = reply else { return };
-        if memory.len() < length {
-            memory.resize(length, 0);
+        if let Some(reply) = reply {
+            if memory.len() < length {
+                memory.resize(length, 0);
+            }
+            let memory = &mut memory[..length];
+            if !pages {
+                let read = open_file.file.read_at(io, memory, offset).await;
+                return reply(read.map(|count| &memory[..count]));
+            }
+            let read = open_file.file.read_pages(io, memory, offset).await;
+            let coverage = read.as_ref().map_or(Coverage::Lease, |(_, coverage)| *coverage);
+            if coverage != Coverage::Lease {
+                caches.may_change(open_file.inode);
+            }
+            let read = read.map(|(count, _)| &memory[..count]);
+            drops = self.reply_pages(&open_file, (offset, length), (received, begun.as_ref()), read, reply);
+            if coverage == Coverage::Nothing {
+                drops = drops.max(Drops::Read);
+            }
         }
-        let memory = &mut memory[..length];
-        let read = if pages {
-            open_file.file.read_pages(io, memory, offset).await
-        } else {
-            open_file.file.read_at(io, memory, offset).await.map(|count| (count, Coverage::Lease))
-        };
-        let is_uncovered = matches!(read, Ok((_, Coverage::Nothing)));
-        if let Ok((count, _)) = read
-            && pages
-            && count < length
-        {
-            self.caches.sizes.told(open_file.inode, offset + count as u64);
+        if let Some(begun) = begun {
+            caches.short_reads.read_ends(open_file.inode, &begun);
+            M::set(&begun);
         }
-        reply(read.map(|(count, _)| &memory[..count]));
-        if is_uncovered {
-            self.caches.drop_pages(open_file.inode, offset, u64::from(bytes)).await;
+        if drops > Drops::Nothing {
+            caches.settle_reads(open_file.inode).await;
+        }
+        match drops {
+            Drops::Nothing => {}
+            Drops::Read => caches.drop_pages(open_file.inode, offset, u64::from(bytes)).await,
+            Drops::All => caches.drop_pages(open_file.inode, 0, u64::MAX).await,
+        }
+    }
+
+    /// Answers a READ into pages that was received then; with an error where the kernel has to ask again
+    /// (`short_reads.rs`). Returns what is to be dropped after the reply.
+    fn reply_pages(
+        &self,
+        open_file: &OpenFile<M>,
+        (offset, length): (u64, usize),
+        (received, begun): (Duration, Option<&Arc<M::Signal>>),
+        read: Result<&[u8]>,
+        reply: impl FnOnce(Result<&[u8]>),
+    ) -> Drops {
+        let (caches, inode) = (&self.caches, open_file.inode);
+        let end = read.as_ref().ok().map(|bytes| offset + bytes.len() as u64);
+        let is_short = read.as_ref().is_ok_and(|bytes| bytes.len() < length);
+        if let (true, Some(end)) = (is_short, end) {
+            caches.sizes.told(inode, end);
+        }
+        let pages = || caches.pages(offset..offset + length as u64);
+        if !caches.short_reads.is_used() {
+            reply(read);
+            return Drops::Nothing;
+        }
+        if read.is_ok() && !is_short {
+            caches.short_reads.read_whole(inode, pages(), begun, caches.shell.now());
+            reply(read);
+            return Drops::Nothing;
+        }
+        let times = (received, caches.shell.now());
+        let answered = caches.short_reads.answer(inode, pages(), end, (times, begun), |short| match short {
+            ShortRead::AskedAgain => reply(Err(Error::Busy)),
+            ShortRead::Taken | ShortRead::Dropped { .. } => reply(read),
+        });
+        match answered {
+            ShortRead::Dropped { all: true } => Drops::All,
+            ShortRead::Dropped { all: false } => Drops::Read,
+            ShortRead::Taken | ShortRead::AskedAgain => Drops::Nothing,
         }
     }
 
@@ -306,6 +383,7 @@ impl<M: MountShell> Mount<M> {
         let mut byte = [0];
         let read = open_file.file.read_pages(&self.client.objects, &mut byte, offset).await;
         let is_there = matches!(read, Ok((1, _)));
+        caches.short_reads.stored(inode, size, caches.pages(offset..size), caches.shell.now());
         let known = is_there && kernel.store_byte(inode, offset, byte[0]).await.is_ok();
         caches.sizes.end(inode, &done, known.then_some(size));
         M::set(&done);
@@ -318,10 +396,19 @@ impl<M: MountShell> Mount<M> {
     /// Writes all bytes.
     pub async fn write(&self, handle: u64, offset: u64, bytes: &[u8], by: WrittenBy) -> Result<()> {
         let open_file = self.files.get(handle)?;
+        let in_pages = !matches!(by, WrittenBy::Program { pages: false, .. });
+        let begun = self.caches.write_begins(open_file.inode, (offset, bytes.len() as u64), in_pages);
+        let written = self.write_via(&open_file, offset, bytes, by).await;
+        self.caches.settle_reads(open_file.inode).await;
+        self.caches.write_ends(begun, written.is_err());
+        written
+    }
+
+    async fn write_via(&self, open_file: &OpenFile<M>, offset: u64, bytes: &[u8], by: WrittenBy) -> Result<()> {
         let io = &self.client.objects;
         match by {
             WrittenBy::PageCache if open_file.options.append => {
-                self.positional(&open_file).await?.write_pages(io, bytes, offset).await?;
+                self.positional(open_file).await?.write_pages(io, bytes, offset).await?;
             }
             WrittenBy::PageCache | WrittenBy::Program { pages: true, .. } => {
                 open_file.file.write_pages(io, bytes, offset).await?;
@@ -329,6 +416,7 @@ impl<M: MountShell> Mount<M> {
             WrittenBy::Program { pages: false, synced } => {
                 open_file.file.write_at(io, bytes, offset).await?;
                 if self.caches.modes.is_cached(open_file.inode) {
+                    self.caches.settle_reads(open_file.inode).await;
                     // The kernel has dropped them before, not what another program has read meanwhile.
                     self.caches.drop_pages(open_file.inode, offset, bytes.len() as u64).await;
                 }
@@ -403,6 +491,9 @@ impl<M: MountShell> Mount<M> {
         let flushed = self.flush_both(open_file, RELEASED).await;
         self.caches.sizes.forget(*inode);
         self.caches.modes.end(*inode, mode);
+        if self.caches.modes.phase(*inode) == Phase::Closed {
+            self.caches.short_reads.forget(*inode);
+        }
         self.close_both(open_file).await;
         flushed
     }

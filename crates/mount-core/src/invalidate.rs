@@ -34,8 +34,10 @@
 use crate::kernel_inodes::KernelInodes;
 use crate::kernel_sizes::KernelSizes;
 use crate::lock::lock;
-use crate::open_modes::OpenModes;
+use crate::open_modes::{OpenModes, Phase};
 use crate::shell::{Kernel, MountNotice, MountShell, Notified, Refused};
+use crate::short_reads::ShortReads;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -50,6 +52,11 @@ const ENTRY_WAIT_EACH: Duration = Duration::from_micros(20);
 /// How long it waits where the epoch does not help: on a kernel without, and for the reply to a listing that the kernel
 /// may still be processing.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// How long a notification about an inode waits for READs in flight, so that the kernel believes where they end.
+/// Another client may wait for it, and a READ for that one.
+const READ_WAIT: Duration = Duration::from_millis(100);
+/// The same where no other client waits.
+const OWN_WAIT: Duration = Duration::from_secs(10);
 /// How often it looks whether that listing has been processed.
 const LISTING_LOOK: Duration = Duration::from_millis(1);
 
@@ -65,7 +72,15 @@ pub struct KernelCaches<M: MountShell> {
     view: Arc<Mutex<KernelView>>,
     pub(crate) inodes: KernelInodes,
     pub(crate) sizes: KernelSizes<M::Signal>,
+    pub(crate) short_reads: ShortReads<M::Signal>,
     pub shell: M,
+}
+
+/// A write or truncation of the kernel in flight.
+pub(crate) struct BegunWrite {
+    inode: InodeNumber,
+    pages: Range<u64>,
+    is_recorded: bool,
 }
 
 /// Names to be dropped, where waiting for the lock of their directory holds up nobody.
@@ -146,7 +161,8 @@ impl<M: MountShell> KernelCaches<M> {
     pub fn new(shell: M) -> Self {
         let (kernel, has_epoch, view) = (Mutex::default(), AtomicBool::new(false), Arc::default());
         let (modes, inodes, sizes) = (OpenModes::default(), KernelInodes::default(), KernelSizes::default());
-        Self { kernel, has_epoch, modes, view, inodes, sizes, shell }
+        let short_reads = ShortReads::default();
+        Self { kernel, has_epoch, modes, view, inodes, sizes, short_reads, shell }
     }
 
     /// The mount is ready. `use_epoch`: increment the kernel's epoch where it has one. Returns whether it has.
@@ -198,8 +214,95 @@ impl<M: MountShell> KernelCaches<M> {
         if let Some(kernel) = self.kernel() {
             self.wait_for_bytes(inode, offset, bytes).await;
             let bytes = if bytes == u64::MAX { 0 } else { bytes.max(1) };
-            self.report("contents", kernel.contents(inode, offset, bytes).await);
+            let dropped = self.contents(&kernel, inode, (offset, bytes)).await;
+            self.report("contents", dropped);
         }
+    }
+
+    /// Drops pages of a file (`bytes` 0: to the end).
+    async fn contents(&self, kernel: &M::Kernel, inode: InodeNumber, (offset, bytes): (u64, u64)) -> Notified {
+        self.may_change(inode);
+        let pages = self.pages(if bytes == 0 { offset..u64::MAX } else { offset..offset.saturating_add(bytes) });
+        self.settle(inode, &pages, READ_WAIT).await;
+        let dropping = self.short_reads.drop_begins(inode, pages, self.shell.now());
+        let dropped = kernel.contents(inode, offset, bytes).await;
+        self.short_reads.drop_ends(inode, dropping);
+        dropped
+    }
+
+    /// Tells the kernel that an inode has changed.
+    async fn tell(&self, kernel: &M::Kernel, inode: InodeNumber, data: bool) -> Notified {
+        if data {
+            return self.contents(kernel, inode, (0, 0)).await;
+        }
+        self.may_change(inode);
+        self.settle(inode, &(0..0), READ_WAIT).await;
+        self.short_reads.changed(inode, self.shell.now());
+        kernel.attributes(inode).await
+    }
+
+    /// Others may change an inode: if it is open, it is recorded what makes the kernel disregard replies.
+    pub(crate) fn may_change(&self, inode: InodeNumber) {
+        if self.modes.phase(inode) == Phase::Other {
+            self.short_reads.begin(inode, self.shell.now());
+        }
+    }
+
+    /// Pages in which a range lies.
+    pub(crate) fn pages(&self, range: Range<u64>) -> Range<u64> {
+        let page_bytes = self.shell.page_bytes();
+        let end = if range.end == u64::MAX { u64::MAX } else { range.end.div_ceil(page_bytes) };
+        range.start / page_bytes..end
+    }
+
+    /// A reply is about to tell this size.
+    pub(crate) fn told_size(&self, inode: InodeNumber, size: u64) {
+        self.sizes.told(inode, size);
+        self.short_reads.told(inode, size, self.shell.now());
+    }
+
+    /// The kernel has begun to write, or with no bytes to truncate. `in_pages`: through its pages.
+    pub(crate) fn write_begins(&self, inode: InodeNumber, (offset, bytes): (u64, u64), in_pages: bool) -> BegunWrite {
+        let page_bytes = self.shell.page_bytes();
+        let end = offset.saturating_add(bytes);
+        let torn = |at: u64| (in_pages && !at.is_multiple_of(page_bytes)).then_some(at / page_bytes);
+        let torn = [torn(offset), torn(end)];
+        let is_recorded = self.short_reads.write_begins(inode, end, torn, self.shell.now());
+        let pages = if in_pages { self.pages(offset..end) } else { 0..0 };
+        BegunWrite { inode, pages, is_recorded }
+    }
+
+    /// That ended; its reply comes next.
+    pub(crate) fn write_ends(&self, begun: BegunWrite, has_failed: bool) {
+        if begun.is_recorded {
+            let failed = has_failed.then_some(begun.pages);
+            self.short_reads.write_ends(begun.inode, failed, self.shell.now());
+        }
+    }
+
+    /// Returns when the READs in flight have been answered, and processed as far as that matters. Waits for those for
+    /// which some of `pages` are locked, and for the others, and what follows on one, for `limit` at most.
+    async fn settle(&self, inode: InodeNumber, pages: &Range<u64>, limit: Duration) {
+        let (mut start, mut began) = (self.shell.now(), None);
+        loop {
+            let now = self.shell.now();
+            let left = limit.saturating_sub(now.saturating_sub(start));
+            let Some(read) = self.short_reads.unsettled(inode, pages, began, now) else { return };
+            if left.is_zero() && !read.locks {
+                return;
+            }
+            began = Some(read.began);
+            let left = if read.locks { LOCK_WAIT } else { left };
+            self.shell.wait(&read.answered, read.time.map_or(left, |time| time.min(left))).await;
+            if read.locks || read.time.is_none() && !read.later {
+                start = self.shell.now();
+            }
+        }
+    }
+
+    /// The same before what no other client waits for: the reply to a write, or a notification after one.
+    pub(crate) async fn settle_reads(&self, inode: InodeNumber) {
+        self.settle(inode, &(0..0), OWN_WAIT).await;
     }
 
     /// Drops what the kernel keeps of a directory's listing. Call it before the reply that would have it used.
@@ -317,7 +420,7 @@ impl<M: MountShell> KernelCaches<M> {
         }
         self.view().recall(LeaseKey::Attributes(inode));
         let Some(kernel) = self.kernel() else { return };
-        let told = tell(&*kernel, inode, data).await;
+        let told = self.tell(&kernel, inode, data).await;
         self.report("inode", told);
         // Bound first: the record is not locked while names are dropped.
         let place = self.view().place(inode).filter(|_| told == Err(Refused::NOT_FOUND));
@@ -326,7 +429,8 @@ impl<M: MountShell> KernelCaches<M> {
             // with no time.
             self.view().recall(LeaseKey::Entry(parent, name.hash64()));
             self.drop_these(parent, vec![name]).await;
-            self.report("inode", tell(&*kernel, inode, data).await);
+            let told = self.tell(&kernel, inode, data).await;
+            self.report("inode", told);
         }
         self.view().attributes_dropped(inode);
         if !self.has_epoch() {
@@ -344,7 +448,8 @@ impl<M: MountShell> KernelCaches<M> {
             (view.link_counts.lost(inode, self.now_ms()), view.place(inode))
         };
         // A reply in flight does not count any more.
-        self.report("inode", kernel.attributes(inode).await);
+        let told = self.tell(&kernel, inode, false).await;
+        self.report("inode", told);
         self.view().attributes_dropped(inode);
         let has_epoch = self.has_epoch();
         if was_told && has_epoch {
@@ -379,10 +484,6 @@ impl<M: MountShell> KernelCaches<M> {
         }
         true
     }
-}
-
-async fn tell(kernel: &impl Kernel, inode: InodeNumber, data: bool) -> Notified {
-    if data { kernel.contents(inode, 0, 0).await } else { kernel.attributes(inode).await }
 }
 
 fn report(notice: &impl Fn(MountNotice), what: &'static str, notified: Notified) {

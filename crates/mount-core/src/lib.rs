@@ -12,13 +12,15 @@
 //! | `telling` | what replies tell of names and attributes, and for how long |
 //! | `kernel_inodes`, `kernel_listings` | which inodes and listings the kernel has |
 //! | `kernel_sizes` | the kernel learns of bytes that others have added to an open file |
+//! | `short_reads` | the kernel learns of a cut by a READ that is answered short, or is made to ask again |
 //! | `invalidate` | the kernel's caches follow the recall of leases |
 //! | `listing` | an open directory: cookies over pages of names |
 //! | `handles` | numbers for what is open |
 //! | `shell` | what is asked of the outside |
 //!
-//! Lock order: `open_modes` (1), `new_files` (1), `handles` (2), `kernel_inodes` (3), `kernel_sizes` (3), the record
-//! and the kernel's place (3); none is held across an effect. The one exception, a listing's own lock, says why.
+//! Lock order: `open_modes` (1), `new_files` (1), `handles` (2), `kernel_inodes` (3), `kernel_sizes` (3), `short_reads`
+//! (3), the record and the kernel's place (3); none is held across an effect. The exceptions, a listing's own lock and
+//! that of short READs, say why.
 
 mod directories;
 mod files;
@@ -33,6 +35,7 @@ mod new_files;
 mod open_modes;
 mod operations;
 mod shell;
+mod short_reads;
 mod telling;
 
 pub use directories::{OpenDirectory, Shown};

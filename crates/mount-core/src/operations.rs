@@ -171,9 +171,16 @@ impl<M: MountShell> Mount<M> {
         inode: InodeNumber,
         changes: &AttributeChanges,
     ) -> Result<Entry> {
-        let entry = self.client.set_attributes(who, inode, changes).await?;
+        let begun = changes.size.is_some().then(|| self.caches.write_begins(inode, (0, 0), false));
+        let changed = self.client.set_attributes(who, inode, changes).await;
+        if let Ok(entry) = &changed {
+            self.caches.told_size(inode, entry.attributes.size);
+        }
+        if let Some(begun) = begun {
+            self.caches.write_ends(begun, false);
+        }
+        let entry = changed?;
         self.caches.view().link_counts.told(inode, self.caches.now_ms());
-        self.caches.sizes.told(inode, entry.attributes.size);
         Ok(Entry { attributes_valid: Duration::ZERO, ..entry })
     }
 

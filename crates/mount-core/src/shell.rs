@@ -78,6 +78,9 @@ pub trait MountShell: Sized {
     /// Set once, and waited for.
     type Signal: Default;
 
+    /// Length of the kernel's pages.
+    fn page_bytes(&self) -> u64;
+
     /// Time since some moment before the mount; it never goes back.
     fn now(&self) -> Duration;
 

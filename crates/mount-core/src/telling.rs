@@ -60,7 +60,7 @@ impl<'a, M: MountShell> Telling<'a, M> {
         let now_ms = self.caches.now_ms();
         let name_ms = self.name_valid(parent, entry.name_valid);
         let (inode, place) = (entry.attributes.inode, Some((parent, name)));
-        self.caches.sizes.told(inode, entry.attributes.size);
+        self.caches.told_size(inode, entry.attributes.size);
         let mut view = self.caches.view();
         let name_valid = Duration::from_millis(view.tell_name(ticket, parent, name, name_ms, now_ms));
         self.caches.inodes.told(inode, name_valid.is_zero().then_some((parent, name)));
@@ -80,7 +80,7 @@ impl<'a, M: MountShell> Telling<'a, M> {
     pub fn attributes(&self, entry: Entry) -> Entry {
         let Some(ticket) = &self.ticket else { return entry };
         let (inode, valid_ms) = (entry.attributes.inode, millis(entry.attributes_valid));
-        self.caches.sizes.told(inode, entry.attributes.size);
+        self.caches.told_size(inode, entry.attributes.size);
         let told = self.caches.view().tell_attributes(ticket, inode, None, valid_ms, self.caches.now_ms());
         Entry { attributes_valid: Duration::from_millis(told), ..entry }
     }

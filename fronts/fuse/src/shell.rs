@@ -40,6 +40,10 @@ impl<K: Kernel + Send + Sync + 'static> MountShell for FuseShell<K> {
     type Backing = BackingId;
     type Signal = Done;
 
+    fn page_bytes(&self) -> u64 {
+        rustix::param::page_size() as u64
+    }
+
     fn now(&self) -> Duration {
         self.start.elapsed()
     }

@@ -1,0 +1,521 @@
+//! READs that end before the pages that they ask for, and whether the kernel takes that end for the file's.
+//!
+//! That another client has cut a file a kernel learns by such a reply: reads within the size that it knows ask for no
+//! attributes. But it disregards the reply if the inode has changed since the READ was sent (`attr_version`): by a
+//! notification, by a write or truncation of this mount, by a size that another reply told. The reader, and later ones
+//! in the same pages, would find zeros up to the size that the kernel knows. So where that may be, the READ is answered
+//! with an error. The kernel tells nobody of an error in readahead: it asks for each page that somebody wants again,
+//! alone, and nothing has changed the inode since *that* READ was sent.
+//!
+//! A page that is in memory without being up to date (a part of it was written, or its READ failed) is asked for
+//! without readahead, and its error would be the program's. Such pages are recorded. A READ of one of them is answered
+//! short in any case, and its pages are dropped after the reply, so that only this reader finds zeros.
+//!
+//! So that this hardly happens, what changes the inode by this mount's doing waits for READs in flight: replies to
+//! writes, and notifications ([`ShortReads::unsettled`]). A notification for which another client waits does so for a
+//! short time only, but for READs of pages that the kernel has locked: for these it would wait in the kernel.
+//!
+//! Recorded is what is open while others change it: an inode gets its record with the first notification, or the first
+//! READ that no lease covers, and loses it at the last close. Where nothing is recorded, a READ costs one look at a
+//! counter.
+//!
+//! Not here: sizes that become larger (`kernel_sizes.rs`).
+
+use crate::lock::lock;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use weft_protocol::InodeNumber;
+use weft_protocol::hash::FixedMap;
+
+/// How long a READ waits at most for a thread of the mount: it may have been sent before what happened so long ago.
+/// After a longer wait one reader may find zeros.
+const QUEUED_MAX: Duration = Duration::from_millis(20);
+/// How long a thread that waits for a reply may take until it has processed it.
+const PROCESSED_MAX: Duration = Duration::from_millis(5);
+/// How long a reader may be busy with other pages before it comes to one whose READ has failed.
+const RESUMED_MAX: Duration = Duration::from_secs(1);
+/// Pages of a file that are recorded; beyond it, all count as recorded.
+const RECORDED_PAGES_MAX: usize = 1 << 10;
+
+/// How a READ is to be answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ShortRead {
+    /// As it is.
+    Taken,
+    /// With an error, after which the kernel asks again.
+    AskedAgain,
+    /// As it is; the kernel may disregard where it ends, and is to drop the pages: all of the file, so that what is
+    /// recorded of them is known again, or those that were read.
+    Dropped { all: bool },
+}
+
+/// See the module.
+pub(crate) struct ShortReads<S> {
+    /// Rank 3. Held for one look, and while a short READ of a recorded inode is answered: a reply that the kernel
+    /// processes while it is written is then before or after every change that is recorded.
+    records: Mutex<FixedMap<InodeNumber, Record<S>>>,
+    count: AtomicUsize,
+}
+
+/// Of an inode. `S`: a signal of the shell.
+struct Record<S> {
+    /// The kernel knows of at most so many bytes; `None`: of any number.
+    largest: Option<u64>,
+    /// When the inode was last changed for the kernel.
+    changed: Duration,
+    /// Truncations and writes of this mount in flight.
+    in_flight: u32,
+    /// Pages that may be in memory without being up to date.
+    pages: BTreeMap<u64, Recorded>,
+    /// Any page may be, since this was recorded.
+    all: Option<u64>,
+    /// Counts up with what is recorded of pages.
+    sequence: u64,
+    reads: Vec<InFlight<S>>,
+}
+
+/// A READ.
+struct InFlight<S> {
+    /// Of the READ that was answered with an error before it, if there was one.
+    began: u64,
+    pages: Range<u64>,
+    /// Set when it has been answered.
+    answered: Arc<S>,
+    /// The kernel asks again with it: whoever waits for READs waits for it, too, though it came later.
+    again: bool,
+    /// It is expected, or its reply is being processed, until then. `None`: it has no reply.
+    until: Option<Duration>,
+}
+
+/// A moment in the life of a record.
+pub(crate) type Began = u64;
+
+/// A READ to be waited for.
+pub(crate) struct Unsettled<S> {
+    pub began: Began,
+    pub answered: Arc<S>,
+    /// For so long; `None`: until it is answered.
+    pub time: Option<Duration>,
+    /// It came later.
+    pub later: bool,
+    /// The kernel has pages locked for it, so that a notification about them waits for it in any case.
+    pub locks: bool,
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+#[derive(Clone, Copy)]
+struct Recorded {
+    sequence: u64,
+    /// READs of this page are sent after this time.
+    failed: Option<Duration>,
+}
+
+/// Pages that are about to be dropped, as they were recorded before.
+pub(crate) struct Dropping {
+    pages: Range<u64>,
+    /// `None`: nothing was.
+    sequence: Option<u64>,
+}
+
+impl<S> Record<S> {
+    fn new(now: Duration) -> Self {
+        let (largest, all, pages, reads) = (None, Some(0), BTreeMap::new(), Vec::new());
+        Self { largest, changed: now, in_flight: 0, pages, all, sequence: 0, reads }
+    }
+
+    fn record(&mut self, pages: Range<u64>, failed: Option<Duration>) {
+        let count = usize::try_from(pages.end - pages.start).unwrap_or(usize::MAX);
+        self.sequence += 1;
+        let sequence = self.sequence;
+        if self.pages.len().saturating_add(count) > RECORDED_PAGES_MAX {
+            self.all = Some(sequence);
+            return self.pages.clear();
+        }
+        self.pages.extend(pages.map(|page| (page, Recorded { sequence, failed })));
+    }
+
+    /// Pages become up to date with a reply. A reader may go on with one whose READ has failed.
+    fn is_read(&mut self, pages: Range<u64>, answered: Option<&Arc<S>>, now: Duration)
+    where
+        S: Default,
+    {
+        let count = self.pages.len();
+        let is_resumed = self.pages.range(pages.clone()).any(|(_, page)| page.failed.is_some());
+        self.pages.retain(|page, _| !pages.contains(page));
+        let has_failed = |page: &Recorded| page.failed.is_some_and(|failed| is_resumed || failed + RESUMED_MAX > now);
+        if let Some((page, _)) = self.pages.iter().find(|(_, page)| has_failed(page)) {
+            let page = *page;
+            self.expect(answered, (page..page + 1, true), now + QUEUED_MAX);
+        } else if self.pages.len() < count {
+            self.expect(answered, (pages, false), now + PROCESSED_MAX);
+        }
+    }
+
+    /// The kernel asks for these pages until then, or processes a reply.
+    fn expect(&mut self, answered: Option<&Arc<S>>, (pages, again): (Range<u64>, bool), until: Duration)
+    where
+        S: Default,
+    {
+        let read =
+            answered.and_then(|answered| self.reads.iter_mut().find(|read| Arc::ptr_eq(&read.answered, answered)));
+        if let Some(read) = read {
+            // Of its own: the signal of the READ is set when it has been answered.
+            read.answered = Arc::new(S::default());
+            read.pages = pages;
+            read.again = again;
+            read.until = Some(until);
+        }
+    }
+
+    /// Decides about a READ that ends at `end`, and was received at `received`.
+    fn decide(&mut self, pages: Range<u64>, end: u64, (received, now): (Duration, Duration)) -> ShortRead {
+        if self.largest.is_some_and(|largest| largest <= end) {
+            return ShortRead::Taken;
+        }
+        let is_recorded = self.all.is_some() || self.pages.range(pages.clone()).next().is_some();
+        let failed = match self.pages.get(&pages.start) {
+            Some(recorded) if pages.end - pages.start == 1 => recorded.failed,
+            _ => None,
+        };
+        let sent = failed.unwrap_or(received.saturating_sub(QUEUED_MAX));
+        if self.changed < sent {
+            if self.in_flight == 0 {
+                self.largest = Some(end);
+            }
+            self.changed = now;
+            // The readers of what lies behind go on no more.
+            self.pages.range_mut(pages.start..).for_each(|(_, page)| page.failed = None);
+            return ShortRead::Taken;
+        }
+        if is_recorded {
+            return ShortRead::Dropped { all: self.all.is_some() };
+        }
+        self.record(pages, Some(now));
+        ShortRead::AskedAgain
+    }
+}
+
+impl<S> Default for ShortReads<S> {
+    fn default() -> Self {
+        Self { records: Mutex::default(), count: AtomicUsize::new(0) }
+    }
+}
+
+impl<S> ShortReads<S> {
+    fn change<T>(&self, change: impl FnOnce(&mut FixedMap<InodeNumber, Record<S>>) -> T) -> T {
+        let mut records = lock(&self.records);
+        let result = change(&mut records);
+        self.count.store(records.len(), Ordering::Release);
+        result
+    }
+
+    fn with(&self, inode: InodeNumber, change: impl FnOnce(&mut Record<S>)) {
+        if self.count.load(Ordering::Acquire) > 0
+            && let Some(record) = lock(&self.records).get_mut(&inode)
+        {
+            change(record);
+        }
+    }
+
+    /// An inode that is open may change without this mount from now on.
+    pub fn begin(&self, inode: InodeNumber, now: Duration) {
+        self.change(|records| {
+            records.entry(inode).or_insert_with(|| Record::new(now));
+        });
+    }
+
+    /// The kernel is about to take the inode for changed.
+    pub fn changed(&self, inode: InodeNumber, now: Duration) {
+        self.with(inode, |record| record.changed = now);
+    }
+
+    /// The kernel is about to be told a size.
+    pub fn told(&self, inode: InodeNumber, size: u64, now: Duration) {
+        self.with(inode, |record| {
+            record.largest = record.largest.map(|largest| largest.max(size));
+            record.changed = now;
+        });
+    }
+
+    /// A byte is about to be stored in this page, and the file to be so large.
+    pub fn stored(&self, inode: InodeNumber, size: u64, pages: Range<u64>, now: Duration) {
+        self.with(inode, |record| {
+            record.largest = record.largest.map(|largest| largest.max(size));
+            record.changed = now;
+            record.record(pages, None);
+        });
+    }
+
+    /// A truncation of this mount begins, or a write, which ends at `end`. `torn`: pages of which it has a part.
+    /// Returns true if it was recorded.
+    pub fn write_begins(&self, inode: InodeNumber, end: u64, torn: [Option<u64>; 2], now: Duration) -> bool {
+        let mut is_recorded = false;
+        self.with(inode, |record| {
+            is_recorded = true;
+            record.in_flight += 1;
+            record.largest = record.largest.map(|largest| largest.max(end));
+            record.changed = now;
+            torn.into_iter().flatten().for_each(|page| record.record(page..page + 1, None));
+        });
+        is_recorded
+    }
+
+    /// One that was recorded ended. `failed`: pages that it did not write.
+    pub fn write_ends(&self, inode: InodeNumber, failed: Option<Range<u64>>, now: Duration) {
+        self.with(inode, |record| {
+            // The record may be a new one, after the last close.
+            record.in_flight = record.in_flight.saturating_sub(1);
+            record.changed = now;
+            if let Some(pages) = failed {
+                record.record(pages, None);
+            }
+        });
+    }
+
+    /// Pages are about to be dropped.
+    pub fn drop_begins(&self, inode: InodeNumber, pages: Range<u64>, now: Duration) -> Dropping {
+        let mut sequence = None;
+        self.with(inode, |record| {
+            record.changed = now;
+            record.sequence += 1;
+            sequence = Some(record.sequence);
+        });
+        Dropping { pages, sequence }
+    }
+
+    /// They were dropped.
+    pub fn drop_ends(&self, inode: InodeNumber, dropped: Dropping) {
+        let Dropping { pages, sequence: Some(sequence) } = dropped else { return };
+        self.with(inode, |record| {
+            if pages == (0..u64::MAX) {
+                record.all = record.all.filter(|all| *all > sequence);
+            }
+            record.pages.retain(|page, recorded| recorded.sequence > sequence || !pages.contains(page));
+        });
+    }
+
+    /// A READ of these pages was received. `None`: nothing is recorded of the inode.
+    pub fn read_begins(&self, inode: InodeNumber, pages: Range<u64>, now: Duration) -> Option<(Began, Arc<S>)>
+    where
+        S: Default,
+    {
+        let mut begun = None;
+        self.with(inode, |record| {
+            record.sequence += 1;
+            record.reads.retain(|read| read.until.is_none_or(|until| until > now));
+            let is_expected = |read: &InFlight<S>| read.until.is_some() && overlap(&read.pages, &pages);
+            let expected = record.reads.iter().position(is_expected);
+            let expected = expected.map(|at| record.reads.swap_remove(at));
+            let (began, again) = expected.map_or((record.sequence, false), |read| (read.began, read.again));
+            let answered = Arc::new(S::default());
+            begun = Some((began, answered.clone()));
+            record.reads.push(InFlight { began, pages, answered, again, until: None });
+        });
+        begun
+    }
+
+    /// It was answered.
+    pub fn read_ends(&self, inode: InodeNumber, answered: &Arc<S>) {
+        self.with(inode, |record| {
+            record.reads.retain(|read| read.until.is_some() || !Arc::ptr_eq(&read.answered, answered));
+        });
+    }
+
+    /// A READ that began before and is in flight. `began`: that of the first one that was returned. READs of `pages`
+    /// come first.
+    pub fn unsettled(
+        &self,
+        inode: InodeNumber,
+        pages: &Range<u64>,
+        began: Option<Began>,
+        now: Duration,
+    ) -> Option<Unsettled<S>> {
+        let mut found = None;
+        self.with(inode, |record| {
+            let began = began.unwrap_or(record.sequence);
+            record.reads.retain(|read| read.until.is_none_or(|until| until > now));
+            let locks = |read: &InFlight<S>| read.until.is_none() && overlap(&read.pages, pages);
+            let unsettled = || record.reads.iter().filter(|read| read.began <= began || read.again);
+            let first = unsettled().find(|read| locks(read)).or_else(|| unsettled().next());
+            found = first.map(|read| Unsettled {
+                began,
+                answered: read.answered.clone(),
+                time: read.until.map(|until| until.saturating_sub(now)),
+                locks: locks(read),
+                later: read.began > began,
+            });
+        });
+        found
+    }
+
+    /// Answers a READ of these pages with `reply`. `end`: where the reply ends; `None`: it fails.
+    pub fn answer(
+        &self,
+        inode: InodeNumber,
+        pages: Range<u64>,
+        end: Option<u64>,
+        (times, answered): ((Duration, Duration), Option<&Arc<S>>),
+        reply: impl FnOnce(ShortRead),
+    ) -> ShortRead
+    where
+        S: Default,
+    {
+        let mut records = lock(&self.records);
+        let Some(record) = records.get_mut(&inode) else {
+            drop(records);
+            reply(ShortRead::Taken);
+            return ShortRead::Taken;
+        };
+        let decided = match end {
+            Some(end) => record.decide(pages.clone(), end, times),
+            None => ShortRead::Taken,
+        };
+        match (end, decided) {
+            (None, _) => {
+                record.record(pages.clone(), Some(times.1));
+                record.expect(answered, (pages, true), times.1 + QUEUED_MAX);
+            }
+            (_, ShortRead::AskedAgain) => record.expect(answered, (pages, true), times.1 + QUEUED_MAX),
+            _ => record.is_read(pages, answered, times.1),
+        }
+        reply(decided);
+        decided
+    }
+
+    /// A READ is about to be answered that brings all of these pages.
+    pub fn read_whole(&self, inode: InodeNumber, pages: Range<u64>, answered: Option<&Arc<S>>, now: Duration)
+    where
+        S: Default,
+    {
+        self.with(inode, |record| record.is_read(pages, answered, now));
+    }
+
+    /// Whether anything is recorded.
+    pub fn is_used(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// Nobody has the inode open any more.
+    pub fn forget(&self, inode: InodeNumber) {
+        if self.is_used() {
+            self.change(|records| records.remove(&inode));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INODE: InodeNumber = InodeNumber::from_raw(7);
+    const PAGE: u64 = 4096;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// An inode of whose pages all is known.
+    fn recorded() -> ShortReads<()> {
+        let reads = ShortReads::default();
+        reads.begin(INODE, ms(0));
+        let dropping = reads.drop_begins(INODE, 0..u64::MAX, ms(0));
+        reads.drop_ends(INODE, dropping);
+        reads
+    }
+
+    /// A READ that is received, and answered short.
+    fn read(reads: &ShortReads<()>, pages: Range<u64>, end: u64, (received, answered): (u64, u64)) -> ShortRead {
+        let begun = reads.read_begins(INODE, pages.clone(), ms(received));
+        let begun = begun.map(|(_, begun)| begun);
+        let times = ((ms(received), ms(answered)), begun.as_ref());
+        let decided = reads.answer(INODE, pages, Some(end), times, |_| {});
+        begun.inspect(|begun| reads.read_ends(INODE, begun));
+        decided
+    }
+
+    fn wait(reads: &ShortReads<()>, began: Option<Began>, now: u64) -> Option<Unsettled<()>> {
+        reads.unsettled(INODE, &(0..0), began, ms(now))
+    }
+
+    #[test]
+    fn a_short_read_that_a_change_crosses_is_asked_again_page_by_page() {
+        let reads = recorded();
+        assert_eq!(read(&reads, 0..4, 3 * PAGE, (100, 110)), ShortRead::Taken, "nothing has happened");
+        reads.told(INODE, 4 * PAGE, ms(200));
+        let begun = reads.read_begins(INODE, 0..4, ms(300));
+        reads.changed(INODE, ms(305));
+        let begun = begun.map(|(_, begun)| begun);
+        let times = ((ms(300), ms(310)), begun.as_ref());
+        assert_eq!(reads.answer(INODE, 0..4, Some(PAGE + 5), times, |_| {}), ShortRead::AskedAgain);
+        reads.read_whole(INODE, 0..1, None, ms(312));
+        assert_eq!(read(&reads, 1..2, PAGE + 5, (313, 320)), ShortRead::Taken, "it was sent after that change");
+        reads.changed(INODE, ms(400));
+        assert_eq!(read(&reads, 0..4, PAGE + 5, (400, 410)), ShortRead::Taken, "the kernel knows of no more");
+    }
+
+    #[test]
+    fn what_may_have_waited_for_a_thread_counts_as_crossed() {
+        let reads = recorded();
+        reads.changed(INODE, ms(100));
+        assert_eq!(read(&reads, 0..2, 5, (110, 120)), ShortRead::AskedAgain);
+        assert_eq!(read(&reads, 4..6, 5, (200, 210)), ShortRead::Taken);
+    }
+
+    #[test]
+    fn the_error_of_a_page_that_is_not_up_to_date_would_be_the_programs() {
+        let reads = recorded();
+        let begun = reads.write_begins(INODE, PAGE + 5, [None, Some(1)], ms(100));
+        assert!(begun);
+        reads.write_ends(INODE, None, ms(110));
+        assert_eq!(read(&reads, 1..2, PAGE + 5, (111, 120)), ShortRead::Dropped { all: false });
+        assert_eq!(read(&reads, 2..4, PAGE + 5, (121, 125)), ShortRead::AskedAgain, "readahead");
+        reads.changed(INODE, ms(130));
+        assert_eq!(read(&reads, 2..3, PAGE + 5, (128, 135)), ShortRead::Dropped { all: false }, "crossed again");
+        let unknown = ShortReads::<()>::default();
+        unknown.begin(INODE, ms(0));
+        assert_eq!(read(&unknown, 0..2, 5, (1, 2)), ShortRead::Dropped { all: true });
+        let dropping = unknown.drop_begins(INODE, 0..u64::MAX, ms(3));
+        unknown.drop_ends(INODE, dropping);
+        assert_eq!(read(&unknown, 0..2, 5, (4, 5)), ShortRead::AskedAgain);
+    }
+
+    #[test]
+    fn a_change_waits_for_reads_in_flight_and_for_what_is_asked_again() {
+        let reads = recorded();
+        reads.changed(INODE, ms(100));
+        let begun = reads.read_begins(INODE, 0..2, ms(101)).map(|(_, begun)| begun);
+        let waits = wait(&reads, None, 102).expect("a READ is in flight");
+        let began = Some(waits.began);
+        assert!(waits.time.is_none());
+        let times = ((ms(101), ms(110)), begun.as_ref());
+        assert_eq!(reads.answer(INODE, 0..2, Some(5), times, |_| {}), ShortRead::AskedAgain);
+        begun.inspect(|begun| reads.read_ends(INODE, begun));
+        assert!(wait(&reads, began, 111).is_some_and(|read| read.time.is_some()), "it will be asked again");
+        let again = reads.read_begins(INODE, 0..1, ms(112)).map(|(_, begun)| begun);
+        let later = reads.read_begins(INODE, 8..9, ms(112)).map(|(_, begun)| begun);
+        assert!(wait(&reads, began, 200).is_some_and(|read| read.time.is_none()), "it was");
+        let times = ((ms(112), ms(210)), again.as_ref());
+        assert_eq!(reads.answer(INODE, 0..1, Some(5), times, |_| {}), ShortRead::Taken);
+        again.inspect(|again| reads.read_ends(INODE, again));
+        assert!(wait(&reads, began, 211).is_some(), "the reader has to wake up");
+        assert!(wait(&reads, began, 300).is_none(), "what came later is not waited for");
+        assert!(later.is_some() && wait(&reads, None, 300).is_some());
+    }
+
+    #[test]
+    fn nothing_is_recorded_of_what_nobody_else_changes() {
+        let reads = ShortReads::<()>::default();
+        reads.changed(INODE, ms(1));
+        assert!(!reads.is_used() && reads.read_begins(INODE, 0..1, ms(1)).is_none());
+        assert!(!reads.write_begins(INODE, 5, [Some(0), None], ms(1)));
+        reads.begin(INODE, ms(1));
+        reads.forget(INODE);
+        assert!(!reads.is_used());
+    }
+}
