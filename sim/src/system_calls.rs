@@ -7,6 +7,7 @@
 //!
 //! Not here: when rounds begin, and faults (`world/mounts.rs`); what must hold (`history.rs`).
 
+mod cuts;
 mod growth;
 mod played;
 
@@ -36,6 +37,8 @@ pub struct Theme {
     races: bool,
     /// Instead, a file is made longer by a client while another one uses what is new.
     grows: bool,
+    /// Instead, a file is cut by a client while another one reads behind the cut.
+    cuts: bool,
 }
 
 /// A little of everything; few files that all write; names that go about; long listings; files of several names.
@@ -50,7 +53,10 @@ pub const THEMES: [Theme; 5] = [
 pub const RACES: Theme = Theme { races: true, ..NONE };
 /// One file that becomes longer while it is used.
 pub const GROWS: Theme = Theme { grows: true, ..NONE };
-const NONE: Theme = Theme { files: 0, directories: 0, weights: [0; 8], links: false, races: false, grows: false };
+/// One file that is cut while it is used.
+pub const CUTS: Theme = Theme { cuts: true, ..NONE };
+const NONE: Theme =
+    Theme { files: 0, directories: 0, weights: [0; 8], links: false, races: false, grows: false, cuts: false };
 /// No file is longer than this and a write.
 const FILE_BYTES: u64 = 160;
 const WRITE_BYTES: u64 = 60;
@@ -109,18 +115,14 @@ impl Programs {
                 return vec![next];
             }
         }
-        if self.theme.races {
-            let round = self.race(random, state);
-            round.iter().for_each(|(client, call)| self.note(*client, call));
-            return round;
-        }
-        if self.theme.links {
-            let round = self.link(random);
-            round.iter().for_each(|(client, call)| self.note(*client, call));
-            return round;
-        }
-        if self.theme.grows {
-            let round = self.grow(random, state);
+        let scripted = match self.theme {
+            Theme { races: true, .. } => Some(self.race(random, state)),
+            Theme { links: true, .. } => Some(self.link(random)),
+            Theme { grows: true, .. } => Some(self.grow(random, state)),
+            Theme { cuts: true, .. } => Some(self.cut(random, state)),
+            _ => None,
+        };
+        if let Some(round) = scripted {
             round.iter().for_each(|(client, call)| self.note(*client, call));
             return round;
         }

@@ -83,7 +83,7 @@ impl Programs {
         vec![(client, Call::Truncate { path: vec!["f0".to_owned()], size: 0 })]
     }
 
-    fn bytes(&mut self, count: u64) -> Vec<u8> {
+    pub(super) fn bytes(&mut self, count: u64) -> Vec<u8> {
         self.value = self.value % 250 + 1;
         vec![self.value; usize::try_from(count).expect("writes are short")]
     }

@@ -15,7 +15,7 @@ use crate::mount::MountMode;
 use crate::random::Random;
 use crate::script::Word;
 use crate::script::calls::{Disturbance, Timed};
-use crate::system_calls::{CLIENTS, GROWS, NATIVE, Programs, RACES, THEMES, Theme, pick};
+use crate::system_calls::{CLIENTS, CUTS, GROWS, NATIVE, Programs, RACES, THEMES, Theme, pick};
 
 /// Rounds of one run.
 const ROUNDS: u64 = 200;
@@ -114,6 +114,7 @@ impl World {
         let is_race = setting.one_in(5);
         let theme = match is_race {
             true if setting.one_in(3) => GROWS,
+            true if setting.one_in(4) => CUTS,
             true => RACES,
             false => theme,
         };
