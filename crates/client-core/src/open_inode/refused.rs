@@ -146,6 +146,13 @@ impl<S: Shell> State<S> {
                     self.is_unsettled = false;
                     return Ok(());
                 }
+                Err(Error::Unreachable) if self.known.object_is_new() && !self.may_be_reported => {
+                    // Bytes of it are lost, and how long it is nobody can say. The others have none of it: nor has
+                    // this client from now on.
+                    self.refused.object = None;
+                    self.let_new_object_go(io);
+                    return Ok(());
+                }
                 reply => reply?.size,
             }
         } else {
