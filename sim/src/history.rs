@@ -12,6 +12,7 @@
 //! Listings are no single call: see `listings.rs`.
 
 mod content;
+mod gone;
 mod listings;
 mod losses;
 mod mtime;
@@ -19,8 +20,9 @@ mod posix;
 
 use crate::kernel::requests::{Errno, RenameMode};
 use crate::kernel::{Call, CallResult, Value};
+pub use gone::Gone;
 use listings::Listings;
-pub use posix::{Id, Kind, State};
+pub use posix::{Id, Kind, ROOT, State};
 
 /// A call and what became of it.
 #[derive(Clone, Debug)]

@@ -19,15 +19,18 @@ pub enum Kind {
     Peers,
     /// Programs that make system calls through mounts.
     Mounts,
+    /// The same, with a node that is gone for good.
+    Gone,
 }
 
-const WORDS: [(&str, Kind); 6] = [
+const WORDS: [(&str, Kind); 7] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
     ("split", Kind::Split),
     ("peers", Kind::Peers),
     ("mounts", Kind::Mounts),
+    ("gone", Kind::Gone),
 ];
 
 impl Kind {
@@ -40,9 +43,14 @@ impl Kind {
             Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },
             Self::Peers => Faults { peers_cut: true, ..Faults::NOW },
             // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.
-            Self::Mounts => Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW },
+            Self::Mounts | Self::Gone => Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW },
         };
         faults.with_some(seed)
+    }
+
+    /// Whether programs make system calls through mounts.
+    pub fn has_mounts(self) -> bool {
+        matches!(self, Self::Mounts | Self::Gone)
     }
 
     /// What a run may have that does what a script says: nothing comes by itself.

@@ -10,7 +10,7 @@
 //!     round 12
 //!       call: client 1 +0 open /f0 rw+create 644 h3
 //!       call #2: client 2 +4 stat /f0
-//!       Recall node0>client2 #3: lost
+//!       recall node0>client2 #3: lost
 //!
 //! The third message of this kind between these two in this round is lost.
 //!
@@ -70,9 +70,10 @@ impl fmt::Display for Script {
         let mut latest = None;
         for (Key { step, what, number }, value) in &self.entries {
             if latest != Some(step) {
-                match self.kind {
-                    Kind::Mounts => writeln!(f, "round {step}")?,
-                    _ => writeln!(f, "from {} ms", step * WINDOW_MS)?,
+                if self.kind.has_mounts() {
+                    writeln!(f, "round {step}")?;
+                } else {
+                    writeln!(f, "from {} ms", step * WINDOW_MS)?;
                 }
                 latest = Some(step);
             }

@@ -111,7 +111,7 @@ impl Programs {
     pub fn next_round(&mut self, random: &mut Random, state: &State) -> Vec<(usize, Call)> {
         while let Some(next) = self.next.pop_front() {
             // Of a file that turned out to be shorter no more is mapped than there is.
-            if state.is_mapped_to_end_of(&next.1) {
+            if state.is_mapped_to_end_of(&next.1) && state.may_be_made(&next.1) {
                 return vec![next];
             }
         }
@@ -122,7 +122,8 @@ impl Programs {
             Theme { cuts: true, .. } => Some(self.cut(random, state)),
             _ => None,
         };
-        if let Some(round) = scripted {
+        if let Some(mut round) = scripted {
+            round.retain(|(_, call)| state.may_be_made(call));
             round.iter().for_each(|(client, call)| self.note(*client, call));
             return round;
         }
@@ -132,7 +133,7 @@ impl Programs {
         for _ in 0..count {
             let client = usize::try_from(random.below(CLIENTS as u64)).expect("there are few clients");
             let call = self.choose(random, state, client, count == 1);
-            if round.iter().all(|(_, other)| may_meet(state, other, &call)) {
+            if state.may_be_made(&call) && round.iter().all(|(_, other)| may_meet(state, other, &call)) {
                 self.note(client, &call);
                 round.push((client, call));
             }
@@ -220,7 +221,7 @@ impl Programs {
     pub fn look_at_all(&mut self, state: &State) {
         self.next.clear();
         self.next.extend(state.handles().map(|(client, handle)| (client, Call::Close { handle })));
-        let mut paths = state.paths();
+        let mut paths = state.reachable_paths();
         paths.push((Vec::new(), Kind::Directory));
         for client in 0..CLIENTS {
             for (path, kind) in &paths {

@@ -14,6 +14,7 @@ mod clients;
 mod data;
 mod end;
 mod flow;
+mod gone;
 mod losses;
 mod mounts;
 mod partitions;
@@ -310,9 +311,13 @@ impl World {
 
     fn begin(kind: Kind, faults: Faults, source: (u64, &Tape), trace: bool) -> Self {
         let mut world = Self::with_clients(faults, source, trace);
-        match kind {
-            Kind::Mounts => world.mount_all(),
-            _ => world.begin_to_wake(),
+        if kind.has_mounts() {
+            world.mount_all();
+        } else {
+            world.begin_to_wake();
+        }
+        if kind == Kind::Gone && !world.choices.tape.is_playing() {
+            world.choose_node_to_die(source.0);
         }
         world
     }

@@ -60,6 +60,18 @@ fn all_seeds_hold_and_the_faults_really_happen() {
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
 }
 
+/// A node is gone for good: what was not on it goes on.
+#[test]
+fn all_seeds_hold_when_a_node_is_gone() {
+    let mut gone = 0;
+    for seed in 0..150 {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- gone replay {seed}");
+        gone += run_seed(Kind::Gone, seed, false).0.nodes_gone;
+    }
+    // In a run in which it is never certain what there is no node goes.
+    assert!(gone > 120, "{gone} nodes were gone");
+}
+
 #[test]
 fn rare_seeds_hold() {
     for seed in RARE_SEEDS {

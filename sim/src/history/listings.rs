@@ -47,6 +47,11 @@ impl Pass {
 pub struct Listings(BTreeMap<Handle, Pass>);
 
 impl Listings {
+    /// Listings go on of which this is so.
+    pub fn retain(&mut self, goes_on: impl Fn(Handle) -> bool) {
+        self.0.retain(|handle, _| goes_on(*handle));
+    }
+
     /// A round has led from some states to others.
     pub fn check(&mut self, before: &[State], after: &[State], round: &[Recorded]) -> Result<(), String> {
         let calls = round.iter().map(|recorded| &recorded.call);

@@ -4,6 +4,7 @@
 
 use super::Recorded;
 use super::content::Content;
+use super::gone::Gone;
 use super::losses::Maybe;
 use super::mtime::Mtime;
 use crate::kernel::requests::{Attributes, Errno, OpenFlags, RenameMode};
@@ -38,6 +39,8 @@ pub(super) struct Inode {
     pub untold: BTreeSet<usize>,
     /// Clients that have lost bytes since they flushed them last.
     pub lossy: BTreeSet<usize>,
+    /// What is gone with a node.
+    pub gone: Gone,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,6 +108,7 @@ impl Inode {
             is_stored: false,
             untold: BTreeSet::new(),
             lossy: BTreeSet::new(),
+            gone: Gone::Nothing,
         }
     }
 
@@ -223,7 +227,7 @@ impl State {
     /// `taken`: bytes of a write that [`State::write_piece`] has put there.
     pub fn apply(&mut self, (recorded, taken): (&Recorded, u64), told: &CallResult, times: bool) -> Result<(), String> {
         let Recorded { id, call, client, fate, .. } = recorded;
-        if self.has_failed(recorded, told) {
+        if self.is_about_gone(recorded, told) || self.has_failed(recorded, told) {
             return Ok(());
         }
         if *told == Err(Errno::EXDEV) && may_cross(call, self) {
@@ -263,7 +267,7 @@ impl State {
         if inode.kind == Kind::Regular {
             same("links", &told.nlink, &inode.links)?;
         }
-        if inode.kind == Kind::Regular {
+        if inode.kind == Kind::Regular && inode.gone == Gone::Nothing {
             inode.content.see_size(told.size)?;
             // Lost writes may or may not have changed it.
             if times && !inode.content.has_losses() {

@@ -34,7 +34,11 @@ impl Programs {
     /// Whether a call of a script can be made beside the others of its round; it will be, then.
     pub fn fits(&mut self, state: &State, others: &[Timed], timed: &Timed) -> bool {
         let Timed { client, call, .. } = timed;
-        if *client >= CLIENTS || !self.has_what_it_needs(state, *client, call) || !self.goes_with(state, others, call) {
+        if *client >= CLIENTS
+            || !state.may_be_made(call)
+            || !self.has_what_it_needs(state, *client, call)
+            || !self.goes_with(state, others, call)
+        {
             return false;
         }
         self.note(*client, call);

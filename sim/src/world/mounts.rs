@@ -4,7 +4,7 @@
 //! The faults are those of the network and of data connections; kernels lose dentries and pages to memory pressure;
 //! clients stand still, for longer than a term too, and die; disks are full for seconds.
 //!
-//! Not here: what is lost then (`losses.rs`); nodes that are gone.
+//! Not here: what is lost then (`losses.rs`); nodes that are gone (`gone.rs`).
 
 use super::{Message, World};
 use crate::choices::Tape;
@@ -16,9 +16,10 @@ use crate::random::Random;
 use crate::script::Word;
 use crate::script::calls::{Disturbance, Timed};
 use crate::system_calls::{CLIENTS, CUTS, GROWS, NATIVE, Programs, RACES, THEMES, Theme, pick};
+use weft_protocol::NodeId;
 
 /// Rounds of one run.
-const ROUNDS: u64 = 200;
+pub(super) const ROUNDS: u64 = 200;
 /// A round that lasts for longer hangs.
 const ROUND_MS_MAX: u64 = 120_000;
 /// Longest time between the beginnings of two calls of one round.
@@ -44,7 +45,7 @@ const CALM_MS_MAX: u64 = 2500;
 const IDLE_MS_MAX: u64 = 15_000;
 
 /// What has a round of a script begin.
-const PLAYED: [&str; 4] = ["call", "before", "then wait", "pause"];
+const PLAYED: [&str; 5] = ["call", "before", "then wait", "pause", super::gone::DIES];
 
 /// From this round on everything is looked at.
 const LOOKS: &str = "look";
@@ -83,6 +84,8 @@ pub struct MountRun {
     is_calm: bool,
     pub is_over: bool,
     pub(super) losses: super::losses::Losses,
+    /// A node that is gone from this round on.
+    pub(super) dies: Option<(u64, NodeId)>,
 }
 
 impl MountRun {
@@ -90,7 +93,7 @@ impl MountRun {
         let (programs, history) = (Programs::new(theme, races), History::default());
         let (round, rounds, calls, phase) = (Vec::new(), 0, 0, Phase::Working);
         let losses = super::losses::Losses::default();
-        Self { programs, history, round, rounds, calls, phase, is_calm, is_over: false, losses }
+        Self { programs, history, round, rounds, calls, phase, is_calm, is_over: false, losses, dies: None }
     }
 
     fn is_looking(&self) -> bool {
@@ -165,6 +168,7 @@ impl World {
         let round = run.rounds + 1;
         self.begin_round(round);
         if disturbs {
+            self.node_may_die(round);
             self.disturb();
         }
         let Some(run) = &mut self.mounts else { return };
@@ -220,6 +224,7 @@ impl World {
             return self.next_round();
         };
         self.begin_round(round);
+        self.node_dies_as_told(round);
         self.disturb();
         let Some(run) = &mut self.mounts else { return };
         let mut calls: Vec<Timed> = Vec::new();

@@ -185,6 +185,9 @@ impl World {
         if self.shards.contains_key(&call.to) {
             self.step(call.to, Event::PeerCall { token: 0, call });
         } else {
+            if self.mounts.is_some() {
+                self.model.split_ms = Some(self.network.now_ms);
+            }
             let reply = PeerReply { intent: call.intent, result: Err(Error::Unreachable) };
             self.step(call.intent.shard, Event::PeerReply(reply));
         }

@@ -65,6 +65,8 @@ pub struct Tally {
     /// Losses of bytes that clients had not flushed, and sessions of clients that live that ended.
     pub losses: u64,
     pub sessions: u64,
+    /// Nodes that were gone in runs of mounts.
+    pub nodes_gone: u64,
 }
 
 impl Tally {
