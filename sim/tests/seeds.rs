@@ -15,9 +15,10 @@ const RARE_SEEDS_OF_NOW: [u64; 2] = [3_000_020_747, 1_507_126_302_121];
 
 /// With partitions, as the simulation was then: a size from before what was written, told after the session had
 /// ended; bytes that a close had given up, of which a program was told; a size that only the writer knew,
-/// and one that was told while bytes were on their way; a write that waited for longer than its session lasted, an
-/// object that a late write made, a write that the next session held; a size from before a cut, which was reported.
-const RARE_SEEDS_OF_PARTITIONS: [u64; 9] = [
+/// and one that was told while bytes were on their way; a write that waited for longer than its session lasted; an
+/// object that a late write made; a write that the next session held; a size from before a cut, which was reported;
+/// a part of a write that was refused again.
+const RARE_SEEDS_OF_PARTITIONS: [u64; 10] = [
     990_002_897,
     990_000_644,
     6_000_005_890,
@@ -27,6 +28,7 @@ const RARE_SEEDS_OF_PARTITIONS: [u64; 9] = [
     6_000_035_763,
     7_000_002_170,
     7_000_031_645,
+    7_000_041_875,
 ];
 
 #[test]

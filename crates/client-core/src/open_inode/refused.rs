@@ -58,6 +58,8 @@ impl<S: Shell> State<S> {
             let written = self.write_refused(io, offset, &bytes).await;
             if let Err(error) = written {
                 self.refused.runs.insert(offset, bytes);
+                // A part of it may be there this time.
+                self.is_unsettled = true;
                 if error != Error::NoSpace {
                     self.lose_refused(io, error.clone());
                 }
