@@ -6,8 +6,8 @@ CARGO ?= cargo
 MINUTES ?= 10
 CHURN_MINUTES ?= 60
 # How long `make explore` runs new seeds, seconds of each kind, and of which kinds.
-EXPLORE_SECONDS ?= 60
-EXPLORE_KINDS ?= native
+EXPLORE_SECONDS ?= 30
+EXPLORE_KINDS ?= native partitions
 BINARIES = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
@@ -36,7 +36,7 @@ lint: ## Formatting, and clippy without a warning
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
-explore: ## New seeds of the simulation, the first from the commit: EXPLORE_SECONDS (60) of each of EXPLORE_KINDS
+explore: ## New seeds of the simulation, the first from the commit: EXPLORE_SECONDS (30) of each of EXPLORE_KINDS
 	scripts/explore.sh $(EXPLORE_SECONDS) $(EXPLORE_KINDS)
 
 bench: ## Measure, beside other systems where they are installed; see docs/performance.md
