@@ -381,6 +381,9 @@ impl<K: KeyValue> Shard<K> {
         number: Option<u64>,
         out: &mut Vec<Effect>,
     ) -> Verdict {
+        if let Some(directory) = self.back.closed_for(&call.request) {
+            return Verdict::Park(Pause::until(Wait::Closed(directory), Vec::new()));
+        }
         if call.request.is_read() { self.read(call) } else { self.change(call, asked, number, out) }
     }
 
@@ -502,6 +505,7 @@ impl<K: KeyValue> Shard<K> {
                 format!("recall of {}", of.collect::<Vec<_>>().join(", "))
             }
             Wait::Lock(intent) => format!("a name locked by intent {intent}"),
+            Wait::Closed(directory) => format!("another shard, to know whether directory {directory} is removed"),
             Wait::Cut(inode) => format!("the end of another cut of {inode}"),
             Wait::Storage => "a storage server".to_owned(),
             Wait::Peer(intent) => format!("another shard's answer to intent {intent}"),

@@ -5,9 +5,10 @@
 //! then, so that each step may be repeated.
 //!
 //! Without an answer ("unreachable") nobody here knows whether the step was done: the operation fails, and the other
-//! shard is asked to undo the step, until it says that it has. For that a removal only *closes* the directory: nothing
-//! is made in it any more, and nobody finds it, but its inode ends no sooner than the intent is forgotten. Undone, the
-//! directory is open again. So the failure of an operation is final, and both of its parts happen or neither does.
+//! shard is asked to undo the step, until it says that it has. For that a removal only *closes* the directory: its
+//! inode ends no sooner than the intent is forgotten; undone, the directory is open again. Until then calls that would
+//! tell which, or make something in it, wait. So the failure of an operation is final, and both of its parts happen or
+//! neither does.
 //!
 //! Invariant: a locked name is changed by its intent only; nothing is removed from under it. A closed directory is
 //! empty and has no links, and one intent has closed it: the latest that asked for its removal.
@@ -91,6 +92,26 @@ impl<K: KeyValue> Back<K> {
     /// The directory that an intent of another shard has closed.
     pub fn closed_by(&self, intent: IntentId) -> Option<InodeNumber> {
         self.intents.closed.get(&intent).map(|(inode, _)| *inode)
+    }
+
+    /// The directory that a call is about and that an intent of another shard has closed: whether it goes is known when
+    /// the intent is forgotten or undone. What is empty in either case needs not wait: lookups and listings.
+    pub fn closed_for(&self, request: &ShardRequest) -> Option<InodeNumber> {
+        if self.intents.closed.is_empty() {
+            return None;
+        }
+        let about = match request {
+            ShardRequest::GetAttributes { inode }
+            | ShardRequest::HoldDirectory { inode }
+            | ShardRequest::SetAttributes { inode, .. } => *inode,
+            ShardRequest::OpenAt { parent, create: Some(_), .. }
+            | ShardRequest::MakeDirectory { parent, .. }
+            | ShardRequest::MakeSymlink { parent, .. }
+            | ShardRequest::Link { parent, .. } => *parent,
+            ShardRequest::Rename { new_parent, .. } => *new_parent,
+            _ => return None,
+        };
+        self.intents.closed.values().any(|(inode, _)| *inode == about).then_some(about)
     }
 
     pub(super) fn begin_intent(

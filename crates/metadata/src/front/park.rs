@@ -1,8 +1,9 @@
 //! Work that waits.
 //!
-//! A call waits for recalls, for a locked name, for a cut under way on the same file, for a storage server, or for
-//! another shard; when that is there, it is judged from the beginning. While it waits, the keys that it touches are
-//! *claimed*: nobody is granted a lease on them, so that it finds them free at last.
+//! A call waits for recalls, for a locked name, for what becomes of a closed directory, for a cut under way on the same
+//! file, for a storage server, or for another shard; when that is there, it is judged from the beginning. While it
+//! waits, the keys that it touches are *claimed*: nobody is granted a lease on them, so that it finds them free at
+//! last.
 //!
 //! Invariant: a claim's count is the number of parked works that name the key; each parked change stands in `by_slot`.
 //! Not here: judging (`front.rs` and its parts).
@@ -53,6 +54,8 @@ pub enum Wait {
     Recalls,
     /// The intent that locks a name.
     Lock(u64),
+    /// The end of the intent of another shard that has closed a directory.
+    Closed(InodeNumber),
     /// Another cut of the same file.
     Cut(InodeNumber),
     /// The answer of a storage server.
@@ -116,7 +119,7 @@ impl Parking {
                 self.by_intent.insert(call.intent, number);
             }
         }
-        if let Wait::Lock(_) | Wait::Cut(_) | Wait::Peer(_) = parked.wait {
+        if let Wait::Lock(_) | Wait::Closed(_) | Wait::Cut(_) | Wait::Peer(_) = parked.wait {
             self.by_wait.entry(parked.wait).or_default().push(number);
         }
         self.parked.insert(number, parked);

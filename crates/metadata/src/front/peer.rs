@@ -1,6 +1,6 @@
 //! The answering side of operations over two shards.
 
-use super::park::Work;
+use super::park::{Wait, Work};
 use super::plan::Plan;
 use super::{Effect, Pause, Shard};
 use crate::back::{Answer, Command};
@@ -52,9 +52,17 @@ impl<K: KeyValue> Shard<K> {
                 return Err(pause);
             }
         }
+        let decided = match call.step {
+            PeerStep::Undo | PeerStep::Forget => self.back.closed_by(call.intent),
+            _ => None,
+        };
         // Who asks is not known here, and may have the directory open without a lease on it.
         let command = Command::PeerStep { intent: call.intent, step: call.step.clone(), keep: true };
-        match self.apply(&command).answer {
+        let answer = self.apply(&command).answer;
+        if let Some(directory) = decided {
+            self.wake(Wait::Closed(directory));
+        }
+        match answer {
             Answer::Peer(result) => Ok(result),
             other => panic!("a step is answered to its shard, not by {other:?}"),
         }

@@ -231,23 +231,42 @@ fn rmdir_of_an_unreachable_directory_is_taken_back() {
     let inode = pair.make(A, "d");
     let change_time = attributes(&pair.there.ok(A, stat(inode))).ctime;
     pair.remove_unheard("d");
-    // While nobody there is told that it is to be taken back, the directory is closed, and stays.
+    // While nobody there is told that it is to be taken back, the directory is closed, and stays. Who asks for it
+    // waits: the name is there.
     pair.here.peer_calls.clear();
     pair.there.pass(3 * SESSION_TERM_MS, &[A, B]);
-    assert_eq!(pair.there.refused(A, mkdir(inode, "sub")), Error::NotFound);
-    assert_eq!(attributes(&pair.there.ok(B, stat(inode))).links, 0);
+    let told = pair.there.waits(B, stat(inode));
+    assert_eq!(pair.here.refused(B, mkdir_there("d")), Error::Exists);
     pair.here.pass(2000, &[A]);
     pair.carry_calls(2);
-    // Who was told of it without links is told otherwise first.
-    assert!(pair.there.recalled().contains(&(B, LeaseKey::Attributes(inode), LeaseMode::None)));
-    pair.there.answer_recalls(LeaseMode::None);
     pair.carry_all();
+    assert_eq!(attributes(&pair.there.done(told)).links, 2, "it was not removed");
     let found = pair.here.ok(A, lookup("d"));
     assert!(matches!(found, ShardAnswer::RemoteDirectory { inode: found, .. } if found == inode));
     let answer = pair.there.ok(A, stat(inode));
     assert_eq!((attributes(&answer).links, attributes(&answer).ctime), (2, change_time));
     pair.there.pass(3 * SESSION_TERM_MS, &[A, B]);
-    pair.there.ok(A, mkdir(inode, "sub"));
+    let made = pair.there.waits(A, mkdir(inode, "sub"));
+    pair.there.answer_recalls(LeaseMode::None);
+    pair.there.done(made);
+}
+
+#[test]
+fn what_is_made_in_a_closed_directory_waits_until_it_is_known_whether_it_goes() {
+    for is_undone in [true, false] {
+        let mut pair = Pair::new();
+        let inode = pair.make(A, "d");
+        if is_undone {
+            pair.remove_unheard("d");
+        } else {
+            pair.here.waits(A, rmdir(ROOT, "d"));
+            pair.carry_calls(1);
+            pair.there.answer_recalls(LeaseMode::None);
+        }
+        let made = pair.there.waits(A, mkdir(inode, "sub"));
+        pair.carry_all();
+        assert_eq!(pair.there.result(made).map(|made| made.is_ok()), Some(is_undone));
+    }
 }
 
 #[test]
@@ -287,9 +306,10 @@ fn a_step_that_comes_late_does_not_take_the_place_of_a_later_one() {
     pair.carry_calls(1);
     pair.there.event(Event::PeerCall { token: 77, call: first });
     pair.there.event(Event::PeerCall { token: 78, call: undo });
-    assert_eq!(attributes(&pair.there.ok(A, stat(inode))).links, 0);
+    let told = pair.there.waits(A, stat(inode));
     pair.carry_all();
     pair.here.done(token);
+    assert_eq!(attributes(&pair.there.done(told)).links, 0);
 }
 
 #[test]
