@@ -191,7 +191,7 @@ fn tell(receiver: &Receiver, message: &[u8]) {
 
 /// The next message, or `None` when the connection has ended.
 fn hear(receiver: &Receiver, data: &Data<'_>) -> Option<Box<[u8]>> {
-    match receiver.next(data.socket.as_fd(), LOOK, Some(Duration::from_secs(20))) {
+    match receiver.next(data.socket.as_fd(), LOOK, Some(Duration::from_secs(20)), || Ok(())) {
         Err(weft_ucx::Error::Late) => panic!("neither an answer nor an end"),
         // UCX may hear of the end first.
         heard => heard.ok().flatten(),
