@@ -182,25 +182,33 @@ fn returned(
     let mut seen = states.clone();
     let mut left: Vec<State> = states.iter().cloned().collect();
     let mut found = BTreeSet::new();
-    while let Some(mut state) = left.pop() {
-        if state.pending.get(&index) == Some(&Progress::Done) {
-            state.pending.remove(&index);
-            state.kept.remove(&index);
-            found.insert(state);
-            continue;
+    while let Some(state) = left.pop() {
+        let is_done = state.pending.get(&index) == Some(&Progress::Done);
+        if is_done {
+            let mut ended = state.clone();
+            ended.pending.remove(&index);
+            let was_kept = ended.kept.remove(&index).is_some();
+            found.insert(ended);
+            // Others may have looked at what is kept before it goes; all else they can do later.
+            if !was_kept {
+                continue;
+            }
         }
         if seen.len() > STATES_MAX {
             return seen;
         }
         for (other, progress) in state.pending.iter().filter(|(_, progress)| **progress != Progress::Done) {
-            let (mut changed, record) = (state.clone(), records[*other]);
-            let stepped = step(&mut changed, *other, *progress, record).map(|progress| {
-                changed.note_change(&state.names, *other, record, seen_late.contains(other));
-                (changed, progress)
-            });
-            let looked_up = look_up(&state.names, *progress, record).map(|progress| (state.clone(), progress));
-            let as_it_was = step_as_it_was(&state, *other, *progress, records);
-            for (mut next, progress) in stepped.into_iter().chain(looked_up).chain(as_it_was) {
+            let record = records[*other];
+            let mut steps: Vec<_> = step_as_it_was(&state, *other, *progress, records).into_iter().collect();
+            if !is_done {
+                let mut changed = state.clone();
+                if let Some(progress) = step(&mut changed, *other, *progress, record) {
+                    changed.note_change(&state.names, *other, record, seen_late.contains(other));
+                    steps.push((changed, progress));
+                }
+                steps.extend(look_up(&state.names, *progress, record).map(|progress| (state.clone(), progress)));
+            }
+            for (mut next, progress) in steps {
                 next.pending.insert(*other, progress);
                 if seen.insert(next.clone()) {
                     left.push(next);

@@ -81,6 +81,7 @@ fn until_a_rename_returns_programs_of_its_mount_may_find_the_old_file() {
         ("a1 open h0 t rdonly", Outcome::Opened(2)),
     ] {
         assert!(holds(&history(call, 15, told.clone()), &[]), "{call}");
+        assert!(holds(&history(call, 19, told.clone()), &[]), "{call} as it returns");
         assert!(!holds(&history(call, 21, told.clone()), &[]), "{call} after the rename");
         let elsewhere = ["b1 open h0 r rdonly", "b1 stat r", "b1 stat t", "b1 open h0 t rdonly"];
         let elsewhere = elsewhere.into_iter().find(|other| other[2..] == call[2..]).expect("the same call");
