@@ -259,7 +259,7 @@ impl Files {
         operation.ended = Some(ended);
         operation.running = false;
         operation.safe = safe && !operation.doubtful;
-        // Its session ended meanwhile, and its client has it in the buffers of the next one.
+        // Its session has ended; the client holds the bytes in buffers of its next session.
         operation.is_held |= operation.doubtful && !safe;
     }
 

@@ -5,9 +5,8 @@
 //! has changed the inode since the READ was sent (`attr_version`), as the write beside it does, and then shows zeros up
 //! to the size that it knows.
 
-use super::{CLIENTS, FILE_BYTES, NATIVE, Programs, WRITE_BYTES, file_flags, pick};
+use super::{FILE_BYTES, Programs, WRITE_BYTES};
 use crate::history::State;
-use crate::kernel::requests::{Access, OpenFlags};
 use crate::kernel::{Call, Handle};
 use crate::random::Random;
 
@@ -21,15 +20,16 @@ impl Programs {
         let step = self.race.step;
         if step < OPENS {
             self.race.step += 1;
-            return self.open_to_cut(random, step);
+            let direct = step == 1 && random.one_in(2);
+            return self.open_in_race(random, step, direct);
         }
         self.race.open.retain(|(_, handle)| state.opened(*handle).is_some());
-        let [reader, writer, other] = self.race.open[..] else { return self.begin_anew() };
+        let [reader, writer, other] = self.race.open[..] else { return self.begin_again() };
         let size = state.size(other.1);
         let is_short = step == OPENS && size < FILE_BYTES;
         self.race.step = match step + 1 {
             _ if is_short => step,
-            STEPS if random.one_in(4) => return self.begin_anew(),
+            STEPS if random.one_in(4) => return self.begin_again(),
             STEPS => OPENS,
             next => next,
         };
@@ -47,21 +47,6 @@ impl Programs {
         }
     }
 
-    fn open_to_cut(&mut self, random: &mut Random, step: u64) -> Vec<(usize, Call)> {
-        if step == 0 {
-            self.race.client = pick(random, NATIVE);
-        }
-        let client = match step {
-            2 => (self.race.client + 1 + pick(random, CLIENTS - 1)) % CLIENTS,
-            _ => self.race.client,
-        };
-        let handle = self.new_handle();
-        self.race.open.push((client, handle));
-        let direct = step == 1 && random.one_in(2);
-        let flags = OpenFlags { create: true, direct, ..file_flags(Access::ReadWrite) };
-        vec![(client, Call::Open { path: vec!["f0".to_owned()], flags, mode: 0o644, handle })]
-    }
-
     /// One program reads what was cut off, another one writes what was left.
     fn read_behind(
         &mut self,
@@ -75,13 +60,5 @@ impl Programs {
         let read = Call::Pread { handle: reader.1, offset, size: known.saturating_sub(offset).max(1) };
         let write = Call::Pwrite { handle: writer.1, offset: 0, data };
         if written > size { vec![(reader.0, read)] } else { vec![(writer.0, write), (reader.0, read)] }
-    }
-
-    /// Closes what is open.
-    fn begin_anew(&mut self) -> Vec<(usize, Call)> {
-        self.race.step = 0;
-        let close = |(client, handle): (usize, Handle)| (client, Call::Close { handle });
-        self.next.extend(self.race.open.drain(..).map(close));
-        vec![(self.race.client, Call::Truncate { path: vec!["f0".to_owned()], size: 0 })]
     }
 }

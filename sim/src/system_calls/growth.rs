@@ -21,7 +21,7 @@ impl Programs {
         let step = self.race.step;
         self.race.step = if step + 1 == STEPS { OPENS } else { step + 1 };
         if step < OPENS {
-            return self.open_growing(random, step);
+            return self.open_in_race(random, step, false);
         }
         self.race.open.retain(|(_, handle)| state.opened(*handle).is_some());
         let [reader, writer, other] = self.race.open[..] else { return self.begin_again() };
@@ -40,7 +40,8 @@ impl Programs {
         }
     }
 
-    fn open_growing(&mut self, random: &mut Random, step: u64) -> Vec<(usize, Call)> {
+    /// The first two programs to open the file are of one mount, the third one is another client's.
+    pub(super) fn open_in_race(&mut self, random: &mut Random, step: u64, direct: bool) -> Vec<(usize, Call)> {
         if step == 0 {
             self.race.client = pick(random, NATIVE);
         }
@@ -50,7 +51,7 @@ impl Programs {
         };
         let handle = self.new_handle();
         self.race.open.push((client, handle));
-        let flags = OpenFlags { create: true, ..file_flags(Access::ReadWrite) };
+        let flags = OpenFlags { create: true, direct, ..file_flags(Access::ReadWrite) };
         vec![(client, Call::Open { path: vec!["f0".to_owned()], flags, mode: 0o644, handle })]
     }
 
@@ -75,7 +76,7 @@ impl Programs {
     }
 
     /// Closes what is open, and cuts the file to nothing.
-    fn begin_again(&mut self) -> Vec<(usize, Call)> {
+    pub(super) fn begin_again(&mut self) -> Vec<(usize, Call)> {
         self.race.step = 0;
         let client = self.race.client;
         let close = |(client, handle): (usize, Handle)| (client, Call::Close { handle });
