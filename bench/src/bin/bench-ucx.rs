@@ -92,7 +92,7 @@ fn receive(args: &Args) -> Outcome {
     show(made.address(), &made.packed_key().explain("key")?)?;
     let lent = receiver.lend(&mut own, |receiver, lent| {
         show(lent.address(), &lent.packed_key().explain("key")?)?;
-        let heard = receiver.next(socket.as_fd(), LOOK, None, || Ok(())).explain("wait")?;
+        let heard = receiver.next(socket.as_fd(), LOOK, || Ok(())).explain("wait")?;
         heard.map_or(Ok(()), |_| Err("a message that nobody sends".into()))
     });
     lent.explain("lend")?

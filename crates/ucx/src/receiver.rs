@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use rustix::event::PollFlags;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A worker whose address the other side has. Memory that was lent is the caller's again when the call returns: either
 /// the other side has said that it is done with it, or the worker is gone, and with it the way to the memory.
@@ -180,20 +180,14 @@ impl Receiver {
     }
 
     /// Waits for the other side's next message, while its transfers go on. `None`: `socket` has something, to be read
-    /// or that it hung up. It may take so long as `patience`, if there is one, and ends with an error of `goes_on`,
-    /// which is called at each look.
+    /// or that it hung up. `goes_on` is called at each look; its error ends the wait.
     pub fn next(
         &self,
         socket: BorrowedFd<'_>,
         look: Duration,
-        patience: Option<Duration>,
         mut goes_on: impl FnMut() -> Result<()>,
     ) -> Result<Option<Box<[u8]>>> {
-        let since = Instant::now();
-        let done = self.side.worker()?.next_message(socket, || match patience {
-            Some(patience) if since.elapsed() > patience => Err(Error::Late),
-            _ => goes_on().and_then(|()| self.side.check()),
-        });
+        let done = self.side.worker()?.next_message(socket, || goes_on().and_then(|()| self.side.check()));
         self.side.until((socket, PollFlags::IN), look, done)
     }
 }

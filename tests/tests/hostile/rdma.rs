@@ -3,7 +3,7 @@
 use crate::connections::*;
 use crate::scene::*;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weft_client::Way;
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES};
 use weft_protocol::handshake::KeyName;
@@ -184,6 +184,7 @@ fn enter_with_messages<'a>(scene: &'a Scene, owner: &Who) -> Option<(Data<'a>, M
 }
 
 const LOOK: Duration = Duration::from_micros(50);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn tell(receiver: &Receiver, message: &[u8]) {
     receiver.tell(message).expect("sent");
@@ -191,7 +192,9 @@ fn tell(receiver: &Receiver, message: &[u8]) {
 
 /// The next message, or `None` when the connection has ended.
 fn hear(receiver: &Receiver, data: &Data<'_>) -> Option<Box<[u8]>> {
-    match receiver.next(data.socket.as_fd(), LOOK, Some(Duration::from_secs(20)), || Ok(())) {
+    let since = Instant::now();
+    let goes_on = || if since.elapsed() > PATIENCE { Err(weft_ucx::Error::Late) } else { Ok(()) };
+    match receiver.next(data.socket.as_fd(), LOOK, goes_on) {
         Err(weft_ucx::Error::Late) => panic!("neither an answer nor an end"),
         // UCX may hear of the end first.
         heard => heard.ok().flatten(),

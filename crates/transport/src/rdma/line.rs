@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES, SHOWN_LENGTH_BYTES};
 use weft_protocol::limits::RDMA_REGIONS_MAX;
 use weft_ucx::{Lent, Receiver};
@@ -98,14 +98,17 @@ impl Line {
 
     /// The next message of the server; `None`: the socket has something.
     fn message(&self, wire: Wire<'_>, patience: Option<Duration>) -> Result<Option<Box<[u8]>>> {
-        let (mut wait, mut ended) = (Wait::default(), None);
+        let (since, mut wait, mut ended) = (Instant::now(), Wait::default(), None);
         let goes_on = || {
+            if patience.is_some_and(|patience| since.elapsed() > patience) {
+                return Err(weft_ucx::Error::Late);
+            }
             wait.looked(wire.socket).map_err(|error| {
                 ended = Some(error);
                 weft_ucx::Error::Late
             })
         };
-        let message = wire.receiver.next(wire.socket.as_fd(), self.look, patience, goes_on);
+        let message = wire.receiver.next(wire.socket.as_fd(), self.look, goes_on);
         message.map_err(|error| ended.unwrap_or(TransportError::Rdma(error)))
     }
 
