@@ -38,7 +38,7 @@ const PROCESSED_MAX: Duration = Duration::from_millis(5);
 /// How long a reader may be busy with other pages before it comes to one whose READ has failed.
 const RESUMED_MAX: Duration = Duration::from_secs(1);
 /// Pages of a file that are recorded; beyond it, all count as recorded.
-const RECORDED_PAGES_MAX: usize = 1 << 10;
+const RECORDED_PAGES_MAX: u64 = 1 << 10;
 
 /// How a READ is to be answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,7 +84,7 @@ struct InFlight<S> {
     pages: Range<u64>,
     /// Set when it has been answered.
     answered: Arc<S>,
-    /// The kernel asks again with it: whoever waits for READs waits for it, too, though it came later.
+    /// The kernel retries with it: what waits for earlier READs waits for this one, too.
     again: bool,
     /// It is expected, or its reply is being processed, until then. `None`: it has no reply.
     until: Option<Duration>,
@@ -130,10 +130,9 @@ impl<S> Record<S> {
     }
 
     fn record(&mut self, pages: Range<u64>, failed: Option<Duration>) {
-        let count = usize::try_from(pages.end - pages.start).unwrap_or(usize::MAX);
         self.sequence += 1;
         let sequence = self.sequence;
-        if self.pages.len().saturating_add(count) > RECORDED_PAGES_MAX {
+        if (self.pages.len() as u64).saturating_add(pages.end - pages.start) > RECORDED_PAGES_MAX {
             self.all = Some(sequence);
             return self.pages.clear();
         }
