@@ -118,8 +118,8 @@ impl Confirmed {
         }
     }
 
-    /// What was written so far. Before the changes are looked at that a record is to have, and before the flush: what
-    /// the commits rest on is then in this record or in earlier ones.
+    /// Takes what was written so far. Call it before the changes for a record are gathered and before the flush, so
+    /// that what these commits depend on is in that record or in an earlier one.
     pub fn take(&self) -> Taken {
         let listed = std::mem::take(&mut *lock(&self.listed));
         let with_sequence = |written: Arc<Written>| {

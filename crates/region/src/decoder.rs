@@ -20,7 +20,7 @@ pub(crate) fn sealed_block(bytes: &[u8], checked: usize, checksum_at: usize) -> 
     block
 }
 
-/// Key and value of a row of a tree, one behind the other.
+/// Concatenates the key and the value of a tree's row.
 pub(crate) fn encode_row<K, V>(key: &K, value: &V) -> Vec<u8>
 where
     for<'a> K: redb::Value<SelfType<'a> = K> + 'static,

@@ -1,4 +1,4 @@
-//! Decoders of on-device structures as functions over bytes, for whoever feeds them any bytes (`make fuzz`).
+//! Decoders of on-device structures as functions over arbitrary bytes, for fuzzing (`make fuzz`).
 
 pub use crate::decoder::Decoder;
 use crate::{area, base, geometry, ids, log, object, sparse, versions};

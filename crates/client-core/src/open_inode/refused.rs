@@ -174,8 +174,8 @@ impl<S: Shell> OpenInode<S> {
         held.is_some_and(|held| io.has_given_up(held.object.node()))
     }
 
-    /// An open has cut the file. Where nobody else here has it open, what is still kept of it is moot. Else the size
-    /// that a report tells next is that of the object: the one that is known here may be from before the cut, and would
+    /// An open has cut the file. If no other handle of this client has it open, buffered writes are dropped. Otherwise
+    /// the next report tells the size of the object: the one that is known here may be from before the cut, and would
     /// stay if the client ended before it cuts the file again.
     pub(crate) async fn cut_by_open(&self, in_use: bool) {
         let mut state = self.state.lock().await;

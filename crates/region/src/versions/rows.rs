@@ -115,7 +115,7 @@ pub(super) fn piece_key(id: u64, key: Key) -> PieceKey {
     (id, key.leaf, key.level, key.slot, key.age)
 }
 
-/// A piece, and where it lies, as the table has it.
+/// Decodes a piece and its position from a row of the table.
 pub(super) fn piece_of((_, leaf, level, slot, age): PieceKey, position: u64) -> TreeResult<(Key, u64)> {
     let is_possible = leaf < COUNTED_MAX >> LEAF_LEVEL
         && level <= LEAF_LEVEL
@@ -124,7 +124,7 @@ pub(super) fn piece_of((_, leaf, level, slot, age): PieceKey, position: u64) -> 
     possible(is_possible, "a piece", (Key { leaf, level, slot, age }, position))
 }
 
-/// A commit as the table has it, with its sequence.
+/// Decodes a commit and its sequence from a row of the table.
 pub(super) fn commit_of_row((_, sequence): (u64, u64), row: VersionRow) -> TreeResult<(u64, Row)> {
     possible(sequence < u64::MAX, "a version", (sequence, Row::of_row(row)?))
 }
@@ -175,7 +175,7 @@ pub(crate) const DECODERS: [Decoder; 3] = [
                 Ok((key.0, piece, position))
             });
             let (id, piece, position) = decoded.ok()?;
-            // Whoever reads it counts with these.
+            // Readers compute with these: it must not overflow.
             let _ = piece.blocks();
             Some(encode_row::<PieceKey, u64>(&piece_key(id, piece), &position))
         },

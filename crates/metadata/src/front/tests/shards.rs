@@ -231,8 +231,7 @@ fn rmdir_of_an_unreachable_directory_is_taken_back() {
     let inode = pair.make(A, "d");
     let change_time = attributes(&pair.there.ok(A, stat(inode))).ctime;
     pair.remove_unheard("d");
-    // While nobody there is told that it is to be taken back, the directory is closed, and stays. Who asks for it
-    // waits: the name is there.
+    // Until that shard hears of the undo, the directory stays closed, and lookups of it wait: its name is still there.
     pair.here.peer_calls.clear();
     pair.there.pass(3 * SESSION_TERM_MS, &[A, B]);
     let told = pair.there.waits(B, stat(inode));
