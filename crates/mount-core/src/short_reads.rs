@@ -9,7 +9,9 @@
 //!
 //! A page that is in memory without being up to date (a part of it was written, or its READ failed) is asked for
 //! without readahead, and its error would be the program's. Such pages are recorded. A READ of one of them is answered
-//! short in any case, and its pages are dropped after the reply, so that only this reader finds zeros.
+//! short in any case, and its pages are dropped after the reply, so that only this reader finds zeros. The error of a
+//! READ of one page alone may be the program's, too: the kernel asks so for a page that a notification took away between
+//! readahead and its use. It is answered short, and mostly has not been crossed.
 //!
 //! So that this hardly happens, what changes the inode by this mount's doing waits for READs in flight: replies to
 //! writes, and notifications ([`ShortReads::unsettled`]). A notification for which another client waits does so for a
@@ -194,6 +196,9 @@ impl<S> Record<S> {
         }
         if is_recorded {
             return ShortRead::Dropped { all: self.all.is_some() };
+        }
+        if pages.end - pages.start == 1 {
+            return ShortRead::Taken;
         }
         self.record(pages, Some(now));
         ShortRead::AskedAgain
@@ -456,6 +461,13 @@ mod tests {
         assert_eq!(read(&reads, 1..2, PAGE + 5, (313, 320)), ShortRead::Taken, "it was sent after that change");
         reads.changed(INODE, ms(400));
         assert_eq!(read(&reads, 0..4, PAGE + 5, (400, 410)), ShortRead::Taken, "the kernel knows of no more");
+    }
+
+    #[test]
+    fn the_error_of_a_page_that_is_asked_for_alone_would_be_the_programs() {
+        let reads = recorded();
+        reads.changed(INODE, ms(100));
+        assert_eq!(read(&reads, 0..1, 25, (101, 102)), ShortRead::Taken);
     }
 
     #[test]
