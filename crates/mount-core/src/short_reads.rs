@@ -10,8 +10,8 @@
 //! A page that is in memory without being up to date (a part of it was written, or its READ failed) is asked for
 //! without readahead, and its error would be the program's. Such pages are recorded. A READ of one of them is answered
 //! short in any case, and its pages are dropped after the reply, so that only this reader finds zeros. The error of a
-//! READ of one page alone may be the program's, too: the kernel asks so for a page that a notification took away between
-//! readahead and its use. It is answered short, and mostly has not been crossed.
+//! READ of one page alone may be the program's, too: the kernel asks so for a page that a notification took away
+//! between readahead and its use. It is answered short, and mostly has not been crossed.
 //!
 //! So that this hardly happens, what changes the inode by this mount's doing waits for READs in flight: replies to
 //! writes, and notifications ([`ShortReads::unsettled`]). A notification for which another client waits does so for a
