@@ -18,7 +18,7 @@ use weft_protocol::message::{Message, recall::Recall};
 use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InodeNumber, LeaseKey, LeaseMode, MapEpoch,
     Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, SessionId, ShardId, SlotIndex, TimeChange,
-    Timestamp, codec, frame,
+    Timestamp, codec, frame, routing,
 };
 
 /// Steps of one program.
@@ -223,8 +223,8 @@ impl<'a> World<'a> {
         };
         let credentials = self.credentials();
         let request = self.request();
-        let shard = match request.target() {
-            Some(inode) if self.reader.byte() < 250 => usize::from(inode.shard().0) % self.shards.len(),
+        let shard = match routing::of_request(&request) {
+            Some(shard) if self.reader.byte() < 250 => usize::from(shard.0) % self.shards.len(),
             _ => self.reader.below(self.shards.len()),
         };
         self.next_token += 1;

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use weft_protocol::{InodeNumber, ShardId};
+use weft_protocol::{InodeNumber, ShardId, routing};
 
 /// A place in the order of all that happened.
 pub type Moment = u64;
@@ -325,7 +325,7 @@ impl Files {
     /// process began another one; `None`: it has not.
     pub fn fenced(&mut self, by: ProcessId, shard: ShardId, until: Option<Moment>) {
         let now = self.moment();
-        for (_, file) in self.files.iter_mut().filter(|(inode, _)| inode.shard() == shard) {
+        for (_, file) in self.files.iter_mut().filter(|(inode, _)| routing::of_inode(**inode) == shard) {
             for operation in &mut file.operations {
                 operation.is_held &= operation.by != Some(by) || until.is_some_and(|until| operation.begun >= until);
                 if operation.held_by.contains(&by) {

@@ -2,7 +2,7 @@
 
 use crate::model::Model;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
-use weft_protocol::{Cookie, Error, FileKind, InodeNumber, Name, Result};
+use weft_protocol::{Cookie, Error, FileKind, InodeNumber, Name, Result, routing};
 
 /// Applies what a change did, or compares what a read told. The text of what is wrong.
 pub fn check(
@@ -147,7 +147,7 @@ fn check_error(model: &Model, request: &ShardRequest, error: &Error) -> std::res
         Error::NotDirectory => kind == Some(FileKind::Regular),
         // A directory on another shard was looked into before the answer came back from there.
         Error::NotEmpty
-            if entry.is_some_and(|inode| request.target().is_some_and(|at| at.shard() != inode.shard())) =>
+            if entry.is_some_and(|inode| routing::of_request(request) != Some(routing::of_inode(inode))) =>
         {
             true
         }

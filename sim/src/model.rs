@@ -1,7 +1,7 @@
 //! The plain model: what a file system with no caches, messages or faults would be.
 
 use std::collections::{BTreeMap, BTreeSet};
-use weft_protocol::{FileKind, InodeNumber, Name, ShardId};
+use weft_protocol::{FileKind, InodeNumber, Name, ShardId, routing};
 
 /// An inode of the model.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Model {
 
     /// Whether the model speaks of this inode.
     pub fn knows(&self, inode: InodeNumber) -> bool {
-        !self.lost.contains(&inode.shard())
+        !self.lost.contains(&routing::of_inode(inode))
     }
 
     pub fn entry(&self, parent: InodeNumber, name: &Name) -> Option<InodeNumber> {

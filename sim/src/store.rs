@@ -23,7 +23,7 @@ use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::error::errno;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    ClusterMap, Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp,
+    ClusterMap, Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp, routing,
 };
 use weft_storage::{CachedRanges, Collector, FenceTable, Gate, RangeRequest, ServingTerm, ServingTerms, check_access};
 
@@ -155,7 +155,7 @@ impl Storage {
     pub fn begin(&mut self, message: &DataMessage, key: &NodeKey, wall: Timestamp) -> Result<()> {
         let DataMessage { session, request, .. } = message;
         let seconds = u32::try_from(wall.parts().0).unwrap_or(u32::MAX);
-        if self.gate(*session, request.inode.shard()).is_fenced() {
+        if self.gate(*session, routing::of_inode(request.inode)).is_fenced() {
             return Err(Error::SessionEnded);
         }
         let grant = check_access(request, *session, self.node, key, seconds, MapEpoch(0))?;
@@ -185,7 +185,7 @@ impl Storage {
     /// A piece of a write has come: those bytes of it, counted from its beginning. Passes the session's gate.
     pub fn piece(&mut self, message: &DataMessage, range: Range<usize>, now: Now) -> Result<()> {
         let DataMessage { session, request, bytes, .. } = message;
-        let gate = self.gate(*session, request.inode.shard());
+        let gate = self.gate(*session, routing::of_inode(request.inode));
         gate.enter(|| now.boot_ms)?;
         let is_full = self.full_until_ms > now.boot_ms;
         let append = request.operation == DataOperation::Append;

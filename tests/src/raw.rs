@@ -6,7 +6,7 @@ use weft_protocol::data::{BulkDescriptor, DataOperation, DataRequest};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer, ShardCall, ShardRequest};
-use weft_protocol::{ConnectionId, InodeNumber, MapEpoch, NodeId, SessionId, SlotIndex, UserKey};
+use weft_protocol::{ConnectionId, InodeNumber, MapEpoch, NodeId, SessionId, SlotIndex, UserKey, routing};
 use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, SocketKind, connect};
 
 /// A session of the owner. Dropping it closes its control connection: by Unix socket that ends the session.
@@ -70,7 +70,7 @@ impl RawSession {
         let flags =
             OpenFlags { access: Access::ReadWrite, truncate: false, direct: false, page_cache: PageCache::None };
         let reply = self.control.call(&Message::Shard(ShardCall {
-            shard: inode.shard(),
+            shard: routing::of_inode(inode),
             epoch: MapEpoch(1),
             slot: SlotIndex(0),
             sequence: 1,

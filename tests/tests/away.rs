@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use weft_client::protocol::message::shard::CreateFile;
-use weft_client::protocol::{InodeNumber, Name, NodeId};
+use weft_client::protocol::{InodeNumber, Name, NodeId, routing};
 use weft_client::{Client, OpenOptions, Way};
 use weft_tests::{FileSystem, Wanted};
 
@@ -22,7 +22,7 @@ fn make(client: &Client, text: &str) -> (NodeId, NodeId) {
     file.close().unwrap();
     let location = client.locate(&me, entry.attributes.inode).unwrap().remove(0);
     let directory = client.make_directory(&me, ROOT, &name(&format!("{text}.d")), 0o755).unwrap();
-    (location.node.unwrap(), client.map().node_of(directory.attributes.inode.shard()).unwrap())
+    (location.node.unwrap(), client.map().node_of(routing::of_inode(directory.attributes.inode)).unwrap())
 }
 
 /// A client whose home is not at the node of `/`.
@@ -68,5 +68,5 @@ fn a_directory_comes_first_as_well() {
     let (client, home) = client_elsewhere(&fs, Way::Auto);
     fs.stop_node(home);
     let entry = client.make_directory(&FileSystem::me(), ROOT, &name("d"), 0o755).unwrap();
-    assert_ne!(client.map().node_of(entry.attributes.inode.shard()), Some(home));
+    assert_ne!(client.map().node_of(routing::of_inode(entry.attributes.inode)), Some(home));
 }

@@ -11,7 +11,7 @@ use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{OpenFlags, PageCache, ShardAnswer, ShardCall, ShardRequest};
-use weft_protocol::{Error, InodeNumber, MapEpoch, Name, NodeId, SessionId, SlotIndex, UserKey};
+use weft_protocol::{Error, InodeNumber, MapEpoch, Name, NodeId, SessionId, SlotIndex, UserKey, routing};
 use weft_tests::{FileSystem, Wanted, file_with_object_at};
 use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, connect};
 
@@ -35,7 +35,7 @@ fn a_fenced_session_has_no_rights_at_other_nodes() {
         let mut control = ControlConnection::new(enter(&fs, 0, session, Purpose::Control));
         let flags = OpenFlags { access: Access::Write, truncate: false, direct: false, page_cache: PageCache::None };
         let reply = control.call(&Message::Shard(ShardCall {
-            shard: inode.shard(),
+            shard: routing::of_inode(inode),
             epoch: MapEpoch(1),
             slot: SlotIndex(0),
             sequence: 1,
@@ -81,7 +81,7 @@ fn pings_and_renewals_tell_that_a_session_has_ended() {
     let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
     let ping = |sequence| {
         Message::Shard(ShardCall {
-            shard: ROOT.shard(),
+            shard: routing::of_inode(ROOT),
             epoch: MapEpoch(1),
             slot: SlotIndex(0),
             sequence,

@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::{Access, CreateFile, RenameMode};
-use weft_client::protocol::{AttributeChanges, Cookie, Credentials, Error, InodeNumber, Name};
+use weft_client::protocol::{AttributeChanges, Cookie, Credentials, Error, InodeNumber, Name, routing};
 use weft_client::{Client, File, Lent, OpenOptions, Way};
 use weft_tests::{FileSystem, Stored, Wanted, open, pattern};
 
@@ -309,7 +309,7 @@ fn directories_live_on_several_shards() {
     let mut shards = std::collections::BTreeSet::new();
     for (number, client) in clients.iter().enumerate() {
         let made = client.make_directory(&me(), ROOT, &name(&format!("d{number}")), 0o755).unwrap();
-        shards.insert(made.attributes.inode.shard());
+        shards.insert(routing::of_inode(made.attributes.inode));
         let inside = client.make_directory(&me(), made.attributes.inode, &name("inside"), 0o755).unwrap();
         let options = OpenOptions::WRITE;
         client.open_at(&me(), inside.attributes.inode, &name("file"), options, NEW).unwrap().0.close().unwrap();

@@ -16,7 +16,7 @@ use shared::SharedDirectories;
 use std::collections::{BTreeMap, VecDeque};
 use terms::Term;
 use weft_protocol::hash::FixedMap;
-use weft_protocol::{Attributes, Cookie, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp};
+use weft_protocol::{Attributes, Cookie, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp, routing};
 
 /// Names kept. Beyond it the oldest are given back.
 const ENTRIES_MAX: usize = 64 << 10;
@@ -170,21 +170,22 @@ impl Cache {
         self.names.is_empty() && self.attributes.is_empty() && self.directories.is_empty()
     }
 
-    fn current(&self, inode: InodeNumber, age: u32, now_ms: u64) -> bool {
-        self.terms.get(&inode.shard()).is_some_and(|term| term.age == age && term.holds_ms(now_ms) > 0)
+    fn current(&self, shard: ShardId, age: u32, now_ms: u64) -> bool {
+        self.terms.get(&shard).is_some_and(|term| term.age == age && term.holds_ms(now_ms) > 0)
     }
 
-    fn age(&self, inode: InodeNumber) -> u32 {
-        self.terms.get(&inode.shard()).map_or(0, |term| term.age)
+    fn age(&self, shard: ShardId) -> u32 {
+        self.terms.get(&shard).map_or(0, |term| term.age)
     }
 
     /// What is known of a name.
     pub fn lookup(&self, parent: InodeNumber, name: &Name, now_ms: u64) -> Cached {
-        let held = self.directories.get(&parent).filter(|held| self.current(parent, held.age, now_ms));
+        let held =
+            self.directories.get(&parent).filter(|held| self.current(routing::of_inode(parent), held.age, now_ms));
         match self.names.get(&(parent, name.hash64())) {
             Some(known)
                 if known.name == *name
-                    && self.current(parent, known.age, now_ms)
+                    && self.current(routing::of_name(parent, name), known.age, now_ms)
                     && (held.is_some() || !known.by_directory) =>
             {
                 known.target
@@ -205,7 +206,7 @@ impl Cache {
     pub fn permissions(&self, inode: InodeNumber, now_ms: u64) -> Option<&Attributes> {
         self.attributes
             .get(&inode)
-            .filter(|known| self.current(inode, known.age, now_ms))
+            .filter(|known| self.current(routing::of_inode(inode), known.age, now_ms))
             .map(|known| &known.attributes)
     }
 
@@ -252,7 +253,7 @@ impl Cache {
         self.changes += 1;
         self.shared.told(parent, grants, stamp);
         let key = (parent, name.hash64());
-        let age = self.age(parent);
+        let age = self.age(routing::of_name(parent, name));
         let known = self.known(key, name, age);
         if known.is_some_and(|known| known.stamp > stamp) {
             return false;
@@ -298,13 +299,16 @@ impl Cache {
 
     /// Whether the directory is held, and was when the shard gave this stamp.
     fn holds_since(&self, directory: InodeNumber, stamp: u64) -> bool {
-        let age = self.age(directory);
+        let age = self.age(routing::of_inode(directory));
         self.directories.get(&directory).is_some_and(|held| held.age == age && held.since <= stamp)
     }
 
     /// Whether the directory is held: the stamp from which on it was, without a recall in between.
     pub fn directory_held_since(&self, directory: InodeNumber, now_ms: u64) -> Option<u64> {
-        let held = self.directories.get(&directory).filter(|held| self.current(directory, held.age, now_ms));
+        let held = self
+            .directories
+            .get(&directory)
+            .filter(|held| self.current(routing::of_inode(directory), held.age, now_ms));
         held.map(|held| held.since)
     }
 
@@ -326,7 +330,7 @@ impl Cache {
     fn take_attributes(&mut self, attributes: &Attributes, grants: Grants, stamp: u64) -> bool {
         self.changes += 1;
         let inode = attributes.inode;
-        let age = self.age(inode);
+        let age = self.age(routing::of_inode(inode));
         if self.attributes.get(&inode).is_some_and(|known| known.age == age && known.stamp > stamp) {
             return false;
         }
@@ -372,8 +376,9 @@ impl Cache {
         let name_known = self.take_made(parent, name, target, grants, stamp);
         let attributes_known = self.take_attributes(attributes, grants, stamp);
         self.make_room();
-        let until = |known, inode: InodeNumber| if known { self.holds_ms(inode.shard(), now_ms) } else { 0 };
-        (until(name_known, parent), until(attributes_known, attributes.inode))
+        let until = |known, shard| if known { self.holds_ms(shard, now_ms) } else { 0 };
+        let (of_name, of_inode) = (routing::of_name(parent, name), routing::of_inode(attributes.inode));
+        (until(name_known, of_name), until(attributes_known, of_inode))
     }
 
     /// An own operation added names to the directory, or removed them, as the reply with this stamp told: what is known
@@ -453,7 +458,7 @@ impl Cache {
     fn name_changed(&mut self, parent: InodeNumber, name: &Name, target: Cached, stamp: u64) {
         self.changes += 1;
         let key = (parent, name.hash64());
-        let age = self.age(parent);
+        let age = self.age(routing::of_name(parent, name));
         // From a later reply than this one.
         if self.known(key, name, age).is_some_and(|known| known.stamp > stamp) {
             return;

@@ -16,6 +16,7 @@ use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
     Attributes, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, MapEpoch, NodeId, Result, SessionId, ShardId,
+    routing,
 };
 
 /// How long a call waits before it is sent again to a server that is busy, microseconds.
@@ -255,7 +256,7 @@ impl<S: Shell> Calls<S> {
         inode: InodeNumber,
         request: ShardRequest,
     ) -> Result<(Attributes, u64)> {
-        let Answer { answer, stamp, session, .. } = self.call_in(slot, who, inode.shard(), request).await?;
+        let Answer { answer, stamp, session, .. } = self.call_in(slot, who, routing::of_inode(inode), request).await?;
         let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
         if let Some(mut cache) = self.session.cache_for(session) {
             cache.learn_attributes(&attributes, grants, stamp);

@@ -14,7 +14,7 @@ use weft_protocol::error::errno;
 use weft_protocol::message::shard::{Access, ShardRequest, whole};
 use weft_protocol::{
     Attributes, Capability, Error, Grants, InodeNumber, Layout, LeaseMode, ObjectId, Rights, SessionId, ShardId,
-    Timestamp,
+    Timestamp, routing,
 };
 
 /// Nothing was heard of the object yet.
@@ -127,7 +127,7 @@ impl FileState {
 
     /// Where its inode lives.
     pub fn shard(&self) -> ShardId {
-        self.inode().shard()
+        routing::of_inode(self.inode())
     }
 
     /// The session that lease and right belong to.

@@ -6,12 +6,12 @@ use crate::lock::lock;
 use crate::numbers::Directory;
 use crate::shell::Shell;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
-use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, Result};
+use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, Result, routing};
 
 impl<S: Shell> Calls<S> {
     /// The stamp up to which replies have told what the cache above is asked about from now on.
     fn stamp_before(&self, inode: InodeNumber) -> u64 {
-        self.session.cache().latest_stamp(inode.shard())
+        self.session.cache().latest_stamp(routing::of_inode(inode))
     }
 
     /// Notes the number if the cache above may use it. `Err`: it may not, as far as replies up to this stamp have told
@@ -116,7 +116,7 @@ impl<S: Shell> Files<S> {
     async fn hold_directory(&self, inode: InodeNumber) -> Result<u64> {
         let request = ShardRequest::HoldDirectory { inode };
         let who = &self.calls().caller.credentials;
-        let answer = self.calls().call(who, inode.shard(), request).await?;
+        let answer = self.calls().call(who, routing::of_inode(inode), request).await?;
         match answer.answer {
             ShardAnswer::Entry { .. } => Ok(answer.stamp),
             _ => Err(Error::Malformed),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{
     AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result,
-    SessionId,
+    SessionId, routing,
 };
 
 /// How attributes came to be told.
@@ -97,12 +97,12 @@ impl<S: Shell> Files<S> {
         let cache = self.calls().session.cache();
         let name_ms = match place {
             Some((parent, name)) if matches!(cache.lookup(parent, name, now), Cached::Found(at, _) if at == inode) => {
-                cache.holds_ms(parent.shard(), now)
+                cache.holds_ms(routing::of_name(parent, name), now)
             }
             _ => 0,
         };
         let known = cache.attributes(inode, now).is_some();
-        (name_ms, if known { cache.holds_ms(inode.shard(), now) } else { 0 })
+        (name_ms, if known { cache.holds_ms(routing::of_inode(inode), now) } else { 0 })
     }
 
     /// Attributes under what this client has made of them, and how long they hold. Sends nothing, unless a report of
@@ -163,7 +163,8 @@ impl<S: Shell> Files<S> {
         let session = &self.calls().session;
         let told = Told { asked: true, since: session.reports() };
         let request = ShardRequest::Lookup { parent, name: name.clone() };
-        let Answer { answer, stamp, session: asked_by, .. } = self.calls().call(who, parent.shard(), request).await?;
+        let Answer { answer, stamp, session: asked_by, .. } =
+            self.calls().call(who, routing::of_name(parent, name), request).await?;
         match answer {
             ShardAnswer::Entry { attributes, grants } => {
                 if let Some(mut cache) = session.cache_for(asked_by) {
@@ -221,7 +222,7 @@ impl<S: Shell> Files<S> {
         let now = self.calls().shell.now_ms();
         let cache = self.calls().session.cache();
         let known = cache.is_absent_by_name(parent, name, now);
-        Duration::from_millis(if known { cache.holds_ms(parent.shard(), now) } else { 0 })
+        Duration::from_millis(if known { cache.holds_ms(routing::of_name(parent, name), now) } else { 0 })
     }
 
     /// Attributes of an inode.
@@ -272,13 +273,13 @@ impl<S: Shell> Files<S> {
         let calls = self.calls();
         let request = ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes };
         let since = calls.session.reports();
-        let answer = calls.call(who, inode.shard(), request).await?;
+        let answer = calls.call(who, routing::of_inode(inode), request).await?;
         let ShardAnswer::Page(mut page) = answer.answer else { return Err(Error::Malformed) };
         let now = calls.shell.now_ms();
         let (mut all_known, mut holds, mut seen) = (false, Duration::ZERO, 0);
         if let Some(mut cache) = calls.session.cache_for(answer.session) {
             all_known = cache.learn_page(inode, after, &page, answer.stamp);
-            holds = Duration::from_millis(cache.holds_ms(inode.shard(), now));
+            holds = Duration::from_millis(cache.holds_ms(routing::of_inode(inode), now));
             seen = cache.changes();
         }
         for entry in &mut page.entries {
@@ -307,7 +308,8 @@ impl<S: Shell> Files<S> {
             let cache = self.calls().session.cache();
             let is_named = matches!(cache.lookup(parent, name, now), Cached::Found(at, _) if at == inode);
             let attributes = cache.attributes(inode, now).filter(|_| is_named)?.clone();
-            let holds = (cache.holds_ms(parent.shard(), now), cache.holds_ms(inode.shard(), now));
+            let holds =
+                (cache.holds_ms(routing::of_name(parent, name), now), cache.holds_ms(routing::of_inode(inode), now));
             Entry::of(attributes, holds)
         };
         let is_open = self.open_file(&known.attributes).is_some();

@@ -8,7 +8,7 @@ use crate::lookup::Told;
 use crate::shell::Shell;
 use std::time::Duration;
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest, SymlinkTarget};
-use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp};
+use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp, routing};
 
 /// An inode that has lost a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +39,8 @@ impl<S: Shell> Files<S> {
     ) -> Result<Entry> {
         let makes_directory = matches!(request, ShardRequest::MakeDirectory { .. });
         let since = self.calls().session.reports();
-        let Answer { answer, stamp, session, resent, .. } = self.calls().call(who, parent.shard(), request).await?;
+        let Answer { answer, stamp, session, resent, .. } =
+            self.calls().call(who, routing::of_name(parent, name), request).await?;
         let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
         if let Some(mut cache) = self.calls().session.cache_for(session) {
             if resent {
@@ -103,7 +104,7 @@ impl<S: Shell> Files<S> {
 
     /// Target of a symbolic link.
     pub async fn read_link(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<u8>> {
-        match self.calls().call(who, inode.shard(), ShardRequest::ReadLink { inode }).await?.answer {
+        match self.calls().call(who, routing::of_inode(inode), ShardRequest::ReadLink { inode }).await?.answer {
             ShardAnswer::Target(target) => Ok(target.0),
             _ => Err(Error::Malformed),
         }
@@ -111,7 +112,7 @@ impl<S: Shell> Files<S> {
 
     /// Gives an inode one more name.
     pub async fn link(&self, who: &Credentials, inode: InodeNumber, parent: InodeNumber, name: &Name) -> Result<Entry> {
-        if inode.shard() != parent.shard() {
+        if routing::of_inode(inode) != routing::of_name(parent, name) {
             return Err(Error::CrossShard);
         }
         self.change_name(who, parent, name, ShardRequest::Link { inode, parent, name: name.clone() }).await
@@ -126,8 +127,9 @@ impl<S: Shell> Files<S> {
     /// it ends before one that cannot be removed, or not without a recall. An error is that of the first one. At most
     /// [`UNLINK_NAMES_MAX`](weft_protocol::limits::UNLINK_NAMES_MAX) names are removed.
     pub async fn unlink_batch(&self, who: &Credentials, parent: InodeNumber, names: &[Name]) -> Result<usize> {
+        let shard = routing::of_name(parent, names.first().ok_or(Error::Invalid)?);
         let request = ShardRequest::UnlinkBatch { parent, names: names.to_vec() };
-        let answer = self.calls().call(who, parent.shard(), request).await?;
+        let answer = self.calls().call(who, shard, request).await?;
         let ShardAnswer::RemovedBatch { time, ref removed } = answer.answer else { return Err(Error::Malformed) };
         if removed.len() > names.len() || removed.is_empty() {
             return Err(Error::Malformed);
@@ -152,7 +154,7 @@ impl<S: Shell> Files<S> {
         request: ShardRequest,
     ) -> Result<LostName> {
         let directories = -i32::from(matches!(request, ShardRequest::RemoveDirectory { .. }));
-        let answer = self.calls().call(who, parent.shard(), request).await?;
+        let answer = self.calls().call(who, routing::of_name(parent, name), request).await?;
         let ShardAnswer::Removed { time, inode, links } = answer.answer else { return Err(Error::Malformed) };
         self.name_removed(&answer, (parent, name), (inode, links), (time, directories)).await;
         Ok(LostName { inode, links })
@@ -185,12 +187,12 @@ impl<S: Shell> Files<S> {
         (new_parent, new_name): (InodeNumber, &Name),
         mode: RenameMode,
     ) -> Result<Renamed> {
-        if parent.shard() != new_parent.shard() {
+        if routing::of_name(parent, name) != routing::of_name(new_parent, new_name) {
             return Err(Error::CrossShard);
         }
         let (from, to) = (name.clone(), new_name.clone());
         let request = ShardRequest::Rename { parent, name: from, new_parent, new_name: to, mode };
-        let answer = self.calls().call(who, parent.shard(), request).await?;
+        let answer = self.calls().call(who, routing::of_name(parent, name), request).await?;
         let ShardAnswer::Renamed { inode, kind, replaced, exchanged, grants } = answer.answer else {
             return Err(Error::Malformed);
         };
@@ -220,7 +222,7 @@ impl<S: Shell> Files<S> {
         let now = self.calls().shell.now_ms();
         let covers = |parent: InodeNumber, name, inode| {
             let is_known = matches!(cache.lookup(parent, name, now), Cached::Found(at, _) if at == inode);
-            if is_known { cache.holds_ms(parent.shard(), now) } else { 0 }
+            if is_known { cache.holds_ms(routing::of_name(parent, name), now) } else { 0 }
         };
         let new_ms = covers(new_parent, new_name, inode);
         let old_ms = exchanged.map_or(new_ms, |(other, _)| covers(parent, name, other));

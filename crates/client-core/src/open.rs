@@ -15,7 +15,9 @@ use crate::shell::{Monitor, Shell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_protocol::message::shard::{CreateFile, ShardAnswer, ShardRequest};
-use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result, ShardId};
+use weft_protocol::{
+    AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result, ShardId, routing,
+};
 
 /// An open in flight; it ends when this is dropped.
 struct Opening<'a, S: Shell> {
@@ -64,9 +66,9 @@ impl<S: Shell> Files<S> {
         }
         let opening = Opening::begin(self);
         let request = ShardRequest::Open { inode, flags: options.flags() };
-        let called = self.calls().call_past_pages(who, inode.shard(), request).await;
+        let called = self.calls().call_past_pages(who, routing::of_inode(inode), request).await;
         if called.is_err() && options.truncate {
-            self.doubt_cut(inode.shard(), Some(inode)).await;
+            self.doubt_cut(routing::of_inode(inode), Some(inode)).await;
         }
         let Answer { answer, stamp, session, now_ms, .. } = called?;
         let ShardAnswer::Opened { attributes, capability, grants, .. } = answer else {
@@ -100,9 +102,9 @@ impl<S: Shell> Files<S> {
         let session = &self.calls().session;
         let since = session.reports();
         let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
-        let called = self.calls().call_past_pages(who, parent.shard(), request).await;
+        let called = self.calls().call_past_pages(who, routing::of_name(parent, name), request).await;
         if called.is_err() && options.truncate {
-            self.doubt_cut(parent.shard(), None).await;
+            self.doubt_cut(routing::of_name(parent, name), None).await;
         }
         let Answer { answer, stamp, session: asked_by, resent, now_ms } = called?;
         let (attributes, capability, created, grants) = match answer {
@@ -152,7 +154,9 @@ impl<S: Shell> Files<S> {
         if !self.calls().is_in_doubt(shard) {
             return;
         }
-        let is_it = |open: &OpenInode<S>| open.inode.shard() == shard && inode.is_none_or(|inode| open.inode == inode);
+        let is_it = |open: &OpenInode<S>| {
+            routing::of_inode(open.inode) == shard && inode.is_none_or(|inode| open.inode == inode)
+        };
         let open: Vec<_> = lock(&self.open).all().into_iter().filter(|open| is_it(open)).collect();
         for open in open {
             open.cut_in_doubt().await;
@@ -177,7 +181,7 @@ impl<S: Shell> Files<S> {
         options: OpenOptions<Registration<S>>,
     ) -> Option<(Handle<S>, Attributes)> {
         let now_ms = self.calls().shell.now_ms();
-        let holds = self.calls().session.cache().holds_ms(inode.shard(), now_ms) > 0;
+        let holds = self.calls().session.cache().holds_ms(routing::of_inode(inode), now_ms) > 0;
         if options.truncate || options.direct || !holds {
             return None;
         }
@@ -208,7 +212,12 @@ impl<S: Shell> Files<S> {
         let attributes = &opened.attributes;
         let make = || {
             let session = &self.calls().session;
-            OpenInode::new(attributes, &self.objects.tuning, session.id(), session.term(attributes.inode.shard()))
+            OpenInode::new(
+                attributes,
+                &self.objects.tuning,
+                session.id(),
+                session.term(routing::of_inode(attributes.inode)),
+            )
         };
         let (open, in_use) = lock(&self.open).take(attributes.inode, make);
         let handle = Handle::new(open, options, self.kept(who));

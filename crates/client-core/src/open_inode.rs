@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
-use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, InodeNumber, Result, SessionId};
+use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, InodeNumber, Result, SessionId, routing};
 pub use writes::Written;
 use writes::{Target, end_of, write_failed};
 
@@ -149,7 +149,7 @@ impl<S: Shell> OpenInode<S> {
     ) -> Result<Guard<'a, S>> {
         while now_ms >= self.term.load(Ordering::Acquire) {
             drop(state);
-            io.calls.ensure_term(self.inode.shard(), &self.term, slot).await?;
+            io.calls.ensure_term(routing::of_inode(self.inode), &self.term, slot).await?;
             state = self.state.lock().await;
             now_ms = io.calls.shell.now_ms();
         }
@@ -497,7 +497,7 @@ impl<S: Shell> OpenInode<S> {
             state.settle_doubt(io).await;
             let since = io.calls.session.reports();
             let mut attributes = io.calls.ask_attributes(who, self.inode).await?;
-            io.calls.ensure_term(self.inode.shard(), &self.term, SlotFor::Caller).await?;
+            io.calls.ensure_term(routing::of_inode(self.inode), &self.term, SlotFor::Caller).await?;
             state.notice_session(io);
             state.settle_seen(io).await;
             if let Some(unseen) = state.overlay(io, &mut attributes, true, since) {
@@ -541,7 +541,7 @@ impl<S: Shell> OpenInode<S> {
             Some(state) => state,
             None => self.state.lock().await,
         };
-        if called.is_err() && changes.size.is_some() && io.calls.is_in_doubt(self.inode.shard()) {
+        if called.is_err() && changes.size.is_some() && io.calls.is_in_doubt(routing::of_inode(self.inode)) {
             state.doubt_cut();
             self.changed();
         }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weft_protocol::hash::FixedMap;
 use weft_protocol::limits::RELEASE_KEYS_MAX;
-use weft_protocol::{LeaseKey, NodeId, SessionId, ShardId};
+use weft_protocol::{LeaseKey, NodeId, SessionId, ShardId, routing};
 
 /// Leases of closed files that are gathered before they are given back in one call.
 pub const RELEASE_BATCH: usize = 512;
@@ -160,10 +160,10 @@ impl Session {
     /// Leases to give back at one shard: of closed files, and those that the cache evicted.
     pub(crate) fn take_surplus(&self) -> Option<(ShardId, Vec<(LeaseKey, u64)>)> {
         let mut closed = lock(&self.closed_leases);
-        let shard = closed.first().map(|(key, _)| key.inode().shard());
+        let shard = closed.first().map(|(key, _)| routing::of_lease(key));
         let mut taken = Vec::new();
         closed.retain(|lease| {
-            let take = Some(lease.0.inode().shard()) == shard && taken.len() < RELEASE_KEYS_MAX;
+            let take = Some(routing::of_lease(&lease.0)) == shard && taken.len() < RELEASE_KEYS_MAX;
             if take {
                 taken.push(*lease);
             }

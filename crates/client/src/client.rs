@@ -18,7 +18,7 @@ use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
 use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, InodeNumber, Name, NodeId, NodeIdentity, Result,
-    SessionId,
+    SessionId, ShardId,
 };
 
 /// A client of one file system.
@@ -105,7 +105,7 @@ impl Client {
     /// Does nothing at the shard of `/`, and waits for it: the limit of what any call can reach.
     pub fn ping(&self) -> Result<()> {
         let calls = self.files().calls();
-        block_on(calls.call(&calls.caller.credentials, InodeNumber::ROOT.shard(), ShardRequest::Ping)).map(|_| ())
+        block_on(calls.call(&calls.caller.credentials, ShardId::ROOT, ShardRequest::Ping)).map(|_| ())
     }
 
     /// Who is told of recalls. At most one; set it before the first operation.

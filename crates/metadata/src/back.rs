@@ -37,7 +37,8 @@ use std::collections::BTreeMap;
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{Access, ShardAnswer, ShardRequest};
 use weft_protocol::{
-    Cookie, Credentials, Error, FileKind, InodeNumber, Name, ObjectId, Result, SessionId, ShardId, SlotIndex, Timestamp,
+    Cookie, Credentials, Error, FileKind, InodeNumber, Name, ObjectId, Result, SessionId, ShardId, SlotIndex,
+    Timestamp, routing,
 };
 
 /// Owner and mode of the directory `/`.
@@ -166,6 +167,16 @@ impl<K: KeyValue> Back<K> {
     /// The shard's number.
     pub fn shard(&self) -> ShardId {
         self.shard
+    }
+
+    /// Whether this shard serves the inode.
+    pub fn is_here(&self, inode: InodeNumber) -> bool {
+        routing::of_inode(inode) == self.shard
+    }
+
+    /// Whether this shard serves the name.
+    pub(crate) fn serves(&self, directory: InodeNumber, name: &Name) -> bool {
+        routing::of_name(directory, name) == self.shard
     }
 
     /// Inodes, orphans included.

@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
 use weft_protocol::handshake::KeyName;
-use weft_protocol::{ConnectionId, Error, InodeNumber, ObjectId};
+use weft_protocol::{ConnectionId, Error, InodeNumber, ObjectId, routing};
 use weft_storage::{Grant, RangeRequest, check_access};
 use weft_store_io::executor::{Moved, Pipe};
 use weft_store_io::guard::Admitted;
@@ -118,7 +118,7 @@ impl<'a> DataConnection<'a> {
         let (cluster, session) = (&self.node.cluster, self.peer.session);
         let now = clock::wall_seconds();
         let checked = check_access(request, session, cluster.node, &cluster.key, now, cluster.epoch())
-            .and_then(|grant| Ok((grant, self.gates.guard(request.inode.shard())?)));
+            .and_then(|grant| Ok((grant, self.gates.guard(routing::of_inode(request.inode))?)));
         let prepared = checked.and_then(|(grant, guard)| {
             let object = self.object(request, grant)?;
             let pass = self.pass_pages(request, &*object)?;

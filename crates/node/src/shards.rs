@@ -29,7 +29,7 @@ use weft_protocol::message::node::{RequestInFlight, ShardStatus};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::ShardReply;
 use weft_protocol::message::storage::{SessionFence, StorageRequest};
-use weft_protocol::{ClusterMap, Error, InodeNumber, NodeId, ObjectId, SessionId, ShardId};
+use weft_protocol::{ClusterMap, Error, InodeNumber, NodeId, ObjectId, SessionId, ShardId, routing};
 use weft_transport::SocketKind;
 
 /// No deadline.
@@ -195,7 +195,8 @@ impl Shards {
 
     /// Returns true if the file uses this object, which an ended session has made. [`Shard::uses_object`].
     pub fn uses_object(&self, session: SessionId, inode: InodeNumber, object: ObjectId) -> Result<bool, Error> {
-        let slot = self.slot(inode.shard()).ok_or(Error::WrongShard(inode.shard()))?;
+        let shard = routing::of_inode(inode);
+        let slot = self.slot(shard).ok_or(Error::WrongShard(shard))?;
         slot.uses_object(session, inode, object)
     }
 

@@ -18,7 +18,7 @@ use weft_protocol::handshake::KeyName;
 use weft_protocol::limits::FENCED_OBJECTS_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Error, InodeNumber, ObjectId, Result, SessionId, ShardId};
+use weft_protocol::{Error, InodeNumber, ObjectId, Result, SessionId, ShardId, routing};
 use weft_storage::{Collector, CollectorEffect, RangeRequest, Run};
 use weft_store_io::{ObjectStat, ObjectStore};
 use weft_transport::Peer;
@@ -226,9 +226,9 @@ impl StorageServer {
             lock(&server.collector).shard_says(inode, object, &known, &mut effects);
             server.carry_out(effects);
         });
-        match self.cluster.map().node_of(inode.shard()) {
+        match self.cluster.map().node_of(routing::of_inode(inode)) {
             Some(holder) => self.couriers.send(holder, Errand::AskShard { session, inode, object, tell }),
-            None => tell(Err(Error::WrongShard(inode.shard()))),
+            None => tell(Err(Error::WrongShard(routing::of_inode(inode)))),
         }
     }
 

@@ -91,7 +91,7 @@ impl ShardId {
 }
 
 macro_rules! holder_and_sequence {
-    ($(#[$doc:meta])* $name:ident, $holder:ident, $holder_method:ident) => {
+    ($(#[$doc:meta])* $name:ident, $holder:ident, $visible:vis $holder_method:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
         pub struct $name(u64);
@@ -114,8 +114,8 @@ macro_rules! holder_and_sequence {
                 self.0
             }
 
-            /// Who holds it. No lookup is needed.
-            pub const fn $holder_method(self) -> $holder {
+            /// Who holds it. No lookup is needed. (Of inodes: [`crate::routing`] says who serves what.)
+            $visible const fn $holder_method(self) -> $holder {
                 $holder((self.0 >> SEQUENCE_BITS) as u16)
             }
 
@@ -137,13 +137,13 @@ holder_and_sequence!(
     /// Shard (16 bits) and sequence (48 bits, never used again).
     InodeNumber,
     ShardId,
-    shard
+    pub(crate) shard
 );
 holder_and_sequence!(
     /// Logical storage node (16 bits) and sequence (48 bits): the identifier names the holder.
     ObjectId,
     NodeId,
-    node
+    pub node
 );
 
 impl InodeNumber {

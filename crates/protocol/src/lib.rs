@@ -23,6 +23,7 @@ pub mod limits;
 pub mod map;
 pub mod message;
 pub mod name;
+pub mod routing;
 pub mod time;
 pub mod window;
 

@@ -31,7 +31,7 @@ use std::ops::Range;
 use weft_protocol::data::{DataOperation, DataRequest};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::recall::DropPages;
-use weft_protocol::{InodeNumber, ObjectId, SessionId, ShardId};
+use weft_protocol::{InodeNumber, ObjectId, SessionId, ShardId, routing};
 
 /// Ranges noted for one session and object. Beyond it they are taken for one that covers them all.
 const RANGES_MAX: usize = 128;
@@ -317,7 +317,7 @@ impl CachedRanges {
         now_ms: u64,
         out: &mut Vec<RangesEffect>,
     ) {
-        let of_shard = |object: &Object| shard.is_none_or(|shard| object.inode.shard() == shard);
+        let of_shard = |object: &Object| shard.is_none_or(|shard| routing::of_inode(object.inode) == shard);
         let mut changed = Vec::new();
         for (id, object) in self.objects.iter_mut().filter(|(_, object)| of_shard(object)) {
             object.noted.remove(&session);

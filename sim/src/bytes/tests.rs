@@ -89,7 +89,7 @@ fn what_was_seen_of_a_clients_changes_is_lost_with_its_session() {
             let now = files.moment();
             files.flushed(1, FILE, now);
         }
-        files.fenced(1, FILE.shard(), None);
+        files.fenced(1, routing::of_inode(FILE), None);
         assert_eq!(reads(&mut files, &[]), ends);
     }
 }
@@ -99,7 +99,7 @@ fn what_was_seen_of_a_write_that_the_next_session_holds_is_lost_with_its_buffers
     for is_safe in [true, false] {
         let mut files = Files::default();
         let id = files.write(1, FILE, Some(0), 4, 7);
-        files.fenced(1, FILE.shard(), None);
+        files.fenced(1, routing::of_inode(FILE), None);
         files.ended(id, is_safe);
         assert!(reads(&mut files, &[7; 4]) && !reads(&mut files, &[]), "it was seen");
         files.gave_up_buffers(1, FILE);

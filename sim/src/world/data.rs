@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::data::{DataOperation, DataReply};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Error, NodeId, SessionId, ShardId};
+use weft_protocol::{Error, NodeId, SessionId, ShardId, routing};
 
 /// Longest way of a request, milliseconds.
 const DELAY_MS_MAX: u64 = 30;
@@ -395,7 +395,7 @@ impl World {
         let mut bodies = bodies.chain(self.connections.waiting.messages()).chain(self.connections.threads.messages());
         bodies.any(|((client, process, _), message)| {
             let DataMessage { session, request, .. } = message;
-            let fence = (*session, request.inode.shard(), request.object.node());
+            let fence = (*session, routing::of_inode(request.inode), request.object.node());
             let counts = message.sent < since || !self.clients[client].is_process(process);
             counts && !self.connections.fenced.contains(&fence)
         })

@@ -1,7 +1,7 @@
 //! What must hold after everything has settled.
 
 use super::World;
-use weft_protocol::SessionId;
+use weft_protocol::{SessionId, routing};
 
 impl World {
     /// Nothing is left that nobody can reach, every shard has what the model has, and files have the bytes that they
@@ -20,8 +20,8 @@ impl World {
             if !self.model.lost.is_empty() || self.mounts.is_some() {
                 continue;
             }
-            let inodes = self.model.inodes.keys().filter(|inode| inode.shard() == *id).count() as u64;
-            let of_shard = self.model.inodes.iter().filter(|(inode, _)| inode.shard() == *id);
+            let inodes = self.model.inodes.keys().filter(|inode| routing::of_inode(**inode) == *id).count() as u64;
+            let of_shard = self.model.inodes.iter().filter(|(inode, _)| routing::of_inode(**inode) == *id);
             let dentries: u64 = of_shard.map(|(_, inode)| inode.entries.len() as u64).sum();
             if (status.inodes, status.dentries) != (inodes, dentries) {
                 self.fail(&format!("shard {id}: {status:?}, the model has {inodes} inodes, {dentries} dentries"));
@@ -29,7 +29,7 @@ impl World {
         }
         if self.model.lost.is_empty() {
             for (object, inode) in self.storage.values().flat_map(crate::store::Storage::objects) {
-                let shard = self.shards.get(&inode.shard());
+                let shard = self.shards.get(&routing::of_inode(inode));
                 let record = shard.and_then(|shard| shard.back().inode(inode));
                 if record.and_then(|record| record.layout.object()) != Some(object) {
                     self.fail(&format!("object {object} of inode {inode} has no file and was not collected"));
@@ -45,7 +45,7 @@ impl World {
     fn check_bytes(&self) {
         let mut files = self.files.borrow_mut();
         for inode in files.known() {
-            let record = self.shards.get(&inode.shard()).and_then(|shard| shard.back().inode(inode));
+            let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
             let Some(record) = record else { continue };
             let object = record.layout.object();
             let stored =

@@ -8,7 +8,7 @@ use crate::choices::Choices;
 use crate::history::{Gone, Kind, ROOT, State};
 use crate::script::Word;
 use std::collections::BTreeMap;
-use weft_protocol::{InodeNumber, Name, NodeId};
+use weft_protocol::{InodeNumber, Name, NodeId, routing};
 
 /// What a script calls it.
 pub(super) const DIES: &str = "node-dies";
@@ -84,16 +84,16 @@ impl World {
     fn inode_of(&self, path: &[String]) -> Option<InodeNumber> {
         path.iter().try_fold(InodeNumber::ROOT, |inode, name| {
             let name = Name::new(name.as_bytes()).ok()?;
-            self.shards.get(&inode.shard())?.back().dentry(inode, &name).map(|dentry| dentry.inode)
+            self.shards.get(&routing::of_inode(inode))?.back().dentry(inode, &name).map(|dentry| dentry.inode)
         })
     }
 
     /// How much of an inode is gone with a node. A file of which its shard knows no object may have one there.
     fn is_gone_with(&self, node: NodeId, inode: InodeNumber, kind: Kind) -> Gone {
-        if self.node_of(inode.shard()) == node {
+        if self.node_of(routing::of_inode(inode)) == node {
             return Gone::All;
         }
-        let record = self.shards.get(&inode.shard()).and_then(|shard| shard.back().inode(inode));
+        let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
         let object = record.and_then(|record| record.layout.object());
         match kind {
             Kind::Directory => Gone::Nothing,

@@ -11,7 +11,7 @@ use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Capability, Credentials, Error, MapEpoch, NodeId, Result, SessionId, ShardId};
+use weft_protocol::{Capability, Credentials, Error, MapEpoch, NodeId, Result, SessionId, ShardId, routing};
 use weft_storage::{CollectorEffect, LAST_LOOK_MS};
 
 /// Identifiers that a client gets at once.
@@ -252,7 +252,7 @@ impl World {
         // A file whose object is not known to its shard yet may have it there too.
         let mut files = self.files.borrow_mut();
         for inode in files.known() {
-            let record = self.shards.get(&inode.shard()).and_then(|shard| shard.back().inode(inode));
+            let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
             if record.and_then(|record| record.layout.object()).is_none_or(|object| object.node() == node) {
                 files.forget(inode);
             }
@@ -320,7 +320,7 @@ impl World {
 
     fn collect_one(&mut self, node: NodeId, now_ms: u64, effect: CollectorEffect, more: &mut Vec<CollectorEffect>) {
         let asked = match &effect {
-            CollectorEffect::AskShard { inode, .. } => Some(self.node_of(inode.shard())),
+            CollectorEffect::AskShard { inode, .. } => Some(self.node_of(routing::of_inode(*inode))),
             CollectorEffect::List(_) | CollectorEffect::Remove { .. } => None,
         };
         let is_split = asked.is_some_and(|asked| self.is_peer_cut(node, asked));
@@ -331,7 +331,7 @@ impl World {
                 storage.collector.listed(&[run], &listed, now_ms, more);
             }
             CollectorEffect::AskShard { session, inode, object } => {
-                let shard = self.shards.get(&inode.shard()).filter(|_| !is_split);
+                let shard = self.shards.get(&routing::of_inode(inode)).filter(|_| !is_split);
                 let known = shard.map_or(Err(Error::Unreachable), |shard| shard.uses_object(session, inode, object));
                 storage.collector.shard_says(inode, object, &known, more);
             }

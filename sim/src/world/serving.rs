@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use weft_metadata::{Event, Fences};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::storage::{ServingAnswer, SessionFence};
-use weft_protocol::{NodeId, SessionId, ShardId};
+use weft_protocol::{NodeId, SessionId, ShardId, routing};
 use weft_storage::DueFence;
 
 /// One message between nodes in so many is lost, while faults are on.
@@ -236,7 +236,7 @@ impl World {
     }
 
     fn has_term(&mut self, message: &DataMessage) -> bool {
-        let (node, of) = (message.request.object.node(), self.node_of(message.request.inode.shard()));
+        let (node, of) = (message.request.object.node(), self.node_of(routing::of_inode(message.request.inode)));
         let now_ms = self.now_at(node).boot_ms;
         let Some(storage) = self.storage.get_mut(&node).filter(|_| node != of) else { return true };
         let term = storage.terms.term(of);

@@ -9,7 +9,7 @@ use crate::script::programs::{Doing, Fault};
 use crate::script::{Key, WINDOW_MS, Word};
 use std::collections::VecDeque;
 use weft_protocol::limits::SESSION_TERM_MS;
-use weft_protocol::{InodeNumber, Name, NodeId};
+use weft_protocol::{InodeNumber, Name, NodeId, routing};
 
 /// Names that clients fight over.
 const NAMES: u64 = 6;
@@ -167,7 +167,7 @@ impl World {
         if let Doing::Use { directory, name } = doing {
             let parent = directory.map_or(Some(InodeNumber::ROOT), |directory| self.directory(index, directory));
             let Some(parent) = parent else { return false };
-            if !self.model.lost.contains(&parent.shard()) {
+            if !self.model.lost.contains(&routing::of_inode(parent)) {
                 self.clients[index].start_program(parent, name_of(*name));
             }
         } else {

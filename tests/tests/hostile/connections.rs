@@ -9,7 +9,7 @@ use weft_protocol::handshake::Purpose;
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{OpenFlags, PageCache, ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::{
-    Capability, Credentials, Error, Generation, InodeNumber, MapEpoch, Rights, SessionId, ShardId, SlotIndex,
+    Capability, Credentials, Error, Generation, MapEpoch, Rights, SessionId, ShardId, SlotIndex, routing,
 };
 use weft_transport::{ControlConnection, Socket};
 
@@ -95,7 +95,7 @@ impl Calls {
 
     pub fn call(&mut self, said: Option<Credentials>, slot: u16, request: ShardRequest) -> Result<ShardAnswer, Error> {
         self.sequence += 1;
-        let shard = request.target().map_or(ShardId::ROOT, InodeNumber::shard);
+        let shard = routing::of_request(&request).unwrap_or(ShardId::ROOT);
         let (epoch, slot, sequence) = (MapEpoch(1), SlotIndex(slot), self.sequence);
         let call = ShardCall { shard, epoch, slot, sequence, credentials: said, request };
         match self.connection.call(&Message::Shard(call)).expect("answered") {

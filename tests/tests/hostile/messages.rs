@@ -12,7 +12,9 @@ use weft_protocol::message::peer::{IntentId, PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::recall::{Recall, RecallAnswer};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{AttributeChanges, Credentials, Error, KeyId, LeaseKey, LeaseMode, MapEpoch, SessionId, ShardId};
+use weft_protocol::{
+    AttributeChanges, Credentials, Error, KeyId, LeaseKey, LeaseMode, MapEpoch, SessionId, ShardId, routing,
+};
 use weft_tests::FileSystem;
 use weft_transport::{ControlConnection, TransportError};
 
@@ -103,7 +105,11 @@ fn users_do_not_command_nodes_and_objects() {
         StorageRequest::Remove { objects: vec![(inode, object)] },
         StorageRequest::Truncate { inode, object, size: 0, by: SessionId(1) },
         StorageRequest::Stat { inode, object },
-        StorageRequest::Fence { session: SessionId(SESSION), shard: inode.shard(), objects: vec![(inode, object)] },
+        StorageRequest::Fence {
+            session: SessionId(SESSION),
+            shard: routing::of_inode(inode),
+            objects: vec![(inode, object)],
+        },
     ] {
         let reply = connection.call(&Message::Storage(request)).expect("answered");
         assert_eq!(reply, Message::StorageReply(Err(Error::NotPermitted)));

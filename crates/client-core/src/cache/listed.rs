@@ -2,7 +2,7 @@
 
 use super::{Cache, Cached, CachedName, HeldDirectory, KnownNames, known_apart};
 use weft_protocol::message::shard::DirectoryPage;
-use weft_protocol::{Cookie, Grants, InodeNumber, LeaseKey, Name};
+use weft_protocol::{Cookie, Grants, InodeNumber, LeaseKey, Name, routing};
 
 impl Cache {
     /// A reply granted a new directory as a whole: that it is empty is all there is to know of it.
@@ -54,7 +54,7 @@ impl Cache {
         if self.recalled(LeaseKey::Directory(directory), stamp) {
             return false;
         }
-        let age = self.age(directory);
+        let age = self.age(routing::of_inode(directory));
         match self.directories.get_mut(&directory) {
             Some(held) if held.age == age => {
                 held.stamp = held.stamp.max(stamp);
@@ -75,7 +75,7 @@ impl Cache {
     /// A name that is known by the lease on its directory.
     fn learn_listed(&mut self, directory: InodeNumber, name: &Name, target: Cached, stamp: u64) {
         let key = (directory, name.hash64());
-        let age = self.age(directory);
+        let age = self.age(routing::of_name(directory, name));
         let known = self.known(key, name, age);
         if known_apart(known, target) || known.is_some_and(|known| known.stamp > stamp) {
             return;

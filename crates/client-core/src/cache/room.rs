@@ -2,7 +2,7 @@
 
 use super::{ATTRIBUTES_MAX, Cache, DIRECTORIES_MAX, Dropped, ENTRIES_MAX};
 use crate::memory::{name_bytes, queue_bytes, table_bytes};
-use weft_protocol::{LeaseKey, ShardId};
+use weft_protocol::{LeaseKey, ShardId, routing};
 
 impl Cache {
     /// Drops the oldest of what is too much.
@@ -77,12 +77,12 @@ impl Cache {
 
     /// A shard at which there are such.
     pub fn surplus_shard(&self) -> Option<ShardId> {
-        self.surplus.first_key_value().map(|(key, _)| key.inode().shard())
+        self.surplus.first_key_value().map(|(key, _)| routing::of_lease(key))
     }
 
     /// Leases to be given back at a shard, at most `count`, with the stamps of their grants.
     pub fn take_surplus(&mut self, shard: ShardId, count: usize) -> Vec<(LeaseKey, u64)> {
-        let of_shard = self.surplus.iter().filter(|(key, _)| key.inode().shard() == shard);
+        let of_shard = self.surplus.iter().filter(|(key, _)| routing::of_lease(key) == shard);
         let leases: Vec<(LeaseKey, u64)> = of_shard.take(count).map(|(key, stamp)| (*key, *stamp)).collect();
         for (key, _) in &leases {
             self.surplus.remove(key);

@@ -1,8 +1,8 @@
 //! Terms: how long what shards have granted holds, and what is doubted.
 
 use super::{Cache, Dropped};
-use weft_protocol::ShardId;
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
+use weft_protocol::{ShardId, routing};
 
 /// A shard's term. Entries of another age are void.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,9 +68,9 @@ impl Cache {
         let term = self.terms.entry(shard).or_default();
         term.doubts += 1;
         term.age += 1;
-        let names = self.names.iter().filter(|((parent, _), _)| parent.shard() == shard);
+        let names = self.names.iter().filter(|((parent, hash), _)| routing::of_name_hash(*parent, *hash) == shard);
         let names = names.map(|((parent, _), known)| (*parent, known.name.clone())).collect();
-        let inodes = self.attributes.keys().copied().filter(|inode| inode.shard() == shard).collect();
+        let inodes = self.attributes.keys().copied().filter(|inode| routing::of_inode(*inode) == shard).collect();
         Dropped { names, inodes, recalled: None }
     }
 

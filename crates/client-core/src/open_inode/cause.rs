@@ -8,7 +8,7 @@ use super::state::State;
 use crate::link::SlotFor;
 use crate::objects::Objects;
 use crate::shell::Shell;
-use weft_protocol::{Error, Result, SessionId};
+use weft_protocol::{Error, Result, SessionId, routing};
 
 /// Returns true if the end of a session may be the cause of this error.
 fn may_follow(error: &Error) -> bool {
@@ -23,7 +23,7 @@ impl<S: Shell> OpenInode<S> {
         let session = &io.calls.session;
         if session.id() == began {
             // If the shard does not answer either, the error stays.
-            let _ = io.calls.ensure_term(self.inode.shard(), &self.term, SlotFor::Caller).await;
+            let _ = io.calls.ensure_term(routing::of_inode(self.inode), &self.term, SlotFor::Caller).await;
         }
         Err(if session.id() == began { error.clone() } else { Error::SessionEnded })
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use weft_protocol::data::DataRequest;
 use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
 use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer, ShardRequest};
-use weft_protocol::{Attributes, Credentials, Error, ObjectId, Result, SessionId, Timestamp};
+use weft_protocol::{Attributes, Credentials, Error, ObjectId, Result, SessionId, Timestamp, routing};
 
 /// How long before its end a right is renewed, milliseconds: longer than anything that is done with it takes.
 pub(super) const RIGHT_MARGIN_MS: u64 = 300_000;
@@ -248,7 +248,7 @@ impl<S: Shell> State<S> {
         let inode = self.known.inode();
         let sent_ms = io.calls.shell.now_ms();
         let request = ShardRequest::Open { inode, flags };
-        let answer = io.calls.call_in(self.slot, &self.who(io), inode.shard(), request).await?;
+        let answer = io.calls.call_in(self.slot, &self.who(io), routing::of_inode(inode), request).await?;
         let ShardAnswer::Opened { attributes, capability, grants, .. } = answer.answer else {
             return Err(Error::Malformed);
         };

@@ -104,7 +104,7 @@ impl<K: KeyValue> Back<K> {
         }
         match (self.dentry(parent, name), create) {
             (Some(_), Some(CreateFile { exclusive: true, .. })) => Err(Error::Exists),
-            (Some(dentry), _) if dentry.inode.shard() != self.shard => {
+            (Some(dentry), _) if !self.is_here(dentry.inode) => {
                 Ok(ShardAnswer::RemoteDirectory { inode: dentry.inode, grants })
             }
             (Some(dentry), _) if dentry.kind != FileKind::Regular => {
@@ -202,7 +202,7 @@ impl<K: KeyValue> Back<K> {
         parent: InodeNumber,
         name: &Name,
     ) -> Result<ShardAnswer> {
-        if number.shard() != self.shard {
+        if !self.is_here(number) {
             return Err(Error::CrossShard);
         }
         let mut inode = self.present(number)?;

@@ -77,7 +77,7 @@ impl<K: KeyValue> Back<K> {
         if dentry.kind != FileKind::Directory {
             return Err(Error::NotDirectory);
         }
-        if dentry.inode.shard() != self.shard {
+        if !self.is_here(dentry.inode) {
             return Err(Error::CrossShard);
         }
         let target = self.present(dentry.inode)?;

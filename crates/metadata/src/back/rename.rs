@@ -54,7 +54,7 @@ impl<K: KeyValue> Back<K> {
         keep: bool,
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
-        if way.new_parent.shard() != self.shard {
+        if !self.serves(way.new_parent, way.new_name) {
             return Err(Error::CrossShard);
         }
         let directory = self.directory(way.parent)?;
@@ -107,7 +107,7 @@ impl<K: KeyValue> Back<K> {
     }
 
     fn end(&self, dentry: Dentry) -> Result<End> {
-        let inode = if dentry.inode.shard() == self.shard { Some(self.present(dentry.inode)?) } else { None };
+        let inode = if self.is_here(dentry.inode) { Some(self.present(dentry.inode)?) } else { None };
         Ok(End { dentry, inode })
     }
 
@@ -136,7 +136,7 @@ impl<K: KeyValue> Back<K> {
             if at == InodeNumber::ROOT {
                 return Ok(Some(false));
             }
-            if at.shard() != self.shard {
+            if !self.is_here(at) {
                 return Ok(None);
             }
             at = self.present(at)?.parent;

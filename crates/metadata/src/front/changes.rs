@@ -11,7 +11,7 @@ use weft_protocol::limits::UNLINK_NAMES_MAX;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{
-    Error, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, Name, ObjectId, SessionId, ShardId, Timestamp,
+    Error, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, Name, ObjectId, SessionId, ShardId, Timestamp, routing,
 };
 
 use super::leases::{Holder, Leases};
@@ -344,7 +344,7 @@ impl<K: KeyValue> Shard<K> {
                 if dentry.kind != FileKind::Directory {
                     return None;
                 }
-                dentry.inode.shard()
+                routing::of_inode(dentry.inode)
             }
             _ => return None,
         };

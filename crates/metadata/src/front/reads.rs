@@ -34,7 +34,7 @@ impl<K: KeyValue> Shard<K> {
                 let grants = self.grant_entry(session, parent, name);
                 Verdict::Reply(Ok(ShardAnswer::Absent { grants }))
             }
-            Ok(Some(dentry)) if dentry.inode.shard() != self.back.shard() => {
+            Ok(Some(dentry)) if !self.back.is_here(dentry.inode) => {
                 let grants = self.grant_entry(session, parent, name);
                 Verdict::Reply(Ok(ShardAnswer::RemoteDirectory { inode: dentry.inode, grants }))
             }
@@ -152,7 +152,7 @@ impl<K: KeyValue> Shard<K> {
         inode: InodeNumber,
         of_directories: &mut Option<Grants>,
     ) -> Option<Attributes> {
-        if inode.shard() != self.back.shard() {
+        if !self.back.is_here(inode) {
             return None;
         }
         let attributes = self.back.inode(inode)?.attributes(inode);

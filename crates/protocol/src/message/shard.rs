@@ -284,7 +284,7 @@ impl ShardRequest {
         !self.is_read() && !matches!(self, ShardRequest::Release { .. } | ShardRequest::EndSession)
     }
 
-    /// The inode whose shard serves the call; `None`: any shard.
+    /// The inode that the call is about: that of the directory, when it is about a name.
     pub fn target(&self) -> Option<InodeNumber> {
         match self {
             ShardRequest::Lookup { parent: inode, .. }

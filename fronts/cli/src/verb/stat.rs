@@ -11,7 +11,7 @@ use crate::verb::ls::mode_text;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use weft_protocol::{Attributes, FileKind, Layout};
+use weft_protocol::{Attributes, FileKind, Layout, routing};
 
 const HELP: &str = "\
 --json prints an array with an object per path:
@@ -125,7 +125,7 @@ fn describe(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>) -> 
         uid: attributes.uid,
         gid: attributes.gid,
         inode: attributes.inode.raw(),
-        shard: attributes.inode.shard().0,
+        shard: routing::of_inode(attributes.inode).0,
         atime: calendar::rfc3339(attributes.atime),
         mtime: calendar::rfc3339(attributes.mtime),
         ctime: calendar::rfc3339(attributes.ctime),
@@ -157,7 +157,7 @@ fn text(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>, account
         accounts.group(attributes.gid),
         attributes.gid,
         attributes.inode,
-        attributes.inode.shard(),
+        routing::of_inode(attributes.inode),
         calendar::date_time(attributes.mtime),
         calendar::date_time(attributes.ctime),
         calendar::date_time(attributes.atime),

@@ -103,7 +103,7 @@ fn mkdir_goes_to_its_home_and_comes_back() {
     pair.carry_all();
     let answer = pair.here.done(token);
     let inode = attributes(&answer).inode;
-    assert_eq!((inode.shard(), attributes(&answer).links), (ShardId(1), 2));
+    assert_eq!((routing::of_inode(inode), attributes(&answer).links), (ShardId(1), 2));
     assert_eq!(pair.here.result(other), Some(Err(Error::Exists)));
     let found = pair.here.ok(B, lookup("d"));
     assert!(matches!(found, ShardAnswer::RemoteDirectory { inode: found, .. } if found == inode));
