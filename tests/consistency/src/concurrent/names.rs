@@ -158,10 +158,12 @@ fn is_about_names(record: &Record) -> bool {
 /// Changes through mounts, beside each of which another program of its mount may look at names.
 fn changes_in_sight(records: &[&Record]) -> BTreeSet<usize> {
     let is_change = |record: &Record| {
-        let changes = matches!(
-            record.call,
-            Call::Rename { .. } | Call::Unlink { .. } | Call::MakeDirectory { .. } | Call::RemoveDirectory { .. }
-        );
+        let changes = match &record.call {
+            Call::Open { flags, .. } => flags.create,
+            Call::Rename { .. } | Call::Link { .. } | Call::Unlink { .. } => true,
+            Call::MakeDirectory { .. } | Call::RemoveDirectory { .. } => true,
+            _ => false,
+        };
         changes && !record.who.is_native()
     };
     let may_see = |looker: &Record, change: &Record| {

@@ -113,16 +113,24 @@ fn until_a_removal_returns_programs_of_its_mount_may_find_the_name() {
 }
 
 #[test]
-fn until_mkdir_returns_programs_of_its_mount_may_not_find_the_directory() {
-    let history = |begun: u64| {
+fn until_a_new_name_is_returned_programs_of_its_mount_may_not_find_it() {
+    let history = |call: &'static str, told: Outcome, begun: u64| {
         [
-            ("a0 mkdir d", 10, 20, Outcome::Done),
-            ("b0 mkdir d", 11, 13, failed(Errno::EXIST)),
-            ("a1 stat d", begun, begun + 2, failed(Errno::NOENT)),
+            ("b0 open h0 f wronly creat", 1, 2, Outcome::Opened(1)),
+            (call, 10, 20, told),
+            ("b0 mkdir n", 11, 13, failed(Errno::EXIST)),
+            ("a1 stat n", begun, begun + 2, failed(Errno::NOENT)),
+            ("a1 open h0 n rdwr", begun + 3, begun + 5, failed(Errno::NOENT)),
         ]
     };
-    assert!(holds(&history(14), &[]));
-    assert!(!holds(&history(21), &[]));
+    for (call, told) in [
+        ("a0 mkdir n", Outcome::Done),
+        ("a0 link f n", Outcome::Done),
+        ("a0 open h0 n rdwr creat", Outcome::Opened(2)),
+    ] {
+        assert!(holds(&history(call, told.clone(), 14), &[]), "{call}");
+        assert!(!holds(&history(call, told.clone(), 21), &[]), "{call} after it");
+    }
 }
 
 #[test]
