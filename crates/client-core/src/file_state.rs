@@ -481,6 +481,26 @@ impl FileState {
         self.dirty = true;
     }
 
+    /// A direct write up to here begins under an exclusive lease. Its time comes with the reply.
+    pub fn direct_write_begins(&mut self, end: u64) {
+        if !self.dirty {
+            self.has_own_time = self.decides();
+        }
+        self.landed(end);
+    }
+
+    /// A direct write has arrived under an exclusive lease. Like its bytes, the time that programs are told of it
+    /// survives this client: it is the one that the shard takes from the storage server (as `Inode::observe` does
+    /// there) when the session ends before it was reported.
+    pub fn direct_write_landed(&mut self, end: u64, object_mtime: Timestamp) {
+        self.direct_write_begins(end);
+        if object_mtime > self.object_mtime {
+            self.object_mtime = object_mtime;
+            self.attributes.ctime = object_mtime.after(self.attributes.ctime);
+            self.attributes.mtime = self.attributes.ctime;
+        }
+    }
+
     /// The contents have changed. Each change is later than those before, whatever clocks show.
     fn changed_at(&mut self, time: Timestamp) {
         self.has_own_time = self.decides();

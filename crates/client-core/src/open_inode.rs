@@ -396,12 +396,16 @@ impl<S: Shell> OpenInode<S> {
         options: &OpenOptions<Registration<S>>,
         mut target: Target<S>,
     ) -> Result<Written> {
-        state.note_written(io, end);
+        if options.direct {
+            state.known.direct_write_begins(end);
+        } else {
+            state.note_written(io, end);
+        }
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         state.in_flight += 1;
         drop(state);
         let flight = Flight(self);
-        let written = target.write(io, bytes, offset).await;
+        let written = target.write(io, bytes, offset, options.direct).await;
         let mut state = self.state.lock().await;
         state.in_flight -= 1;
         drop(flight);
@@ -412,10 +416,14 @@ impl<S: Shell> OpenInode<S> {
         // away, this is what to say.
         state.hold(io).await?;
         match written {
+            Ok(Some(object_mtime)) if options.direct => state.known.direct_write_landed(end, object_mtime),
             Ok(object_mtime) => object_mtime.into_iter().for_each(|time| state.known.object_written(time)),
             Err(error) => {
-                // It was counted into the size when it began.
+                // It was counted into the size when it began, and a part of it may be there.
                 state.is_unsettled = true;
+                if options.direct {
+                    state.note_written(io, end);
+                }
                 return Err(write_failed(error, options.append, target.may_have_landed()));
             }
         }

@@ -352,6 +352,30 @@ fn a_write_under_an_exclusive_lease_has_one_time_and_each_is_later_than_the_last
 }
 
 #[test]
+fn a_direct_write_under_an_exclusive_lease_has_the_time_that_survives_its_client() {
+    let mut file = opened(9, Some(object(1)), EXCLUSIVE);
+    let told = |file: &FileState| {
+        let mut attributes = attributes(9, Some(object(1)));
+        assert!(file.overlay(&mut attributes, true, 1));
+        (attributes.mtime.0, attributes.ctime.0)
+    };
+    file.direct_write_begins(30);
+    assert_eq!((file.size(), told(&file)), (30, (9, 9)), "its time is not known yet");
+    file.direct_write_landed(30, Timestamp(345));
+    assert_eq!(told(&file), (345, 345));
+    // Replies of two writes pass each other: the shard would hear of the later time only.
+    file.direct_write_landed(40, Timestamp(500));
+    file.direct_write_landed(35, Timestamp(400));
+    assert_eq!((file.size(), told(&file)), (40, (500, 500)));
+    let Some(ShardRequest::Commit { mtime, object_mtime, .. }) = file.report() else { panic!("no report") };
+    assert_eq!((mtime, object_mtime), (Some(Timestamp(500)), Timestamp(500)));
+    // The node's clock is behind that of the last change.
+    file.written(41, Timestamp(600));
+    file.direct_write_landed(42, Timestamp(550));
+    assert_eq!(told(&file), (601, 601));
+}
+
+#[test]
 fn a_right_that_ends_under_an_exclusive_lease_takes_no_size_with_it() {
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
     file.written(30, Timestamp(1));

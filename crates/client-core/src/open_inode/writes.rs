@@ -34,11 +34,18 @@ pub(super) enum Target<S: Shell> {
 }
 
 impl<S: Shell> Target<S> {
-    /// Returns the object's modification time, if it was told.
-    pub async fn write(&mut self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<Option<Timestamp>> {
+    /// Returns the object's modification time, if it was told; for a direct write it is looked up.
+    pub async fn write(
+        &mut self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        offset: u64,
+        direct: bool,
+    ) -> Result<Option<Timestamp>> {
         match self {
             Self::File { file, call_bytes } => {
-                io.calls.shell.write_file(file, bytes, offset, *call_bytes).await.map(|()| None)
+                io.calls.shell.write_file(file, bytes, offset, *call_bytes).await?;
+                if direct { io.calls.shell.stat_file(file).map(|(_, mtime)| Some(mtime)) } else { Ok(None) }
             }
             Self::Object { write, registration } => {
                 loop {
@@ -147,8 +154,12 @@ impl<S: Shell> State<S> {
                 Ok(reply) => {
                     self.hold(io).await?;
                     self.known.arrived();
-                    self.note_written(io, reply.size);
-                    self.known.object_written(reply.mtime);
+                    if options.direct && self.known.is_exclusive() {
+                        self.known.direct_write_landed(reply.size, reply.mtime);
+                    } else {
+                        self.note_written(io, reply.size);
+                        self.known.object_written(reply.mtime);
+                    }
                     if !self.known.reports_object(options.direct)
                         || self.commit(io).await.inspect_err(|_| self.write_not_reported(io))?
                     {
