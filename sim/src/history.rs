@@ -14,6 +14,7 @@
 mod content;
 mod gone;
 mod listings;
+mod lookups;
 mod losses;
 mod mtime;
 mod posix;
@@ -160,7 +161,7 @@ fn with_any_carried_out(state: &State, after: &mut Vec<State>) {
 #[derive(Clone, Copy)]
 struct Step<'a> {
     recorded: &'a Recorded,
-    /// Bytes of a write in pieces that are there.
+    /// Bytes of a write in pieces that are there; 1 for a `stat` in two steps that has found its name.
     taken: u64,
 }
 
@@ -257,6 +258,14 @@ fn explain(
             explain(&state, (round, left), after, reasons);
             left.insert(index, step);
         }
+        if step.taken == 0 && lookups::told_without_name(&next.call, result).is_some() {
+            let mut state = state.clone();
+            if state.look_up(next) {
+                left[index].taken = 1;
+                explain(&state, (round, left), after, reasons);
+                left[index] = step;
+            }
+        }
         if let Some(end) = step.next_end(&state) {
             match state.write_piece(next, step.taken..end) {
                 Ok(()) => {
@@ -281,3 +290,6 @@ fn explain(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

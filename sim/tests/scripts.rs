@@ -1,4 +1,4 @@
-//! Scripts of runs that failed once (`sim/scripts`; those in `failing` still do), and whether a script means the run of
+//! Scripts of runs that failed once (`sim/scripts`; any in `failing` still do), and whether a script means the run of
 //! which it was made.
 
 use std::path::PathBuf;

@@ -38,9 +38,10 @@ impl History {
 }
 
 impl State {
-    /// All inodes that are open or mapped.
+    /// All inodes that are open or mapped, or were found by a call that has not told of them yet.
     pub fn in_use(&self) -> impl Iterator<Item = Id> {
-        self.open.values().map(|open| open.inode).chain(self.mapped.values().map(|mapped| mapped.inode))
+        let open = self.open.values().map(|open| open.inode);
+        open.chain(self.mapped.values().map(|mapped| mapped.inode)).chain(self.looked_up.values().copied())
     }
 
     fn gone(&self, id: Id) -> Gone {

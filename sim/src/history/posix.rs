@@ -5,6 +5,7 @@
 use super::Recorded;
 use super::content::Content;
 use super::gone::Gone;
+use super::lookups::told_without_name;
 use super::losses::Maybe;
 use super::mtime::Mtime;
 use crate::kernel::requests::{Attributes, Errno, OpenFlags, RenameMode};
@@ -72,6 +73,8 @@ pub struct State {
     pub(super) inodes: BTreeMap<Id, Inode>,
     pub(super) open: BTreeMap<Handle, Open>,
     pub(super) mapped: BTreeMap<Handle, Mapped>,
+    /// What was found by calls that have not told of it yet, by their numbers.
+    pub(super) looked_up: BTreeMap<u64, Id>,
     /// Calls of which nobody knows whether they have been, or will be, carried out.
     pub(super) maybe: Vec<Maybe>,
     /// The number of the latest loss.
@@ -132,7 +135,8 @@ impl State {
     pub fn new() -> Self {
         let root = Inode::new(Kind::Directory);
         let inodes = BTreeMap::from([(ROOT, root)]);
-        Self { inodes, open: BTreeMap::new(), mapped: BTreeMap::new(), maybe: Vec::new(), loss: 0 }
+        let (open, mapped, looked_up) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { inodes, open, mapped, looked_up, maybe: Vec::new(), loss: 0 }
     }
 
     pub(super) fn inode(&self, id: Id) -> &Inode {
@@ -224,9 +228,15 @@ impl State {
     }
 
     /// Does what the call does. `Err`: it would not have returned this. `times`: modification times are compared, too.
-    /// `taken`: bytes of a write that [`State::write_piece`] has put there.
+    /// `taken`: bytes of a write that [`State::write_piece`] has put there; above 0 for a `stat` whose name was found
+    /// by [`State::look_up`].
     pub fn apply(&mut self, (recorded, taken): (&Recorded, u64), told: &CallResult, times: bool) -> Result<(), String> {
         let Recorded { id, call, client, fate, .. } = recorded;
+        if taken > 0
+            && let Some(told) = told_without_name(call, told)
+        {
+            return self.see_without_name(recorded, told, times);
+        }
         if self.is_about_gone(recorded, told) || self.has_failed(recorded, told) {
             return Ok(());
         }
@@ -259,7 +269,7 @@ impl State {
         if self.inodes.contains_key(&id) { id | SECOND } else { id }
     }
 
-    fn compare(&mut self, id: Id, told: &Attributes, times: bool) -> Result<(), String> {
+    pub(super) fn compare(&mut self, id: Id, told: &Attributes, times: bool) -> Result<(), String> {
         let inode = self.inode_mut(id);
         let number = *inode.number.get_or_insert(told.ino);
         same("inode", &told.ino, &number)?;
@@ -519,8 +529,7 @@ impl State {
     }
 
     pub(super) fn drop_unused(&mut self, id: Id) {
-        let in_use =
-            self.open.values().any(|open| open.inode == id) || self.mapped.values().any(|mapped| mapped.inode == id);
+        let in_use = self.in_use().any(|used| used == id);
         if self.inode(id).links == 0 && !in_use {
             self.inodes.remove(&id);
         }

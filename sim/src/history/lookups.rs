@@ -1,0 +1,42 @@
+//! `stat` in two steps: the kernel asks for the name (LOOKUP), and then for the inode's attributes (GETATTR).
+//!
+//! Where the last name of a file goes between the two, Linux tells a count of no links, on any file system. Only an
+//! answer with that count is taken for two steps, and only of an inode that loses its last name between them, by a call
+//! that overlaps this one.
+
+use super::Recorded;
+use super::posix::{Kind, State};
+use crate::kernel::Call;
+use crate::kernel::requests::Attributes;
+use crate::kernel::{CallResult, Value};
+
+/// The attributes of a file without a name that were told to a `stat`.
+pub(super) fn told_without_name<'a>(call: &Call, told: &'a CallResult) -> Option<&'a Attributes> {
+    match (call, told) {
+        (Call::Stat { .. }, Ok(Value::Attributes(told))) if told.nlink == 0 && told.kind == Kind::Regular => Some(told),
+        _ => None,
+    }
+}
+
+impl State {
+    /// The first step: the name is found. Its inode stays until the second one. Returns false if it is not there.
+    pub(super) fn look_up(&mut self, recorded: &Recorded) -> bool {
+        let Call::Stat { path } = &recorded.call else { return false };
+        let found = self.find(path);
+        self.looked_up.extend(found.iter().map(|id| (recorded.id, *id)));
+        found.is_ok()
+    }
+
+    /// The second step: the attributes are those of the inode that was found, which has no name any more.
+    pub(super) fn see_without_name(
+        &mut self,
+        recorded: &Recorded,
+        told: &Attributes,
+        times: bool,
+    ) -> Result<(), String> {
+        let id = self.looked_up.remove(&recorded.id).ok_or("its name was not looked up")?;
+        self.compare(id, told, times)?;
+        self.drop_unused(id);
+        Ok(())
+    }
+}

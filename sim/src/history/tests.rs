@@ -1,0 +1,102 @@
+//! What the check allows, and what it does not.
+
+use super::*;
+use crate::kernel::requests::{Access, Attributes, OpenFlags};
+use crate::kernel::{Call, Handle, Value};
+
+const UNLINK_ID: u64 = 10;
+
+fn path(name: &str) -> Vec<String> {
+    vec![name.to_owned()]
+}
+
+fn call(id: u64, call: Call, (begun_ms, ended_ms): (u64, u64), result: CallResult) -> Recorded {
+    let fate = Fate::default();
+    let returned = Some((ended_ms, result));
+    Recorded { id, client: 0, call, begun_ms, unheard: 0, sessions: 0, fate, pieces: Vec::new(), returned }
+}
+
+fn made(id: u64, name: &str) -> [Recorded; 2] {
+    let flags = OpenFlags { access: Access::Write, create: true, ..OpenFlags::default() };
+    let handle = Handle(id);
+    let open = Call::Open { path: path(name), flags, mode: 0o644, handle };
+    [call(id, open, (0, 1), Ok(Value::Done)), call(id + 1, Call::Close { handle }, (2, 3), Ok(Value::Done))]
+}
+
+/// `stat` of a name, which tells of inode 2 with so many links.
+fn stat(name: &str, (begun_ms, ended_ms): (u64, u64), nlink: u32) -> Recorded {
+    let told = Attributes {
+        ino: 2,
+        kind: Kind::Regular,
+        mode: 0o644,
+        nlink,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        blocks: 0,
+        atime: 7,
+        mtime: 7,
+        ctime: 7,
+    };
+    call(100, Call::Stat { path: path(name) }, (begun_ms, ended_ms), Ok(Value::Attributes(told)))
+}
+
+/// Two files `f` (inode 2) and `g`.
+fn two_files() -> History {
+    let mut history = History::default();
+    for recorded in made(1, "f").into_iter().chain(made(3, "g")) {
+        history.check_round(&[recorded]).expect("files are made");
+    }
+    history.check_round(&[stat("f", (4, 5), 1)]).expect("it has one link");
+    history
+}
+
+fn unlink(name: &str, times: (u64, u64)) -> Recorded {
+    call(UNLINK_ID, Call::Unlink { path: path(name) }, times, Ok(Value::Done))
+}
+
+fn rename(from: &str, to: &str, times: (u64, u64)) -> Recorded {
+    let call_ = Call::Rename { from: path(from), to: path(to), mode: RenameMode::Replace };
+    call(UNLINK_ID, call_, times, Ok(Value::Done))
+}
+
+#[test]
+fn a_stat_tells_of_no_link_beside_what_takes_the_last_name_away() {
+    for takes_it in [unlink("f", (12, 18)), rename("g", "f", (12, 18)), unlink("f", (2, 30))] {
+        two_files().check_round(&[takes_it.clone(), stat("f", (10, 20), 0)]).expect("its last name goes meanwhile");
+        two_files().check_round(&[takes_it.clone(), stat("f", (10, 20), 1)]).expect("before it went");
+        let mut history = two_files();
+        history.check_round(&[takes_it, stat("f", (10, 20), 0)]).expect("its last name goes meanwhile");
+        assert!(history.check_round(&[stat("f", (40, 50), 0)]).is_err(), "it is gone");
+    }
+}
+
+#[test]
+fn a_stat_tells_of_no_link_in_no_other_case() {
+    let refused = |round: &[Recorded]| assert!(two_files().check_round(round).is_err(), "{round:?}");
+    // Nothing takes a name away; it is another file's name; this one has another name by then; it gets one only.
+    refused(&[stat("f", (10, 20), 0)]);
+    refused(&[unlink("g", (12, 18)), stat("f", (10, 20), 0)]);
+    refused(&[rename("f", "h", (12, 18)), stat("f", (10, 20), 0)]);
+    refused(&[rename("f", "g", (12, 18)), stat("f", (10, 20), 0)]);
+    let link = call(11, Call::Link { from: path("f"), to: path("h") }, (6, 8), Ok(Value::Done));
+    refused(&[link, unlink("f", (12, 18)), stat("f", (10, 20), 0)]);
+    // The removal had returned, or begins when the answer is there.
+    refused(&[unlink("f", (6, 8)), stat("f", (10, 20), 0)]);
+    refused(&[unlink("f", (22, 24)), stat("f", (10, 20), 0)]);
+}
+
+#[test]
+fn a_stat_tells_of_no_link_beside_a_removal_of_which_nobody_knows_the_result() {
+    let mut unknown = unlink("f", (6, 8));
+    unknown.fate.is_unknown = true;
+    let mut history = two_files();
+    history.begin_loss(1);
+    history.check_round(&[unknown]).expect("it may be made later");
+    let mut settled = two_files();
+    settled.states.clone_from(&history.states);
+    history.check_round(&[stat("f", (10, 20), 0)]).expect("it is made meanwhile");
+    assert!(history.check_round(&[stat("f", (30, 40), 0)]).is_err(), "it is gone");
+    settled.settle(1);
+    assert!(settled.check_round(&[stat("f", (10, 20), 0)]).is_err(), "it was made before, or never is");
+}
