@@ -123,11 +123,9 @@ fn until_a_new_name_is_returned_programs_of_its_mount_may_not_find_it() {
             ("a1 open h0 n rdwr", begun + 3, begun + 5, failed(Errno::NOENT)),
         ]
     };
-    for (call, told) in [
-        ("a0 mkdir n", Outcome::Done),
-        ("a0 link f n", Outcome::Done),
-        ("a0 open h0 n rdwr creat", Outcome::Opened(2)),
-    ] {
+    for (call, told) in
+        [("a0 mkdir n", Outcome::Done), ("a0 link f n", Outcome::Done), ("a0 open h0 n rdwr creat", Outcome::Opened(2))]
+    {
         assert!(holds(&history(call, told.clone(), 14), &[]), "{call}");
         assert!(!holds(&history(call, told.clone(), 21), &[]), "{call} after it");
     }
