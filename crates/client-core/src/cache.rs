@@ -40,6 +40,8 @@ pub enum Cached {
 pub struct Dropped {
     pub names: Vec<(InodeNumber, Name)>,
     pub inodes: Vec<InodeNumber>,
+    /// Directories that were held as a whole: a cache above may have a listing of one, which has no name in it.
+    pub directories: Vec<InodeNumber>,
     /// The lease that was recalled: a cache above may know more of what it covered.
     pub recalled: Option<LeaseKey>,
 }
@@ -158,7 +160,9 @@ impl Cache {
     pub fn clear(&mut self) -> Dropped {
         let names =
             std::mem::take(&mut self.names).into_iter().map(|((parent, _), known)| (parent, known.name)).collect();
-        let dropped = Dropped { names, inodes: self.attributes.keys().copied().collect(), recalled: None };
+        let inodes = self.attributes.keys().copied().collect();
+        let dropped =
+            Dropped { names, inodes, directories: self.directories.keys().copied().collect(), recalled: None };
         let terms = std::mem::take(&mut self.terms);
         *self = Self { changes: self.changes + 1, ..Self::default() };
         self.terms = terms.into_iter().map(|(shard, term)| (shard, term.ended())).collect();

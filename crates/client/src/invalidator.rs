@@ -13,6 +13,8 @@ pub trait Invalidator: Send + Sync {
     fn recalled(&self, _key: LeaseKey) {}
     /// These names in a directory may mean something else now.
     fn entries(&self, parent: InodeNumber, names: Vec<Name>);
+    /// The directory may have other names now than when it was listed.
+    fn listing(&self, _directory: InodeNumber) {}
     /// Attributes of the inode may be others now; with `data`, its contents too.
     fn inode(&self, inode: InodeNumber, data: bool);
     /// The pages of this range (`bytes` `u64::MAX`: to the end) are about to be changed by another client: returns when
@@ -86,6 +88,9 @@ pub(crate) fn tell(invalidator: &dyn Invalidator, dropped: &Dropped) {
     }
     for (parent, names) in dropped.names_by_directory() {
         invalidator.entries(parent, names);
+    }
+    for directory in &dropped.directories {
+        invalidator.listing(*directory);
     }
     for inode in &dropped.inodes {
         invalidator.inode(*inode, false);

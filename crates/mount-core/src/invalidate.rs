@@ -305,7 +305,8 @@ impl<M: MountShell> KernelCaches<M> {
         self.settle(inode, &(0..0), OWN_WAIT).await;
     }
 
-    /// Drops what the kernel keeps of a directory's listing. Call it before the reply that would have it used.
+    /// Drops what the kernel keeps of a directory's listing, for those who have it open and begin anew. Call it before
+    /// the reply that would have it used.
     pub async fn drop_listing(&self, directory: InodeNumber) {
         if let Some(kernel) = self.kernel() {
             self.report("listing", kernel.contents(directory, 0, 0).await);
@@ -389,6 +390,9 @@ impl<M: MountShell> KernelCaches<M> {
         }
         for (parent, names) in dropped.names_by_directory() {
             self.entries(parent, names).await;
+        }
+        for directory in &dropped.directories {
+            self.drop_listing(*directory).await;
         }
         for inode in &dropped.inodes {
             self.inode(*inode, false).await;

@@ -116,6 +116,10 @@ impl Invalidator for Recalls {
         block_on(self.0.entries(parent, names));
     }
 
+    fn listing(&self, directory: InodeNumber) {
+        block_on(self.0.drop_listing(directory));
+    }
+
     fn inode(&self, inode: InodeNumber, data: bool) {
         block_on(self.0.inode(inode, data));
     }

@@ -37,6 +37,7 @@ impl Cache {
                 self.surplus.insert(LeaseKey::Directory(directory), held.stamp);
                 let dropped = self.drop_listed(directory, &held);
                 self.evicted.names.extend(dropped);
+                self.evicted.directories.push(directory);
             }
         }
         // Names that made room are still among those listed of their directories.

@@ -2,7 +2,7 @@
 
 use super::{Cache, Dropped};
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
-use weft_protocol::{ShardId, routing};
+use weft_protocol::{InodeNumber, ShardId, routing};
 
 /// A shard's term. Entries of another age are void.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,8 +70,10 @@ impl Cache {
         term.age += 1;
         let names = self.names.iter().filter(|((parent, hash), _)| routing::of_name_hash(*parent, *hash) == shard);
         let names = names.map(|((parent, _), known)| (*parent, known.name.clone())).collect();
-        let inodes = self.attributes.keys().copied().filter(|inode| routing::of_inode(*inode) == shard).collect();
-        Dropped { names, inodes, recalled: None }
+        let is_of_shard = |inode: &InodeNumber| routing::of_inode(*inode) == shard;
+        let inodes = self.attributes.keys().copied().filter(is_of_shard).collect();
+        let directories = self.directories.keys().copied().filter(is_of_shard).collect();
+        Dropped { names, inodes, directories, recalled: None }
     }
 
     /// The change has a reply. What was learnt meanwhile may be from before it.

@@ -202,6 +202,24 @@ fn pages_that_follow_each_other_make_the_directory_known() {
     assert_eq!((known(&cache, a), known(&cache, after_all)), (Cached::Unknown, Cached::Unknown));
 }
 
+/// No name tells of it that somebody may have listed an empty directory.
+#[test]
+fn caches_above_hear_that_a_listed_directory_is_not_held_any_more() {
+    let held = || {
+        let mut cache = heard();
+        cache.learn_page(DIRECTORY, Cookie::START, &page(&[], false), 1);
+        cache
+    };
+    assert_eq!(known(&held(), "n"), Cached::Absent);
+    assert_eq!(held().clear().directories, [DIRECTORY]);
+    assert_eq!(held().doubt(ShardId::ROOT).directories, [DIRECTORY]);
+    let mut crowded = held();
+    for number in 2..2 + DIRECTORIES_MAX as u64 {
+        crowded.learn_page(InodeNumber::from_raw(number), Cookie::START, &page(&[], false), 1);
+    }
+    assert_eq!(crowded.take_evicted().directories, [DIRECTORY]);
+}
+
 /// A name that collides with others stands after the cookie of its hash, as far as its bucket goes.
 #[test]
 fn what_is_absent_is_known_up_to_the_bucket_that_a_page_ends_in() {
