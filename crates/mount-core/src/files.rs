@@ -15,7 +15,7 @@
 use crate::open_modes::{Mode, Phase, Stamp, Wish};
 use crate::operations::{Answer, Mount};
 use crate::shell::{DescriptorOf, Kernel, MountNotice, MountShell, NotTaken, OpenOptionsOf};
-use crate::short_reads::ShortRead;
+use crate::short_reads::{End, ShortRead};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -329,10 +329,11 @@ impl<M: MountShell> Mount<M> {
         reply: impl FnOnce(Result<&[u8]>),
     ) -> Drops {
         let (caches, inode) = (&self.caches, open_file.inode);
-        let end = read.as_ref().ok().map(|bytes| offset + bytes.len() as u64);
+        let end = read.as_ref().ok();
+        let end = end.map(|bytes| End { at: offset + bytes.len() as u64, is_empty: bytes.is_empty() });
         let is_short = read.as_ref().is_ok_and(|bytes| bytes.len() < length);
         if let (true, Some(end)) = (is_short, end) {
-            caches.sizes.told(inode, end);
+            caches.sizes.told(inode, end.at);
         }
         let pages = || caches.pages(offset..offset + length as u64);
         if !caches.short_reads.is_used() {

@@ -11,7 +11,8 @@
 //! without readahead, and its error would be the program's. Such pages are recorded. A READ of one of them is answered
 //! short in any case, and its pages are dropped after the reply, so that only this reader finds zeros. The error of a
 //! READ of one page alone may be the program's, too: the kernel asks so for a page that a notification took away
-//! between readahead and its use. It is answered short, and mostly has not been crossed.
+//! between readahead and its use. If the file ends in the page, it is answered short, and mostly has not been crossed.
+//! If it ends before, the error goes to readahead, or to an access to a mapping that gets SIGBUS there in any case.
 //!
 //! So that this hardly happens, what changes the inode by this mount's doing waits for READs in flight: replies to
 //! writes, and notifications ([`ShortReads::unsettled`]). A notification for which another client waits does so for a
@@ -41,6 +42,14 @@ const PROCESSED_MAX: Duration = Duration::from_millis(5);
 const RESUMED_MAX: Duration = Duration::from_secs(1);
 /// Pages of a file that are recorded; beyond it, all count as recorded.
 const RECORDED_PAGES_MAX: u64 = 1 << 10;
+
+/// Where a reply to a READ ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct End {
+    pub at: u64,
+    /// It brings no byte.
+    pub is_empty: bool,
+}
 
 /// How a READ is to be answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,9 +183,17 @@ impl<S> Record<S> {
         }
     }
 
+    /// Whether a READ of an earlier page is in flight, or will be sent after an error: the file ends there or before.
+    /// The kernel would disregard its reply after an empty one of later pages, which tells of a larger size.
+    fn awaits_before(&self, page: u64, now: Duration) -> bool {
+        let in_flight = |read: &InFlight<S>| read.pages.start < page && read.until.is_none_or(|until| until > now);
+        let will_be_sent = |recorded: &Recorded| recorded.failed.is_some_and(|failed| failed + RESUMED_MAX > now);
+        self.reads.iter().any(in_flight) || self.pages.range(..page).any(|(_, recorded)| will_be_sent(recorded))
+    }
+
     /// Decides about a READ that ends at `end`, and was received at `received`.
-    fn decide(&mut self, pages: Range<u64>, end: u64, (received, now): (Duration, Duration)) -> ShortRead {
-        if self.largest.is_some_and(|largest| largest <= end) {
+    fn decide(&mut self, pages: Range<u64>, end: End, (received, now): (Duration, Duration)) -> ShortRead {
+        if self.largest.is_some_and(|largest| largest <= end.at) {
             return ShortRead::Taken;
         }
         let is_recorded = self.all.is_some() || self.pages.range(pages.clone()).next().is_some();
@@ -185,9 +202,10 @@ impl<S> Record<S> {
             _ => None,
         };
         let sent = failed.unwrap_or(received.saturating_sub(QUEUED_MAX));
-        if self.changed < sent {
+        let crosses = end.is_empty && !is_recorded && self.awaits_before(pages.start, now);
+        if self.changed < sent && !crosses {
             if self.in_flight == 0 {
-                self.largest = Some(end);
+                self.largest = Some(end.at);
             }
             self.changed = now;
             // The readers of what lies behind go on no more.
@@ -197,7 +215,7 @@ impl<S> Record<S> {
         if is_recorded {
             return ShortRead::Dropped { all: self.all.is_some() };
         }
-        if pages.end - pages.start == 1 {
+        if pages.end - pages.start == 1 && !end.is_empty {
             return ShortRead::Taken;
         }
         self.record(pages, Some(now));
@@ -363,7 +381,7 @@ impl<S> ShortReads<S> {
         &self,
         inode: InodeNumber,
         pages: Range<u64>,
-        end: Option<u64>,
+        end: Option<End>,
         (times, answered): ((Duration, Duration), Option<&Arc<S>>),
         reply: impl FnOnce(ShortRead),
     ) -> ShortRead
@@ -433,11 +451,16 @@ mod tests {
         reads
     }
 
+    fn ends_at(at: u64) -> End {
+        End { at, is_empty: false }
+    }
+
     /// A READ that is received, and answered short.
     fn read(reads: &ShortReads<()>, pages: Range<u64>, end: u64, (received, answered): (u64, u64)) -> ShortRead {
         let begun = reads.read_begins(INODE, pages.clone(), ms(received));
         let begun = begun.map(|(_, begun)| begun);
         let times = ((ms(received), ms(answered)), begun.as_ref());
+        let end = End { at: end, is_empty: end <= pages.start * PAGE };
         let decided = reads.answer(INODE, pages, Some(end), times, |_| {});
         begun.inspect(|begun| reads.read_ends(INODE, begun));
         decided
@@ -456,7 +479,7 @@ mod tests {
         reads.changed(INODE, ms(305));
         let begun = begun.map(|(_, begun)| begun);
         let times = ((ms(300), ms(310)), begun.as_ref());
-        assert_eq!(reads.answer(INODE, 0..4, Some(PAGE + 5), times, |_| {}), ShortRead::AskedAgain);
+        assert_eq!(reads.answer(INODE, 0..4, Some(ends_at(PAGE + 5)), times, |_| {}), ShortRead::AskedAgain);
         reads.read_whole(INODE, 0..1, None, ms(312));
         assert_eq!(read(&reads, 1..2, PAGE + 5, (313, 320)), ShortRead::Taken, "it was sent after that change");
         reads.changed(INODE, ms(400));
@@ -471,11 +494,34 @@ mod tests {
     }
 
     #[test]
+    fn a_page_behind_the_end_is_asked_for_again() {
+        let reads = recorded();
+        reads.changed(INODE, ms(100));
+        assert_eq!(read(&reads, 2..3, 2 * PAGE, (101, 102)), ShortRead::AskedAgain, "in readahead");
+        assert_eq!(read(&reads, 2..3, 2 * PAGE, (102, 103)), ShortRead::Taken, "it was sent after that change");
+    }
+
+    #[test]
+    fn an_empty_reply_does_not_cross_the_read_of_an_earlier_page() {
+        let reads = recorded();
+        let begun = reads.read_begins(INODE, 0..2, ms(100)).map(|(_, begun)| begun);
+        assert_eq!(read(&reads, 2..4, 2 * PAGE, (101, 102)), ShortRead::AskedAgain, "it is in flight");
+        let times = ((ms(100), ms(103)), begun.as_ref());
+        assert_eq!(reads.answer(INODE, 0..2, Some(ends_at(PAGE + 5)), times, |_| {}), ShortRead::Taken);
+        begun.inspect(|begun| reads.read_ends(INODE, begun));
+        reads.told(INODE, 8 * PAGE, ms(200));
+        assert_eq!(read(&reads, 0..2, PAGE + 5, (201, 202)), ShortRead::AskedAgain);
+        assert_eq!(read(&reads, 8..9, 8 * PAGE, (300, 301)), ShortRead::Taken, "the kernel knows of no more");
+        assert_eq!(read(&reads, 5..6, 5 * PAGE, (300, 301)), ShortRead::AskedAgain, "it is asked for again");
+        assert_eq!(read(&reads, 1..2, PAGE + 5, (302, 303)), ShortRead::Taken);
+    }
+
+    #[test]
     fn what_may_have_waited_for_a_thread_counts_as_crossed() {
         let reads = recorded();
         reads.changed(INODE, ms(100));
         assert_eq!(read(&reads, 0..2, 5, (110, 120)), ShortRead::AskedAgain);
-        assert_eq!(read(&reads, 4..6, 5, (200, 210)), ShortRead::Taken);
+        assert_eq!(read(&reads, 4..6, 4 * PAGE + 5, (200, 210)), ShortRead::Taken);
     }
 
     #[test]
@@ -505,14 +551,14 @@ mod tests {
         let began = Some(waits.began);
         assert!(waits.time.is_none());
         let times = ((ms(101), ms(110)), begun.as_ref());
-        assert_eq!(reads.answer(INODE, 0..2, Some(5), times, |_| {}), ShortRead::AskedAgain);
+        assert_eq!(reads.answer(INODE, 0..2, Some(ends_at(5)), times, |_| {}), ShortRead::AskedAgain);
         begun.inspect(|begun| reads.read_ends(INODE, begun));
         assert!(wait(&reads, began, 111).is_some_and(|read| read.time.is_some()), "it will be asked again");
         let again = reads.read_begins(INODE, 0..1, ms(112)).map(|(_, begun)| begun);
         let later = reads.read_begins(INODE, 8..9, ms(112)).map(|(_, begun)| begun);
         assert!(wait(&reads, began, 200).is_some_and(|read| read.time.is_none()), "it was");
         let times = ((ms(112), ms(210)), again.as_ref());
-        assert_eq!(reads.answer(INODE, 0..1, Some(5), times, |_| {}), ShortRead::Taken);
+        assert_eq!(reads.answer(INODE, 0..1, Some(ends_at(5)), times, |_| {}), ShortRead::Taken);
         again.inspect(|again| reads.read_ends(INODE, again));
         assert!(wait(&reads, began, 211).is_some(), "the reader has to wake up");
         assert!(wait(&reads, began, 300).is_none(), "what came later is not waited for");
