@@ -24,6 +24,7 @@ use crate::kernel::{Call, CallResult, Value};
 pub use gone::Gone;
 use listings::Listings;
 pub use posix::{Id, Kind, ROOT, State};
+use std::collections::BTreeSet;
 
 /// A call and what became of it.
 #[derive(Clone, Debug)]
@@ -126,13 +127,16 @@ impl History {
         self.states.iter_mut().for_each(|state| state.loss = loss);
     }
 
-    /// Nothing of the losses up to this one is on its way any more: what was not carried out never is.
-    pub fn settle(&mut self, loss: u64) {
+    /// Nothing of the losses up to this one, without those that are `open`, is on its way any more: what was not
+    /// carried out never is. What a client loses settles within half a second, and what one that has died has sent only
+    /// much later.
+    pub fn settle(&mut self, loss: u64, open: &BTreeSet<u64>) {
+        let is_settled = |number: u64| number <= loss && !open.contains(&number);
         let mut after: Vec<State> = Vec::new();
         for state in &self.states {
             with_any_carried_out(state, &mut after);
         }
-        after.iter_mut().for_each(|state| state.settle(loss));
+        after.iter_mut().for_each(|state| state.settle(is_settled));
         let mut settled: Vec<State> = Vec::new();
         for state in after {
             if !settled.contains(&state) {

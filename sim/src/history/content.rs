@@ -268,15 +268,15 @@ impl Content {
         any
     }
 
-    /// Nothing of the losses up to this one is on its way any more.
-    pub fn settle(&mut self, loss: u64) {
+    /// Nothing of these losses is on its way any more.
+    pub fn settle(&mut self, is_settled: impl Fn(u64) -> bool) {
         for change in &mut self.log {
-            if matches!(change.fate, Fate::Lost(number) if number <= loss) {
+            if matches!(change.fate, Fate::Lost(number) if is_settled(number)) {
                 change.fate = Fate::Lost(0);
             }
         }
         // What has landed may be over all that came since.
-        let landed = |change: &mut Change| matches!(change.fate, Fate::Floats(number) if number <= loss);
+        let landed = |change: &mut Change| matches!(change.fate, Fate::Floats(number) if is_settled(number));
         let landed: Vec<Change> = self.log.extract_if(.., landed).collect();
         self.log.extend(landed.into_iter().map(|change| Change { fate: Fate::Lost(0), ..change }));
     }
@@ -389,7 +389,7 @@ mod tests {
         content.write(1, 1, &[2, 2], false);
         assert!(content.lose(1, 7));
         let mut lost = content.clone();
-        lost.settle(7);
+        lost.settle(|loss| loss <= 7);
         lost.see_size(2).expect("it may be lost");
         lost.see(0, 4, &[1, 1]).expect("it may be lost");
         assert!(lost.see(0, 4, &[1, 2]).is_err(), "it was seen without");
@@ -426,7 +426,7 @@ mod tests {
         content.write(2, 0, &[4, 4], true);
         content.see(0, 2, &[4, 3]).expect("a part of it has landed");
         content.see(0, 2, &[4, 4]).expect("and now it is not settled");
-        content.settle(1);
+        content.settle(|loss| loss <= 1);
         content.see(0, 2, &[3, 4]).expect("it may have landed so");
         assert!(content.see(0, 2, &[4, 4]).is_err(), "and stays so");
     }
@@ -436,7 +436,7 @@ mod tests {
         let mut content = Content::default();
         content.fail_write(None, &[3, 3], 1);
         content.append(1, &[4], false);
-        content.settle(1);
+        content.settle(|loss| loss <= 1);
         content.see_size(1).expect("the first has not landed");
         content.see(0, 9, &[4]).expect("nor is it before");
         content.lose(1, 2);
@@ -454,7 +454,7 @@ mod tests {
         let mut other = content.clone();
         assert!(content.see(0, 9, &[1, 2, 2, 0, 3, 3]).is_err(), "the file did not end there");
         content.see(0, 9, &[1, 2, 2, 3, 3]).expect("it has landed");
-        other.settle(1);
+        other.settle(|loss| loss <= 1);
         other.see_size(3).expect("it was lost");
         assert!(other.see(0, 9, &[1, 2, 2, 3, 3]).is_err(), "and stays so");
     }

@@ -279,11 +279,11 @@ impl State {
         }
     }
 
-    /// Nothing of the losses up to this one is on its way any more.
-    pub fn settle(&mut self, loss: u64) {
-        self.maybe.retain(|maybe| maybe.loss > loss);
+    /// Nothing of these losses is on its way any more.
+    pub fn settle(&mut self, is_settled: impl Fn(u64) -> bool) {
+        self.maybe.retain(|maybe| !is_settled(maybe.loss));
         for inode in self.inodes.values_mut() {
-            inode.content.settle(loss);
+            inode.content.settle(&is_settled);
         }
     }
 }

@@ -97,6 +97,29 @@ fn a_stat_tells_of_no_link_beside_a_removal_of_which_nobody_knows_the_result() {
     settled.states.clone_from(&history.states);
     history.check_round(&[stat("f", (10, 20), 0)]).expect("it is made meanwhile");
     assert!(history.check_round(&[stat("f", (30, 40), 0)]).is_err(), "it is gone");
-    settled.settle(1);
+    settled.settle(1, &BTreeSet::new());
     assert!(settled.check_round(&[stat("f", (10, 20), 0)]).is_err(), "it was made before, or never is");
+}
+
+#[test]
+fn a_loss_that_settles_leaves_those_before_it_open_that_have_not() {
+    let unknown = || {
+        let mut history = two_files();
+        let mut unknown = unlink("f", (6, 8));
+        unknown.fate.is_unknown = true;
+        history.begin_loss(1);
+        history.check_round(&[unknown]).expect("its client has died");
+        history
+    };
+    let stat = || [stat("f", (1000, 1010), 1)];
+    let gone = || [call(101, Call::Stat { path: path("f") }, (2000, 2010), Err(Errno::ENOENT))];
+    // Another client has lost bytes meanwhile.
+    let mut history = unknown();
+    history.settle(2, &BTreeSet::from([1]));
+    history.check_round(&stat()).expect("it was not made yet");
+    history.check_round(&gone()).expect("it is made now");
+    let mut history = unknown();
+    history.settle(2, &BTreeSet::new());
+    history.check_round(&stat()).expect("it was not made");
+    assert!(history.check_round(&gone()).is_err(), "and never is");
 }

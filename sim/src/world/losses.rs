@@ -23,6 +23,8 @@ const DIED_MS: u64 = 2 * SESSION_TERM_MS + 5000;
 pub struct Losses {
     /// The number of the latest.
     latest: u64,
+    /// Those of which something may be on its way.
+    open: BTreeSet<u64>,
     /// How many sessions of each client have ended, and when the latest did.
     sessions: BTreeMap<usize, (u64, u64)>,
     /// Clients that lost something, or have died, during this round.
@@ -86,6 +88,9 @@ impl World {
     }
 
     fn settle_loss(&mut self, loss: u64, delay_ms: u64) {
+        if let Some(run) = &mut self.mounts {
+            run.losses.open.insert(loss);
+        }
         let since = self.files.borrow_mut().moment();
         self.network.after(delay_ms, Message::LossSettled { loss, since });
     }
@@ -96,7 +101,8 @@ impl World {
         }
         let Some(run) = &mut self.mounts else { return };
         if run.round.is_empty() {
-            run.history.settle(loss);
+            run.losses.open.remove(&loss);
+            run.history.settle(loss, &run.losses.open);
         } else {
             // What was begun before may not have seen it.
             run.losses.settled.push(loss);
@@ -127,7 +133,8 @@ impl World {
             run.history.died(client, run.losses.latest);
         }
         for loss in std::mem::take(&mut run.losses.settled) {
-            run.history.settle(loss);
+            run.losses.open.remove(&loss);
+            run.history.settle(loss, &run.losses.open);
         }
     }
 
