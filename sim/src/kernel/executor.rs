@@ -63,6 +63,16 @@ impl Context {
         .await
     }
 
+    /// Lets other tasks get further first, if it is their turn.
+    pub async fn let_others_go_on(&self) {
+        let mut has_waited = false;
+        poll_fn(|_| {
+            self.mount().progress = true;
+            if std::mem::replace(&mut has_waited, true) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
     /// Sends a request and waits for its answer.
     pub async fn ask(&self, node: NodeId, operation: Operation) -> Answer {
         let unique = self.mount().send(node, operation);

@@ -119,6 +119,14 @@ impl Context {
         .await
     }
 
+    /// Unlocks a page. Who waits for its lock may get it first: that is a race, which only a seed settles so.
+    pub async fn let_others_lock(&self, key: InodeKey, index: u64, id: u64) {
+        self.mount().unlock_page(key, index, id);
+        if self.mount().config.seed.is_some() {
+            self.let_others_go_on().await;
+        }
+    }
+
     /// Waits until a page is not being written back.
     pub async fn wait_writeback(&self, key: InodeKey, index: u64, id: u64) {
         self.wait(|mount| {

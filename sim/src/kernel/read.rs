@@ -7,6 +7,8 @@
 //!   is zeros (`fuse_short_read`, `fuse_read_update_size`).
 //! - A reader looks at the size again after its page came, and returns fewer bytes (`filemap_read`).
 //! - A page whose readahead failed is asked for again, alone (`filemap_update_page`, `fuse_read_folio`).
+//! - So is a page that is gone when the reader comes back from readahead (`filemap_create_folio`): a notification took it
+//!   away. The error of a page that is asked for alone is the reader's.
 //!
 //! Not here: windows (`readahead.rs`), direct reads (`direct.rs`).
 
@@ -166,10 +168,11 @@ impl Context {
                 let window = {
                     let mut mount = self.mount();
                     let limits = mount.readahead_limits();
-                    let before = mount.cached_before(inode, index, limits.window.max(last - index));
+                    let before = mount.cached_before(inode, index, limits.max_for(last - index));
                     mount.file_mut(file).readahead.miss(index, last - index, limits, before)
                 };
                 self.start_readahead(file, window).await;
+                self.come_late(inode, index).await;
             }
             if !self.is_cached(inode, index) {
                 return Ok(vec![self.read_new_page(file, index).await?]);
@@ -188,6 +191,14 @@ impl Context {
                 return Ok(batch.pages);
             }
             step?;
+        }
+    }
+
+    /// A reader that was held up after it began readahead may find that its page has come and is gone again.
+    async fn come_late(&self, inode: InodeKey, index: u64) {
+        if self.mount().has_late_reader() {
+            self.wait(|mount| mount.inode(inode).pages.get(index).is_none_or(|page| !page.locked).then_some(())).await;
+            self.let_others_go_on().await;
         }
     }
 

@@ -24,6 +24,11 @@ const IO_PAGES: u64 = 32;
 /// Pages of a folio of order 2.
 const WINDOW_ALIGNMENT: u64 = 4;
 
+/// One reader of so many is held up after it began readahead.
+const LATE_READERS: u64 = 4;
+/// Tells the numbers that say so from others of the same seed.
+pub const LATE: u64 = 0x6c61_7465;
+
 /// Limits of the mount.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -36,7 +41,7 @@ pub struct Limits {
 
 impl Limits {
     /// `ractl_max_pages`.
-    fn max_for(&self, wanted: u64) -> u64 {
+    pub fn max_for(&self, wanted: u64) -> u64 {
         if wanted > self.window && self.request > self.window { wanted.min(self.request) } else { self.window }
     }
 }
@@ -145,6 +150,11 @@ fn next_size(size: u64, max: u64) -> u64 {
 }
 
 impl Mount {
+    /// Whether a reader that has begun readahead is held up until it has come.
+    pub fn has_late_reader(&mut self) -> bool {
+        self.late.as_mut().is_some_and(|random| random.one_in(LATE_READERS))
+    }
+
     pub fn readahead_limits(&self) -> Limits {
         Limits {
             window: u64::from(self.config.max_readahead_bytes / self.config.page_bytes),
@@ -153,11 +163,13 @@ impl Mount {
         }
     }
 
-    /// How many pages directly before `index` are cached, up to `max` (`page_cache_prev_miss`).
+    /// How many pages directly before `index` are cached, as `page_cache_prev_miss` looks at `max` of them: where all
+    /// are, it takes the last one for the miss.
     pub fn cached_before(&self, key: InodeKey, index: u64, max: u64) -> u64 {
         let pages = &self.inode(key).pages;
         let first = index.saturating_sub(max);
-        (first..index).rev().take_while(|at| pages.get(*at).is_some()).count() as u64
+        let count = (first..index).rev().take_while(|at| pages.get(*at).is_some()).count() as u64;
+        count.min(max.saturating_sub(1))
     }
 
     /// The first page after `index` that is not cached, within `max` (`page_cache_next_miss`).

@@ -15,8 +15,10 @@ use super::executor::{Context, Puts};
 use super::locks::{InodeLock, Ticket};
 use super::open_file::{FileKey, OpenFile};
 use super::pages::Pages;
+use super::readahead::LATE;
 use super::requests::{Answer, Attributes, Errno, Kind, NodeId, Operation, ROOT, Request};
 use super::{CallResult, Output};
+use crate::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names an inode in memory. Never used again, unlike a node identifier.
@@ -173,6 +175,8 @@ pub struct Mount {
     /// Inodes that a RELEASE keeps until it is answered.
     releasing: BTreeMap<u64, InodeKey>,
     pub progress: bool,
+    /// Says who is held up; `None`: nobody.
+    pub late: Option<Random>,
 }
 
 impl Mount {
@@ -217,6 +221,7 @@ impl Mount {
             call_pieces: BTreeMap::new(),
             releasing: BTreeMap::new(),
             progress: false,
+            late: config.seed.map(|seed| Random::new(seed ^ LATE)),
         };
         let (root, _) = mount.inode_of(ROOT, 0, &attributes);
         mount.inode_mut(root).lookups = 1;

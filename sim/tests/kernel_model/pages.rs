@@ -574,3 +574,38 @@ fn a_store_waits_for_pages_that_are_being_read_and_written() {
         );
     }
 }
+
+/// Readahead of a fault, and how many READs of its page alone fail after it.
+fn fault_whose_reads_fail(alone: usize, store: bool) -> Result<Value, Errno> {
+    let mut script = opened(PAGE).map(0, 1, 1);
+    for _ in 0..=alone {
+        script = script.fate("read", Fate::Fail(Errno::EIO));
+    }
+    let script = if store { script.store(0, 1, 0, bytes(10, 2)) } else { script.load(0, 1, 0, 10) };
+    let events = check(&script.pread(0, 1, 0, 10).build());
+    events[events.len() - 2].returned[0].1.clone()
+}
+
+#[test]
+fn a_fault_reads_its_page_alone_twice_after_readahead_has_failed() {
+    for store in [false, true] {
+        for alone in [0, 1] {
+            let returned = fault_whose_reads_fail(alone, store);
+            assert!(returned.is_ok(), "{alone}: {returned:?}");
+        }
+        assert!(fault_whose_reads_fail(2, store).is_err());
+    }
+}
+
+#[test]
+fn a_reader_that_jumps_behind_a_window_of_pages_is_no_sequential_one() {
+    for cached in [3, 4, 5] {
+        check(
+            &opened(16 * PAGE)
+                .store_in_pages(2, 0, bytes(cached * PAGE, 2))
+                .pread(0, 1, 0, 10)
+                .pread(0, 1, cached * PAGE, 3 * PAGE)
+                .build(),
+        );
+    }
+}

@@ -4,6 +4,9 @@
 //!   dropped first (`fuse_file_mmap`).
 //! - A load that misses reads a whole window around it; one behind the size's last page fails (`filemap_fault`,
 //!   `do_sync_mmap_readahead`).
+//! - A fault that has waited drops the lock of the address space, and begins once more when it goes on (`VM_FAULT_RETRY`);
+//!   the second time it keeps the lock (`FAULT_FLAG_TRIED`). A page that is not there or not uptodate after readahead is
+//!   read alone, and the error of that is SIGBUS, but for the first time (`retry_find`, `page_not_uptodate`).
 //! - A store makes the page dirty and tells nobody (`fuse_page_mkwrite`).
 //! - munmap of the last part writes back; msync is fsync (`fuse_vma_close`, `fuse_fsync`).
 //! - A passed-through file is mapped from its backing file (`fuse_passthrough_mmap`).
@@ -94,10 +97,8 @@ impl Context {
         while done < data.len() as u64 {
             let at = offset + done;
             let (index, from) = (at / page_bytes, at % page_bytes);
-            let id = self.fault(file, index).await?;
             let key = self.mount().file(file).inode;
-            self.update_times(key);
-            self.wait_writeback(key, index, id).await;
+            let id = self.fault_to_write(file, index).await?;
             let count = (page_bytes - from).min(data.len() as u64 - done);
             let mut mount = self.mount();
             if let Some(page) = mount.inode_mut(key).pages.same_mut(index, id) {
@@ -111,42 +112,85 @@ impl Context {
         Ok(())
     }
 
-    /// The page at an index, uptodate and locked (`filemap_fault`).
-    async fn fault(&self, file: FileKey, index: u64) -> Result<u64, Errno> {
+    /// As [`Context::fault`], for a store: the page is unlocked before it is made writable, and may be gone then
+    /// (`do_shared_fault`, `fuse_page_mkwrite`).
+    async fn fault_to_write(&self, file: FileKey, index: u64) -> Result<u64, Errno> {
         let key = self.mount().file(file).inode;
         loop {
-            if index >= self.pages_of_file(key) {
-                return Err(BUS_ERROR);
+            let id = self.fault(file, index).await?;
+            self.update_times(key);
+            self.let_others_lock(key, index, id).await;
+            let same = self.lock_page(key, index).await;
+            if same == Some(id) {
+                self.wait_writeback(key, index, id).await;
+                return Ok(id);
             }
-            let cached = self.mount().inode(key).pages.get(index).map(|page| (page.readahead, page.writeback));
-            match cached {
-                None => {
-                    let window = {
-                        let mut mount = self.mount();
-                        let max = mount.readahead_limits().window;
-                        mount.file_mut(file).readahead.fault(index, max)
-                    };
-                    if let Some(window) = window {
-                        self.start_readahead(file, window).await;
-                    }
-                }
-                Some((true, _)) => {
-                    let max = self.mount().readahead_limits().window;
-                    self.continue_readahead(file, index, index + max).await;
-                }
-                Some(_) => {}
+            if let Some(other) = same {
+                self.mount().unlock_page(key, index, other);
             }
+        }
+    }
+
+    /// The page at an index, uptodate and locked (`handle_mm_fault` until it does not return `VM_FAULT_RETRY`).
+    async fn fault(&self, file: FileKey, index: u64) -> Result<u64, Errno> {
+        match self.fault_once(file, index, false).await? {
+            Some(id) => Ok(id),
+            None => Ok(self.fault_once(file, index, true).await?.expect("a second attempt keeps its lock")),
+        }
+    }
+
+    /// `filemap_fault`. `None`: it is to be made again, since the lock of the address space was dropped meanwhile.
+    async fn fault_once(&self, file: FileKey, index: u64, is_tried: bool) -> Result<Option<u64>, Errno> {
+        let key = self.mount().file(file).inode;
+        if index >= self.pages_of_file(key) {
+            return Err(BUS_ERROR);
+        }
+        let mut is_dropped = self.read_around(file, index, is_tried).await;
+        loop {
+            let waits = self.mount().inode(key).pages.get(index).is_some_and(|page| page.locked);
+            is_dropped |= waits && !is_tried;
             let id = self.lock_or_add_page(key, index).await;
-            let uptodate = self.mount().inode(key).pages.get(index).is_some_and(|page| page.uptodate);
-            if !uptodate {
-                self.read_locked_page(file, index, id, true).await.map_err(|_| BUS_ERROR)?;
+            let is_uptodate = self.mount().inode(key).pages.get(index).is_some_and(|page| page.uptodate);
+            if !is_uptodate {
+                let read = self.read_locked_page(file, index, id, true).await;
+                if !is_tried {
+                    self.let_others_lock(key, index, id).await;
+                    return Ok(None);
+                }
+                read.map_err(|_| BUS_ERROR)?;
                 continue;
+            }
+            if is_dropped {
+                self.let_others_lock(key, index, id).await;
+                return Ok(None);
             }
             if index >= self.pages_of_file(key) {
                 self.mount().unlock_page(key, index, id);
                 return Err(BUS_ERROR);
             }
-            return Ok(id);
+            return Ok(Some(id));
+        }
+    }
+
+    /// Readahead of a fault (`do_sync_mmap_readahead`, `do_async_mmap_readahead`). Returns whether the lock of the
+    /// address space was dropped for it.
+    async fn read_around(&self, file: FileKey, index: u64, is_tried: bool) -> bool {
+        let key = self.mount().file(file).inode;
+        let max = self.mount().readahead_limits().window;
+        let is_marked = self.mount().inode(key).pages.get(index).map(|page| page.readahead);
+        match is_marked {
+            None => {
+                let window = self.mount().file_mut(file).readahead.fault(index, max);
+                if let Some(window) = window {
+                    self.start_readahead(file, window).await;
+                }
+                window.is_some() && !is_tried
+            }
+            Some(true) if !is_tried => {
+                self.continue_readahead(file, index, index + max).await;
+                true
+            }
+            Some(_) => false,
         }
     }
 
