@@ -4,6 +4,7 @@
 //! [`may_prefetch`]).
 
 use crate::bytes::OperationId;
+use crate::object_file::Descriptor;
 use crate::process::{Ask, Process, Ticket, Told};
 use crate::random::Random;
 use crate::store::{Bytes, DataMessage};
@@ -163,6 +164,14 @@ impl SimData {
             Told::Broken => Err(Error::Unreachable),
             Told::Reply(_) | Told::Time => unreachable!("a data request is answered by data"),
         }
+    }
+
+    /// Asks for a descriptor.
+    pub async fn ask_descriptor(&mut self, request: &DataRequest) -> Result<(DataReply, Option<Descriptor>)> {
+        self.drain().await?;
+        let ticket = self.send(request, &[], None).await;
+        let (reply, _) = self.receive_reply(ticket).await?;
+        Ok((reply, self.wire.take_passed()))
     }
 
     /// Reads the replies to everything that was sent.

@@ -82,6 +82,11 @@ impl Default for History {
 }
 
 impl History {
+    /// From now on programs of mounts only close what they had open when their client's session ended.
+    pub fn reopen(&mut self) {
+        self.states.iter_mut().for_each(|state| state.reopens = true);
+    }
+
     /// One of the states that are possible now, for programs to choose what they do by.
     pub fn state(&self) -> &State {
         self.states.first().expect("there is a state, or the run has failed")

@@ -21,9 +21,11 @@ pub enum Kind {
     Mounts,
     /// The same, with a node that is gone for good.
     Gone,
+    /// Mounts that get descriptors of objects on their own machine, and pass them to their kernels.
+    Passthrough,
 }
 
-const WORDS: [(&str, Kind); 7] = [
+const WORDS: [(&str, Kind); 8] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -31,6 +33,7 @@ const WORDS: [(&str, Kind); 7] = [
     ("peers", Kind::Peers),
     ("mounts", Kind::Mounts),
     ("gone", Kind::Gone),
+    ("passthrough", Kind::Passthrough),
 ];
 
 impl Kind {
@@ -44,19 +47,22 @@ impl Kind {
             Self::Peers => Faults { peers_cut: true, ..Faults::NOW },
             // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.
             Self::Mounts | Self::Gone => Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW },
+            Self::Passthrough => Faults { fences_cut: seed.is_multiple_of(4), descriptors: true, ..Faults::NOW },
         };
-        faults.with_some(seed)
+        let faults = faults.with_some(seed);
+        // Who writes past the server does not meet them.
+        Faults { bad_sectors: faults.bad_sectors && !faults.descriptors, ..faults }
     }
 
     /// Whether programs make system calls through mounts.
     pub fn has_mounts(self) -> bool {
-        matches!(self, Self::Mounts | Self::Gone)
+        matches!(self, Self::Mounts | Self::Gone | Self::Passthrough)
     }
 
     /// What a run may have that does what a script says: nothing comes by itself.
     pub(crate) fn faults_to_play(self) -> Faults {
-        let Faults { peers_cut, all_cut, .. } = self.faults(0);
-        Faults { drift: true, small_buffers: true, peers_cut, all_cut, ..Faults::NONE }
+        let Faults { peers_cut, all_cut, descriptors, .. } = self.faults(0);
+        Faults { drift: true, small_buffers: true, peers_cut, all_cut, descriptors, ..Faults::NONE }
     }
 }
 

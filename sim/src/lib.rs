@@ -4,7 +4,7 @@
 //! cache at the moment at which it is used, and what is left at the end against the model as a whole. The faults: see
 //! `world` and `network`. What a seed does can be recorded as a [`script::Script`], played again and shortened.
 //!
-//! Not here: descriptors passed to clients, real sockets and files (`tests/`).
+//! Not here: real sockets and files (`tests/`).
 
 mod bytes;
 mod check;
@@ -19,6 +19,7 @@ mod model;
 mod mount;
 mod native_calls;
 mod network;
+mod object_file;
 mod process;
 mod program;
 mod random;

@@ -7,10 +7,12 @@
 //!
 //! Not here: how requests and replies look (`serve.rs`), what programs do (`system_calls.rs`).
 
+mod backing;
 pub mod serve;
 
 use crate::kernel::requests::{Answer as KernelAnswer, Errno, Notification, Request};
 use crate::kernel::{Call, CallId, CallResult, Config, Kernel, Output};
+use crate::object_file::Descriptor;
 use crate::process::{Ask, Process};
 use crate::script::Word;
 use crate::shell::{SimShell, released};
@@ -24,7 +26,7 @@ use std::time::Duration;
 use weft_client_core::Files;
 use weft_mount_core::{Job, Mount, MountNotice, MountShell, Notified, Refused, Settings};
 use weft_protocol::limits::SESSION_TERM_MS;
-use weft_protocol::{Error, InodeNumber, Name};
+use weft_protocol::{Error, InodeNumber, Name, NodeId, NodeIdentity};
 
 /// What the kernel is agreed with, and small pages, so that small files have many. A page of a kept listing has one
 /// name; a listing with attributes has room for three.
@@ -44,6 +46,21 @@ pub struct SimKernel {
     notifications: Cell<u64>,
     /// When a request was begun by which the kernel was last told of each inode.
     told: RefCell<BTreeMap<u64, u64>>,
+    /// Files that it reads and writes by itself.
+    backings: RefCell<BTreeMap<u32, Descriptor>>,
+    latest_backing: Cell<u32>,
+}
+
+/// A file that the kernel reads and writes by itself, until this is dropped.
+pub struct SimBacking {
+    kernel: Arc<SimKernel>,
+    pub id: u32,
+}
+
+impl Drop for SimBacking {
+    fn drop(&mut self) {
+        self.kernel.backings.borrow_mut().remove(&self.id);
+    }
 }
 
 impl SimKernel {
@@ -70,6 +87,14 @@ impl SimKernel {
         if is_stale && is_known {
             self.process.check(Err(format!("inode {node} is told to the kernel and cannot be opened")));
         }
+    }
+
+    /// Registers a file to be read and written past the mount.
+    fn back(self: &Arc<Self>, descriptor: &Descriptor) -> SimBacking {
+        let id = self.latest_backing.get() + 1;
+        self.latest_backing.set(id);
+        self.backings.borrow_mut().insert(id, descriptor.clone());
+        SimBacking { kernel: Arc::clone(self), id }
     }
 
     fn reply(&self, unique: u64, answer: KernelAnswer) {
@@ -121,7 +146,7 @@ pub struct SimSignal(Cell<bool>);
 impl MountShell for SimMount {
     type Client = SimShell;
     type Kernel = SimKernel;
-    type Backing = ();
+    type Backing = SimBacking;
     type Signal = SimSignal;
 
     fn page_bytes(&self) -> u64 {
@@ -166,19 +191,32 @@ pub struct MountMode {
     pub direct: bool,
     /// The kernel has epochs.
     pub has_epoch: bool,
+    /// The kernel reads and writes objects of its own machine by itself.
+    pub passes: bool,
 }
 
 impl Word for MountMode {
     fn write(&self) -> String {
         let word = |is: bool, word| if is { format!(" {word}") } else { String::new() };
-        format!("mode{}{}", word(self.direct, "direct"), word(self.has_epoch, "epochs"))
+        format!(
+            "mode{}{}{}",
+            word(self.direct, "direct"),
+            word(self.has_epoch, "epochs"),
+            word(self.passes, "passthrough")
+        )
     }
 
     fn read(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.strip_prefix("mode")?.split_whitespace().collect();
-        let is_known = words.iter().all(|word| ["direct", "epochs"].contains(word));
-        is_known.then(|| Self { direct: words.contains(&"direct"), has_epoch: words.contains(&"epochs") })
+        let is_known = words.iter().all(|word| ["direct", "epochs", "passthrough"].contains(word));
+        let has = |word| words.contains(&word);
+        is_known.then(|| Self { direct: has("direct"), has_epoch: has("epochs"), passes: has("passthrough") })
     }
+}
+
+/// The identity of a node's machine.
+pub fn identity(node: NodeId) -> NodeIdentity {
+    NodeIdentity(u64::from(node.0))
 }
 
 /// A mount.
@@ -192,16 +230,18 @@ impl Mounted {
     /// Mounts a client that has opened nothing. Its kernel settles races by `order`.
     pub fn new(process: &Rc<Process>, machine: Arc<Files<SimShell>>, mode: MountMode, order: Option<u64>) -> Self {
         let mount = Rc::new(Mount::new(machine, SimMount(Rc::clone(process))));
-        let settings = Settings { direct: mode.direct, passthrough: None };
+        let settings = Settings { direct: mode.direct, passthrough: mode.passes.then(|| identity(process.home)) };
         mount.settings.set(settings).expect("it is set once");
         #[expect(clippy::arc_with_non_send_sync, reason = "the mount machine shares it so; here all is one thread")]
         let kernel = Arc::new(SimKernel {
             process: Rc::clone(process),
-            model: RefCell::new(Kernel::new(Config { seed: order, ..CONFIG })),
+            model: RefCell::new(Kernel::new(Config { seed: order, passthrough: mode.passes, ..CONFIG })),
             has_epoch: mode.has_epoch,
             notified: RefCell::default(),
             notifications: Cell::new(0),
             told: RefCell::default(),
+            backings: RefCell::default(),
+            latest_backing: Cell::new(0),
         });
         process.mount.replace(Arc::downgrade(&mount.caches));
         let (caches, connected) = (Arc::clone(&mount.caches), Arc::clone(&kernel));
@@ -259,6 +299,9 @@ impl Mounted {
 
     fn serve(&self, request: Request) {
         self.process.note(|| format!("request {request:?}"));
+        if request.operation.is_backing() {
+            return self.process.spawn(backing::serve(Rc::clone(&self.process), Arc::clone(&self.kernel), request));
+        }
         let served = serve::Served::new(&self.process, &self.kernel, &self.mount, request.unique);
         self.process.spawn(served.serve(request));
     }

@@ -22,6 +22,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use weft_client_core::Files;
+use weft_metadata::Now;
 use weft_mount_core::KernelCaches;
 use weft_protocol::data::DataReply;
 use weft_protocol::message::Message;
@@ -113,6 +114,8 @@ pub struct Process {
     tickets: Cell<u64>,
     /// Its data connections have small buffers.
     pub has_small_buffers: bool,
+    /// It gets descriptors of objects on its own machine.
+    pub has_descriptors: bool,
     /// Its programs make system calls (`system_calls.rs`), held against a model of their own.
     pub makes_system_calls: Cell<bool>,
     /// What was lost of what its programs have written through system calls: of an inode, or with a session.
@@ -161,6 +164,7 @@ impl Process {
             answers: RefCell::default(),
             tickets: Cell::new(0),
             has_small_buffers: false,
+            has_descriptors: false,
             makes_system_calls: Cell::new(false),
             losses: RefCell::default(),
             session_ended_ms: Cell::new(0),
@@ -174,6 +178,11 @@ impl Process {
     /// What the process's clock shows, milliseconds since boot.
     pub fn now_ms(&self) -> u64 {
         self.clock.boot_ms(self.true_ms.get())
+    }
+
+    /// The time on its machine.
+    pub fn now(&self) -> Now {
+        Now { boot_ms: self.now_ms(), wall: self.clock.wall(self.true_ms.get()) }
     }
 
     /// A shard has ended a session, perhaps an earlier one of this process.

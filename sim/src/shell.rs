@@ -2,6 +2,7 @@
 
 use crate::bytes::OperationId;
 use crate::data_connection::SimData;
+use crate::object_file::Descriptor;
 use crate::process::{Ask, Process, Told};
 use crate::random::Random;
 use std::cell::Cell;
@@ -25,6 +26,9 @@ pub const TUNING: Tuning = Tuning {
     alone_bytes: 64,
     idle: IdleLimits { inodes: 3, descriptors: 2 },
 };
+
+/// Longest time of a system call on a descriptor, milliseconds.
+const DESCRIPTOR_USE_MS_MAX: u64 = 5;
 
 thread_local! {
     /// Grows whenever a lock is released or notified: a task that waits for one may get further.
@@ -145,14 +149,24 @@ impl SimShell {
     fn new_data(&self, node: NodeId, session: SessionId) -> SimData {
         SimData::new(&self.0, node, session)
     }
+
+    /// A system call on a descriptor takes a while.
+    async fn sometimes_wait(&self) {
+        let what = format_args!("descriptor client{}", self.0.index);
+        let choose = |random: &mut Random| if random.one_in(3) { 1 + random.below(DESCRIPTOR_USE_MS_MAX) } else { 0 };
+        let ms = self.0.decide(what, 0, choose);
+        if ms > 0 {
+            let ticket = self.0.ask(Ask::Sleep(ms));
+            self.0.told(ticket).await;
+        }
+    }
 }
 
 impl Shell for SimShell {
     type Monitor<T> = SimMonitor<T>;
     type Control = SimControl;
     type Data = SimData;
-    /// None are passed.
-    type Descriptor = ();
+    type Descriptor = Descriptor;
 
     fn now_ms(&self) -> u64 {
         self.0.now_ms()
@@ -237,31 +251,40 @@ impl Shell for SimShell {
     }
 
     fn uses_descriptors(&self) -> bool {
-        false
+        self.0.has_descriptors
     }
 
-    async fn ask_descriptor(&self, _connection: &mut SimData, _request: &DataRequest) -> Result<PassedDescriptor<()>> {
-        Err(Error::NotSupported)
+    async fn ask_descriptor(
+        &self,
+        connection: &mut SimData,
+        request: &DataRequest,
+    ) -> Result<PassedDescriptor<Descriptor>> {
+        connection.ask_descriptor(request).await
     }
 
-    async fn read_file(&self, _file: &(), _into: &mut [u8], _offset: u64) -> Result<usize> {
-        Err(Error::NotSupported)
+    async fn read_file(&self, file: &Descriptor, into: &mut [u8], offset: u64) -> Result<usize> {
+        self.sometimes_wait().await;
+        let bytes = file.read(offset, into.len());
+        into[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
     }
 
-    async fn write_file(&self, _file: &(), _bytes: &[u8], _offset: u64, _call_bytes: usize) -> Result<()> {
-        Err(Error::NotSupported)
+    async fn write_file(&self, file: &Descriptor, bytes: &[u8], offset: u64, _call_bytes: usize) -> Result<()> {
+        self.sometimes_wait().await;
+        let written = file.write(offset, bytes, self.0.now())?;
+        if written == bytes.len() { Ok(()) } else { Err(Error::NoSpace) }
     }
 
-    async fn sync_file(&self, _file: &()) -> Result<()> {
-        Err(Error::NotSupported)
+    async fn sync_file(&self, _file: &Descriptor) -> Result<()> {
+        Ok(())
     }
 
-    fn stat_file(&self, _file: &()) -> Result<(u64, Timestamp)> {
-        Err(Error::NotSupported)
+    fn stat_file(&self, file: &Descriptor) -> Result<(u64, Timestamp)> {
+        Ok(file.file.stat())
     }
 
-    fn is_abandoned(&self, _file: &()) -> bool {
-        false
+    fn is_abandoned(&self, file: &Descriptor) -> bool {
+        !file.file.has_name()
     }
 
     async fn invalidate_inode(&self, inode: InodeNumber, data: bool) {

@@ -8,9 +8,10 @@
 //!
 //! A device may have *bad sectors* for a while: a read of them fails, and of a write only what lies before them lands.
 //!
-//! Not here: descriptors of objects passed to clients, which write past the server.
+//! A descriptor of an object is passed over the connection on which it was asked for (`object_file.rs`).
 
 use crate::bytes::{Moment, OperationId};
+use crate::object_file::{Descriptor, Device, ObjectFile, count};
 use crate::wire::Wire;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -69,8 +70,7 @@ impl fmt::Debug for DataMessage {
 #[derive(Debug)]
 struct Object {
     inode: InodeNumber,
-    bytes: Vec<u8>,
-    mtime: Timestamp,
+    file: Rc<ObjectFile>,
 }
 
 /// One storage server.
@@ -87,9 +87,7 @@ pub struct Storage {
     pub ranges: CachedRanges,
     /// When the next tick of the ranges is due.
     pub tick_ms: Option<u64>,
-    pub full_until_ms: u64,
-    /// Writes refused since the disk was full.
-    pub refused: u64,
+    pub device: Rc<Device>,
     /// Bytes of objects that cannot be read or written, and until when.
     bad_sectors: (Range<usize>, u64),
     /// Reads and writes that failed there.
@@ -112,8 +110,7 @@ impl Storage {
             objects,
             ranges,
             tick_ms: None,
-            full_until_ms: 0,
-            refused: 0,
+            device: Rc::default(),
             bad_sectors: (0..0, 0),
             failed_reads: 0,
             failed_writes: 0,
@@ -138,12 +135,29 @@ impl Storage {
     }
 
     pub fn remove(&mut self, object: ObjectId) {
-        self.objects.remove(&object);
+        if let Some(removed) = self.objects.remove(&object) {
+            removed.file.unlink();
+        }
     }
 
     /// The bytes of an object.
-    pub fn bytes(&self, object: ObjectId) -> Option<&[u8]> {
-        self.objects.get(&object).map(|object| object.bytes.as_slice())
+    pub fn bytes(&self, object: ObjectId) -> Option<Vec<u8>> {
+        self.objects.get(&object).map(|object| object.file.bytes())
+    }
+
+    /// The length of an object; 0: it is not there.
+    pub fn length(&self, object: ObjectId) -> u64 {
+        self.objects.get(&object).map_or(0, |object| object.file.len()) as u64
+    }
+
+    /// Moves an object to another file if anybody has a descriptor of the present one.
+    pub fn abandon(&mut self, inode: InodeNumber, object: ObjectId) {
+        let device = Rc::clone(&self.device);
+        let Ok(object) = self.object(inode, object) else { return };
+        if Rc::strong_count(&object.file) > 1 {
+            object.file = object.file.replace();
+            count(&device.abandoned);
+        }
     }
 
     /// An object by both of its numbers: what another file claims is not there.
@@ -159,9 +173,11 @@ impl Storage {
             return Err(Error::SessionEnded);
         }
         let grant = check_access(request, *session, self.node, key, seconds, MapEpoch(0))?;
-        let writes = matches!(request.operation, DataOperation::Write | DataOperation::Append);
-        if writes && grant.create {
-            let made = || Object { inode: request.inode, bytes: Vec::new(), mtime: wall };
+        let makes =
+            matches!(request.operation, DataOperation::Write | DataOperation::Append | DataOperation::Descriptor);
+        if makes && grant.create {
+            let device = Rc::clone(&self.device);
+            let made = || Object { inode: request.inode, file: ObjectFile::new(&device, wall) };
             self.objects.entry(request.object).or_insert_with(made);
         }
         self.object(request.inode, request.object)?;
@@ -171,7 +187,7 @@ impl Storage {
     /// What a request is to the ranges that kernels cache; `None`: it may go at once.
     pub fn range_of(&self, message: &DataMessage) -> Option<RangeRequest> {
         let DataMessage { session, request, .. } = message;
-        let object_bytes = || Ok::<_, Infallible>(self.bytes(request.object).map_or(0, <[u8]>::len) as u64);
+        let object_bytes = || Ok::<_, Infallible>(self.length(request.object));
         let Ok(range) = RangeRequest::of_data(*session, request, object_bytes);
         range
     }
@@ -187,23 +203,16 @@ impl Storage {
         let DataMessage { session, request, bytes, .. } = message;
         let gate = self.gate(*session, routing::of_inode(request.inode));
         gate.enter(|| now.boot_ms)?;
-        let is_full = self.full_until_ms > now.boot_ms;
         let append = request.operation == DataOperation::Append;
-        let end = self.object(request.inode, request.object).map_or(0, |object| object.bytes.len());
+        let end = self.object(request.inode, request.object).map_or(0, |object| object.file.len());
         let offset = if append { end } else { index(request.offset) + range.start };
         let came = &bytes.0[range];
         let bad = self.bad_byte(&(offset..offset + came.len()), now.boot_ms);
         let came = bad.map_or(came, |bad| &came[..bad - offset]);
         let object = self.object(request.inode, request.object);
-        let taken = object.map(|object| {
-            let room = if is_full { object.bytes.len().saturating_sub(offset) } else { usize::MAX };
-            let taken = came.get(..room).unwrap_or(came);
-            object.put(offset, taken, now.wall);
-            taken.len() == came.len()
-        });
+        let taken = object.map(|object| object.file.write(offset, came, now) == came.len());
         gate.leave();
         if !taken? {
-            self.refused += 1;
             return Err(Error::NoSpace);
         }
         if bad.is_some() {
@@ -216,21 +225,35 @@ impl Storage {
     /// What a client's request is answered, when all its bytes have come.
     pub fn end(&mut self, message: &DataMessage, now_ms: u64) -> Result<(DataReply, Bytes)> {
         let request = &message.request;
+        if request.operation == DataOperation::Descriptor {
+            self.pass(message, now_ms)?;
+        }
         let object = self.object(request.inode, request.object)?;
         let mut told = Bytes::default();
         if request.operation == DataOperation::Read {
-            let from = index(request.offset).min(object.bytes.len());
-            let to = (from + request.bytes as usize).min(object.bytes.len());
-            told = Bytes(object.bytes[from..to].to_vec());
+            let from = index(request.offset).min(object.file.len());
+            let to = (from + request.bytes as usize).min(object.file.len());
+            told = Bytes(object.file.read(from..to));
             if self.bad_byte(&(from..to), now_ms).is_some() {
                 self.failed_reads += 1;
                 return Err(Error::Device(errno::EIO));
             }
         }
         let object = self.object(request.inode, request.object)?;
-        let (size, mtime) = (object.bytes.len() as u64, object.mtime);
+        let (size, mtime) = object.file.stat();
         let bulk_bytes = u32::try_from(told.0.len()).unwrap_or(u32::MAX);
         Ok((DataReply { size, mtime, bulk_bytes, ..DataReply::default() }, told))
+    }
+
+    /// Passes a descriptor with the reply. A fence that comes later finds the file open elsewhere.
+    fn pass(&mut self, message: &DataMessage, now_ms: u64) -> Result<()> {
+        let DataMessage { session, request, wire, .. } = message;
+        let gate = self.gate(*session, routing::of_inode(request.inode));
+        gate.enter(|| now_ms)?;
+        let object = self.object(request.inode, request.object);
+        let passed = object.map(|object| wire.pass(Descriptor::new(&object.file, request.bytes == 1)));
+        gate.leave();
+        passed
     }
 
     /// A shard has ended a session.
@@ -240,23 +263,15 @@ impl Storage {
 
     /// A shard's request.
     pub fn perform(&mut self, request: &StorageRequest, now: Now) -> Result<StorageAnswer> {
-        let is_full = self.full_until_ms > now.boot_ms;
         match request {
             StorageRequest::Stat { inode, object } => self.object(*inode, *object)?.stat(),
             StorageRequest::Truncate { inode, object, size, .. } => {
                 let object = self.object(*inode, *object)?;
-                if is_full && index(*size) > object.bytes.len() {
-                    self.refused += 1;
-                    return Err(Error::NoSpace);
-                }
-                object.bytes.resize(index(*size), 0);
-                object.mtime = now.wall.after(object.mtime);
+                object.file.truncate(index(*size), now)?;
                 object.stat()
             }
             StorageRequest::Remove { objects } => {
-                for (_, object) in objects {
-                    self.objects.remove(object);
-                }
+                objects.iter().for_each(|(_, object)| self.remove(*object));
                 Ok(StorageAnswer::Done)
             }
             StorageRequest::Fence { .. } | StorageRequest::LeaseObjects { .. } | StorageRequest::Space => {
@@ -267,18 +282,9 @@ impl Storage {
 }
 
 impl Object {
-    fn put(&mut self, offset: usize, bytes: &[u8], wall: Timestamp) {
-        if !bytes.is_empty() {
-            let end = offset + bytes.len();
-            self.bytes.resize(self.bytes.len().max(end), 0);
-            self.bytes[offset..end].copy_from_slice(bytes);
-            // As on a file system with multigrain timestamps: what was told is never told of a later change.
-            self.mtime = wall.after(self.mtime);
-        }
-    }
-
     fn stat(&self) -> Result<StorageAnswer> {
-        Ok(StorageAnswer::Object { size: self.bytes.len() as u64, mtime: self.mtime })
+        let (size, mtime) = self.file.stat();
+        Ok(StorageAnswer::Object { size, mtime })
     }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! Not here: delays, and what a request does.
 
+use crate::object_file::Descriptor;
 use crate::process::Ticket;
 use crate::random::Random;
 use std::cell::{Cell, RefCell};
@@ -64,6 +65,8 @@ pub struct Wire {
     reading: Cell<Option<Ticket>>,
     /// The connection broke, or its client gave it up: sends end at once.
     is_closed: Cell<bool>,
+    /// A descriptor that goes with a reply.
+    passed: RefCell<Option<Descriptor>>,
 }
 
 /// Small buffers, by a number: the bytes of that to the node and of that to the client.
@@ -87,6 +90,7 @@ impl Wire {
             wants_room: Cell::new(false),
             reading: Cell::new(None),
             is_closed: Cell::new(false),
+            passed: RefCell::default(),
         }
     }
 
@@ -97,6 +101,16 @@ impl Wire {
         self.partial.set(self.partial.get() + count);
         self.read_partial();
         count
+    }
+
+    /// A descriptor goes with the reply.
+    pub fn pass(&self, descriptor: Descriptor) {
+        self.passed.replace(Some(descriptor));
+    }
+
+    /// Takes the descriptor that came with a reply.
+    pub fn take_passed(&self) -> Option<Descriptor> {
+        self.passed.take()
     }
 
     /// All bytes of the request were sent.
@@ -135,6 +149,7 @@ impl Wire {
 
     /// The connection is of no more use. Returns true if the node's thread waits for room.
     pub fn close(&self) -> bool {
+        self.passed.take();
         self.is_closed.set(true);
         self.is_blocked.get()
     }

@@ -30,6 +30,7 @@ use crate::choices::{Choices, Tape};
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::model::Model;
+use crate::mount::identity;
 use crate::network::Network;
 use crate::process::{Process, Ticket};
 use crate::script::{Script, WINDOW_MS};
@@ -48,8 +49,7 @@ use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnsw
 use weft_protocol::message::shard::ShardCall;
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageAnswer, StorageRequest};
 use weft_protocol::{
-    ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, SessionId, ShardId,
-    SlotIndex,
+    ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeKey, NodeRecord, ObjectId, SessionId, ShardId, SlotIndex,
 };
 use weft_storage::TermGrants;
 
@@ -332,7 +332,7 @@ impl World {
             id: NodeId(id),
             host: String::new(),
             site: String::new(),
-            identity: NodeIdentity(u64::from(id)),
+            identity: identity(NodeId(id)),
             address: NodeAddress::default(),
             stores: true,
         });
@@ -387,7 +387,7 @@ impl World {
             world.network.after(1, Message::CutNodes);
         }
         for index in 0..CLIENTS {
-            let home = NodeId(u16::try_from(index).unwrap_or(0) % NODES);
+            let home = world.home(index);
             let process = world.process(index, home);
             world.clients.push(Client::new(process, world.map.clone()));
             world.network.after(SESSION_TERM_MS / 4, Message::Renew { client: index });
@@ -396,11 +396,28 @@ impl World {
     }
 
     fn process(&mut self, index: usize, home: NodeId) -> Process {
-        let clock = self.new_clock(format_args!("clock client{index}"));
+        // Who gets descriptors is on the machine of a node.
+        let clock = match self.faults.descriptors {
+            true => self.clocks[&home],
+            false => self.new_clock(format_args!("clock client{index}")),
+        };
         let choices = Choices::new(self.choices.stream().next(), &self.choices.tape);
         let mut process = Process::new((index, home), choices, clock, &self.sessions, &self.files);
         process.has_small_buffers = self.faults.small_buffers;
+        process.has_descriptors = self.faults.descriptors;
         process
+    }
+
+    /// The node of a client. Where descriptors are passed, several clients are often on one machine.
+    fn home(&mut self, index: usize) -> NodeId {
+        let usual = u16::try_from(index).unwrap_or(0) % NODES;
+        if !self.faults.descriptors {
+            return NodeId(usual);
+        }
+        let chosen = self.setting.decide(format_args!("home client{index}"), u64::from(usual), |random| {
+            if random.one_in(2) { 0 } else { random.below(u64::from(NODES)) }
+        });
+        NodeId(u16::try_from(chosen).unwrap_or(0) % NODES)
     }
 
     fn new_clock(&mut self, what: fmt::Arguments<'_>) -> Clock {

@@ -72,6 +72,22 @@ fn all_seeds_hold_when_a_node_is_gone() {
     assert!(gone > 120, "{gone} nodes were gone");
 }
 
+/// Clients on the machines of nodes are passed descriptors, and mounts pass them to their kernels.
+#[test]
+fn all_seeds_hold_when_descriptors_are_passed() {
+    let mut sums = [0u64; 4];
+    for seed in 0..150 {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- passthrough replay {seed}");
+        let (tally, _) = run_seed(Kind::Passthrough, seed, false);
+        let counts = [tally.passed, tally.through, tally.abandoned, tally.pauses];
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    println!("passed, used, abandoned, pauses: {sums:?}");
+    assert!(sums.iter().all(|sum| *sum > 0), "{sums:?}");
+}
+
 #[test]
 fn rare_seeds_hold() {
     for seed in RARE_SEEDS {

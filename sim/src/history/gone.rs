@@ -62,6 +62,9 @@ impl State {
     /// Whether programs may make a call: names that are gone as a whole are only looked at, since else nobody would
     /// know what is there.
     pub fn may_be_made(&self, call: &Call) -> bool {
+        if self.reopens && self.is_of_ended_session(call) {
+            return false;
+        }
         match call {
             Call::Stat { .. } | Call::CountLinks { .. } => true,
             Call::Open { path, .. }

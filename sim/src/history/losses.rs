@@ -6,6 +6,7 @@ use super::posix::{Id, Mapped, Open, State};
 use crate::kernel::calls::mapping::BUS_ERROR;
 use crate::kernel::requests::Errno;
 use crate::kernel::{Call, CallResult, Handle, Value};
+use crate::system_calls::NATIVE;
 
 /// A call that may be, or have been, carried out though nobody was told so.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -201,6 +202,20 @@ impl State {
             mapped.is_old |= of.is_none();
             mapped.flush_owes |= of.is_none() || number.is_none() || number == of;
         }
+    }
+
+    /// Whether a call of a mount's program uses what it had open when its client's session ended, other than to close
+    /// it: a kernel that was passed a descriptor may go on with a file that is no object's any more.
+    pub(super) fn is_of_ended_session(&self, call: &Call) -> bool {
+        let handle = match call {
+            Call::Close { .. } | Call::Unmap { .. } => return false,
+            Call::Map { handle, .. } => Some(*handle),
+            _ => handle_of(call),
+        };
+        let open = handle.and_then(|handle| self.open.get(&handle)).map(|open| (open.client, open.is_old));
+        let mapped = mapping_of(call).and_then(|mapping| self.mapped.get(&mapping));
+        let used = open.or_else(|| mapped.map(|mapped| (mapped.client, mapped.is_old)));
+        used.is_some_and(|(client, is_old)| is_old && client != NATIVE)
     }
 
     /// A client has died, and its session will end.

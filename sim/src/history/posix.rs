@@ -79,6 +79,8 @@ pub struct State {
     pub(super) maybe: Vec<Maybe>,
     /// The number of the latest loss.
     pub(super) loss: u64,
+    /// Programs of mounts only close what they had open when their client's session ended.
+    pub(super) reopens: bool,
 }
 
 type Expected = Result<(), Errno>;
@@ -136,7 +138,7 @@ impl State {
         let root = Inode::new(Kind::Directory);
         let inodes = BTreeMap::from([(ROOT, root)]);
         let (open, mapped, looked_up) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { inodes, open, mapped, looked_up, maybe: Vec::new(), loss: 0 }
+        Self { inodes, open, mapped, looked_up, maybe: Vec::new(), loss: 0, reopens: false }
     }
 
     pub(super) fn inode(&self, id: Id) -> &Inode {

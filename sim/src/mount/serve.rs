@@ -1,10 +1,11 @@
 //! The kernel's requests as procedures of the mount machine, and their results as replies.
 
-use super::{SimKernel, SimMount, THREAD_MS_MAX};
+use super::{SimBacking, SimKernel, SimMount, THREAD_MS_MAX};
 use crate::kernel::requests::{
     self, Access as KernelAccess, Answer as KernelAnswer, Change, Entry as KernelEntry, Errno, Kind, Listed, OpenFlags,
     Operation, RenameMode as KernelRenameMode, Reply, Request,
 };
+use crate::object_file::Descriptor;
 use crate::process::{Ask, Process};
 use crate::random::Random;
 use std::rc::Rc;
@@ -96,20 +97,20 @@ pub fn rename_mode(mode: KernelRenameMode) -> RenameMode {
     }
 }
 
-fn opened(opened: &Opened<()>) -> requests::Opened {
+fn opened(opened: &Opened<SimBacking>) -> requests::Opened {
     let is_direct = matches!(opened.mode, Mode::Direct);
     requests::Opened {
         fh: opened.handle,
-        direct_io: is_direct,
+        direct_io: is_direct || matches!(opened.mode, Mode::Joined(_)),
+        passthrough: match &opened.mode {
+            Mode::Passthrough(backing) | Mode::Joined(backing) => Some(backing.id),
+            Mode::Direct | Mode::Cached { .. } => None,
+        },
         keep_cache: matches!(opened.mode, Mode::Cached { keep: true }),
         no_flush: !opened.access.writes(),
         parallel_direct_writes: is_direct,
         ..requests::Opened::default()
     }
-}
-
-fn never(_: &()) -> std::result::Result<(), NotTaken> {
-    Err(NotTaken::Never)
 }
 
 /// A request that is served.
@@ -248,17 +249,18 @@ impl Served {
 
     async fn use_file(&self, node: InodeNumber, operation: Operation) {
         let (mount, who) = (&self.mount, self.who.clone());
+        let register = |file: &Descriptor| -> std::result::Result<SimBacking, NotTaken> { Ok(self.kernel.back(file)) };
         match operation {
             Operation::Open { flags } => {
                 let asked: OpenOptionsOf<SimMount> = options(flags);
-                let result = mount.open(who, node, asked, never).await;
+                let result = mount.open(who, node, asked, register).await;
                 self.kernel.check_opened(node.raw(), &result);
                 self.reply_with(result, |file| Reply::Opened(opened(&file)));
             }
             Operation::Create { name: text, mode, flags } => match name(&text) {
                 Ok(name) => {
                     let create = CreateFile { mode, exclusive: flags.exclusive };
-                    let answer = mount.create(who, (node, &name), options(flags), create, never).await;
+                    let answer = mount.create(who, (node, &name), options(flags), create, register).await;
                     self.reply_with(answer.result, |(made, file)| {
                         // The kernel takes one term for both here.
                         let valid = made.name_valid.min(made.attributes_valid);

@@ -289,8 +289,7 @@ impl World {
     fn place_append(&self, message: &DataMessage) {
         let storage = self.storage.get(&message.request.object.node());
         if let (DataOperation::Append, Some(id), Some(storage)) = (message.request.operation, message.append, storage) {
-            let end = storage.bytes(message.request.object).map_or(0, <[u8]>::len);
-            self.files.borrow_mut().append_placed(id, end as u64);
+            self.files.borrow_mut().append_placed(id, storage.length(message.request.object));
         }
     }
 

@@ -50,9 +50,9 @@ impl World {
             let object = record.layout.object();
             let stored =
                 object.and_then(|object| self.storage.get(&object.node()).and_then(|storage| storage.bytes(object)));
-            let differs = |stored: &&[u8]| stored.len() as u64 != record.size;
+            let differs = |stored: &&Vec<u8>| stored.len() as u64 != record.size;
             // A client that dies while it cuts a file may leave the size of before.
-            if let Some(stored) = stored.filter(differs).filter(|_| files.rests(inode)) {
+            if let Some(stored) = stored.as_ref().filter(differs).filter(|_| files.rests(inode)) {
                 self.fail(&format!(
                     "at the end: inode {inode} has {} bytes, and size {} at its shard; {}",
                     stored.len(),
@@ -60,7 +60,7 @@ impl World {
                     files.describe(inode)
                 ));
             }
-            let mut bytes = stored.unwrap_or_default().to_vec();
+            let mut bytes = stored.unwrap_or_default();
             bytes.resize(usize::try_from(record.size).unwrap_or(0), 0);
             let since = files.moment();
             if let Err(what) = files.compare_read(inode, (0, record.size + 1), &bytes, since) {

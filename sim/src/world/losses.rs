@@ -166,7 +166,7 @@ impl World {
     pub(super) fn disk_is_full(&mut self, node: NodeId, until_ms: u64) {
         self.note(&format!("the disk of node {node} is full until {until_ms} ms"));
         if let Some(storage) = self.storage.get_mut(&node) {
-            storage.full_until_ms = self.clocks[&node].boot_ms(until_ms);
+            storage.device.full_until_ms.set(self.clocks[&node].boot_ms(until_ms));
         }
         if let Some(run) = &mut self.mounts {
             run.losses.was_full = true;

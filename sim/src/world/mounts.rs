@@ -123,7 +123,11 @@ impl World {
         };
         let is_calm = self.choices.stream().one_in(2);
         let races = self.choices.tape.set_races(theme.has_races());
-        self.mounts = Some(MountRun::new(theme, is_calm, races));
+        let mut run = MountRun::new(theme, is_calm, races);
+        if self.faults.descriptors {
+            run.history.reopen();
+        }
+        self.mounts = Some(run);
         for index in 0..CLIENTS {
             self.mount(index);
         }
@@ -132,10 +136,12 @@ impl World {
     }
 
     pub(super) fn mount(&mut self, index: usize) {
-        let usual = MountMode { direct: false, has_epoch: true };
+        let passes = self.faults.descriptors;
+        let usual = MountMode { direct: false, has_epoch: true, passes };
         let mode = self.choices.decide(format_args!("mount client{index}"), usual, |random| MountMode {
             direct: random.one_in(5),
             has_epoch: !random.one_in(4),
+            passes: passes && !random.one_in(4),
         });
         let order = format_args!("order of tasks client{index}");
         let order = self.choices.decide(order, Vec::new(), |random| vec![random.next()]);

@@ -98,6 +98,7 @@ impl World {
         let now = self.now_at(node);
         if let Some(storage) = self.storage.get_mut(&node) {
             storage.fence(fence.session, fence.shard, now);
+            fence.objects.iter().for_each(|(inode, object)| storage.abandon(*inode, *object));
         }
         self.caches_nothing(node, fence.session, Some(fence.shard));
         self.fence_reached(fence.session, fence.shard, node);

@@ -67,12 +67,23 @@ pub struct Tally {
     pub sessions: u64,
     /// Nodes that were gone in runs of mounts.
     pub nodes_gone: u64,
+    /// Descriptors that were passed, reads and writes through them, those of the writes that came when the object had
+    /// another file, and objects that got one.
+    pub passed: u64,
+    pub through: u64,
+    pub late_through: u64,
+    pub abandoned: u64,
 }
 
 impl Tally {
     /// What happened at a storage server.
     pub(super) fn add_storage(&mut self, storage: &Storage) {
-        self.refused += storage.refused;
+        let device = &storage.device;
+        self.refused += device.refused.get();
+        self.passed += device.passed.get();
+        self.through += device.through.get();
+        self.late_through += device.late.get();
+        self.abandoned += device.abandoned.get();
         self.failed_reads += storage.failed_reads;
         self.failed_writes += storage.failed_writes;
     }
@@ -95,6 +106,8 @@ pub struct Faults {
     pub small_buffers: bool,
     /// Devices have sectors that cannot be read or written for a while.
     pub bad_sectors: bool,
+    /// No fault: clients get descriptors of objects on their own machine, and mounts pass them to their kernels.
+    pub descriptors: bool,
 }
 
 impl Faults {
@@ -107,6 +120,7 @@ impl Faults {
         all_cut: false,
         small_buffers: false,
         bad_sectors: false,
+        descriptors: false,
     };
     pub const NONE: Self = Self {
         drift: false,
@@ -116,6 +130,7 @@ impl Faults {
         all_cut: false,
         small_buffers: false,
         bad_sectors: false,
+        descriptors: false,
     };
 }
 
