@@ -7,8 +7,8 @@
 //!   is zeros (`fuse_short_read`, `fuse_read_update_size`).
 //! - A reader looks at the size again after its page came, and returns fewer bytes (`filemap_read`).
 //! - A page whose readahead failed is asked for again, alone (`filemap_update_page`, `fuse_read_folio`).
-//! - So is a page that is gone when the reader comes back from readahead (`filemap_create_folio`): a notification took it
-//!   away. The error of a page that is asked for alone is the reader's.
+//! - So is a page that is gone when the reader comes back from readahead (`filemap_create_folio`): a notification took
+//!   it away. The error of a page that is asked for alone is the reader's.
 //!
 //! Not here: windows (`readahead.rs`), direct reads (`direct.rs`).
 

@@ -4,9 +4,10 @@
 //!   dropped first (`fuse_file_mmap`).
 //! - A load that misses reads a whole window around it; one behind the size's last page fails (`filemap_fault`,
 //!   `do_sync_mmap_readahead`).
-//! - A fault that has waited drops the lock of the address space, and begins once more when it goes on (`VM_FAULT_RETRY`);
-//!   the second time it keeps the lock (`FAULT_FLAG_TRIED`). A page that is not there or not uptodate after readahead is
-//!   read alone, and the error of that is SIGBUS, but for the first time (`retry_find`, `page_not_uptodate`).
+//! - A fault that has waited drops the lock of the address space, and begins once more when it goes on
+//!   (`VM_FAULT_RETRY`); the second time it keeps the lock (`FAULT_FLAG_TRIED`). A page that is not there or not
+//!   uptodate after readahead is read alone, and the error of that is SIGBUS, but for the first time (`retry_find`,
+//!   `page_not_uptodate`).
 //! - A store makes the page dirty and tells nobody (`fuse_page_mkwrite`).
 //! - munmap of the last part writes back; msync is fsync (`fuse_vma_close`, `fuse_fsync`).
 //! - A passed-through file is mapped from its backing file (`fuse_passthrough_mmap`).
