@@ -50,8 +50,11 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
                 && (known.kind != FileKind::Directory || attributes.size == known.size);
             expect(same || is_going, || format!("attributes {attributes:?}, the model has {known:?}"))
         }
-        (ShardRequest::OpenAt { parent, name, .. }, ShardAnswer::Opened { attributes, created, .. }) => {
+        (ShardRequest::OpenAt { parent, name, flags, .. }, ShardAnswer::Opened { attributes, created, .. }) => {
             let known = model.entry(*parent, name);
+            if flags.truncate && !created && model.was_cut_as(attributes.inode, *parent, name) {
+                return Ok(());
+            }
             if *created {
                 expect(known.is_none(), || format!("made, but the model has {known:?}"))?;
                 model.make(*parent, name, attributes.inode, FileKind::Regular, attributes.mode);

@@ -55,3 +55,10 @@ pub struct AttributeChanges {
     pub atime: Option<TimeChange>,
     pub mtime: Option<TimeChange>,
 }
+
+impl AttributeChanges {
+    /// Whether they may change who may open the file.
+    pub fn change_rights(&self) -> bool {
+        self.mode.is_some() || self.uid.is_some() || self.gid.is_some()
+    }
+}

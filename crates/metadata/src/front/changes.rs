@@ -90,6 +90,7 @@ impl<K: KeyValue> Shard<K> {
         number: Option<u64>,
         out: &mut Vec<super::Effect>,
     ) -> Verdict {
+        self.keep_to_the_file_that_was_cut(call);
         let mut plan = Plan::new();
         if let Err(pause) = self.plan(call, &mut plan) {
             return Verdict::Park(pause);
@@ -283,6 +284,17 @@ impl<K: KeyValue> Shard<K> {
         (size > 0 || is_open).then_some(Cut { inode, object, size })
     }
 
+    /// An open has found its file when this was cut. By now the name may be another file's, or gone: opening that
+    /// one, or failing, would leave behind a file that lost its bytes to an open that never was.
+    fn keep_to_the_file_that_was_cut(&self, call: &mut Call) {
+        if let ShardRequest::OpenAt { flags, .. } = &call.request
+            && let (Some((inode, _)), Some(Ok(_))) = (call.asked, &call.answer)
+            && self.back.inode(inode).is_some()
+        {
+            call.request = ShardRequest::Open { inode, flags: *flags };
+        }
+    }
+
     /// What the storage server said of the object that the file has now.
     fn told_of_file<'a>(&self, call: &'a Call, inode: InodeNumber) -> Option<&'a Result<(u64, Timestamp), Error>> {
         call.told(inode, self.back.inode(inode)?.layout.object()?)
@@ -290,12 +302,20 @@ impl<K: KeyValue> Shard<K> {
 
     /// What a storage server must do, or tell, before the change.
     fn storage_first(&self, call: &Call, cut: Option<Cut>, plan: &Plan, number: Option<u64>) -> Option<Pause> {
+        // Who may open the file was judged when the cut was asked for: a change of that waits, too.
+        let touched = match (cut, &call.request) {
+            (Some(cut), _) => Some(cut.inode),
+            (None, ShardRequest::SetAttributes { inode, changes }) if changes.change_rights() => Some(*inode),
+            (None, _) => None,
+        };
+        if let Some(inode) = touched
+            && self.cuts.get(&inode).is_some_and(|other| Some(*other) != number)
+        {
+            return Some(Pause::until(Wait::Cut(inode), plan.keys()));
+        }
         if let Some(Cut { inode, object, size }) = cut {
             if call.told(inode, object).is_some() {
                 return None;
-            }
-            if self.cuts.get(&inode).is_some_and(|other| Some(*other) != number) {
-                return Some(Pause::until(Wait::Cut(inode), plan.keys()));
             }
             let request = StorageRequest::Truncate { inode, object, size, by: call.session() };
             let mut claims = plan.keys();

@@ -130,7 +130,7 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::Open { inode, flags } => plan_open(plan, *inode, *flags),
             ShardRequest::SetAttributes { inode, changes } => {
                 plan.alone(LeaseKey::Attributes(*inode));
-                if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() {
+                if changes.change_rights() {
                     plan.alone(LeaseKey::Permissions(*inode));
                 }
                 if changes.size.is_some() || changes.mtime.is_some() {
