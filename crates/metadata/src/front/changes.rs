@@ -74,6 +74,7 @@ impl<K: KeyValue> Shard<K> {
             };
             self.leases.set(key, holder);
             *grants = self.told_of_data(session, key, holder.mode);
+            grants.set(Grants::PAGES_ELSEWHERE, self.has_pages_elsewhere(&key, session));
             if let Some(record) = self.back.inode(attributes.inode) {
                 // What is granted now is what is there now.
                 *attributes = record.attributes(attributes.inode);

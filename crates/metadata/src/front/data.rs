@@ -45,11 +45,10 @@ impl<K: KeyValue> Shard<K> {
         }
         let own = self.leases.holder(&key, session);
         let claimed = self.parking.is_claimed(&key);
-        let (mut alone, mut shareable, mut pages_elsewhere) = (true, true, false);
+        let (mut alone, mut shareable) = (true, true);
         for holder in self.leases.holders(&key).filter(|holder| holder.session != session) {
             alone = false;
             shareable &= !may_change(*holder);
-            pages_elsewhere |= holder.pages;
         }
         let writes = flags.access.writes();
         // The size that is told beside a lease has to be true: of a dead writer's file it is not known yet.
@@ -64,8 +63,13 @@ impl<K: KeyValue> Shard<K> {
         let stamp = self.next_grant_stamp();
         self.leases.set(key, Holder { session, mode, writing, wrote_through, pages, stamp });
         let mut told = self.told_of_data(session, key, mode);
-        told.set(Grants::PAGES_ELSEWHERE, pages_elsewhere);
+        told.set(Grants::PAGES_ELSEWHERE, self.has_pages_elsewhere(&key, session));
         told
+    }
+
+    /// Whether kernels above other sessions may keep pages of the file.
+    pub(super) fn has_pages_elsewhere(&self, key: &LeaseKey, session: SessionId) -> bool {
+        self.leases.holders(key).any(|holder| holder.session != session && holder.pages)
     }
 
     /// Whether a kernel above the session that opens the file so may keep pages of it.

@@ -73,6 +73,12 @@ fn a_writer_is_told_of_pages_that_a_kernel_elsewhere_may_have() {
         let token = world.call(B, open_with(inode, PageCache::None));
         world.answer_recalls(LeaseMode::Open);
         assert_eq!(elsewhere(&world.done(token)), told, "{page_cache:?}");
+        let in_slot = (SlotIndex(63), 1);
+        for _ in ["sent", "sent again, since its reply was lost"] {
+            let token = world.call_in(B, user(0), in_slot, open_with(inode, PageCache::None));
+            world.answer_recalls(LeaseMode::Open);
+            assert_eq!(elsewhere(&world.done(token)), told, "{page_cache:?}");
+        }
         // When A has closed it, nobody has pages.
         world.ok(A, ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX)] });
         assert!(!elsewhere(&world.ok(B, open_with(inode, PageCache::None))));
