@@ -16,9 +16,9 @@ use weft_protocol::message::shard::{
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::message::{Message, recall::Recall};
 use weft_protocol::{
-    AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InodeNumber, LeaseKey, LeaseMode, MapEpoch,
-    Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, SessionId, ShardId, SlotIndex, TimeChange,
-    Timestamp, codec, frame, routing,
+    AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InodeNumber, LeaseKey, LeaseMode, LockKind,
+    LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId,
+    RangeLock, SessionId, ShardId, SlotIndex, TimeChange, Timestamp, codec, frame, routing,
 };
 
 /// Steps of one program.
@@ -157,6 +157,7 @@ impl<'a> World<'a> {
                     encodable(&Message::ShardReply(reply));
                 }
                 Effect::Recall { session, recall } => self.recalls.push_back((shard, session, recall)),
+                Effect::LockGranted { granted, .. } => encodable(&Message::LockGranted(granted)),
                 Effect::PeerCall(call) => self.peer_calls.push_back(call),
                 Effect::PeerReply { reply, .. } => self.peer_replies.push_back(reply),
                 Effect::Storage { token: Some(token), request, .. } => self.storage.push_back((shard, token, request)),
@@ -309,7 +310,7 @@ impl<'a> World<'a> {
 
     fn request(&mut self) -> ShardRequest {
         let (parent, inode, name) = (self.parent(), self.inode(), self.name());
-        match self.reader.below(24) {
+        match self.reader.below(28) {
             0 => ShardRequest::Lookup { parent, name },
             1 => ShardRequest::GetAttributes { inode },
             2 | 3 => ShardRequest::SetAttributes { inode, changes: self.changes() },
@@ -362,8 +363,30 @@ impl<'a> World<'a> {
                 let count = self.reader.below(4);
                 ShardRequest::Release { leases: (0..count).map(|_| (self.lease_key(), self.reader.number())).collect() }
             }
+            23..=26 => self.lock_request(inode),
             _ if self.reader.byte() > 240 => ShardRequest::EndSession,
             _ => ShardRequest::Ping,
+        }
+    }
+
+    fn lock_request(&mut self, inode: InodeNumber) -> ShardRequest {
+        let kind = [LockKind::Flock, LockKind::Process, LockKind::Description][self.reader.below(3)];
+        let owner = LockOwner { kind, number: self.reader.below(4) as u64 };
+        let range = |reader: &mut Reader<'_>| match reader.byte() {
+            0..=127 => LockRange::ALL,
+            _ => LockRange { start: reader.number(), end: reader.number() },
+        };
+        let mode = [LockMode::Shared, LockMode::Exclusive][self.reader.below(2)];
+        let locks = (0..self.reader.below(3)).map(|_| RangeLock { range: range(&mut self.reader), mode });
+        let locks: Vec<_> = locks.chain([RangeLock { range: LockRange::ALL, mode }]).collect();
+        let wait = self.reader.below(8) as u64;
+        match self.reader.below(8) {
+            0 => ShardRequest::CancelLock { inode, wait },
+            1 => ShardRequest::TestLock { inode, owner, lock: locks[0] },
+            2 | 3 => {
+                ShardRequest::Unlock { inode, owner, ranges: locks.iter().map(|lock| lock.range).take(1).collect() }
+            }
+            _ => ShardRequest::Lock { inode, owner, pid: 1, locks, wait: self.reader.flag().then_some(wait) },
         }
     }
 

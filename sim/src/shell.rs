@@ -5,7 +5,7 @@ use crate::data_connection::SimData;
 use crate::object_file::Descriptor;
 use crate::process::{Ask, Process, Told};
 use crate::random::Random;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -145,6 +145,9 @@ impl ControlConnection for SimControl {
     }
 }
 
+/// Where the result of a wait for a lock is put.
+pub type LockWaiter = Rc<RefCell<Option<Result<()>>>>;
+
 impl SimShell {
     fn new_data(&self, node: NodeId, session: SessionId) -> SimData {
         SimData::new(&self.0, node, session)
@@ -167,6 +170,7 @@ impl Shell for SimShell {
     type Control = SimControl;
     type Data = SimData;
     type Descriptor = Descriptor;
+    type LockWaiter = LockWaiter;
 
     fn now_ms(&self) -> u64 {
         self.0.now_ms()
@@ -285,6 +289,11 @@ impl Shell for SimShell {
 
     fn is_abandoned(&self, file: &Descriptor) -> bool {
         !file.file.has_name()
+    }
+
+    fn lock_ended(&self, waiter: LockWaiter, result: Result<()>) {
+        waiter.replace(Some(result));
+        self.0.progressed();
     }
 
     async fn invalidate_inode(&self, inode: InodeNumber, data: bool) {

@@ -45,7 +45,7 @@ use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::node::NodeAnswer;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
-use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnswer};
+use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::ShardCall;
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageAnswer, StorageRequest};
 use weft_protocol::{
@@ -83,6 +83,14 @@ enum Message {
     RecallAnswer {
         session: SessionId,
         answer: RecallAnswer,
+    },
+    LockGranted {
+        session: SessionId,
+        granted: LockGranted,
+    },
+    LockGrantTaken {
+        session: SessionId,
+        taken: LockGrantTaken,
     },
     Renew {
         client: usize,
@@ -216,6 +224,8 @@ impl Message {
             Self::Ping { .. } => "ping",
             Self::Recall { .. } => "recall",
             Self::RecallAnswer { .. } => "recall-answer",
+            Self::LockGranted { .. } => "lock-granted",
+            Self::LockGrantTaken { .. } => "lock-grant-taken",
             Self::DropPages { .. } => "drop-pages",
             Self::PagesDropped { .. } => "pages-dropped",
             Self::Renewal { .. } => "renewal",
@@ -522,9 +532,9 @@ impl World {
             Message::ToClient { client, .. } | Message::Renewed { client, .. } | Message::Room { client } => {
                 self.clients.get(*client)
             }
-            Message::Recall { session, .. } | Message::DropPages { session, .. } => {
-                self.clients.iter().find(|client| client.session() == *session)
-            }
+            Message::Recall { session, .. }
+            | Message::DropPages { session, .. }
+            | Message::LockGranted { session, .. } => self.clients.iter().find(|client| client.session() == *session),
             _ => None,
         };
         client?.paused_until_ms.checked_sub(self.network.now_ms).filter(|wait| *wait > 0)
@@ -545,6 +555,10 @@ impl World {
             Message::Recall { session, recall } => self.recall_arrived(session, recall),
             Message::RecallAnswer { session, answer } => {
                 self.step(answer.shard, Event::RecallAnswer { session, number: answer.number, kept: answer.kept });
+            }
+            Message::LockGranted { session, granted } => self.lock_granted(session, &granted),
+            Message::LockGrantTaken { session, taken } => {
+                self.step(taken.shard, Event::LockGrantTaken { session, wait: taken.wait });
             }
             Message::Renew { client } => self.renew(client),
             Message::Renewal { client, process, renewal } => self.renewal_arrived(client, process, renewal),

@@ -4,6 +4,7 @@
 
 use crate::link::{ATTEMPTS_MAX, Link, SlotFor};
 use crate::lock::lock;
+use crate::lock_table::Locks;
 use crate::notice::Notice;
 use crate::session::{Session, Term};
 use crate::shell::{Shell, node_of};
@@ -52,6 +53,7 @@ pub struct Calls<S: Shell> {
     pub shell: S,
     pub session: Session,
     pub caller: Caller,
+    pub locks: Locks<S::LockWaiter>,
     map: RwLock<Arc<ClusterMap>>,
     links: Mutex<BTreeMap<NodeId, Arc<Link<S>>>>,
     closed: AtomicBool,
@@ -62,7 +64,7 @@ impl<S: Shell> Calls<S> {
     pub fn new(shell: S, caller: Caller, map: ClusterMap) -> Self {
         let session = Session::new(shell.new_session());
         let (map, closed) = (RwLock::new(Arc::new(map)), AtomicBool::new(false));
-        Self { shell, session, caller, map, links: Mutex::default(), closed }
+        Self { shell, session, caller, locks: Locks::default(), map, links: Mutex::default(), closed }
     }
 
     /// The newest map seen.
@@ -112,6 +114,14 @@ impl<S: Shell> Calls<S> {
             lock(&self.links).clear();
             self.shell.notice(Notice::SessionEnded(ended));
             self.shell.session_ended(ended, dropped);
+            self.end_locks(ended);
+        }
+    }
+
+    /// Ends the locks and waits of a session that has ended.
+    pub(crate) fn end_locks(&self, ended: SessionId) {
+        for waiter in self.locks.session_ended(ended) {
+            self.shell.lock_ended(waiter, Err(Error::SessionEnded));
         }
     }
 

@@ -13,8 +13,8 @@ use crate::open_options::OpenOptions;
 use crate::page_drops::Coverage;
 use crate::reader::Reader;
 use crate::shell::{Monitor, Shell};
-use std::sync::Arc;
-use weft_protocol::{Credentials, Error, Result};
+use std::sync::{Arc, Mutex, OnceLock};
+use weft_protocol::{Credentials, Error, LockOwner, Result};
 
 /// A handle. To be closed with `Files::close_handle`.
 pub struct Handle<S: Shell> {
@@ -23,6 +23,10 @@ pub struct Handle<S: Shell> {
     /// Who opened it.
     pub who: Arc<Credentials>,
     pub(crate) reader: S::Monitor<Reader<S>>,
+    /// Number of the owner of its own locks.
+    pub(crate) owner: OnceLock<u64>,
+    /// Owners that have locked something by this handle, and have not closed it. A leaf.
+    pub(crate) lock_owners: Mutex<Vec<LockOwner>>,
 }
 
 /// How many of `bytes` at `offset` lie within a file of this size.
@@ -32,13 +36,15 @@ fn within(size: u64, offset: u64, bytes: usize) -> usize {
 
 impl<S: Shell> Handle<S> {
     pub(crate) fn new(open: Arc<OpenInode<S>>, options: OpenOptions<Registration<S>>, who: Arc<Credentials>) -> Self {
-        Self { open, options, who, reader: S::Monitor::new(Reader::new()) }
+        let (reader, owner, lock_owners) = (S::Monitor::new(Reader::new()), OnceLock::new(), Mutex::default());
+        Self { open, options, who, reader, owner, lock_owners }
     }
 
     /// Fills a small buffer, if all of it is at hand and still good: what a sequential reader does most of the time,
     /// without the state of a procedure.
     pub fn read_at_hand(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> bool {
         self.options.access.reads()
+            && !io.calls.locks.has_lost()
             && buffer.len() <= io.tuning.small_bytes
             && self.reader.try_lock().is_some_and(|mut reader| {
                 reader.has(offset) && reader.read_at_hand(self.open.version_now(io), buffer, offset)
@@ -49,7 +55,7 @@ impl<S: Shell> Handle<S> {
     /// what a sequential writer does most of the time, without the state of a procedure.
     pub fn write_at_hand(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> bool {
         let OpenOptions { access, append, direct, .. } = self.options;
-        let writes = access.writes() && !self.open.has_set_id(&self.who);
+        let writes = access.writes() && !io.calls.locks.has_lost() && !self.open.has_set_id(&self.who);
         writes && !append && !direct && self.open.write_at_hand(io, bytes, offset)
     }
 
@@ -76,6 +82,7 @@ impl<S: Shell> Handle<S> {
         if self.read_at_hand(io, buffer, offset) {
             return Ok((buffer.len(), Coverage::Lease));
         }
+        self.check_locks(&io.calls)?;
         let began = io.calls.session.id();
         let mut result = self.read(io, buffer, offset, pages).await;
         if let Err(Error::NoObject | Error::CapabilityRejected) = result {
@@ -121,6 +128,7 @@ impl<S: Shell> Handle<S> {
         if self.write_at_hand(io, bytes, offset) {
             return Ok(Written { offset, is_safe: false });
         }
+        self.check_locks(&io.calls)?;
         self.open.clear_set_id(io, &self.who).await?;
         let options = OpenOptions { registration, ..self.options };
         let began = io.calls.session.id();
@@ -140,7 +148,7 @@ impl<S: Shell> Handle<S> {
         let reader =
             if bytes > io.tuning.small_bytes { Some(self.reader.lock().await) } else { self.reader.try_lock() };
         let Some(mut reader) = reader else { return false };
-        if !self.options.access.reads() || !reader.is_next(offset) {
+        if !self.options.access.reads() || io.calls.locks.has_lost() || !reader.is_next(offset) {
             return false;
         }
         let via = self.open.read_via(io, &mut [], offset).await;

@@ -246,6 +246,7 @@ impl<S: Shell> Files<S> {
     pub async fn close_handle(&self, handle: &Handle<S>) {
         handle.reader.lock().await.end_stream(&self.objects).await;
         self.flush_dropped(&handle.open).await;
+        self.unlock_closed(handle).await;
         let keep = handle.open.handle_closed(&self.objects).await;
         let oldest = lock(&self.open).closed(&handle.open, keep);
         let Some(open) = oldest else { return };

@@ -274,6 +274,11 @@ impl<S: Shell> OpenInode<S> {
         self.handles.load(Ordering::Acquire) > 0
     }
 
+    /// Makes sure that the shard knows that this session has it open.
+    pub(crate) async fn ensure_open(&self, io: &Objects<S>) -> Result<()> {
+        self.lock(io).await?.regain(io).await
+    }
+
     /// Whether a cache above may keep what was read.
     pub async fn may_cache(&self, io: &Objects<S>) -> bool {
         self.lock(io).await.is_ok_and(|state| state.known.is_leased())

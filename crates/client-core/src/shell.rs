@@ -128,6 +128,8 @@ pub trait Shell: Sized {
     type Data: DataConnection;
     /// The object's own file, passed by a node of the same machine.
     type Descriptor;
+    /// Who waits for a lock.
+    type LockWaiter;
 
     /// Milliseconds since boot, sleep included (CLOCK_BOOTTIME): what lease terms count on.
     fn now_ms(&self) -> u64;
@@ -215,6 +217,9 @@ pub trait Shell: Sized {
     /// Whether the object has another file by now: the storage server abandons a file when a session has ended with a
     /// descriptor of it.
     fn is_abandoned(&self, file: &Self::Descriptor) -> bool;
+
+    /// A wait for a lock is over. Returns at once: locks may be held.
+    fn lock_ended(&self, waiter: Self::LockWaiter, result: Result<()>);
 
     /// Tells the cache above (the kernel's) to drop an inode's attributes and, with `data`, its pages; it writes dirty
     /// pages back to this client first.

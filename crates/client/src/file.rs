@@ -15,11 +15,11 @@ pub type OpenOptions = weft_client_core::OpenOptions<Registration>;
 
 /// An open file. Shared by any number of threads. Dropping it without [`File::close`] loses errors of buffered writes.
 #[derive(Clone)]
-pub struct File(Arc<OpenFile>);
+pub struct File(pub(crate) Arc<OpenFile>);
 
-struct OpenFile {
-    client: Arc<Connected>,
-    handle: Handle<NativeShell>,
+pub(crate) struct OpenFile {
+    pub client: Arc<Connected>,
+    pub handle: Handle<NativeShell>,
 }
 
 impl Drop for OpenFile {
@@ -132,12 +132,14 @@ impl File {
 
     /// Sends what is buffered and reports size and time to the shard: what `close` does, without closing.
     pub fn flush(&self) -> Result<()> {
-        block_on(self.0.handle.open.flush(self.0.objects(), FlushFor::Program))
+        block_on(self.0.handle.open.flush(self.0.objects(), FlushFor::Program))?;
+        self.0.handle.check_locks(&self.0.objects().calls)
     }
 
     /// As `flush`, and the data is on the storage server's device.
     pub fn sync(&self) -> Result<()> {
-        block_on(self.0.handle.open.sync(self.0.objects()))
+        block_on(self.0.handle.open.sync(self.0.objects()))?;
+        self.0.handle.check_locks(&self.0.objects().calls)
     }
 
     /// Whether the file has an object already, as far as is known without a message.

@@ -39,6 +39,9 @@ pub struct NativeShell {
     pub(crate) waits: Waits,
 }
 
+/// Is called with the result of a wait for a lock, on whatever thread learns of it. Must not block.
+pub type LockWaiter = Box<dyn FnOnce(Result<()>) + Send>;
+
 /// A socket whose handshake is done, and the waits for its node.
 struct NewSocket {
     socket: Socket,
@@ -97,6 +100,7 @@ impl Shell for NativeShell {
     type Control = NativeControl;
     type Data = NativeData;
     type Descriptor = OwnedFd;
+    type LockWaiter = LockWaiter;
 
     fn now_ms(&self) -> u64 {
         let time = clock_gettime(ClockId::Boottime);
@@ -210,6 +214,10 @@ impl Shell for NativeShell {
 
     fn is_abandoned(&self, file: &OwnedFd) -> bool {
         descriptor::has_no_name(file)
+    }
+
+    fn lock_ended(&self, waiter: LockWaiter, result: Result<()>) {
+        waiter(result);
     }
 
     async fn invalidate_inode(&self, inode: InodeNumber, data: bool) {

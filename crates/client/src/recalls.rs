@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, Weak};
 use weft_client_core::{Files, Shell};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message;
-use weft_protocol::message::recall::{Recall, RecallAnswer};
+use weft_protocol::message::recall::{LockGrantTaken, Recall, RecallAnswer};
 use weft_protocol::{SessionId, ShardId};
 use weft_transport::ControlConnection;
 
@@ -147,6 +147,12 @@ impl Listener {
                 }
                 Ok(Some((_, Message::DropPages(drop)))) => {
                     self.page_drops.asked(one.node, drop, Arc::clone(&connection));
+                }
+                Ok(Some((_, Message::LockGranted(granted)))) => {
+                    files.lock_granted(&granted, one.session);
+                    let taken = LockGrantTaken { shard: granted.shard, wait: granted.wait };
+                    // What is left of it goes when there is room. On a dead connection it is told again.
+                    let _ = lock(&connection).post(0, &Message::LockGrantTaken(taken));
                 }
                 Ok(Some((_, Message::RenewReply { refused: true }))) => calls.begin_new_session(one.session),
                 Ok(Some((_, Message::RenewReply { refused: false }))) => {

@@ -290,6 +290,10 @@ impl<K: KeyValue> Back<K> {
             | ShardRequest::ReadDirectory { .. }
             | ShardRequest::HoldDirectory { .. }
             | ShardRequest::UnlinkBatch { .. }
+            | ShardRequest::Lock { .. }
+            | ShardRequest::Unlock { .. }
+            | ShardRequest::CancelLock { .. }
+            | ShardRequest::TestLock { .. }
             | ShardRequest::Release { .. }
             | ShardRequest::EndSession
             | ShardRequest::Ping => Err(Error::Invalid),

@@ -23,6 +23,8 @@ mod end;
 mod grants;
 mod intents;
 mod leases;
+mod lock_calls;
+mod locks;
 mod orphans;
 mod park;
 mod peer;
@@ -44,7 +46,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_protocol::limits::PARKED_REQUESTS_MAX;
 use weft_protocol::message::node::ShardStatus;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
-use weft_protocol::message::recall::Recall;
+use weft_protocol::message::recall::{LockGranted, Recall};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
@@ -80,6 +82,8 @@ pub enum Event {
     Lost { session: SessionId },
     /// A client did what a recall asked.
     RecallAnswer { session: SessionId, number: u64, kept: LeaseMode },
+    /// A client knows that a wait for a lock is over.
+    LockGrantTaken { session: SessionId, wait: u64 },
     /// Another shard asks; `token` as in `Call`.
     PeerCall { token: u64, call: PeerCall },
     /// Another shard answers, or its node is away ([`Error::Unreachable`]).
@@ -103,6 +107,8 @@ pub enum Effect {
     Reply { token: u64, reply: ShardReply },
     /// Send to the session's recall connection; lost without harm.
     Recall { session: SessionId, recall: Recall },
+    /// Send to the session's recall connection; lost without harm.
+    LockGranted { session: SessionId, granted: LockGranted },
     /// Send to the node of the shard `to`; lost without harm. When the node is away: a `PeerReply` that says so.
     PeerCall(PeerCall),
     /// Answer another shard.
@@ -175,6 +181,7 @@ pub struct Shard<K> {
     /// Objects to be removed, sent at the end of the step.
     removals: BTreeMap<NodeId, Vec<(InodeNumber, ObjectId)>>,
     intents: intents::Asking,
+    locks: lock_calls::LockCalls,
 }
 
 /// What becomes of work when it is judged.
@@ -227,6 +234,7 @@ impl<K: KeyValue> Shard<K> {
             fencing: BTreeMap::new(),
             removals: BTreeMap::new(),
             intents: intents::Asking::default(),
+            locks: lock_calls::LockCalls::default(),
         }
     }
 
@@ -259,6 +267,11 @@ impl<K: KeyValue> Shard<K> {
             }
             Event::Lost { session } => self.end_session(session, true, out),
             Event::RecallAnswer { session, number, kept } => self.recall_answered(session, number, kept),
+            Event::LockGrantTaken { session, wait } => {
+                if self.sessions.hear(session, now.boot_ms) {
+                    self.locks.taken(session, wait);
+                }
+            }
             Event::PeerCall { token, call } => self.receive_step(token, call, out),
             Event::PeerReply(reply) => self.peer_replied(reply, out),
             Event::StorageAnswer { token, result } => self.storage_answered(token, result, out),
@@ -281,6 +294,7 @@ impl<K: KeyValue> Shard<K> {
             }
         }
         self.recall_numbers(out);
+        self.tell_granted(out);
         while let Some((node, objects)) = self.removals.pop_first() {
             out.push(Effect::Storage { token: None, node, request: StorageRequest::Remove { objects } });
         }
@@ -289,7 +303,7 @@ impl<K: KeyValue> Shard<K> {
     /// [`Now::boot_ms`] at which a [`Event::Tick`] is needed. `None`: nothing waits for time.
     pub fn deadline(&self) -> Option<u64> {
         let (sessions, recalls) = (self.sessions.next_check(), self.recalls.next_due());
-        let others = [self.intents.next_due(), self.orphans.next_due(), self.retries.next_due()];
+        let others = [self.intents.next_due(), self.orphans.next_due(), self.retries.next_due(), self.locks.next_due()];
         others.into_iter().chain([sessions, recalls]).flatten().min()
     }
 
@@ -305,6 +319,7 @@ impl<K: KeyValue> Shard<K> {
                 recall::Due::GiveUp(number) => self.end_recall(number),
             }
         }
+        self.tell_granted_again(out);
         self.ask_again(out);
         self.ask_sizes_again(out);
         self.reap_due();
@@ -328,6 +343,7 @@ impl<K: KeyValue> Shard<K> {
                 let result = self.release(call.session(), leases);
                 self.reply(call.token, result, out);
             }
+            request if request.is_about_locks() => self.lock_call(&call, out),
             request if request.is_read() => self.judge_first(call, out),
             _ => {
                 if let Some(result) = self.repeated(&call) {
@@ -488,6 +504,11 @@ impl<K: KeyValue> Shard<K> {
             store_bytes: self.back.store_bytes(),
             failed: None,
         }
+    }
+
+    /// Number of ranges that are locked, and of requests for locks that wait.
+    pub fn locks(&self) -> (usize, usize) {
+        self.locks.table.counts()
     }
 
     /// Calls that wait, the oldest first, for `weft debug stuck`.

@@ -48,6 +48,10 @@ pub fn handle(
             let event = Event::RecallAnswer { session: peer.session, number: answer.number, kept: answer.kept };
             node.shards.give(answer.shard, event, None, sink);
         }
+        Message::LockGrantTaken(taken) => {
+            let event = Event::LockGrantTaken { session: peer.session, wait: taken.wait };
+            node.shards.give(taken.shard, event, None, sink);
+        }
         Message::PagesDropped(dropped) => node.shards.pages.dropped(peer.session, dropped),
         Message::Renew => {
             let refused = node.shards.renew(peer.session, sink) || node.shards.pages.is_overdue(peer.session);
@@ -60,6 +64,7 @@ pub fn handle(
         | Message::PeerReply(_)
         | Message::Recall(_)
         | Message::DropPages(_)
+        | Message::LockGranted(_)
         | Message::RenewReply { .. } => return Err(TransportError::Malformed),
     }
     Ok(())

@@ -237,6 +237,11 @@ impl Shards {
                     sink.send(to, 0, Message::Recall(recall));
                 }
             }
+            Effect::LockGranted { session, granted } => {
+                if let Some(to) = self.sessions.recall_connection(session) {
+                    sink.send(to, 0, Message::LockGranted(granted));
+                }
+            }
             Effect::PeerCall(call) => self.call_peer(shard, call, work),
             Effect::PeerReply { token, reply } => {
                 let asking = reply.intent.shard;

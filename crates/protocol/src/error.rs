@@ -77,6 +77,18 @@ pub enum Error {
     /// request is to be sent again, without a lock held that dropping pages may wait for.
     #[error("another client's kernel has pages of this range")]
     PagesCached,
+    /// Another owner holds a lock that is in the way, or waits for one.
+    #[error("resource temporarily unavailable")]
+    WouldBlock,
+    /// To wait for the lock would close a cycle of owners that wait for each other.
+    #[error("resource deadlock avoided")]
+    Deadlock,
+    /// The session has as many locks, or waits, as it may have.
+    #[error("no locks available")]
+    NoLocks,
+    /// The caller gave up waiting.
+    #[error("interrupted system call")]
+    Interrupted,
 }
 
 /// `errno` values of Linux that [`Error::to_errno`] yields.
@@ -84,6 +96,7 @@ pub mod errno {
     #![expect(missing_docs, reason = "the names are those of errno(3)")]
     pub const EPERM: i32 = 1;
     pub const ENOENT: i32 = 2;
+    pub const EINTR: i32 = 4;
     pub const EIO: i32 = 5;
     pub const EBADF: i32 = 9;
     pub const EAGAIN: i32 = 11;
@@ -96,7 +109,9 @@ pub mod errno {
     pub const EFBIG: i32 = 27;
     pub const ENOSPC: i32 = 28;
     pub const EMLINK: i32 = 31;
+    pub const EDEADLK: i32 = 35;
     pub const ENAMETOOLONG: i32 = 36;
+    pub const ENOLCK: i32 = 37;
     pub const ENOTEMPTY: i32 = 39;
     pub const ELOOP: i32 = 40;
     pub const EPROTO: i32 = 71;
@@ -125,7 +140,10 @@ impl Error {
             Error::Stale => errno::ESTALE,
             Error::BadHandle => errno::EBADF,
             Error::NotSupported => errno::EOPNOTSUPP,
-            Error::Busy | Error::PagesCached => errno::EAGAIN,
+            Error::Busy | Error::PagesCached | Error::WouldBlock => errno::EAGAIN,
+            Error::Deadlock => errno::EDEADLK,
+            Error::NoLocks => errno::ENOLCK,
+            Error::Interrupted => errno::EINTR,
             Error::Device(errno) => *errno,
             Error::Malformed => errno::EPROTO,
             Error::NoObject

@@ -20,6 +20,7 @@ pub mod ids;
 pub mod layout;
 pub mod lease;
 pub mod limits;
+pub mod lock;
 pub mod map;
 pub mod message;
 pub mod name;
@@ -38,6 +39,7 @@ pub use ids::{
 };
 pub use layout::Layout;
 pub use lease::{Grants, LeaseKey, LeaseMode};
+pub use lock::{HeldLock, LockKind, LockMode, LockOwner, LockRange, RangeLock};
 pub use map::{ClusterMap, NodeAddress, NodeRecord};
 pub use name::Name;
 pub use time::Timestamp;
@@ -68,4 +70,5 @@ pub use window::{InFlightWindow, NextStep, may_prefetch};
 /// | 18 | replies to failed writes have `written_bytes` |
 /// | 19 | `Revoke` |
 /// | 20 | `AskOfObject`, `OfObject` |
-pub const PROTOCOL_VERSION: u8 = 20;
+/// | 21 | `Lock`, `Unlock`, `CancelLock`, `TestLock` and their answers; `LockGranted`, `LockGrantTaken` |
+pub const PROTOCOL_VERSION: u8 = 21;

@@ -43,6 +43,13 @@ pub const OBJECT_BATCH_COUNT: u32 = 1024;
 pub const OBJECT_RUNS_PER_SESSION_MAX: usize = 65_536;
 /// Objects in one `Fence`: with their files they stay below the body's limit.
 pub const FENCED_OBJECTS_MAX: usize = 32_768;
+/// Advisory locks that one session may hold at one shard: ranges, after those of one owner were merged. Beyond it a
+/// lock is refused with [`crate::Error::NoLocks`].
+pub const LOCKS_PER_SESSION_MAX: usize = 65_536;
+/// Requests for locks of one session that may wait at one shard. Beyond it one is refused likewise.
+pub const LOCK_WAITS_PER_SESSION_MAX: usize = 4096;
+/// Ranges in one request for locks.
+pub const LOCK_RANGES_MAX: usize = 1024;
 /// Leases in one release message.
 pub const RELEASE_KEYS_MAX: usize = 4096;
 /// Groups in a user's credentials. What Linux allows is 65,536; NFS allows 16.

@@ -46,4 +46,8 @@ pub enum Message {
     DropPages(recall::DropPages),
     /// Client to storage server, on the same connection.
     PagesDropped(recall::PagesDropped),
+    /// Shard to client, on the client's recall connection.
+    LockGranted(recall::LockGranted),
+    /// Client to shard, on the same connection.
+    LockGrantTaken(recall::LockGrantTaken),
 }

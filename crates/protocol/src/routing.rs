@@ -60,7 +60,11 @@ pub fn of_request(request: &ShardRequest) -> Option<ShardId> {
         | ShardRequest::Commit { inode, .. }
         | ShardRequest::ReadLink { inode }
         | ShardRequest::ReadDirectory { inode, .. }
-        | ShardRequest::HoldDirectory { inode } => Some(of_inode(*inode)),
+        | ShardRequest::HoldDirectory { inode }
+        | ShardRequest::Lock { inode, .. }
+        | ShardRequest::Unlock { inode, .. }
+        | ShardRequest::CancelLock { inode, .. }
+        | ShardRequest::TestLock { inode, .. } => Some(of_inode(*inode)),
         ShardRequest::Release { .. } | ShardRequest::EndSession | ShardRequest::Ping => None,
     }
 }

@@ -16,10 +16,11 @@ use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::peer::{PeerAnswer, PeerStep};
-use weft_protocol::message::shard::{Access, RenameMode, ShardAnswer, ShardRequest};
+use weft_protocol::message::shard::{Access, LockAnswer, RenameMode, ShardAnswer, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    Capability, Error, FileKind, Grants, Layout, LeaseKey, LeaseMode, Rights, TimeChange, codec, frame,
+    Capability, Error, FileKind, Grants, Layout, LeaseKey, LeaseMode, LockKind, LockMode, Rights, TimeChange, codec,
+    frame,
 };
 
 /// Compares lines with a golden file, or writes it.
@@ -89,6 +90,8 @@ every_variant!(message, Message, examples::messages(), {
     Message::RenewReply { .. } => "RenewReply",
     Message::DropPages(_) => "DropPages",
     Message::PagesDropped(_) => "PagesDropped",
+    Message::LockGranted(_) => "LockGranted",
+    Message::LockGrantTaken(_) => "LockGrantTaken",
 });
 every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::Lookup { .. } => "Lookup",
@@ -110,6 +113,10 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::EndSession => "EndSession",
     ShardRequest::Ping => "Ping",
     ShardRequest::HoldDirectory { .. } => "HoldDirectory",
+    ShardRequest::Lock { .. } => "Lock",
+    ShardRequest::Unlock { .. } => "Unlock",
+    ShardRequest::CancelLock { .. } => "CancelLock",
+    ShardRequest::TestLock { .. } => "TestLock",
 });
 every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Done => "Done",
@@ -122,6 +129,8 @@ every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Removed { .. } => "Removed",
     ShardAnswer::RemovedBatch { .. } => "RemovedBatch",
     ShardAnswer::Renamed { .. } => "Renamed",
+    ShardAnswer::Lock(_) => "Lock",
+    ShardAnswer::LockTested(_) => "LockTested",
 });
 every_variant!(storage_request, StorageRequest, examples::storage_requests(), {
     StorageRequest::LeaseObjects { .. } => "LeaseObjects",
@@ -197,6 +206,20 @@ every_variant!(file_kind, FileKind, examples::file_kinds(), {
     FileKind::Directory => "Directory",
     FileKind::Symlink => "Symlink",
 });
+every_variant!(lock_kind, LockKind, examples::lock_kinds(), {
+    LockKind::Flock => "Flock",
+    LockKind::Process => "Process",
+    LockKind::Description => "Description",
+});
+every_variant!(lock_mode, LockMode, examples::lock_modes(), {
+    LockMode::Shared => "Shared",
+    LockMode::Exclusive => "Exclusive",
+});
+every_variant!(lock_answer, LockAnswer, examples::lock_answers(), {
+    LockAnswer::Granted => "Granted",
+    LockAnswer::Queued => "Queued",
+    LockAnswer::Cancelled => "Cancelled",
+});
 every_variant!(layout, Layout, examples::layouts(), {
     Layout::Empty => "Empty",
     Layout::Whole { .. } => "Whole",
@@ -257,6 +280,7 @@ fn control_messages() {
             Message::RecallAnswer(answer) => lease_mode(&answer.kept).to_owned(),
             Message::Renew => String::new(),
             Message::DropPages(_) | Message::PagesDropped(_) => String::new(),
+            Message::LockGranted(_) | Message::LockGrantTaken(_) => String::new(),
             Message::RenewReply { refused } => (if *refused { "Refused" } else { "Renewed" }).to_owned(),
         };
         let name = format!("{}.{inner}", message(&example));

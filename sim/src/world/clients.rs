@@ -13,7 +13,7 @@ use std::rc::Rc;
 use weft_client_core::Cached;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
-use weft_protocol::message::recall::{DropPages, Recall};
+use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, Recall};
 use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{NodeId, SessionId};
 
@@ -184,6 +184,19 @@ impl World {
             return;
         }
         self.clients[index].process.recall(session, recall);
+        self.poll(index);
+    }
+
+    /// The end of a wait for a lock. It waits for nothing, as on the listener of the client library.
+    pub(super) fn lock_granted(&mut self, session: SessionId, granted: &LockGranted) {
+        let Some(index) = self.clients.iter().position(|client| client.session() == session) else { return };
+        if !self.ending && self.clients[index].deaf_until_ms > self.network.now_ms {
+            return;
+        }
+        self.clients[index].machine.lock_granted(granted, session);
+        let taken = LockGrantTaken { shard: granted.shard, wait: granted.wait };
+        let to = Party::Node(self.node_of(granted.shard));
+        self.send(Party::Client(index), to, Message::LockGrantTaken { session, taken });
         self.poll(index);
     }
 

@@ -61,6 +61,11 @@ impl World {
                     self.send(Party::Node(self.node_of(shard)), to, Message::Recall { session, recall });
                 }
             }
+            Effect::LockGranted { session, granted } => {
+                if let Some(to) = self.party_of(session) {
+                    self.send(Party::Node(self.node_of(shard)), to, Message::LockGranted { session, granted });
+                }
+            }
             Effect::PeerCall(call) => {
                 self.tally.intents += 1;
                 if self.is_peer_cut(self.node_of(shard), self.node_of(call.to)) {

@@ -45,6 +45,9 @@ impl<K: KeyValue> Shard<K> {
                 std::cmp::Ordering::Greater => Some(Err(Error::Invalid)),
             });
         }
+        if self.locks.is_old(call.origin) {
+            return Some(Some(Err(Error::Invalid)));
+        }
         let last = match self.back.seen(call.origin) {
             Seen::New => return None,
             Seen::Old => return Some(Some(Err(Error::Invalid))),
@@ -235,7 +238,9 @@ impl<K: KeyValue> Shard<K> {
             | ShardAnswer::Target(_)
             | ShardAnswer::Page(_)
             | ShardAnswer::Removed { .. }
-            | ShardAnswer::RemovedBatch { .. } => {}
+            | ShardAnswer::RemovedBatch { .. }
+            | ShardAnswer::Lock(_)
+            | ShardAnswer::LockTested(_) => {}
         }
     }
 

@@ -197,6 +197,8 @@ impl<K: KeyValue> Shard<K> {
     pub(super) fn drop_holder(&mut self, key: &LeaseKey, session: SessionId) -> Option<Holder> {
         let holder = self.leases.drop_holder(key, session)?;
         if let LeaseKey::Data(inode) = key {
+            // Who does not have a file open has no locks of it.
+            self.locks.table.drop_session_of(session, *inode);
             self.reap_unused(*inode);
         }
         Some(holder)

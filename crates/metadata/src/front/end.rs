@@ -8,9 +8,9 @@
 //! the storage servers of the files that it may write ([`Event::FenceConfirmed`]). So a fence always comes before the
 //! grant of what conflicts.
 //!
-//! With the session its leases go; files that it had open for writing are asked about at their storage servers, so that
-//! the shard knows their size; orphans that only it had open go with their objects; its calls that wait are not carried
-//! out, unless another party has begun them already.
+//! With the session its leases and locks go; files that it had open for writing are asked about at their storage
+//! servers, so that the shard knows their size; orphans that only it had open go with their objects; its calls that
+//! wait are not carried out, unless another party has begun them already.
 
 use super::leases::Holder;
 use super::park::{Wait, Work};
@@ -116,6 +116,7 @@ impl<K: KeyValue> Shard<K> {
         for number in self.recalls.of_session(session) {
             self.end_recall(number);
         }
+        self.locks.end_session(session);
         self.apply(&Command::ForgetSession { session });
     }
 
@@ -127,6 +128,7 @@ impl<K: KeyValue> Shard<K> {
     }
 
     fn drop_work_of(&mut self, session: SessionId, out: &mut Vec<Effect>) {
+        self.locks.table.drop_waits(session);
         let is_of = |work: &Work| matches!(work, Work::Call(call) if call.session() == session);
         let works = self.parking.iter().filter(|(_, parked)| is_of(&parked.work));
         // What a storage server or another shard may have done already is carried through.

@@ -174,6 +174,10 @@ impl<K: KeyValue> Shard<K> {
             | ShardRequest::ReadLink { .. }
             | ShardRequest::ReadDirectory { .. }
             | ShardRequest::HoldDirectory { .. }
+            | ShardRequest::Lock { .. }
+            | ShardRequest::Unlock { .. }
+            | ShardRequest::CancelLock { .. }
+            | ShardRequest::TestLock { .. }
             | ShardRequest::Release { .. }
             | ShardRequest::EndSession
             | ShardRequest::Ping => {}

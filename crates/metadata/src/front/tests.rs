@@ -6,6 +6,7 @@ mod fences;
 mod harness;
 mod leases;
 mod limits;
+mod locks;
 mod orphans;
 mod passing;
 mod random;

@@ -1,5 +1,6 @@
-//! Recalls, and pages to be dropped, on the connection that a client keeps for them.
+//! Recalls, pages to be dropped, and locks that were waited for, on the connection that a client keeps for them.
 
+use crate::error::Error;
 use crate::ids::{InodeNumber, ObjectId, ShardId};
 use crate::lease::{LeaseKey, LeaseMode};
 use serde::{Deserialize, Serialize};
@@ -44,4 +45,20 @@ pub struct DropPages {
 pub struct PagesDropped {
     pub object: ObjectId,
     pub number: u64,
+}
+
+/// Shard to client: the wait for a lock is over. Repeated until it is taken or the session ends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LockGranted {
+    pub shard: ShardId,
+    /// The session's number of the wait.
+    pub wait: u64,
+    pub result: Result<(), Error>,
+}
+
+/// Client to shard, on the same connection: the end of the wait is known. Safe to repeat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LockGrantTaken {
+    pub shard: ShardId,
+    pub wait: u64,
 }

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::ids::{InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, ShardId, SlotIndex};
 use crate::layout::Layout;
 use crate::lease::{Grants, LeaseKey};
+use crate::lock::{HeldLock, LockOwner, LockRange, RangeLock};
 use crate::name::Name;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -168,6 +169,28 @@ pub enum ShardRequest {
     /// Read. The session has the directory open: it gets `Data` of it, `Open`, and a removed directory stays until that
     /// is given back. Answer: `Entry`.
     HoldDirectory { inode: InodeNumber },
+    /// Change. Locks all these ranges of a file that the session has open (else [`Error::BadHandle`]), or none; what
+    /// the owner holds of them takes the new mode. 1 to [`crate::limits::LOCK_RANGES_MAX`] ranges; of a `flock` owner
+    /// the one is [`LockRange::ALL`]. Answer: `Lock`. What is in the way is waited for if `wait` names the wait, with a
+    /// number that the session has not used at the shard; else [`Error::WouldBlock`].
+    Lock { inode: InodeNumber, owner: LockOwner, pid: u32, locks: Vec<RangeLock>, wait: Option<u64> },
+    /// Change. The owner holds nothing of these ranges any more. Its waits go on. Answer: `Done`.
+    Unlock { inode: InodeNumber, owner: LockOwner, ranges: Vec<LockRange> },
+    /// Change. The session gives up a wait. Answer: `Lock`, `Granted` if the lock had been granted before.
+    CancelLock { inode: InodeNumber, wait: u64 },
+    /// Read. Whether the owner could lock the range. Answer: `LockTested`.
+    TestLock { inode: InodeNumber, owner: LockOwner, lock: RangeLock },
+}
+
+/// What became of a request for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LockAnswer {
+    /// The owner holds it.
+    Granted,
+    /// It waits; [`crate::message::recall::LockGranted`] ends the wait.
+    Queued,
+    /// The wait is over, and nothing was locked.
+    Cancelled,
 }
 
 /// Target of a symbolic link: 1 to 4095 bytes without zero, refused otherwise when applied.
@@ -237,6 +260,9 @@ pub enum ShardAnswer {
         /// mount moves the dentry, with the time for which it may be used, and a lease has to cover it.
         grants: Grants,
     },
+    Lock(LockAnswer),
+    /// A lock that is in the way, the one that begins first; `None`: none is.
+    LockTested(Option<HeldLock>),
 }
 
 /// One page of a directory listing.
@@ -275,7 +301,19 @@ impl ShardRequest {
                 | ShardRequest::ReadLink { .. }
                 | ShardRequest::ReadDirectory { .. }
                 | ShardRequest::HoldDirectory { .. }
+                | ShardRequest::TestLock { .. }
                 | ShardRequest::Ping
+        )
+    }
+
+    /// Returns true if the call is about locks, which are no part of the namespace.
+    pub fn is_about_locks(&self) -> bool {
+        matches!(
+            self,
+            ShardRequest::Lock { .. }
+                | ShardRequest::Unlock { .. }
+                | ShardRequest::CancelLock { .. }
+                | ShardRequest::TestLock { .. }
         )
     }
 
@@ -302,7 +340,11 @@ impl ShardRequest {
             | ShardRequest::RemoveDirectory { parent: inode, .. }
             | ShardRequest::Rename { parent: inode, .. }
             | ShardRequest::ReadDirectory { inode, .. }
-            | ShardRequest::HoldDirectory { inode } => Some(*inode),
+            | ShardRequest::HoldDirectory { inode }
+            | ShardRequest::Lock { inode, .. }
+            | ShardRequest::Unlock { inode, .. }
+            | ShardRequest::CancelLock { inode, .. }
+            | ShardRequest::TestLock { inode, .. } => Some(*inode),
             ShardRequest::Release { .. } | ShardRequest::EndSession | ShardRequest::Ping => None,
         }
     }

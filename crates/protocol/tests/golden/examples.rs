@@ -8,16 +8,17 @@ use weft_protocol::message::node::{
     Counters, NodeAnswer, NodeRequest, NodeStatus, RdmaCounters, RequestInFlight, ShardStatus,
 };
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerCall, PeerReply, PeerStep};
-use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnswer};
+use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::{
-    Access, CreateFile, DirectoryEntry, DirectoryPage, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall,
-    ShardReply, ShardRequest, SymlinkTarget,
+    Access, CreateFile, DirectoryEntry, DirectoryPage, LockAnswer, OpenFlags, PageCache, RenameMode, ShardAnswer,
+    ShardCall, ShardReply, ShardRequest, SymlinkTarget,
 };
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
     AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, FileKind, Generation, Grants,
-    InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey,
-    NodeRecord, ObjectId, Rights, SessionId, ShardId, SlotIndex, TimeChange, Timestamp,
+    HeldLock, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch,
+    Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, RangeLock, Rights, SessionId, ShardId,
+    SlotIndex, TimeChange, Timestamp,
 };
 
 fn inode() -> InodeNumber {
@@ -126,6 +127,26 @@ pub fn file_kinds() -> Vec<FileKind> {
     vec![FileKind::Regular, FileKind::Directory, FileKind::Symlink]
 }
 
+pub fn lock_kinds() -> Vec<LockKind> {
+    vec![LockKind::Flock, LockKind::Process, LockKind::Description]
+}
+
+pub fn lock_modes() -> Vec<LockMode> {
+    vec![LockMode::Shared, LockMode::Exclusive]
+}
+
+pub fn lock_answers() -> Vec<LockAnswer> {
+    vec![LockAnswer::Granted, LockAnswer::Queued, LockAnswer::Cancelled]
+}
+
+fn lock_owner(kind: LockKind) -> LockOwner {
+    LockOwner { kind, number: 0x1234_5678 }
+}
+
+fn range() -> LockRange {
+    LockRange { start: 512, end: 1023 }
+}
+
 pub fn layouts() -> Vec<Layout> {
     vec![Layout::Empty, Layout::Whole { object: object(), generation: Generation(1) }]
 }
@@ -163,6 +184,10 @@ pub fn errors() -> Vec<Error> {
         Error::Device(28),
         Error::Malformed,
         Error::PagesCached,
+        Error::WouldBlock,
+        Error::Deadlock,
+        Error::NoLocks,
+        Error::Interrupted,
     ]
 }
 
@@ -203,6 +228,18 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         ShardRequest::Ping,
         ShardRequest::HoldDirectory { inode: InodeNumber::ROOT },
     ];
+    requests.extend(lock_kinds().into_iter().map(|kind| ShardRequest::Lock {
+        inode: inode(),
+        owner: lock_owner(kind),
+        pid: 4242,
+        locks: lock_modes().into_iter().map(|mode| RangeLock { range: range(), mode }).collect(),
+        wait: (kind == LockKind::Process).then_some(9),
+    }));
+    let owner = lock_owner(LockKind::Process);
+    let lock = RangeLock { range: range(), mode: LockMode::Shared };
+    requests.push(ShardRequest::Unlock { inode: inode(), owner, ranges: vec![LockRange::ALL] });
+    requests.push(ShardRequest::CancelLock { inode: inode(), wait: 9 });
+    requests.push(ShardRequest::TestLock { inode: inode(), owner, lock });
     requests.extend(access().into_iter().map(|access| ShardRequest::Open { inode: inode(), flags: flags(access) }));
     requests.extend(rename_modes().into_iter().map(|mode| ShardRequest::Rename {
         parent,
@@ -269,6 +306,10 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
             .into_iter()
             .map(|kind| ShardAnswer::Entry { attributes: attributes(kind, Layout::Empty), grants: Grants::ATTRIBUTES }),
     );
+    answers.extend(lock_answers().into_iter().map(ShardAnswer::Lock));
+    let lock = RangeLock { range: range(), mode: LockMode::Exclusive };
+    let held = HeldLock { lock, kind: LockKind::Process, pid: 4242 };
+    answers.extend([None, Some(held)].map(ShardAnswer::LockTested));
     answers
 }
 
@@ -423,6 +464,8 @@ pub fn messages() -> Vec<Message> {
     let dropped = DropPages { inode: inode(), object: object(), number: 12, offset: 8192, bytes: 4096 };
     all.push(Message::DropPages(dropped));
     all.push(Message::PagesDropped(PagesDropped { object: object(), number: 12 }));
+    all.push(Message::LockGranted(LockGranted { shard: ShardId(3), wait: 9, result: Ok(()) }));
+    all.push(Message::LockGrantTaken(LockGrantTaken { shard: ShardId(3), wait: 9 }));
     all
 }
 

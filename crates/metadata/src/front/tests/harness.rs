@@ -6,7 +6,7 @@ use crate::kv::MemoryStore;
 use std::collections::BTreeMap;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
-use weft_protocol::message::recall::Recall;
+use weft_protocol::message::recall::{LockGranted, Recall};
 use weft_protocol::message::shard::*;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::*;
@@ -111,9 +111,12 @@ pub fn grants(answer: &ShardAnswer) -> Grants {
         | ShardAnswer::Renamed { grants, .. }
         | ShardAnswer::Opened { grants, .. } => *grants,
         ShardAnswer::Page(page) => page.grants,
-        ShardAnswer::Done | ShardAnswer::Target(_) | ShardAnswer::Removed { .. } | ShardAnswer::RemovedBatch { .. } => {
-            Grants::empty()
-        }
+        ShardAnswer::Done
+        | ShardAnswer::Target(_)
+        | ShardAnswer::Removed { .. }
+        | ShardAnswer::RemovedBatch { .. }
+        | ShardAnswer::Lock(_)
+        | ShardAnswer::LockTested(_) => Grants::empty(),
     }
 }
 
@@ -132,6 +135,7 @@ pub struct World {
     /// Tokens of the replies, in the order in which they came.
     pub reply_order: Vec<u64>,
     pub recalls: Vec<(SessionId, Recall)>,
+    pub locks_granted: Vec<(SessionId, LockGranted)>,
     pub storage: Vec<(Option<u64>, NodeId, StorageRequest)>,
     pub peer_calls: Vec<PeerCall>,
     pub peer_replies: Vec<(u64, PeerReply)>,
@@ -163,6 +167,7 @@ impl World {
             replies: BTreeMap::new(),
             reply_order: Vec::new(),
             recalls: Vec::new(),
+            locks_granted: Vec::new(),
             storage: Vec::new(),
             peer_calls: Vec::new(),
             peer_replies: Vec::new(),
@@ -187,6 +192,7 @@ impl World {
                     assert!(twice.is_none(), "two replies for token {token}");
                 }
                 Effect::Recall { session, recall } => self.recalls.push((session, recall)),
+                Effect::LockGranted { session, granted } => self.locks_granted.push((session, granted)),
                 Effect::PeerCall(call) => self.peer_calls.push(call),
                 Effect::PeerReply { token, reply } => self.peer_replies.push((token, reply)),
                 Effect::Storage { token, node, request } => self.storage.push((token, node, request)),

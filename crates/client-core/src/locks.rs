@@ -1,0 +1,249 @@
+//! Advisory locks of files: what this client holds and waits for.
+//!
+//! Locks are at the file's shard. A request is one call, which is answered at once; one that has to wait is ended by a
+//! message on the recall connection ([`Files::lock_granted`]), so that no thread, slot or connection waits with it.
+//! Here stands which owner may hold something: who holds nothing unlocks without a message. Locks end with the session.
+//! The owner is told, as NFS clients do: what it reads and writes by the handles through which it locked, and its calls
+//! about locks, fail until it unlocks or closes.
+//!
+//! No waiter is told with a lock held.
+
+use crate::calls::{Answer, Calls};
+use crate::files::Files;
+use crate::handle::Handle;
+use crate::link::ATTEMPTS_MAX;
+use crate::lock::lock;
+use crate::lock_table::{Locks, Wait};
+use crate::shell::Shell;
+use weft_protocol::message::recall::LockGranted;
+use weft_protocol::message::shard::{LockAnswer, ShardAnswer, ShardRequest};
+use weft_protocol::{
+    Error, HeldLock, InodeNumber, LockKind, LockOwner, LockRange, RangeLock, Result, SessionId, routing,
+};
+
+/// Ranges to be locked by an owner: all of them or none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LockRequest {
+    pub owner: LockOwner,
+    /// The process, for whoever asks what is in the way of its lock.
+    pub pid: u32,
+    pub locks: Vec<RangeLock>,
+}
+
+impl<S: Shell> Handle<S> {
+    /// The owner of what is locked by this handle itself: all its users are one.
+    pub fn lock_owner(&self, calls: &Calls<S>) -> LockOwner {
+        let number = *self.owner.get_or_init(|| calls.locks.next_number());
+        LockOwner { kind: LockKind::Description, number }
+    }
+
+    /// [`Error::SessionEnded`]: somebody who locked by this handle has lost the lock.
+    pub fn check_locks(&self, calls: &Calls<S>) -> Result<()> {
+        let is_lost = |owner: &LockOwner| calls.locks.is_lost(self.open.inode, *owner);
+        if calls.locks.has_lost() && lock(&self.lock_owners).iter().any(is_lost) {
+            return Err(Error::SessionEnded);
+        }
+        Ok(())
+    }
+
+    fn note_lock_owner(&self, owner: LockOwner) {
+        let mut owners = lock(&self.lock_owners);
+        if !owners.contains(&owner) {
+            owners.push(owner);
+        }
+    }
+}
+
+impl<S: Shell> Files<S> {
+    fn locks(&self) -> &Locks<S::LockWaiter> {
+        &self.calls().locks
+    }
+
+    /// Locks what nothing is in the way of; else [`Error::WouldBlock`]. One message.
+    pub async fn try_lock(&self, handle: &Handle<S>, request: &LockRequest) -> Result<()> {
+        match self.ask_lock(handle, request, None).await? {
+            (LockAnswer::Granted, session) => self.take_grant(handle.open.inode, request.owner, session),
+            (LockAnswer::Queued | LockAnswer::Cancelled, _) => Err(Error::Malformed),
+        }
+    }
+
+    /// Locks, and waits for what is in the way. The shell is told the result, now or later, exactly once.
+    /// [`Error::SessionEnded`]: the wait ended with its session; it may be begun again. `wait` is a
+    /// [`Locks::next_number`], by which [`Files::cancel_lock`] ends the wait.
+    pub async fn lock(&self, handle: &Handle<S>, request: &LockRequest, wait: u64, waiter: S::LockWaiter) {
+        let (inode, owner) = (handle.open.inode, request.owner);
+        let waiting = Wait { inode, owner, waiter, queued: None, cancelled: false };
+        lock(&self.locks().state).waits.insert(wait, waiting);
+        let result = match self.ask_lock(handle, request, Some(wait)).await {
+            Ok((LockAnswer::Granted, session)) => self.take_grant(inode, owner, session),
+            Ok((LockAnswer::Queued, session)) => return self.queued(wait, session).await,
+            Ok((LockAnswer::Cancelled, _)) => Err(Error::Malformed),
+            Err(error) => Err(error),
+        };
+        self.end_wait(wait, result);
+    }
+
+    /// Gives up a wait: it ends with [`Error::Interrupted`], or well if the lock had been granted.
+    pub async fn cancel_lock(&self, wait: u64) {
+        let inode = {
+            let mut state = lock(&self.locks().state);
+            let Some(waiting) = state.waits.get_mut(&wait) else { return };
+            waiting.cancelled = true;
+            // Else whoever has the call in flight cancels.
+            if waiting.queued.is_none() {
+                return;
+            }
+            waiting.inode
+        };
+        self.cancel_queued(inode, wait).await;
+    }
+
+    /// Unlocks. Without a message if the owner holds nothing. [`Error::SessionEnded`]: its locks were lost before.
+    pub async fn unlock(&self, handle: &Handle<S>, owner: LockOwner, ranges: &[LockRange]) -> Result<()> {
+        let inode = handle.open.inode;
+        let Some(grants) = self.locks().grants(inode, owner) else { return Ok(()) };
+        if self.locks().is_lost(inode, owner) {
+            self.locks().unlocked(inode, owner, grants);
+            return Err(Error::SessionEnded);
+        }
+        let request = ShardRequest::Unlock { inode, owner, ranges: ranges.to_vec() };
+        self.calls().call(&handle.who, routing::of_inode(inode), request).await?;
+        let all = ranges == [LockRange::ALL] || self.locks().is_lost(inode, owner);
+        if all && self.locks().unlocked(inode, owner, grants) { Err(Error::SessionEnded) } else { Ok(()) }
+    }
+
+    /// Unlocks whatever the owner holds: it has closed the file, by this handle.
+    pub async fn unlock_all(&self, handle: &Handle<S>, owner: LockOwner) -> Result<()> {
+        lock(&handle.lock_owners).retain(|other| *other != owner);
+        self.unlock(handle, owner, &[LockRange::ALL]).await
+    }
+
+    /// Returns a lock that is in the way of this one. One message.
+    pub async fn test_lock(&self, handle: &Handle<S>, owner: LockOwner, lock: RangeLock) -> Result<Option<HeldLock>> {
+        let inode = handle.open.inode;
+        let request = ShardRequest::TestLock { inode, owner, lock };
+        match self.call_with_open(handle, request).await?.answer {
+            ShardAnswer::LockTested(held) => Ok(held),
+            _ => Err(Error::Malformed),
+        }
+    }
+
+    /// The shard tells a session that a wait is over. It is to be told that this is known.
+    pub fn lock_granted(&self, granted: &LockGranted, session: SessionId) {
+        let place = lock(&self.locks().state).waits.get(&granted.wait).map(|wait| (wait.inode, wait.owner));
+        // One that was told before, or that its caller gave up.
+        let Some((inode, owner)) = place else { return };
+        let taken = || self.take_grant(inode, owner, session);
+        match granted.result.clone().and_then(|()| taken()) {
+            // The end of the session has ended the wait, or will.
+            Err(Error::SessionEnded) => {}
+            result => self.end_wait(granted.wait, result),
+        }
+    }
+
+    /// Unlocks what was locked by a handle that is being closed. Who is gone is told of nothing.
+    pub(crate) async fn unlock_closed(&self, handle: &Handle<S>) {
+        let owners = std::mem::take(&mut *lock(&handle.lock_owners));
+        for owner in owners {
+            // Without an answer it is sent again before the next call to this node, or ends with the session.
+            let _ = self.unlock_all(handle, owner).await;
+        }
+    }
+
+    async fn ask_lock(
+        &self,
+        handle: &Handle<S>,
+        request: &LockRequest,
+        wait: Option<u64>,
+    ) -> Result<(LockAnswer, SessionId)> {
+        let LockRequest { owner, pid, locks } = request.clone();
+        let inode = handle.open.inode;
+        if self.locks().is_lost(inode, owner) {
+            return Err(Error::Device(weft_protocol::error::errno::EIO));
+        }
+        handle.note_lock_owner(owner);
+        let asked = self.call_with_open(handle, ShardRequest::Lock { inode, owner, pid, locks, wait }).await;
+        match asked {
+            Ok(Answer { answer: ShardAnswer::Lock(answer), session, .. }) => Ok((answer, session)),
+            Ok(_) => Err(Error::Malformed),
+            Err(error) => {
+                if self.calls().is_in_doubt(routing::of_inode(inode)) {
+                    // It may be granted without an answer: whoever closes the file unlocks it.
+                    self.locks().granted(inode, owner, self.calls().session.id());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A call that the shard answers only to who has the file open: after the end of a session it is opened again.
+    async fn call_with_open(&self, handle: &Handle<S>, request: ShardRequest) -> Result<Answer> {
+        let mut attempts = 0;
+        loop {
+            handle.open.ensure_open(&self.objects).await?;
+            match self.calls().call(&handle.who, routing::of_inode(handle.open.inode), request.clone()).await {
+                Err(Error::BadHandle) if attempts < ATTEMPTS_MAX => attempts += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// A lock was granted to a session, which may have ended since.
+    fn take_grant(&self, inode: InodeNumber, owner: LockOwner, session: SessionId) -> Result<()> {
+        if session != self.calls().session.id() {
+            return Err(Error::SessionEnded);
+        }
+        self.locks().granted(inode, owner, session);
+        if session != self.calls().session.id() {
+            // The end came between, and did not see this one.
+            self.calls().end_locks(session);
+        }
+        Ok(())
+    }
+
+    /// The request waits at the shard.
+    async fn queued(&self, wait: u64, session: SessionId) {
+        let (inode, cancelled) = {
+            let mut state = lock(&self.locks().state);
+            // It was granted before this reply came.
+            let Some(waiting) = state.waits.get_mut(&wait) else { return };
+            waiting.queued = Some(session);
+            (waiting.inode, waiting.cancelled)
+        };
+        if session != self.calls().session.id() {
+            self.calls().end_locks(session);
+        } else if cancelled {
+            self.cancel_queued(inode, wait).await;
+        }
+    }
+
+    async fn cancel_queued(&self, inode: InodeNumber, wait: u64) {
+        let (calls, request) = (self.calls(), ShardRequest::CancelLock { inode, wait });
+        let answer = calls.call(&calls.caller.credentials, routing::of_inode(inode), request).await;
+        let result = match answer {
+            Ok(Answer { answer: ShardAnswer::Lock(LockAnswer::Granted), session, .. }) => {
+                let owner = lock(&self.locks().state).waits.get(&wait).map(|waiting| waiting.owner);
+                // The grant came first.
+                let Some(owner) = owner else { return };
+                self.take_grant(inode, owner, session)
+            }
+            Ok(_) => Err(Error::Interrupted),
+            Err(_) => {
+                // It may yet be granted: the owner's close unlocks it.
+                let owner = lock(&self.locks().state).waits.get(&wait).map(|waiting| waiting.owner);
+                if let Some(owner) = owner {
+                    self.locks().granted(inode, owner, calls.session.id());
+                }
+                Err(Error::Interrupted)
+            }
+        };
+        self.end_wait(wait, result);
+    }
+
+    fn end_wait(&self, wait: u64, result: Result<()>) {
+        let ended = lock(&self.locks().state).waits.remove(&wait);
+        if let Some(ended) = ended {
+            self.calls().shell.lock_ended(ended.waiter, result);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Advisory locks of open files.
+//!
+//! They belong to the handle, whoever uses it, as `F_OFD_SETLK` locks do, and are in the way of `fcntl` locks of
+//! programs in mounts. They end with the handle's last clone, or with the session; then whatever the handle is used for
+//! fails until it unlocks.
+
+use crate::block_on::{block_on, lock};
+use crate::file::{File, OpenFile};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use weft_client_core::LockRequest;
+use weft_protocol::{Error, HeldLock, LockRange, RangeLock, Result};
+use weft_transport::before_wait::{Waiting, before_wait};
+
+/// Locks that a file is being locked with. Dropping it gives up what was not granted yet.
+pub struct LockWait {
+    file: Arc<OpenFile>,
+    request: LockRequest,
+    /// Of the wait that is under way.
+    number: AtomicU64,
+    cancelled: AtomicBool,
+    ended: Arc<Ended>,
+}
+
+/// The result of a wait.
+#[derive(Default)]
+struct Ended {
+    result: Mutex<Option<Result<()>>>,
+    changed: Condvar,
+}
+
+impl File {
+    /// Locks ranges, all of them or none, in one message; waits as long as others are in the way.
+    /// [`Error::Deadlock`] does not come: the handle may be unlocked by another thread.
+    pub fn lock(&self, locks: &[RangeLock]) -> Result<()> {
+        self.begin_lock(locks).wait()
+    }
+
+    /// As [`File::lock`], but fails with [`Error::WouldBlock`] instead of waiting.
+    pub fn try_lock(&self, locks: &[RangeLock]) -> Result<()> {
+        let OpenFile { client, handle } = &*self.0;
+        block_on(client.0.try_lock(handle, &self.lock_request(locks)))
+    }
+
+    /// Begins to lock ranges; another thread may give up the wait. A request that waits is granted before any that
+    /// came later and is in its way.
+    pub fn begin_lock(&self, locks: &[RangeLock]) -> LockWait {
+        let wait = LockWait {
+            file: Arc::clone(&self.0),
+            request: self.lock_request(locks),
+            number: AtomicU64::new(0),
+            cancelled: AtomicBool::new(false),
+            ended: Arc::default(),
+        };
+        wait.begin();
+        wait
+    }
+
+    /// Unlocks ranges. [`Error::SessionEnded`]: they had been lost, and others may have locked them since.
+    pub fn unlock(&self, ranges: &[LockRange]) -> Result<()> {
+        let OpenFile { client, handle } = &*self.0;
+        block_on(client.0.unlock(handle, handle.lock_owner(client.0.calls()), ranges))
+    }
+
+    /// Returns a lock of another owner that is in the way of this one.
+    pub fn test_lock(&self, lock: RangeLock) -> Result<Option<HeldLock>> {
+        let OpenFile { client, handle } = &*self.0;
+        block_on(client.0.test_lock(handle, handle.lock_owner(client.0.calls()), lock))
+    }
+
+    fn lock_request(&self, locks: &[RangeLock]) -> LockRequest {
+        let OpenFile { client, handle } = &*self.0;
+        LockRequest { owner: handle.lock_owner(client.0.calls()), pid: std::process::id(), locks: locks.to_vec() }
+    }
+}
+
+impl LockWait {
+    fn begin(&self) {
+        let OpenFile { client, handle } = &*self.file;
+        let number = client.0.calls().locks.next_number();
+        self.number.store(number, Ordering::SeqCst);
+        let ended = Arc::clone(&self.ended);
+        let waiter = Box::new(move |result| {
+            *lock(&ended.result) = Some(result);
+            ended.changed.notify_all();
+        });
+        block_on(client.0.lock(handle, &self.request, number, waiter));
+        if self.cancelled.load(Ordering::SeqCst) {
+            block_on(client.0.cancel_lock(number));
+        }
+    }
+
+    /// Waits until the ranges are locked. [`Error::Interrupted`]: the wait was given up.
+    pub fn wait(&self) -> Result<()> {
+        loop {
+            match self.ended() {
+                // Nothing was locked yet; the request waits once more, behind those that came meanwhile.
+                Err(Error::SessionEnded) if !self.cancelled.load(Ordering::SeqCst) => {
+                    *lock(&self.ended.result) = None;
+                    self.begin();
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn ended(&self) -> Result<()> {
+        let mut result = lock(&self.ended.result);
+        loop {
+            if let Some(result) = &*result {
+                return result.clone();
+            }
+            before_wait(Waiting::Sleeps);
+            result = self.ended.changed.wait(result).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Gives up, from any thread: `wait` returns [`Error::Interrupted`], or well if the ranges were locked before.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::SeqCst);
+        let number = self.number.load(Ordering::SeqCst);
+        block_on(self.file.client.0.cancel_lock(number));
+    }
+}
+
+impl Drop for LockWait {
+    fn drop(&mut self) {
+        let is_over = lock(&self.ended.result).is_some();
+        if !is_over {
+            self.cancel();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Advisory locks of files, as `fcntl` and `flock` know them.
+//!
+//! A lock belongs to an owner of a session, and ends with either. Two owners are in each other's way where their ranges
+//! overlap and one of the locks is exclusive; `flock` and `fcntl` locks are never in each other's way, as on Linux.
+
+use serde::{Deserialize, Serialize};
+
+/// Last byte that a lock can cover: a lock up to there covers whatever is appended, too.
+pub const LOCK_END: u64 = i64::MAX as u64;
+
+/// Bytes from `start` to `end`, both included.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct LockRange {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl LockRange {
+    /// The whole file, however long it becomes.
+    pub const ALL: LockRange = LockRange { start: 0, end: LOCK_END };
+
+    /// Returns true if the range has a byte and none beyond [`LOCK_END`].
+    pub fn is_valid(self) -> bool {
+        self.start <= self.end && self.end <= LOCK_END
+    }
+
+    /// Returns true if a byte is in both ranges.
+    pub fn overlaps(self, other: LockRange) -> bool {
+        self.start <= other.end && other.start <= self.end
+    }
+}
+
+/// Who else may lock the same bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum LockMode {
+    /// Others may hold shared locks, too.
+    Shared,
+    /// Nobody else.
+    Exclusive,
+}
+
+impl LockMode {
+    /// Returns true if two owners cannot hold these modes of the same byte.
+    pub fn conflicts(self, other: LockMode) -> bool {
+        self == LockMode::Exclusive || other == LockMode::Exclusive
+    }
+}
+
+/// What owns a lock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum LockKind {
+    /// An open file description, by `flock`: always of [`LockRange::ALL`].
+    Flock,
+    /// A process, by `fcntl` (`F_SETLK`). A wait that closes a cycle is refused with [`crate::Error::Deadlock`].
+    Process,
+    /// An open file description, by `fcntl` (`F_OFD_SETLK`) or the client library: no search for deadlocks, since a
+    /// thread that waits says nothing of the others that use the description.
+    Description,
+}
+
+impl LockKind {
+    /// Returns true if locks of the two kinds can be in each other's way.
+    pub fn meets(self, other: LockKind) -> bool {
+        (self == LockKind::Flock) == (other == LockKind::Flock)
+    }
+}
+
+/// Owner of locks within its session.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct LockOwner {
+    pub kind: LockKind,
+    /// The client's number of the process or description.
+    pub number: u64,
+}
+
+/// A range and how to lock it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct RangeLock {
+    pub range: LockRange,
+    pub mode: LockMode,
+}
+
+/// A lock that is in the way of another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HeldLock {
+    pub lock: RangeLock,
+    pub kind: LockKind,
+    /// The process that asked for it, if it is one of the asking session's machine; 0: of another session.
+    pub pid: u32,
+}
