@@ -94,6 +94,9 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
 
+/// Sources of other projects, kept as these wrote them: their rules hold there. Each says what is different in it.
+const OF_OTHERS: &str = "third_party/";
+
 /// The files that git tracks. Without git: all but what is built.
 fn tracked(root: &Path) -> io::Result<Vec<Source>> {
     let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output();
@@ -105,7 +108,7 @@ fn tracked(root: &Path) -> io::Result<Vec<Source>> {
         _ => walked(root, root)?,
     };
     let mut sources = Vec::new();
-    for path in paths {
+    for path in paths.into_iter().filter(|path| !path.starts_with(OF_OTHERS)) {
         // What is no text, or was removed and not yet committed, is not looked at.
         if let Ok(text) = std::fs::read_to_string(root.join(&path)) {
             sources.push(Source { path, text });

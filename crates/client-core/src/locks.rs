@@ -98,6 +98,19 @@ impl<S: Shell> Files<S> {
         self.cancel_queued(inode, wait).await;
     }
 
+    /// Ends a wait that was not begun.
+    pub fn tell_waiter(&self, waiter: S::LockWaiter, result: Result<()>) {
+        self.calls().shell.lock_ended(waiter, result);
+    }
+
+    /// Ends all waits here, and asks nobody: the session ends next.
+    pub fn give_up_locks(&self) {
+        let waits = std::mem::take(&mut lock(&self.locks().state).waits);
+        for (_, wait) in waits {
+            self.tell_waiter(wait.waiter, Err(Error::Interrupted));
+        }
+    }
+
     /// Unlocks. Without a message if the owner holds nothing. [`Error::SessionEnded`]: its locks were lost before.
     pub async fn unlock(&self, handle: &Handle<S>, owner: LockOwner, ranges: &[LockRange]) -> Result<()> {
         let inode = handle.open.inode;

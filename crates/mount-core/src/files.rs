@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use weft_client_core::{Coverage, Entry, FlushFor, Handle, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile, PageCache};
-use weft_protocol::{Credentials, Error, InodeNumber, Name, Result};
+use weft_protocol::{Credentials, Error, InodeNumber, LockOwner, Name, Result};
 
 /// An open file.
 pub struct OpenFile<M: MountShell> {
@@ -444,14 +444,18 @@ impl<M: MountShell> Mount<M> {
         open_file.positional.get().ok_or(Error::BadHandle)
     }
 
-    pub async fn flush(&self, handle: u64) -> Result<()> {
+    /// A descriptor of the open file is closed, by the process whose locks have this owner.
+    pub async fn flush(&self, handle: u64, owner: LockOwner) -> Result<()> {
         let open_file = self.files.get(handle)?;
-        self.flush_both(&open_file, FlushFor::Program).await
+        let lost = open_file.file.check_locks(self.client.calls());
+        let flushed = self.flush_both(&open_file, FlushFor::Program).await;
+        let unlocked = self.unlock_closed(handle, owner).await;
+        flushed.and(lost).and(unlocked)
     }
 
     pub async fn sync(&self, handle: u64) -> Result<()> {
         let open_file = self.files.get(handle)?;
-        let mut result = Ok(());
+        let mut result = open_file.file.check_locks(self.client.calls());
         for file in open_file.both() {
             result = result.and(file.open.sync(&self.client.objects).await);
         }

@@ -15,6 +15,7 @@
 //! | `short_reads` | the kernel learns of a cut by a READ that is answered short, or is made to ask again |
 //! | `invalidate` | the kernel's caches follow the recall of leases |
 //! | `listing` | an open directory: cookies over pages of names |
+//! | `locks` | advisory locks, passed to the client |
 //! | `handles` | numbers for what is open |
 //! | `shell` | what is asked of the outside |
 //!
@@ -31,6 +32,7 @@ mod kernel_listings;
 mod kernel_sizes;
 mod listing;
 mod lock;
+mod locks;
 mod new_files;
 mod open_modes;
 mod operations;
@@ -44,4 +46,6 @@ pub use invalidate::{ENTRY_WAIT, Job, KernelCaches};
 pub use kernel_listings::KeptListing;
 pub use open_modes::Mode;
 pub use operations::{Answer, Found, Make, Mount, Settings};
-pub use shell::{DescriptorOf, Kernel, MonitorOf, MountNotice, MountShell, NotTaken, Notified, OpenOptionsOf, Refused};
+pub use shell::{
+    DescriptorOf, Kernel, MonitorOf, MountNotice, MountShell, NotTaken, Notified, OpenOptionsOf, Refused, WaiterOf,
+};

@@ -100,5 +100,7 @@ pub trait MountShell: Sized {
 pub type OpenOptionsOf<M> = OpenOptions<Registration<<M as MountShell>::Client>>;
 /// A descriptor of the mount's client.
 pub type DescriptorOf<M> = <<M as MountShell>::Client as Shell>::Descriptor;
+/// Who waits for a lock of a file.
+pub type WaiterOf<M> = <<M as MountShell>::Client as Shell>::LockWaiter;
 /// A lock that may be held across effects.
 pub type MonitorOf<M, T> = <<M as MountShell>::Client as Shell>::Monitor<T>;

@@ -34,6 +34,8 @@ mod killed;
 mod leftovers;
 #[path = "end_to_end/listings.rs"]
 mod listings;
+#[path = "end_to_end/locks.rs"]
+mod locks;
 #[path = "end_to_end/names.rs"]
 mod names;
 #[path = "end_to_end/others.rs"]

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weft_client::OpenOptions;
 use weft_mount_core::{Mode, Opened, WrittenBy};
 use weft_protocol::message::shard::{Access, PageCache, RenameMode};
-use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Name, Result, TimeChange, Timestamp};
+use weft_protocol::{Attributes, Error, FileKind, InodeNumber, LockMode, Name, Result, TimeChange, Timestamp};
 
 /// Inode numbers of Weft are never used again, so one generation does.
 pub const GENERATION: Generation = Generation(1);
@@ -174,8 +174,8 @@ pub fn written_by(write_flags: WriteFlags, flags: OpenFlags, has_owner: bool) ->
     }
 }
 
-/// What the kernel is told of how a file is open.
-pub fn open_flags<B>(opened: &Opened<B>) -> FopenFlags {
+/// What the kernel is told of how a file is open. `tells_close`: it has to tell of each `close`, which unlocks.
+pub fn open_flags<B>(opened: &Opened<B>, tells_close: bool) -> FopenFlags {
     let mut flags = match &opened.mode {
         Mode::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
         Mode::Cached { keep: true } => FopenFlags::FOPEN_KEEP_CACHE,
@@ -183,11 +183,33 @@ pub fn open_flags<B>(opened: &Opened<B>) -> FopenFlags {
         // Beside the flag of passthrough, this one counts.
         Mode::Joined(_) => FopenFlags::FOPEN_DIRECT_IO,
     };
-    if !opened.access.writes() {
+    if !opened.access.writes() && !tells_close {
         // Nothing to flush: one message less at each close. Linux ignores it on a mount with write-back.
         flags |= FopenFlags::FOPEN_NOFLUSH;
     }
     flags
+}
+
+/// Types of locks in the kernel's protocol, those of `fcntl`.
+const F_RDLCK: i32 = 0;
+const F_WRLCK: i32 = 1;
+pub const F_UNLCK: i32 = 2;
+
+/// How to lock; `None`: unlock.
+pub fn lock_mode(kind: i32) -> Option<LockMode> {
+    match kind {
+        F_RDLCK => Some(LockMode::Shared),
+        F_WRLCK => Some(LockMode::Exclusive),
+        _ => None,
+    }
+}
+
+/// The type of a lock that is held.
+pub fn lock_type(mode: LockMode) -> i32 {
+    match mode {
+        LockMode::Shared => F_RDLCK,
+        LockMode::Exclusive => F_WRLCK,
+    }
 }
 
 /// The file that the kernel reads and writes by itself.
@@ -286,7 +308,7 @@ mod tests {
     #[test]
     fn modes_as_the_kernel_knows_them() {
         let check = |mode: Mode<()>, access, expected: FopenFlags| {
-            assert_eq!(open_flags(&Opened { handle: 1, mode, access }), expected);
+            assert_eq!(open_flags(&Opened { handle: 1, mode, access }, false), expected);
         };
         let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         check(Mode::Direct, Access::ReadWrite, direct);

@@ -2,22 +2,23 @@
 //!
 //! Thin: a request's values are converted, the procedure runs on a thread that may wait ([`Workers`]), and its result
 //! becomes the reply. What is not here is answered "not implemented", once: the kernel then does without (extended
-//! attributes, `copy_file_range`, SEEK_DATA, `fallocate`), or does it locally (file locks).
+//! attributes, `copy_file_range`, SEEK_DATA, `fallocate`).
 //!
 //! Not here: what was agreed with the kernel (`mount.rs`).
 
 use crate::convert;
-use crate::credentials::{Caller, Callers};
+use crate::credentials::Caller;
+use crate::front::{Front, answer, failed};
+use crate::locks::{self, Asked};
 use crate::mount::Agreement;
 use crate::pending::{Wait, program};
-use crate::shell::FuseShell;
 use crate::turns::Turns;
 use crate::workers::{Workers, guarded};
 use fuser::{
     BackingId, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags, KernelConfig,
     LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -28,11 +29,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use weft_client::waits::work_for;
-use weft_client::{Client, Entry, block_on};
-use weft_mount_core::{Found, Make, Mount, NotTaken, Shown};
+use weft_client::{Entry, LockRequest, block_on};
+use weft_mount_core::{Found, Make, NotTaken, Shown};
 use weft_protocol::limits::NAME_BYTES_MAX;
 use weft_protocol::message::shard::CreateFile;
-use weft_protocol::{AttributeChanges, Credentials, Error, FileKind, InodeNumber, Result};
+use weft_protocol::{AttributeChanges, Error, FileKind, InodeNumber, LockRange, RangeLock, Result};
 
 /// Unit in which space is told.
 const SPACE_BLOCK_BYTES: u64 = 4096;
@@ -42,25 +43,6 @@ const INODES_FREE: u64 = 1 << 32;
 thread_local! {
     /// Where a read puts its bytes on the way to the kernel. Grows to the largest read, which the kernel limits.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// What all requests of a mount share.
-pub struct Front {
-    pub mount: Mount<FuseShell>,
-    callers: Callers,
-    /// Lives as long as the mount: the session ends with it.
-    pub client: Client,
-}
-
-impl Front {
-    pub fn new(client: Client) -> Self {
-        let callers = Callers::new(client.credentials(), client.is_for_one_user());
-        Self { mount: Mount::new(client.machine(), FuseShell::new()), callers, client }
-    }
-
-    fn who(&self, caller: Caller) -> Credentials {
-        self.callers.credentials(caller)
-    }
 }
 
 /// A mounted file system, as the kernel crate calls it.
@@ -120,25 +102,12 @@ impl MountedFilesystem {
     }
 }
 
-/// The error as a number, written down on the way.
-fn failed(operation: &str, error: &Error) -> Errno {
-    tracing::debug!(operation, %error);
-    convert::errno(error)
-}
-
 /// What became of a file that the kernel was to read and write by itself.
 fn taken(registered: io::Result<BackingId>) -> std::result::Result<BackingId, NotTaken> {
     registered.map_err(|error| {
         tracing::debug!("a file is not passed through: {error}");
         if error.kind() == io::ErrorKind::PermissionDenied { NotTaken::Never } else { NotTaken::ThisOne }
     })
-}
-
-fn answer(operation: &str, result: Result<()>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(failed(operation, &error)),
-    }
 }
 
 fn answer_entry(operation: &str, result: Result<Entry>, reply: ReplyEntry) {
@@ -317,7 +286,8 @@ impl Filesystem for MountedFilesystem {
             let options = convert::open_options(flags);
             match block_on(front.mount.open(front.who(caller), inode, options, register)) {
                 Ok(opened) => {
-                    let (handle, flags) = (FileHandle(opened.handle), convert::open_flags(&opened));
+                    let (handle, flags) =
+                        (FileHandle(opened.handle), convert::open_flags(&opened, front.locks.has_record_locks()));
                     match convert::backing(&opened) {
                         Some(backing) => reply.opened_passthrough(handle, flags, backing),
                         None => reply.opened(handle, flags),
@@ -353,7 +323,8 @@ impl Filesystem for MountedFilesystem {
                     // The kernel takes one term for both here.
                     let valid = entry.name_valid.min(entry.attributes_valid);
                     let attributes = convert::attributes(&entry.attributes);
-                    let (handle, flags) = (FileHandle(opened.handle), convert::open_flags(&opened));
+                    let (handle, flags) =
+                        (FileHandle(opened.handle), convert::open_flags(&opened, front.locks.has_record_locks()));
                     match convert::backing(&opened) {
                         Some(backing) => {
                             reply.created_passthrough(&valid, &attributes, convert::GENERATION, handle, flags, backing);
@@ -422,9 +393,9 @@ impl Filesystem for MountedFilesystem {
         });
     }
 
-    fn flush(&self, request: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, request: &Request, _: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         self.run(request, Wait::LosesWrites, move |front| {
-            answer("flush", block_on(front.mount.flush(handle.0)), reply);
+            answer("flush", block_on(front.mount.flush(handle.0, locks::owner(owner, false))), reply);
         });
     }
 
@@ -445,6 +416,60 @@ impl Filesystem for MountedFilesystem {
 
     fn fsync(&self, request: &Request, _: INodeNo, handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
         self.run(request, Wait::LosesWrites, move |front| answer("fsync", block_on(front.mount.sync(handle.0)), reply));
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        _: u32,
+        reply: ReplyLock,
+    ) {
+        let (owner, range) = (locks::owner(owner, false), LockRange { start, end });
+        let Some(mode) = convert::lock_mode(kind) else { return reply.error(Errno::EINVAL) };
+        self.run(request, Wait::KeepsWrites, move |front| {
+            locks::test(front, handle.0, owner, RangeLock { range, mode }, reply);
+        });
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        waits: bool,
+        is_flock: bool,
+        reply: ReplyEmpty,
+    ) {
+        if !is_flock {
+            self.front.locks.note_record_lock();
+        }
+        let (handle, range) = (handle.0, LockRange { start, end });
+        let lock = convert::lock_mode(kind).map(|mode| RangeLock { range, mode });
+        let asked = LockRequest { owner: locks::owner(owner, is_flock), pid, locks: lock.into_iter().collect() };
+        if waits && lock.is_some() {
+            let asked = Asked { unique: request.unique().0, handle, request: asked };
+            let (front, workers) = (self.front.clone(), self.workers.clone());
+            return self.run(request, Wait::KeepsWrites, move |_| locks::wait_for(&front, &workers, asked, reply));
+        }
+        self.run(request, Wait::KeepsWrites, move |front| locks::set(front, handle, &asked, range, reply));
+    }
+
+    fn interrupt(&self, request: &Request, unique: RequestId, reply: ReplyEmpty) {
+        reply.ok();
+        if let Some(wait) = self.front.locks.interrupt(unique.0) {
+            self.run(request, Wait::KeepsWrites, move |front| block_on(front.mount.cancel_lock(wait)));
+        }
     }
 
     fn opendir(&self, request: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {

@@ -10,10 +10,12 @@
 //! | [`mount`](mod@mount) | a mount from attaching to its end; what was agreed with the kernel |
 //! | `attach` | a connection to the kernel that is mounted somewhere, with and without root |
 //! | `filesystem` | the kernel's requests, each as a procedure of `weft-mount-core` |
+//! | `front` | what all requests share |
 //! | `shell`, `notify` | the mount's shell: threads, clock, notifications as bytes |
 //! | `workers` | threads that serve requests, so that a slow one holds up no other |
 //! | `turns` | which of them reads the device, and looks for a request before it sleeps |
 //! | `pending` | whether the program that waits for a request was killed |
+//! | `locks` | file locks that wait, and what ends a wait |
 //! | `credentials` | on whose behalf a request is made |
 //! | `convert` | the kernel's values and Weft's |
 //! | [`unmount`](mod@unmount), `mount_table`, `holders` | taking a mount away, dead or alive |
@@ -55,8 +57,10 @@ mod attach;
 mod convert;
 mod credentials;
 mod filesystem;
+mod front;
 pub mod guard;
 mod holders;
+mod locks;
 pub mod mount;
 mod mount_table;
 mod notify;

@@ -8,7 +8,8 @@
 //! Not here: signals. Whoever wants SIGTERM to end the mount calls `unmount` from its signal thread.
 
 use crate::attach::{Attachment, attach};
-use crate::filesystem::{Front, MountedFilesystem};
+use crate::filesystem::MountedFilesystem;
+use crate::front::Front;
 use crate::guard::{Guard, Watched};
 use crate::notify::Device;
 use crate::shell::Recalls;
@@ -121,6 +122,8 @@ impl Agreement {
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
             | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_FLOCK_LOCKS
+            | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_READDIRPLUS_AUTO
             // Leases say when pages are old; the kernel is not to guess it from sizes that the own writes change.
@@ -297,6 +300,7 @@ impl Mounted {
         self.turns.close();
         self.polled = None;
         // From here on nothing of this process keeps the connection.
+        self.front.client.machine().give_up_locks();
         self.front.mount.caches.disconnect();
         if !self.workers.wait_until_done(Instant::now() + END_WAIT) {
             tracing::warn!("some requests are still waiting for a server; the mount ends without them");

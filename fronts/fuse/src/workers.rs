@@ -200,6 +200,13 @@ impl Workers {
         }
     }
 
+    /// Does the job on another thread; drops it when there are too many already.
+    pub fn spill_or_drop(&self, job: impl FnOnce() + Send + 'static) {
+        if self.spill.submit(Box::new(job)).is_err() {
+            tracing::warn!("too many requests wait: one is not answered");
+        }
+    }
+
     /// Waits until no spilled request is under way, at most until the deadline.
     pub fn wait_until_done(&self, deadline: Instant) -> bool {
         self.spill.wait_until_done(deadline)

@@ -15,8 +15,12 @@ use weft_client_core::{Entry, OpenOptions};
 use weft_mount_core::{Found, Make, Mode, Mount, NotTaken, OpenOptionsOf, Opened, Shown, WrittenBy};
 use weft_protocol::message::shard::{Access, CreateFile, PageCache, RenameMode};
 use weft_protocol::{
-    AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result, TimeChange, Timestamp,
+    AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, LockKind, LockOwner, Name, Result,
+    TimeChange, Timestamp,
 };
+
+/// Owner of a program's locks: the modelled programs lock nothing.
+const NOBODY: LockOwner = LockOwner { kind: LockKind::Process, number: 0 };
 
 /// A name of the file system as the kernel model has it.
 pub fn text(name: &[u8]) -> String {
@@ -270,7 +274,7 @@ impl Served {
                 }
                 Err(error) => self.reply(Err(errno(&error))),
             },
-            Operation::Flush { fh } => self.reply_with(mount.flush(fh).await, |()| Reply::Done),
+            Operation::Flush { fh } => self.reply_with(mount.flush(fh, NOBODY).await, |()| Reply::Done),
             Operation::Fsync { fh, .. } => self.reply_with(mount.sync(fh).await, |()| Reply::Done),
             Operation::Release { fh } => self.reply_with(mount.release(fh).await, |()| Reply::Done),
             other => unreachable!("{other:?} is served elsewhere"),
