@@ -64,9 +64,9 @@ impl<W> Locks<W> {
         self.has_lost() && lock(&self.state).held.get(&(inode, owner)).is_some_and(|held| held.lost)
     }
 
-    /// Whether the owner may hold something, and the number of its grants.
-    pub(crate) fn grants(&self, inode: InodeNumber, owner: LockOwner) -> Option<u64> {
-        lock(&self.state).held.get(&(inode, owner)).map(|held| held.grants)
+    /// Whether the owner may hold something: the session of its latest grant, and the number of grants.
+    pub(crate) fn grants(&self, inode: InodeNumber, owner: LockOwner) -> Option<(SessionId, u64)> {
+        lock(&self.state).held.get(&(inode, owner)).map(|held| (held.session, held.grants))
     }
 
     /// The owner may hold what `session` was granted.
@@ -77,12 +77,13 @@ impl<W> Locks<W> {
         held.session = session;
     }
 
-    /// Forgets what the owner held, unless it was granted more since. Returns whether it was lost.
-    pub(crate) fn unlocked(&self, inode: InodeNumber, owner: LockOwner, grants: u64) -> bool {
+    /// The owner has unlocked: all that it held when it had been granted so much, or else a part. Returns whether
+    /// something was lost before, and is told now. What it was granted since, under the current session, stays.
+    pub(crate) fn unlocked(&self, inode: InodeNumber, owner: LockOwner, all: Option<u64>, current: SessionId) -> bool {
         let mut state = lock(&self.state);
-        let Some(held) = state.held.get(&(inode, owner)) else { return false };
-        let is_lost = held.lost;
-        if is_lost || held.grants == grants {
+        let Some(held) = state.held.get_mut(&(inode, owner)) else { return false };
+        let is_lost = std::mem::take(&mut held.lost);
+        if all == Some(held.grants) || (is_lost && held.session != current) {
             state.held.remove(&(inode, owner));
         }
         if is_lost {

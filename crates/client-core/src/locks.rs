@@ -114,15 +114,16 @@ impl<S: Shell> Files<S> {
     /// Unlocks. Without a message if the owner holds nothing. [`Error::SessionEnded`]: its locks were lost before.
     pub async fn unlock(&self, handle: &Handle<S>, owner: LockOwner, ranges: &[LockRange]) -> Result<()> {
         let inode = handle.open.inode;
-        let Some(grants) = self.locks().grants(inode, owner) else { return Ok(()) };
-        if self.locks().is_lost(inode, owner) {
-            self.locks().unlocked(inode, owner, grants);
-            return Err(Error::SessionEnded);
+        let Some((session, grants)) = self.locks().grants(inode, owner) else { return Ok(()) };
+        let calls = self.calls();
+        // What was lost with an ended session is unlocked; it may have been granted more since.
+        if session == calls.session.id() {
+            let request = ShardRequest::Unlock { inode, owner, ranges: ranges.to_vec() };
+            calls.call(&handle.who, routing::of_inode(inode), request).await?;
         }
-        let request = ShardRequest::Unlock { inode, owner, ranges: ranges.to_vec() };
-        self.calls().call(&handle.who, routing::of_inode(inode), request).await?;
-        let all = ranges == [LockRange::ALL] || self.locks().is_lost(inode, owner);
-        if all && self.locks().unlocked(inode, owner, grants) { Err(Error::SessionEnded) } else { Ok(()) }
+        let all = (ranges == [LockRange::ALL]).then_some(grants);
+        let is_lost = self.locks().unlocked(inode, owner, all, calls.session.id());
+        if is_lost { Err(Error::SessionEnded) } else { Ok(()) }
     }
 
     /// Unlocks whatever the owner holds: it has closed the file, by this handle.
