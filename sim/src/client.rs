@@ -2,6 +2,7 @@
 
 use crate::bytes::ProcessId;
 use crate::kernel::{Call, CallId, CallResult};
+use crate::lock_program::use_locks;
 use crate::mount::{MountMode, Mounted};
 use crate::native_calls::NativeCalls;
 use crate::process::{Process, Task};
@@ -130,7 +131,12 @@ impl Client {
     pub fn start_program(&mut self, parent: InodeNumber, name: Name) {
         if self.programs.len() < PROGRAMS_MAX {
             let (machine, process) = (Arc::clone(&self.machine), Rc::clone(&self.process));
-            self.programs.push(Box::pin(use_file(machine, process, parent, name)));
+            if process.locks_files.get() && name.as_bytes().last().is_some_and(|digit| digit % 4 != 0) {
+                // Few files, which all clients lock.
+                self.programs.push(Box::pin(use_locks(machine, process, name)));
+            } else {
+                self.programs.push(Box::pin(use_file(machine, process, parent, name)));
+            }
         }
     }
 

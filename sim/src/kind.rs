@@ -17,6 +17,8 @@ pub enum Kind {
     Split,
     /// The same, with requests between shards that do not arrive for a while.
     Peers,
+    /// The same, with programs that lock files, and with clients that are cut off from nodes.
+    Locks,
     /// Programs that make system calls through mounts.
     Mounts,
     /// The same, with a node that is gone for good.
@@ -25,12 +27,13 @@ pub enum Kind {
     Passthrough,
 }
 
-const WORDS: [(&str, Kind); 8] = [
+const WORDS: [(&str, Kind); 9] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
     ("split", Kind::Split),
     ("peers", Kind::Peers),
+    ("locks", Kind::Locks),
     ("mounts", Kind::Mounts),
     ("gone", Kind::Gone),
     ("passthrough", Kind::Passthrough),
@@ -42,7 +45,7 @@ impl Kind {
         let faults = match self {
             Self::Native => Faults::NOW,
             Self::Plain => return Faults::NONE,
-            Self::Partitions => Faults { partitions: true, ..Faults::NOW },
+            Self::Partitions | Self::Locks => Faults { partitions: true, ..Faults::NOW },
             Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },
             Self::Peers => Faults { peers_cut: true, ..Faults::NOW },
             // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.

@@ -15,6 +15,7 @@ mod data_connection;
 mod history;
 pub mod kernel;
 mod kind;
+mod lock_program;
 mod model;
 mod mount;
 mod native_calls;

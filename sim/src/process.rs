@@ -8,6 +8,7 @@
 use crate::bytes::{Files as Bytes, Moment, ProcessId};
 use crate::choices::Choices;
 use crate::clock::Clock;
+use crate::lock_program::Believed;
 use crate::mount::SimMount;
 use crate::random::Random;
 use crate::script::Word;
@@ -118,6 +119,10 @@ pub struct Process {
     pub has_descriptors: bool,
     /// Its programs make system calls (`system_calls.rs`), held against a model of their own.
     pub makes_system_calls: Cell<bool>,
+    /// Its programs lock files (`lock_program.rs`).
+    pub locks_files: Cell<bool>,
+    /// What they believe to have locked.
+    pub believed_locks: RefCell<Vec<Believed>>,
     /// What was lost of what its programs have written through system calls: of an inode, or with a session.
     pub losses: RefCell<Vec<Option<u64>>>,
     /// When its latest session ended, by its own clock.
@@ -166,6 +171,8 @@ impl Process {
             has_small_buffers: false,
             has_descriptors: false,
             makes_system_calls: Cell::new(false),
+            locks_files: Cell::new(false),
+            believed_locks: RefCell::default(),
             losses: RefCell::default(),
             session_ended_ms: Cell::new(0),
             mount: RefCell::default(),

@@ -20,7 +20,7 @@ const FILE_BYTES: u64 = 240;
 /// Longest read or write.
 const REQUEST_BYTES: u64 = 90;
 /// Most that one program does with a file.
-const STEPS: u64 = 12;
+pub(crate) const STEPS: u64 = 12;
 /// Longest wait between two of these, milliseconds.
 const THINK_MS: u64 = 120;
 /// How long it waits where a script says nothing.
@@ -128,18 +128,18 @@ pub async fn answer_drops(machine: Arc<Files<SimShell>>, process: Rc<Process>) {
 }
 
 /// Names a program in the script of a run: by its client, and when it began.
-struct ProgramId {
+pub(crate) struct ProgramId {
     client: usize,
     since_ms: u64,
 }
 
 impl ProgramId {
-    fn new(process: &Process) -> Self {
+    pub fn new(process: &Process) -> Self {
         Self { client: process.index, since_ms: process.true_ms.get() }
     }
 
     /// A decision of the program.
-    fn decide<T: Word>(&self, process: &Process, what: &str, usual: T, choose: impl FnOnce(&mut Random) -> T) -> T {
+    pub fn decide<T: Word>(&self, process: &Process, what: &str, usual: T, choose: impl FnOnce(&mut Random) -> T) -> T {
         let Self { client, since_ms } = self;
         let what = format_args!("client{client} since {since_ms}, {what}");
         process.choices.borrow_mut().decide_in(Some(since_ms / WINDOW_MS), what, usual, choose)
@@ -147,13 +147,13 @@ impl ProgramId {
 }
 
 /// An open file of one program.
-struct Program {
-    machine: Arc<Files<SimShell>>,
-    process: Rc<Process>,
-    handle: Handle<SimShell>,
+pub(crate) struct Program {
+    pub machine: Arc<Files<SimShell>>,
+    pub process: Rc<Process>,
+    pub handle: Handle<SimShell>,
     /// Where it goes on, as long as it reads and writes in order.
     position: u64,
-    id: ProgramId,
+    pub id: ProgramId,
 }
 
 /// Opens a name (and makes it), uses the file for a while, closes it.
@@ -169,7 +169,7 @@ pub async fn use_file(machine: Arc<Files<SimShell>>, process: Rc<Process>, paren
     };
     let inode = handle.open.inode;
     process.note(|| format!("open {name} in {parent} {options:?}: inode {inode}"));
-    let mut program = Program { machine, process: Rc::clone(&process), handle, position: 0, id };
+    let mut program = Program::new(machine, Rc::clone(&process), handle, id);
     let steps = program.id.decide(&process, "steps", 0, |random| 1 + random.below(STEPS));
     for _ in 0..steps {
         if process.ending.get() {
@@ -215,7 +215,7 @@ fn choose_step(random: &mut Random) -> Option<Step> {
     Some(Step { kind, seek, bytes: 1 + random.below(longest) })
 }
 
-async fn open(
+pub(crate) async fn open(
     machine: &Files<SimShell>,
     process: &Process,
     parent: InodeNumber,
@@ -239,6 +239,11 @@ async fn open(
 }
 
 impl Program {
+    /// A program that has just opened a file.
+    pub fn new(machine: Arc<Files<SimShell>>, process: Rc<Process>, handle: Handle<SimShell>, id: ProgramId) -> Self {
+        Self { machine, process, handle, position: 0, id }
+    }
+
     /// One thing that a program does with a file.
     async fn step(&mut self) {
         let process = Rc::clone(&self.process);
@@ -259,7 +264,7 @@ impl Program {
         }
     }
 
-    fn inode(&self) -> InodeNumber {
+    pub fn inode(&self) -> InodeNumber {
         self.handle.open.inode
     }
 
@@ -286,7 +291,7 @@ impl Program {
         self.told_of(result);
     }
 
-    async fn flush_all(&self) -> Result<()> {
+    pub async fn flush_all(&self) -> Result<()> {
         let (process, inode) = (&self.process, self.inode());
         let since = process.files.borrow_mut().moment();
         let result = self.handle.open.flush(&self.machine.objects, FlushFor::Program).await;
@@ -302,7 +307,7 @@ impl Program {
         self.process.note(|| format!("flush inode {}: {result:?}", self.inode()));
     }
 
-    async fn write(&mut self, bytes: u64) {
+    pub async fn write(&mut self, bytes: u64) {
         let (process, inode) = (Rc::clone(&self.process), self.inode());
         let append = self.handle.options.append;
         let offset = self.position;
@@ -324,7 +329,7 @@ impl Program {
         self.position = (offset + bytes) % FILE_BYTES;
     }
 
-    async fn read(&mut self, bytes: u64) {
+    pub async fn read(&mut self, bytes: u64) {
         let (process, inode) = (Rc::clone(&self.process), self.inode());
         let offset = self.position;
         let since = process.files.borrow_mut().moment();

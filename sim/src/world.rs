@@ -15,6 +15,7 @@ mod data;
 mod end;
 mod flow;
 mod gone;
+mod locks;
 mod losses;
 mod mounts;
 mod partitions;
@@ -321,6 +322,9 @@ impl World {
 
     fn begin(kind: Kind, faults: Faults, source: (u64, &Tape), trace: bool) -> Self {
         let mut world = Self::with_clients(faults, source, trace);
+        if kind == Kind::Locks {
+            world.clients.iter().for_each(|client| client.process.locks_files.set(true));
+        }
         if kind.has_mounts() {
             world.mount_all();
         } else {
@@ -522,7 +526,10 @@ impl World {
             && self.tokens.is_empty()
             && self.shards.values().all(|shard| {
                 let status = shard.status();
-                status.sessions == 0 && status.parked == 0 && shard.back().orphans().is_empty()
+                status.sessions == 0
+                    && status.parked == 0
+                    && shard.locks() == (0, 0)
+                    && shard.back().orphans().is_empty()
             })
     }
 

@@ -102,6 +102,15 @@ fn all_seeds_hold_while_clients_are_cut_off_from_nodes() {
     assert!(cut_off > 0, "no client was cut off");
 }
 
+/// Programs that lock files, of clients that die, pause and are cut off.
+#[test]
+fn no_lock_is_granted_twice_or_lost() {
+    for seed in 0..150 {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- locks replay {seed}");
+        run_seed(Kind::Locks, seed, false);
+    }
+}
+
 /// Of new seeds about one in 500 fails (docs/simulation.md).
 #[test]
 fn requests_between_nodes_that_are_cut_off_are_not_reached() {

@@ -50,8 +50,8 @@ use weft_protocol::message::recall::{LockGranted, Recall};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    ClusterMap, Credentials, Error, InodeNumber, LeaseKey, LeaseMode, NodeId, NodeKey, ObjectId, SessionId, ShardId,
-    SlotIndex, Timestamp,
+    ClusterMap, Credentials, Error, InodeNumber, LeaseKey, LeaseMode, LockOwner, NodeId, NodeKey, ObjectId, RangeLock,
+    SessionId, ShardId, SlotIndex, Timestamp,
 };
 
 /// The time of an event.
@@ -509,6 +509,11 @@ impl<K: KeyValue> Shard<K> {
     /// Number of ranges that are locked, and of requests for locks that wait.
     pub fn locks(&self) -> (usize, usize) {
         self.locks.table.counts()
+    }
+
+    /// Returns true if the owner holds the whole range in this mode.
+    pub fn has_lock(&self, session: SessionId, inode: InodeNumber, owner: LockOwner, lock: RangeLock) -> bool {
+        self.locks.table.has(inode, (session, owner), lock)
     }
 
     /// Calls that wait, the oldest first, for `weft debug stuck`.

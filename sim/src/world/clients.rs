@@ -28,11 +28,13 @@ impl World {
         self.tally.crashes += 1;
         let old = &self.clients[index];
         let (session, id, home) = (old.session(), old.process.id.get(), old.process.home);
+        let old_locks = old.process.locks_files.get();
         self.note(&format!("client {index} dies: process {id}"));
         self.files.borrow_mut().died(id);
         self.settle_later();
         self.network.after(SESSION_TERM_MS + 1000, Message::SessionOver(session));
         let process = self.process(index, home);
+        process.locks_files.set(old_locks);
         self.clients[index] = Client::new(process, self.map.clone());
         self.end_connections(Some(id), None);
         self.note(&format!("client {index} starts: process {}", self.clients[index].process.id.get()));
@@ -80,6 +82,9 @@ impl World {
             }
         }
         self.find_deadlocks(id);
+        if process.locks_files.get() {
+            self.check_locks();
+        }
         if let Some(what) = process.wrong.take() {
             self.fail(&format!("client {index}, process {id}: {what}"));
         }

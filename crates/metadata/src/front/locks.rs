@@ -179,6 +179,17 @@ impl Locks {
         of.fold((0, 0), |(ranges, waits), of_session| (ranges + of_session.ranges, waits + of_session.waits.len()))
     }
 
+    /// Returns true if the owner holds the whole range in this mode.
+    pub fn has(&self, inode: InodeNumber, owner: Owner, lock: RangeLock) -> bool {
+        let held = self.files.get(&inode).and_then(|file| file.held.get(&owner));
+        held.is_some_and(|held| {
+            let mut missing = file::Held::default();
+            missing.ranges.set(lock);
+            held.ranges.iter().filter(|held| held.mode == lock.mode).for_each(|held| missing.ranges.clear(held.range));
+            missing.ranges.len() == 0
+        })
+    }
+
     /// Whether a `flock` owner holds the other mode than it asks for.
     fn converts(&self, inode: InodeNumber, request: &Request) -> bool {
         let held = self.files.get(&inode).and_then(|file| file.held.get(&request.owner));
