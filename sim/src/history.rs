@@ -121,6 +121,11 @@ impl History {
         self.states.iter_mut().for_each(|state| state.lose(client, of, loss));
     }
 
+    /// A session of a client ended during the round that was checked last: perhaps after it had opened a file there.
+    pub fn session_over(&mut self, client: usize) {
+        self.states.iter_mut().for_each(|state| state.session_over(client));
+    }
+
     /// A client has died.
     pub fn died(&mut self, client: usize, loss: u64) {
         self.states.iter_mut().for_each(|state| state.died(client, loss));

@@ -218,6 +218,12 @@ impl State {
         used.is_some_and(|(client, is_old)| is_old && client != NATIVE)
     }
 
+    /// A session of the client has ended, under which it opened what it has open: files without a name are gone for it.
+    pub fn session_over(&mut self, client: usize) {
+        self.open.values_mut().filter(|open| open.client == client).for_each(|open| open.is_old = true);
+        self.mapped.values_mut().filter(|mapped| mapped.client == client).for_each(|mapped| mapped.is_old = true);
+    }
+
     /// A client has died, and its session will end.
     pub fn died(&mut self, client: usize, loss: u64) {
         self.lose(client, None, loss);
@@ -252,7 +258,13 @@ impl State {
             return self.add_maybe(*new, *client, call.clone());
         }
         // As one that fails: a descriptor is closed all the same.
+        let used = self.used_by(call);
         self.fails(recorded, 0);
+        // Its program got an error, unless it died: of a loss from before, it may be.
+        if let Some(inode) = used.and_then(|id| self.inodes.get_mut(&id)) {
+            inode.untold.remove(client);
+            inode.content.told(*client);
+        }
     }
 
     /// A call whose session has ended may have been made under it, and again under the next one.

@@ -123,3 +123,40 @@ fn a_loss_that_settles_leaves_those_before_it_open_that_have_not() {
     history.check_round(&stat()).expect("it was not made");
     assert!(history.check_round(&gone()).is_err(), "and never is");
 }
+
+#[test]
+fn a_program_that_was_told_of_a_failed_flush_is_not_told_by_the_next() {
+    let mut history = two_files();
+    let flags = OpenFlags { access: Access::Write, ..OpenFlags::default() };
+    let handle = Handle(20);
+    let open = Call::Open { path: path("f"), flags, mode: 0o644, handle };
+    history.check_round(&[call(20, open, (6, 7), Ok(Value::Done))]).expect("it is there");
+    let write = Call::Write { handle, data: vec![1; 5] };
+    history.check_round(&[call(21, write, (8, 9), Ok(Value::Count(5)))]).expect("it is open");
+    history.lose(0, None, 1);
+    let fsync = || Call::Fsync { handle, data_only: false };
+    // Its client has given it up, so that nobody knows what became of it.
+    let mut failed = call(22, fsync(), (10, 11), Err(Errno::EIO));
+    failed.fate.is_unknown = true;
+    history.check_round(&[failed]).expect("it may fail");
+    history.check_round(&[call(23, fsync(), (12, 13), Ok(Value::Done))]).expect("it was told");
+    history.settle(9, &BTreeSet::new());
+    history.check_round(&[stat("f", (14, 15), 1)]).expect("the bytes are lost");
+}
+
+#[test]
+fn a_file_that_was_opened_before_its_session_ended_in_one_round_is_gone_without_a_name() {
+    let opened = || {
+        let mut history = two_files();
+        let flags = OpenFlags { access: Access::Read, ..OpenFlags::default() };
+        let open = Call::Open { path: path("f"), flags, mode: 0, handle: Handle(20) };
+        let round = [call(20, open, (6, 7), Ok(Value::Done)), unlink("f", (8, 30))];
+        history.check_round(&round).expect("it is opened, and removed");
+        history
+    };
+    let fstat = || [call(21, Call::Fstat { handle: Handle(20) }, (40, 41), Err(Errno::ESTALE))];
+    assert!(opened().check_round(&fstat()).is_err(), "it is open");
+    let mut history = opened();
+    history.session_over(0);
+    history.check_round(&fstat()).expect("it is gone");
+}

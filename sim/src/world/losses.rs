@@ -30,6 +30,8 @@ pub struct Losses {
     /// Clients that lost something, or have died, during this round.
     lossy: BTreeSet<usize>,
     dead: Vec<usize>,
+    /// Clients of which a session ended during this round.
+    over: BTreeSet<usize>,
     /// Those that settled during this round.
     settled: Vec<u64>,
     pub was_full: bool,
@@ -81,6 +83,9 @@ impl World {
         }
         if !run.round.is_empty() {
             losses.lossy.insert(client);
+            if of.is_none() {
+                losses.over.insert(client);
+            }
         }
         let loss = losses.latest;
         run.history.lose(client, of, loss);
@@ -129,6 +134,9 @@ impl World {
     pub(super) fn losses_of_round_are_over(&mut self) {
         let Some(run) = &mut self.mounts else { return };
         run.losses.lossy.clear();
+        for client in std::mem::take(&mut run.losses.over) {
+            run.history.session_over(client);
+        }
         for client in std::mem::take(&mut run.losses.dead) {
             run.history.died(client, run.losses.latest);
         }
