@@ -15,7 +15,16 @@ impl World {
             let status = shard.status();
             if (status.sessions, status.leases, status.recalls, status.parked) != (0, 0, 0, 0) {
                 let (stuck, blocked) = (shard.stuck(), self.blocked_threads());
-                self.fail(&format!("shard {id} has not settled: {status:?}, stuck: {stuck:?}; {blocked}"));
+                let clients = self.clients.iter().enumerate();
+                let busy: Vec<_> = clients
+                    .filter(|(_, client)| client.is_using_names() || client.is_using_files())
+                    .map(|(index, client)| (index, client.is_using_names(), client.is_using_files()))
+                    .collect();
+                let calls: Vec<_> =
+                    self.tokens.values().map(|pending| (pending.session, &pending.call.request)).collect();
+                let what =
+                    format!("stuck: {stuck:?}; busy clients (names, files): {busy:?}, calls: {calls:?}; {blocked}");
+                self.fail(&format!("shard {id} has not settled: {status:?}, {what}"));
             }
             if !self.model.lost.is_empty() || self.mounts.is_some() {
                 continue;
