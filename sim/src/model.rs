@@ -1,7 +1,7 @@
 //! The plain model: what a file system with no caches, messages or faults would be.
 
 use std::collections::{BTreeMap, BTreeSet};
-use weft_protocol::{FileKind, InodeNumber, Name, SessionId, ShardId, routing};
+use weft_protocol::{FileKind, InodeNumber, Name, ShardId, routing};
 
 /// An inode of the model.
 #[derive(Clone, Debug)]
@@ -22,15 +22,13 @@ pub struct Model {
     pub split_ms: Option<u64>,
     /// The names of files when their shard asked for the latest cut of them.
     cuts: BTreeMap<InodeNumber, Vec<(InodeNumber, Name)>>,
-    /// Cuts that were made for a session, by the names that its open may have found the file under.
-    cut_for: BTreeSet<(SessionId, InodeNumber, Name)>,
 }
 
 impl Model {
     pub fn new() -> Self {
         let root = Inode { kind: FileKind::Directory, links: 2, size: 0, mode: 0o755, entries: BTreeMap::new() };
         let inodes = BTreeMap::from([(InodeNumber::ROOT, root)]);
-        Self { inodes, lost: BTreeSet::new(), split_ms: None, cuts: BTreeMap::new(), cut_for: BTreeSet::new() }
+        Self { inodes, lost: BTreeSet::new(), split_ms: None, cuts: BTreeMap::new() }
     }
 
     /// Whether the model speaks of this inode.
@@ -52,20 +50,9 @@ impl Model {
         self.cuts.insert(inode, names);
     }
 
-    /// The file has been cut for a call of this session.
-    pub fn cut_made(&mut self, inode: InodeNumber, session: SessionId) {
-        let names = self.cuts.get(&inode).into_iter().flatten();
-        self.cut_for.extend(names.map(|(parent, name)| (session, *parent, name.clone())));
-    }
-
     /// Whether the file had this name when the latest cut of it was asked for.
     pub fn was_cut_as(&self, inode: InodeNumber, parent: InodeNumber, name: &Name) -> bool {
         self.cuts.get(&inode).is_some_and(|names| names.iter().any(|(of, named)| *of == parent && named == name))
-    }
-
-    /// An open with O_TRUNC of this name is answered. Returns true if a file was cut for it.
-    pub fn cut_ended(&mut self, session: SessionId, parent: InodeNumber, name: &Name) -> bool {
-        self.cut_for.remove(&(session, parent, name.clone()))
     }
 
     /// A new inode under a name.

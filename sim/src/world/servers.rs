@@ -155,13 +155,6 @@ impl World {
         if let Some((inode, size)) = cut {
             self.files.borrow_mut().cut_done(pending.process, inode, size);
         }
-        if let ShardRequest::OpenAt { parent, name, flags, .. } = &call.request
-            && flags.truncate
-            && self.model.cut_ended(*session, *parent, name)
-            && matches!(reply.result, Err(Error::NotFound))
-        {
-            self.fail(&format!("{:?} of session {session} cut a file and opened none", call.request));
-        }
         if let Err(what) = check(&mut self.model, &call.request, &reply.result) {
             self.fail(&format!("{:?} of session {session}: {what}", call.request));
         }
@@ -227,9 +220,6 @@ impl World {
             None => Err(Error::Unreachable),
             Some(storage) => storage.perform(request, now),
         };
-        if let (StorageRequest::Truncate { inode, by, .. }, Ok(_)) = (request, &result) {
-            self.model.cut_made(*inode, *by);
-        }
         if self.is_all_cut(node, self.node_of(shard)) {
             return self.storage_unreachable(shard, token);
         }
