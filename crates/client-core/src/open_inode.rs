@@ -408,6 +408,7 @@ impl<S: Shell> OpenInode<S> {
         }
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         state.in_flight += 1;
+        let session = state.known.session();
         drop(state);
         let flight = Flight(self);
         let written = target.write(io, bytes, offset, options.direct).await;
@@ -418,8 +419,8 @@ impl<S: Shell> OpenInode<S> {
         // Whoever read while the bytes were in flight may have others at hand.
         self.changed();
         // If the session ended meanwhile, the write may have raced the next holder; and where that has taken the object
-        // away, this is what to say.
-        state.hold(io).await?;
+        // away, this is what to say. Who else held the lock may have noticed the end.
+        state.hold_since(io, session).await?;
         match written {
             Ok(Some(object_mtime)) if options.direct => state.known.direct_write_landed(end, object_mtime),
             Ok(object_mtime) => object_mtime.into_iter().for_each(|time| state.known.object_written(time)),

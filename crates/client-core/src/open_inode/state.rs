@@ -167,6 +167,16 @@ impl<S: Shell> State<S> {
         Ok(())
     }
 
+    /// As [`State::hold`], after an effect without the lock that was begun in this session: what was done under its
+    /// lease is of none that holds now.
+    pub async fn hold_since(&mut self, io: &Objects<S>, session: SessionId) -> Result<()> {
+        self.hold(io).await?;
+        if self.known.session() == session {
+            return Ok(());
+        }
+        Err(self.known.error().cloned().unwrap_or(Error::SessionEnded))
+    }
+
     /// On whose behalf the file is opened again.
     pub fn who(&self, io: &Objects<S>) -> Credentials {
         self.opener.as_deref().unwrap_or(&io.calls.caller.credentials).clone()
