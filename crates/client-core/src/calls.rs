@@ -160,6 +160,18 @@ impl<S: Shell> Calls<S> {
         shard: ShardId,
         request: ShardRequest,
     ) -> Result<Answer> {
+        self.call_of(None, slot, who, shard, request).await
+    }
+
+    /// As [`Calls::call_in`]. `session`: the call tells of what this session holds, and is made in no other.
+    async fn call_of(
+        &self,
+        session: Option<SessionId>,
+        slot: SlotFor,
+        who: &Credentials,
+        shard: ShardId,
+        request: ShardRequest,
+    ) -> Result<Answer> {
         self.shell.notice(Notice::ShardCall);
         let credentials = (!self.caller.is_fixed).then(|| who.clone());
         let (epoch, slot_index) = (MapEpoch(0), Default::default());
@@ -171,6 +183,9 @@ impl<S: Shell> Calls<S> {
             let map = self.map();
             let node = map.node_of(shard).ok_or(Error::WrongShard(shard))?;
             let link = self.link(node).await?;
+            if session.is_some_and(|session| session != link.session) {
+                return Err(Error::SessionEnded);
+            }
             if slot == SlotFor::Caller {
                 self.settle(&link).await?;
             }
@@ -266,7 +281,24 @@ impl<S: Shell> Calls<S> {
         inode: InodeNumber,
         request: ShardRequest,
     ) -> Result<(Attributes, u64)> {
-        let Answer { answer, stamp, session, .. } = self.call_in(slot, who, routing::of_inode(inode), request).await?;
+        self.attributes_of(self.call_in(slot, who, routing::of_inode(inode), request).await?)
+    }
+
+    /// As [`Calls::call_for_attributes`]. `session`: the call tells of what this session holds, and is made in no
+    /// other: in the next one, the file may be open already, and what the last one knew of it would be believed.
+    pub(crate) async fn report(
+        &self,
+        session: SessionId,
+        slot: SlotFor,
+        who: &Credentials,
+        inode: InodeNumber,
+        request: ShardRequest,
+    ) -> Result<(Attributes, u64)> {
+        self.attributes_of(self.call_of(Some(session), slot, who, routing::of_inode(inode), request).await?)
+    }
+
+    fn attributes_of(&self, answer: Answer) -> Result<(Attributes, u64)> {
+        let Answer { answer, stamp, session, .. } = answer;
         let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
         if let Some(mut cache) = self.session.cache_for(session) {
             cache.learn_attributes(&attributes, grants, stamp);
