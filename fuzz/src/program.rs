@@ -328,6 +328,7 @@ impl<'a> World<'a> {
                     size: self.reader.number(),
                     mtime: Some(self.reader.time()),
                     object_mtime: self.reader.time(),
+                    known: self.reader.number(),
                 }
             }
             12 | 13 => {

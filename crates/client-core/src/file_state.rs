@@ -553,7 +553,8 @@ impl FileState {
         let Attributes { inode, size, mtime, .. } = self.attributes;
         let mtime = (self.decides() && self.has_own_time).then_some(mtime);
         let object_mtime = self.object_mtime;
-        self.dirty.then_some(ShardRequest::Commit { inode, object, size, mtime, object_mtime })
+        let known = self.grant_stamp.max(self.changed_stamp);
+        self.dirty.then_some(ShardRequest::Commit { inode, object, size, mtime, object_mtime, known })
     }
 
     /// The shard has answered a report, as this client's `number`-th report or change. `false`: the file had got

@@ -28,7 +28,7 @@ mod slots;
 mod tests;
 
 pub use dentry::Dentry;
-pub use inode::Inode;
+pub use inode::{Inode, NO_OBJECT_MTIME};
 pub use listing::{Listed, Listing};
 pub use slots::{LastReply, Origin, Seen};
 
@@ -262,7 +262,7 @@ impl<K: KeyValue> Back<K> {
                 self.open_at(time, caller, (*parent, name), (*flags, *create), context, aftermath)
             }
             ShardRequest::Open { inode, flags } => self.open(time, caller, *inode, *flags, context, aftermath),
-            ShardRequest::Commit { inode, object, size, mtime, object_mtime } => {
+            ShardRequest::Commit { inode, object, size, mtime, object_mtime, .. } => {
                 let (object, size, mtime, object_mtime) = (*object, *size, *mtime, *object_mtime);
                 let report = attributes::Report { object, size, mtime, object_mtime };
                 self.commit(caller, *inode, &report, context, aftermath)

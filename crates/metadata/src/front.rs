@@ -172,6 +172,8 @@ pub struct Shard<K> {
     retries: storage::Retries,
     /// Files whose object is being cut, with the work that waits for it.
     cuts: BTreeMap<InodeNumber, u64>,
+    /// Open files that were cut, each with a stamp that no reply from before its last cut has.
+    cut_at: BTreeMap<InodeNumber, u64>,
     /// Files whose writer is gone and whose size is being asked for.
     recovering: BTreeMap<InodeNumber, u32>,
     orphans: orphans::Orphans,
@@ -228,6 +230,7 @@ impl<K: KeyValue> Shard<K> {
             latest_storage_token: 0,
             retries: storage::Retries::default(),
             cuts: BTreeMap::new(),
+            cut_at: BTreeMap::new(),
             recovering: BTreeMap::new(),
             orphans: orphans::Orphans::default(),
             told: orphans::Told::default(),

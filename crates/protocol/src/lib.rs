@@ -71,4 +71,5 @@ pub use window::{InFlightWindow, NextStep, may_prefetch};
 /// | 19 | `Revoke` |
 /// | 20 | `AskOfObject`, `OfObject` |
 /// | 21 | `Lock`, `Unlock`, `CancelLock`, `TestLock` and their answers; `LockGranted`, `LockGrantTaken` |
-pub const PROTOCOL_VERSION: u8 = 21;
+/// | 22 | `Commit` tells up to which stamp it knows of cuts |
+pub const PROTOCOL_VERSION: u8 = 22;

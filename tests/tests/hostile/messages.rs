@@ -157,6 +157,7 @@ fn a_user_is_who_his_key_says() {
             size: 0,
             mtime: None,
             object_mtime: Default::default(),
+            known: 0,
         };
         assert_eq!(calls.call(said, 0, request), Err(Error::BadHandle));
     }

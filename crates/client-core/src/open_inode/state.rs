@@ -213,7 +213,8 @@ impl<S: Shell> State<S> {
     }
 
     /// Takes over what an open told. The lease that it grants may come with a size from before what this client has
-    /// written through the server and not reported.
+    /// written through the server and not reported. And where this client's word stays that of the size, another open
+    /// of it, whose reply comes later, may have cut the file: the next report tells what the object has.
     pub fn take_opened(
         &mut self,
         io: &Objects<S>,
@@ -226,6 +227,7 @@ impl<S: Shell> State<S> {
             self.descriptor = Descriptor::NotAsked;
         }
         self.note_error(io);
+        self.is_unsettled |= self.known.is_dirty() && self.known.size() != opened.attributes.size;
         if unreported && self.known.is_leased() {
             (self.is_unsettled, self.size_in_doubt) = (true, true);
         }

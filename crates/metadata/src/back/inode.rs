@@ -26,7 +26,7 @@ const HAS_OBJECT: u8 = 0b100;
 const CTIME_IS_MTIME: u8 = 0b1000;
 const ATIME_IS_MTIME: u8 = 0b1_0000;
 /// Nothing was heard of the object yet: any of its times is later.
-pub(super) const NO_OBJECT_MTIME: Timestamp = Timestamp(i64::MIN);
+pub const NO_OBJECT_MTIME: Timestamp = Timestamp(i64::MIN);
 /// Longest record: every field at its longest.
 const RECORD_BYTES_MAX: usize = 96;
 

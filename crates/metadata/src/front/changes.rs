@@ -4,7 +4,7 @@ use super::data::stat_of;
 use super::park::{Call, Wait};
 use super::plan::Plan;
 use super::{Pause, Shard, Verdict};
-use crate::back::{Aftermath, Answer, Command, Context, Outcome, Seen};
+use crate::back::{Aftermath, Answer, Command, Context, NO_OBJECT_MTIME, Outcome, Seen};
 use crate::kv::KeyValue;
 use crate::placement;
 use weft_protocol::limits::UNLINK_NAMES_MAX;
@@ -142,9 +142,24 @@ impl<K: KeyValue> Shard<K> {
         call.request = request;
         let mut result = client_answer(outcome);
         if let Ok(answer) = &mut result {
+            if let (Some(cut), false) = (cut, matches!(call.request, ShardRequest::Commit { .. })) {
+                // That of the reply, if not a later one, is higher than all before.
+                self.cut_at.insert(cut.inode, self.stamp + 1);
+            }
             self.grant_all(call, answer);
         }
         result
+    }
+
+    /// Whether this is a report by a session that has cut the file by another call since, and did not know it: of the
+    /// two, the report was sent first, and its size is not the file's any more.
+    fn is_from_before_a_cut(&self, request: &ShardRequest) -> bool {
+        match request {
+            ShardRequest::Commit { inode, object: None, known, .. } => {
+                self.cut_at.get(inode).is_some_and(|cut_at| known < cut_at)
+            }
+            _ => false,
+        }
     }
 
     /// The first of the names, whose removal `plan` is about, and those after it that can be removed without a recall;
@@ -178,6 +193,8 @@ impl<K: KeyValue> Shard<K> {
         let actual = match &call.request {
             ShardRequest::Commit { inode, size, mtime, object_mtime, .. } => match self.told_of_file(call, *inode) {
                 Some(Ok(actual)) => Some(*actual),
+                // Nothing that is told counts.
+                _ if self.is_from_before_a_cut(&call.request) => Some((0, NO_OBJECT_MTIME)),
                 // The server did not answer: the client's word, which can only be too small.
                 Some(Err(_)) => Some((*size, *object_mtime)),
                 // The first object of a file that others may have extended meanwhile.
@@ -331,7 +348,8 @@ impl<K: KeyValue> Shard<K> {
         let (inode, asks) = match &call.request {
             ShardRequest::Commit { inode, mtime, .. } => {
                 let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
-                (inode, own.writing && is_beside_others(own, *mtime))
+                let asks = is_beside_others(own, *mtime) || self.is_from_before_a_cut(&call.request);
+                (inode, own.writing && asks)
             }
             // A write that was not reported comes before the time that is set now.
             ShardRequest::SetAttributes { inode, changes } => {

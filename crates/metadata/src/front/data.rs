@@ -199,6 +199,9 @@ impl<K: KeyValue> Shard<K> {
         if let LeaseKey::Data(inode) = key {
             // Who does not have a file open has no locks of it.
             self.locks.table.drop_session_of(session, *inode);
+            if !self.cut_at.is_empty() && self.leases.holders(key).next().is_none() {
+                self.cut_at.remove(inode);
+            }
             self.reap_unused(*inode);
         }
         Some(holder)

@@ -135,6 +135,9 @@ pub enum ShardRequest {
         mtime: Option<Timestamp>,
         /// The object's own modification time, as far as the client has heard of it.
         object_mtime: Timestamp,
+        /// Stamp of the latest reply about the file that the size takes into account. It knows nothing of a cut by the
+        /// same session since: the shard then asks the storage server.
+        known: u64,
     },
     /// Change. The new directory's inode is made on a shard of `home` when that node has one. Answer: `Entry`.
     MakeDirectory { parent: InodeNumber, name: Name, mode: u16, home: Option<NodeId> },

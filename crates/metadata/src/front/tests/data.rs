@@ -234,10 +234,41 @@ fn a_late_report_of_a_writer_who_is_alone_by_now_takes_the_size_from_the_storage
     world.ok(B, release(inode));
     assert_eq!(data_bits(&world.ok(A, open(inode, Access::Write))), EXCLUSIVE);
     let object_mtime = Timestamp(4);
-    let token = world.waits(A, ShardRequest::Commit { inode, object: None, size: 217, mtime: None, object_mtime });
+    let known = u64::MAX;
+    let token =
+        world.waits(A, ShardRequest::Commit { inode, object: None, size: 217, mtime: None, object_mtime, known });
     let (asked, _) = world.asked_storage();
     world.storage_answers(asked, 2, 5);
     assert_eq!(attributes(&world.done(token)).size, 2);
+}
+
+#[test]
+fn a_report_from_before_an_own_cut_that_comes_after_it_takes_the_size_from_the_storage_server() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(A, open(inode, Access::Write));
+    let report = |known| {
+        let (object_mtime, mtime) = (Timestamp(4), Some(Timestamp(4)));
+        ShardRequest::Commit { inode, object: None, size: 217, mtime, object_mtime, known }
+    };
+    let opened = world.shard.stamp;
+    assert_eq!(attributes(&world.ok(A, report(opened))).size, 217);
+    // Another open of the same client cuts the file, and overtakes a report.
+    let token = world.waits(A, open_cut(inode));
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 0, 5);
+    let cut = attributes(&world.done(token)).mtime;
+    let token = world.waits(A, report(opened + 1));
+    let (asked, request) = world.asked_storage();
+    assert_eq!(request, StorageRequest::Stat { inode, object: object(1) });
+    world.storage_answers(asked, 3, 5);
+    let told = world.done(token);
+    assert_eq!((attributes(&told).size, attributes(&told).mtime), (3, cut));
+    // What it reports when it knows of the cut is believed; and nothing is kept of it when nobody has the file open.
+    let known = world.shard.stamp;
+    assert_eq!(attributes(&world.ok(A, report(known))).size, 217);
+    world.ok(A, release(inode));
+    assert!(world.shard.cut_at.is_empty());
 }
 
 #[test]
