@@ -15,6 +15,9 @@ use weft_client::protocol::{
 };
 use weft_client::{Client, ClientOptions, File, Instance, OpenOptions};
 
+/// How often a call on a path is made: its inode may be gone between the walk and what is asked of it, and its name be
+/// another file's. (The kernel's `retry_estale`, which tries once more.)
+const WALKS_MAX: u32 = 4;
 /// Entries of one step of a listing.
 const ENTRY_BYTES: u64 = 32;
 
@@ -84,6 +87,17 @@ impl Native {
         let inode = file.inode();
         self.handles.insert(id, Handle::File(file));
         Ok(Outcome::Opened(number(inode)))
+    }
+
+    fn walk_and_execute(&mut self, call: &Call) -> Result<Outcome, Error> {
+        let mut result = self.execute_on_path(call);
+        for _ in 1..WALKS_MAX {
+            if !matches!(result, Err(Error::Stale)) {
+                break;
+            }
+            result = self.execute_on_path(call);
+        }
+        result
     }
 
     fn execute_on_path(&mut self, call: &Call) -> Result<Outcome, Error> {
@@ -202,7 +216,7 @@ impl Executor for Native {
     fn execute(&mut self, call: &Call) -> Outcome {
         let result = match (call.uses(), call) {
             (None, _) if call.opens().is_some_and(|id| self.handles.contains_key(&id)) => return Outcome::Skipped,
-            (None, _) => self.execute_on_path(call),
+            (None, _) => self.walk_and_execute(call),
             (Some(id), Call::Close { .. }) => self.close(id),
             (Some(id), _) => match self.handles.get(&id) {
                 None => return Outcome::Skipped,
