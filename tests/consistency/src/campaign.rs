@@ -170,7 +170,7 @@ fn run_seed(ground: &mut Ground, choice: &Choice, seed: u64, calls: usize) -> Re
     }
     let report = Report { calls: run.calls, violation, trace: run.trace };
     if is_hung {
-        ground.restart()?;
+        ground.restart_after_hang()?;
     }
     Ok((Script::sequential(steps), report))
 }

@@ -62,7 +62,7 @@ pub fn run(ground: &mut Ground, script: &Script) -> Result<(Report, Faults), Sto
     let is_hung = hung.is_some();
     let wrong = hung.map(Wrong::hang).or_else(|| judge(&history).err());
     if is_hung {
-        ground.restart()?;
+        ground.restart_after_hang()?;
     }
     let trace = if wrong.is_some() { history.describe() } else { Vec::new() };
     let violation = wrong.map(|wrong| Violation { steps: script.steps.len(), wrong });

@@ -224,6 +224,28 @@ impl FileSystem {
         }
     }
 
+    /// Describes who waits for what, after a call that did not return: the requests at the nodes, and in which system
+    /// call each thread of the mounts and nodes is.
+    pub fn describe_waits(&self) -> String {
+        let asked = self.command(&["debug", "stuck", &self.name]).stdout(Stdio::piped()).spawn();
+        let mut text = match asked {
+            Ok(mut child) => {
+                let ended = wait(&mut child, END_PATIENCE).is_some();
+                if !ended {
+                    end(&mut child);
+                }
+                child.stdout.take().map(std::io::read_to_string).and_then(Result::ok).unwrap_or_default()
+            }
+            Err(error) => format!("weft debug stuck: {error}\n"),
+        };
+        let mounts = self.mounts.iter().map(|(letter, child)| (format!("mount {letter}"), child.id()));
+        let nodes = self.nodes.iter().enumerate().map(|(index, (pid, _))| (format!("node {index}"), *pid));
+        for (what, pid) in mounts.chain(nodes) {
+            text.push_str(&format!("{what}:\n{}", threads(pid)));
+        }
+        text + &self.logs()
+    }
+
     /// Returns what the mounts and nodes have logged.
     pub fn logs(&self) -> String {
         let runtime = self.runtime_directory().join("weft").join(&self.name);
@@ -278,6 +300,14 @@ fn signal_process(pid: u32, start_time: u64, signal: Signal) {
     {
         let _ = kill_process(pid, signal);
     }
+}
+
+/// A line for each thread of a process: its name, the function of the kernel that it waits in, and its system call.
+fn threads(pid: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let read = |task: &Path, file: &str| fs::read_to_string(task.join(file)).unwrap_or_default().trim().to_owned();
+    let line = |task: &Path| format!("    {} {} {}\n", read(task, "comm"), read(task, "wchan"), read(task, "syscall"));
+    tasks.map(|task| line(&task.path())).collect()
 }
 
 fn detach(point: &Path) {

@@ -107,8 +107,14 @@ impl Ground {
         Ok(Self { mode, allowances, weft: weft.to_owned(), mounts, file_system, workers: BTreeMap::new(), run: 0 })
     }
 
-    /// Ends everything and starts anew: after a call that did not return.
-    pub fn restart(&mut self) -> Result<(), Stop> {
+    /// Tells who waits for what, after a call that did not return, and starts anew.
+    pub fn restart_after_hang(&mut self) -> Result<(), Stop> {
+        println!("{}", self.file_system.describe_waits());
+        self.restart()
+    }
+
+    /// Ends everything and starts anew.
+    fn restart(&mut self) -> Result<(), Stop> {
         self.end_workers();
         self.file_system = FileSystem::start(&self.weft, &self.mode, &self.mounts)?;
         Ok(())
@@ -119,8 +125,9 @@ impl Ground {
     pub fn begin(&mut self, workers: &[WorkerId]) -> Result<(), Stop> {
         match self.prepare(workers) {
             // No script can be blamed for the state that the one before left.
-            Err(Stop::Violated(_)) => {
-                self.restart()?;
+            Err(Stop::Violated(text)) => {
+                println!("before a script: {text}");
+                self.restart_after_hang()?;
                 self.prepare(workers)
             }
             other => other,

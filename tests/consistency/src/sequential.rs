@@ -167,7 +167,7 @@ pub fn run(ground: &mut Ground, script: &Script) -> Result<Report, Stop> {
         };
         let (calls, trace) = (run.calls, std::mem::take(&mut run.trace));
         if is_hung {
-            ground.restart()?;
+            ground.restart_after_hang()?;
         }
         return Ok(Report { calls, violation: Some(Violation { steps: index + 1, wrong }), trace });
     }
