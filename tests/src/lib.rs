@@ -6,6 +6,7 @@ mod cut;
 mod files;
 mod proxy;
 mod raw;
+mod stuck;
 
 pub use cut::Link;
 pub use files::{contents, file_with_object_at, open, pattern, status};
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
+pub use stuck::Stuck;
 use weft_client::{Client, ClientOptions, Instance, Way};
 use weft_node::{NodeConfig, StoreConfig, StorePlace};
 use weft_protocol::message::node::NodeRequest;

@@ -2,17 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
-use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::{Access, CreateFile};
-use weft_client::{Invalidator, OpenOptions, Way};
+use weft_client::{OpenOptions, Way};
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataRequest};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{OpenFlags, PageCache, ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::{Error, InodeNumber, MapEpoch, Name, NodeId, SessionId, SlotIndex, UserKey, routing};
-use weft_tests::{FileSystem, Wanted, file_with_object_at};
+use weft_tests::{FileSystem, Stuck, Wanted, file_with_object_at};
 use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, connect};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -109,25 +108,11 @@ fn pings_and_renewals_tell_that_a_session_has_ended() {
     assert_eq!(recall.call(&Message::Renew).unwrap(), Message::RenewReply { refused: false });
 }
 
-/// A cache above that never drops what it is told to, until it is released.
-struct Stuck(Arc<Barrier>, Mutex<bool>);
-
-impl Invalidator for Stuck {
-    fn entries(&self, _: InodeNumber, _: Vec<Name>) {
-        if !std::mem::replace(&mut *self.1.lock().unwrap_or_else(PoisonError::into_inner), true) {
-            self.0.wait();
-        }
-    }
-
-    fn inode(&self, _: InodeNumber, _: bool) {}
-}
-
 #[test]
 fn a_client_that_renews_but_does_not_answer_a_recall_believes_nothing_when_others_go_on() {
     let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
     let (stuck, other, me) = (fs.client(Way::Tcp), fs.client(Way::Tcp), FileSystem::me());
-    let released = Arc::new(Barrier::new(2));
-    stuck.set_invalidator(Arc::new(Stuck(Arc::clone(&released), Mutex::new(false))));
+    let held = Stuck::new(&stuck);
     let names = ["recalled", "believed"].map(|text| Name::new(text.as_bytes()).unwrap());
     for name in &names {
         let create = Some(CreateFile { mode: 0o644, exclusive: true });
@@ -147,5 +132,5 @@ fn a_client_that_renews_but_does_not_answer_a_recall_believes_nothing_when_other
     // A term without an answer, and the term that was left: it renews each quarter of one.
     assert!(since.elapsed() > Duration::from_millis(SESSION_TERM_MS * 3 / 2), "{:?}", since.elapsed());
     assert_eq!(stuck.lookup(&me, ROOT, &names[1]).map(|_| ()), Err(Error::NotFound));
-    released.wait();
+    held.release();
 }

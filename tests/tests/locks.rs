@@ -2,16 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use weft_client::protocol::limits::SESSION_TERM_MS;
 use weft_client::protocol::lock::LOCK_END;
 use weft_client::protocol::message::shard::Access;
 use weft_client::protocol::{Error, InodeNumber, LockMode, LockRange, Name, RangeLock};
-use weft_client::{File, Invalidator, OpenOptions, Way};
-use weft_tests::{FileSystem, Wanted, open};
+use weft_client::{File, OpenOptions, Way};
+use weft_tests::{FileSystem, Stuck, Wanted, open};
 
 const BOTH: OpenOptions = OpenOptions::of(Access::ReadWrite);
 const LONG: Duration = Duration::from_secs(20);
@@ -114,25 +114,11 @@ fn a_wait_for_a_lock_can_be_given_up() {
     other.try_lock(&[exclusive(0, 20)]).unwrap();
 }
 
-/// A cache above that does not drop what it is told to, until it is released.
-struct Stuck(Arc<Barrier>, Mutex<bool>);
-
-impl Invalidator for Stuck {
-    fn entries(&self, _: InodeNumber, _: Vec<Name>) {
-        if !std::mem::replace(&mut *self.1.lock().unwrap_or_else(PoisonError::into_inner), true) {
-            self.0.wait();
-        }
-    }
-
-    fn inode(&self, _: InodeNumber, _: bool) {}
-}
-
 #[test]
 fn who_loses_a_lock_with_its_session_is_told_until_it_unlocks() {
     let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
     let (stuck, other, me) = (fs.client(Way::Tcp), fs.client(Way::Tcp), FileSystem::me());
-    let released = Arc::new(Barrier::new(2));
-    stuck.set_invalidator(Arc::new(Stuck(Arc::clone(&released), Mutex::new(false))));
+    let held = Stuck::new(&stuck);
     let (file, beside) = (open(&stuck, "f", BOTH), open(&stuck, "f", BOTH));
     file.write_at(b"mine", 0).unwrap();
     file.flush().unwrap();
@@ -149,7 +135,7 @@ fn who_loses_a_lock_with_its_session_is_told_until_it_unlocks() {
     // A term without an answer to the recall, and the term that was left.
     assert!(since.elapsed() > Duration::from_millis(SESSION_TERM_MS * 3 / 2), "{:?}", since.elapsed());
     unlink.join().unwrap().unwrap();
-    released.wait();
+    held.release();
     let end = Instant::now() + LONG;
     while file.read_at(&mut [0; 4], 0).is_ok() {
         assert!(Instant::now() < end, "it reads on as if it had the lock");
