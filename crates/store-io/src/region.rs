@@ -259,7 +259,7 @@ mod tests {
     use weft_protocol::limits::FILE_BYTES_MAX;
     use weft_protocol::{NodeId, Timestamp};
     use weft_region::Kind;
-    use weft_region::testing::Unflushed;
+    use weft_region::testing::Watched;
 
     pub(super) const BYTES: u64 = 32 << 20;
 
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn a_sync_that_fails_when_nobody_waits_is_counted() {
         let ground = Ground::new("unsettled");
-        let device = Unflushed::new(Arc::new(FileDevice::create(&ground.0, BYTES).unwrap()));
+        let device = Watched::new(Arc::new(FileDevice::create(&ground.0, BYTES).unwrap()), || {});
         let format = Format { region_shift: REGION_SHIFT, ..Format::default() };
         let store = Store::format(device.clone(), format).unwrap();
         let store = RegionStore::of(store, "there".to_owned(), 1);

@@ -2,7 +2,7 @@
 
 use crate::recorder::Recorder;
 use std::time::{Duration, Instant};
-use weft_region::testing::Unflushed;
+use weft_region::testing::Watched;
 use weft_region::{BLOCK_BYTES, Format, Keep, Store};
 
 const DEVICE_BYTES: u64 = 32 << 20;
@@ -11,7 +11,7 @@ const PUNCHED: u64 = 300 << 30;
 
 #[test]
 fn a_checkpoint_that_fails_in_the_background_is_counted() {
-    let device = Unflushed::new(Recorder::new(DEVICE_BYTES));
+    let device = Watched::new(Recorder::new(DEVICE_BYTES), || {});
     let store = Store::format(device.clone(), Format { region_shift: 40, ..Format::default() }).unwrap();
     let object = store.create_versioned().unwrap();
     object.write(0, &[1; BLOCK_BYTES]).unwrap();

@@ -3,94 +3,37 @@
 use crate::recorder::{Image, Random, Recorder};
 use crate::together::{block_of, is_in_order, mapped};
 use std::io;
-use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use weft_region::device::HostSpace;
+use weft_region::testing::Watched;
 use weft_region::{Device, Format, Keep, SendOptions, Store, Versioned};
 
 const BLOCK: u64 = 4096;
-
-type AtFlush = Box<dyn FnOnce() + Send>;
-
-/// A device that does something before the next flush.
-struct Watched {
-    device: Arc<Recorder>,
-    at_flush: Mutex<Option<AtFlush>>,
-    /// The fewest bytes that were free at a flush.
-    least_free: Mutex<u64>,
-}
-
-impl Watched {
-    fn new(device: Arc<Recorder>) -> Arc<Self> {
-        Arc::new(Self { device, at_flush: Mutex::default(), least_free: Mutex::new(u64::MAX) })
-    }
-
-    fn at_flush(&self, work: impl FnOnce() + Send + 'static) {
-        *self.at_flush.lock().unwrap() = Some(Box::new(work));
-    }
-}
-
-impl Device for Watched {
-    fn bytes(&self) -> u64 {
-        self.device.bytes()
-    }
-
-    fn read_at(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
-        self.device.read_at(place, into)
-    }
-
-    fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
-        self.device.write_at(place, from)
-    }
-
-    fn write_durable_at(&self, place: u64, from: &[u8]) -> io::Result<()> {
-        self.device.write_durable_at(place, from)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        let work = self.at_flush.lock().unwrap().take();
-        if let Some(work) = work {
-            work();
-        }
-        if let Ok(space) = self.device.host_space() {
-            let mut least = self.least_free.lock().unwrap();
-            *least = space.free.min(*least);
-        }
-        self.device.flush()
-    }
-
-    fn discard(&self, place: u64, bytes: u64) -> io::Result<()> {
-        self.device.discard(place, bytes)
-    }
-
-    fn punch(&self, place: u64, bytes: u64) -> io::Result<()> {
-        self.device.punch(place, bytes)
-    }
-
-    fn data_within(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
-        self.device.data_within(range)
-    }
-
-    fn host_space(&self) -> io::Result<HostSpace> {
-        self.device.host_space()
-    }
-}
 
 fn write(object: &Versioned, block: u64, count: usize, tag: u64) {
     object.write(block * BLOCK, &block_of(tag).repeat(count)).unwrap();
 }
 
+type AtFlush = Box<dyn FnOnce() + Send>;
+
 /// The next cleaner takes it away.
 #[test]
 fn what_is_written_while_a_cleaner_looks_is_not_passed_over_by_the_next() {
-    let device = Watched::new(Recorder::new(32 << 20));
-    let store = Store::format(device.clone(), Format { region_shift: 20, ..Format::default() }).unwrap();
+    let work: Arc<Mutex<Option<AtFlush>>> = Arc::default();
+    let next = Arc::clone(&work);
+    let at_flush = move || {
+        let work = next.lock().unwrap().take();
+        work.into_iter().for_each(|work| work());
+    };
+    let device = Watched::new(Recorder::new(32 << 20), at_flush);
+    let store = Store::format(device, Format { region_shift: 20, ..Format::default() }).unwrap();
     let object = store.create_versioned().unwrap();
     write(&object, 0, 1, 1);
     let writer = object.clone();
     // While what the index is to have is brought there.
-    device.at_flush(move || std::thread::spawn(move || write(&writer, 0, 1, 2)).join().unwrap());
+    let write = move || std::thread::spawn(move || write(&writer, 0, 1, 2)).join().unwrap();
+    *work.lock().unwrap() = Some(Box::new(write));
     assert_eq!(object.clean(&Keep::default()).unwrap().versions, 0);
     assert_eq!(object.newest().unwrap().version, 2);
     assert_eq!(store.clean(&Keep::default()).unwrap().versions, 1);
@@ -104,10 +47,19 @@ fn blocks_free(store: &Store) -> u64 {
     store.usage().free / BLOCK
 }
 
+/// The fewest bytes that were free at a flush.
+type LeastFree = Arc<AtomicU64>;
+
 /// Small commits, and something that leaves so many blocks free.
-fn nearly_full(free: u64) -> (Arc<Watched>, Store, Versioned, u64) {
-    let device = Watched::new(Recorder::sparse(64 << 20, Image::new()));
-    let store = Store::format_sparse(device.clone(), Format { region_shift: 30, ..Format::default() }).unwrap();
+fn nearly_full(free: u64) -> (LeastFree, Store, Versioned, u64) {
+    let (least_free, recorder) = (LeastFree::default(), Recorder::sparse(64 << 20, Image::new()));
+    let (least, device) = (Arc::clone(&least_free), Arc::clone(&recorder));
+    let at_flush = move || {
+        let free = device.host_space().unwrap().free;
+        least.fetch_min(free, Ordering::Relaxed);
+    };
+    let device = Watched::new(recorder, at_flush);
+    let store = Store::format_sparse(device, Format { region_shift: 30, ..Format::default() }).unwrap();
     let object = store.create_versioned().unwrap();
     let mut random = Random::new(3);
     let mut blocks: Vec<u64> = (0..COMMITS).collect();
@@ -121,17 +73,17 @@ fn nearly_full(free: u64) -> (Arc<Watched>, Store, Versioned, u64) {
         write(&filler, filler.newest().unwrap().size / BLOCK, usize::try_from(count).unwrap(), 7);
         store.clean(&Keep { newest: u64::MAX, ..Keep::default() }).unwrap();
     }
-    (device, store, object, filler.id())
+    (least_free, store, object, filler.id())
 }
 
 /// What is moved takes room before it gives any: it leaves most of what is free.
 #[test]
 fn small_commits_are_put_together_where_little_is_free() {
-    let (device, store, object, _) = nearly_full(800);
+    let (least_free, store, object, _) = nearly_full(800);
     let before = blocks_free(&store);
-    *device.least_free.lock().unwrap() = u64::MAX;
+    least_free.store(u64::MAX, Ordering::Relaxed);
     store.clean(&Keep::default()).unwrap();
-    let least = *device.least_free.lock().unwrap() / BLOCK;
+    let least = least_free.load(Ordering::Relaxed) / BLOCK;
     assert!(least > before / 3, "{least} blocks of {before} were free");
     assert!(blocks_free(&store) > before + COMMITS / 4 * 3, "{} after {before}", blocks_free(&store));
     check(&store, &object);
