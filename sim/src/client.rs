@@ -1,7 +1,7 @@
 //! A simulated client: its process, the client machine, and the tasks that use it.
 
 use crate::bytes::ProcessId;
-use crate::kernel::{Call, CallId, CallResult};
+use crate::kernel::{Call, CallId, CallResult, Handle};
 use crate::lock_program::use_locks;
 use crate::mount::{MountMode, Mounted};
 use crate::native_calls::NativeCalls;
@@ -97,6 +97,14 @@ impl Client {
         match &self.calls {
             Some(SystemCalls::Mounted(mounted)) => mounted.take_pieces(id),
             _ => Vec::new(),
+        }
+    }
+
+    /// Number of the inode that is open under this handle.
+    pub fn inode_of(&self, handle: Handle) -> Option<u64> {
+        match self.calls.as_ref()? {
+            SystemCalls::Mounted(mounted) => mounted.inode_of(handle),
+            SystemCalls::Native(native) => native.inode_of(handle),
         }
     }
 

@@ -41,8 +41,21 @@ pub struct Recorded {
     pub fate: Fate,
     /// Of a write: where the parts end in which the kernel sent it, one after the other.
     pub pieces: Vec<u64>,
+    /// Number of the inode that an open has opened.
+    pub opened: Option<u64>,
+    /// What its client has not flushed was lost meanwhile: of these inodes; `None`: of all.
+    pub lost: Vec<Option<u64>>,
     /// When it returned, and what.
     pub returned: Option<(u64, CallResult)>,
+}
+
+impl Recorded {
+    /// A call that has not returned.
+    pub fn begun(id: u64, client: usize, call: Call, begun_ms: u64) -> Self {
+        let (unheard, sessions, fate, pieces) = (0, 0, Fate::default(), Vec::new());
+        let (opened, lost, returned) = (None, Vec::new(), None);
+        Self { id, client, call, begun_ms, unheard, sessions, fate, pieces, opened, lost, returned }
+    }
 }
 
 /// What explains that a call fails, or that more is lost than it says.
@@ -56,8 +69,6 @@ pub struct Fate {
     pub may_be_full: bool,
     /// The session ended while it was made: it may have been made twice.
     pub loses_session: bool,
-    /// What its client has not flushed was lost meanwhile.
-    pub loses_bytes: bool,
     /// Nobody was told its result: its client died, or gave it up.
     pub is_unknown: bool,
     /// It was not begun when its client died.
@@ -293,9 +304,7 @@ fn explain(
         }
         match state.apply((next, step.taken), result, !changes_meanwhile(next, round)) {
             Ok(()) => {
-                if next.fate.loses_bytes {
-                    state.lose_unflushed(next.client);
-                }
+                next.lost.iter().for_each(|of| state.lose_unflushed(next.client, *of));
                 left.remove(index);
                 explain(&state, (round, left), after, reasons);
                 left.insert(index, step);

@@ -145,6 +145,12 @@ impl Kernel {
         file.is_some_and(|file| mount.inode(mount.file(file.key).inode).writeback_error.is_some())
     }
 
+    /// Number of the inode that is open under this handle.
+    pub fn inode_of(&self, handle: Handle) -> Option<u64> {
+        let mount = self.executor.context.mount();
+        mount.handles.get(&handle).map(|file| mount.inode(mount.file(file.key).inode).attributes.ino)
+    }
+
     /// Where the parts end in which a write that has returned was sent.
     pub fn take_pieces(&mut self, id: CallId) -> Vec<u64> {
         self.executor.context.mount().call_pieces.remove(&id).unwrap_or_default()

@@ -11,7 +11,7 @@ mod backing;
 pub mod serve;
 
 use crate::kernel::requests::{Answer as KernelAnswer, Errno, Notification, Request};
-use crate::kernel::{Call, CallId, CallResult, Config, Kernel, Output};
+use crate::kernel::{Call, CallId, CallResult, Config, Handle, Kernel, Output};
 use crate::object_file::Descriptor;
 use crate::process::{Ask, Process};
 use crate::script::Word;
@@ -269,6 +269,11 @@ impl Mounted {
     /// Where the parts end in which a write that has returned was sent.
     pub fn take_pieces(&self, id: CallId) -> Vec<u64> {
         self.kernel.model.borrow_mut().take_pieces(id)
+    }
+
+    /// Number of the inode that is open under this handle.
+    pub fn inode_of(&self, handle: Handle) -> Option<u64> {
+        self.kernel.model.borrow().inode_of(handle)
     }
 
     /// Memory pressure in the kernel.

@@ -48,6 +48,14 @@ impl NativeCalls {
         Self { machine, process, open, returned, who: Credentials::default() }
     }
 
+    /// Number of the inode that is open under this handle.
+    pub fn inode_of(&self, handle: Handle) -> Option<u64> {
+        self.open.borrow().get(&handle).map(|open| match open {
+            Open::File { handle, .. } => handle.open.inode.raw(),
+            Open::Directory { inode, .. } => inode.raw(),
+        })
+    }
+
     /// Makes a call, to its end.
     pub async fn run(self: Rc<Self>, id: CallId, call: Call) {
         let result = self.execute(&call).await.map_err(|error| errno(&error));

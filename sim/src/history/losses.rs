@@ -176,16 +176,17 @@ impl State {
         }
     }
 
-    /// What a client has not flushed may be lost: of one inode (by the number that programs know), or all with its
-    /// session.
+    /// What a client has not flushed may be lost: of one inode (by its number, which is known of all that was ever
+    /// open), or all with its session.
     pub fn lose(&mut self, client: usize, of: Option<u64>, loss: u64) {
         self.loss = loss;
+        let is_meant = |number: Option<u64>| of.is_none() || number == of;
         for inode in self.inodes.values_mut() {
-            let is_meant = of.is_none() || inode.number.is_none() || inode.number == of;
-            if is_meant {
+            let number = inode.number;
+            if is_meant(number) || number.is_none() {
                 inode.lossy.insert(client);
             }
-            if is_meant && inode.content.lose(client, loss) {
+            if is_meant(number) && inode.content.lose(client, loss) {
                 inode.untold.insert(client);
                 inode.mtime = Mtime::Unknown;
             }
@@ -193,14 +194,14 @@ impl State {
         for open in self.open.values_mut().filter(|open| open.client == client) {
             let number = self.inodes.get(&open.inode).and_then(|inode| inode.number);
             open.is_old |= of.is_none();
-            if of.is_none() || number.is_none() || number == of {
+            if is_meant(number) {
                 (open.write_owes, open.flush_owes) = (true, true);
             }
         }
         for mapped in self.mapped.values_mut().filter(|mapped| mapped.client == client) {
             let number = self.inodes.get(&mapped.inode).and_then(|inode| inode.number);
             mapped.is_old |= of.is_none();
-            mapped.flush_owes |= of.is_none() || number.is_none() || number == of;
+            mapped.flush_owes |= is_meant(number);
         }
     }
 
@@ -240,10 +241,10 @@ impl State {
         }
     }
 
-    /// What a client has not flushed may be lost, of what this round has written too.
-    pub fn lose_unflushed(&mut self, client: usize) {
+    /// What a client has not flushed of an inode, or of all, may be lost, of what this round has written too.
+    pub fn lose_unflushed(&mut self, client: usize, of: Option<u64>) {
         let loss = self.loss;
-        for inode in self.inodes.values_mut() {
+        for inode in self.inodes.values_mut().filter(|inode| of.is_none() || inode.number == of) {
             if inode.content.lose(client, loss) {
                 inode.untold.insert(client);
                 inode.mtime = Mtime::Unknown;

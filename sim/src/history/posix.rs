@@ -261,9 +261,24 @@ impl State {
         match (expected, told) {
             (Err(expected), Err(told)) => same("error", told, &expected),
             (Ok(Some(id)), Ok(Value::Attributes(told))) => self.compare(id, told, times),
-            (Ok(None), Ok(Value::Done)) => Ok(()),
+            (Ok(None), Ok(Value::Done)) => self.note_opened(recorded),
             (expected, told) => Err(format!("told {told:?}, expected {expected:?}")),
         }
+    }
+
+    /// An open tells which inode it has opened.
+    fn note_opened(&mut self, recorded: &Recorded) -> Result<(), String> {
+        let Call::Open { handle, .. } = &recorded.call else { return Ok(()) };
+        let (Some(told), Some((id, ..))) = (recorded.opened, self.opened(*handle)) else { return Ok(()) };
+        self.number_is(id, told)
+    }
+
+    /// The inode has this number, and no other one has.
+    fn number_is(&mut self, id: Id, told: u64) -> Result<(), String> {
+        let number = *self.inode_mut(id).number.get_or_insert(told);
+        same("inode", &told, &number)?;
+        let twice = self.inodes.iter().any(|(other, inode)| *other != id && inode.number == Some(number));
+        same("another inode with this number", &twice, &false)
     }
 
     /// The number of an inode that a call makes: it may have made one before.
@@ -272,9 +287,8 @@ impl State {
     }
 
     pub(super) fn compare(&mut self, id: Id, told: &Attributes, times: bool) -> Result<(), String> {
+        self.number_is(id, told.ino)?;
         let inode = self.inode_mut(id);
-        let number = *inode.number.get_or_insert(told.ino);
-        same("inode", &told.ino, &number)?;
         same("kind", &told.kind, &inode.kind)?;
         if inode.kind == Kind::Regular {
             same("links", &told.nlink, &inode.links)?;
@@ -286,8 +300,7 @@ impl State {
                 inode.see_mtime(told.mtime)?;
             }
         }
-        let twice = self.inodes.iter().any(|(other, inode)| *other != id && inode.number == Some(number));
-        same("another inode with this number", &twice, &false)
+        Ok(())
     }
 
     pub(super) fn change(&mut self, (new, client): (Id, usize), call: &Call, loses_session: bool) -> Expected {

@@ -11,9 +11,7 @@ fn path(name: &str) -> Vec<String> {
 }
 
 fn call(id: u64, call: Call, (begun_ms, ended_ms): (u64, u64), result: CallResult) -> Recorded {
-    let fate = Fate::default();
-    let returned = Some((ended_ms, result));
-    Recorded { id, client: 0, call, begun_ms, unheard: 0, sessions: 0, fate, pieces: Vec::new(), returned }
+    Recorded { returned: Some((ended_ms, result)), ..Recorded::begun(id, 0, call, begun_ms) }
 }
 
 fn made(id: u64, name: &str) -> [Recorded; 2] {
@@ -159,4 +157,33 @@ fn a_file_that_was_opened_before_its_session_ended_in_one_round_is_gone_without_
     let mut history = opened();
     history.session_over(0);
     history.check_round(&fstat()).expect("it is gone");
+}
+
+#[test]
+fn bytes_that_are_lost_of_one_file_are_those_of_no_other() {
+    // Nobody has told the number of `f` yet but the open.
+    let mut history = History::default();
+    for recorded in made(1, "f").into_iter().chain(made(3, "g")) {
+        history.check_round(&[recorded]).expect("files are made");
+    }
+    let flags = OpenFlags { access: Access::Write, ..OpenFlags::default() };
+    let handle = Handle(20);
+    let open = Call::Open { path: path("f"), flags, mode: 0o644, handle };
+    let opened = Recorded { opened: Some(2), ..call(20, open, (6, 7), Ok(Value::Done)) };
+    history.check_round(&[opened]).expect("it is there");
+    let write = Call::Write { handle, data: vec![1; 5] };
+    history.check_round(&[call(21, write, (8, 9), Ok(Value::Count(5)))]).expect("it is open");
+    history.lose(0, Some(3), 1);
+    let other = Recorded { lost: vec![Some(3)], ..stat("f", (10, 11), 1) };
+    assert!(history.check_round(&[other]).is_err(), "its bytes are not lost");
+}
+
+#[test]
+fn an_open_opens_the_file_that_has_the_name() {
+    let open = |number| {
+        let call_ = Call::Open { path: path("f"), flags: OpenFlags::default(), mode: 0, handle: Handle(20) };
+        Recorded { opened: Some(number), ..call(20, call_, (6, 7), Ok(Value::Done)) }
+    };
+    two_files().check_round(&[open(2)]).expect("that is its number");
+    assert!(two_files().check_round(&[open(3)]).is_err(), "it is another file's");
 }

@@ -27,8 +27,8 @@ pub struct Losses {
     open: BTreeSet<u64>,
     /// How many sessions of each client have ended, and when the latest did.
     sessions: BTreeMap<usize, (u64, u64)>,
-    /// Clients that lost something, or have died, during this round.
-    lossy: BTreeSet<usize>,
+    /// Clients that lost something during this round: of an inode, or of all, also by their death.
+    lossy: BTreeSet<(usize, Option<u64>)>,
     dead: Vec<usize>,
     /// Clients of which a session ended during this round.
     over: BTreeSet<usize>,
@@ -82,7 +82,7 @@ impl World {
             *ended = (ended.0 + 1, now_ms);
         }
         if !run.round.is_empty() {
-            losses.lossy.insert(client);
+            losses.lossy.insert((client, of));
             if of.is_none() {
                 losses.over.insert(client);
             }
@@ -121,7 +121,8 @@ impl World {
         let loss = run.losses.latest;
         run.history.begin_loss(loss);
         for recorded in &mut run.round {
-            recorded.fate.loses_bytes = run.losses.lossy.contains(&recorded.client);
+            let of_client = run.losses.lossy.iter().filter(|(client, _)| *client == recorded.client);
+            recorded.lost = of_client.map(|(_, of)| *of).collect();
         }
         if run.round.iter().any(has_failed) || !run.losses.lossy.is_empty() {
             let was_session = !run.losses.dead.is_empty() || run.round.iter().any(|recorded| recorded.fate.is_unknown);

@@ -10,7 +10,7 @@ use super::{Message, World};
 use crate::choices::Tape;
 use crate::history::{Fate, History, Recorded};
 use crate::kernel::requests::Errno;
-use crate::kernel::{CallId, CallResult};
+use crate::kernel::{Call, CallId, CallResult};
 use crate::mount::MountMode;
 use crate::random::Random;
 use crate::script::Word;
@@ -254,8 +254,7 @@ impl World {
         for Timed { client, delay_ms, call } in calls {
             run.calls += 1;
             let (id, begun_ms) = (run.calls, self.network.now_ms + delay_ms);
-            let (unheard, sessions, fate, pieces) = (0, 0, Fate::default(), Vec::new());
-            run.round.push(Recorded { id, client, call, begun_ms, unheard, sessions, fate, pieces, returned: None });
+            run.round.push(Recorded::begun(id, client, call, begun_ms));
             self.network.after(delay_ms, Message::BeginCall(id));
         }
         let round = run.rounds;
@@ -328,6 +327,9 @@ impl World {
             let broke_ms = self.connections.broke_ms(recorded.client);
             let is_lately = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| now_ms < at_ms + BROKEN_MS);
             recorded.pieces = self.clients[recorded.client].take_pieces(id);
+            if let Call::Open { handle, .. } = recorded.call {
+                recorded.opened = self.clients[recorded.client].inode_of(handle);
+            }
             recorded.fate = Fate {
                 may_fail: recorded.fate.is_owed
                     || is_lately(broke_ms)
