@@ -90,6 +90,17 @@ fn a_kernel_whose_mount_was_ended_writes_into_an_orphan_and_is_told() {
     rustix::io::pwrite(lent.descriptor(), b"lost", 4).expect("written");
     assert_eq!(file.flush(), Err(Error::SessionEnded));
     assert_eq!(contents(&other, file.inode()), b"kept");
+    // Who opens the file under the next session is not passed the orphan, and is told of no loss.
+    let anew = mount.open(&me, file.inode(), OpenOptions::of(Access::ReadWrite)).expect("opened");
+    assert!(anew.lend().is_none(), "the kernel has the orphan open");
+    anew.write_at(b"next", 4).expect("written");
+    anew.flush().expect("flushed");
+    assert_eq!(contents(&other, file.inode()), b"keptnext");
+    drop(lent);
+    let lent = anew.lend().expect("the kernel has let the orphan go");
+    rustix::io::pwrite(lent.descriptor(), b"last", 8).expect("written");
+    anew.flush().expect("flushed");
+    assert_eq!(contents(&other, file.inode()), b"keptnextlast");
     drop(reader);
 }
 

@@ -22,8 +22,9 @@ use weft_protocol::{Error, ObjectId, Result};
 
 impl<S: Shell> OpenInode<S> {
     /// The object's file for one more handle of a kernel, and whether the handle may write through it. `None`: it is
-    /// on another machine, not passed, or not there and not to be made (`writes` is false). Costs a data request for
-    /// the first handle.
+    /// on another machine, not passed, or not there and not to be made (`writes` is false); or the kernel, which has
+    /// one file for all handles of an inode, was left with one that is no longer the object's. Costs a data request
+    /// for the first handle.
     pub async fn lend(&self, io: &Objects<S>, writes: bool, direct: bool) -> Option<(Arc<S::Descriptor>, bool)> {
         let mut state = self.lock(io).await.ok()?;
         // What a kernel writes past the storage server drops nobody's pages.
@@ -37,6 +38,8 @@ impl<S: Shell> OpenInode<S> {
             // The next write or close tells of it, if it lasts.
             io.calls.shell.notice(Notice::NotLent(self.inode, error));
         }
+        state.look(io);
+        state.kernel_file()?;
         let kernel = state.kernel.as_mut()?;
         let may_write = may_write && kernel.writable;
         kernel.handles += 1;
