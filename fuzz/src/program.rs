@@ -329,6 +329,7 @@ impl<'a> World<'a> {
                     mtime: Some(self.reader.time()),
                     object_mtime: self.reader.time(),
                     known: self.reader.number(),
+                    number: self.reader.number(),
                 }
             }
             12 | 13 => {

@@ -547,14 +547,14 @@ impl FileState {
         self.dirty = true;
     }
 
-    /// What the shard is to be told; `None`: it knows all.
-    pub fn report(&self) -> Option<ShardRequest> {
+    /// What the shard is to be told, as this client's report of this number; `None`: it knows all.
+    pub fn report(&self, number: u64) -> Option<ShardRequest> {
         let object = self.object().filter(|_| self.object_is_new);
         let Attributes { inode, size, mtime, .. } = self.attributes;
         let mtime = (self.decides() && self.has_own_time).then_some(mtime);
         let object_mtime = self.object_mtime;
         let known = self.grant_stamp.max(self.changed_stamp);
-        self.dirty.then_some(ShardRequest::Commit { inode, object, size, mtime, object_mtime, known })
+        self.is_dirty().then_some(ShardRequest::Commit { inode, object, size, mtime, object_mtime, known, number })
     }
 
     /// The shard has answered a report, as this client's `number`-th report or change. `false`: the file had got

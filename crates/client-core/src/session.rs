@@ -134,7 +134,7 @@ impl Session {
         self.reports.load(Ordering::Acquire)
     }
 
-    /// The number of a report or change that was just answered.
+    /// A number for a report that is made, or for a report or change that was just answered.
     pub(crate) fn next_report(&self) -> u64 {
         self.reports.fetch_add(1, Ordering::AcqRel) + 1
     }

@@ -72,4 +72,5 @@ pub use window::{InFlightWindow, NextStep, may_prefetch};
 /// | 20 | `AskOfObject`, `OfObject` |
 /// | 21 | `Lock`, `Unlock`, `CancelLock`, `TestLock` and their answers; `LockGranted`, `LockGrantTaken` |
 /// | 22 | `Commit` tells up to which stamp it knows of cuts |
-pub const PROTOCOL_VERSION: u8 = 22;
+/// | 23 | `Commit` has a number |
+pub const PROTOCOL_VERSION: u8 = 23;

@@ -158,6 +158,7 @@ fn a_user_is_who_his_key_says() {
             mtime: None,
             object_mtime: Default::default(),
             known: 0,
+            number: 0,
         };
         assert_eq!(calls.call(said, 0, request), Err(Error::BadHandle));
     }

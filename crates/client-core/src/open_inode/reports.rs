@@ -88,7 +88,7 @@ impl<S: Shell> State<S> {
     /// Returns true if nothing is to be written or reported, and no program is to be told of a loss.
     pub fn is_done(&self) -> bool {
         let nothing_gathered = self.run.is_empty() && self.sending.is_none() && self.refused.is_empty();
-        nothing_gathered && self.known.report().is_none() && self.known.error().is_none()
+        nothing_gathered && !self.known.is_dirty() && self.known.error().is_none()
     }
 
     /// Lays size and times as this client has changed them over what the shard told. Returns whether a kernel may
@@ -176,7 +176,7 @@ impl<S: Shell> State<S> {
             }
             result => result?,
         }
-        let Some(request) = self.known.report() else { return Ok(true) };
+        let Some(request) = self.known.report(io.calls.session.next_report()) else { return Ok(true) };
         let inode = self.known.inode();
         self.may_be_reported = true;
         let answer = io.calls.report(self.known.session(), self.slot, &self.who(io), inode, request).await;
@@ -199,9 +199,9 @@ impl<S: Shell> State<S> {
     /// Brings everything that was gathered to the object, and learns its size and time.
     async fn prepare_report(&mut self, io: &Objects<S>) -> Result<()> {
         // What is in flight may be refused: the shard is told of it when it is there.
-        self.is_unsettled |= self.in_flight > 0 && self.known.report().is_some();
+        self.is_unsettled |= self.in_flight > 0 && self.known.is_dirty();
         self.settle_size(io).await?;
-        if self.known.report().is_none() {
+        if !self.known.is_dirty() {
             return Ok(());
         }
         self.send_all(io).await?;

@@ -73,6 +73,7 @@ impl<K: KeyValue> Shard<K> {
                     wrote_through: false,
                     pages: false,
                     stamp,
+                    reported: 0,
                 },
             };
             self.leases.set(key, holder);
@@ -146,9 +147,19 @@ impl<K: KeyValue> Shard<K> {
                 // That of the reply, if not a later one, is higher than all before.
                 self.cut_at.insert(cut.inode, self.stamp + 1);
             }
+            self.note_report(call);
             self.grant_all(call, answer);
         }
         result
+    }
+
+    fn note_report(&mut self, call: &Call) {
+        if let ShardRequest::Commit { inode, number, .. } = call.request {
+            let key = LeaseKey::Data(inode);
+            if let Some(holder) = self.leases.holder(&key, call.session()) {
+                self.leases.set(key, Holder { reported: holder.reported.max(number), ..holder });
+            }
+        }
     }
 
     /// Whether this is a report by a session that has cut the file by another call since, and did not know it: of the
@@ -191,16 +202,20 @@ impl<K: KeyValue> Shard<K> {
             _ => None,
         };
         let actual = match &call.request {
-            ShardRequest::Commit { inode, size, mtime, object_mtime, .. } => match self.told_of_file(call, *inode) {
-                Some(Ok(actual)) => Some(*actual),
-                // Nothing that is told counts.
-                _ if self.is_from_before_a_cut(&call.request) => Some((0, NO_OBJECT_MTIME)),
-                // The server did not answer: the client's word, which can only be too small.
-                Some(Err(_)) => Some((*size, *object_mtime)),
-                // The first object of a file that others may have extended meanwhile.
-                None if own.is_some_and(|own| is_beside_others(own, *mtime)) => Some((*size, *object_mtime)),
-                None => None,
-            },
+            ShardRequest::Commit { inode, size, mtime, object_mtime, number, .. } => {
+                match self.told_of_file(call, *inode) {
+                    Some(Ok(actual)) => Some(*actual),
+                    // Nothing that it tells counts. Of two reports the first may come last: the answer to a recall does
+                    // not wait for a change that has no reply.
+                    _ if self.is_from_before_a_cut(&call.request) => Some((0, NO_OBJECT_MTIME)),
+                    _ if own.is_some_and(|own| *number < own.reported) => Some((0, NO_OBJECT_MTIME)),
+                    // The server did not answer: the client's word, which can only be too small.
+                    Some(Err(_)) => Some((*size, *object_mtime)),
+                    // The first object of a file that others may have extended meanwhile.
+                    None if own.is_some_and(|own| is_beside_others(own, *mtime)) => Some((*size, *object_mtime)),
+                    None => None,
+                }
+            }
             _ => None,
         };
         // Where the server is away, the file gets another object: better than a cut that waits for it.

@@ -60,8 +60,9 @@ impl<K: KeyValue> Shard<K> {
         let wrote_through =
             mode == LeaseMode::Exclusive && own.is_some_and(|own| writes_through(own) || own.wrote_through);
         let pages = self.keeps_pages(inode, flags) || own.is_some_and(|own| own.pages);
+        let reported = own.map_or(0, |own| own.reported);
         let stamp = self.next_grant_stamp();
-        self.leases.set(key, Holder { session, mode, writing, wrote_through, pages, stamp });
+        self.leases.set(key, Holder { session, mode, writing, wrote_through, pages, stamp, reported });
         let mut told = self.told_of_data(session, key, mode);
         told.set(Grants::PAGES_ELSEWHERE, self.has_pages_elsewhere(&key, session));
         told
@@ -89,11 +90,21 @@ impl<K: KeyValue> Shard<K> {
         let mode = mode_of_open(flags, true);
         let stamp = self.next_grant_stamp();
         let pages = flags.page_cache.keeps(None);
-        self.leases.set(LeaseKey::Data(inode), Holder { session, mode, writing, wrote_through: false, pages, stamp });
+        self.leases.set(
+            LeaseKey::Data(inode),
+            Holder { session, mode, writing, wrote_through: false, pages, stamp, reported: 0 },
+        );
         let mut granted = bits_of(mode);
         if self.leases.has_room(session, 1) {
-            let holder =
-                Holder { session, mode: LeaseMode::Shared, writing: false, wrote_through: false, pages: false, stamp };
+            let holder = Holder {
+                session,
+                mode: LeaseMode::Shared,
+                writing: false,
+                wrote_through: false,
+                pages: false,
+                stamp,
+                reported: 0,
+            };
             self.leases.set(LeaseKey::Attributes(inode), holder);
             granted |= Grants::ATTRIBUTES;
         }
@@ -106,8 +117,15 @@ impl<K: KeyValue> Shard<K> {
             return Grants::empty();
         }
         let stamp = self.next_grant_stamp();
-        let holder =
-            Holder { session, mode: LeaseMode::Open, writing: false, wrote_through: false, pages: false, stamp };
+        let holder = Holder {
+            session,
+            mode: LeaseMode::Open,
+            writing: false,
+            wrote_through: false,
+            pages: false,
+            stamp,
+            reported: 0,
+        };
         self.leases.set(LeaseKey::Data(inode), holder);
         Grants::OPEN
     }

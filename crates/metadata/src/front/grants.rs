@@ -32,7 +32,15 @@ impl<K: KeyValue> Shard<K> {
         let stamp = self.next_grant_stamp();
         self.leases.set(
             key,
-            Holder { session, mode: LeaseMode::Shared, writing: false, wrote_through: false, pages: false, stamp },
+            Holder {
+                session,
+                mode: LeaseMode::Shared,
+                writing: false,
+                wrote_through: false,
+                pages: false,
+                stamp,
+                reported: 0,
+            },
         );
         bit
     }

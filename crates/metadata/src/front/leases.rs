@@ -32,6 +32,8 @@ pub struct Holder {
     pub pages: bool,
     /// Stamp of the latest reply that granted it: what the client gives back of an earlier one, it still has.
     pub stamp: u64,
+    /// Of `Data`: number of the latest report that was taken.
+    pub reported: u64,
 }
 
 /// Holders of a key. One is the rule.
@@ -208,7 +210,15 @@ mod tests {
     use super::*;
 
     fn holder(session: u64, mode: LeaseMode) -> Holder {
-        Holder { session: SessionId(session), mode, writing: false, wrote_through: false, pages: false, stamp: 1 }
+        Holder {
+            session: SessionId(session),
+            mode,
+            writing: false,
+            wrote_through: false,
+            pages: false,
+            stamp: 1,
+            reported: 0,
+        }
     }
 
     #[test]

@@ -138,6 +138,8 @@ pub enum ShardRequest {
         /// Stamp of the latest reply about the file that the size takes into account. It knows nothing of a cut by the
         /// same session since: the shard then asks the storage server.
         known: u64,
+        /// Counts the client's reports: one with a higher number that the shard has taken knows more of the file.
+        number: u64,
     },
     /// Change. The new directory's inode is made on a shard of `home` when that node has one. Answer: `Entry`.
     MakeDirectory { parent: InodeNumber, name: Name, mode: u16, home: Option<NodeId> },

@@ -234,9 +234,9 @@ fn a_late_report_of_a_writer_who_is_alone_by_now_takes_the_size_from_the_storage
     world.ok(B, release(inode));
     assert_eq!(data_bits(&world.ok(A, open(inode, Access::Write))), EXCLUSIVE);
     let object_mtime = Timestamp(4);
-    let known = u64::MAX;
-    let token =
-        world.waits(A, ShardRequest::Commit { inode, object: None, size: 217, mtime: None, object_mtime, known });
+    let (known, number) = (u64::MAX, 0);
+    let token = world
+        .waits(A, ShardRequest::Commit { inode, object: None, size: 217, mtime: None, object_mtime, known, number });
     let (asked, _) = world.asked_storage();
     world.storage_answers(asked, 2, 5);
     assert_eq!(attributes(&world.done(token)).size, 2);
@@ -249,7 +249,7 @@ fn a_report_from_before_an_own_cut_that_comes_after_it_takes_the_size_from_the_s
     world.ok(A, open(inode, Access::Write));
     let report = |known| {
         let (object_mtime, mtime) = (Timestamp(4), Some(Timestamp(4)));
-        ShardRequest::Commit { inode, object: None, size: 217, mtime, object_mtime, known }
+        ShardRequest::Commit { inode, object: None, size: 217, mtime, object_mtime, known, number: 0 }
     };
     let opened = world.shard.stamp;
     assert_eq!(attributes(&world.ok(A, report(opened))).size, 217);
@@ -269,6 +269,24 @@ fn a_report_from_before_an_own_cut_that_comes_after_it_takes_the_size_from_the_s
     assert_eq!(attributes(&world.ok(A, report(known))).size, 217);
     world.ok(A, release(inode));
     assert!(world.shard.cut_at.is_empty());
+}
+
+#[test]
+fn of_two_reports_of_one_client_the_later_one_holds_whichever_comes_first() {
+    let mut world = World::new();
+    let inode = attributes(&world.ok(A, create("f"))).inode;
+    let report = |number, size| {
+        let time = Timestamp(i64::try_from(size).unwrap());
+        let (object, mtime, object_mtime, known) = (Some(object(1)), Some(time), time, u64::MAX);
+        ShardRequest::Commit { inode, object, size, mtime, object_mtime, known, number }
+    };
+    let told = attributes(&world.ok(A, report(8, 144))).mtime;
+    let later = world.ok(A, report(7, 29));
+    assert_eq!((attributes(&later).size, attributes(&later).mtime), (144, told));
+    // An open, and a lease that is weakened, forget nothing of it.
+    world.ok(A, open(inode, Access::Write));
+    assert_eq!(attributes(&world.ok(A, report(7, 29))).size, 144);
+    assert_eq!(attributes(&world.ok(A, report(9, 50))).size, 50);
 }
 
 #[test]

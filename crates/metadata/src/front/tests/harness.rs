@@ -95,7 +95,15 @@ pub fn commit(inode: InodeNumber, sequence: u64, size: u64) -> ShardRequest {
 /// A report of size, and of the times of the file and its object.
 pub fn commit_at(inode: InodeNumber, sequence: u64, size: u64, times: (Timestamp, Timestamp)) -> ShardRequest {
     let (mtime, object_mtime) = (Some(times.0), times.1);
-    ShardRequest::Commit { inode, object: Some(object(sequence)), size, mtime, object_mtime, known: u64::MAX }
+    ShardRequest::Commit {
+        inode,
+        object: Some(object(sequence)),
+        size,
+        mtime,
+        object_mtime,
+        known: u64::MAX,
+        number: 0,
+    }
 }
 
 pub fn list(inode: InodeNumber, after: Option<&str>, entries_max: u32) -> ShardRequest {

@@ -99,8 +99,15 @@ fn the_first_object_of_a_file_that_is_reported_late_does_not_undo_its_extension(
     // A is alone by now, and reports the object that it had made before.
     assert!(bits(&world.ok(A, open(inode, Access::Write))).contains(Grants::DATA_EXCLUSIVE));
     let object_mtime = Timestamp(4);
-    let report =
-        ShardRequest::Commit { inode, object: Some(object(1)), size: 0, mtime: None, object_mtime, known: u64::MAX };
+    let report = ShardRequest::Commit {
+        inode,
+        object: Some(object(1)),
+        size: 0,
+        mtime: None,
+        object_mtime,
+        known: u64::MAX,
+        number: 0,
+    };
     let token = world.waits(A, report);
     let (asked, request) = world.asked_storage();
     assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 120, by: A });
