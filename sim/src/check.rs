@@ -1,7 +1,7 @@
 //! Every answer against the model, at the moment at which its shard gives it.
 
 use crate::model::Model;
-use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
+use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest};
 use weft_protocol::{Cookie, Error, FileKind, InodeNumber, Name, Result, routing};
 
 /// Applies what a change did, or compares what a read told. The text of what is wrong.
@@ -28,7 +28,7 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
         (ShardRequest::Lookup { parent, name }, answer) => {
             let told = match answer {
                 ShardAnswer::Entry { attributes, .. } => Some(attributes.inode),
-                ShardAnswer::RemoteDirectory { inode, .. } => Some(*inode),
+                ShardAnswer::Remote { inode, .. } => Some(*inode),
                 _ => None,
             };
             let known = model.entry(*parent, name);
@@ -68,6 +68,16 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
             model.make(*parent, name, attributes.inode, FileKind::Directory, *mode);
             Ok(())
         }
+        (ShardRequest::Link { inode, parent, name }, ShardAnswer::Entry { attributes, .. }) => {
+            let known = model.entry(*parent, name);
+            expect(known.is_none(), || format!("linked, but the model has {known:?}"))?;
+            model.put(*parent, name, *inode, attributes.kind);
+            let links = model.inodes.get_mut(inode).map(|linked| {
+                linked.links += 1;
+                linked.links
+            });
+            expect(links == Some(attributes.links), || format!("{} links, the model has {links:?}", attributes.links))
+        }
         (ShardRequest::Unlink { parent, name }, ShardAnswer::Removed { inode, links, .. }) => {
             unlinked(model, *parent, name, (*inode, *links))
         }
@@ -86,24 +96,11 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
             expect(taken == Some(*inode), || format!("removed {inode}, the model had {taken:?}"))
         }
         (
-            ShardRequest::Rename { parent, name, new_parent, new_name, .. },
-            ShardAnswer::Renamed { inode, replaced, .. },
+            ShardRequest::Rename { parent, name, new_parent, new_name, mode },
+            ShardAnswer::Renamed { inode, replaced, exchanged, .. },
         ) => {
-            if (parent, name) == (new_parent, new_name) {
-                return Ok(());
-            }
-            let known = model.entry(*new_parent, new_name);
-            let told = replaced.map(|(inode, _)| inode);
-            expect(known == told, || format!("replaced {told:?}, the model had {known:?}"))?;
-            if let Some(replaced) = known {
-                model.take(*new_parent, new_name);
-                model.drop_link(replaced);
-            }
-            let kind = model.inodes.get(inode).map_or(FileKind::Regular, |inode| inode.kind);
-            let taken = model.take(*parent, name);
-            expect(taken == Some(*inode), || format!("renamed {inode}, the model had {taken:?}"))?;
-            model.put(*new_parent, new_name, *inode, kind);
-            Ok(())
+            let others = (replaced.map(|(inode, _)| inode), exchanged.map(|(inode, _)| inode));
+            renamed(model, ((*parent, name), (*new_parent, new_name)), *mode, *inode, others)
         }
         (ShardRequest::ReadDirectory { inode, .. }, ShardAnswer::Page(page)) => {
             let told: Vec<_> = page.entries.iter().map(|entry| (entry.name.clone(), entry.inode)).collect();
@@ -117,6 +114,41 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
         }
         _ => Ok(()),
     }
+}
+
+/// What a rename of an inode told, and which one it has replaced, or exchanged.
+fn renamed(
+    model: &mut Model,
+    ((parent, name), (new_parent, new_name)): ((InodeNumber, &Name), (InodeNumber, &Name)),
+    mode: RenameMode,
+    inode: InodeNumber,
+    (replaced, exchanged): (Option<InodeNumber>, Option<InodeNumber>),
+) -> std::result::Result<(), String> {
+    let known = model.entry(new_parent, new_name);
+    if known == Some(inode) && model.entry(parent, name) == known {
+        // Both names of one inode: nothing happens.
+        return expect(mode != RenameMode::NoReplace, || "renamed to a name that is there".to_owned());
+    }
+    if mode == RenameMode::Exchange {
+        expect(known.is_some() && known == exchanged, || format!("exchanged {exchanged:?}, the model had {known:?}"))?;
+        let taken = (model.take(parent, name), model.take(new_parent, new_name));
+        expect(taken == (Some(inode), exchanged), || format!("exchanged {inode} and {exchanged:?}, not {taken:?}"))?;
+        for (place, inode) in [((new_parent, new_name), inode), ((parent, name), known.unwrap_or(inode))] {
+            let kind = model.inodes.get(&inode).map_or(FileKind::Regular, |inode| inode.kind);
+            model.put(place.0, place.1, inode, kind);
+        }
+        return Ok(());
+    }
+    expect(known == replaced, || format!("replaced {replaced:?}, the model had {known:?}"))?;
+    if let Some(replaced) = known {
+        model.take(new_parent, new_name);
+        model.drop_link(replaced);
+    }
+    let kind = model.inodes.get(&inode).map_or(FileKind::Regular, |inode| inode.kind);
+    let taken = model.take(parent, name);
+    expect(taken == Some(inode), || format!("renamed {inode}, the model had {taken:?}"))?;
+    model.put(new_parent, new_name, inode, kind);
+    Ok(())
 }
 
 fn unlinked(
@@ -165,11 +197,40 @@ fn check_error(model: &Model, request: &ShardRequest, error: &Error) -> std::res
     expect(explained || lost, || format!("{error:?}, but the model has {entry:?} ({kind:?})"))
 }
 
+/// A rename or link is refused for what its names are, and never because they are at different shards, but for
+/// directories that would get another parent.
+fn check_two_names(model: &Model, request: &ShardRequest, error: &Error) -> std::result::Result<(), String> {
+    let (source, target, mode) = match request {
+        ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
+            (model.entry(*parent, name), model.entry(*new_parent, new_name), *mode)
+        }
+        ShardRequest::Link { inode, parent, name } => (Some(*inode), model.entry(*parent, name), RenameMode::NoReplace),
+        _ => return Ok(()),
+    };
+    let kind = |inode: Option<InodeNumber>| inode.and_then(|inode| model.inodes.get(&inode)).map(|inode| inode.kind);
+    let is_lost = |inode: Option<InodeNumber>| inode.is_some_and(|inode| !model.knows(inode));
+    let moves_directory = [kind(source), kind(target)].contains(&Some(FileKind::Directory));
+    let explained = match error {
+        Error::NotFound => kind(source).is_none() || target.is_none(),
+        Error::Exists => target.is_some() && mode == RenameMode::NoReplace,
+        Error::CrossShard | Error::Invalid | Error::NotEmpty => moves_directory,
+        // A removed directory may be open.
+        Error::NotPermitted => moves_directory || kind(source).is_none(),
+        Error::IsDirectory | Error::NotDirectory => moves_directory,
+        _ => true,
+    };
+    let what =
+        || format!("{error:?}, but the model has {source:?} ({:?}) and {target:?} ({:?})", kind(source), kind(target));
+    expect(explained || is_lost(source) || is_lost(target), what)
+}
+
 /// An inode may be called stale when it is gone, or while its removal waits for the shard of its name.
 fn check_stale(model: &Model, request: &ShardRequest, error: &Error) -> std::result::Result<(), String> {
+    check_two_names(model, request, error)?;
     let gone = |inode: InodeNumber| model.inodes.get(&inode).is_none_or(|inode| inode.entries.is_empty());
     let other = match request {
         ShardRequest::Rename { new_parent, .. } => gone(*new_parent),
+        ShardRequest::Link { inode, .. } => !model.inodes.contains_key(inode),
         _ => false,
     };
     match error {

@@ -35,7 +35,8 @@ pub enum NamesOperation {
     Unlink { parent: InodeNumber, name: Name },
     UnlinkBatch { parent: InodeNumber, names: Vec<Name> },
     RemoveDirectory { parent: InodeNumber, name: Name },
-    Rename { from: (InodeNumber, Name), to: (InodeNumber, Name) },
+    Rename { from: (InodeNumber, Name), to: (InodeNumber, Name), mode: RenameMode },
+    Link { from: (InodeNumber, Name), to: (InodeNumber, Name) },
     List { inode: InodeNumber, with_attributes: bool },
     Release,
 }
@@ -49,7 +50,8 @@ impl NamesOperation {
             | Self::Unlink { parent, .. }
             | Self::UnlinkBatch { parent, .. }
             | Self::RemoveDirectory { parent, .. }
-            | Self::Rename { from: (parent, _), .. } => *parent,
+            | Self::Rename { from: (parent, _), .. }
+            | Self::Link { to: (parent, _), .. } => *parent,
             Self::Attributes { inode } | Self::List { inode, .. } => *inode,
             Self::Release => InodeNumber::ROOT,
         }
@@ -78,8 +80,14 @@ pub async fn use_names(machine: Arc<Files<SimShell>>, process: Rc<Process>, oper
         NamesOperation::Unlink { parent, name } => machine.unlink(&who, *parent, name).await.map(|_| ()),
         NamesOperation::UnlinkBatch { parent, names } => machine.unlink_batch(&who, *parent, names).await.map(|_| ()),
         NamesOperation::RemoveDirectory { parent, name } => machine.remove_directory(&who, *parent, name).await,
-        NamesOperation::Rename { from: (parent, name), to: (new_parent, new_name) } => {
-            machine.rename(&who, (*parent, name), (*new_parent, new_name), RenameMode::Replace).await.map(|_| ())
+        NamesOperation::Rename { from: (parent, name), to: (new_parent, new_name), mode } => {
+            machine.rename(&who, (*parent, name), (*new_parent, new_name), *mode).await.map(|_| ())
+        }
+        NamesOperation::Link { from: (parent, name), to: (new_parent, new_name) } => {
+            match machine.lookup(&who, *parent, name).await {
+                Ok(found) => machine.link(&who, found.attributes.inode, *new_parent, new_name).await.map(|_| ()),
+                Err(error) => Err(error),
+            }
         }
         NamesOperation::List { inode, with_attributes } => {
             machine.read_directory(&who, *inode, Cookie::START, 100, *with_attributes).await.map(|_| ())

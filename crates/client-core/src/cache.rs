@@ -14,7 +14,7 @@ mod terms;
 
 use shared::SharedDirectories;
 use std::collections::{BTreeMap, VecDeque};
-use terms::Term;
+use terms::{OthersDoubted, Term};
 use weft_protocol::hash::FixedMap;
 use weft_protocol::{Attributes, Cookie, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp, routing};
 
@@ -131,6 +131,8 @@ struct CachedAttributes {
 #[derive(Debug, Default)]
 pub struct Cache {
     terms: BTreeMap<ShardId, Term>,
+    /// While there are any, nothing is believed.
+    others_doubted: OthersDoubted,
     names: FixedMap<(InodeNumber, u64), CachedName>,
     name_order: VecDeque<(InodeNumber, u64)>,
     attributes: FixedMap<InodeNumber, CachedAttributes>,
@@ -175,7 +177,8 @@ impl Cache {
     }
 
     fn current(&self, shard: ShardId, age: u32, now_ms: u64) -> bool {
-        self.terms.get(&shard).is_some_and(|term| term.age == age && term.holds_ms(now_ms) > 0)
+        self.others_doubted.count == 0
+            && self.terms.get(&shard).is_some_and(|term| term.age == age && term.holds_ms(now_ms) > 0)
     }
 
     fn age(&self, shard: ShardId) -> u32 {

@@ -2,6 +2,7 @@
 //!
 //! Lock order: `links` (2), held for one look-up.
 
+use crate::cache::Cache;
 use crate::link::{ATTEMPTS_MAX, Link, SlotFor};
 use crate::lock::lock;
 use crate::lock_table::Locks;
@@ -38,6 +39,41 @@ pub struct Answer {
     pub resent: bool,
     /// When it arrived, milliseconds since boot.
     pub now_ms: u64,
+    /// The shard that answered.
+    shard: ShardId,
+    /// The stamps of others that the operation has changed.
+    others: Vec<(ShardId, u64)>,
+}
+
+impl Answer {
+    /// Up to which stamp what this shard has told of what the operation changed is untrue.
+    pub(crate) fn stamp_at(&self, shard: ShardId, cache: &Cache) -> u64 {
+        if shard == self.shard {
+            return self.stamp;
+        }
+        let told = self.others.iter().find(|(other, _)| *other == shard);
+        // It makes its changes later, and recalls then what it has told meanwhile.
+        told.map_or_else(|| cache.latest_stamp(shard), |(_, stamp)| *stamp)
+    }
+}
+
+fn call_of(message: &Message) -> &ShardCall {
+    match message {
+        Message::Shard(call) => call,
+        other => unreachable!("a change is a call to a shard: {other:?}"),
+    }
+}
+
+/// Whether the shard of a change may have others make a part of it. A name may mean an inode of any shard.
+fn may_cross(request: &ShardRequest) -> bool {
+    matches!(
+        request,
+        ShardRequest::Unlink { .. }
+            | ShardRequest::UnlinkBatch { .. }
+            | ShardRequest::RemoveDirectory { .. }
+            | ShardRequest::Rename { .. }
+            | ShardRequest::Link { .. }
+    )
 }
 
 /// On whose behalf calls are made when the caller does not say otherwise.
@@ -230,7 +266,8 @@ impl<S: Shell> Calls<S> {
         let session = link.session;
         if result.is_err() && sent && leaves_doubt {
             link.keep_unanswered(&mut slot, message);
-            let dropped = self.session.cache_for(session).map(|mut cache| cache.doubt(shard));
+            let (others, now_ms) = (may_cross(&call_of(message).request), self.shell.now_ms());
+            let dropped = self.session.cache_for(session).map(|mut cache| cache.doubt(shard, others, now_ms));
             self.shell.invalidate(&dropped.unwrap_or_default()).await;
         }
         link.return_slot(slot).await;
@@ -240,7 +277,8 @@ impl<S: Shell> Calls<S> {
         if !matches!(reply.result, Err(Error::SessionEnded | Error::StaleMap(_) | Error::WrongShard(_))) {
             self.session.heard(shard, session, reply.stamp, (sent_ms, now_ms));
         }
-        reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent, now_ms })
+        let others = reply.others;
+        reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent, now_ms, shard, others })
     }
 
     /// Whether a change that was sent to the shard has no reply.
@@ -257,14 +295,12 @@ impl<S: Shell> Calls<S> {
                 continue;
             };
             let change = slot.unanswered().cloned().expect("the slot was taken for the change in it");
-            let Message::Shard(ShardCall { shard, .. }) = &change else {
-                unreachable!("a change is a call: {change:?}")
-            };
+            let ShardCall { shard, request, .. } = call_of(&change);
             let reply = link.exchange(&self.shell, &mut slot, &change, &mut false).await;
             if reply.is_ok() {
                 link.answered(&mut slot);
                 if let Some(mut cache) = self.session.cache_for(link.session) {
-                    cache.settled(*shard);
+                    cache.settled(*shard, may_cross(request));
                 }
             }
             link.return_slot(slot).await;

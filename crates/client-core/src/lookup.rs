@@ -32,6 +32,13 @@ impl Told {
     pub const HERE: Self = Self { asked: true, since: u64::MAX };
 }
 
+/// What a shard said of a name.
+enum Asked {
+    Entry(Entry),
+    /// It means this inode, which is gone at its own shard.
+    Gone(InodeNumber),
+}
+
 /// Whether the user may look names up in a directory: its execute bit for that user.
 fn may_search(who: &Credentials, directory: &Attributes) -> bool {
     let shift = if who.uid == directory.uid {
@@ -160,6 +167,18 @@ impl<S: Shell> Files<S> {
         if let Some(entry) = self.look_ahead(who, parent, name).await {
             return Ok(entry);
         }
+        let mut gone = None;
+        loop {
+            match self.ask_name(who, parent, name).await? {
+                Asked::Entry(entry) => return Ok(entry),
+                // Its inode is gone at another shard: it meant another one by then, or is about to go.
+                Asked::Gone(inode) if gone == Some(inode) => return Err(Error::NotFound),
+                Asked::Gone(inode) => gone = Some(inode),
+            }
+        }
+    }
+
+    async fn ask_name(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<Asked> {
         let session = &self.calls().session;
         let told = Told { asked: true, since: session.reports() };
         let request = ShardRequest::Lookup { parent, name: name.clone() };
@@ -171,18 +190,16 @@ impl<S: Shell> Files<S> {
                     cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
                     cache.learn_attributes(&attributes, grants, stamp);
                 }
-                self.entry(who, parent, name, &attributes, told).await
+                self.entry(who, parent, name, &attributes, told).await.map(Asked::Entry)
             }
-            ShardAnswer::RemoteDirectory { inode, grants } => {
-                let target = Some((inode, FileKind::Directory));
+            ShardAnswer::Remote { inode, kind, grants } => {
                 if let Some(mut cache) = session.cache_for(asked_by) {
-                    cache.learn_name(parent, name, target, grants, stamp);
+                    cache.learn_name(parent, name, Some((inode, kind)), grants, stamp);
                 }
                 match self.calls().ask_attributes(who, inode).await {
-                    // Removed at its own shard, and the name is about to go.
-                    Err(Error::Stale) => Err(Error::NotFound),
-                    Ok(attributes) if attributes.links == 0 => Err(Error::NotFound),
-                    attributes => self.entry(who, parent, name, &attributes?, told).await,
+                    Err(Error::Stale) => Ok(Asked::Gone(inode)),
+                    Ok(attributes) if attributes.links == 0 => Ok(Asked::Gone(inode)),
+                    attributes => self.entry(who, parent, name, &attributes?, told).await.map(Asked::Entry),
                 }
             }
             ShardAnswer::Absent { grants } => {

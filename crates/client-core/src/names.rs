@@ -39,12 +39,13 @@ impl<S: Shell> Files<S> {
     ) -> Result<Entry> {
         let makes_directory = matches!(request, ShardRequest::MakeDirectory { .. });
         let since = self.calls().session.reports();
-        let Answer { answer, stamp, session, resent, .. } =
-            self.calls().call(who, routing::of_name(parent, name), request).await?;
-        let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
-        if let Some(mut cache) = self.calls().session.cache_for(session) {
-            if resent {
-                cache.forget_attributes(attributes.inode, stamp);
+        let told = self.calls().call(who, routing::of_name(parent, name), request).await?;
+        let ShardAnswer::Entry { attributes, grants } = &told.answer else { return Err(Error::Malformed) };
+        let (grants, stamp) = (*grants, told.stamp);
+        if let Some(mut cache) = self.calls().session.cache_for(told.session) {
+            let of_inode = told.stamp_at(routing::of_inode(attributes.inode), &cache);
+            if told.resent {
+                cache.forget_attributes(attributes.inode, of_inode);
                 cache.doubt_name(parent, name, stamp);
             } else {
                 let directories = i32::from(attributes.kind == FileKind::Directory);
@@ -59,10 +60,10 @@ impl<S: Shell> Files<S> {
                     cache.learn_complete(attributes.inode, stamp);
                 }
                 cache.name_made(parent, name, (attributes.inode, attributes.kind), grants, stamp);
-                cache.learn_attributes(&attributes, grants, stamp);
+                cache.learn_attributes(attributes, grants, of_inode);
             }
         }
-        self.entry(who, parent, name, &attributes, Told { asked: false, since }).await
+        self.entry(who, parent, name, attributes, Told { asked: false, since }).await
     }
 
     /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's home node;
@@ -112,9 +113,6 @@ impl<S: Shell> Files<S> {
 
     /// Gives an inode one more name.
     pub async fn link(&self, who: &Credentials, inode: InodeNumber, parent: InodeNumber, name: &Name) -> Result<Entry> {
-        if routing::of_inode(inode) != routing::of_name(parent, name) {
-            return Err(Error::CrossShard);
-        }
         self.change_name(who, parent, name, ShardRequest::Link { inode, parent, name: name.clone() }).await
     }
 
@@ -176,7 +174,8 @@ impl<S: Shell> Files<S> {
             cache.directory_became(parent, DirectoryChange { entries: -1, directories, time }, answer.stamp);
             cache.name_removed(parent, name, answer.stamp);
         }
-        cache.forget_attributes(inode, answer.stamp);
+        let of_inode = answer.stamp_at(routing::of_inode(inode), &cache);
+        cache.forget_attributes(inode, of_inode);
     }
 
     /// Gives what has one name another.
@@ -187,9 +186,6 @@ impl<S: Shell> Files<S> {
         (new_parent, new_name): (InodeNumber, &Name),
         mode: RenameMode,
     ) -> Result<Renamed> {
-        if routing::of_name(parent, name) != routing::of_name(new_parent, new_name) {
-            return Err(Error::CrossShard);
-        }
         let (from, to) = (name.clone(), new_name.clone());
         let request = ShardRequest::Rename { parent, name: from, new_parent, new_name: to, mode };
         let answer = self.calls().call(who, routing::of_name(parent, name), request).await?;
@@ -202,22 +198,23 @@ impl<S: Shell> Files<S> {
         let lost = replaced.map(|(inode, links)| LostName { inode, links });
         let renamed = |valid_ms| Ok(Renamed { valid: Duration::from_millis(valid_ms), replaced: lost });
         let Some(mut cache) = self.calls().session.cache_for(answer.session) else { return renamed(0) };
-        for directory in [parent, new_parent] {
-            cache.directory_changed(directory, answer.stamp);
-        }
+        let of_new = answer.stamp_at(routing::of_name(new_parent, new_name), &cache);
+        cache.directory_changed(parent, answer.stamp);
+        cache.directory_changed(new_parent, of_new);
         // The reply to a resent call may be of the first time: others may have changed the names since.
         match exchanged.filter(|_| !answer.resent) {
             Some(other) => cache.learn_renamed(parent, name, other, grants, answer.stamp),
             None => cache.forget_name(parent, name, answer.stamp),
         }
         if answer.resent {
-            cache.forget_name(new_parent, new_name, answer.stamp);
+            cache.forget_name(new_parent, new_name, of_new);
         } else {
-            cache.learn_renamed(new_parent, new_name, (inode, kind), grants, answer.stamp);
+            cache.learn_renamed(new_parent, new_name, (inode, kind), grants, of_new);
         }
         let changed = [Some(inode), replaced.map(|(inode, _)| inode), exchanged.map(|(inode, _)| inode)];
         for changed in changed.into_iter().flatten() {
-            cache.forget_attributes(changed, answer.stamp);
+            let of_inode = answer.stamp_at(routing::of_inode(changed), &cache);
+            cache.forget_attributes(changed, of_inode);
         }
         let now = self.calls().shell.now_ms();
         let covers = |parent: InodeNumber, name, inode| {

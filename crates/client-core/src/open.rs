@@ -36,6 +36,19 @@ impl<'a, S: Shell> Opening<'a, S> {
     }
 }
 
+/// What became of the open of a name.
+enum OpenedName<S: Shell> {
+    Here(Handle<S>, Entry),
+    /// The name means this file of another shard.
+    At(InodeNumber),
+}
+
+impl<S: Shell> OpenedName<S> {
+    fn of((handle, entry): (Handle<S>, Entry)) -> Self {
+        Self::Here(handle, entry)
+    }
+}
+
 impl<S: Shell> Drop for Opening<'_, S> {
     fn drop(&mut self) {
         for doubtful in self.files.calls().session.opens.end(self.number) {
@@ -61,8 +74,17 @@ impl<S: Shell> Files<S> {
         inode: InodeNumber,
         options: OpenOptions<Registration<S>>,
     ) -> Result<Handle<S>> {
-        if let Some((handle, _)) = self.reopen(who, inode, options).await {
-            return Ok(handle);
+        self.open_known(who, inode, options).await.map(|(handle, _)| handle)
+    }
+
+    async fn open_known(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        options: OpenOptions<Registration<S>>,
+    ) -> Result<(Handle<S>, Attributes)> {
+        if let Some(reopened) = self.reopen(who, inode, options).await {
+            return Ok(reopened);
         }
         let opening = Opening::begin(self);
         let request = ShardRequest::Open { inode, flags: options.flags() };
@@ -78,10 +100,12 @@ impl<S: Shell> Files<S> {
             cache.learn_attributes(&attributes, grants, stamp);
         }
         let opened = Opened { attributes, capability, grants, stamp, session, access: options.access };
-        self.opened(who, &opened, now_ms, options, &opening).await.map(|(handle, _)| handle)
+        let (handle, _) = self.opened(who, &opened, now_ms, options, &opening).await?;
+        Ok((handle, opened.attributes))
     }
 
-    /// Opens a name, and makes it when it is not there and `create` says how. One message for both.
+    /// Opens a name, and makes it when it is not there and `create` says how. One message for both, and one more to
+    /// open an inode of another shard.
     pub async fn open_at(
         &self,
         who: &Credentials,
@@ -90,13 +114,49 @@ impl<S: Shell> Files<S> {
         options: OpenOptions<Registration<S>>,
         create: Option<CreateFile>,
     ) -> Result<(Handle<S>, Entry)> {
+        let mut gone = None;
+        loop {
+            match self.open_name(who, parent, name, options, create).await? {
+                OpenedName::Here(handle, entry) => return Ok((handle, entry)),
+                OpenedName::At(inode) => match self.open_at_its_shard(who, (parent, name), inode, options).await {
+                    // It meant another inode by then, or is about to go.
+                    Err(Error::Stale) if gone == Some(inode) => return Err(Error::NotFound),
+                    Err(Error::Stale) => gone = Some(inode),
+                    opened => return opened,
+                },
+            }
+        }
+    }
+
+    async fn open_at_its_shard(
+        &self,
+        who: &Credentials,
+        place: (InodeNumber, &Name),
+        inode: InodeNumber,
+        options: OpenOptions<Registration<S>>,
+    ) -> Result<(Handle<S>, Entry)> {
+        let since = self.calls().session.reports();
+        let (handle, attributes) = self.open_known(who, inode, options).await?;
+        let told = Told { asked: false, since };
+        let entry = self.entry_of_open(who, place, &attributes, &handle.open, told).await;
+        self.handle_or_close(handle, entry).await
+    }
+
+    async fn open_name(
+        &self,
+        who: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        options: OpenOptions<Registration<S>>,
+        create: Option<CreateFile>,
+    ) -> Result<OpenedName<S>> {
         let may_be_there = create.is_none_or(|create| !create.exclusive);
         if may_be_there
             && let Cached::Found(inode, FileKind::Regular) = self.cached(who, parent, name)
             && let Some((handle, attributes)) = self.reopen(who, inode, options).await
         {
             let entry = self.entry_of_open(who, (parent, name), &attributes, &handle.open, Told::HERE).await;
-            return self.handle_or_close(handle, entry).await;
+            return self.handle_or_close(handle, entry).await.map(OpenedName::of);
         }
         let opening = Opening::begin(self);
         let session = &self.calls().session;
@@ -106,7 +166,7 @@ impl<S: Shell> Files<S> {
         if called.is_err() && options.truncate {
             self.doubt_cut(routing::of_name(parent, name), None).await;
         }
-        let Answer { answer, stamp, session: asked_by, resent, now_ms } = called?;
+        let Answer { answer, stamp, session: asked_by, resent, now_ms, .. } = called?;
         let (attributes, capability, created, grants) = match answer {
             ShardAnswer::Opened { attributes, capability, created, grants } => {
                 (attributes, capability, created, grants)
@@ -115,7 +175,20 @@ impl<S: Shell> Files<S> {
                 self.learn_absent(parent, name, grants, (asked_by, stamp, resent));
                 return Err(Error::NotFound);
             }
-            ShardAnswer::RemoteDirectory { .. } => return Err(Error::IsDirectory),
+            ShardAnswer::Remote { inode, kind, grants } => {
+                if let Some(mut cache) = session.cache_for(asked_by) {
+                    if resent {
+                        cache.doubt_name(parent, name, stamp);
+                    } else {
+                        cache.learn_name(parent, name, Some((inode, kind)), grants, stamp);
+                    }
+                }
+                return match kind {
+                    FileKind::Regular => Ok(OpenedName::At(inode)),
+                    FileKind::Directory => Err(Error::IsDirectory),
+                    FileKind::Symlink => Err(Error::SymlinkLoop),
+                };
+            }
             ShardAnswer::Entry { attributes, .. } => {
                 let directory = attributes.kind == FileKind::Directory;
                 return Err(if directory { Error::IsDirectory } else { Error::SymlinkLoop });
@@ -141,11 +214,11 @@ impl<S: Shell> Files<S> {
         let attributes = opened.attributes;
         if is_new && !in_use {
             // Nobody here has made anything of it that the shard does not know.
-            return Ok((handle, Entry::of(attributes, valid)));
+            return Ok(OpenedName::Here(handle, Entry::of(attributes, valid)));
         }
         let told = Told { asked: false, since };
         let entry = self.entry_of_open(who, (parent, name), &attributes, &handle.open, told).await;
-        self.handle_or_close(handle, entry).await
+        self.handle_or_close(handle, entry).await.map(OpenedName::of)
     }
 
     /// An open that cuts a file has failed. If its call has no answer, it may take effect later: files of the shard

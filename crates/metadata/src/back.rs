@@ -2,7 +2,7 @@
 //!
 //! [`Back::apply`] takes the time and a command and changes the store: nothing else changes it, and the same commands
 //! make the same bytes, so commands are what a log records and replicas exchange. It knows inodes, dentries,
-//! permissions, the last reply of each slot, and the intents that join directories over two shards. It knows nothing of
+//! permissions, the last reply of each slot, and the intents of operations over several shards. It knows nothing of
 //! leases: whoever calls it has asked first.
 //!
 //! Invariant: link counts, sizes of directories and `..` agree with the dentries after each command; an inode number is
@@ -12,6 +12,7 @@
 //! On a crash: the state is the store's after some prefix of the commands. What is kept beside the store (last replies,
 //! intents, the next numbers) has to be recorded with it when a durable store comes.
 
+mod across;
 mod attributes;
 mod create;
 mod dentry;
@@ -19,7 +20,9 @@ mod inode;
 mod intent;
 mod keys;
 mod listing;
+mod locks;
 mod permission;
+mod permit;
 mod probe;
 mod remove;
 mod rename;
@@ -73,9 +76,11 @@ pub enum Command {
     /// A client's removal of names in one directory, up to one that is refused. Of each whether its inode stays, as in
     /// [`Context::keep`].
     UnlinkBatch { origin: Origin, credentials: Credentials, parent: InodeNumber, names: Vec<(Name, bool)> },
-    /// A client's mkdir or rmdir of a directory whose inode is to be, or is, at the shard `to`.
-    BeginIntent { origin: Origin, credentials: Credentials, request: ShardRequest, to: ShardId },
-    /// The other shard's answer to the present step of an intent.
+    /// A client's mkdir of a directory whose inode is to be at the shard `to`.
+    BeginMake { origin: Origin, credentials: Credentials, request: ShardRequest, to: ShardId },
+    /// A client's change that needs other shards, too.
+    BeginAcross { origin: Origin, credentials: Credentials, request: ShardRequest },
+    /// A shard's answer to the present step of an intent.
     AnswerIntent { number: u64, answer: Result<PeerAnswer> },
     /// A step of another shard's intent. `keep`: as in [`Context`].
     PeerStep { intent: IntentId, step: PeerStep, keep: bool },
@@ -94,8 +99,11 @@ pub enum Answer {
     None,
     /// To the client. Without grants and capability.
     Client(Result<ShardAnswer>),
-    /// An intent with this number was recorded: ask what [`Back::question`] says.
+    /// An intent with this number was recorded (in place of the present one, if it is about one): ask what
+    /// [`Back::question`] says.
     Intent(u64),
+    /// The intent has got further: ask what [`Back::question`] says, if anything.
+    Next,
     /// To the other shard.
     Peer(Result<PeerAnswer>),
 }
@@ -136,6 +144,7 @@ pub struct Back<K> {
     latest_directory: Option<(InodeNumber, Inode)>,
     replies: BTreeMap<(SessionId, SlotIndex), LastReply>,
     intents: intent::Intents,
+    locks: locks::Locks,
 }
 
 impl<K: KeyValue> Back<K> {
@@ -154,6 +163,7 @@ impl<K: KeyValue> Back<K> {
             latest_directory: None,
             replies: BTreeMap::new(),
             intents: intent::Intents::default(),
+            locks: locks::Locks::default(),
         };
         if shard == ShardId::ROOT {
             let owner = create::NewOwner { uid: root.uid, gid: root.gid, mode: root.mode & inode::MODE_BITS };
@@ -210,8 +220,11 @@ impl<K: KeyValue> Back<K> {
                 more = aftermaths;
                 Answer::Client(result)
             }
-            Command::BeginIntent { origin, credentials, request, to } => {
-                match self.begin_intent(time, *origin, credentials, request, *to) {
+            Command::BeginAcross { origin, credentials, request } => {
+                Answer::Intent(self.begin_across(*origin, credentials, request))
+            }
+            Command::BeginMake { origin, credentials, request, to } => {
+                match self.begin_make(time, *origin, credentials, request, *to) {
                     Ok(number) => Answer::Intent(number),
                     Err(error) => {
                         let result = Err(error);
@@ -220,13 +233,7 @@ impl<K: KeyValue> Back<K> {
                     }
                 }
             }
-            Command::AnswerIntent { number, answer } => match self.answer_intent(time, *number, answer) {
-                None => Answer::None,
-                Some((origin, result)) => {
-                    self.keep_reply(origin, &result, None);
-                    Answer::Client(result)
-                }
-            },
+            Command::AnswerIntent { number, answer } => self.answer_intent(time, *number, answer),
             Command::PeerStep { intent, step, keep } => {
                 Answer::Peer(self.peer_step(time, (*intent, step), *keep, &mut aftermath))
             }

@@ -45,7 +45,7 @@ use sessions::Sessions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_protocol::limits::PARKED_REQUESTS_MAX;
 use weft_protocol::message::node::ShardStatus;
-use weft_protocol::message::peer::{PeerCall, PeerReply};
+use weft_protocol::message::peer::{IntentId, PeerCall, PeerReply};
 use weft_protocol::message::recall::{LockGranted, Recall};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
@@ -184,6 +184,7 @@ pub struct Shard<K> {
     removals: BTreeMap<NodeId, Vec<(InodeNumber, ObjectId)>>,
     intents: intents::Asking,
     locks: lock_calls::LockCalls,
+    locked: peer::Locked,
 }
 
 /// What becomes of work when it is judged.
@@ -238,6 +239,7 @@ impl<K: KeyValue> Shard<K> {
             removals: BTreeMap::new(),
             intents: intents::Asking::default(),
             locks: lock_calls::LockCalls::default(),
+            locked: peer::Locked::default(),
         }
     }
 
@@ -291,9 +293,13 @@ impl<K: KeyValue> Shard<K> {
 
     /// Judges what has become ready, and sends what was gathered.
     fn settle(&mut self, out: &mut Vec<Effect>) {
-        while let Some(number) = self.ready.pop_front() {
-            if let Some(parked) = self.parking.take(number) {
-                self.judge_again(number, parked, out);
+        loop {
+            if let Some(number) = self.ready.pop_front() {
+                if let Some(parked) = self.parking.take(number) {
+                    self.judge_again(number, parked, out);
+                }
+            } else if !self.ask_begun(out) {
+                break;
             }
         }
         self.recall_numbers(out);
@@ -306,7 +312,13 @@ impl<K: KeyValue> Shard<K> {
     /// [`Now::boot_ms`] at which a [`Event::Tick`] is needed. `None`: nothing waits for time.
     pub fn deadline(&self) -> Option<u64> {
         let (sessions, recalls) = (self.sessions.next_check(), self.recalls.next_due());
-        let others = [self.intents.next_due(), self.orphans.next_due(), self.retries.next_due(), self.locks.next_due()];
+        let others = [
+            self.intents.next_due(),
+            self.locked.next_due(),
+            self.orphans.next_due(),
+            self.retries.next_due(),
+            self.locks.next_due(),
+        ];
         others.into_iter().chain([sessions, recalls]).flatten().min()
     }
 
@@ -324,6 +336,7 @@ impl<K: KeyValue> Shard<K> {
         }
         self.tell_granted_again(out);
         self.ask_again(out);
+        self.ask_outcomes(out);
         self.ask_sizes_again(out);
         self.reap_due();
         self.contended.retain(|_, until_ms| *until_ms > now_ms);
@@ -351,7 +364,8 @@ impl<K: KeyValue> Shard<K> {
             _ => {
                 if let Some(result) = self.repeated(&call) {
                     if let Some(result) = result {
-                        self.reply(call.token, result, out);
+                        let others = self.back.stamps_of_others(call.origin);
+                        self.reply_with(call.token, result, others, out);
                     }
                 } else {
                     self.judge_first(call, out);
@@ -361,7 +375,7 @@ impl<K: KeyValue> Shard<K> {
     }
 
     fn judge_first(&mut self, mut call: Call, out: &mut Vec<Effect>) {
-        match self.judge(&mut call, &[], None, out) {
+        match self.judge(&mut call, &[], None) {
             Verdict::Reply(result) => self.reply(call.token, result, out),
             Verdict::Park(_) if self.parking.count() >= PARKED_REQUESTS_MAX => {
                 self.reply(call.token, Err(Error::Busy), out);
@@ -376,7 +390,7 @@ impl<K: KeyValue> Shard<K> {
     fn judge_again(&mut self, number: u64, parked: Parked, out: &mut Vec<Effect>) {
         let Parked { work, since_ms, asked, .. } = parked;
         match work {
-            Work::Call(mut call) => match self.judge(&mut call, &asked, Some(number), out) {
+            Work::Call(mut call) => match self.judge(&mut call, &asked, Some(number)) {
                 Verdict::Reply(result) => {
                     self.end_cuts(number);
                     self.reply(call.token, result, out);
@@ -385,25 +399,39 @@ impl<K: KeyValue> Shard<K> {
             },
             Work::Peer { token, call } => match self.judge_step(&call, &asked) {
                 Ok(result) => {
-                    let reply = PeerReply { intent: call.intent, result };
-                    out.push(Effect::PeerReply { token, reply });
+                    self.answer_step(token, PeerReply { intent: call.intent, result }, out);
                 }
                 Err(pause) => self.park(number, Work::Peer { token, call }, asked, pause, since_ms, out),
             },
         }
     }
 
-    fn judge(
-        &mut self,
-        call: &mut Call,
-        asked: &[(LeaseKey, SessionId)],
-        number: Option<u64>,
-        out: &mut Vec<Effect>,
-    ) -> Verdict {
-        if let Some(directory) = self.back.closed_for(&call.request) {
-            return Verdict::Park(Pause::until(Wait::Closed(directory), Vec::new()));
+    fn judge(&mut self, call: &mut Call, asked: &[(LeaseKey, SessionId)], number: Option<u64>) -> Verdict {
+        let verdict = match self.hidden_by(&call.request) {
+            Some(intent) => Verdict::Park(Pause::until(Wait::Lock(intent), Vec::new())),
+            None if call.request.is_read() => self.read(call),
+            None => self.change(call, asked, number),
+        };
+        match verdict {
+            // Its shard cannot be reached, perhaps for good.
+            Verdict::Park(Pause { wait: Wait::Lock(intent), .. }) if self.locked.is_cut_off(intent) => {
+                Verdict::Reply(Err(Error::Unreachable))
+            }
+            verdict => verdict,
         }
-        if call.request.is_read() { self.read(call) } else { self.change(call, asked, number, out) }
+    }
+
+    /// The intent that may have been told of elsewhere, so that the request has to wait for it.
+    fn hidden_by(&self, request: &ShardRequest) -> Option<IntentId> {
+        match request {
+            ShardRequest::Lookup { parent, name } | ShardRequest::OpenAt { parent, name, .. } => {
+                self.back.hidden_name(*parent, name)
+            }
+            ShardRequest::GetAttributes { inode }
+            | ShardRequest::HoldDirectory { inode }
+            | ShardRequest::ReadDirectory { inode, .. } => self.back.hidden_inode(*inode),
+            _ => None,
+        }
     }
 
     /// Lets work wait, and asks for what it waits for.
@@ -471,27 +499,39 @@ impl<K: KeyValue> Shard<K> {
     }
 
     fn wake(&mut self, wait: Wait) {
-        let waiting = self.parking.waiting_for(wait);
-        self.ready.extend(waiting);
+        let woken = self.parking.wake(wait);
+        self.ready.extend(woken);
     }
 
     fn apply(&mut self, command: &Command) -> Outcome {
-        let outcome = self.back.apply(self.now.wall, command);
         let by = match command {
             Command::Change { origin, .. } | Command::UnlinkBatch { origin, .. } => Some(origin.session),
+            Command::PeerStep { intent, .. } => self.back.lock_session(*intent),
             _ => None,
         };
+        let outcome = self.back.apply(self.now.wall, command);
         self.take_aftermath(&outcome.aftermath, by);
         outcome.more.iter().for_each(|aftermath| self.take_aftermath(aftermath, by));
         outcome
     }
 
     fn reply(&mut self, token: u64, result: Result<ShardAnswer, Error>, out: &mut Vec<Effect>) {
+        self.reply_with(token, result, Vec::new(), out);
+    }
+
+    /// As [`Shard::reply`], with the stamps of other shards that have taken part.
+    fn reply_with(
+        &mut self,
+        token: u64,
+        result: Result<ShardAnswer, Error>,
+        others: Vec<(ShardId, u64)>,
+        out: &mut Vec<Effect>,
+    ) {
         if result.is_ok() {
             // Also of what grants nothing: a client tells by it which of its own changes came last.
             self.stamp += 1;
         }
-        out.push(Effect::Reply { token, reply: ShardReply { stamp: self.stamp, result } });
+        out.push(Effect::Reply { token, reply: ShardReply { stamp: self.stamp, result, others } });
     }
 
     /// State, for `weft status`.
@@ -533,11 +573,10 @@ impl<K: KeyValue> Shard<K> {
                     .map(|recall| format!("{:?} of session {}", recall.key, recall.session));
                 format!("recall of {}", of.collect::<Vec<_>>().join(", "))
             }
-            Wait::Lock(intent) => format!("a name locked by intent {intent}"),
-            Wait::Closed(directory) => format!("another shard, to know whether directory {directory} is removed"),
+            Wait::Lock(IntentId { shard, number }) => format!("what intent {number} of shard {shard} has locked"),
             Wait::Cut(inode) => format!("the end of another cut of {inode}"),
             Wait::Storage => "a storage server".to_owned(),
-            Wait::Peer(intent) => format!("another shard's answer to intent {intent}"),
+            Wait::Peer(intent) => format!("other shards' answers to intent {intent}"),
         };
         let (token, session, request) = match &parked.work {
             Work::Call(call) => (call.token, Some(call.session()), format!("{:?}", call.request)),

@@ -72,7 +72,7 @@ pub fn handle(
 
 fn handle_shard_call(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, call: ShardCall, sink: &mut Sink<'_>) {
     if let Err(error) = check_call(node, &call) {
-        sink.send(from, id, Message::ShardReply(ShardReply { stamp: 0, result: Err(error) }));
+        sink.send(from, id, Message::ShardReply(ShardReply { stamp: 0, result: Err(error), others: Vec::new() }));
         return;
     }
     let token = node.shards.calls.token();

@@ -209,7 +209,10 @@ impl Shards {
                 None => Err(Error::WrongShard(shard)),
             };
             if let (Err(error), Some(token)) = (result, token) {
-                effects.push(Effect::Reply { token, reply: ShardReply { stamp: 0, result: Err(error) } });
+                effects.push(Effect::Reply {
+                    token,
+                    reply: ShardReply { stamp: 0, result: Err(error), others: Vec::new() },
+                });
             }
             for effect in effects.drain(..) {
                 self.carry_out(shard, effect, &mut caller, &mut work, sink);

@@ -36,7 +36,7 @@ pub enum Error {
     FileTooLarge,
     #[error("no space left on node")]
     NoSpace,
-    /// The two names are on different shards. A caller copies instead.
+    /// A directory would get a parent at another shard. A caller copies instead.
     #[error("the two names are on different shards")]
     CrossShard,
     /// The inode is gone: removed, or from before its shard was lost.

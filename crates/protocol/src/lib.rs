@@ -73,4 +73,5 @@ pub use window::{InFlightWindow, NextStep, may_prefetch};
 /// | 21 | `Lock`, `Unlock`, `CancelLock`, `TestLock` and their answers; `LockGranted`, `LockGrantTaken` |
 /// | 22 | `Commit` tells up to which stamp it knows of cuts |
 /// | 23 | `Commit` has a number |
-pub const PROTOCOL_VERSION: u8 = 23;
+/// | 24 | `Remote` instead of `RemoteDirectory`; `ShardReply` has `others`; `Lock`, `Carry`, `AskOutcome` |
+pub const PROTOCOL_VERSION: u8 = 24;

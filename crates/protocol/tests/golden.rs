@@ -121,7 +121,7 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
 every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Done => "Done",
     ShardAnswer::Entry { .. } => "Entry",
-    ShardAnswer::RemoteDirectory { .. } => "RemoteDirectory",
+    ShardAnswer::Remote { .. } => "Remote",
     ShardAnswer::Absent { .. } => "Absent",
     ShardAnswer::Opened { .. } => "Opened",
     ShardAnswer::Target(_) => "Target",
@@ -167,14 +167,18 @@ every_variant!(node_answer, NodeAnswer, examples::node_answers(), {
 });
 every_variant!(peer_step, PeerStep, examples::peer_steps(), {
     PeerStep::MakeDirectoryInode { .. } => "MakeDirectoryInode",
-    PeerStep::RemoveDirectoryInode { .. } => "RemoveDirectoryInode",
     PeerStep::Forget => "Forget",
     PeerStep::Undo => "Undo",
+    PeerStep::Lock { .. } => "Lock",
+    PeerStep::Carry { .. } => "Carry",
+    PeerStep::AskOutcome { .. } => "AskOutcome",
 });
 every_variant!(peer_answer, PeerAnswer, examples::peer_answers(), {
     PeerAnswer::Made(_) => "Made",
-    PeerAnswer::Removed => "Removed",
     PeerAnswer::Forgotten => "Forgotten",
+    PeerAnswer::Locked { .. } => "Locked",
+    PeerAnswer::Carried { .. } => "Carried",
+    PeerAnswer::Open => "Open",
 });
 every_variant!(lease_key, LeaseKey, examples::lease_keys(), {
     LeaseKey::Attributes(_) => "Attributes",

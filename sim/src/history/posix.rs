@@ -89,13 +89,12 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, told: &T, expected: &T) -> R
     if told == expected { Ok(()) } else { Err(format!("{what} {told:?}, not {expected:?}")) }
 }
 
-/// Whether the call may ask two shards to do something together, which Weft does not promise: a name goes from one
-/// directory to another, or a directory takes the place of one.
-fn may_cross(call: &Call, state: &State) -> bool {
+/// Whether the call may give a directory another parent, which Weft does not promise over several shards.
+fn may_move_directory(call: &Call, state: &State) -> bool {
     match call {
-        Call::Link { from, to } | Call::Rename { from, to, .. } => {
+        Call::Rename { from, to, .. } => {
             let is_directory = |path: &[String]| state.find(path).is_ok_and(|id| state.is_directory(id));
-            from[..from.len() - 1] != to[..to.len() - 1] || is_directory(from) || is_directory(to)
+            is_directory(from) || is_directory(to)
         }
         _ => false,
     }
@@ -242,7 +241,7 @@ impl State {
         if self.is_about_gone(recorded, told) || self.has_failed(recorded, told) {
             return Ok(());
         }
-        if *told == Err(Errno::EXDEV) && may_cross(call, self) {
+        if *told == Err(Errno::EXDEV) && may_move_directory(call, self) {
             return Ok(());
         }
         let expected = match call {

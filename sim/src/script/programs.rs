@@ -1,7 +1,7 @@
 //! Words of native runs: operations on names, programs that use a file, faults.
 
 use super::{Word, numbers};
-use weft_protocol::message::shard::Access;
+use weft_protocol::message::shard::{Access, RenameMode};
 
 /// What a client does at a wake. Directories are named by their place in the list of those that it knows.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +39,11 @@ pub enum Doing {
     Rename {
         from: (u64, u64),
         to: (u64, u64),
+        mode: RenameMode,
+    },
+    Link {
+        from: (u64, u64),
+        to: (u64, u64),
     },
     List {
         directory: u64,
@@ -59,7 +64,8 @@ impl Word for Doing {
             Self::Unlink { directory, name } => format!("unlink {directory} {name}"),
             Self::UnlinkBatch { directory, names: [a, b, c] } => format!("unlink-all {directory} {a} {b} {c}"),
             Self::RemoveDirectory { directory, name } => format!("rmdir {directory} {name}"),
-            Self::Rename { from: (a, b), to: (c, d) } => format!("rename {a} {b} {c} {d}"),
+            Self::Rename { from: (a, b), to: (c, d), mode } => format!("{} {a} {b} {c} {d}", word_of(*mode)),
+            Self::Link { from: (a, b), to: (c, d) } => format!("link {a} {b} {c} {d}"),
             Self::List { directory, with_attributes: false } => format!("list {directory}"),
             Self::List { directory, with_attributes: true } => format!("list-all {directory}"),
             Self::Release => "release".to_owned(),
@@ -82,12 +88,26 @@ impl Word for Doing {
                 Self::UnlinkBatch { directory, names }
             }
             "rmdir" => two("rmdir").map(|[directory, name]| Self::RemoveDirectory { directory, name })?,
-            "rename" => numbers(text, "rename").map(|[a, b, c, d]| Self::Rename { from: (a, b), to: (c, d) })?,
+            "link" => numbers(text, "link").map(|[a, b, c, d]| Self::Link { from: (a, b), to: (c, d) })?,
+            word if MODES.iter().any(|mode| word_of(*mode) == word) => {
+                let mode = MODES.into_iter().find(|mode| word_of(*mode) == word)?;
+                numbers(text, word).map(|[a, b, c, d]| Self::Rename { from: (a, b), to: (c, d), mode })?
+            }
             "list" => Self::List { directory: one("list")?, with_attributes: false },
             "list-all" => Self::List { directory: one("list-all")?, with_attributes: true },
             "release" => Self::Release,
             _ => return None,
         })
+    }
+}
+
+const MODES: [RenameMode; 3] = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+
+fn word_of(mode: RenameMode) -> &'static str {
+    match mode {
+        RenameMode::Replace => "rename",
+        RenameMode::NoReplace => "rename-new",
+        RenameMode::Exchange => "exchange",
     }
 }
 

@@ -6,9 +6,10 @@ use crate::bytes::ProcessId;
 use crate::check::check;
 use crate::network::USUAL_MS;
 use std::fmt;
+use weft_metadata::back::Origin;
 use weft_metadata::{Effect, Event, Shard};
 use weft_protocol::message::Message as WireMessage;
-use weft_protocol::message::peer::{PeerCall, PeerReply};
+use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Capability, Credentials, Error, MapEpoch, NodeId, Result, SessionId, ShardId, routing};
@@ -68,6 +69,7 @@ impl World {
             }
             Effect::PeerCall(call) => {
                 self.tally.intents += 1;
+                self.decided(shard, &call);
                 if self.is_peer_cut(self.node_of(shard), self.node_of(call.to)) {
                     return self.peer_unreachable(call.intent);
                 }
@@ -130,6 +132,20 @@ impl World {
         self.send(from, Party::Client(client), Message::Renewed { client, process, renewal, refused });
     }
 
+    /// A shard has decided that an operation over several shards is carried out: from now on nobody is told anything
+    /// else, and its caller is answered later.
+    fn decided(&mut self, shard: ShardId, call: &PeerCall) {
+        let PeerStep::Carry { is_late: false, .. } = call.step else { return };
+        let decision = self.shards.get(&shard).and_then(|shard| shard.back().decision(call.intent));
+        let Some((Origin { session, slot, sequence }, request, answer)) = decision else { return };
+        if self.mounts.is_some() || !self.applied.insert((session, shard, slot, sequence)) {
+            return;
+        }
+        if let Err(what) = check(&mut self.model, request, &Ok(answer.clone())) {
+            self.fail(&format!("{request:?} of session {session}: {what}"));
+        }
+    }
+
     /// A shard gives an answer: this is the moment at which it has to be true.
     fn answered(&mut self, pending: &Pending, reply: &ShardReply) {
         let Pending { session, call, .. } = pending;
@@ -149,6 +165,7 @@ impl World {
             (ShardRequest::OpenAt { flags, .. }, Ok(ShardAnswer::Opened { attributes, .. })) => {
                 flags.truncate.then_some((attributes.inode, 0))
             }
+            (ShardRequest::Open { inode, flags }, Ok(_)) => flags.truncate.then_some((*inode, 0)),
             (ShardRequest::SetAttributes { inode, changes }, Ok(_)) => changes.size.map(|size| (*inode, size)),
             _ => None,
         };

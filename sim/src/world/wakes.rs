@@ -9,6 +9,7 @@ use crate::script::programs::{Doing, Fault};
 use crate::script::{Key, WINDOW_MS, Word};
 use std::collections::VecDeque;
 use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::message::shard::RenameMode;
 use weft_protocol::{InodeNumber, Name, NodeId, routing};
 
 /// Names that clients fight over.
@@ -151,7 +152,13 @@ impl World {
             12 => Doing::RemoveDirectory { directory, name },
             13 => {
                 let parent = if random.one_in(2) { directory } else { random.below(directories) };
-                Doing::Rename { from: (directory, name), to: (parent, random.below(NAMES)) }
+                let (from, to) = ((directory, name), (parent, random.below(NAMES)));
+                match random.below(6) {
+                    0 => Doing::Link { from, to },
+                    1 => Doing::Rename { from, to, mode: RenameMode::Exchange },
+                    2 => Doing::Rename { from, to, mode: RenameMode::NoReplace },
+                    _ => Doing::Rename { from, to, mode: RenameMode::Replace },
+                }
             }
             14 => Doing::List { directory, with_attributes: random.one_in(2) },
             _ => Doing::Release,
@@ -188,6 +195,7 @@ impl World {
 
     fn operation(&self, index: usize, doing: &Doing) -> Option<NamesOperation> {
         let of = |place: u64| self.directory(index, place);
+        let named = |(place, name): (u64, u64)| Some((of(place)?, name_of(name)));
         Some(match doing {
             Doing::Nothing | Doing::Use { .. } => return None,
             Doing::Lookup { directory, name } => {
@@ -206,10 +214,10 @@ impl World {
             Doing::RemoveDirectory { directory, name } => {
                 NamesOperation::RemoveDirectory { parent: of(*directory)?, name: name_of(*name) }
             }
-            Doing::Rename { from, to } => {
-                let named = |(place, name): (u64, u64)| Some((of(place)?, name_of(name)));
-                NamesOperation::Rename { from: named(*from)?, to: named(*to)? }
+            Doing::Rename { from, to, mode } => {
+                NamesOperation::Rename { from: named(*from)?, to: named(*to)?, mode: *mode }
             }
+            Doing::Link { from, to } => NamesOperation::Link { from: named(*from)?, to: named(*to)? },
             Doing::List { directory, with_attributes } => {
                 NamesOperation::List { inode: of(*directory)?, with_attributes: *with_attributes }
             }

@@ -26,7 +26,7 @@ const ROOT: Id = 1;
 /// Freedom that the file system under test has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Allowances {
-    /// Renames and links between directories may fail with EXDEV: the directories may be at different shards.
+    /// Renames of directories between directories may fail with EXDEV: they may be at different shards.
     pub cross_directory: bool,
     /// Mappings may fail with ENODEV: files opened past the page cache have none.
     pub no_mappings: bool,
@@ -204,7 +204,7 @@ impl Model {
         let Some(errno) = outcome.errno() else { return false };
         let Allowances { cross_directory, no_mappings, no_space, .. } = self.allowances;
         match call {
-            Call::Rename { from, to, .. } | Call::Link { from, to } => {
+            Call::Rename { from, to, .. } => {
                 errno == Errno::XDEV && cross_directory && names::directory_of(from) != names::directory_of(to)
             }
             Call::MapRead { .. } | Call::MapWrite { .. } | Call::Map { .. } => errno == Errno::NODEV && no_mappings,

@@ -8,7 +8,7 @@ use weft_protocol::handshake::Purpose;
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::message::peer::{IntentId, PeerCall, PeerReply, PeerStep};
+use weft_protocol::message::peer::{IntentId, NameChange, PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::recall::{Recall, RecallAnswer};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
@@ -24,13 +24,9 @@ fn foreign_messages(scene: &Scene) -> Vec<Message> {
     let peer = |step| Message::Peer(PeerCall { to: ShardId(0), epoch: MapEpoch(1), intent, step });
     vec![
         peer(PeerStep::Forget),
-        peer(PeerStep::RemoveDirectoryInode {
-            inode: ROOT,
-            credentials: Credentials::default(),
-            sticky_parent_uid: None,
-        }),
+        peer(PeerStep::Carry { changes: vec![NameChange::Lose { inode: ROOT }], is_late: false }),
         Message::PeerReply(PeerReply { intent, result: Err(Error::NotFound) }),
-        Message::ShardReply(ShardReply { stamp: 1, result: Ok(ShardAnswer::Done) }),
+        Message::ShardReply(ShardReply { stamp: 1, result: Ok(ShardAnswer::Done), others: Vec::new() }),
         Message::StorageReply(Ok(StorageAnswer::Done)),
         Message::NodeReply(Box::new(Ok(NodeAnswer::Done))),
         Message::Recall(Recall {

@@ -27,9 +27,21 @@ impl Term {
     }
 }
 
+/// Own changes that may have been made in part by other shards than the one that has not answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OthersDoubted {
+    pub(super) count: u32,
+    until_ms: u64,
+}
+
 impl Cache {
     /// A request that the shard has answered was sent at this time: its leases hold for a term from then.
     pub fn renewed(&mut self, shard: ShardId, sent_ms: u64, now_ms: u64) {
+        if self.others_doubted.count > 0 && now_ms >= self.others_doubted.until_ms {
+            // What was learnt meanwhile may be from before the change.
+            self.others_doubted.count = 0;
+            self.terms.values_mut().for_each(|term| term.age += 1);
+        }
         let term = self.terms.entry(shard).or_default();
         if now_ms >= term.valid_until_ms {
             // The term passed in between: the shard may have ended the session, and what it granted.
@@ -62,26 +74,37 @@ impl Cache {
 
     /// An own change was sent to this shard and has no reply: it may have been made, or be made later, and nobody
     /// recalls what it makes untrue. Nothing of the shard is believed until [`Cache::settled`]. Returns what was known,
-    /// for caches above.
-    pub fn doubt(&mut self, shard: ShardId) -> Dropped {
+    /// for caches above. `others`: the shard may have others make a part of it, which are not believed either, but for
+    /// no longer than it can be on its way.
+    pub fn doubt(&mut self, shard: ShardId, others: bool, now_ms: u64) -> Dropped {
         self.changes += 1;
         let term = self.terms.entry(shard).or_default();
         term.doubts += 1;
         term.age += 1;
-        let names = self.names.iter().filter(|((parent, hash), _)| routing::of_name_hash(*parent, *hash) == shard);
+        if others {
+            self.others_doubted.count += 1;
+            self.others_doubted.until_ms = now_ms + 2 * SESSION_TERM_MS;
+            self.terms.values_mut().for_each(|term| term.age += 1);
+        }
+        let is_doubtful = |of: ShardId| others || shard == of;
+        let names = self.names.iter().filter(|((parent, hash), _)| is_doubtful(routing::of_name_hash(*parent, *hash)));
         let names = names.map(|((parent, _), known)| (*parent, known.name.clone())).collect();
-        let is_of_shard = |inode: &InodeNumber| routing::of_inode(*inode) == shard;
+        let is_of_shard = |inode: &InodeNumber| is_doubtful(routing::of_inode(*inode));
         let inodes = self.attributes.keys().copied().filter(is_of_shard).collect();
         let directories = self.directories.keys().copied().filter(is_of_shard).collect();
         Dropped { names, inodes, directories, recalled: None }
     }
 
     /// The change has a reply. What was learnt meanwhile may be from before it.
-    pub fn settled(&mut self, shard: ShardId) {
+    pub fn settled(&mut self, shard: ShardId, others: bool) {
         self.changes += 1;
         if let Some(term) = self.terms.get_mut(&shard) {
             term.doubts -= 1;
             term.age += 1;
+        }
+        if others && self.others_doubted.count > 0 {
+            self.others_doubted.count -= 1;
+            self.terms.values_mut().for_each(|term| term.age += 1);
         }
     }
 
@@ -92,6 +115,9 @@ impl Cache {
 
     /// How long what is known of this shard still holds, milliseconds.
     pub fn holds_ms(&self, shard: ShardId, now_ms: u64) -> u64 {
+        if self.others_doubted.count > 0 {
+            return 0;
+        }
         self.terms.get(&shard).map_or(0, |term| term.holds_ms(now_ms))
     }
 

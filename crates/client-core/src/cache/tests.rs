@@ -212,7 +212,7 @@ fn caches_above_hear_that_a_listed_directory_is_not_held_any_more() {
     };
     assert_eq!(known(&held(), "n"), Cached::Absent);
     assert_eq!(held().clear().directories, [DIRECTORY]);
-    assert_eq!(held().doubt(ShardId::ROOT).directories, [DIRECTORY]);
+    assert_eq!(held().doubt(ShardId::ROOT, false, 0).directories, [DIRECTORY]);
     let mut crowded = held();
     for number in 2..2 + DIRECTORIES_MAX as u64 {
         crowded.learn_page(InodeNumber::from_raw(number), Cookie::START, &page(&[], false), 1);

@@ -105,7 +105,7 @@ impl<K: KeyValue> Back<K> {
         match (self.dentry(parent, name), create) {
             (Some(_), Some(CreateFile { exclusive: true, .. })) => Err(Error::Exists),
             (Some(dentry), _) if !self.is_here(dentry.inode) => {
-                Ok(ShardAnswer::RemoteDirectory { inode: dentry.inode, grants })
+                Ok(ShardAnswer::Remote { inode: dentry.inode, kind: dentry.kind, grants })
             }
             (Some(dentry), _) if dentry.kind != FileKind::Regular => {
                 let attributes = self.present(dentry.inode)?.attributes(dentry.inode);

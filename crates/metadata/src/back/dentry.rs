@@ -1,7 +1,6 @@
 //! Names in directories.
 //!
-//! Invariant: the size of a directory is the number of its dentries; a dentry of kind `Directory` may name an inode of
-//! another shard, one of another kind names an inode of this shard.
+//! Invariant: the size of a directory is the number of its dentries. A dentry may name an inode of another shard.
 
 use super::Back;
 use super::inode::Inode;

@@ -7,7 +7,7 @@
 //!
 //! Invariant: the names and the link counts of both directories are right after each rename; `..` of a moved directory
 //! too.
-//! Not here: rename between shards.
+//! Not here: rename of what is at several shards (`across.rs`).
 
 use super::inode::Inode;
 use super::permission::{SEARCH, WRITE, check_access, check_change_names, check_sticky};

@@ -7,7 +7,7 @@
 use super::Back;
 use crate::kv::KeyValue;
 use weft_protocol::message::shard::{Access, ShardAnswer};
-use weft_protocol::{Error, Result, SessionId, SlotIndex};
+use weft_protocol::{Error, Result, SessionId, ShardId, SlotIndex};
 
 /// Names a change: who asked, in which slot, as which call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -26,6 +26,8 @@ pub struct LastReply {
     pub result: Result<ShardAnswer>,
     /// Of an open: what its capability allows.
     pub access: Option<Access>,
+    /// Of an operation over several shards: the stamps of the others.
+    pub others: Vec<(ShardId, u64)>,
 }
 
 /// What is known of a change before it is applied.
@@ -57,8 +59,29 @@ impl<K: KeyValue> Back<K> {
         if matches!(result, Err(Error::Busy | Error::Unreachable)) {
             return;
         }
-        let last = LastReply { sequence: origin.sequence, result: result.clone(), access };
+        let last = LastReply { sequence: origin.sequence, result: result.clone(), access, others: Vec::new() };
         self.replies.insert((origin.session, origin.slot), last);
+    }
+
+    /// As [`Back::keep_reply`], of an operation over several shards.
+    pub(super) fn keep_reply_of_many(
+        &mut self,
+        origin: Origin,
+        result: &Result<ShardAnswer>,
+        others: Vec<(ShardId, u64)>,
+    ) {
+        self.keep_reply(origin, result, None);
+        if let Some(last) = self.replies.get_mut(&(origin.session, origin.slot))
+            && last.sequence == origin.sequence
+        {
+            last.others = others;
+        }
+    }
+
+    /// The stamps that belong to the last reply of a slot.
+    pub fn stamps_of_others(&self, origin: Origin) -> Vec<(ShardId, u64)> {
+        let last = self.replies.get(&(origin.session, origin.slot));
+        last.filter(|last| last.sequence == origin.sequence).map_or(Vec::new(), |last| last.others.clone())
     }
 
     pub(super) fn forget_session(&mut self, session: SessionId) {

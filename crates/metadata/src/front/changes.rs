@@ -10,9 +10,7 @@ use crate::placement;
 use weft_protocol::limits::UNLINK_NAMES_MAX;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{
-    Error, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, Name, ObjectId, SessionId, ShardId, Timestamp, routing,
-};
+use weft_protocol::{Error, Grants, InodeNumber, LeaseKey, LeaseMode, Name, ObjectId, SessionId, ShardId, Timestamp};
 
 use super::leases::{Holder, Leases};
 
@@ -88,14 +86,11 @@ impl<K: KeyValue> Shard<K> {
         Some(Some(result))
     }
 
-    pub(super) fn change(
-        &mut self,
-        call: &mut Call,
-        asked: &[(LeaseKey, SessionId)],
-        number: Option<u64>,
-        out: &mut Vec<super::Effect>,
-    ) -> Verdict {
+    pub(super) fn change(&mut self, call: &mut Call, asked: &[(LeaseKey, SessionId)], number: Option<u64>) -> Verdict {
         self.keep_to_the_file_that_was_cut(call);
+        if self.back.crosses(&call.credentials, &call.request) {
+            return self.begin_intent(call, None, Vec::new());
+        }
         let mut plan = Plan::new();
         if let Err(pause) = self.plan(call, &mut plan) {
             return Verdict::Park(pause);
@@ -122,8 +117,8 @@ impl<K: KeyValue> Shard<K> {
                 Command::UnlinkBatch { origin: call.origin, credentials: call.credentials.clone(), parent, names };
             return Verdict::Reply(client_answer(self.apply(&command)));
         }
-        if let Some(to) = self.other_shard(call) {
-            return self.begin_intent(call, to, plan.keys(), out);
+        if let Some(to) = self.home_of_new(call) {
+            return self.begin_intent(call, Some(to), plan.keys());
         }
         Verdict::Reply(self.carry_out(call, cut, &plan))
     }
@@ -182,6 +177,9 @@ impl<K: KeyValue> Shard<K> {
                 self.keeps_target(plan)
             } else {
                 let mut plan = Plan::new();
+                if self.back.dentry(parent, name).is_some_and(|dentry| !self.back.is_here(dentry.inode)) {
+                    break;
+                }
                 let planned = self.plan_unlink(&mut plan, parent, name);
                 if planned.is_err() || self.conflicts(&plan, Some(session), &[]).is_some() {
                     break;
@@ -240,7 +238,7 @@ impl<K: KeyValue> Shard<K> {
                     *grants |= self.grant(session, LeaseKey::Directory(attributes.inode), Grants::DIRECTORY);
                 }
             }
-            ShardAnswer::RemoteDirectory { grants, .. } | ShardAnswer::Absent { grants } => {
+            ShardAnswer::Remote { grants, .. } | ShardAnswer::Absent { grants } => {
                 *grants = self.grant_name(call);
             }
             ShardAnswer::Opened { attributes, created: true, grants, .. } => {
@@ -258,12 +256,7 @@ impl<K: KeyValue> Shard<K> {
             }
             ShardAnswer::Renamed { exchanged, grants, .. } => {
                 if let ShardRequest::Rename { parent, name, new_parent, new_name, .. } = &call.request {
-                    *grants = self.grant_renamed(session, *new_parent, new_name);
-                    if exchanged.is_some() {
-                        let other = self.grant_renamed(session, *parent, name);
-                        grants.set(Grants::ENTRY, grants.contains(Grants::ENTRY) && other.contains(Grants::ENTRY));
-                        *grants |= other & Grants::SHARED_DIRECTORY;
-                    }
+                    *grants = self.grant_both(session, (*parent, name), (*new_parent, new_name), exchanged.is_some());
                 }
             }
             ShardAnswer::Done
@@ -274,6 +267,23 @@ impl<K: KeyValue> Shard<K> {
             | ShardAnswer::Lock(_)
             | ShardAnswer::LockTested(_) => {}
         }
+    }
+
+    /// The new name of a rename, and after an exchange the old one, both or none.
+    pub(super) fn grant_both(
+        &mut self,
+        session: SessionId,
+        (parent, name): (InodeNumber, &Name),
+        (new_parent, new_name): (InodeNumber, &Name),
+        is_exchange: bool,
+    ) -> Grants {
+        let mut grants = self.grant_renamed(session, new_parent, new_name);
+        if is_exchange {
+            let other = self.grant_renamed(session, parent, name);
+            grants.set(Grants::ENTRY, grants.contains(Grants::ENTRY) && other.contains(Grants::ENTRY));
+            grants |= other & Grants::SHARED_DIRECTORY;
+        }
+        grants
     }
 
     pub(super) fn grant_name(&mut self, call: &Call) -> Grants {
@@ -391,22 +401,11 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// The shard that has, or gets, the inode of a directory, when it is another one.
-    fn other_shard(&self, call: &Call) -> Option<ShardId> {
+    /// The shard that gets the inode of a new directory, when it is another one.
+    fn home_of_new(&self, call: &Call) -> Option<ShardId> {
+        let ShardRequest::MakeDirectory { parent, name, home, .. } = &call.request else { return None };
         let here = self.back.shard();
-        let shard = match &call.request {
-            ShardRequest::MakeDirectory { parent, name, home, .. } => {
-                placement::shard_for(&self.map, here, *home, *parent, name)
-            }
-            ShardRequest::RemoveDirectory { parent, name } => {
-                let dentry = self.back.dentry(*parent, name)?;
-                if dentry.kind != FileKind::Directory {
-                    return None;
-                }
-                routing::of_inode(dentry.inode)
-            }
-            _ => return None,
-        };
+        let shard = placement::shard_for(&self.map, here, *home, *parent, name);
         (shard != here).then_some(shard)
     }
 

@@ -1,14 +1,15 @@
-//! The asking side of mkdir and rmdir over two shards: sending the steps, and sending them again.
+//! The coordinator's side of operations over several shards: sending the steps, and sending them again.
 //!
-//! Not here: what a step means (`back/intent.rs`).
+//! Not here: what the steps are (`back/across.rs`, `back/intent.rs`).
 
-use super::park::{Call, Wait};
+use super::park::{Call, Parked, Wait};
 use super::{Effect, Pause, Shard, Verdict};
 use crate::back::{Answer, Command};
 use crate::kv::KeyValue;
 use std::collections::{BTreeMap, BTreeSet};
-use weft_protocol::message::peer::{PeerAnswer, PeerCall, PeerReply};
-use weft_protocol::message::shard::ShardAnswer;
+use weft_protocol::limits::PARKED_REQUESTS_MAX;
+use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
+use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{Error, LeaseKey, ShardId};
 
 /// A step without an answer is sent again after this time, milliseconds.
@@ -19,6 +20,8 @@ const RESEND_MS_MAX: u64 = 60_000;
 /// When each intent's step is sent again.
 #[derive(Default)]
 pub struct Asking {
+    /// Intents of which nothing was asked yet.
+    begun: Vec<u64>,
     due: BTreeSet<(u64, u64)>,
     /// Time of the next sending, and the interval behind it.
     times: BTreeMap<u64, (u64, u64)>,
@@ -43,22 +46,21 @@ impl Asking {
 }
 
 impl<K: KeyValue> Shard<K> {
-    pub(super) fn begin_intent(
-        &mut self,
-        call: &Call,
-        to: ShardId,
-        claims: Vec<LeaseKey>,
-        out: &mut Vec<Effect>,
-    ) -> Verdict {
-        let command = Command::BeginIntent {
-            origin: call.origin,
-            credentials: call.credentials.clone(),
-            request: call.request.clone(),
-            to,
+    /// Has another shard make the inode of a directory (`to`), or does what needs other shards. `claims`: keys that
+    /// nobody is granted meanwhile.
+    pub(super) fn begin_intent(&mut self, call: &Call, to: Option<ShardId>, claims: Vec<LeaseKey>) -> Verdict {
+        if self.parking.count() >= PARKED_REQUESTS_MAX {
+            return Verdict::Reply(Err(Error::Busy));
+        }
+        let (origin, credentials, request) = (call.origin, call.credentials.clone(), call.request.clone());
+        let command = match to {
+            Some(to) => Command::BeginMake { origin, credentials, request, to },
+            None => Command::BeginAcross { origin, credentials, request },
         };
         match self.apply(&command).answer {
             Answer::Intent(number) => {
-                self.ask(number, RESEND_MS, out);
+                // Asked for when the call is parked: the first answer may come at once, and be the last.
+                self.intents.begun.push(number);
                 Verdict::Park(Pause::until(Wait::Peer(number), claims))
             }
             Answer::Client(result) => Verdict::Reply(result),
@@ -66,14 +68,31 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    fn ask(&mut self, number: u64, interval_ms: u64, out: &mut Vec<Effect>) {
-        match self.back.question(number) {
-            Some((to, intent, step)) => {
-                out.push(Effect::PeerCall(PeerCall { to, epoch: self.map.epoch, intent, step }));
-                self.intents.set(number, self.now.boot_ms + interval_ms, interval_ms);
-            }
-            None => self.intents.clear(number),
+    /// Asks for the first step of an intent that was begun. Returns false if there is none.
+    pub(super) fn ask_begun(&mut self, out: &mut Vec<Effect>) -> bool {
+        let begun = self.intents.begun.pop();
+        if let Some(number) = begun {
+            self.ask(number, RESEND_MS, out);
         }
+        begun.is_some()
+    }
+
+    fn ask(&mut self, number: u64, interval_ms: u64, out: &mut Vec<Effect>) {
+        let Some((to, intent, step)) = self.back.question(number) else { return self.intents.clear(number) };
+        self.intents.set(number, self.now.boot_ms + interval_ms, interval_ms);
+        let epoch = self.map.epoch;
+        if to == self.back.shard() {
+            return self.receive_step(0, PeerCall { to, epoch, intent, step }, out);
+        }
+        if let PeerStep::Lock { .. } = step {
+            // What it has not heard of may be what it would wait for.
+            for given_up in self.back.closing_at(to) {
+                if let Some((to, intent, step @ PeerStep::Undo)) = self.back.question(given_up) {
+                    out.push(Effect::PeerCall(PeerCall { to, epoch, intent, step }));
+                }
+            }
+        }
+        out.push(Effect::PeerCall(PeerCall { to, epoch, intent, step }));
     }
 
     /// Sends again what is due.
@@ -93,34 +112,58 @@ impl<K: KeyValue> Shard<K> {
         if reply.intent.shard != self.back.shard() {
             return;
         }
-        let number = reply.intent.number;
-        // The other shard is to forget, and is away, or answers an earlier sending: asked again in its time.
-        if self.back.is_closing(number) && reply.result != Ok(PeerAnswer::Forgotten) {
+        if self.outcome_told(&reply) {
             return;
         }
+        let (intent, number) = (reply.intent, reply.intent.number);
         let outcome = self.apply(&Command::AnswerIntent { number, answer: reply.result });
         match outcome.answer {
             Answer::Client(result) => {
                 self.ask(number, RESEND_MS, out);
                 self.finish(number, result, out);
+                self.released(intent);
             }
-            _ if self.back.question(number).is_none() => self.intents.clear(number),
+            Answer::Intent(next) => {
+                self.released(intent);
+                for place in self.parking.waiting_for(Wait::Peer(number)) {
+                    if let Some(parked) = self.parking.take(place) {
+                        self.parking.insert(place, Parked { wait: Wait::Peer(next), ..parked });
+                    }
+                }
+                self.ask(number, RESEND_MS, out);
+                self.ask(next, RESEND_MS, out);
+            }
+            Answer::Next => self.ask(number, RESEND_MS, out),
             _ => {}
         }
     }
 
-    /// The operation is over: its caller is answered, and who waited for the name goes on.
+    /// The operation is over: its caller is answered.
     fn finish(&mut self, number: u64, mut result: Result<ShardAnswer, Error>, out: &mut Vec<Effect>) {
         let waiting = self.parking.waiting_for(Wait::Peer(number));
         if let Some(parked) = waiting.first().and_then(|place| self.parking.take(*place))
             && let super::park::Work::Call(call) = parked.work
         {
-            if let (Ok(ShardAnswer::Entry { grants, .. }), true) = (&mut result, self.sessions.is_alive(call.session()))
-            {
-                *grants = self.grant_name(&call);
+            if let (Ok(answer), true) = (&mut result, self.sessions.is_alive(call.session())) {
+                self.grant_after_intent(&call, answer);
             }
-            self.reply(call.token, result, out);
+            let others = self.back.stamps_of_others(call.origin);
+            self.reply_with(call.token, result, others, out);
         }
-        self.wake(Wait::Lock(number));
+    }
+
+    /// Fills in what the answer to an operation over several shards grants: names of this shard.
+    fn grant_after_intent(&mut self, call: &Call, answer: &mut ShardAnswer) {
+        match (answer, &call.request) {
+            (ShardAnswer::Entry { grants, .. }, _) => *grants = self.grant_name(call),
+            (
+                ShardAnswer::Renamed { exchanged, grants, .. },
+                ShardRequest::Rename { parent, name, new_parent, new_name, .. },
+            ) if self.back.serves(*new_parent, new_name) => {
+                *grants =
+                    self.grant_both(call.session(), (*parent, name), (*new_parent, new_name), exchanged.is_some());
+            }
+            _ => {}
+        }
     }
 }

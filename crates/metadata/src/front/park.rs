@@ -1,11 +1,12 @@
 //! Work that waits.
 //!
-//! A call waits for recalls, for a locked name, for what becomes of a closed directory, for a cut under way on the same
-//! file, for a storage server, or for another shard; when that is there, it is judged from the beginning. While it
+//! A call waits for recalls, for a locked name or inode, for a cut under way on the same file, for a storage server, or
+//! for other shards; when that is there, it is judged from the beginning. While it
 //! waits, the keys that it touches are *claimed*: nobody is granted a lease on them, so that it finds them free at
 //! last.
 //!
-//! Invariant: a claim's count is the number of parked works that name the key; each parked change stands in `by_slot`.
+//! Invariant: a claim's count is the number of parked works, and of locks, that name the key; each parked change stands
+//! in `by_slot`.
 //! Not here: judging (`front.rs` and its parts).
 
 use std::collections::BTreeMap;
@@ -52,15 +53,13 @@ pub enum Work {
 pub enum Wait {
     /// Recalls: as many as `pending` says.
     Recalls,
-    /// The intent that locks a name.
-    Lock(u64),
-    /// The end of the intent of another shard that has closed a directory.
-    Closed(InodeNumber),
+    /// The intent that has locked a name or an inode.
+    Lock(IntentId),
     /// Another cut of the same file.
     Cut(InodeNumber),
     /// The answer of a storage server.
     Storage,
-    /// The answer of another shard to this intent.
+    /// The end of this own intent.
     Peer(u64),
 }
 
@@ -105,11 +104,28 @@ impl Parking {
         self.latest
     }
 
-    /// Parks work.
-    pub fn insert(&mut self, number: u64, parked: Parked) {
-        for key in &parked.claims {
+    /// Claims keys for something else than parked work.
+    pub fn claim(&mut self, keys: &[LeaseKey]) {
+        for key in keys {
             *self.claims.entry(*key).or_default() += 1;
         }
+    }
+
+    /// Ends such claims.
+    pub fn unclaim(&mut self, keys: &[LeaseKey]) {
+        for key in keys {
+            if let Some(count) = self.claims.get_mut(key) {
+                *count -= 1;
+                if *count == 0 {
+                    self.claims.remove(key);
+                }
+            }
+        }
+    }
+
+    /// Parks work.
+    pub fn insert(&mut self, number: u64, parked: Parked) {
+        self.claim(&parked.claims);
         match &parked.work {
             Work::Call(call) if !call.request.is_read() => {
                 self.by_slot.insert((call.origin.session, call.origin.slot), number);
@@ -119,7 +135,7 @@ impl Parking {
                 self.by_intent.insert(call.intent, number);
             }
         }
-        if let Wait::Lock(_) | Wait::Closed(_) | Wait::Cut(_) | Wait::Peer(_) = parked.wait {
+        if let Wait::Lock(_) | Wait::Cut(_) | Wait::Peer(_) = parked.wait {
             self.by_wait.entry(parked.wait).or_default().push(number);
         }
         self.parked.insert(number, parked);
@@ -128,14 +144,7 @@ impl Parking {
     /// Takes work out.
     pub fn take(&mut self, number: u64) -> Option<Parked> {
         let parked = self.parked.remove(&number)?;
-        for key in &parked.claims {
-            if let Some(count) = self.claims.get_mut(key) {
-                *count -= 1;
-                if *count == 0 {
-                    self.claims.remove(key);
-                }
-            }
-        }
+        self.unclaim(&parked.claims);
         match &parked.work {
             Work::Call(call) if !call.request.is_read() => {
                 self.by_slot.remove(&(call.origin.session, call.origin.slot));
@@ -177,11 +186,11 @@ impl Parking {
         }
     }
 
-    /// The token of another shard's step that waits.
-    pub fn of_intent(&mut self, intent: IntentId) -> Option<&mut u64> {
+    /// A shard's step that waits: its number here, and its token.
+    pub fn of_intent(&mut self, intent: IntentId) -> Option<(u64, &mut u64)> {
         let number = *self.by_intent.get(&intent)?;
         match &mut self.parked.get_mut(&number)?.work {
-            Work::Peer { token, .. } => Some(token),
+            Work::Peer { token, .. } => Some((number, token)),
             Work::Call(_) => None,
         }
     }
@@ -191,6 +200,13 @@ impl Parking {
         let mut waiting = self.by_wait.get(&wait).cloned().unwrap_or_default();
         waiting.sort_unstable();
         waiting
+    }
+
+    /// As [`Parking::waiting_for`]: they are about to be judged again, and are not found here a second time.
+    pub fn wake(&mut self, wait: Wait) -> Vec<u64> {
+        let mut woken = self.by_wait.remove(&wait).unwrap_or_default();
+        woken.sort_unstable();
+        woken
     }
 
     /// All, ascending by number.

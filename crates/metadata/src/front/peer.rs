@@ -1,20 +1,56 @@
-//! The answering side of operations over two shards.
+//! The answering side of operations over several shards. Steps of own intents come here, too, without a message.
 
 use super::park::{Wait, Work};
 use super::plan::Plan;
 use super::{Effect, Pause, Shard};
 use crate::back::{Answer, Command};
 use crate::kv::KeyValue;
+use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::PARKED_REQUESTS_MAX;
-use weft_protocol::message::peer::{PeerAnswer, PeerCall, PeerReply, PeerStep};
-use weft_protocol::{Error, LeaseKey, SessionId};
+use weft_protocol::message::peer::{IntentId, NameChange, PeerAnswer, PeerCall, PeerReply, PeerStep};
+use weft_protocol::{Error, FileKind, LeaseKey, SessionId};
+
+/// How long a shard waits for the end of another shard's intent before it asks, milliseconds.
+const ASK_MS: u64 = 3000;
+/// Set in the numbers of such questions, so that they are not those of intents.
+const IS_QUESTION: u64 = 1 << 63;
+
+/// What intents have locked here.
+#[derive(Default)]
+pub struct Locked {
+    /// Keys that nobody is granted until the intent ends.
+    keys: BTreeMap<IntentId, Vec<LeaseKey>>,
+    /// When other shards are asked what became of theirs.
+    due: BTreeSet<(u64, IntentId)>,
+    /// Questions in flight.
+    asked: BTreeMap<u64, IntentId>,
+    latest: u64,
+    /// Intents whose shards were not reached when they were asked last.
+    cut_off: BTreeSet<IntentId>,
+}
+
+impl Locked {
+    pub fn next_due(&self) -> Option<u64> {
+        self.due.first().map(|(due_ms, _)| *due_ms)
+    }
+
+    /// Whether what waits for this intent may wait for long.
+    pub fn is_cut_off(&self, intent: IntentId) -> bool {
+        self.cut_off.contains(&intent)
+    }
+}
 
 impl<K: KeyValue> Shard<K> {
     pub(super) fn receive_step(&mut self, token: u64, call: PeerCall, out: &mut Vec<Effect>) {
-        if let Some(waiting) = self.parking.of_intent(call.intent) {
-            *waiting = token;
-            return;
+        if let Some((number, waiting)) = self.parking.of_intent(call.intent) {
+            if call.step != PeerStep::Undo {
+                *waiting = token;
+                return;
+            }
+            // It was given up before it has locked anything here.
+            self.parking.take(number);
         }
+        self.locked.cut_off.remove(&call.intent);
         let intent = call.intent;
         let result = if call.to != self.back.shard() {
             Err(Error::WrongShard(call.to))
@@ -30,7 +66,15 @@ impl<K: KeyValue> Shard<K> {
                 }
             }
         };
-        out.push(Effect::PeerReply { token, reply: PeerReply { intent, result } });
+        self.answer_step(token, PeerReply { intent, result }, out);
+    }
+
+    pub(super) fn answer_step(&mut self, token: u64, reply: PeerReply, out: &mut Vec<Effect>) {
+        if reply.intent.shard == self.back.shard() {
+            self.peer_replied(reply, out);
+        } else {
+            out.push(Effect::PeerReply { token, reply });
+        }
     }
 
     /// The answer to a step, or what it waits for.
@@ -39,32 +83,120 @@ impl<K: KeyValue> Shard<K> {
         call: &PeerCall,
         asked: &[(LeaseKey, SessionId)],
     ) -> Result<Result<PeerAnswer, Error>, Pause> {
-        // A directory that opens again was told of without links meanwhile.
-        let changed = match &call.step {
-            PeerStep::RemoveDirectoryInode { inode, .. } => Some(*inode),
-            PeerStep::Undo => self.back.closed_by(call.intent),
-            PeerStep::MakeDirectoryInode { .. } | PeerStep::Forget => None,
-        };
-        if let Some(inode) = changed {
-            let mut plan = Plan::new();
-            plan.directory_goes(inode);
-            if let Some(pause) = self.conflicts(&plan, None, asked) {
-                return Err(pause);
+        let intent = call.intent;
+        let session = self.back.lock_session(intent);
+        let mut plan = Plan::new();
+        match &call.step {
+            PeerStep::Lock { session: requester, locks } if session.is_none() => {
+                if let Some(by) = self.back.blocker(intent, locks) {
+                    if self.locked.is_cut_off(by) {
+                        return Ok(Err(Error::Unreachable));
+                    }
+                    return Err(Pause::until(Wait::Lock(by), Vec::new()));
+                }
+                self.plan_locks(&mut plan, locks);
+                if let Some(pause) = self.conflicts(&plan, Some(*requester), asked) {
+                    return Err(pause);
+                }
+            }
+            PeerStep::Carry { changes, is_late } if session.is_some() => {
+                for change in changes {
+                    self.plan_change(&mut plan, change);
+                }
+                if *is_late && let Some(pause) = self.conflicts(&plan, None, asked) {
+                    return Err(pause);
+                }
+            }
+            _ => {}
+        }
+        // A client may have a directory open without a lease on it.
+        let is_directory =
+            plan.target.and_then(|inode| self.back.inode(inode)).is_some_and(|inode| inode.kind == FileKind::Directory);
+        let keep = is_directory || self.keeps_target(&plan);
+        let command = Command::PeerStep { intent, step: call.step.clone(), keep };
+        let answer = self.apply(&command).answer;
+        let Answer::Peer(mut result) = answer else { panic!("a step is answered to its shard, not by {answer:?}") };
+        match &mut result {
+            Ok(PeerAnswer::Locked { .. }) => self.hold(intent, plan.keys()),
+            Ok(PeerAnswer::Carried { stamp, .. }) => {
+                // Later than all that was told of what has changed, and earlier than all that will be.
+                self.stamp += 1;
+                *stamp = self.stamp;
+                self.released(intent);
+            }
+            Ok(PeerAnswer::Forgotten) => self.released(intent),
+            _ => {}
+        }
+        Ok(result)
+    }
+
+    fn plan_change(&self, plan: &mut Plan, change: &NameChange) {
+        match change {
+            NameChange::Set { directory, name, .. } => plan.name(*directory, name),
+            NameChange::Gain { inode } | NameChange::Move { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
+            NameChange::Lose { inode } => self.plan_loss(plan, *inode),
+        }
+    }
+
+    /// An intent has locked what these keys are on.
+    fn hold(&mut self, intent: IntentId, keys: Vec<LeaseKey>) {
+        if self.locked.keys.contains_key(&intent) {
+            return;
+        }
+        self.parking.claim(&keys);
+        self.locked.keys.insert(intent, keys);
+        if intent.shard != self.back.shard() {
+            self.locked.due.insert((self.now.boot_ms + ASK_MS, intent));
+        }
+    }
+
+    /// An intent has locked nothing here any more.
+    pub(super) fn released(&mut self, intent: IntentId) {
+        if let Some(keys) = self.locked.keys.remove(&intent) {
+            self.parking.unclaim(&keys);
+        }
+        self.locked.due.retain(|(_, due)| *due != intent);
+        self.locked.cut_off.remove(&intent);
+        self.wake(Wait::Lock(intent));
+    }
+
+    /// Asks shards what became of intents of which nothing was heard.
+    pub(super) fn ask_outcomes(&mut self, out: &mut Vec<Effect>) {
+        while let Some((due_ms, intent)) = self.locked.due.first().copied() {
+            if due_ms > self.now.boot_ms {
+                return;
+            }
+            self.locked.due.remove(&(due_ms, intent));
+            self.locked.due.insert((self.now.boot_ms + ASK_MS, intent));
+            self.locked.asked.retain(|_, asked| *asked != intent);
+            self.locked.latest += 1;
+            let number = self.locked.latest | IS_QUESTION;
+            self.locked.asked.insert(number, intent);
+            let (to, own) = (intent.shard, IntentId { shard: self.back.shard(), number });
+            let step = PeerStep::AskOutcome { of: intent };
+            out.push(Effect::PeerCall(PeerCall { to, epoch: self.map.epoch, intent: own, step }));
+        }
+    }
+
+    /// What a shard says of its intent. Returns false if this answers no such question.
+    pub(super) fn outcome_told(&mut self, reply: &PeerReply) -> bool {
+        if reply.intent.number & IS_QUESTION == 0 {
+            return false;
+        }
+        let Some(intent) = self.locked.asked.remove(&reply.intent.number) else { return true };
+        match &reply.result {
+            Ok(PeerAnswer::Forgotten) => {
+                self.apply(&Command::PeerStep { intent, step: PeerStep::Undo, keep: false });
+                self.released(intent);
+            }
+            Err(Error::Unreachable | Error::WrongShard(_)) if self.back.lock_session(intent).is_some() => {
+                self.locked.cut_off.insert(intent);
+                self.wake(Wait::Lock(intent));
+            }
+            _ => {
+                self.locked.cut_off.remove(&intent);
             }
         }
-        let decided = match call.step {
-            PeerStep::Undo | PeerStep::Forget => self.back.closed_by(call.intent),
-            _ => None,
-        };
-        // Who asks is not known here, and may have the directory open without a lease on it.
-        let command = Command::PeerStep { intent: call.intent, step: call.step.clone(), keep: true };
-        let answer = self.apply(&command).answer;
-        if let Some(directory) = decided {
-            self.wake(Wait::Closed(directory));
-        }
-        match answer {
-            Answer::Peer(result) => Ok(result),
-            other => panic!("a step is answered to its shard, not by {other:?}"),
-        }
+        true
     }
 }

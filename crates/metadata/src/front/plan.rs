@@ -5,6 +5,7 @@
 use super::park::{Call, Wait};
 use super::{Pause, Shard};
 use crate::kv::KeyValue;
+use weft_protocol::message::peer::{Fate, Lock};
 use weft_protocol::message::shard::{OpenFlags, RenameMode, ShardRequest};
 use weft_protocol::{FileKind, InodeNumber, LeaseKey, LeaseMode, Name, SessionId};
 
@@ -61,7 +62,7 @@ impl Plan {
     }
 
     /// A name comes or goes.
-    fn name(&mut self, parent: InodeNumber, name: &Name) {
+    pub fn name(&mut self, parent: InodeNumber, name: &Name) {
         self.alone(LeaseKey::Entry(parent, name.hash64()));
         self.alone(LeaseKey::Directory(parent));
         self.alone(LeaseKey::Attributes(parent));
@@ -143,6 +144,7 @@ impl<K: KeyValue> Shard<K> {
             }
             ShardRequest::Link { inode, parent, name } => {
                 self.plan_new_name(plan, *parent, name)?;
+                self.check_inode_lock(*inode)?;
                 plan.alone(LeaseKey::Attributes(*inode));
             }
             ShardRequest::Unlink { parent, name } => self.plan_unlink(plan, *parent, name)?,
@@ -157,6 +159,7 @@ impl<K: KeyValue> Shard<K> {
                 if let Some(dentry) = self.back.dentry(*parent, name)
                     && dentry.kind == FileKind::Directory
                 {
+                    self.check_inode_lock(dentry.inode)?;
                     if let Some(intent) = self.back.lock_within(dentry.inode) {
                         return Err(Pause::until(Wait::Lock(intent), Vec::new()));
                     }
@@ -167,6 +170,11 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
                 self.check_lock(*parent, name)?;
                 self.check_lock(*new_parent, new_name)?;
+                for (parent, name) in [(parent, name), (new_parent, new_name)] {
+                    if let Some(dentry) = self.back.dentry(*parent, name) {
+                        self.check_inode_lock(dentry.inode)?;
+                    }
+                }
                 self.plan_rename(plan, (*parent, name), (*new_parent, new_name), *mode);
             }
             ShardRequest::Lookup { .. }
@@ -198,6 +206,7 @@ impl<K: KeyValue> Shard<K> {
         if let Some(dentry) = self.back.dentry(parent, name)
             && dentry.kind != FileKind::Directory
         {
+            self.check_inode_lock(dentry.inode)?;
             plan.name(parent, name);
             self.plan_lost_name(plan, dentry.inode);
         }
@@ -237,6 +246,42 @@ impl<K: KeyValue> Shard<K> {
             }
             Some(target) => self.plan_lost_name(plan, target.inode),
             None => {}
+        }
+    }
+
+    /// What is to be recalled before this is locked.
+    pub(super) fn plan_locks(&self, plan: &mut Plan, locks: &[Lock]) {
+        let of_inode = |plan: &mut Plan, inode: InodeNumber, fate: Fate| match fate {
+            Fate::Stays => plan.alone(LeaseKey::Attributes(inode)),
+            Fate::Loses => self.plan_loss(plan, inode),
+        };
+        for lock in locks {
+            match lock {
+                Lock::Inode { inode, fate } => of_inode(plan, *inode, *fate),
+                Lock::Name { directory, name, fate } => {
+                    plan.name(*directory, name);
+                    let dentry = self.back.dentry(*directory, name);
+                    if let Some(dentry) = dentry.filter(|dentry| self.back.is_here(dentry.inode)) {
+                        of_inode(plan, dentry.inode, *fate);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An inode loses a name; a directory goes with it.
+    pub(super) fn plan_loss(&self, plan: &mut Plan, inode: InodeNumber) {
+        match self.back.inode(inode) {
+            Some(record) if record.kind == FileKind::Directory => plan.directory_goes(inode),
+            Some(_) => self.plan_lost_name(plan, inode),
+            None => {}
+        }
+    }
+
+    fn check_inode_lock(&self, inode: InodeNumber) -> Result<(), Pause> {
+        match self.back.locked_inode(inode) {
+            None => Ok(()),
+            Some(intent) => Err(Pause::until(Wait::Lock(intent), Vec::new())),
         }
     }
 

@@ -36,7 +36,7 @@ impl<K: KeyValue> Shard<K> {
             }
             Ok(Some(dentry)) if !self.back.is_here(dentry.inode) => {
                 let grants = self.grant_entry(session, parent, name);
-                Verdict::Reply(Ok(ShardAnswer::RemoteDirectory { inode: dentry.inode, grants }))
+                Verdict::Reply(Ok(ShardAnswer::Remote { inode: dentry.inode, kind: dentry.kind, grants }))
             }
             Ok(Some(dentry)) => match self.true_attributes(call, dentry.inode) {
                 Ok((attributes, grantable)) => {

@@ -1,5 +1,6 @@
 //! The front by event scripts: each lease rule, expiry, lost and doubled messages, exactly once, two shards together.
 
+mod across;
 mod cuts;
 mod data;
 mod fences;

@@ -1,12 +1,14 @@
-//! What one shard asks of another: the steps of operations that touch two shards.
+//! What one shard asks of another: the steps of operations that touch several shards (docs/decisions, "Operations over
+//! several shards").
 //!
-//! The asking shard has recorded an *intent* and locked the dentry it is about. Each step carries the intent's number
-//! and may be repeated: the answering shard remembers what it did for an intent until it is told to forget it.
+//! The asking shard, the *coordinator*, has recorded an *intent*. Each step carries the intent's number and may be
+//! repeated. `Lock` comes first, to one shard after the other in ascending order; then either `Carry`, in the order of
+//! the effects, or `Undo`. A new directory's inode needs no lock: `MakeDirectoryInode`, then `Forget` or `Undo`.
 
-use crate::attributes::Attributes;
-use crate::credentials::Credentials;
+use crate::attributes::{Attributes, FileKind};
 use crate::error::Error;
-use crate::ids::{InodeNumber, MapEpoch, ShardId};
+use crate::ids::{InodeNumber, MapEpoch, SessionId, ShardId};
+use crate::name::Name;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -31,15 +33,67 @@ pub struct PeerCall {
 pub enum PeerStep {
     /// Make the inode of a directory whose dentry will stand at the asking shard. Answer: `Made`.
     MakeDirectoryInode { parent: InodeNumber, mode: u16, uid: u32, gid: u32, time: Timestamp },
-    /// Close an empty directory: let nothing be made in it any more, and end its inode when the intent is forgotten.
-    /// Answer: `Removed`.
-    /// `sticky_parent_uid`: owner of the parent, when the parent is sticky and the caller must own one of the two.
-    RemoveDirectoryInode { inode: InodeNumber, credentials: Credentials, sticky_parent_uid: Option<u32> },
     /// The asking shard has finished: forget the intent. Answer: `Forgotten`.
     Forget,
-    /// The asking shard has given up without an answer: take back an inode that was made, open again a directory that
-    /// was closed, and forget the intent. Answer: `Forgotten`.
+    /// The asking shard has given up: take back an inode that was made, release all locks, and forget the intent.
+    /// Answer: `Forgotten`.
     Undo,
+    /// Recall what sessions other than this one hold on these names and inodes, wait until no other intent has locked
+    /// one of them, and lock them all at once. Answer: `Locked`. Until `Carry` or `Undo` nothing is told of them.
+    Lock { session: SessionId, locks: Vec<Lock> },
+    /// All shards have locked: make these changes, release the locks and forget the intent. Answer: `Carried`.
+    /// `is_late`: the client was answered before; what its session holds is recalled, too.
+    Carry { changes: Vec<NameChange>, is_late: bool },
+    /// From a shard that has locked something for the intent `of` and has heard nothing of it for a while, to the
+    /// coordinator. Answer: `Open`, or `Forgotten`: it was given up, and its locks are to be released.
+    AskOutcome { of: IntentId },
+}
+
+/// What becomes of the inode that a lock is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Fate {
+    /// It keeps its names, gets one more, or has one of them moved.
+    Stays,
+    /// It loses a name: a directory goes, a file perhaps.
+    Loses,
+}
+
+/// What an intent locks at a shard.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Lock {
+    /// A name, there or not, and the inode that it names if the shard serves that too.
+    Name {
+        directory: InodeNumber,
+        name: Name,
+        fate: Fate,
+    },
+    Inode {
+        inode: InodeNumber,
+        fate: Fate,
+    },
+}
+
+/// What a locked name is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LockedName {
+    /// Of its directory.
+    pub directory: Attributes,
+    pub entry: Option<(InodeNumber, FileKind)>,
+    /// Of the inode that it names, if it is served here.
+    pub attributes: Option<Attributes>,
+}
+
+/// A change of what is locked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NameChange {
+    /// From now on the name means this inode. `None`: it is gone.
+    Set { directory: InodeNumber, name: Name, entry: Option<(InodeNumber, FileKind)> },
+    /// The inode has one name more.
+    Gain { inode: InodeNumber },
+    /// The inode has one name less.
+    Lose { inode: InodeNumber },
+    /// A name of the inode has moved to this directory.
+    Move { inode: InodeNumber, directory: InodeNumber },
 }
 
 /// Answer to a step.
@@ -53,6 +107,18 @@ pub struct PeerReply {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PeerAnswer {
     Made(Attributes),
-    Removed,
     Forgotten,
+    /// What was locked, in the order of the step; `None`: an inode that is gone.
+    Locked {
+        shard: ShardId,
+        names: Vec<LockedName>,
+        inodes: Vec<Option<Attributes>>,
+    },
+    /// The changes are made. `stamp`: the shard's at that moment; `gained`: the inode that has a name more.
+    Carried {
+        shard: ShardId,
+        stamp: u64,
+        gained: Option<Attributes>,
+    },
+    Open,
 }

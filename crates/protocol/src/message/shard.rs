@@ -111,14 +111,14 @@ pub enum RenameMode {
 /// A request to a shard. *Reads* may be repeated at will; *changes* go by slot and sequence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ShardRequest {
-    /// Read. Answer: `Entry`, `RemoteDirectory` or `Absent`.
+    /// Read. Answer: `Entry`, `Remote` or `Absent`.
     Lookup { parent: InodeNumber, name: Name },
     /// Read. Answer: `Entry`.
     GetAttributes { inode: InodeNumber },
     /// Change. Answer: `Entry`. A change of size cuts or extends the object first.
     SetAttributes { inode: InodeNumber, changes: AttributeChanges },
     /// Change. Opens the name, or makes it when `create` says so. Answer: `Opened`, or `Absent` (not there, no
-    /// `create`), `Entry` (it is a directory or a symbolic link: nothing was opened), `RemoteDirectory`.
+    /// `create`), `Entry` (it is a directory or a symbolic link: nothing was opened), `Remote`.
     OpenAt { parent: InodeNumber, name: Name, flags: OpenFlags, create: Option<CreateFile> },
     /// Change (it may cut, and it takes a lease). Answer: `Opened`.
     Open { inode: InodeNumber, flags: OpenFlags },
@@ -208,6 +208,9 @@ pub struct ShardReply {
     /// The shard's stamp when it granted what the answer grants: see [`crate::lease`].
     pub stamp: u64,
     pub result: Result<ShardAnswer, Error>,
+    /// Of an operation over several shards, the stamp of each of the others when it made its changes: what that shard
+    /// has told of them before is untrue.
+    pub others: Vec<(ShardId, u64)>,
 }
 
 /// What a shard answers.
@@ -219,9 +222,10 @@ pub enum ShardAnswer {
         attributes: Attributes,
         grants: Grants,
     },
-    /// The name is a directory whose inode is at another shard: ask there for its attributes.
-    RemoteDirectory {
+    /// The name means an inode of another shard: ask there for its attributes, or open it there.
+    Remote {
         inode: InodeNumber,
+        kind: FileKind,
         grants: Grants,
     },
     /// The name is not there.

@@ -7,7 +7,9 @@ use weft_protocol::message::Message;
 use weft_protocol::message::node::{
     Counters, NodeAnswer, NodeRequest, NodeStatus, RdmaCounters, RequestInFlight, ShardStatus,
 };
-use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerCall, PeerReply, PeerStep};
+use weft_protocol::message::peer::{
+    Fate, IntentId, Lock, LockedName, NameChange, PeerAnswer, PeerCall, PeerReply, PeerStep,
+};
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::{
     Access, CreateFile, DirectoryEntry, DirectoryPage, LockAnswer, OpenFlags, PageCache, RenameMode, ShardAnswer,
@@ -272,7 +274,7 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
     };
     let mut answers = vec![
         ShardAnswer::Done,
-        ShardAnswer::RemoteDirectory { inode: inode(), grants },
+        ShardAnswer::Remote { inode: inode(), kind: FileKind::Regular, grants },
         ShardAnswer::Absent { grants: Grants::ENTRY },
         ShardAnswer::Opened { attributes: file(), capability: Some(capability()), created: true, grants },
         ShardAnswer::Target(SymlinkTarget(b"../file".to_vec())),
@@ -420,14 +422,50 @@ pub fn node_answers() -> Vec<NodeAnswer> {
 pub fn peer_steps() -> Vec<PeerStep> {
     vec![
         PeerStep::MakeDirectoryInode { parent: InodeNumber::ROOT, mode: 0o755, uid: 1000, gid: 100, time: time() },
-        PeerStep::RemoveDirectoryInode { inode: inode(), credentials: credentials(), sticky_parent_uid: Some(1000) },
         PeerStep::Forget,
         PeerStep::Undo,
+        PeerStep::Lock {
+            session: SessionId(0x1234),
+            locks: vec![
+                Lock::Name { directory: InodeNumber::ROOT, name: name("dentry"), fate: Fate::Stays },
+                Lock::Inode { inode: inode(), fate: Fate::Loses },
+            ],
+        },
+        PeerStep::Carry { changes: name_changes(), is_late: true },
+        PeerStep::AskOutcome { of: intent() },
+    ]
+}
+
+fn name_changes() -> Vec<NameChange> {
+    vec![
+        NameChange::Lose { inode: inode() },
+        NameChange::Gain { inode: inode() },
+        NameChange::Set {
+            directory: InodeNumber::ROOT,
+            name: name("dentry"),
+            entry: Some((inode(), FileKind::Symlink)),
+        },
+        NameChange::Move { inode: inode(), directory: InodeNumber::ROOT },
     ]
 }
 
 pub fn peer_answers() -> Vec<PeerAnswer> {
-    vec![PeerAnswer::Made(attributes(FileKind::Directory, Layout::Empty)), PeerAnswer::Removed, PeerAnswer::Forgotten]
+    let locked = LockedName {
+        directory: attributes(FileKind::Directory, Layout::Empty),
+        entry: Some((inode(), FileKind::Regular)),
+        attributes: None,
+    };
+    vec![
+        PeerAnswer::Made(attributes(FileKind::Directory, Layout::Empty)),
+        PeerAnswer::Forgotten,
+        PeerAnswer::Locked { shard: ShardId(1), names: vec![locked], inodes: vec![None] },
+        PeerAnswer::Carried {
+            shard: ShardId(1),
+            stamp: 300,
+            gained: Some(attributes(FileKind::Regular, Layout::Empty)),
+        },
+        PeerAnswer::Open,
+    ]
 }
 
 /// Every control message.
@@ -442,7 +480,7 @@ pub fn messages() -> Vec<Message> {
             request,
         })
     };
-    let reply = |result| Message::ShardReply(ShardReply { stamp: 301, result });
+    let reply = |result| Message::ShardReply(ShardReply { stamp: 301, result, others: vec![(ShardId(1), 300)] });
     let step = |step| Message::Peer(PeerCall { to: ShardId(1), epoch: MapEpoch(5), intent: intent(), step });
     let recall = |key, to| Message::Recall(Recall { shard: ShardId(3), number: 11, key, to, stamp: 302 });
     let mut all: Vec<Message> = shard_requests().into_iter().map(call).collect();

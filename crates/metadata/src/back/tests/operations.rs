@@ -288,7 +288,6 @@ fn hard_links_count() {
     bench.change(link(file, "g")).expect("a new name");
     assert_eq!(bench.change(link(file, "g")), Err(Error::Exists));
     assert_eq!(bench.change(link(ROOT, "r")), Err(Error::NotPermitted));
-    assert_eq!(bench.change(link(InodeNumber::new(ShardId(2), 9), "x")), Err(Error::CrossShard));
     assert_eq!(bench.get(file).links, 2);
     let removed = bench.change(unlink(ROOT, "f"));
     assert!(matches!(removed, Ok(ShardAnswer::Removed { inode, links: 1, .. }) if inode == file), "{removed:?}");

@@ -114,7 +114,7 @@ pub fn list(inode: InodeNumber, after: Option<&str>, entries_max: u32) -> ShardR
 pub fn grants(answer: &ShardAnswer) -> Grants {
     match answer {
         ShardAnswer::Entry { grants, .. }
-        | ShardAnswer::RemoteDirectory { grants, .. }
+        | ShardAnswer::Remote { grants, .. }
         | ShardAnswer::Absent { grants }
         | ShardAnswer::Renamed { grants, .. }
         | ShardAnswer::Opened { grants, .. } => *grants,

@@ -4,7 +4,7 @@
 use super::harness::*;
 use crate::front::Event;
 use weft_protocol::limits::SESSION_TERM_MS;
-use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
+use weft_protocol::message::peer::{Lock, PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::shard::*;
 use weft_protocol::*;
 
@@ -106,7 +106,7 @@ fn mkdir_goes_to_its_home_and_comes_back() {
     assert_eq!((routing::of_inode(inode), attributes(&answer).links), (ShardId(1), 2));
     assert_eq!(pair.here.result(other), Some(Err(Error::Exists)));
     let found = pair.here.ok(B, lookup("d"));
-    assert!(matches!(found, ShardAnswer::RemoteDirectory { inode: found, .. } if found == inode));
+    assert!(matches!(found, ShardAnswer::Remote { inode: found, .. } if found == inode));
     let root = pair.here.ok(B, stat(ROOT));
     assert_eq!((attributes(&root).links, attributes(&root).size), (3, 1));
     let ShardAnswer::Page(page) = pair.there.ok(A, list(inode, None, 10)) else { panic!("a page") };
@@ -181,9 +181,7 @@ fn rmdir_asks_the_other_shard_whether_it_is_empty() {
     pair.there.ok(A, mkdir(inode, "sub"));
     let token = pair.here.waits(A, rmdir(ROOT, "d"));
     pair.carry_all();
-    // The maker's own lease at the other shard is recalled: that shard does not know who asks.
-    pair.there.answer_recalls(LeaseMode::None);
-    pair.carry_all();
+    assert!(pair.there.recalls.is_empty(), "the caller's own leases are not in its way");
     assert_eq!(pair.here.result(token), Some(Err(Error::NotEmpty)));
     let sub = ShardRequest::RemoveDirectory { parent: inode, name: name("sub") };
     // The directory below is at either shard: here its inode is where its dentry is, or an intent carries it.
@@ -196,13 +194,13 @@ fn rmdir_asks_the_other_shard_whether_it_is_empty() {
     }
     pair.there.done(token);
     let token = pair.here.waits(A, rmdir(ROOT, "d"));
-    pair.carry_calls(2);
-    pair.there.answer_recalls(LeaseMode::None);
-    pair.carry_replies(2);
+    for _ in 0..2 {
+        pair.carry_calls(2);
+        pair.carry_replies(2);
+    }
     assert!(matches!(pair.here.done(token), ShardAnswer::Removed { inode: gone, links: 0, .. } if gone == inode));
     assert_eq!(attributes(&pair.here.ok(A, stat(ROOT))).links, 2);
-    // The directory ends when the other shard is told that its name is gone.
-    pair.carry_all();
+    assert_eq!(pair.here.peer_calls, [], "nothing is left to be told");
     // Both are without a name, and whoever was told of them may use them for a term.
     assert_eq!(pair.there.shard.status().inodes, 2);
     pair.there.pass(SESSION_TERM_MS, &[A]);
@@ -231,7 +229,8 @@ fn rmdir_of_an_unreachable_directory_is_taken_back() {
     let inode = pair.make(A, "d");
     let change_time = attributes(&pair.there.ok(A, stat(inode))).ctime;
     pair.remove_unheard("d");
-    // Until that shard hears of the undo, the directory stays closed, and lookups of it wait: its name is still there.
+    // Until that shard hears of the undo, the directory stays locked, and who asks for it waits: its name is still
+    // there.
     pair.here.peer_calls.clear();
     pair.there.pass(3 * SESSION_TERM_MS, &[A, B]);
     let told = pair.there.waits(B, stat(inode));
@@ -241,7 +240,7 @@ fn rmdir_of_an_unreachable_directory_is_taken_back() {
     pair.carry_all();
     assert_eq!(attributes(&pair.there.done(told)).links, 2, "it was not removed");
     let found = pair.here.ok(A, lookup("d"));
-    assert!(matches!(found, ShardAnswer::RemoteDirectory { inode: found, .. } if found == inode));
+    assert!(matches!(found, ShardAnswer::Remote { inode: found, .. } if found == inode));
     let answer = pair.there.ok(A, stat(inode));
     assert_eq!((attributes(&answer).links, attributes(&answer).ctime), (2, change_time));
     pair.there.pass(3 * SESSION_TERM_MS, &[A, B]);
@@ -251,7 +250,7 @@ fn rmdir_of_an_unreachable_directory_is_taken_back() {
 }
 
 #[test]
-fn what_is_made_in_a_closed_directory_waits_until_it_is_known_whether_it_goes() {
+fn what_is_made_in_a_locked_directory_waits_until_it_is_known_whether_it_goes() {
     for is_undone in [true, false] {
         let mut pair = Pair::new();
         let inode = pair.make(A, "d");
@@ -321,7 +320,10 @@ fn a_late_step_of_a_forgotten_intent_does_nothing() {
     let inode = pair.there.shard.back().inodes();
     assert_eq!(inode, 1);
     let directory = match late.step {
-        PeerStep::RemoveDirectoryInode { inode, .. } => inode,
+        PeerStep::Lock { ref locks, .. } => match locks[..] {
+            [Lock::Inode { inode, .. }] => inode,
+            _ => panic!("{late:?}"),
+        },
         _ => panic!("{late:?}"),
     };
     let request =
@@ -351,25 +353,4 @@ fn a_sticky_directory_guards_directories_at_other_shards() {
     let token = pair.here.call_as(A, user(5), rmdir(ROOT, "d"));
     pair.carry_all();
     pair.here.done(token);
-}
-
-#[test]
-fn what_crosses_shards_otherwise_says_so() {
-    let mut pair = Pair::new();
-    let inode = pair.make(A, "d");
-    let file = pair.here.file("f", 1);
-    let across = ShardRequest::Rename {
-        parent: ROOT,
-        name: name("f"),
-        new_parent: inode,
-        new_name: name("f"),
-        mode: RenameMode::Replace,
-    };
-    assert_eq!(pair.here.refused(A, across), Error::CrossShard);
-    let link = ShardRequest::Link { inode: file, parent: inode, name: name("f") };
-    assert_eq!(pair.there.refused(A, link), Error::CrossShard);
-    // In the same directory a remote directory can be renamed.
-    pair.here.ok(A, rename("d", "e"));
-    let wrong = pair.here.peer_calls.len();
-    assert_eq!(wrong, 0);
 }

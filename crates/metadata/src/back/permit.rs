@@ -1,0 +1,309 @@
+//! What an operation over several shards needs to know, and whether it may be done: the checks of `create.rs`,
+//! `remove.rs` and `rename.rs`, on what the shards have told of what they have locked.
+//!
+//! Not here: locking, and the order in which shards are asked (`across.rs`).
+
+use super::inode::{EMPTY_DIRECTORY_LINKS, Inode, STICKY};
+use super::permission::{SEARCH, WRITE, check_access, check_change_names, check_sticky, is_owner};
+use std::collections::BTreeMap;
+use weft_protocol::limits::LINKS_MAX;
+use weft_protocol::message::peer::{Fate, Lock, LockedName, NameChange};
+use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest};
+use weft_protocol::{Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp};
+
+/// What is known of names and inodes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    names: BTreeMap<(InodeNumber, Name), LockedName>,
+    inodes: BTreeMap<InodeNumber, Option<Attributes>>,
+}
+
+impl Facts {
+    /// Takes in what a shard has told of these locks. Returns false if that is of others.
+    pub(super) fn take(&mut self, locks: &[Lock], names: &[LockedName], inodes: &[Option<Attributes>]) -> bool {
+        let (mut names, mut inodes) = (names.iter(), inodes.iter());
+        for lock in locks {
+            match lock {
+                Lock::Name { directory, name, .. } => {
+                    let Some(told) = names.next() else { return false };
+                    if let (Some((inode, _)), Some(attributes)) = (told.entry, &told.attributes) {
+                        self.inodes.insert(inode, Some(attributes.clone()));
+                    }
+                    self.names.insert((*directory, name.clone()), told.clone());
+                }
+                Lock::Inode { inode, .. } => {
+                    let Some(told) = inodes.next() else { return false };
+                    self.inodes.insert(*inode, told.clone());
+                }
+            }
+        }
+        names.next().is_none() && inodes.next().is_none()
+    }
+
+    /// Whether what this lock is about is known.
+    pub(super) fn knows(&self, lock: &Lock) -> bool {
+        match lock {
+            Lock::Name { directory, name, .. } => self.name(*directory, name).is_some(),
+            Lock::Inode { inode, .. } => self.inodes.contains_key(inode),
+        }
+    }
+
+    fn name(&self, directory: InodeNumber, name: &Name) -> Option<&LockedName> {
+        self.names.get(&(directory, name.clone()))
+    }
+
+    fn told(&self, directory: InodeNumber, name: &Name) -> Result<&LockedName> {
+        self.name(directory, name).ok_or(Error::Stale)
+    }
+
+    /// The inode, if it is known and not gone.
+    fn inode(&self, inode: InodeNumber) -> Option<Inode> {
+        self.inodes.get(&inode)?.as_ref().map(Inode::told)
+    }
+}
+
+/// Whether only its owner may take a name away from the directory, of which the caller is not one.
+pub(super) fn is_sticky(directory: &Inode, caller: &Credentials) -> bool {
+    directory.mode & STICKY != 0 && !is_owner(directory, caller)
+}
+
+/// The names that a request is about.
+pub(super) fn names_of(request: &ShardRequest) -> Vec<(InodeNumber, &Name)> {
+    match request {
+        ShardRequest::Unlink { parent, name }
+        | ShardRequest::RemoveDirectory { parent, name }
+        | ShardRequest::Link { parent, name, .. } => vec![(*parent, name)],
+        ShardRequest::UnlinkBatch { parent, names } => names.first().map(|name| (*parent, name)).into_iter().collect(),
+        ShardRequest::Rename { parent, name, new_parent, new_name, .. } => {
+            vec![(*parent, name), (*new_parent, new_name)]
+        }
+        other => unreachable!("{other:?} needs no other shard"),
+    }
+}
+
+/// What has to be locked for a request, as far as it is known what its names are.
+pub(super) fn needed(request: &ShardRequest, facts: &Facts) -> Vec<Lock> {
+    let lock = |(directory, name): (InodeNumber, &Name), fate| Lock::Name { directory, name: name.clone(), fate };
+    let names = names_of(request);
+    let mut locks = Vec::new();
+    for (index, place) in names.iter().enumerate() {
+        let fate = match request {
+            ShardRequest::Link { .. } => Fate::Stays,
+            ShardRequest::Rename { mode: RenameMode::Exchange, .. } => Fate::Stays,
+            ShardRequest::Rename { .. } if index == 0 => Fate::Stays,
+            _ => Fate::Loses,
+        };
+        locks.push(lock(*place, fate));
+        let Some(LockedName { directory, entry: Some((inode, kind)), attributes: None }) = facts.name(place.0, place.1)
+        else {
+            continue;
+        };
+        // A file that stays is asked about only where its owner matters.
+        if fate == Fate::Loses || *kind == FileKind::Directory || directory.mode & STICKY != 0 {
+            locks.push(Lock::Inode { inode: *inode, fate });
+        }
+    }
+    if let ShardRequest::Link { inode, .. } = request {
+        locks.push(Lock::Inode { inode: *inode, fate: Fate::Stays });
+    }
+    locks
+}
+
+/// The changes that a request makes, in their order, and its answer; or why it is refused.
+pub(super) fn decide(
+    caller: &Credentials,
+    request: &ShardRequest,
+    facts: &Facts,
+) -> Result<(Vec<NameChange>, ShardAnswer)> {
+    let time = Timestamp::default();
+    match request {
+        ShardRequest::Unlink { parent, name } => {
+            let (changes, inode, links) = removal(caller, (*parent, name), facts, false)?;
+            Ok((changes, ShardAnswer::Removed { time, inode, links }))
+        }
+        ShardRequest::UnlinkBatch { parent, names } => {
+            let name = names.first().ok_or(Error::Invalid)?;
+            let (changes, inode, links) = removal(caller, (*parent, name), facts, false)?;
+            Ok((changes, ShardAnswer::RemovedBatch { time, removed: vec![(inode, links)] }))
+        }
+        ShardRequest::RemoveDirectory { parent, name } => {
+            let (changes, inode, links) = removal(caller, (*parent, name), facts, true)?;
+            Ok((changes, ShardAnswer::Removed { time, inode, links }))
+        }
+        ShardRequest::Link { inode, parent, name } => link(caller, *inode, (*parent, name), facts),
+        ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
+            rename(caller, ((*parent, name), (*new_parent, new_name)), *mode, facts)
+        }
+        other => unreachable!("{other:?} needs no other shard"),
+    }
+}
+
+fn set((directory, name): (InodeNumber, &Name), entry: Option<(InodeNumber, FileKind)>) -> NameChange {
+    NameChange::Set { directory, name: name.clone(), entry }
+}
+
+fn removal(
+    caller: &Credentials,
+    place: (InodeNumber, &Name),
+    facts: &Facts,
+    of_directory: bool,
+) -> Result<(Vec<NameChange>, InodeNumber, u32)> {
+    let told = facts.told(place.0, place.1)?;
+    let directory = Inode::told(&told.directory);
+    check_access(&directory, caller, SEARCH)?;
+    let (inode, kind) = told.entry.ok_or(Error::NotFound)?;
+    check_change_names(&directory, caller)?;
+    match kind {
+        FileKind::Directory if !of_directory => return Err(Error::IsDirectory),
+        FileKind::Regular | FileKind::Symlink if of_directory => return Err(Error::NotDirectory),
+        _ => {}
+    }
+    let Some(target) = facts.inode(inode) else {
+        // Gone already, as the shard of its name does not know.
+        return Ok((vec![set(place, None)], inode, 0));
+    };
+    check_sticky(&directory, &target, caller)?;
+    if of_directory && target.size > 0 {
+        return Err(Error::NotEmpty);
+    }
+    let links = if of_directory { 0 } else { target.links.saturating_sub(1) };
+    Ok((vec![NameChange::Lose { inode }, set(place, None)], inode, links))
+}
+
+fn link(
+    caller: &Credentials,
+    number: InodeNumber,
+    place: (InodeNumber, &Name),
+    facts: &Facts,
+) -> Result<(Vec<NameChange>, ShardAnswer)> {
+    let inode = facts.inode(number).ok_or(Error::Stale)?;
+    let told = facts.told(place.0, place.1)?;
+    let directory = Inode::told(&told.directory);
+    check_access(&directory, caller, SEARCH)?;
+    directory.check_has_name()?;
+    if told.entry.is_some() {
+        return Err(Error::Exists);
+    }
+    check_change_names(&directory, caller)?;
+    // After the place, as on Linux.
+    if inode.kind == FileKind::Directory {
+        return Err(Error::NotPermitted);
+    }
+    if inode.links == 0 {
+        return Err(Error::NotFound);
+    }
+    if inode.links >= LINKS_MAX {
+        return Err(Error::TooManyLinks);
+    }
+    let changes = vec![NameChange::Gain { inode: number }, set(place, Some((number, inode.kind)))];
+    let mut attributes = inode.attributes(number);
+    attributes.links += 1;
+    Ok((changes, ShardAnswer::Entry { attributes, grants: Grants::empty() }))
+}
+
+/// One of the two names of a rename, with what it names.
+struct End {
+    directory: Inode,
+    entry: Option<(InodeNumber, FileKind)>,
+    inode: Option<Inode>,
+}
+
+impl End {
+    fn of(place: (InodeNumber, &Name), facts: &Facts) -> Result<Self> {
+        let told = facts.told(place.0, place.1)?;
+        let inode = told.entry.and_then(|(inode, _)| facts.inode(inode));
+        Ok(Self { directory: Inode::told(&told.directory), entry: told.entry, inode })
+    }
+
+    /// Whether the caller may take this name away from its directory: by moving or by replacing it.
+    fn check_may_leave(&self, caller: &Credentials) -> Result<()> {
+        check_change_names(&self.directory, caller)?;
+        // Of what is not known no owner was needed.
+        self.inode.as_ref().map_or(Ok(()), |inode| check_sticky(&self.directory, inode, caller))
+    }
+
+    /// Whether the caller may give this a new parent: that changes a directory's `..`.
+    fn check_may_move(&self, caller: &Credentials) -> Result<()> {
+        match &self.inode {
+            Some(inode) if inode.kind == FileKind::Directory => check_access(inode, caller, WRITE),
+            _ => Ok(()),
+        }
+    }
+
+    fn moved_to(&self, directory: InodeNumber) -> Option<NameChange> {
+        let (inode, _) = self.entry.filter(|_| self.inode.is_some())?;
+        Some(NameChange::Move { inode, directory })
+    }
+}
+
+fn rename(
+    caller: &Credentials,
+    (from, to): ((InodeNumber, &Name), (InodeNumber, &Name)),
+    mode: RenameMode,
+    facts: &Facts,
+) -> Result<(Vec<NameChange>, ShardAnswer)> {
+    let (source, target) = (End::of(from, facts)?, End::of(to, facts)?);
+    check_access(&source.directory, caller, SEARCH)?;
+    check_access(&target.directory, caller, SEARCH)?;
+    target.directory.check_has_name()?;
+    let (moved, kind) = source.entry.ok_or(Error::NotFound)?;
+    match (target.entry, mode) {
+        (Some(_), RenameMode::NoReplace) => return Err(Error::Exists),
+        (None, RenameMode::Exchange) => return Err(Error::NotFound),
+        _ => {}
+    }
+    let changes_parent = from.0 != to.0;
+    let is_directory =
+        |entry: Option<(InodeNumber, FileKind)>| entry.is_some_and(|(_, kind)| kind == FileKind::Directory);
+    if changes_parent && (is_directory(source.entry) || (mode == RenameMode::Exchange && is_directory(target.entry))) {
+        // That no cycle comes of it is not known.
+        return Err(Error::CrossShard);
+    }
+    let renamed =
+        |replaced, exchanged| ShardAnswer::Renamed { inode: moved, kind, replaced, exchanged, grants: Grants::empty() };
+    if target.entry.is_some_and(|(inode, _)| inode == moved) {
+        return Ok((Vec::new(), renamed(None, None)));
+    }
+    source.check_may_leave(caller)?;
+    match target.entry {
+        None => check_change_names(&target.directory, caller)?,
+        Some(_) => target.check_may_leave(caller)?,
+    }
+    if changes_parent {
+        source.check_may_move(caller)?;
+        if mode == RenameMode::Exchange {
+            target.check_may_move(caller)?;
+        }
+    }
+    let mut changes = Vec::new();
+    if mode == RenameMode::Exchange {
+        changes.extend([set(to, source.entry), set(from, target.entry)]);
+        changes.extend(source.moved_to(to.0));
+        changes.extend(target.moved_to(from.0));
+        return Ok((changes, renamed(None, target.entry)));
+    }
+    let replaced = target.entry.map(|(inode, kind)| check_replaceable(&source, &target, (inode, kind))).transpose()?;
+    if let Some((inode, _)) = replaced.filter(|_| target.inode.is_some()) {
+        changes.push(NameChange::Lose { inode });
+    }
+    changes.extend([set(to, source.entry), set(from, None)]);
+    changes.extend(source.moved_to(to.0));
+    Ok((changes, renamed(replaced, None)))
+}
+
+/// The inode that is replaced, and the names left of it.
+fn check_replaceable(source: &End, target: &End, (inode, kind): (InodeNumber, FileKind)) -> Result<(InodeNumber, u32)> {
+    match (is_kind(source), kind) {
+        (true, FileKind::Directory) => match &target.inode {
+            Some(record) if record.size > 0 || record.links > EMPTY_DIRECTORY_LINKS => Err(Error::NotEmpty),
+            _ => Ok((inode, 0)),
+        },
+        (true, _) => Err(Error::NotDirectory),
+        (false, FileKind::Directory) => Err(Error::IsDirectory),
+        (false, _) => Ok((inode, target.inode.as_ref().map_or(0, |record| record.links.saturating_sub(1)))),
+    }
+}
+
+fn is_kind(end: &End) -> bool {
+    end.entry.is_some_and(|(_, kind)| kind == FileKind::Directory)
+}

@@ -1,0 +1,504 @@
+//! Operations over several shards: four of them, wired together so that each message can be lost, doubled or late.
+
+use super::harness::*;
+use crate::front::Event;
+use std::collections::BTreeMap;
+use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
+use weft_protocol::message::shard::*;
+use weft_protocol::*;
+
+const SHARDS: u16 = 4;
+
+/// Shards 0 to 3, each with a directory that clients use: `/` and what it has below.
+struct Several {
+    worlds: Vec<World>,
+    directories: Vec<InodeNumber>,
+    token: u64,
+}
+
+type Place<'a> = (InodeNumber, &'a str);
+
+impl Several {
+    fn new() -> Self {
+        let node = |id| NodeRecord {
+            id: NodeId(id),
+            host: String::new(),
+            site: String::new(),
+            identity: NodeIdentity(0),
+            address: NodeAddress::default(),
+            stores: true,
+        };
+        let map = ClusterMap {
+            name: "test".to_owned(),
+            epoch: MapEpoch(1),
+            nodes: (1..=SHARDS).map(node).collect(),
+            shards: (1..=SHARDS).map(NodeId).collect(),
+        };
+        let mut worlds: Vec<World> = (0..SHARDS).map(World::of_shard).collect();
+        worlds.iter_mut().for_each(|world| world.event(Event::SetMap(map.clone())));
+        let mut several = Self { worlds, directories: vec![ROOT], token: 0 };
+        for shard in 1..SHARDS {
+            let home = Some(NodeId(shard + 1));
+            let request =
+                ShardRequest::MakeDirectory { parent: ROOT, name: name(&format!("d{shard}")), mode: 0o777, home };
+            let made = several.ok(A, request);
+            several.directories.push(attributes(&made).inode);
+        }
+        several
+    }
+
+    fn at(&mut self, shard: ShardId) -> &mut World {
+        &mut self.worlds[usize::from(shard.0)]
+    }
+
+    fn begin(&mut self, session: SessionId, request: ShardRequest) -> (ShardId, u64) {
+        let shard = routing::of_request(&request).expect("a request about something");
+        (shard, self.at(shard).call(session, request))
+    }
+
+    fn result(&mut self, (shard, token): (ShardId, u64)) -> Option<Result<ShardAnswer>> {
+        self.at(shard).result(token)
+    }
+
+    fn deliver(&mut self, call: PeerCall) {
+        self.token += 1;
+        let token = self.token;
+        self.at(call.to).event(Event::PeerCall { token, call });
+    }
+
+    fn unreachable(&mut self, call: &PeerCall) {
+        let reply = PeerReply { intent: call.intent, result: Err(Error::Unreachable) };
+        self.at(call.intent.shard).event(Event::PeerReply(reply));
+    }
+
+    fn take_calls(&mut self) -> Vec<PeerCall> {
+        self.worlds.iter_mut().flat_map(|world| std::mem::take(&mut world.peer_calls)).collect()
+    }
+
+    fn deliver_replies(&mut self) {
+        let replies: Vec<_> =
+            self.worlds.iter_mut().flat_map(|world| std::mem::take(&mut world.peer_replies)).collect();
+        for (_, reply) in replies {
+            self.at(reply.intent.shard).event(Event::PeerReply(reply));
+        }
+    }
+
+    /// Carries all messages, and has all recalls answered, until nothing is on its way.
+    fn settle(&mut self) {
+        loop {
+            let calls = self.take_calls();
+            let is_quiet = calls.is_empty()
+                && self.worlds.iter().all(|world| world.peer_replies.is_empty() && world.recalls.is_empty());
+            if is_quiet {
+                return;
+            }
+            calls.into_iter().for_each(|call| self.deliver(call));
+            self.deliver_replies();
+            self.worlds.iter_mut().for_each(|world| world.answer_recalls(LeaseMode::None));
+        }
+    }
+
+    fn call(&mut self, session: SessionId, request: ShardRequest) -> Result<ShardAnswer> {
+        let call = self.begin(session, request);
+        self.settle();
+        self.result(call).expect("all that it waits for has come")
+    }
+
+    fn ok(&mut self, session: SessionId, request: ShardRequest) -> ShardAnswer {
+        let words = format!("{request:?}");
+        self.call(session, request).unwrap_or_else(|error| panic!("{words}: {error:?}"))
+    }
+
+    fn make(&mut self, (parent, text): Place<'_>) -> InodeNumber {
+        let request = ShardRequest::OpenAt {
+            parent,
+            name: name(text),
+            flags: flags(Access::Read),
+            create: Some(CreateFile { mode: 0o644, exclusive: true }),
+        };
+        let maker = SessionId(99);
+        let inode = attributes(&self.ok(maker, request)).inode;
+        self.at(routing::of_inode(inode)).ok(maker, ShardRequest::EndSession);
+        inode
+    }
+
+    /// What a name means. The inode's shard has to have it.
+    fn names(&mut self, (parent, text): Place<'_>) -> Option<InodeNumber> {
+        match self.ok(B, ShardRequest::Lookup { parent, name: name(text) }) {
+            ShardAnswer::Absent { .. } => None,
+            ShardAnswer::Entry { attributes, .. } => Some(attributes.inode),
+            ShardAnswer::Remote { inode, .. } => Some(inode),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn links(&mut self, inode: InodeNumber) -> u32 {
+        attributes(&self.ok(B, stat(inode))).links
+    }
+
+    fn has_no_locks(&self) -> bool {
+        self.worlds.iter().all(|world| world.shard.back().has_no_locks() && world.shard.status().parked == 0)
+    }
+}
+
+fn mv(from: Place<'_>, to: Place<'_>, mode: RenameMode) -> ShardRequest {
+    ShardRequest::Rename { parent: from.0, name: name(from.1), new_parent: to.0, new_name: name(to.1), mode }
+}
+
+fn ln(inode: InodeNumber, (parent, text): Place<'_>) -> ShardRequest {
+    ShardRequest::Link { inode, parent, name: name(text) }
+}
+
+fn rm((parent, text): Place<'_>) -> ShardRequest {
+    ShardRequest::Unlink { parent, name: name(text) }
+}
+
+#[test]
+fn a_file_moves_between_shards_in_each_mode() {
+    let mut several = Several::new();
+    let [root, d1, d2, d3] = several.directories[..] else { panic!("four directories") };
+    let file = several.make((d1, "f"));
+    several.ok(A, mv((d1, "f"), (d3, "g"), RenameMode::Replace));
+    assert_eq!((several.names((d1, "f")), several.names((d3, "g"))), (None, Some(file)));
+    several.ok(A, mv((d3, "g"), (root, "h"), RenameMode::NoReplace));
+    assert_eq!((several.names((d3, "g")), several.names((root, "h")), several.links(file)), (None, Some(file), 1));
+    let other = several.make((d2, "o"));
+    assert_eq!(several.call(A, mv((d2, "o"), (root, "h"), RenameMode::NoReplace)), Err(Error::Exists));
+    several.ok(A, mv((d2, "o"), (root, "h"), RenameMode::Exchange));
+    assert_eq!((several.names((d2, "o")), several.names((root, "h"))), (Some(file), Some(other)));
+    assert_eq!(several.call(A, mv((d2, "nothing"), (root, "h"), RenameMode::Replace)), Err(Error::NotFound));
+    assert_eq!(several.call(A, mv((d2, "o"), (root, "nothing"), RenameMode::Exchange)), Err(Error::NotFound));
+    assert!(several.has_no_locks());
+}
+
+#[test]
+fn what_is_replaced_goes_at_its_own_shard_whichever_that_is() {
+    for (born, from, to) in [(0, 1, 2), (1, 2, 3), (3, 1, 2), (2, 3, 1), (3, 2, 2), (0, 2, 2), (1, 1, 3), (3, 1, 3)] {
+        let mut several = Several::new();
+        let directories = several.directories.clone();
+        let (source, target) = ((directories[from], "f"), (directories[to], "g"));
+        let replaced = several.make((directories[born], "r"));
+        several.ok(A, ln(replaced, (directories[born], "kept")));
+        several.ok(A, mv((directories[born], "r"), target, RenameMode::Replace));
+        let file = several.make(source);
+        let answer = several.ok(A, mv(source, target, RenameMode::Replace));
+        let ShardAnswer::Renamed { inode, replaced: gone, .. } = answer else { panic!("{answer:?}") };
+        assert_eq!((inode, gone), (file, Some((replaced, 1))), "born at {born}");
+        assert_eq!((several.names(source), several.names(target)), (None, Some(file)), "born at {born}");
+        assert_eq!((several.links(replaced), several.has_no_locks()), (1, true), "born at {born}");
+    }
+}
+
+#[test]
+fn a_link_and_its_removal_count_at_the_shard_of_the_inode() {
+    let mut several = Several::new();
+    let [root, d1, d2, d3] = several.directories[..] else { panic!("four directories") };
+    let file = several.make((d2, "f"));
+    for directory in [root, d1, d3] {
+        let linked = several.ok(A, ln(file, (directory, "l")));
+        assert_eq!(attributes(&linked).inode, file);
+    }
+    assert_eq!((several.links(file), several.names((d3, "l"))), (4, Some(file)));
+    assert_eq!(several.call(A, ln(file, (d3, "l"))), Err(Error::Exists));
+    assert_eq!(several.call(A, ln(root, (d3, "x"))), Err(Error::NotPermitted));
+    for (directory, left) in [(root, 3), (d3, 2), (d1, 1)] {
+        let removed = several.ok(A, rm((directory, "l")));
+        assert!(matches!(removed, ShardAnswer::Removed { inode, links, .. } if (inode, links) == (file, left)));
+        assert_eq!((several.names((directory, "l")), several.links(file)), (None, left));
+    }
+    // Two names of one file: nothing happens, and both stay.
+    several.ok(A, ln(file, (d3, "l")));
+    several.ok(A, mv((d3, "l"), (d2, "f"), RenameMode::Replace));
+    assert_eq!((several.names((d3, "l")), several.names((d2, "f")), several.links(file)), (Some(file), Some(file), 2));
+    let removed = several.ok(A, ShardRequest::UnlinkBatch { parent: d3, names: vec![name("l"), name("other")] });
+    assert!(matches!(&removed, ShardAnswer::RemovedBatch { removed, .. } if removed[..] == [(file, 1)]), "{removed:?}");
+    assert!(several.has_no_locks());
+}
+
+#[test]
+fn opposite_renames_and_exchanges_do_not_wait_for_each_other() {
+    let mut several = Several::new();
+    let [_, d1, d2, d3] = several.directories[..] else { panic!("four directories") };
+    for (directory, text) in [(d1, "a"), (d2, "a"), (d3, "a"), (d1, "b"), (d2, "b"), (d3, "b")] {
+        several.make((directory, text));
+    }
+    let ring = [(d1, d2), (d2, d3), (d3, d1), (d2, d1), (d3, d2), (d1, d3)];
+    let mut calls = Vec::new();
+    for (index, (from, to)) in ring.into_iter().enumerate() {
+        let mode = if index % 2 == 0 { RenameMode::Exchange } else { RenameMode::Replace };
+        calls.push(several.begin(A, mv((from, "a"), (to, "b"), mode)));
+        calls.push(several.begin(B, mv((to, "b"), (from, "a"), mode)));
+    }
+    several.settle();
+    for call in calls {
+        let result = several.result(call).expect("none waits for ever");
+        assert!(matches!(result, Ok(_) | Err(Error::NotFound)), "{result:?}");
+    }
+    assert!(several.has_no_locks());
+}
+
+#[test]
+fn leases_of_others_at_each_shard_go_before_the_effect_and_own_ones_stay() {
+    let mut several = Several::new();
+    let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
+    several.make((d1, "f"));
+    several.make((d2, "g"));
+    // Contended keys are not granted for a second.
+    several.worlds.iter_mut().for_each(|world| world.pass(1500, &[A, B, C]));
+    for session in [A, B] {
+        for place in [(d1, "f"), (d2, "g")] {
+            let found = several.ok(session, ShardRequest::Lookup { parent: place.0, name: name(place.1) });
+            assert!(grants(&found).contains(Grants::ENTRY | Grants::ATTRIBUTES), "{found:?}");
+        }
+    }
+    let call = several.begin(A, mv((d1, "f"), (d2, "g"), RenameMode::Replace));
+    let recalled = several.worlds[1].recalled();
+    assert!(!recalled.is_empty() && recalled.iter().all(|(session, ..)| *session == B), "{recalled:?}");
+    assert!(several.worlds[2].recalled().is_empty(), "the other shard was not asked yet");
+    several.worlds[1].answer_recalls(LeaseMode::None);
+    several.take_calls().into_iter().for_each(|call| several.deliver(call));
+    let recalled = several.worlds[2].recalled();
+    assert!(recalled.iter().any(|(_, key, _)| matches!(key, LeaseKey::Entry(parent, _) if *parent == d2)));
+    assert!(recalled.iter().all(|(session, ..)| *session == B), "{recalled:?}");
+    assert_eq!(several.result(call), None);
+    several.settle();
+    let (shard, token) = call;
+    let reply = several.at(shard).replies[&token].clone();
+    assert!(reply.result.is_ok());
+    assert_eq!(reply.others.iter().map(|(shard, _)| shard.0).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn nothing_is_told_of_what_may_have_been_told_of_elsewhere() {
+    let mut several = Several::new();
+    let [_, d1, d2, d3] = several.directories[..] else { panic!("four directories") };
+    let replaced = several.make((d3, "r"));
+    several.ok(A, ln(replaced, (d2, "g")));
+    several.make((d1, "f"));
+    let call = several.begin(A, mv((d1, "f"), (d2, "g"), RenameMode::Replace));
+    // The coordinator tells of the names as they are, until it has decided.
+    let found = several.worlds[1].ok(B, ShardRequest::Lookup { parent: d1, name: name("f") });
+    assert!(matches!(found, ShardAnswer::Entry { .. }), "{found:?}");
+    let mut waiting = Vec::new();
+    loop {
+        let calls = several.take_calls();
+        if calls.iter().any(|call| matches!(call.step, PeerStep::Carry { .. })) {
+            waiting.push(several.begin(B, ShardRequest::Lookup { parent: d1, name: name("f") }));
+            waiting.push(several.begin(B, ShardRequest::Lookup { parent: d2, name: name("g") }));
+            waiting.push(several.begin(B, stat(replaced)));
+            waiting.push(several.begin(
+                B,
+                ShardRequest::ReadDirectory {
+                    inode: d2,
+                    after: Cookie::START,
+                    entries_max: 10,
+                    with_attributes: false,
+                },
+            ));
+            calls.into_iter().for_each(|call| several.deliver(call));
+            break;
+        }
+        calls.into_iter().for_each(|call| several.deliver(call));
+        several.worlds.iter_mut().for_each(|world| world.answer_recalls(LeaseMode::None));
+        several.deliver_replies();
+    }
+    assert!(waiting.iter().all(|call| several.worlds[usize::from(call.0.0)].result(call.1).is_none() || call.0.0 == 3));
+    several.settle();
+    for call in waiting.into_iter().chain([call]) {
+        assert!(several.result(call).is_some_and(|result| result.is_ok()));
+    }
+}
+
+#[test]
+fn a_shard_that_is_away_while_others_lock_ends_the_operation() {
+    let mut several = Several::new();
+    let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
+    let file = several.make((d1, "f"));
+    let call = several.begin(A, mv((d1, "f"), (d2, "g"), RenameMode::Replace));
+    let lock = several.take_calls().remove(0);
+    // It has locked, and its answer is lost.
+    several.deliver(lock.clone());
+    several.worlds[2].peer_replies.clear();
+    several.unreachable(&lock);
+    assert_eq!(several.result(call), Some(Err(Error::Unreachable)));
+    assert_eq!(several.names((d1, "f")), Some(file));
+    // The next one is not held up by what the other shard has not heard of.
+    several.take_calls();
+    several.ok(A, mv((d1, "f"), (d2, "g"), RenameMode::Replace));
+    several.deliver(lock);
+    several.settle();
+    assert_eq!((several.names((d1, "f")), several.names((d2, "g")), several.has_no_locks()), (None, Some(file), true));
+}
+
+#[test]
+fn what_is_decided_is_carried_out_where_a_shard_is_away() {
+    let mut several = Several::new();
+    let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
+    let file = several.make((d1, "f"));
+    let call = several.begin(A, mv((d1, "f"), (d2, "g"), RenameMode::Replace));
+    let lock = several.take_calls().remove(0);
+    several.deliver(lock);
+    several.deliver_replies();
+    let carry = several.take_calls().remove(0);
+    assert!(matches!(carry.step, PeerStep::Carry { is_late: false, .. }));
+    several.unreachable(&carry);
+    assert!(several.result(call).is_some_and(|result| result.is_ok()));
+    let looks = several.begin(B, ShardRequest::Lookup { parent: d2, name: name("g") });
+    assert_eq!(several.result(looks), None);
+    several.worlds[1].pass(3000, &[A, B]);
+    several.settle();
+    assert!(several.result(looks).is_some());
+    assert_eq!((several.names((d1, "f")), several.names((d2, "g")), several.has_no_locks()), (None, Some(file), true));
+}
+
+#[test]
+fn who_waits_for_a_coordinator_that_is_gone_is_told_so() {
+    let mut several = Several::new();
+    let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
+    several.make((d1, "f"));
+    several.begin(A, mv((d1, "f"), (d2, "g"), RenameMode::Replace));
+    let lock = several.take_calls().remove(0);
+    several.deliver(lock.clone());
+    let looks = several.begin(B, ShardRequest::Lookup { parent: d2, name: name("g") });
+    several.worlds[2].pass(4000, &[A, B]);
+    let ask = several.worlds[2].peer_calls.remove(0);
+    assert_eq!(ask.step, PeerStep::AskOutcome { of: lock.intent });
+    several.unreachable(&ask);
+    assert_eq!(several.result(looks), Some(Err(Error::Unreachable)));
+    let again = several.begin(B, ShardRequest::Lookup { parent: d2, name: name("g") });
+    assert_eq!(several.result(again), Some(Err(Error::Unreachable)));
+    // It is back, and goes on.
+    several.worlds[1].pass(3000, &[A, B]);
+    several.settle();
+    assert!(several.names((d2, "g")).is_some() && several.has_no_locks());
+}
+
+#[test]
+fn a_repeated_rename_gets_the_first_answer() {
+    let mut several = Several::new();
+    let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
+    several.make((d1, "f"));
+    let request = mv((d1, "f"), (d2, "g"), RenameMode::Replace);
+    let slot = (SlotIndex(63), 1000);
+    several.worlds[1].call_in(A, user(0), slot, request.clone());
+    let second = several.worlds[1].call_in(A, user(0), slot, request.clone());
+    several.settle();
+    let first = several.worlds[1].replies[&second].clone();
+    let third = several.worlds[1].call_in(A, user(0), slot, request);
+    let again = several.worlds[1].replies[&third].clone();
+    assert_eq!((&again.result, &again.others), (&first.result, &first.others));
+    assert_eq!(again.others.len(), 1);
+}
+
+#[test]
+fn a_sticky_directory_guards_files_of_other_shards() {
+    let mut several = Several::new();
+    let [_, d1, d2, d3] = several.directories[..] else { panic!("four directories") };
+    several.ok(A, chmod(d1, 0o1777));
+    let file = several.make((d2, "f"));
+    several.ok(A, ln(file, (d1, "l")));
+    for request in
+        [rm((d1, "l")), mv((d1, "l"), (d1, "m"), RenameMode::Replace), mv((d1, "l"), (d3, "m"), RenameMode::Replace)]
+    {
+        let shard = routing::of_request(&request).expect("a name");
+        let token = several.at(shard).call_as(B, user(6), request);
+        several.settle();
+        assert_eq!(several.at(shard).result(token), Some(Err(Error::NotPermitted)));
+    }
+    assert!(several.has_no_locks());
+}
+
+/// Random operations of three sessions at once, with lost, doubled and late messages: in the end the names are what
+/// some order of them makes, and each inode has as many links as names.
+#[test]
+fn whatever_happens_links_are_counted_and_nothing_stays_locked() {
+    for seed in 0..400u64 {
+        let mut random = Random(seed * 2 + 1);
+        let mut several = Several::new();
+        let directories = several.directories.clone();
+        let mut files = Vec::new();
+        for directory in &directories {
+            files.push(several.make((*directory, "a")));
+        }
+        for _ in 0..30 {
+            for session in [A, B, C] {
+                let mut place = || (directories[random.below(4)], ["a", "b"][random.below(2)]);
+                let (from, to) = (place(), place());
+                let request = match random.below(5) {
+                    0 => ln(files[random.below(4)], to),
+                    1 => rm(from),
+                    2 => mv(from, to, RenameMode::Exchange),
+                    3 => mv(from, to, RenameMode::NoReplace),
+                    _ => mv(from, to, RenameMode::Replace),
+                };
+                several.begin(session, request);
+            }
+            several.shuffle(&mut random);
+        }
+        for _ in 0..200 {
+            several.worlds.iter_mut().for_each(|world| world.pass(500, &[A, B, C]));
+            several.settle();
+        }
+        assert!(
+            several.has_no_locks(),
+            "seed {seed}: {:?}",
+            several.worlds.iter().map(|w| w.shard.stuck()).collect::<Vec<_>>()
+        );
+        several.check_links(seed);
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from((self.0 >> 33) % bound as u64).expect("below a usize")
+    }
+}
+
+impl Several {
+    /// Some of what is on its way arrives, in any order; some is lost, or comes twice.
+    fn shuffle(&mut self, random: &mut Random) {
+        for _ in 0..random.below(6) {
+            let mut calls = self.take_calls();
+            while !calls.is_empty() {
+                let call = calls.swap_remove(random.below(calls.len()));
+                match random.below(12) {
+                    0 => {}
+                    1 => self.unreachable(&call),
+                    2 => {
+                        self.deliver(call.clone());
+                        self.unreachable(&call);
+                    }
+                    3 => {
+                        self.deliver(call.clone());
+                        self.deliver(call);
+                    }
+                    _ => self.deliver(call),
+                }
+            }
+            if random.below(3) > 0 {
+                self.deliver_replies();
+            }
+            if random.below(3) > 0 {
+                self.worlds.iter_mut().for_each(|world| world.answer_recalls(LeaseMode::None));
+            }
+        }
+        self.worlds.iter_mut().for_each(|world| world.pass(500, &[A, B, C]));
+    }
+
+    fn check_links(&mut self, seed: u64) {
+        let mut names: BTreeMap<InodeNumber, u32> = BTreeMap::new();
+        for directory in self.directories.clone() {
+            for text in ["a", "b"] {
+                if let Some(inode) = self.names((directory, text)) {
+                    *names.entry(inode).or_default() += 1;
+                }
+            }
+        }
+        for (inode, count) in names {
+            assert_eq!(self.links(inode), count, "seed {seed}: names of {inode}");
+        }
+    }
+}
