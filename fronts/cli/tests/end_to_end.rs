@@ -46,6 +46,8 @@ mod posix;
 mod regions;
 #[path = "end_to_end/removal.rs"]
 mod removal;
+#[path = "end_to_end/shards.rs"]
+mod shards;
 #[path = "end_to_end/two_mounts.rs"]
 mod two_mounts;
 #[path = "end_to_end/ucx.rs"]
