@@ -131,6 +131,7 @@ pub struct Process {
     pub mount: RefCell<Weak<KernelCaches<SimMount>>>,
     pub machine: RefCell<Weak<Files<SimShell>>>,
     is_releasing: Cell<bool>,
+    is_tending_locks: Cell<bool>,
     /// Tasks that begin.
     spawned: RefCell<Vec<Task>>,
 }
@@ -178,6 +179,7 @@ impl Process {
             mount: RefCell::default(),
             machine: RefCell::default(),
             is_releasing: Cell::new(false),
+            is_tending_locks: Cell::new(false),
             spawned: RefCell::default(),
         }
     }
@@ -286,6 +288,18 @@ impl Process {
             process.is_releasing.set(false);
             files.calls().release_surplus().await;
             files.hold_directories().await;
+        });
+    }
+
+    /// Ends waits for locks at nodes that are gone, and repeats what was not unlocked, on a thread of its own.
+    pub fn tend_locks(&self, files: &Arc<Files<SimShell>>) {
+        if !self.locks_files.get() || self.is_tending_locks.replace(true) {
+            return;
+        }
+        let files = Arc::clone(files);
+        self.spawn(async move {
+            files.tend_locks().await;
+            files.calls().shell.0.is_tending_locks.set(false);
         });
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use weft_client::protocol::limits::SESSION_TERM_MS;
 use weft_client::protocol::lock::LOCK_END;
 use weft_client::protocol::message::shard::Access;
-use weft_client::protocol::{Error, InodeNumber, LockMode, LockRange, Name, RangeLock};
+use weft_client::protocol::{Error, InodeNumber, LockMode, LockRange, Name, NodeId, RangeLock};
 use weft_client::{File, OpenOptions, Way};
 use weft_tests::{FileSystem, Stuck, Wanted, open};
 
@@ -112,6 +112,20 @@ fn a_wait_for_a_lock_can_be_given_up() {
     drop(dropped);
     unlock_all(&third);
     other.try_lock(&[exclusive(0, 20)]).unwrap();
+}
+
+#[test]
+fn a_wait_at_a_node_that_is_gone_ends() {
+    let mut fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
+    let (a, b) = (fs.client(Way::Auto), fs.client(Way::Auto));
+    let (file, other) = (open(&a, "f", BOTH), open(&b, "f", BOTH));
+    file.lock(&[exclusive(0, 9)]).unwrap();
+    let wait = other.begin_lock(&[exclusive(5, 5)]);
+    fs.stop_node(NodeId(0));
+    let (ended, result) = channel();
+    let waiting = thread::spawn(move || ended.send(wait.wait()));
+    assert_eq!(result.recv_timeout(LONG), Ok(Err(Error::Unreachable)));
+    waiting.join().unwrap().unwrap();
 }
 
 #[test]

@@ -16,6 +16,8 @@ struct Held {
     lost: bool,
     /// Grows with each grant.
     grants: u64,
+    /// The owner has closed the file, and the shard may not know so.
+    closed: bool,
 }
 
 /// A request that waits.
@@ -72,9 +74,10 @@ impl<W> Locks<W> {
     /// The owner may hold what `session` was granted.
     pub(crate) fn granted(&self, inode: InodeNumber, owner: LockOwner, session: SessionId) {
         let mut state = lock(&self.state);
-        let held = state.held.entry((inode, owner)).or_insert(Held { session, lost: false, grants: 0 });
+        let held = state.held.entry((inode, owner)).or_insert(Held { session, lost: false, grants: 0, closed: false });
         held.grants += 1;
         held.session = session;
+        held.closed = false;
     }
 
     /// The owner has unlocked: all that it held when it had been granted so much, or else a part. Returns whether
@@ -92,9 +95,41 @@ impl<W> Locks<W> {
         is_lost
     }
 
+    /// The owner has closed the file, and could not unlock what it held when it had been granted so much.
+    pub(crate) fn keep_closed(&self, inode: InodeNumber, owner: LockOwner, grants: u64) {
+        // What was granted since is not to be lost: the owner closes the file once more.
+        let mut state = lock(&self.state);
+        if let Some(held) = state.held.get_mut(&(inode, owner)).filter(|held| held.grants == grants) {
+            held.closed = true;
+        }
+    }
+
+    pub(crate) fn is_closed(&self, inode: InodeNumber, owner: LockOwner) -> bool {
+        lock(&self.state).held.get(&(inode, owner)).is_some_and(|held| held.closed)
+    }
+
+    /// Owners that have closed a file, which its shard may not know.
+    pub(crate) fn closed(&self) -> Vec<(InodeNumber, LockOwner)> {
+        let state = lock(&self.state);
+        state.held.iter().filter(|(_, held)| held.closed).map(|(place, _)| *place).collect()
+    }
+
+    /// Whether somebody waits, or is about to.
+    pub fn has_waits(&self) -> bool {
+        !lock(&self.state).waits.is_empty()
+    }
+
+    /// The waits that a session has at shards: their numbers, and what they wait for.
+    pub(crate) fn queued(&self, session: SessionId) -> Vec<(u64, InodeNumber)> {
+        let state = lock(&self.state);
+        let queued = state.waits.iter().filter(|(_, wait)| wait.queued == Some(session));
+        queued.map(|(number, wait)| (*number, wait.inode)).collect()
+    }
+
     /// A session has ended, and with it its locks. Returns those who wait in it.
     pub(crate) fn session_ended(&self, ended: SessionId) -> Vec<W> {
         let mut state = lock(&self.state);
+        state.held.retain(|_, held| held.session != ended || !held.closed);
         for held in state.held.values_mut().filter(|held| held.session == ended && !held.lost) {
             held.lost = true;
             self.lost.fetch_add(1, Ordering::AcqRel);

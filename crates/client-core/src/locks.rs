@@ -6,19 +6,25 @@
 //! The owner is told, as NFS clients do: what it reads and writes by the handles through which it locked, and its calls
 //! about locks, fail until it unlocks or closes.
 //!
+//! A node that is gone ends no wait: a client that has not heard of the shard for a term asks it, and without an answer
+//! the wait fails. An unlock at close that fails is repeated until it succeeds or the session ends, and before the owner
+//! locks again ([`Files::tend_locks`]).
+//!
 //! No waiter is told with a lock held.
 
 use crate::calls::{Answer, Calls};
 use crate::files::Files;
 use crate::handle::Handle;
-use crate::link::ATTEMPTS_MAX;
+use crate::link::{ATTEMPTS_MAX, SlotFor};
 use crate::lock::lock;
 use crate::lock_table::{Locks, Wait};
 use crate::shell::Shell;
+use std::collections::BTreeSet;
 use weft_protocol::message::recall::LockGranted;
 use weft_protocol::message::shard::{LockAnswer, ShardAnswer, ShardRequest};
 use weft_protocol::{
-    Error, HeldLock, InodeNumber, LockKind, LockOwner, LockRange, RangeLock, Result, SessionId, routing,
+    Credentials, Error, HeldLock, InodeNumber, LockKind, LockOwner, LockRange, RangeLock, Result, SessionId, ShardId,
+    routing,
 };
 
 /// Ranges to be locked by an owner: all of them or none.
@@ -98,6 +104,47 @@ impl<S: Shell> Files<S> {
         self.cancel_queued(inode, wait).await;
     }
 
+    /// Unlocks what could not be unlocked at close, and ends the waits at shards whose term has passed and that do not
+    /// answer now, with the error of that. To be called as often as the session is renewed.
+    pub async fn tend_locks(&self) {
+        for (inode, owner) in self.locks().closed() {
+            // Repeated the next time.
+            let _ = self.unlock_closed_owner(&self.calls().caller.credentials, inode, owner).await;
+        }
+        self.end_unreachable_waits().await;
+    }
+
+    async fn end_unreachable_waits(&self) {
+        let (calls, session) = (self.calls(), self.calls().session.id());
+        let shards: BTreeSet<_> =
+            self.locks().queued(session).iter().map(|(_, inode)| routing::of_inode(*inode)).collect();
+        for shard in shards {
+            let term = calls.session.term(shard);
+            match calls.ensure_term(shard, &term, SlotFor::Caller).await {
+                // Its waits have ended with it, or it is asked the next time.
+                Ok(()) | Err(Error::SessionEnded | Error::Busy) => {}
+                Err(error) => self.end_waits_at(shard, session, &error),
+            }
+        }
+    }
+
+    fn end_waits_at(&self, shard: ShardId, session: SessionId, error: &Error) {
+        for (wait, inode) in self.locks().queued(session) {
+            if routing::of_inode(inode) == shard {
+                self.end_doubtful_wait(wait, error.clone());
+            }
+        }
+    }
+
+    /// Ends a wait of which the shard may not know so, and may yet grant the lock: the owner's close unlocks it.
+    fn end_doubtful_wait(&self, wait: u64, error: Error) {
+        let owner = lock(&self.locks().state).waits.get(&wait).map(|waiting| (waiting.inode, waiting.owner));
+        if let Some((inode, owner)) = owner {
+            self.locks().granted(inode, owner, self.calls().session.id());
+        }
+        self.end_wait(wait, Err(error));
+    }
+
     /// Ends a wait that was not begun.
     pub fn tell_waiter(&self, waiter: S::LockWaiter, result: Result<()>) {
         self.calls().shell.lock_ended(waiter, result);
@@ -113,23 +160,40 @@ impl<S: Shell> Files<S> {
 
     /// Unlocks. Without a message if the owner holds nothing. [`Error::SessionEnded`]: its locks were lost before.
     pub async fn unlock(&self, handle: &Handle<S>, owner: LockOwner, ranges: &[LockRange]) -> Result<()> {
-        let inode = handle.open.inode;
+        self.unlock_as(&handle.who, (handle.open.inode, owner), ranges).await
+    }
+
+    async fn unlock_as(
+        &self,
+        who: &Credentials,
+        (inode, owner): (InodeNumber, LockOwner),
+        ranges: &[LockRange],
+    ) -> Result<()> {
         let Some((session, grants)) = self.locks().grants(inode, owner) else { return Ok(()) };
         let calls = self.calls();
         // What was lost with an ended session is unlocked; it may have been granted more since.
         if session == calls.session.id() {
             let request = ShardRequest::Unlock { inode, owner, ranges: ranges.to_vec() };
-            calls.call(&handle.who, routing::of_inode(inode), request).await?;
+            calls.call(who, routing::of_inode(inode), request).await?;
         }
         let all = (ranges == [LockRange::ALL]).then_some(grants);
         let is_lost = self.locks().unlocked(inode, owner, all, calls.session.id());
         if is_lost { Err(Error::SessionEnded) } else { Ok(()) }
     }
 
-    /// Unlocks whatever the owner holds: it has closed the file, by this handle.
+    /// Unlocks whatever the owner holds: it has closed the file, by this handle. After an error the client repeats it.
     pub async fn unlock_all(&self, handle: &Handle<S>, owner: LockOwner) -> Result<()> {
         lock(&handle.lock_owners).retain(|other| *other != owner);
-        self.unlock(handle, owner, &[LockRange::ALL]).await
+        self.unlock_closed_owner(&handle.who, handle.open.inode, owner).await
+    }
+
+    async fn unlock_closed_owner(&self, who: &Credentials, inode: InodeNumber, owner: LockOwner) -> Result<()> {
+        let Some((_, grants)) = self.locks().grants(inode, owner) else { return Ok(()) };
+        let result = self.unlock_as(who, (inode, owner), &[LockRange::ALL]).await;
+        if !matches!(result, Ok(()) | Err(Error::SessionEnded)) {
+            self.locks().keep_closed(inode, owner, grants);
+        }
+        result
     }
 
     /// Returns a lock that is in the way of this one. One message.
@@ -159,7 +223,7 @@ impl<S: Shell> Files<S> {
     pub(crate) async fn unlock_closed(&self, handle: &Handle<S>) {
         let owners = std::mem::take(&mut *lock(&handle.lock_owners));
         for owner in owners {
-            // Without an answer it is sent again before the next call to this node, or ends with the session.
+            // What fails is repeated, or ends with the session.
             let _ = self.unlock_all(handle, owner).await;
         }
     }
@@ -176,6 +240,9 @@ impl<S: Shell> Files<S> {
             return Err(Error::Device(weft_protocol::error::errno::EIO));
         }
         handle.note_lock_owner(owner);
+        if self.locks().is_closed(inode, owner) {
+            self.unlock_closed_owner(&handle.who, inode, owner).await?;
+        }
         let asked = self.call_with_open(handle, ShardRequest::Lock { inode, owner, pid, locks, wait }).await;
         match asked {
             Ok(Answer { answer: ShardAnswer::Lock(answer), session, .. }) => Ok((answer, session)),
@@ -242,14 +309,7 @@ impl<S: Shell> Files<S> {
                 self.take_grant(inode, owner, session)
             }
             Ok(_) => Err(Error::Interrupted),
-            Err(_) => {
-                // It may yet be granted: the owner's close unlocks it.
-                let owner = lock(&self.locks().state).waits.get(&wait).map(|waiting| waiting.owner);
-                if let Some(owner) = owner {
-                    self.locks().granted(inode, owner, calls.session.id());
-                }
-                Err(Error::Interrupted)
-            }
+            Err(_) => return self.end_doubtful_wait(wait, Error::Interrupted),
         };
         self.end_wait(wait, result);
     }

@@ -2,7 +2,7 @@
 //!
 //! Three threads for all nodes, and one for each that has pages dropped (`page_drops.rs`). The *listener* waits on the
 //! recall connections and renews the session. It waits for nothing else, so that recalls are always read (docs/flow-
-//! control.md). The *releaser* gives surplus leases back: its calls wait for slots, whose holders may wait for a
+//! control.md). The *releaser* gives surplus leases back and ends waits for locks at nodes that are gone: its calls wait for slots, whose holders may wait for a
 //! recall. The *worker* answers recalls: it may have to write data back first, and the kernel's cache above may have to
 //! write back to us. A refused renewal ends the session here: recalls were not answered in time, and the shard grants
 //! what others wait for once the term that this client counted last has passed.
@@ -54,8 +54,19 @@ pub(crate) fn start(files: &Arc<Files<NativeShell>>) -> io::Result<()> {
     let (files, listened) = (Arc::downgrade(files), Vec::new());
     let (release_ms, last_renewal_ms) = (None, 0);
     let page_drops = PageDrops::new(Weak::clone(&files));
-    let listener =
-        Listener { files, wake, stopping, listened, jobs, page_drops, releases, release_ms, working, last_renewal_ms };
+    let listener = Listener {
+        files,
+        wake,
+        stopping,
+        listened,
+        jobs,
+        page_drops,
+        releases,
+        release_ms,
+        working,
+        last_renewal_ms,
+        awaits_locks: false,
+    };
     std::thread::Builder::new().name("weft-listen".to_owned()).spawn(move || listener.run())?;
     Ok(())
 }
@@ -73,6 +84,8 @@ struct Listener {
     release_ms: Option<u64>,
     working: Working,
     last_renewal_ms: u64,
+    /// A program waits for a lock: a wait at a node that is gone has to be ended, though no connection is left.
+    awaits_locks: bool,
 }
 
 impl Listener {
@@ -91,6 +104,7 @@ impl Listener {
                 }
             }
             self.listened.retain(|one| one.live.load(Ordering::Acquire));
+            self.awaits_locks = files.calls().locks.has_waits();
             let due = self.renew(&files) | self.release_is_due(&files);
             if due || files.calls().session.has_release_batch() {
                 let _ = self.releases.try_send(());
@@ -107,7 +121,7 @@ impl Listener {
             PollFd::from_borrowed_fd(one.socket.as_fd(), wanted)
         }));
         // Without connections there is nothing to renew: only a wake-up changes that.
-        let renew_ms = (!self.listened.is_empty()).then_some(RENEW_MS);
+        let renew_ms = (!self.listened.is_empty() || self.awaits_locks).then_some(RENEW_MS);
         let timeout = self.release_ms.map_or(renew_ms, |_| Some(RELEASE_SOON_MS)).map(time_of);
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) => polled.iter().map(|fd| !fd.revents().is_empty()).collect(),
@@ -206,6 +220,7 @@ fn release(files: &Weak<Files<NativeShell>>, due: &Receiver<()>) {
         let Some(files) = files.upgrade() else { return };
         block_on(files.calls().release_surplus());
         block_on(files.hold_directories());
+        block_on(files.tend_locks());
     }
 }
 

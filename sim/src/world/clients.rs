@@ -225,6 +225,7 @@ impl World {
         let (session, process) = (self.clients[index].session(), self.clients[index].process.id.get());
         let sent_ms = self.clients[index].process.clock.boot_ms(self.network.now_ms);
         self.clients[index].process.release_soon();
+        self.clients[index].process.tend_locks(&self.clients[index].machine);
         for node in (0..super::NODES).map(NodeId) {
             let renewal = Renewal { session, node, sent_ms };
             let message = Message::Renewal { client: index, process, renewal };
