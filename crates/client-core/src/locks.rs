@@ -6,9 +6,9 @@
 //! The owner is told, as NFS clients do: what it reads and writes by the handles through which it locked, and its calls
 //! about locks, fail until it unlocks or closes.
 //!
-//! A node that is gone ends no wait: a client that has not heard of the shard for a term asks it, and without an answer
-//! the wait fails. An unlock at close that fails is repeated until it succeeds or the session ends, and before the owner
-//! locks again ([`Files::tend_locks`]).
+//! A node that is gone ends no wait: a client that has not heard of the shard for a term asks it, and without an
+//! answer the wait fails. An unlock at close that fails is repeated until it succeeds or the session ends, and before
+//! the owner locks again ([`Files::tend_locks`]).
 //!
 //! No waiter is told with a lock held.
 

@@ -175,7 +175,7 @@ every_variant!(peer_step, PeerStep, examples::peer_steps(), {
 });
 every_variant!(peer_answer, PeerAnswer, examples::peer_answers(), {
     PeerAnswer::Made(_) => "Made",
-    PeerAnswer::Forgotten => "Forgotten",
+    PeerAnswer::Forgotten { .. } => "Forgotten",
     PeerAnswer::Locked { .. } => "Locked",
     PeerAnswer::Carried { .. } => "Carried",
     PeerAnswer::Open => "Open",

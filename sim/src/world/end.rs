@@ -14,7 +14,8 @@ impl World {
         for (id, shard) in &self.shards {
             let status = shard.status();
             if (status.sessions, status.leases, status.recalls, status.parked) != (0, 0, 0, 0) {
-                let (stuck, blocked) = (shard.stuck(), self.blocked_threads());
+                let stuck: Vec<_> = self.shards.iter().map(|(id, shard)| (id, shard.stuck())).collect();
+                let blocked = self.blocked_threads();
                 let clients = self.clients.iter().enumerate();
                 let busy: Vec<_> = clients
                     .filter(|(_, client)| client.is_using_names() || client.is_using_files())

@@ -35,15 +35,15 @@ enum Stage {
     Locking(usize),
     /// The first of these parts is asked for.
     Carrying(Box<Carrying>),
-    /// The caller has its answer. The first of these steps is asked for.
-    Closing(VecDeque<(ShardId, PeerStep)>),
+    /// The caller has its answer. These steps are asked for.
+    Closing(Vec<(ShardId, PeerStep)>),
 }
 
 #[derive(Clone, Debug)]
 struct Carrying {
     left: VecDeque<Part<NameChange>>,
     /// Steps for shards that could not be reached, and for those that have nothing to change.
-    missed: VecDeque<(ShardId, PeerStep)>,
+    missed: Vec<(ShardId, PeerStep)>,
     answer: ShardAnswer,
     stamps: Vec<(ShardId, u64)>,
 }
@@ -110,18 +110,19 @@ impl Across {
         Self { origin, caller, request, locks, facts: Facts::default(), stage: Stage::Locking(0) }
     }
 
-    /// The present step, and the shard it is for. `None`: all is done.
-    pub(super) fn question(&self) -> Option<(ShardId, PeerStep)> {
+    /// The present steps, each for another shard. Nothing: all is done.
+    pub(super) fn questions(&self) -> Vec<(ShardId, PeerStep)> {
         match &self.stage {
             Stage::Locking(index) => {
                 let (shard, locks) = &self.locks[*index];
-                Some((*shard, PeerStep::Lock { session: self.origin.session, locks: locks.clone() }))
+                vec![(*shard, PeerStep::Lock { session: self.origin.session, locks: locks.clone() })]
             }
             Stage::Carrying(carrying) => {
-                let (shard, changes) = carrying.left.front()?;
-                Some((*shard, PeerStep::Carry { changes: changes.clone(), is_late: false }))
+                let first = carrying.left.front();
+                let step = |changes: &Vec<NameChange>| PeerStep::Carry { changes: changes.clone(), is_late: false };
+                first.map(|(shard, changes)| (*shard, step(changes))).into_iter().collect()
             }
-            Stage::Closing(left) => left.front().cloned(),
+            Stage::Closing(left) => left.clone(),
         }
     }
 
@@ -166,7 +167,7 @@ impl Across {
                     }
                     Err(Error::Unreachable | Error::WrongShard(_)) => {
                         if let Some((shard, changes)) = carrying.left.pop_front() {
-                            carrying.missed.push_back((shard, PeerStep::Carry { changes, is_late: true }));
+                            carrying.missed.push((shard, PeerStep::Carry { changes, is_late: true }));
                         }
                     }
                     _ => return Progress::None,
@@ -180,16 +181,13 @@ impl Across {
                 Progress::Over(self.origin, Ok(answer), stamps)
             }
             Stage::Closing(left) => {
-                let is_answer = match (answer, left.front()) {
-                    (Ok(PeerAnswer::Carried { shard, .. }), Some((asked, PeerStep::Carry { .. }))) => shard == asked,
-                    (Ok(PeerAnswer::Forgotten), Some((_, PeerStep::Undo))) => true,
-                    _ => false,
-                };
-                if !is_answer {
-                    return Progress::None;
-                }
-                left.pop_front();
-                if left.is_empty() { Progress::Closed } else { Progress::Next }
+                left.retain(|(asked, step)| match (answer, step) {
+                    (Ok(PeerAnswer::Carried { shard, .. }), PeerStep::Carry { .. })
+                    | (Ok(PeerAnswer::Forgotten { shard }), PeerStep::Undo) => shard != asked,
+                    _ => true,
+                });
+                // The others are asked again in their time.
+                if left.is_empty() { Progress::Closed } else { Progress::None }
             }
         }
     }

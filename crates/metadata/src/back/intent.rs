@@ -90,22 +90,31 @@ impl<K: KeyValue> Back<K> {
         }
     }
 
-    /// What must be asked (again) for an intent. `None`: it is closed.
-    pub fn question(&self, number: u64) -> Option<(ShardId, IntentId, PeerStep)> {
-        let (to, step) = match self.intents.own.get(&number)? {
-            Own::Make(make) => match &make.state {
-                State::Asking => (make.to, make.step.clone()),
-                State::Closing(step) => (make.to, step.clone()),
+    /// What must be asked (again) for an intent, each of another shard. Nothing: it is closed.
+    pub fn questions(&self, number: u64) -> Vec<(ShardId, IntentId, PeerStep)> {
+        let questions = match self.intents.own.get(&number) {
+            None => Vec::new(),
+            Some(Own::Make(make)) => match &make.state {
+                State::Asking => vec![(make.to, make.step.clone())],
+                State::Closing(step) => vec![(make.to, step.clone())],
             },
-            Own::Across(across) => across.question()?,
+            Some(Own::Across(across)) => across.questions(),
         };
-        Some((to, self.own_id(number), step))
+        questions.into_iter().map(|(to, step)| (to, self.own_id(number), step)).collect()
     }
 
-    /// Own intents that a shard has to hear the end of.
-    pub fn closing_at(&self, shard: ShardId) -> Vec<u64> {
-        let closing = self.intents.own.keys().copied().filter(|number| self.is_closing(*number));
-        closing.filter(|number| self.question(*number).is_some_and(|(to, ..)| to == shard)).collect()
+    /// Own intents that were given up, of which a shard has not heard so.
+    pub fn given_up_at(&self, shard: ShardId) -> Vec<IntentId> {
+        let closing = self.intents.own.keys().filter(|number| self.is_closing(**number));
+        let questions = closing.flat_map(|number| self.questions(*number));
+        questions.filter(|(to, _, step)| *to == shard && *step == PeerStep::Undo).map(|(_, intent, _)| intent).collect()
+    }
+
+    /// Whether an own intent may keep what it has locked at a shard.
+    fn holds_at(&self, number: u64, shard: ShardId) -> bool {
+        let questions = self.questions(number);
+        let is_undone = questions.iter().any(|(to, _, step)| *to == shard && *step == PeerStep::Undo);
+        !questions.is_empty() && !is_undone
     }
 
     /// Begins to make a directory at the shard `to`.
@@ -150,7 +159,7 @@ impl<K: KeyValue> Back<K> {
         if across.is_decided() {
             self.locks.decide(id);
         }
-        let is_open = across.question().is_some();
+        let is_open = !across.questions().is_empty();
         if is_open {
             self.intents.own.insert(number, Own::Across(across));
         }
@@ -171,7 +180,7 @@ impl<K: KeyValue> Back<K> {
 
     fn answer_make(&mut self, time: Timestamp, number: u64, mut make: Make, answer: &Result<PeerAnswer>) -> Answer {
         if let State::Closing(_) = make.state {
-            if matches!(answer, Ok(PeerAnswer::Forgotten)) {
+            if matches!(answer, Ok(PeerAnswer::Forgotten { .. })) {
                 return Answer::Next;
             }
             self.intents.own.insert(number, Own::Make(make));
@@ -212,7 +221,7 @@ impl<K: KeyValue> Back<K> {
             PeerStep::Forget => {
                 self.intents.made.remove(&intent);
                 self.locks.forget(intent);
-                Ok(PeerAnswer::Forgotten)
+                Ok(PeerAnswer::Forgotten { shard: self.shard })
             }
             PeerStep::Undo => {
                 if let Some(PeerAnswer::Made(attributes)) = self.intents.made.remove(&intent)
@@ -221,7 +230,7 @@ impl<K: KeyValue> Back<K> {
                     self.drop_inode(attributes.inode, &inode, aftermath);
                 }
                 self.unlock(intent);
-                Ok(PeerAnswer::Forgotten)
+                Ok(PeerAnswer::Forgotten { shard: self.shard })
             }
             PeerStep::MakeDirectoryInode { .. } if self.locks.is_forgotten(intent) => Err(Error::Invalid),
             PeerStep::MakeDirectoryInode { parent, mode, uid, gid, time: at } => {
@@ -240,8 +249,8 @@ impl<K: KeyValue> Back<K> {
             PeerStep::Lock { session, locks } => self.lock_all(intent, *session, locks),
             PeerStep::Carry { changes, .. } => Ok(self.carry(time, intent, changes, keep, aftermath)),
             PeerStep::AskOutcome { of } => {
-                let is_open = of.shard == self.shard && self.is_open(of.number);
-                Ok(if is_open { PeerAnswer::Open } else { PeerAnswer::Forgotten })
+                let is_open = of.shard == self.shard && self.holds_at(of.number, intent.shard);
+                Ok(if is_open { PeerAnswer::Open } else { PeerAnswer::Forgotten { shard: self.shard } })
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::back::{Answer, Command};
 use crate::kv::KeyValue;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::PARKED_REQUESTS_MAX;
-use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
+use weft_protocol::message::peer::{IntentId, PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{Error, LeaseKey, ShardId};
 
@@ -78,18 +78,25 @@ impl<K: KeyValue> Shard<K> {
     }
 
     fn ask(&mut self, number: u64, interval_ms: u64, out: &mut Vec<Effect>) {
-        let Some((to, intent, step)) = self.back.question(number) else { return self.intents.clear(number) };
+        let questions = self.back.questions(number);
+        if questions.is_empty() {
+            return self.intents.clear(number);
+        }
         self.intents.set(number, self.now.boot_ms + interval_ms, interval_ms);
+        for (to, intent, step) in questions {
+            self.ask_one(to, intent, step, out);
+        }
+    }
+
+    fn ask_one(&mut self, to: ShardId, intent: IntentId, step: PeerStep, out: &mut Vec<Effect>) {
         let epoch = self.map.epoch;
         if to == self.back.shard() {
             return self.receive_step(0, PeerCall { to, epoch, intent, step }, out);
         }
         if let PeerStep::Lock { .. } = step {
             // What it has not heard of may be what it would wait for.
-            for given_up in self.back.closing_at(to) {
-                if let Some((to, intent, step @ PeerStep::Undo)) = self.back.question(given_up) {
-                    out.push(Effect::PeerCall(PeerCall { to, epoch, intent, step }));
-                }
+            for intent in self.back.given_up_at(to) {
+                out.push(Effect::PeerCall(PeerCall { to, epoch, intent, step: PeerStep::Undo }));
             }
         }
         out.push(Effect::PeerCall(PeerCall { to, epoch, intent, step }));

@@ -124,7 +124,7 @@ impl<K: KeyValue> Shard<K> {
                 *stamp = self.stamp;
                 self.released(intent);
             }
-            Ok(PeerAnswer::Forgotten) => self.released(intent),
+            Ok(PeerAnswer::Forgotten { .. }) => self.released(intent),
             _ => {}
         }
         Ok(result)
@@ -185,7 +185,7 @@ impl<K: KeyValue> Shard<K> {
         }
         let Some(intent) = self.locked.asked.remove(&reply.intent.number) else { return true };
         match &reply.result {
-            Ok(PeerAnswer::Forgotten) => {
+            Ok(PeerAnswer::Forgotten { .. }) => {
                 self.apply(&Command::PeerStep { intent, step: PeerStep::Undo, keep: false });
                 self.released(intent);
             }

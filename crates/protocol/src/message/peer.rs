@@ -107,7 +107,10 @@ pub struct PeerReply {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PeerAnswer {
     Made(Attributes),
-    Forgotten,
+    /// By this shard.
+    Forgotten {
+        shard: ShardId,
+    },
     /// What was locked, in the order of the step; `None`: an inode that is gone.
     Locked {
         shard: ShardId,

@@ -457,7 +457,7 @@ pub fn peer_answers() -> Vec<PeerAnswer> {
     };
     vec![
         PeerAnswer::Made(attributes(FileKind::Directory, Layout::Empty)),
-        PeerAnswer::Forgotten,
+        PeerAnswer::Forgotten { shard: ShardId(3) },
         PeerAnswer::Locked { shard: ShardId(1), names: vec![locked], inodes: vec![None] },
         PeerAnswer::Carried {
             shard: ShardId(1),

@@ -331,6 +331,40 @@ fn a_shard_that_is_away_while_others_lock_ends_the_operation() {
 }
 
 #[test]
+fn of_an_operation_that_was_given_up_each_shard_hears_by_itself() {
+    let mut several = Several::new();
+    let [_, d1, d2, d3] = several.directories[..] else { panic!("four directories") };
+    let (file, replaced) = (several.make((d1, "f")), several.make((d3, "r")));
+    several.ok(A, ln(replaced, (d2, "g")));
+    let call = several.begin(A, mv((d1, "f"), (d2, "g"), RenameMode::Replace));
+    let lock = several.take_calls().remove(0);
+    several.deliver(lock);
+    several.deliver_replies();
+    // Shard 2 has locked the name. That of the replaced inode has, too, and its answer is lost.
+    let lock = several.take_calls().remove(0);
+    several.deliver(lock.clone());
+    several.worlds[3].peer_replies.clear();
+    several.unreachable(&lock);
+    assert_eq!(several.result(call), Some(Err(Error::Unreachable)));
+    let undone: Vec<_> = several.take_calls().into_iter().map(|call| (call.to.0, call.step)).collect();
+    assert_eq!(undone, [(2, PeerStep::Undo), (3, PeerStep::Undo)]);
+    // Neither has come. One of them asks, and is told, though the other has not heard.
+    several.worlds[3].pass(3000, &[A, B]);
+    let asks = several.worlds[3].peer_calls.remove(0);
+    assert!(matches!(asks.step, PeerStep::AskOutcome { .. }), "{asks:?}");
+    several.deliver(asks);
+    several.deliver_replies();
+    assert!(several.worlds[3].shard.back().has_no_locks());
+    assert!(!several.worlds[2].shard.back().has_no_locks());
+    several.worlds[1].pass(3000, &[A, B]);
+    several.settle();
+    assert_eq!(
+        (several.names((d1, "f")), several.names((d2, "g")), several.has_no_locks()),
+        (Some(file), Some(replaced), true)
+    );
+}
+
+#[test]
 fn what_is_decided_is_carried_out_where_a_shard_is_away() {
     let mut several = Several::new();
     let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
