@@ -4,6 +4,7 @@
 //! A descriptor ends when it is dropped, and not before: of a session that has ended the storage server moves the
 //! objects to other files (`Storage::abandon`), so that what is written late is in no object.
 
+use crate::store::index;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
@@ -134,7 +135,7 @@ impl ObjectFile {
         if !self.has_name() {
             count(&self.device.late);
         }
-        self.write(usize::try_from(offset).unwrap_or(usize::MAX), bytes, now)
+        self.write(index(offset), bytes, now)
     }
 
     /// Gives it a length, unless the device is full and it would become longer.
@@ -159,7 +160,7 @@ impl Descriptor {
     /// Reads up to the end.
     pub fn read(&self, offset: u64, bytes: usize) -> Vec<u8> {
         count(&self.file.device.through);
-        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        let offset = index(offset);
         self.file.read(offset..offset.saturating_add(bytes))
     }
 

@@ -288,7 +288,7 @@ impl Object {
     }
 }
 
-/// Files here are small.
-fn index(offset: u64) -> usize {
-    usize::try_from(offset).unwrap_or(usize::MAX)
+/// A place in a file, which is in memory here.
+pub(crate) fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("the simulation runs where an address has 64 bits")
 }

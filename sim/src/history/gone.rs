@@ -1,5 +1,6 @@
 //! What is gone with a node: programs may be told anything of it.
 
+use super::losses::{handle_of, mapping_of};
 use super::posix::{Id, State};
 use super::{History, Kind, Recorded};
 use crate::kernel::requests::Errno;
@@ -99,18 +100,11 @@ impl State {
                 Gone::Bytes => !matches!(told, Ok(Value::Attributes(_))),
                 Gone::All => true,
             },
-            Call::Read { handle, .. }
-            | Call::Pread { handle, .. }
-            | Call::Write { handle, .. }
-            | Call::Pwrite { handle, .. }
-            | Call::Ftruncate { handle, .. }
-            | Call::Fsync { handle, .. }
-            | Call::Getdents { handle, .. }
-            | Call::Seekdir { handle, .. }
-            | Call::Load { mapping: handle, .. }
-            | Call::Store { mapping: handle, .. }
-            | Call::Msync { mapping: handle } => self.gone_of(*handle) != Gone::Nothing,
-            _ => false,
+            Call::Getdents { handle, .. } | Call::Seekdir { handle, .. } => self.gone_of(*handle) != Gone::Nothing,
+            call => {
+                let used = handle_of(call).or_else(|| mapping_of(call));
+                used.is_some_and(|used| self.gone_of(used) != Gone::Nothing)
+            }
         }
     }
 

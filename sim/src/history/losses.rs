@@ -316,7 +316,8 @@ impl State {
     }
 }
 
-fn handle_of(call: &Call) -> Option<Handle> {
+/// The open regular file that a call is about.
+pub(super) fn handle_of(call: &Call) -> Option<Handle> {
     match call {
         Call::Close { handle }
         | Call::Read { handle, .. }
@@ -330,7 +331,8 @@ fn handle_of(call: &Call) -> Option<Handle> {
     }
 }
 
-fn mapping_of(call: &Call) -> Option<Handle> {
+/// The mapping that a call is about.
+pub(super) fn mapping_of(call: &Call) -> Option<Handle> {
     match call {
         Call::Load { mapping, .. }
         | Call::Store { mapping, .. }
