@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use weft_metadata::{Effect, Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
+use weft_protocol::limits::XATTR_VALUE_BYTES_MAX;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{
     Access, CreateFile, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall, ShardRequest, SymlinkTarget,
@@ -18,7 +19,8 @@ use weft_protocol::message::{Message, recall::Recall};
 use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InodeNumber, LeaseKey, LeaseMode, LockKind,
     LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId,
-    RangeLock, SessionId, ShardId, SlotIndex, TimeChange, Timestamp, codec, frame, routing,
+    RangeLock, SessionId, ShardId, SlotIndex, TimeChange, Timestamp, XattrExpectation, XattrName, XattrValue, codec,
+    frame, routing,
 };
 
 /// Steps of one program.
@@ -308,9 +310,14 @@ impl<'a> World<'a> {
         }
     }
 
+    fn xattr_name(&mut self) -> XattrName {
+        let names = [&b"user.a"[..], b"user.b", b"trusted.a"];
+        XattrName::new(names[self.reader.below(3)]).expect("a valid name")
+    }
+
     fn request(&mut self) -> ShardRequest {
         let (parent, inode, name) = (self.parent(), self.inode(), self.name());
-        match self.reader.below(28) {
+        match self.reader.below(31) {
             0 => ShardRequest::Lookup { parent, name },
             1 => ShardRequest::GetAttributes { inode },
             2 | 3 => ShardRequest::SetAttributes { inode, changes: self.changes() },
@@ -365,7 +372,15 @@ impl<'a> World<'a> {
                 let count = self.reader.below(4);
                 ShardRequest::Release { leases: (0..count).map(|_| (self.lease_key(), self.reader.number())).collect() }
             }
-            23..=26 => self.lock_request(inode),
+            23 => {
+                let expects = XattrExpectation { absent: self.reader.flag(), present: self.reader.flag() };
+                let bytes = usize::try_from(self.reader.number()).unwrap_or(0).min(XATTR_VALUE_BYTES_MAX);
+                let value = XattrValue::new(&vec![b'x'; bytes]).expect("not longer than it may be");
+                ShardRequest::SetXattr { inode, name: self.xattr_name(), value, expects }
+            }
+            24 => ShardRequest::RemoveXattr { inode, name: self.xattr_name() },
+            25 => ShardRequest::GetXattrs { inode },
+            26..=29 => self.lock_request(inode),
             _ if self.reader.byte() > 240 => ShardRequest::EndSession,
             _ => ShardRequest::Ping,
         }

@@ -86,7 +86,7 @@ impl Config {
         direct_io_allow_mmap: true,
         passthrough: false,
         writeback_cache: false,
-        handle_killpriv_v2: false,
+        handle_killpriv_v2: true,
         seed: None,
         kills_privileges: false,
     };

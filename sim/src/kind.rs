@@ -25,9 +25,11 @@ pub enum Kind {
     Gone,
     /// Mounts that get descriptors of objects on their own machine, and pass them to their kernels.
     Passthrough,
+    /// Programs that use the client machine, some of them for extended attributes.
+    Xattrs,
 }
 
-const WORDS: [(&str, Kind); 9] = [
+const WORDS: [(&str, Kind); 10] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -37,13 +39,14 @@ const WORDS: [(&str, Kind); 9] = [
     ("mounts", Kind::Mounts),
     ("gone", Kind::Gone),
     ("passthrough", Kind::Passthrough),
+    ("xattrs", Kind::Xattrs),
 ];
 
 impl Kind {
     /// The faults of a seed's run.
     pub(crate) fn faults(self, seed: u64) -> Faults {
         let faults = match self {
-            Self::Native => Faults::NOW,
+            Self::Native | Self::Xattrs => Faults::NOW,
             Self::Plain => return Faults::NONE,
             Self::Partitions | Self::Locks => Faults { partitions: true, ..Faults::NOW },
             Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },

@@ -31,6 +31,7 @@ mod store;
 mod system_calls;
 mod wire;
 mod world;
+mod xattrs;
 
 pub use kind::Kind;
 pub use world::{Faults, Tally, World};

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weft_sim::{Kind, run_seed};
 
-const USAGE: &str = "usage: weft-sim [native | plain | partitions | split | locks | mounts | gone | passthrough] \
+const USAGE: &str =
+    "usage: weft-sim [native | plain | partitions | split | locks | mounts | gone | passthrough | xattrs] \
                      run FIRST COUNT | survey FIRST COUNT | explore FIRST SECONDS | replay SEED | endless [FIRST] | \
                      digests FIRST COUNT | record SEED
        weft-sim play FILE | trace FILE | shorten FILE";

@@ -34,8 +34,10 @@ use crate::model::Model;
 use crate::mount::identity;
 use crate::network::Network;
 use crate::process::{Process, Ticket};
+use crate::random::Random;
 use crate::script::{Script, WINDOW_MS};
 use crate::store::{Bytes, DataMessage, Storage};
+use crate::xattrs::Xattrs;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -287,6 +289,9 @@ pub struct World {
     clients: Vec<Client>,
     model: Model,
     files: Rc<RefCell<Files>>,
+    xattrs: Rc<RefCell<Xattrs>>,
+    /// Programs use extended attributes, by numbers from this seed.
+    uses_xattrs: Option<u64>,
     /// Calls that a shard has, by token.
     tokens: BTreeMap<u64, Pending>,
     next_token: u64,
@@ -330,6 +335,11 @@ impl World {
         } else {
             world.begin_to_wake();
         }
+        if kind == Kind::Xattrs {
+            let seed = world.setting.decide(format_args!("extended attributes"), 0, Random::next);
+            world.uses_xattrs = Some(seed);
+            (0..CLIENTS).for_each(|index| world.start_xattr_programs(index));
+        }
         if kind == Kind::Gone && !world.choices.tape.is_playing() {
             world.choose_node_to_die(source.0);
         }
@@ -369,6 +379,8 @@ impl World {
             clients: Vec::new(),
             model: Model::new(),
             files: Rc::default(),
+            xattrs: Rc::default(),
+            uses_xattrs: None,
             tokens: BTreeMap::new(),
             next_token: 1,
             applied: BTreeSet::new(),
@@ -489,6 +501,7 @@ impl World {
         {
             let files = self.files.borrow();
             (self.tally.compared, self.tally.doubts, self.tally.seen) = (files.compared, files.doubts, files.seen);
+            self.tally.xattrs = self.xattrs.borrow().compared;
         }
         self.check_end();
     }

@@ -111,6 +111,17 @@ fn no_lock_is_granted_twice_or_lost() {
     }
 }
 
+/// Beside programs that use files and names, others use extended attributes.
+#[test]
+fn all_seeds_hold_with_extended_attributes() {
+    let mut compared = 0;
+    for seed in SEEDS {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- xattrs replay {seed}");
+        compared += run_seed(Kind::Xattrs, seed, false).0.xattrs;
+    }
+    assert!(compared > 10_000, "{compared} attributes were compared");
+}
+
 /// Of new seeds about one in 500 fails (docs/simulation.md).
 #[test]
 fn requests_between_nodes_that_are_cut_off_are_not_reached() {

@@ -11,12 +11,16 @@ mod listed;
 mod room;
 mod shared;
 mod terms;
+mod xattrs;
 
 use shared::SharedDirectories;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use terms::{OthersDoubted, Term};
 use weft_protocol::hash::FixedMap;
-use weft_protocol::{Attributes, Cookie, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp, routing};
+use weft_protocol::{
+    Attributes, Cookie, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp, Xattr, routing,
+};
 
 /// Names kept. Beyond it the oldest are given back.
 const ENTRIES_MAX: usize = 64 << 10;
@@ -90,6 +94,14 @@ struct CachedName {
     by_directory: bool,
 }
 
+/// Extended attributes of an inode, each with its value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KnownXattrs {
+    pub xattrs: Vec<Xattr>,
+    /// Those of the namespace `trusted` are among them.
+    pub has_trusted: bool,
+}
+
 /// A directory that is held as a whole.
 #[derive(Debug)]
 struct HeldDirectory {
@@ -125,6 +137,8 @@ struct CachedAttributes {
     times_stale: bool,
     /// Of a directory: kind, mode and owner are held by a lease of their own.
     permissions: bool,
+    /// Of the inode, if they were asked for.
+    xattrs: Option<Arc<KnownXattrs>>,
 }
 
 /// The lease cache of one session.
@@ -137,6 +151,10 @@ pub struct Cache {
     name_order: VecDeque<(InodeNumber, u64)>,
     attributes: FixedMap<InodeNumber, CachedAttributes>,
     attribute_order: VecDeque<InodeNumber>,
+    /// Inodes of which extended attributes were kept, the oldest first.
+    xattr_order: VecDeque<InodeNumber>,
+    /// Inodes whose extended attributes this client is changing, one per change.
+    xattr_changes: Vec<InodeNumber>,
     directories: FixedMap<InodeNumber, HeldDirectory>,
     directory_order: VecDeque<InodeNumber>,
     shared: SharedDirectories,
@@ -166,7 +184,8 @@ impl Cache {
         let dropped =
             Dropped { names, inodes, directories: self.directories.keys().copied().collect(), recalled: None };
         let terms = std::mem::take(&mut self.terms);
-        *self = Self { changes: self.changes + 1, ..Self::default() };
+        let xattr_changes = std::mem::take(&mut self.xattr_changes);
+        *self = Self { changes: self.changes + 1, xattr_changes, ..Self::default() };
         self.terms = terms.into_iter().map(|(shard, term)| (shard, term.ended())).collect();
         dropped
     }
@@ -352,6 +371,11 @@ impl Cache {
             self.attributes.remove(&inode);
             return false;
         }
+        // As long as the lease was held, and not given anew after a change.
+        let same = |known: &&CachedAttributes| {
+            known.age == age && !known.times_stale && known.attributes.ctime == attributes.ctime
+        };
+        let xattrs = self.attributes.get(&inode).filter(same).filter(|_| all).and_then(|known| known.xattrs.clone());
         let cached = CachedAttributes {
             attributes: attributes.clone(),
             age,
@@ -359,6 +383,7 @@ impl Cache {
             own_stamp: stamp,
             times_stale: !all,
             permissions,
+            xattrs,
         };
         if self.attributes.insert(inode, cached).is_none() {
             self.attribute_order.push_back(inode);

@@ -320,6 +320,23 @@ impl<S: Shell> Calls<S> {
         self.attributes_of(self.call_in(slot, who, routing::of_inode(inode), request).await?)
     }
 
+    /// As [`Calls::call_for_attributes`], of a change that others may have overtaken. The reply to one that was resent
+    /// may be that to its first attempt, and tells of the inode as it was then: in that case the shard is asked again.
+    pub(crate) async fn change_for_attributes(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        request: ShardRequest,
+    ) -> Result<(Attributes, u64)> {
+        let answer = self.call_in(SlotFor::Caller, who, routing::of_inode(inode), request).await?;
+        let resent = answer.resent;
+        let told = self.attributes_of(answer)?;
+        if !resent {
+            return Ok(told);
+        }
+        self.call_for_attributes(SlotFor::Caller, who, inode, ShardRequest::GetAttributes { inode }).await
+    }
+
     /// As [`Calls::call_for_attributes`]. `session`: the call tells of what this session holds, and is made in no
     /// other: in the next one, the file may be open already, and what the last one knew of it would be believed.
     pub(crate) async fn report(

@@ -43,8 +43,9 @@ mod session;
 mod shell;
 mod tuning;
 mod write_behind;
+mod xattrs;
 
-pub use cache::{Cache, Cached, DirectoryChange, Dropped};
+pub use cache::{Cache, Cached, DirectoryChange, Dropped, KnownXattrs};
 pub use calls::{BUSY_MS_MAX, BUSY_WAIT_US, Caller, Calls};
 pub use data_line::DataLine;
 pub use entry::{DirectoryListing, Entry, Location};

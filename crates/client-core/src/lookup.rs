@@ -5,7 +5,6 @@ use crate::cache::Cached;
 use crate::calls::Answer;
 use crate::entry::{DirectoryListing, Entry, Location};
 use crate::files::Files;
-use crate::link::SlotFor;
 use crate::lock::lock;
 use crate::look_ahead::PageAhead;
 use crate::open_inode::OpenInode;
@@ -39,16 +38,21 @@ enum Asked {
     Gone(InodeNumber),
 }
 
-/// Whether the user may look names up in a directory: its execute bit for that user.
-fn may_search(who: &Credentials, directory: &Attributes) -> bool {
-    let shift = if who.uid == directory.uid {
+/// The mode's bits for the class of users that this one is in: owner, group or others.
+pub(crate) fn class_of(who: &Credentials, attributes: &Attributes) -> u16 {
+    let shift = if who.uid == attributes.uid {
         6
-    } else if who.in_group(directory.gid) {
+    } else if who.in_group(attributes.gid) {
         3
     } else {
         0
     };
-    who.uid == 0 || directory.mode >> shift & 1 != 0
+    attributes.mode >> shift & 0o7
+}
+
+/// Whether the user may look names up in a directory: its execute bit for that user.
+fn may_search(who: &Credentials, directory: &Attributes) -> bool {
+    who.uid == 0 || class_of(who, directory) & 1 != 0
 }
 
 impl<S: Shell> Files<S> {
@@ -262,20 +266,28 @@ impl<S: Shell> Files<S> {
         inode: InodeNumber,
         changes: &AttributeChanges,
     ) -> Result<Entry> {
-        let open = lock(&self.open).get(inode).cloned();
-        let attributes = match &open {
-            Some(open) => open.set_attributes(&self.objects, who, changes).await?,
-            None => {
-                let request = ShardRequest::SetAttributes { inode, changes: changes.clone() };
-                loop {
-                    match self.calls().call_for_attributes(SlotFor::Caller, who, inode, request.clone()).await {
-                        Err(Error::PagesCached) => self.calls().wait_for_pages().await,
-                        result => break result?.0,
-                    }
-                }
-            }
-        };
+        let request = ShardRequest::SetAttributes { inode, changes: changes.clone() };
+        let attributes = self.change_inode(who, inode, &request).await?;
         self.inode_entry(who, &attributes, Told::HERE).await
+    }
+
+    /// A change of an inode whose reply is its attributes. What is buffered of an open file is written first.
+    pub(crate) async fn change_inode(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        request: &ShardRequest,
+    ) -> Result<Attributes> {
+        let open = lock(&self.open).get(inode).cloned();
+        if let Some(open) = open {
+            return open.change(&self.objects, who, request).await;
+        }
+        loop {
+            match self.calls().change_for_attributes(who, inode, request.clone()).await {
+                Err(Error::PagesCached) => self.calls().wait_for_pages().await,
+                result => return result.map(|(attributes, _)| attributes),
+            }
+        }
     }
 
     /// One page of a directory listing: the entries after a cookie, in the order of cookies.

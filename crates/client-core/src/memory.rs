@@ -50,6 +50,7 @@ mod tests {
             mtime: time,
             ctime: time,
             layout: Layout::Empty,
+            has_xattrs: false,
         }
     }
 

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
-use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, InodeNumber, Result, SessionId, routing};
+use weft_protocol::{Attributes, Credentials, Error, InodeNumber, Result, SessionId, routing};
 pub use writes::Written;
 use writes::{Target, end_of, write_failed};
 
@@ -529,37 +529,36 @@ impl<S: Shell> OpenInode<S> {
         (state.known.is_leased() || state.kernel_file().is_some()).then(|| state.known.size())
     }
 
-    /// Changes attributes, the size among them: earlier writes go before, and nothing in between. One message, and
-    /// those of a flush.
+    /// A change whose reply is the attributes, the size among them: earlier writes go before, and nothing in between.
+    /// One message, and those of a flush.
     ///
     /// Nobody else holds a lease on a file that this client has open for writing: the call waits for no recall, and
     /// the lock may be held. Otherwise it may wait for somebody whose call waits for us, and there is nothing that
     /// must not overtake it.
-    async fn set_attributes_once(
-        &self,
-        io: &Objects<S>,
-        who: &Credentials,
-        changes: &AttributeChanges,
-    ) -> Result<Attributes> {
+    async fn change_once(&self, io: &Objects<S>, who: &Credentials, request: &ShardRequest) -> Result<Attributes> {
+        let size = match request {
+            ShardRequest::SetAttributes { changes, .. } => changes.size,
+            _ => None,
+        };
         let mut state = self.drain(self.lock(io).await?).await;
         state.slot = SlotFor::Caller;
         state.hold(io).await?;
         state.flush_before_change(io).await?;
-        if let Some(size) = changes.size {
+        if let Some(size) = size {
             state.settle_before_cut(io, size).await?;
         }
         let state = Some(state).filter(|state| state.known.writes());
-        let request = ShardRequest::SetAttributes { inode: self.inode, changes: changes.clone() };
-        let called = io.calls.call_for_attributes(SlotFor::Caller, who, self.inode, request).await;
+        let called = io.calls.change_for_attributes(who, self.inode, request.clone()).await;
         let mut state = match state {
             Some(state) => state,
             None => self.state.lock().await,
         };
-        if called.is_err() && changes.size.is_some() && io.calls.is_in_doubt(routing::of_inode(self.inode)) {
+        if called.is_err() && size.is_some() && io.calls.is_in_doubt(routing::of_inode(self.inode)) {
             state.doubt_cut();
             self.changed();
         }
         let (attributes, stamp) = called?;
+        self.note_set_id(&attributes);
         // If another session began on the way, the next user of the file opens it again.
         state.notice_session(io);
         io.calls.session.opens.reported(self.inode, stamp);
@@ -567,7 +566,7 @@ impl<S: Shell> OpenInode<S> {
             state.descriptor = Descriptor::NotAsked;
         }
         state.note_error(io);
-        if let Some(size) = changes.size {
+        if let Some(size) = size {
             state.refused.cut(size);
         }
         state.kernel_sees_change(io);

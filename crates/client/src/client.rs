@@ -18,7 +18,7 @@ use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
 use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, InodeNumber, Name, NodeId, NodeIdentity, Result,
-    SessionId, ShardId,
+    SessionId, ShardId, XattrExpectation, XattrName, XattrValue,
 };
 
 /// A client of one file system.
@@ -166,6 +166,33 @@ impl Client {
     /// Changes attributes; with a size: `truncate`. What is buffered of an open file is written first.
     pub fn set_attributes(&self, who: &Credentials, inode: InodeNumber, changes: &AttributeChanges) -> Result<Entry> {
         block_on(self.files().set_attributes(who, inode, changes))
+    }
+
+    /// The value of an extended attribute of the namespace `user` or `trusted`.
+    pub fn get_xattr(&self, who: &Credentials, inode: InodeNumber, name: &XattrName) -> Result<XattrValue> {
+        block_on(self.files().get_xattr(who, inode, name))
+    }
+
+    /// Names of extended attributes.
+    pub fn list_xattrs(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<XattrName>> {
+        block_on(self.files().list_xattrs(who, inode))
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        name: &XattrName,
+        value: &XattrValue,
+        expects: XattrExpectation,
+    ) -> Result<()> {
+        block_on(self.files().set_xattr(who, inode, name, value, expects))
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, who: &Credentials, inode: InodeNumber, name: &XattrName) -> Result<()> {
+        block_on(self.files().remove_xattr(who, inode, name))
     }
 
     /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's home node.

@@ -29,6 +29,7 @@ mod rename;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod xattrs;
 
 pub use dentry::Dentry;
 pub use inode::{Inode, NO_OBJECT_MTIME};
@@ -291,7 +292,12 @@ impl<K: KeyValue> Back<K> {
                 let way = rename::Move { parent: *parent, name, new_parent: *new_parent, new_name };
                 self.rename(time, caller, way, *mode, context.keep, aftermath)
             }
+            ShardRequest::SetXattr { inode, name, value, expects } => {
+                self.set_xattr(time, caller, *inode, (name, value), *expects)
+            }
+            ShardRequest::RemoveXattr { inode, name } => self.remove_xattr(time, caller, *inode, name),
             ShardRequest::Lookup { .. }
+            | ShardRequest::GetXattrs { .. }
             | ShardRequest::GetAttributes { .. }
             | ShardRequest::ReadLink { .. }
             | ShardRequest::ReadDirectory { .. }

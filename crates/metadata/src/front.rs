@@ -428,6 +428,7 @@ impl<K: KeyValue> Shard<K> {
                 self.back.hidden_name(*parent, name)
             }
             ShardRequest::GetAttributes { inode }
+            | ShardRequest::GetXattrs { inode }
             | ShardRequest::HoldDirectory { inode }
             | ShardRequest::ReadDirectory { inode, .. } => self.back.hidden_inode(*inode),
             _ => None,

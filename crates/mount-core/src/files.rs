@@ -52,7 +52,8 @@ pub enum WrittenBy {
     PageCache,
     /// A program. `pages`: the bytes are in the kernel's pages too. `synced`: it wants the bytes on the device when
     /// its write returns (O_SYNC, O_DSYNC, `RWF_DSYNC`), for which the kernel asks by itself only where it caches.
-    Program { pages: bool, synced: bool },
+    /// `clears_set_id`: it is not allowed to leave set-id bits (without CAP_FSETID).
+    Program { pages: bool, synced: bool, clears_set_id: bool },
 }
 
 /// Pages that are to be dropped after a reply.
@@ -173,7 +174,9 @@ impl<M: MountShell> Mount<M> {
     ) -> (Mode<M::Backing>, Option<Lent<M>>) {
         let (inode, modes) = (file.open.inode, &self.caches.modes);
         let phase = modes.phase(inode);
-        let lent = if self.may_pass(asked, new_in, phase) { self.lend(file).await } else { None };
+        // Its writes have to be seen: they clear the bits.
+        let keeps_writes = asked.options.access.writes() && file.open.may_have_set_id();
+        let lent = if self.may_pass(asked, new_in, phase) && !keeps_writes { self.lend(file).await } else { None };
         let writes = asked.options.access.writes();
         let is_lent = lent.as_ref().is_some_and(|lent| !writes || lent.may_write);
         let backing = match &lent {
@@ -407,6 +410,10 @@ impl<M: MountShell> Mount<M> {
 
     async fn write_via(&self, open_file: &OpenFile<M>, offset: u64, bytes: &[u8], by: WrittenBy) -> Result<()> {
         let io = &self.client.objects;
+        let clears = matches!(by, WrittenBy::Program { clears_set_id: true, .. });
+        if clears && open_file.file.open.may_have_set_id() {
+            open_file.file.open.clear_set_id_now(io, &open_file.who).await?;
+        }
         match by {
             WrittenBy::PageCache if open_file.options.append => {
                 self.positional(open_file).await?.write_pages(io, bytes, offset).await?;
@@ -414,7 +421,7 @@ impl<M: MountShell> Mount<M> {
             WrittenBy::PageCache | WrittenBy::Program { pages: true, .. } => {
                 open_file.file.write_pages(io, bytes, offset).await?;
             }
-            WrittenBy::Program { pages: false, synced } => {
+            WrittenBy::Program { pages: false, synced, .. } => {
                 open_file.file.write_at(io, bytes, offset).await?;
                 if self.caches.modes.is_cached(open_file.inode) {
                     self.caches.settle_reads(open_file.inode).await;

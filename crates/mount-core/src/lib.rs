@@ -39,6 +39,7 @@ mod operations;
 mod shell;
 mod short_reads;
 mod telling;
+mod xattrs;
 
 pub use directories::{OpenDirectory, Shown};
 pub use files::{OpenFile, Opened, WrittenBy};
@@ -49,3 +50,4 @@ pub use operations::{Answer, Found, Make, Mount, Settings};
 pub use shell::{
     DescriptorOf, Kernel, MonitorOf, MountNotice, MountShell, NotTaken, Notified, OpenOptionsOf, Refused, WaiterOf,
 };
+pub use xattrs::XattrReply;

@@ -34,6 +34,8 @@ pub struct Attributes {
     pub ctime: Timestamp,
     /// Where the contents of a regular file are.
     pub layout: Layout,
+    /// Whether the inode has extended attributes: of most it is known with their attributes that they have none.
+    pub has_xattrs: bool,
 }
 
 /// A time to be set.

@@ -89,6 +89,15 @@ pub enum Error {
     /// The caller gave up waiting.
     #[error("interrupted system call")]
     Interrupted,
+    #[error("no such extended attribute")]
+    NoXattr,
+    #[error("numerical result out of range")]
+    OutOfRange,
+    #[error("argument list too long")]
+    TooBig,
+    /// The inode has as many bytes of extended attributes as it may ([`crate::limits::XATTRS_BYTES_MAX`]).
+    #[error("no space left for extended attributes of this inode")]
+    NoXattrSpace,
 }
 
 /// `errno` values of Linux that [`Error::to_errno`] yields.
@@ -98,6 +107,7 @@ pub mod errno {
     pub const ENOENT: i32 = 2;
     pub const EINTR: i32 = 4;
     pub const EIO: i32 = 5;
+    pub const E2BIG: i32 = 7;
     pub const EBADF: i32 = 9;
     pub const EAGAIN: i32 = 11;
     pub const EACCES: i32 = 13;
@@ -109,11 +119,13 @@ pub mod errno {
     pub const EFBIG: i32 = 27;
     pub const ENOSPC: i32 = 28;
     pub const EMLINK: i32 = 31;
+    pub const ERANGE: i32 = 34;
     pub const EDEADLK: i32 = 35;
     pub const ENAMETOOLONG: i32 = 36;
     pub const ENOLCK: i32 = 37;
     pub const ENOTEMPTY: i32 = 39;
     pub const ELOOP: i32 = 40;
+    pub const ENODATA: i32 = 61;
     pub const EPROTO: i32 = 71;
     pub const EOPNOTSUPP: i32 = 95;
     pub const ESTALE: i32 = 116;
@@ -135,7 +147,10 @@ impl Error {
             Error::SymlinkLoop => errno::ELOOP,
             Error::TooManyLinks => errno::EMLINK,
             Error::FileTooLarge => errno::EFBIG,
-            Error::NoSpace => errno::ENOSPC,
+            Error::NoSpace | Error::NoXattrSpace => errno::ENOSPC,
+            Error::NoXattr => errno::ENODATA,
+            Error::OutOfRange => errno::ERANGE,
+            Error::TooBig => errno::E2BIG,
             Error::CrossShard => errno::EXDEV,
             Error::Stale => errno::ESTALE,
             Error::BadHandle => errno::EBADF,

@@ -27,6 +27,7 @@ pub mod name;
 pub mod routing;
 pub mod time;
 pub mod window;
+pub mod xattr;
 
 pub use attributes::{AttributeChanges, Attributes, FileKind, TimeChange};
 pub use capability::{Capability, NodeKey, Rights, UserKey};
@@ -44,6 +45,7 @@ pub use map::{ClusterMap, NodeAddress, NodeRecord};
 pub use name::Name;
 pub use time::Timestamp;
 pub use window::{InFlightWindow, NextStep, may_prefetch};
+pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 
 /// Version of every message in this crate. The handshake refuses another one.
 ///
@@ -74,4 +76,5 @@ pub use window::{InFlightWindow, NextStep, may_prefetch};
 /// | 22 | `Commit` tells up to which stamp it knows of cuts |
 /// | 23 | `Commit` has a number |
 /// | 24 | `Remote` instead of `RemoteDirectory`; `ShardReply` has `others`; `Lock`, `Carry`, `AskOutcome` |
-pub const PROTOCOL_VERSION: u8 = 24;
+/// | 25 | extended attributes: `SetXattr`, `RemoveXattr`, `GetXattrs`; `Attributes` have `has_xattrs` |
+pub const PROTOCOL_VERSION: u8 = 25;

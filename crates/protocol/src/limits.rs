@@ -56,6 +56,15 @@ pub const RELEASE_KEYS_MAX: usize = 4096;
 pub const GROUPS_MAX: usize = 256;
 /// Keys of users that a node remembers as revoked. Beyond it the owner is told `Busy`: a new file system has new keys.
 pub const REVOKED_KEYS_MAX: usize = 65_536;
+/// Longest name of an extended attribute, bytes, the prefix of its namespace included. What Linux allows.
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Longest value of an extended attribute, bytes. What Linux allows.
+pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
+/// All extended attributes of one inode, bytes of names and values: one reply has them all, and a list of their names
+/// is never longer than what Linux allows (64 KiB with a zero after each).
+pub const XATTRS_BYTES_MAX: usize = 128 << 10;
+/// Extended attributes of one inode.
+pub const XATTRS_MAX: usize = 256;
 /// Hard links to one inode.
 pub const LINKS_MAX: u32 = 65_000;
 /// Largest size of a file, bytes: offsets stay positive as signed 64-bit numbers.

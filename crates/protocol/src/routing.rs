@@ -59,6 +59,9 @@ pub fn of_request(request: &ShardRequest) -> Option<ShardId> {
         | ShardRequest::Open { inode, .. }
         | ShardRequest::Commit { inode, .. }
         | ShardRequest::ReadLink { inode }
+        | ShardRequest::SetXattr { inode, .. }
+        | ShardRequest::RemoveXattr { inode, .. }
+        | ShardRequest::GetXattrs { inode }
         | ShardRequest::ReadDirectory { inode, .. }
         | ShardRequest::HoldDirectory { inode }
         | ShardRequest::Lock { inode, .. }

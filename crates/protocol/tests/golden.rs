@@ -117,6 +117,9 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::Unlock { .. } => "Unlock",
     ShardRequest::CancelLock { .. } => "CancelLock",
     ShardRequest::TestLock { .. } => "TestLock",
+    ShardRequest::SetXattr { .. } => "SetXattr",
+    ShardRequest::RemoveXattr { .. } => "RemoveXattr",
+    ShardRequest::GetXattrs { .. } => "GetXattrs",
 });
 every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Done => "Done",
@@ -131,6 +134,7 @@ every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Renamed { .. } => "Renamed",
     ShardAnswer::Lock(_) => "Lock",
     ShardAnswer::LockTested(_) => "LockTested",
+    ShardAnswer::Xattrs { .. } => "Xattrs",
 });
 every_variant!(storage_request, StorageRequest, examples::storage_requests(), {
     StorageRequest::LeaseObjects { .. } => "LeaseObjects",

@@ -52,6 +52,8 @@ mod shards;
 mod two_mounts;
 #[path = "end_to_end/ucx.rs"]
 mod ucx;
+#[path = "end_to_end/xattrs.rs"]
+mod xattrs;
 
 /// A place for one test: a runtime directory, and the file system `e2e` in it.
 struct Ground {

@@ -16,7 +16,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weft_client::OpenOptions;
 use weft_mount_core::{Mode, Opened, WrittenBy};
 use weft_protocol::message::shard::{Access, PageCache, RenameMode};
-use weft_protocol::{Attributes, Error, FileKind, InodeNumber, LockMode, Name, Result, TimeChange, Timestamp};
+use weft_protocol::{
+    Attributes, Error, FileKind, InodeNumber, LockMode, Name, Result, TimeChange, Timestamp, XattrExpectation,
+};
 
 /// Inode numbers of Weft are never used again, so one generation does.
 pub const GENERATION: Generation = Generation(1);
@@ -34,6 +36,9 @@ const O_DIRECT: i32 = OFlags::DIRECT.bits() as i32;
 const O_SYNC: i32 = OFlags::SYNC.bits() as i32;
 /// The kernel opens a program to run it. No program can set it: the kernel takes it out of the flags of `open`.
 const FMODE_EXEC: i32 = 0x20;
+/// Flags of `setxattr`.
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
 
@@ -170,7 +175,8 @@ pub fn written_by(write_flags: WriteFlags, flags: OpenFlags, has_owner: bool) ->
     if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
         WrittenBy::PageCache
     } else {
-        WrittenBy::Program { pages: !has_owner, synced: flags.0 & O_SYNC != 0 }
+        let clears_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        WrittenBy::Program { pages: !has_owner, synced: flags.0 & O_SYNC != 0, clears_set_id }
     }
 }
 
@@ -225,6 +231,14 @@ pub fn exclusive(flags: i32) -> bool {
     flags & O_EXCL != 0
 }
 
+/// What `setxattr` expects.
+pub fn xattr_expectation(flags: i32) -> Result<XattrExpectation> {
+    if flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
+        return Err(Error::Invalid);
+    }
+    Ok(XattrExpectation { absent: flags & XATTR_CREATE != 0, present: flags & XATTR_REPLACE != 0 })
+}
+
 /// What `renameat2` asks for.
 pub fn rename_mode(flags: RenameFlags) -> Result<RenameMode> {
     if flags.is_empty() {
@@ -256,6 +270,7 @@ mod tests {
             mtime: Timestamp::from_parts(1_700_000_000, 123_456_789),
             ctime: Timestamp(0),
             layout: Layout::Empty,
+            has_xattrs: false,
         }
     }
 
@@ -298,8 +313,12 @@ mod tests {
         // The last are O_DSYNC and O_SYNC of Linux.
         for (flags, synced) in [(0, false), (1 | O_DIRECT, false), (1 | 0o10_000, true), (1 | 0o4_010_000, true)] {
             for pages in [false, true] {
-                let found = written_by(WriteFlags::empty(), OpenFlags(flags), !pages);
-                assert_eq!(found, WrittenBy::Program { pages, synced }, "{flags:#o}");
+                for clears_set_id in [false, true] {
+                    let mut write_flags = WriteFlags::empty();
+                    write_flags.set(WriteFlags::FUSE_WRITE_KILL_SUIDGID, clears_set_id);
+                    let found = written_by(write_flags, OpenFlags(flags), !pages);
+                    assert_eq!(found, WrittenBy::Program { pages, synced, clears_set_id }, "{flags:#o}");
+                }
             }
         }
         assert!(exclusive(O_EXCL | 1) && !exclusive(O_TRUNC | 1));
@@ -325,6 +344,16 @@ mod tests {
         let both = RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE;
         assert_eq!(rename_mode(both), Err(Error::Invalid));
         assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), Err(Error::Invalid));
+    }
+
+    #[test]
+    fn flags_of_setxattr() {
+        let expects = |absent, present| Ok(XattrExpectation { absent, present });
+        assert_eq!(xattr_expectation(0), expects(false, false));
+        assert_eq!(xattr_expectation(1), expects(true, false));
+        assert_eq!(xattr_expectation(2), expects(false, true));
+        assert_eq!(xattr_expectation(3), expects(true, true));
+        assert_eq!(xattr_expectation(4), Err(Error::Invalid));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The kernel's requests, each as a procedure of [`Mount`].
 //!
 //! Thin: a request's values are converted, the procedure runs on a thread that may wait ([`Workers`]), and its result
-//! becomes the reply. What is not here is answered "not implemented", once: the kernel then does without (extended
-//! attributes, `copy_file_range`, SEEK_DATA, `fallocate`).
+//! becomes the reply. What is not here is answered "not implemented", once: the kernel then does without
+//! (`copy_file_range`, SEEK_DATA, `fallocate`).
 //!
-//! Not here: what was agreed with the kernel (`mount.rs`).
+//! Not here: what was agreed with the kernel (`mount.rs`); requests on extended attributes (`xattrs.rs`).
 
 use crate::convert;
 use crate::credentials::Caller;
@@ -55,7 +55,7 @@ pub struct MountedFilesystem {
 
 impl MountedFilesystem {
     /// Serves a request where it may wait.
-    fn run(&self, request: &Request, wait: Wait, job: impl FnOnce(&Front) + Send + 'static) {
+    pub(crate) fn run(&self, request: &Request, wait: Wait, job: impl FnOnce(&Front) + Send + 'static) {
         let (front, program) = (self.front.clone(), program(request, wait));
         self.turns.serve(|| {
             self.workers.run(move || {
@@ -544,20 +544,20 @@ impl Filesystem for MountedFilesystem {
         });
     }
 
-    fn setxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: &[u8], _: i32, _: u32, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn setxattr(&self, by: &Request, inode: INodeNo, name: &OsStr, value: &[u8], how: i32, _: u32, reply: ReplyEmpty) {
+        self.set_xattr(by, (inode, name), (value, how), reply);
     }
 
-    fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn getxattr(&self, request: &Request, inode: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
+        self.get_xattr(request, (inode, name), room, reply);
     }
 
-    fn listxattr(&self, _: &Request, _: INodeNo, _: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn listxattr(&self, request: &Request, inode: INodeNo, room: u32, reply: ReplyXattr) {
+        self.list_xattrs(request, inode, room, reply);
     }
 
-    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn removexattr(&self, request: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.remove_xattr(request, (inode, name), reply);
     }
 
     fn access(&self, request: &Request, inode: INodeNo, mask: fuser::AccessFlags, reply: ReplyEmpty) {

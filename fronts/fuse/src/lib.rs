@@ -69,6 +69,7 @@ mod shell;
 mod turns;
 pub mod unmount;
 mod workers;
+mod xattrs;
 
 pub use mount::{MountOptions, Mounted, Negotiated, mount};
 pub use pending::has_sigkill_pending;

@@ -64,6 +64,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Largest read or write in one request, bytes; 0: the default, 1 MiB. The kernel may give less.
     pub max_transfer_bytes: u32,
+    /// Programs may use extended attributes. Without them the kernel asks once, and then no more.
+    pub xattrs: bool,
     /// Does without the epoch of names, as on a kernel before Linux 6.16. For tests.
     pub no_epoch: bool,
 }
@@ -77,6 +79,7 @@ impl Default for MountOptions {
             allow_other: false,
             read_only: false,
             max_transfer_bytes: 0,
+            xattrs: true,
             no_epoch: false,
         }
     }
@@ -101,6 +104,9 @@ pub struct Negotiated {
     pub direct_mmap: bool,
     /// The kernel can drop all names at once, without the lock of a directory.
     pub epoch: bool,
+    /// Programs may use extended attributes.
+    #[serde(default)]
+    pub xattrs: bool,
     /// Version of the kernel's FUSE protocol, as `7.44`.
     pub kernel_abi: String,
 }
@@ -114,6 +120,11 @@ pub struct Agreement {
 }
 
 impl Agreement {
+    /// Whether programs may use extended attributes.
+    pub fn has_xattrs(&self) -> bool {
+        self.options.xattrs
+    }
+
     /// Asks for what the kernel has. Called once, when it introduces itself.
     pub fn negotiate(&self, config: &mut KernelConfig) -> Settings {
         let offered = config.capabilities();
@@ -128,6 +139,12 @@ impl Agreement {
             | InitFlags::FUSE_READDIRPLUS_AUTO
             // Leases say when pages are old; the kernel is not to guess it from sizes that the own writes change.
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+        if self.options.xattrs {
+            // Without it the kernel would ask for `security.capability` before each write, passed-through ones
+            // included; with it, once after it was told attributes. What it then leaves to this side: `set_id.rs` in
+            // weft-client-core.
+            wanted |= InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+        }
         let mode = self.options.mode(offered, may_pass_through().then_some(self.identity));
         if mode.passthrough.is_some() {
             wanted |= InitFlags::FUSE_PASSTHROUGH;
@@ -153,6 +170,7 @@ impl Agreement {
             direct: mode.direct,
             direct_mmap: agreed.contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP),
             epoch: false,
+            xattrs: self.options.xattrs,
             kernel_abi: format!("{}.{}", abi.0, abi.1),
         };
         mode

@@ -288,10 +288,13 @@ impl Served {
                 let reply = |read: Result<&[u8]>| self.reply_with(read, |bytes| Reply::Data(bytes.to_vec()));
                 mount.read(fh, (offset, size), !has_owner, &mut Vec::new(), reply).await;
             }
-            Operation::Write { fh, offset, data, cached, has_owner, .. } => {
+            Operation::Write { fh, offset, data, cached, has_owner, kill_privileges, .. } => {
                 let by = match cached {
                     true => WrittenBy::PageCache,
-                    false => WrittenBy::Program { pages: !has_owner, synced: false },
+                    false => {
+                        let clears_set_id = kill_privileges;
+                        WrittenBy::Program { pages: !has_owner, synced: false, clears_set_id }
+                    }
                 };
                 let written = mount.write(fh, offset, &data, by).await;
                 let count = u32::try_from(data.len()).expect("a write is short");

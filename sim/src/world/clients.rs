@@ -3,13 +3,17 @@
 //! Not here: when they do something, and their faults (`wakes.rs`).
 
 use super::partitions::Party;
+use super::wakes::{NAMES, name_of};
 use super::{Answer, Message, Renewal, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::client::Client;
 use crate::network::USUAL_MS;
 use crate::process::{Ask, Drops, Ticket, Told};
 use crate::program::NamesOperation;
+use crate::random::Random;
+use crate::xattrs;
 use std::rc::Rc;
+use std::sync::Arc;
 use weft_client_core::Cached;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
@@ -36,8 +40,25 @@ impl World {
         let process = self.process(index, home);
         process.locks_files.set(old_locks);
         self.clients[index] = Client::new(process, self.map.clone());
+        self.start_xattr_programs(index);
         self.end_connections(Some(id), None);
         self.note(&format!("client {index} starts: process {}", self.clients[index].process.id.get()));
+    }
+
+    /// Two programs of a client use extended attributes, if the run is one with such.
+    pub(super) fn start_xattr_programs(&self, index: usize) {
+        let Some(seed) = self.uses_xattrs else { return };
+        let Client { process, machine, .. } = &self.clients[index];
+        for program in 0..2 {
+            let program = xattrs::Program {
+                machine: Arc::clone(machine),
+                process: Rc::clone(process),
+                model: Rc::clone(&self.xattrs),
+                random: Random::new(seed ^ (process.id.get() << 8) ^ (program << 48)),
+                names: (0..NAMES).map(name_of).collect(),
+            };
+            process.spawn(program.run());
+        }
     }
 
     fn settle_later(&mut self) {

@@ -172,6 +172,13 @@ impl World {
         if let Some((inode, size)) = cut {
             self.files.borrow_mut().cut_done(pending.process, inode, size);
         }
+        let target = call.request.target();
+        if target.is_none_or(|inode| self.model.knows(inode)) {
+            let answered = self.xattrs.borrow_mut().answered(*session, &call.request, &reply.result);
+            if let Err(what) = answered {
+                self.fail(&format!("{:?} of session {session}: {what}", call.request));
+            }
+        }
         if let Err(what) = check(&mut self.model, &call.request, &reply.result) {
             self.fail(&format!("{:?} of session {session}: {what}", call.request));
         }

@@ -58,6 +58,8 @@ pub struct Tally {
     pub doubts: u64,
     /// Looks that settled what became of such writes.
     pub seen: u64,
+    /// Extended attributes that programs were told.
+    pub xattrs: u64,
     /// Times that a kernel lost dentries or pages.
     pub shrunk: u64,
     /// Rounds of system calls that several orders explain.

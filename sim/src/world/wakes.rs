@@ -13,7 +13,7 @@ use weft_protocol::message::shard::RenameMode;
 use weft_protocol::{InodeNumber, Name, NodeId, routing};
 
 /// Names that clients fight over.
-const NAMES: u64 = 6;
+pub(super) const NAMES: u64 = 6;
 /// Longest time for which a disk is full.
 const FULL_MS_MAX: u64 = 4000;
 /// Bad sectors: where the first one may begin, how long they are, and for how long.
@@ -287,7 +287,7 @@ fn choose_bad_sectors(setting: &mut Choices) -> Fault {
     Fault::BadSectors([node, first, bytes, random.below(BAD_MS_MAX)])
 }
 
-fn name_of(number: u64) -> Name {
+pub(super) fn name_of(number: u64) -> Name {
     Name::new(format!("n{number}").as_bytes()).expect("a letter and a digit make a name")
 }
 

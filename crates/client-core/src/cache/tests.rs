@@ -21,6 +21,7 @@ fn attributes(size: u64, time: i64) -> Attributes {
         mtime: time,
         ctime: time,
         layout: Layout::Empty,
+        has_xattrs: false,
     }
 }
 
@@ -350,4 +351,69 @@ fn a_reply_from_before_one_that_granted_nothing_is_not_believed() {
     assert_eq!(size_and_time(&cache), None);
     cache.learn_attributes(&attributes(6, 11), Grants::ATTRIBUTES, 6);
     assert_eq!(size_and_time(&cache), Some((6, 11)));
+}
+
+fn known_xattrs(text: &str) -> KnownXattrs {
+    let name = weft_protocol::XattrName::new(b"user.a").expect("a valid name");
+    let value = weft_protocol::XattrValue::new(text.as_bytes()).expect("a short value");
+    KnownXattrs { xattrs: vec![Xattr { name, value: Some(value) }], has_trusted: true }
+}
+
+/// Of the directory: `None` is not known, `Some(None)` none.
+fn xattrs(cache: &Cache) -> Option<Option<KnownXattrs>> {
+    cache.xattrs(DIRECTORY, 1).map(|(_, known)| known.as_deref().cloned())
+}
+
+#[test]
+fn extended_attributes_are_known_as_long_as_the_attributes_are() {
+    let mut cache = heard();
+    assert_eq!(xattrs(&cache), None);
+    cache.learn_attributes(&attributes(0, 10), Grants::ATTRIBUTES, 3);
+    assert_eq!(xattrs(&cache), Some(None), "that there are none is told with the attributes");
+    let with_some = |time| Attributes { has_xattrs: true, ..attributes(0, time) };
+    cache.learn_xattrs(known_xattrs("one"), &with_some(20), Grants::ATTRIBUTES, 4);
+    assert_eq!(xattrs(&cache), Some(Some(known_xattrs("one"))));
+    cache.learn_attributes(&with_some(20), Grants::ATTRIBUTES, 5);
+    assert_eq!(xattrs(&cache), Some(Some(known_xattrs("one"))), "nothing was changed in between");
+    // An answer that later ones have overtaken.
+    cache.learn_xattrs(known_xattrs("old"), &with_some(15), Grants::ATTRIBUTES, 2);
+    assert_eq!(xattrs(&cache), Some(Some(known_xattrs("one"))));
+    cache.learn_attributes(&with_some(30), Grants::ATTRIBUTES, 6);
+    assert_eq!(xattrs(&cache), None, "the inode has changed");
+    cache.learn_xattrs(known_xattrs("two"), &with_some(30), Grants::ATTRIBUTES, 7);
+    cache.recall(LeaseKey::Attributes(DIRECTORY), 8);
+    assert_eq!(xattrs(&cache), None);
+    cache.learn_xattrs(known_xattrs("two"), &with_some(30), Grants::ATTRIBUTES, 7);
+    assert_eq!(xattrs(&cache), None, "a grant from before the recall");
+}
+
+#[test]
+fn extended_attributes_are_asked_for_while_this_client_changes_them() {
+    let mut cache = heard();
+    let with_some = Attributes { has_xattrs: true, ..attributes(0, 20) };
+    cache.learn_xattrs(known_xattrs("one"), &with_some, Grants::ATTRIBUTES, 4);
+    cache.xattr_change_begins(DIRECTORY);
+    cache.xattr_change_begins(DIRECTORY);
+    cache.learn_xattrs(known_xattrs("one"), &with_some, Grants::ATTRIBUTES, 5);
+    assert_eq!(xattrs(&cache), None);
+    cache.xattr_change_ended(DIRECTORY);
+    assert_eq!(xattrs(&cache), None, "another one is under way");
+    cache.xattr_change_ended(DIRECTORY);
+    assert_eq!(xattrs(&cache), None, "what was kept may be from before it");
+    cache.learn_xattrs(known_xattrs("two"), &with_some, Grants::ATTRIBUTES, 6);
+    assert_eq!(xattrs(&cache), Some(Some(known_xattrs("two"))));
+}
+
+#[test]
+fn extended_attributes_of_many_inodes_take_bounded_memory() {
+    let mut cache = heard();
+    let of = |number: u64| Attributes { inode: InodeNumber::from_raw(number), has_xattrs: true, ..attributes(0, 20) };
+    for number in 1..3000 {
+        cache.learn_xattrs(known_xattrs("one"), &of(number), Grants::ATTRIBUTES, number);
+    }
+    let kept = (1..3000).filter(|number| cache.xattrs(InodeNumber::from_raw(*number), 1).is_some()).count();
+    assert_eq!(kept, 1024);
+    cache.learn_xattrs(known_xattrs(&"x".repeat(17 << 10)), &of(5), Grants::ATTRIBUTES, 4000);
+    assert!(cache.xattrs(InodeNumber::from_raw(5), 1).is_none(), "one that is too large is asked for each time");
+    assert!(cache.attributes(InodeNumber::from_raw(5), 1).is_some());
 }

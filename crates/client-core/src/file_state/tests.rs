@@ -26,6 +26,7 @@ fn attributes(size: u64, object: Option<ObjectId>) -> Attributes {
         mtime: time,
         ctime: time,
         layout: object.map_or(Layout::Empty, whole),
+        has_xattrs: false,
     }
 }
 

@@ -9,6 +9,7 @@ use crate::objects::{Objects, Registration};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
 use weft_protocol::limits::BULK_BYTES_MAX;
+use weft_protocol::message::shard::ShardRequest;
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, Result};
 
 impl<S: Shell> OpenInode<S> {
@@ -65,8 +66,19 @@ impl<S: Shell> OpenInode<S> {
         who: &Credentials,
         changes: &AttributeChanges,
     ) -> Result<Attributes> {
+        let request = ShardRequest::SetAttributes { inode: self.inode, changes: changes.clone() };
+        self.change(io, who, &request).await
+    }
+
+    /// A change of the inode whose reply is its attributes. One message, and those of a flush.
+    pub(crate) async fn change(
+        &self,
+        io: &Objects<S>,
+        who: &Credentials,
+        request: &ShardRequest,
+    ) -> Result<Attributes> {
         loop {
-            match self.set_attributes_once(io, who, changes).await {
+            match self.change_once(io, who, request).await {
                 Err(Error::PagesCached) => io.calls.wait_for_pages().await,
                 result => return result,
             }

@@ -1,7 +1,10 @@
 //! Set-id bits go with a user's first write, before it is made: a program that others may run with its owner's rights
-//! is never one that somebody else has written to. (The kernel does so itself for writes through a mount.)
+//! is never one that somebody else has written to. A mount's kernel leaves it to this side, and says of each write
+//! whether its program is one whose writes clear them.
 //!
-//! What is not known here, bits that were set after the open, the shard clears when the write is reported.
+//! What is not known here, bits that another client set after the open, the shard clears when the write is reported;
+//! and so it does with writes of a kernel to the object's file, which this side does not see: what has such bits when
+//! it is opened is not given to a kernel.
 
 use super::OpenInode;
 use crate::objects::Objects;
@@ -25,9 +28,14 @@ impl<S: Shell> OpenInode<S> {
         self.set_id.store(cleared(attributes.mode) != attributes.mode, Ordering::Release);
     }
 
+    /// Whether the file had set-id bits when it was opened, or has got some by this client since.
+    pub fn may_have_set_id(&self) -> bool {
+        self.set_id.load(Ordering::Acquire)
+    }
+
     /// Whether set-id bits are to be cleared before this user writes.
     pub(crate) fn has_set_id(&self, who: &Credentials) -> bool {
-        who.uid != 0 && self.set_id.load(Ordering::Acquire)
+        who.uid != 0 && self.may_have_set_id()
     }
 
     /// Clears set-id bits for a user who is about to write. One message if the file has some.
@@ -35,6 +43,11 @@ impl<S: Shell> OpenInode<S> {
         if !self.has_set_id(who) {
             return Ok(());
         }
+        self.clear_set_id_now(io, who).await
+    }
+
+    /// Clears set-id bits before a write that clears them, whoever opened the file.
+    pub async fn clear_set_id_now(&self, io: &Objects<S>, who: &Credentials) -> Result<()> {
         let mode = self.state.lock().await.known.attributes().mode;
         let changes = AttributeChanges { mode: Some(cleared(mode)), ..AttributeChanges::default() };
         match self.set_attributes(io, who, &changes).await {

@@ -52,6 +52,7 @@ impl Inode {
             layout: Layout::Empty,
             object_mtime: NO_OBJECT_MTIME,
             parent: if is_directory { parent } else { InodeNumber::from_raw(0) },
+            xattr_bytes: 0,
         }
     }
 }

@@ -25,6 +25,7 @@ const KIND_BITS: u8 = 0b11;
 const HAS_OBJECT: u8 = 0b100;
 const CTIME_IS_MTIME: u8 = 0b1000;
 const ATIME_IS_MTIME: u8 = 0b1_0000;
+const HAS_XATTRS: u8 = 0b10_0000;
 /// Nothing was heard of the object yet: any of its times is later.
 pub const NO_OBJECT_MTIME: Timestamp = Timestamp(i64::MIN);
 /// Longest record: every field at its longest.
@@ -51,6 +52,8 @@ pub struct Inode {
     pub object_mtime: Timestamp,
     /// `..` of a directory; the root is its own parent. Unused for others.
     pub parent: InodeNumber,
+    /// Bytes of names and values of its extended attributes. 0: it has none.
+    pub xattr_bytes: u32,
 }
 
 impl Inode {
@@ -68,6 +71,7 @@ impl Inode {
             mtime: self.mtime,
             ctime: self.ctime,
             layout: self.layout,
+            has_xattrs: self.xattr_bytes != 0,
         }
     }
 
@@ -120,6 +124,7 @@ impl Inode {
         first |= if object.is_some() { HAS_OBJECT } else { 0 };
         first |= if self.ctime == self.mtime { CTIME_IS_MTIME } else { 0 };
         first |= if self.atime == self.mtime { ATIME_IS_MTIME } else { 0 };
+        first |= if self.xattr_bytes != 0 { HAS_XATTRS } else { 0 };
         record.put(&[first]);
         record.put(&self.mode.to_le_bytes());
         record.put_varint(u64::from(self.links));
@@ -140,6 +145,9 @@ impl Inode {
         }
         if self.kind == FileKind::Directory {
             record.put(&self.parent.raw().to_le_bytes());
+        }
+        if self.xattr_bytes != 0 {
+            record.put_varint(u64::from(self.xattr_bytes));
         }
     }
 
@@ -166,6 +174,7 @@ impl Inode {
         };
         let parent = if kind == FileKind::Directory { u64::from_le_bytes(reader.array()?) } else { 0 };
         let parent = InodeNumber::from_raw(parent);
+        let xattr_bytes = if first & HAS_XATTRS == 0 { 0 } else { u32::try_from(reader.varint()?).ok()? };
         reader.0.is_empty().then_some(Inode {
             kind,
             mode,
@@ -179,6 +188,7 @@ impl Inode {
             layout,
             object_mtime,
             parent,
+            xattr_bytes,
         })
     }
 }
@@ -313,7 +323,7 @@ mod tests {
         fn a_record_comes_back(
             kind in 0u8..3, mode in 0u16..0o10000, links: u32, uid: u32, gid: u32, size: u64, times: [i64; 3],
             same in 0u8..4, object in proptest::option::of(1u64..(1 << 48)), generation: u32, parent in 1u64..(1 << 48),
-            object_mtime: i64,
+            object_mtime: i64, xattr_bytes: u32,
         ) {
             let kind = kind_from(kind).expect("three kinds");
             let mtime = Timestamp(times[0]);
@@ -330,6 +340,7 @@ mod tests {
                     FileKind::Directory => InodeNumber::new(ShardId(9), parent),
                     _ => InodeNumber::from_raw(0),
                 },
+                xattr_bytes,
             };
             let mut record = Record { bytes: [0; RECORD_BYTES_MAX], length: 0 };
             inode.encode(&mut record);
@@ -357,6 +368,7 @@ mod tests {
             layout: Layout::Empty,
             object_mtime: NO_OBJECT_MTIME,
             parent: InodeNumber::from_raw(0),
+            xattr_bytes: 0,
         };
         let mut record = Record { bytes: [0; RECORD_BYTES_MAX], length: 0 };
         inode.encode(&mut record);

@@ -3,7 +3,8 @@
 //! Invariant: numbers stand in big-endian order, so that keys of one kind sort by number, and the dentries of a
 //! directory by their cookies.
 
-use weft_protocol::{Cookie, InodeNumber};
+use weft_protocol::limits::XATTR_NAME_BYTES_MAX;
+use weft_protocol::{Cookie, InodeNumber, XattrName, XattrNamespace};
 
 /// First byte of a key: what the record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,10 +14,15 @@ pub enum Tag {
     Inode = b'i',
     Symlink = b'l',
     Orphan = b'o',
+    Xattr = b'x',
 }
 
 /// Bytes of a tag and an inode number.
 const NUMBER_KEY_BYTES: usize = 9;
+/// Bytes of an extended attribute's value under one key: a value of 64 KiB takes 64.
+pub const XATTR_PART_BYTES: usize = 1024;
+/// Bytes after the name of an extended attribute: a zero, which no name has, and the number of the part.
+const XATTR_END_BYTES: usize = 3;
 
 /// Keys, built without an allocation.
 pub struct Key;
@@ -44,6 +50,23 @@ impl Key {
     pub fn orphan(inode: InodeNumber) -> NumberKey {
         numbered(Tag::Orphan, inode)
     }
+
+    /// Where the extended attributes of an inode begin.
+    pub fn xattrs(inode: InodeNumber) -> NumberKey {
+        numbered(Tag::Xattr, inode)
+    }
+
+    /// A part of an extended attribute's value. The namespace is one byte.
+    pub fn xattr(inode: InodeNumber, name: &XattrName, part: usize) -> Vec<u8> {
+        let mut key = Vec::with_capacity(NUMBER_KEY_BYTES + XATTR_NAME_BYTES_MAX + XATTR_END_BYTES);
+        key.extend_from_slice(&numbered(Tag::Xattr, inode));
+        key.push(namespace_code(name.namespace()));
+        key.extend_from_slice(name.suffix());
+        key.push(0);
+        let part = u16::try_from(part).expect("a value has fewer than 65,536 parts");
+        key.extend_from_slice(&part.to_be_bytes());
+        key
+    }
 }
 
 /// A key that is a tag and an inode number.
@@ -60,6 +83,23 @@ fn numbered(tag: Tag, inode: InodeNumber) -> NumberKey {
 pub fn cookie_of(key: &[u8], directory: InodeNumber) -> Option<Cookie> {
     let cookie = key.strip_prefix(&numbered(Tag::Dentry, directory))?;
     Some(Cookie::from_raw(u64::from_be_bytes(cookie.try_into().ok()?)))
+}
+
+fn namespace_code(namespace: XattrNamespace) -> u8 {
+    match namespace {
+        XattrNamespace::Trusted => b't',
+        XattrNamespace::User => b'u',
+    }
+}
+
+/// The name in the key of an extended attribute of this inode. `None`: the key is another one.
+pub fn xattr_of(key: &[u8], inode: InodeNumber) -> Option<XattrName> {
+    let rest = key.strip_prefix(&numbered(Tag::Xattr, inode))?;
+    let (code, rest) = rest.split_first()?;
+    let namespace =
+        [XattrNamespace::Trusted, XattrNamespace::User].into_iter().find(|other| namespace_code(*other) == *code)?;
+    let suffix = rest.get(..rest.len().checked_sub(XATTR_END_BYTES)?)?;
+    XattrName::new(&[namespace.prefix(), suffix].concat()).ok()
 }
 
 /// The inode number in the key of an inode or an orphan. `None`: the key is of another kind.

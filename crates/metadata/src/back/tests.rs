@@ -6,3 +6,4 @@ mod model;
 mod operations;
 mod posix;
 mod size;
+mod xattrs;

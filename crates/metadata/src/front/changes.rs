@@ -265,7 +265,8 @@ impl<K: KeyValue> Shard<K> {
             | ShardAnswer::Removed { .. }
             | ShardAnswer::RemovedBatch { .. }
             | ShardAnswer::Lock(_)
-            | ShardAnswer::LockTested(_) => {}
+            | ShardAnswer::LockTested(_)
+            | ShardAnswer::Xattrs { .. } => {}
         }
     }
 

@@ -138,7 +138,9 @@ impl<K: KeyValue> Shard<K> {
                     plan.data(*inode, LeaseMode::Open, LeaseMode::Open);
                 }
             }
-            ShardRequest::Commit { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
+            ShardRequest::Commit { inode, .. }
+            | ShardRequest::SetXattr { inode, .. }
+            | ShardRequest::RemoveXattr { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
             ShardRequest::MakeDirectory { parent, name, .. } | ShardRequest::MakeSymlink { parent, name, .. } => {
                 self.plan_new_name(plan, *parent, name)?;
             }
@@ -186,6 +188,7 @@ impl<K: KeyValue> Shard<K> {
             | ShardRequest::Unlock { .. }
             | ShardRequest::CancelLock { .. }
             | ShardRequest::TestLock { .. }
+            | ShardRequest::GetXattrs { .. }
             | ShardRequest::Release { .. }
             | ShardRequest::EndSession
             | ShardRequest::Ping => {}

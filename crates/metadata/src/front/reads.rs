@@ -17,6 +17,7 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::Lookup { parent, name } => return self.look_up(call, *parent, name),
             ShardRequest::GetAttributes { inode } => return self.entry(call, *inode, Grants::empty()),
             ShardRequest::HoldDirectory { inode } => return self.hold_directory(call, *inode),
+            ShardRequest::GetXattrs { inode } => self.xattrs(call, *inode),
             ShardRequest::ReadLink { inode } => self.back.read_link(*inode).map(ShardAnswer::Target),
             ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes } => {
                 self.list(call, *inode, *after, (*entries_max, *with_attributes))
@@ -72,6 +73,17 @@ impl<K: KeyValue> Shard<K> {
             self.note_told(attributes.inode, session, self.next_grant_stamp());
         }
         ShardAnswer::Entry { attributes, grants }
+    }
+
+    /// Extended attributes; with the attributes, which say whether there are any, where a lease can be had on them at
+    /// once.
+    fn xattrs(&mut self, call: &Call, inode: InodeNumber) -> Result<ShardAnswer, Error> {
+        let xattrs = self.back.xattrs(&call.credentials, inode)?;
+        let mut of_directory = None;
+        let attributes = self.listed(call.session(), inode, &mut of_directory);
+        let mut grants = of_directory.unwrap_or_default() & Grants::PERMISSIONS;
+        grants.set(Grants::ATTRIBUTES, attributes.is_some());
+        Ok(ShardAnswer::Xattrs { xattrs, attributes, grants })
     }
 
     /// A directory is open: it stays without a name, as a file does.

@@ -15,3 +15,4 @@ mod renames;
 mod shards;
 mod slots;
 mod times;
+mod xattrs;

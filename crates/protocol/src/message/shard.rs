@@ -14,6 +14,7 @@ use crate::lease::{Grants, LeaseKey};
 use crate::lock::{HeldLock, LockOwner, LockRange, RangeLock};
 use crate::name::Name;
 use crate::time::Timestamp;
+use crate::xattr::{Xattr, XattrExpectation, XattrName, XattrValue};
 use serde::{Deserialize, Serialize};
 
 /// A request with all that a shard needs to judge and to repeat it. The session is that of the connection.
@@ -185,6 +186,12 @@ pub enum ShardRequest {
     CancelLock { inode: InodeNumber, wait: u64 },
     /// Read. Whether the owner could lock the range. Answer: `LockTested`.
     TestLock { inode: InodeNumber, owner: LockOwner, lock: RangeLock },
+    /// Change. Sets an extended attribute. Answer: `Entry`, with the new time of change.
+    SetXattr { inode: InodeNumber, name: XattrName, value: XattrValue, expects: XattrExpectation },
+    /// Change. Removes an extended attribute. Answer: `Entry`, with the new time of change.
+    RemoveXattr { inode: InodeNumber, name: XattrName },
+    /// Read. All extended attributes that the caller may know of. Answer: `Xattrs`.
+    GetXattrs { inode: InodeNumber },
 }
 
 /// What became of a request for a lock.
@@ -272,6 +279,15 @@ pub enum ShardAnswer {
     Lock(LockAnswer),
     /// A lock that is in the way, the one that begins first; `None`: none is.
     LockTested(Option<HeldLock>),
+    /// The extended attributes of an inode, in the order of their names; those of the namespace `trusted` for user 0
+    /// only.
+    Xattrs {
+        xattrs: Vec<Xattr>,
+        /// When a lease on them is granted with this reply: the attributes of the inode. It covers the extended
+        /// attributes too.
+        attributes: Option<Attributes>,
+        grants: Grants,
+    },
 }
 
 /// One page of a directory listing.
@@ -311,6 +327,7 @@ impl ShardRequest {
                 | ShardRequest::ReadDirectory { .. }
                 | ShardRequest::HoldDirectory { .. }
                 | ShardRequest::TestLock { .. }
+                | ShardRequest::GetXattrs { .. }
                 | ShardRequest::Ping
         )
     }
@@ -349,6 +366,9 @@ impl ShardRequest {
             | ShardRequest::RemoveDirectory { parent: inode, .. }
             | ShardRequest::Rename { parent: inode, .. }
             | ShardRequest::ReadDirectory { inode, .. }
+            | ShardRequest::SetXattr { inode, .. }
+            | ShardRequest::RemoveXattr { inode, .. }
+            | ShardRequest::GetXattrs { inode }
             | ShardRequest::HoldDirectory { inode }
             | ShardRequest::Lock { inode, .. }
             | ShardRequest::Unlock { inode, .. }

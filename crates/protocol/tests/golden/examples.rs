@@ -20,7 +20,7 @@ use weft_protocol::{
     AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, FileKind, Generation, Grants,
     HeldLock, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch,
     Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, RangeLock, Rights, SessionId, ShardId,
-    SlotIndex, TimeChange, Timestamp,
+    SlotIndex, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
 };
 
 fn inode() -> InodeNumber {
@@ -33,6 +33,10 @@ fn object() -> ObjectId {
 
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).expect("a valid name")
+}
+
+fn xattr(text: &str) -> XattrName {
+    XattrName::new(text.as_bytes()).expect("a valid name")
 }
 
 fn time() -> Timestamp {
@@ -56,6 +60,7 @@ fn attributes(kind: FileKind, layout: Layout) -> Attributes {
         mtime: time(),
         ctime: Timestamp(0),
         layout,
+        has_xattrs: kind == FileKind::Directory,
     }
 }
 
@@ -190,6 +195,10 @@ pub fn errors() -> Vec<Error> {
         Error::Deadlock,
         Error::NoLocks,
         Error::Interrupted,
+        Error::NoXattr,
+        Error::OutOfRange,
+        Error::TooBig,
+        Error::NoXattrSpace,
     ]
 }
 
@@ -231,6 +240,14 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         ShardRequest::EndSession,
         ShardRequest::Ping,
         ShardRequest::HoldDirectory { inode: InodeNumber::ROOT },
+        ShardRequest::SetXattr {
+            inode: inode(),
+            name: xattr("user.note"),
+            value: XattrValue::new(b"text").expect("a short value"),
+            expects: XattrExpectation { absent: true, present: false },
+        },
+        ShardRequest::RemoveXattr { inode: inode(), name: xattr("trusted.note") },
+        ShardRequest::GetXattrs { inode: inode() },
     ];
     requests.extend(lock_kinds().into_iter().map(|kind| ShardRequest::Lock {
         inode: inode(),
@@ -303,6 +320,14 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
             replaced: None,
             exchanged: Some((InodeNumber::ROOT, FileKind::Regular)),
             grants: Grants::ENTRY,
+        },
+        ShardAnswer::Xattrs {
+            xattrs: vec![
+                Xattr { name: xattr("trusted.note"), value: Some(XattrValue::new(b"text").expect("a short value")) },
+                Xattr { name: xattr("user.note"), value: None },
+            ],
+            attributes: Some(attributes(FileKind::Directory, Layout::Empty)),
+            grants: Grants::ATTRIBUTES,
         },
     ];
     answers.extend(

@@ -34,6 +34,9 @@ Options for -o, separated by commas:
   nopassthrough      the kernel does not read and write objects of this machine
                      by itself; it does (passthrough, the default) where the
                      mount has CAP_SYS_ADMIN
+  noxattr            no extended attributes (default: xattr, of the namespaces
+                     user and trusted): programs that look for some, as ls -l
+                     does, cost the kernel one question instead of one per file
   noepoch            names are dropped as before Linux 6.16, for tests
   allow_other        other users may use it (root, or user_allow_other in
                      /etc/fuse.conf)
@@ -149,6 +152,8 @@ fn parse_options(options: &[String], threads: usize) -> Outcome<(MountOptions, T
             ("direct", "") => parsed.direct = true,
             ("passthrough", "") => parsed.passthrough = true,
             ("nopassthrough", "") => parsed.passthrough = false,
+            ("xattr", "") => parsed.xattrs = true,
+            ("noxattr", "") => parsed.xattrs = false,
             ("noepoch", "") => parsed.no_epoch = true,
             ("allow_other", "") => parsed.allow_other = true,
             ("ro", "") => parsed.read_only = true,
@@ -372,6 +377,7 @@ mod tests {
         assert_eq!(transfer, Transfer::default());
         assert!(parse("direct,passthrough").expect("options").0.passthrough);
         assert!(!parse("nopassthrough").expect("options").0.passthrough);
+        assert!(options.xattrs && !parse("noxattr").expect("options").0.xattrs);
         let transfer = parse("transport=ucx,registration=static,rpc=am").expect("options").1;
         let (way, registration) = (Some(Way::Ucx), Some(Registration::Static));
         assert_eq!(transfer, Transfer { way, registration, rpc: Some(Rpc::Am) });
@@ -384,7 +390,7 @@ mod tests {
 
     #[test]
     fn every_option_is_in_the_help() {
-        let plain = ["direct", "nopassthrough", "allow_other", "ro"];
+        let plain = ["direct", "nopassthrough", "noxattr", "allow_other", "ro"];
         for option in plain.into_iter().chain(["max_transfer", "transport", "registration", "rpc"]) {
             assert!(HELP.contains(&format!("\n  {option}")), "{option}");
         }

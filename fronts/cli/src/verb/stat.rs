@@ -184,6 +184,7 @@ mod tests {
             mtime: time,
             ctime: time,
             layout,
+            has_xattrs: false,
         }
     }
 

@@ -17,6 +17,7 @@ struct Node {
     links: u32,
     names: BTreeMap<String, usize>,
     parent: usize,
+    xattrs: BTreeMap<String, Vec<u8>>,
 }
 
 /// The model. Node 0 is `/`; nodes are never used again.
@@ -36,6 +37,9 @@ pub enum Step {
     Link(usize, usize, String),
     Chmod(usize, u16),
     Chown(usize, u32),
+    /// Name, bytes of the value, whether it has to be absent, whether it has to be present.
+    SetXattr(usize, &'static str, usize, (bool, bool)),
+    RemoveXattr(usize, &'static str),
 }
 
 type Done = std::result::Result<(), Error>;
@@ -88,7 +92,16 @@ impl Model {
             _ => mode,
         };
         let links = if is_directory { 2 } else { 1 };
-        let node = Node { is_directory, mode, uid, gid, links, names: BTreeMap::new(), parent: directory };
+        let node = Node {
+            is_directory,
+            mode,
+            uid,
+            gid,
+            links,
+            names: BTreeMap::new(),
+            parent: directory,
+            xattrs: BTreeMap::new(),
+        };
         self.nodes.insert(self.next, node);
         self.put(directory, text, self.next);
         self.next += 1;
@@ -275,7 +288,46 @@ impl Model {
                 }
                 Ok(())
             }
+            Step::SetXattr(node, text, bytes, (absent, present)) => {
+                let xattrs = self.xattrs(*node, text, uid)?;
+                match xattrs.get(*text) {
+                    Some(_) if *absent => return Err(Error::Exists),
+                    None if *present => return Err(Error::NoXattr),
+                    _ => {}
+                }
+                let others = xattrs.iter().filter(|(name, _)| name != text);
+                if others.map(|(name, value)| name.len() + value.len()).sum::<usize>() + text.len() + bytes > 128 << 10
+                {
+                    return Err(Error::NoXattrSpace);
+                }
+                xattrs.insert((*text).to_owned(), vec![b'v'; *bytes]);
+                Ok(())
+            }
+            Step::RemoveXattr(node, text) => {
+                self.xattrs(*node, text, uid)?.remove(*text).map(drop).ok_or(Error::NoXattr)
+            }
         }
+    }
+
+    /// The attributes of a node, for a user who may change this one.
+    fn xattrs(
+        &mut self,
+        number: usize,
+        text: &str,
+        uid: u32,
+    ) -> std::result::Result<&mut BTreeMap<String, Vec<u8>>, Error> {
+        let node = self.nodes.get(&number).ok_or(Error::Stale)?;
+        if text.starts_with("trusted.") {
+            if uid != 0 {
+                return Err(Error::NotPermitted);
+            }
+        } else {
+            if node.is_directory && node.mode & 0o1000 != 0 && ![0, node.uid].contains(&uid) {
+                return Err(Error::NotPermitted);
+            }
+            self.may(number, uid, 2)?;
+        }
+        Ok(&mut self.nodes.get_mut(&number).expect("there").xattrs)
     }
 }
 
@@ -307,7 +359,18 @@ fn request(step: &Step) -> ShardRequest {
             set(inode(*node), AttributeChanges { mode: Some(*mode), ..AttributeChanges::default() })
         }
         Step::Chown(node, to) => set(inode(*node), AttributeChanges { uid: Some(*to), ..AttributeChanges::default() }),
+        Step::SetXattr(node, text, bytes, (absent, present)) => ShardRequest::SetXattr {
+            inode: inode(*node),
+            name: xattr_name(text),
+            value: XattrValue::new(&vec![b'v'; *bytes]).expect("short"),
+            expects: XattrExpectation { absent: *absent, present: *present },
+        },
+        Step::RemoveXattr(node, text) => ShardRequest::RemoveXattr { inode: inode(*node), name: xattr_name(text) },
     }
+}
+
+fn xattr_name(text: &str) -> XattrName {
+    XattrName::new(text.as_bytes()).expect("a valid name")
 }
 
 /// The whole tree, as the back has it.
@@ -330,7 +393,15 @@ fn tree(bench: &Bench) -> BTreeMap<usize, Node> {
         let is_directory = record.kind == FileKind::Directory;
         let parent = if is_directory { usize::try_from(record.parent.sequence() - 1).expect("small") } else { 0 };
         let Inode { mode, uid, gid, links, .. } = record;
-        nodes.insert(number, Node { is_directory, mode, uid, gid, links, names, parent });
+        let told = bench.back.xattrs(&Credentials::default(), inode(number)).expect("an inode");
+        let told = told.into_iter().map(|xattr| {
+            let text = String::from_utf8_lossy(xattr.name.as_bytes()).into_owned();
+            (text, xattr.value.expect("root may read it").as_bytes().to_vec())
+        });
+        let xattrs: BTreeMap<_, _> = told.collect();
+        let bytes = xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        assert_eq!(record.xattr_bytes as usize, bytes);
+        nodes.insert(number, Node { is_directory, mode, uid, gid, links, names, parent, xattrs });
     }
     nodes
 }
@@ -339,6 +410,8 @@ fn step(texts: &'static [&'static str]) -> impl Strategy<Value = Step> {
     let node = || prop_oneof![3 => Just(0usize), 5 => 0usize..12];
     let text = move || prop::sample::select(texts).prop_map(str::to_owned);
     let mode = || prop::sample::select(vec![0o755, 0o777, 0o1777, 0o2777, 0o700, 0o070, 0o2755, 0o6711, 0o666]);
+    let xattr = || prop::sample::select(vec!["user.a", "user.b", "user.bb", "trusted.a"]);
+    let bytes = prop::sample::select(vec![0usize, 5, 1024, 1025, 3000, 65_536]);
     let how = prop::sample::select(vec![
         RenameMode::Replace,
         RenameMode::Replace,
@@ -356,6 +429,9 @@ fn step(texts: &'static [&'static str]) -> impl Strategy<Value = Step> {
         2 => (node(), node(), text()).prop_map(|(node, directory, text)| Step::Link(node, directory, text)),
         1 => (node(), mode()).prop_map(|(node, mode)| Step::Chmod(node, mode)),
         1 => (node(), 0u32..3).prop_map(|(node, uid)| Step::Chown(node, uid)),
+        3 => (node(), xattr(), bytes, any::<(bool, bool)>())
+            .prop_map(|(node, text, bytes, expects)| Step::SetXattr(node, text, bytes, expects)),
+        1 => (node(), xattr()).prop_map(|(node, text)| Step::RemoveXattr(node, text)),
     ]
 }
 
@@ -367,7 +443,8 @@ pub fn steps(texts: &'static [&'static str]) -> impl Strategy<Value = Vec<(Step,
 /// Applies steps to a back machine and to the model; `after_each` sees the machine after each step.
 pub fn compare(bench: &mut Bench, steps: Vec<(Step, u32)>, mut after_each: impl FnMut(&Bench)) {
     bench.chmod(InodeNumber::ROOT, 0o777).expect("root may");
-    let root = Node { is_directory: true, mode: 0o777, uid: 0, gid: 0, links: 2, names: BTreeMap::new(), parent: 0 };
+    let (names, xattrs) = (BTreeMap::new(), BTreeMap::new());
+    let root = Node { is_directory: true, mode: 0o777, uid: 0, gid: 0, links: 2, names, parent: 0, xattrs };
     let mut model = Model { nodes: BTreeMap::from([(0, root)]), next: 1 };
     for (step, uid) in steps {
         let expected = model.apply(&step, uid);
@@ -380,6 +457,9 @@ pub fn compare(bench: &mut Bench, steps: Vec<(Step, u32)>, mut after_each: impl 
         node.parent = 0;
     }
     assert_eq!(tree(bench), nodes);
+    let parts = |value: &Vec<u8>| value.len().div_ceil(1024).max(1);
+    let expected: usize = nodes.values().flat_map(|node| node.xattrs.values().map(parts)).sum();
+    assert_eq!(bench.back.xattr_keys(), expected, "attributes go with their inode");
     assert_eq!(bench.back.inodes(), nodes.len() as u64);
     assert_eq!(bench.back.dentries(), nodes.values().map(|node| node.names.len() as u64).sum::<u64>());
 }

@@ -88,6 +88,16 @@ pub fn chmod(inode: InodeNumber, mode: u16) -> ShardRequest {
     ShardRequest::SetAttributes { inode, changes }
 }
 
+pub fn set_xattr(inode: InodeNumber, text: &str, value: &[u8]) -> ShardRequest {
+    let name = XattrName::new(text.as_bytes()).expect("a valid name");
+    let value = XattrValue::new(value).expect("a short value");
+    ShardRequest::SetXattr { inode, name, value, expects: XattrExpectation::default() }
+}
+
+pub fn remove_xattr(inode: InodeNumber, text: &str) -> ShardRequest {
+    ShardRequest::RemoveXattr { inode, name: XattrName::new(text.as_bytes()).expect("a valid name") }
+}
+
 pub fn commit(inode: InodeNumber, sequence: u64, size: u64) -> ShardRequest {
     commit_at(inode, sequence, size, (Timestamp(77), Timestamp(77)))
 }
@@ -117,6 +127,7 @@ pub fn grants(answer: &ShardAnswer) -> Grants {
         | ShardAnswer::Remote { grants, .. }
         | ShardAnswer::Absent { grants }
         | ShardAnswer::Renamed { grants, .. }
+        | ShardAnswer::Xattrs { grants, .. }
         | ShardAnswer::Opened { grants, .. } => *grants,
         ShardAnswer::Page(page) => page.grants,
         ShardAnswer::Done

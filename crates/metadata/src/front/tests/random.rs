@@ -45,6 +45,9 @@ enum Operation {
     Rename(usize, usize),
     Link(usize, usize),
     Release(usize),
+    SetXattr(usize, usize),
+    RemoveXattr(usize),
+    GetXattrs(usize),
 }
 
 /// Mode, owner and group.
@@ -58,6 +61,8 @@ fn permissions(attributes: &Attributes) -> Permissions {
 struct Client {
     attributes: BTreeMap<InodeNumber, Attributes>,
     permissions: BTreeMap<InodeNumber, Permissions>,
+    /// Believed as long as the attributes are.
+    xattrs: BTreeMap<InodeNumber, Vec<Xattr>>,
     /// Names that are known: `None`, not there.
     names: BTreeMap<String, Option<InodeNumber>>,
     listing: Option<Vec<String>>,
@@ -126,6 +131,9 @@ impl Play {
                 let (parent, name) = place(*to);
                 ShardRequest::Link { inode: self.inode(*from), parent, name }
             }
+            Operation::SetXattr(number, bytes) => set_xattr(self.inode(*number), "user.a", &vec![1; *bytes]),
+            Operation::RemoveXattr(number) => remove_xattr(self.inode(*number), "user.a"),
+            Operation::GetXattrs(number) => ShardRequest::GetXattrs { inode: self.inode(*number) },
             Operation::Release(number) => {
                 let key = LeaseKey::Data(self.inode(*number));
                 let stamp = self.clients[client].granted.get(&key).copied().unwrap_or(0);
@@ -195,6 +203,7 @@ impl Play {
         match recall.key {
             LeaseKey::Attributes(inode) => {
                 client.attributes.remove(&inode);
+                client.xattrs.remove(&inode);
                 if open {
                     // A kernel above may open it by its number.
                     kept = LeaseMode::Open;
@@ -233,6 +242,7 @@ impl Play {
         // What it changed itself it knows anew, from the reply only.
         if client.writes {
             client.attributes.clear();
+            client.xattrs.clear();
             client.permissions.clear();
             client.names.clear();
             client.listing = None;
@@ -276,6 +286,13 @@ impl Play {
                 };
                 client.data.insert(inode, mode);
             }
+        }
+        if let ShardAnswer::Xattrs { xattrs, attributes: Some(attributes), grants } = &answer
+            && grants.contains(Grants::ATTRIBUTES)
+            && believes(client, LeaseKey::Attributes(attributes.inode))
+        {
+            client.attributes.insert(attributes.inode, attributes.clone());
+            client.xattrs.insert(attributes.inode, xattrs.clone());
         }
         if let ShardAnswer::Page(page) = &answer {
             if page.grants.contains(Grants::DIRECTORY) && believes(client, LeaseKey::Directory(ROOT)) {
@@ -322,6 +339,10 @@ impl Play {
                     let alone = other.data.get(inode) == Some(&LeaseMode::Exclusive);
                     assert!(!alone, "client {number} knows the attributes of {inode}, which another one has alone");
                 }
+            }
+            for (inode, known) in &client.xattrs {
+                let found = back.xattrs(&user(0), *inode);
+                assert!(found.is_err() || found == Ok(known.clone()), "client {number} knows what {inode} has");
             }
             for (inode, known) in &client.permissions {
                 let found = back.inode(*inode).map(|record| permissions(&record.attributes(*inode)));
@@ -383,6 +404,9 @@ fn action() -> impl Strategy<Value = Action> {
         2 => (number(), number()).prop_map(|(from, to)| Operation::Rename(from, to)),
         1 => (number(), number()).prop_map(|(from, to)| Operation::Link(from, to)),
         2 => number().prop_map(Operation::Release),
+        2 => (number(), 0usize..3).prop_map(|(number, bytes)| Operation::SetXattr(number, bytes)),
+        1 => number().prop_map(Operation::RemoveXattr),
+        3 => number().prop_map(Operation::GetXattrs),
     ];
     prop_oneof![
         6 => (0..CLIENTS, operation).prop_map(|(client, operation)| Action::Call(client, operation)),
