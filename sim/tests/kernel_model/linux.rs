@@ -14,10 +14,12 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weft_sim::kernel::requests::{Answer, Errno, NodeId, Reply, Request};
@@ -44,6 +46,34 @@ pub struct Difference {
 
 static MOUNTS: AtomicU64 = AtomicU64::new(0);
 
+/// Aborts the mounts of a process once it exits, however that comes about.
+///
+/// A process that is killed closes its files of a mount before it lets go of the device (`fput` is deferred until all
+/// are closed): each close sends FLUSH, which nobody but that process would answer, and it cannot be killed again.
+const GUARD: &str = r#"
+while read -r _ _ state _ _ _ _ _ flags _ 2>/dev/null < "/proc/$1/stat"; do
+    [ "$state" = Z ] && break
+    [ $((flags & 4)) -ne 0 ] && break # PF_EXITING
+    sleep 0.5
+done
+for point in "$2-$1"-*; do
+    umount -f -l "$point"
+    rmdir "$point"
+done
+"#;
+
+/// Starts the guard of this process.
+fn begin_guard() {
+    static GUARDED: OnceLock<()> = OnceLock::new();
+    GUARDED.get_or_init(|| {
+        let points = std::env::temp_dir().join("weft-kernel-model");
+        let mut guard = Command::new("sh");
+        guard.args(["-c", GUARD, "guard"]).arg(std::process::id().to_string()).arg(points).process_group(0);
+        guard.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        drop(guard.spawn().expect("sh starts"));
+    });
+}
+
 /// A mounted file system.
 struct Mounted {
     point: PathBuf,
@@ -53,6 +83,7 @@ struct Mounted {
 
 impl Mounted {
     fn new(events: Sender<Event>) -> std::io::Result<Self> {
+        begin_guard();
         let number = MOUNTS.fetch_add(1, Ordering::Relaxed);
         let point = std::env::temp_dir().join(format!("weft-kernel-model-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&point)?;

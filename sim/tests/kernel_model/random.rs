@@ -3,6 +3,7 @@
 use crate::difference;
 use crate::model;
 use crate::script::{CONFIG, Change, Fate, LONG, Script, Step};
+use std::time::{Duration, Instant};
 use weft_sim::kernel::requests::{Access, Errno, NodeId, Notification, OpenFlags, RenameMode};
 use weft_sim::kernel::{Call, CallId, Config, Handle};
 
@@ -336,14 +337,18 @@ fn with_seed(script: &Script, seed: u64) -> Script {
     Script { config: Config { seed: Some(seed), ..script.config }, steps: script.steps.clone() }
 }
 
+/// How long a script is made shorter: one that waits in vain for an event takes a minute for each attempt.
+const SHORTEN_FOR: Duration = Duration::from_secs(240);
+
 /// Removes steps while the script still differs.
 fn shorten(script: &Script) -> Script {
     let mut shortest = script.clone();
     let mut attempts = 0;
+    let begun = Instant::now();
     let mut chunk = shortest.steps.len() / 2;
     while chunk > 0 {
         let mut at = 0;
-        while at < shortest.steps.len() && attempts < ATTEMPTS_MAX {
+        while at < shortest.steps.len() && attempts < ATTEMPTS_MAX && begun.elapsed() < SHORTEN_FOR {
             let mut shorter = shortest.clone();
             shorter.steps.drain(at..(at + chunk).min(shortest.steps.len()));
             let shorter = playable(shorter);
