@@ -11,7 +11,7 @@
 
 mod abandon;
 
-use crate::space::Account;
+use crate::space::{Account, Charge};
 use crate::store::{
     FilePlan, ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan, device_error, is_listed, lock,
 };
@@ -60,8 +60,7 @@ struct FileObject {
     file: OwnedFd,
     account: Arc<Account>,
     call_bytes: usize,
-    /// Bytes charged to the account for this object.
-    charged: AtomicU64,
+    charge: Charge,
     /// Under a cap: guards the choice of an end for appends.
     end: Mutex<u64>,
     removed: AtomicBool,
@@ -175,7 +174,7 @@ impl DirectoryStore {
         // Opened under the lock: two handles of one object would each count its bytes.
         let file = self.open_file(inode, object, create)?;
         if open.len() >= OPEN_OBJECTS_MAX {
-            open.retain(|_, object| Arc::strong_count(object) > 1);
+            open.retain(|_, object| Arc::strong_count(object) > 1 || !object.settle());
         }
         open.insert((inode, object), Arc::clone(&file));
         Ok(file)
@@ -199,7 +198,7 @@ impl DirectoryStore {
             file,
             account: Arc::clone(&self.account),
             call_bytes: self.call_bytes,
-            charged: AtomicU64::new(size),
+            charge: Charge::new(Arc::clone(&self.account), size),
             end: Mutex::new(size),
             removed: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
@@ -236,7 +235,7 @@ impl ObjectStore for DirectoryStore {
             file.close_windows();
         }
         self.objects.fetch_sub(1, Ordering::Relaxed);
-        self.account.discharge(file.charged.swap(0, Ordering::AcqRel));
+        file.charge.end(0);
         Ok(true)
     }
 
@@ -303,6 +302,12 @@ impl FileObject {
         Ok(())
     }
 
+    /// Charges what the file has, which is what it is opened with the next time. Returns false where that is not known.
+    fn settle(&self) -> bool {
+        let size = size_of(&self.file).map(|stat| stat.size);
+        size.map(|size| self.charge.settle(size)).is_ok()
+    }
+
     fn close_windows(&self) {
         if let Some(windows) = &self.windows {
             windows.close();
@@ -311,16 +316,6 @@ impl FileObject {
 
     fn plan(&self, offset: Option<u64>) -> WritePlan<'_> {
         WritePlan::File(FilePlan { file: self.file.as_fd(), offset, call_bytes: self.call_bytes })
-    }
-
-    /// Charges what a write up to `end` adds.
-    fn charge(&self, end: u64) -> Result<()> {
-        let before = self.charged.fetch_max(end, Ordering::AcqRel);
-        let Some(more) = end.checked_sub(before).filter(|more| *more > 0) else { return Ok(()) };
-        self.account.charge(more).inspect_err(|_| {
-            // Given back unless another writer has gone further meanwhile: then his charge covers it.
-            let _ = self.charged.compare_exchange(end, before, Ordering::AcqRel, Ordering::Relaxed);
-        })
     }
 }
 
@@ -343,7 +338,7 @@ impl ObjectHandle for FileObject {
 
     fn write_plan(&self, offset: u64, bytes: u32) -> Result<WritePlan<'_>> {
         self.check()?;
-        self.charge(offset + u64::from(bytes))?;
+        self.charge.grow(offset + u64::from(bytes))?;
         Ok(self.plan(Some(offset)))
     }
 
@@ -356,7 +351,7 @@ impl ObjectHandle for FileObject {
         // written: one that fails leaves no hole.
         let mut end = lock(&self.end);
         let new_end = size_of(&self.file)?.size.max(*end).checked_add(u64::from(bytes)).ok_or(Error::FileTooLarge)?;
-        self.charge(new_end)?;
+        self.charge.grow(new_end)?;
         *end = new_end;
         Ok(self.plan(None))
     }
@@ -364,12 +359,11 @@ impl ObjectHandle for FileObject {
     fn truncate(&self, size: u64) -> Result<ObjectStat> {
         let mut end = lock(&self.end);
         self.check()?;
-        self.charge(size)?;
+        self.charge.grow(size)?;
         rustix::fs::ftruncate(&self.file, size).map_err(device_error)?;
         self.close_windows();
         *end = size;
-        let before = self.charged.swap(size, Ordering::AcqRel);
-        self.account.discharge(before.saturating_sub(size));
+        self.charge.settle(size);
         size_of(&self.file)
     }
 
@@ -477,5 +471,27 @@ mod tests {
         assert_eq!(store.remove(InodeNumber::ROOT, object), Ok(true));
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
         assert_eq!(handle.stat().err(), Some(Error::NoObject));
+    }
+
+    #[test]
+    fn what_is_charged_for_a_write_that_is_never_made_is_given_back() {
+        let ground = Ground::new("charged");
+        let store = DirectoryStore::open(&ground.0, Some(1 << 20)).unwrap();
+        let object = |sequence| ObjectId::new(NodeId(1), sequence);
+        let handle = store.file_object(InodeNumber::ROOT, object(1), true).unwrap();
+        // Its writer dies before it has sent the bytes.
+        handle.write_plan(0, 8192).unwrap();
+        drop(handle);
+        for sequence in 2..=OPEN_OBJECTS_MAX as u64 + 1 {
+            drop(store.open(InodeNumber::ROOT, object(sequence), true).unwrap());
+        }
+        assert!(!store.open.lock().unwrap().contains_key(&(InodeNumber::ROOT, object(1))));
+        assert_eq!(store.remove(InodeNumber::ROOT, object(1)), Ok(true));
+        assert_eq!(store.account.used(), 0);
+        let handle = store.file_object(InodeNumber::ROOT, object(2), true).unwrap();
+        assert_eq!(store.remove(InodeNumber::ROOT, object(2)), Ok(true));
+        // A writer that has looked whether it is there, before it was removed.
+        assert_eq!(handle.charge.grow(8192), Err(Error::NoObject));
+        assert_eq!(store.account.used(), 0);
     }
 }

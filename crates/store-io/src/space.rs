@@ -4,7 +4,9 @@
 //! beyond the cap is refused before anything of his write is done. Without a cap nothing is counted: the file system
 //! below knows, and bytes that are written through passed descriptors do not come by here.
 
+use crate::store::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use weft_protocol::{Error, Result};
 
 /// Share of a store kept back for metadata and logs: one 64th, at most [`RESERVE_BYTES_MAX`].
@@ -64,13 +66,62 @@ impl Account {
             .map_err(|_| Error::NoSpace)
     }
 
-    /// Gives bytes back.
-    pub fn discharge(&self, bytes: u64) {
+    /// What was charged with `before` takes `after`: more only where a write in flight went beyond a cut.
+    fn settle(&self, before: u64, after: u64) {
         if !self.is_capped() {
             return;
         }
-        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
-        assert!(before >= bytes, "{bytes} bytes given back of {before} charged");
+        self.used.fetch_add(after.saturating_sub(before), Ordering::Relaxed);
+        let less = before.saturating_sub(after);
+        let used = self.used.fetch_sub(less, Ordering::Relaxed);
+        assert!(used >= less, "{less} bytes given back of {used} charged");
+    }
+}
+
+/// What one object is charged: as far as its bytes go, or as a write in flight may bring them.
+///
+/// Invariant: an account's count is the sum of its charges and of what objects that are not open have.
+#[derive(Debug)]
+pub struct Charge {
+    account: Arc<Account>,
+    /// `None`: all was given back, and nothing is charged any more.
+    bytes: Mutex<Option<u64>>,
+}
+
+impl Charge {
+    /// Of an object whose bytes have been charged.
+    pub fn new(account: Arc<Account>, bytes: u64) -> Self {
+        Self { account, bytes: Mutex::new(Some(bytes)) }
+    }
+
+    /// Charges what a write up to `end` adds. Refuses an object that is gone: a writer that looked before it went would
+    /// charge what nobody gives back.
+    pub fn grow(&self, end: u64) -> Result<()> {
+        if !self.account.is_capped() {
+            return Ok(());
+        }
+        let mut bytes = lock(&self.bytes);
+        let before = bytes.ok_or(Error::NoObject)?;
+        if end > before {
+            self.account.charge(end - before)?;
+            *bytes = Some(end);
+        }
+        Ok(())
+    }
+
+    /// The object's bytes end here: gives back what was charged beyond, by writes that were never made, too.
+    pub fn settle(&self, end: u64) {
+        if let Some(bytes) = lock(&self.bytes).as_mut() {
+            self.account.settle(*bytes, end);
+            *bytes = end;
+        }
+    }
+
+    /// The object is gone, or lies elsewhere, where it has so many bytes.
+    pub fn end(&self, left: u64) {
+        if let Some(bytes) = lock(&self.bytes).take() {
+            self.account.settle(bytes, left);
+        }
     }
 }
 
@@ -82,7 +133,7 @@ mod tests {
     fn without_a_cap_nothing_is_counted() {
         let account = Account::new(u64::MAX);
         assert_eq!(account.charge(u64::MAX), Ok(()));
-        account.discharge(5);
+        account.settle(5, 0);
         assert_eq!(account.used(), 0);
     }
 
@@ -92,7 +143,23 @@ mod tests {
         assert_eq!((account.reserve(), account.free()), (100, 6300));
         assert_eq!(account.charge(6300), Ok(()));
         assert_eq!(account.charge(1), Err(Error::NoSpace));
-        account.discharge(10);
+        account.settle(10, 0);
         assert_eq!(account.charge(10), Ok(()));
+    }
+
+    #[test]
+    fn an_object_gives_back_what_was_charged_for_it_and_is_charged_no_more_when_it_is_gone() {
+        let account = Arc::new(Account::new(6400));
+        let charge = Charge::new(Arc::clone(&account), 0);
+        assert_eq!((charge.grow(300), charge.grow(200), account.used()), (Ok(()), Ok(()), 300));
+        assert_eq!((charge.grow(6301), account.used()), (Err(Error::NoSpace), 300));
+        charge.settle(100);
+        assert_eq!(account.used(), 100, "it was cut");
+        charge.settle(150);
+        assert_eq!(account.used(), 150, "a write in flight went beyond");
+        charge.end(0);
+        assert_eq!((charge.grow(50), account.used()), (Err(Error::NoObject), 0));
+        charge.settle(50);
+        assert_eq!(account.used(), 0);
     }
 }

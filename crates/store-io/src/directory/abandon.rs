@@ -31,7 +31,7 @@ impl DirectoryStore {
         }
         let name = Self::file_name(inode, object);
         let new_name = format!("{name}.new");
-        let moved = self.copy(&present, &new_name).and_then(|()| {
+        let moved = self.copy(&present, &new_name).and_then(|copied| {
             let mut open = lock(&self.open);
             if present.removed.load(Ordering::Acquire) {
                 return Err(Errno::NOENT);
@@ -39,6 +39,7 @@ impl DirectoryStore {
             present.replaced.store(true, Ordering::Release);
             renameat(&self.root, &new_name, &self.root, &name)?;
             open.retain(|_, other| !Arc::ptr_eq(other, &present));
+            present.charge.end(copied);
             Ok(())
         });
         present.close_windows();
@@ -51,7 +52,8 @@ impl DirectoryStore {
         Ok(true)
     }
 
-    fn copy(&self, present: &FileObject, new_name: &str) -> rustix::io::Result<()> {
+    /// Returns the bytes of the copy.
+    fn copy(&self, present: &FileObject, new_name: &str) -> rustix::io::Result<u64> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let new = openat(&self.root, new_name, flags, Mode::RUSR | Mode::WUSR)?;
         let before = rustix::fs::fstat(&present.file)?;
@@ -60,7 +62,8 @@ impl DirectoryStore {
         }
         let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ };
         let last_modification = time(before.st_mtime, before.st_mtime_nsec);
-        rustix::fs::futimens(&new, &Timestamps { last_access: last_modification, last_modification })
+        rustix::fs::futimens(&new, &Timestamps { last_access: last_modification, last_modification })?;
+        Ok(rustix::fs::fstat(&new)?.st_size.cast_unsigned())
     }
 }
 
@@ -158,5 +161,22 @@ mod tests {
         assert_eq!(handle.stat().map(|stat| stat.size), Ok(written as u64));
         drop(file);
         assert_eq!(store.abandon(INODE, object), Ok(false));
+    }
+
+    #[test]
+    fn an_abandoned_file_gives_back_what_its_object_has_not() {
+        let path = std::env::temp_dir().join(format!("weft-abandon-charged-{}", std::process::id()));
+        let store = DirectoryStore::open(&path, Some(1 << 20)).unwrap();
+        let object = ObjectId::new(NodeId(1), 9);
+        let handle = store.open(INODE, object, true).unwrap();
+        handle.truncate(100).unwrap();
+        handle.write_plan(0, 8192).unwrap();
+        let file = handle.descriptor(false).unwrap().unwrap();
+        assert_eq!(store.abandon(INODE, object), Ok(true));
+        assert_eq!(store.account.used(), 100);
+        assert_eq!(store.remove(INODE, object), Ok(true));
+        assert_eq!(store.account.used(), 0);
+        drop(file);
+        std::fs::remove_dir_all(path).unwrap();
     }
 }
