@@ -27,9 +27,11 @@ pub enum Kind {
     Passthrough,
     /// Programs that use the client machine, some of them for extended attributes.
     Xattrs,
+    /// Programs that use the client machine, while nodes join.
+    Joins,
 }
 
-const WORDS: [(&str, Kind); 10] = [
+const WORDS: [(&str, Kind); 11] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -40,6 +42,7 @@ const WORDS: [(&str, Kind); 10] = [
     ("gone", Kind::Gone),
     ("passthrough", Kind::Passthrough),
     ("xattrs", Kind::Xattrs),
+    ("joins", Kind::Joins),
 ];
 
 impl Kind {
@@ -49,6 +52,7 @@ impl Kind {
             Self::Native | Self::Xattrs => Faults::NOW,
             Self::Plain => return Faults::NONE,
             Self::Partitions | Self::Locks => Faults { partitions: true, ..Faults::NOW },
+            Self::Joins => Faults { joins: true, ..Faults::NOW },
             Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },
             Self::Peers => Faults { peers_cut: true, ..Faults::NOW },
             // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.
@@ -67,8 +71,8 @@ impl Kind {
 
     /// What a run may have that does what a script says: nothing comes by itself.
     pub(crate) fn faults_to_play(self) -> Faults {
-        let Faults { peers_cut, all_cut, descriptors, .. } = self.faults(0);
-        Faults { drift: true, small_buffers: true, peers_cut, all_cut, descriptors, ..Faults::NONE }
+        let Faults { peers_cut, all_cut, descriptors, joins, .. } = self.faults(0);
+        Faults { drift: true, small_buffers: true, peers_cut, all_cut, descriptors, joins, ..Faults::NONE }
     }
 }
 

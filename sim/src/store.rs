@@ -22,9 +22,10 @@ use std::sync::Arc;
 use weft_metadata::Now;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::error::errno;
+use weft_protocol::map::FIRST_EPOCH;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    ClusterMap, Error, InodeNumber, MapEpoch, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp, routing,
+    ClusterMap, Error, InodeNumber, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp, routing,
 };
 use weft_storage::{CachedRanges, Collector, FenceTable, Gate, RangeRequest, ServingTerm, ServingTerms, check_access};
 
@@ -81,7 +82,8 @@ pub struct Storage {
     /// For the shards of this node, and for those of others.
     own_term: Arc<ServingTerm>,
     pub terms: ServingTerms,
-    map: ClusterMap,
+    /// The node's.
+    pub map: ClusterMap,
     objects: BTreeMap<ObjectId, Object>,
     /// What kernels cache without a lease, in small pages.
     pub ranges: CachedRanges,
@@ -172,7 +174,7 @@ impl Storage {
         if self.gate(*session, routing::of_inode(request.inode)).is_fenced() {
             return Err(Error::SessionEnded);
         }
-        let grant = check_access(request, *session, self.node, key, seconds, MapEpoch(0))?;
+        let grant = check_access(request, *session, self.node, key, seconds, FIRST_EPOCH)?;
         let makes =
             matches!(request.operation, DataOperation::Write | DataOperation::Append | DataOperation::Descriptor);
         if makes && grant.create {

@@ -15,6 +15,7 @@ mod data;
 mod end;
 mod flow;
 mod gone;
+mod joins;
 mod locks;
 mod losses;
 mod mounts;
@@ -42,11 +43,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::rc::Rc;
-use weft_metadata::{Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
+use weft_metadata::{Event, MemoryStore, Now, Shard};
 use weft_protocol::data::DataReply;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
-use weft_protocol::message::node::NodeAnswer;
+use weft_protocol::message::node::NodeRequest;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::ShardCall;
@@ -180,12 +181,14 @@ enum Message {
         session: SessionId,
         node: NodeId,
     },
-    Ping {
+    AskNode {
         client: usize,
         process: ProcessId,
         number: Ticket,
         node: NodeId,
+        request: NodeRequest,
     },
+    Joins(joins::Message),
     Tick(ShardId),
     /// A storage server goes on with the collection of orphans.
     Collect(NodeId),
@@ -224,7 +227,7 @@ impl Message {
             Self::Call { .. } => "call-of",
             Self::ToClient { .. } => "reply",
             Self::Batch { .. } => "batch-of",
-            Self::Ping { .. } => "ping",
+            Self::AskNode { .. } => "ping",
             Self::Recall { .. } => "recall",
             Self::RecallAnswer { .. } => "recall-answer",
             Self::LockGranted { .. } => "lock-granted",
@@ -286,6 +289,7 @@ pub struct World {
     storage: BTreeMap<NodeId, Storage>,
     /// The terms that each node has granted to the storage servers of others.
     grants: BTreeMap<NodeId, TermGrants>,
+    joins: joins::Joins,
     clients: Vec<Client>,
     model: Model,
     files: Rc<RefCell<Files>>,
@@ -362,7 +366,6 @@ impl World {
         });
         let shards = (0..SHARDS).map(|shard| NodeId(shard % NODES)).collect();
         let map = ClusterMap { name: "sim".to_owned(), epoch: MapEpoch(1), nodes: nodes.collect(), shards };
-        let key = NodeKey::new([7; 32]);
         let mut world = Self {
             choices: Choices::new(seed, tape),
             setting: Choices::new(seed ^ 0x5e77, tape),
@@ -372,10 +375,11 @@ impl World {
             clocks: BTreeMap::new(),
             partitions: Default::default(),
             network: Network::new(),
-            key: key.clone(),
+            key: NodeKey::new([7; 32]),
             shards: BTreeMap::new(),
             storage: (0..NODES).map(|id| (NodeId(id), Storage::new(NodeId(id), map.clone()))).collect(),
             grants: BTreeMap::new(),
+            joins: joins::Joins::new(&map),
             clients: Vec::new(),
             model: Model::new(),
             files: Rc::default(),
@@ -401,11 +405,10 @@ impl World {
             world.clocks.insert(node, clock);
         }
         for id in (0..SHARDS).map(ShardId) {
-            let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
-            let config = ShardConfig { shard: id, node_key: key.clone(), root };
-            world.shards.insert(id, Shard::new(config, MemoryStore::new(), world.now_of(id)));
+            world.start_shard(id);
             world.step(id, Event::SetMap(world.map.clone()));
         }
+        world.begin_joins();
         if faults.partitions {
             world.network.after(1, Message::Cut);
         }
@@ -436,7 +439,9 @@ impl World {
 
     /// The node of a client. Where descriptors are passed, several clients are often on one machine.
     fn home(&mut self, index: usize) -> NodeId {
-        let usual = u16::try_from(index).unwrap_or(0) % NODES;
+        // Where nodes join, the last client is on the machine of the first one that does.
+        let machines = NODES + u16::from(self.faults.joins);
+        let usual = u16::try_from(index).unwrap_or(0) % machines;
         if !self.faults.descriptors {
             return NodeId(usual);
         }
@@ -614,11 +619,10 @@ impl World {
                 };
                 self.answer_client((client, process, number), answer);
             }
-            Message::Ping { client, process, number, node } => {
-                let pong = Answer::Reply(Box::new(WireMessage::NodeReply(Box::new(Ok(NodeAnswer::Done)))));
-                let answer = if self.storage.contains_key(&node) { pong } else { Answer::Broken };
-                self.answer_client((client, process, number), answer);
+            Message::AskNode { client, process, number, node, request } => {
+                self.node_asked((client, process, number), node, &request);
             }
+            Message::Joins(message) => self.joins_event(message),
             Message::Tick(shard) => self.tick(shard),
             Message::Cut => self.cut_again(),
             Message::CutNodes => self.cut_nodes_again(),

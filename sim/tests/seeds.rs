@@ -135,3 +135,20 @@ fn one_seed_gives_one_run() {
         assert_eq!(run_seed(Kind::Native, seed, false).1, run_seed(Kind::Native, seed, false).1, "seed {seed}");
     }
 }
+
+/// Nodes that join, with clients of older and newer maps; some never answer, and some are gone later.
+#[test]
+fn all_seeds_hold_while_nodes_join() {
+    let mut sums = [0u64; 5];
+    for seed in 0..150 {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- joins replay {seed}");
+        let (tally, _) = run_seed(Kind::Joins, seed, false);
+        let counts =
+            [tally.joined, tally.abandoned_joins, tally.older_epochs, tally.newer_epochs, tally.unknown_shards];
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    println!("joined, abandoned, older epochs, newer epochs, unknown shards: {sums:?}");
+    assert!(sums.iter().all(|sum| *sum > 0), "something never happened: {sums:?}");
+}

@@ -3,18 +3,18 @@
 //! Lock order: `links` (2), held for one look-up.
 
 use crate::cache::Cache;
-use crate::link::{ATTEMPTS_MAX, Link, SlotFor};
+use crate::link::{ATTEMPTS_MAX, Link, Slot, SlotFor};
 use crate::lock::lock;
 use crate::lock_table::Locks;
 use crate::notice::Notice;
 use crate::session::{Session, Term};
 use crate::shell::{Shell, node_of};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardRequest};
+use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
     Attributes, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, MapEpoch, NodeId, Result, SessionId, ShardId,
@@ -91,6 +91,8 @@ pub struct Calls<S: Shell> {
     pub caller: Caller,
     pub locks: Locks<S::LockWaiter>,
     map: RwLock<Arc<ClusterMap>>,
+    /// Epoch of `map`.
+    epoch: AtomicU32,
     links: Mutex<BTreeMap<NodeId, Arc<Link<S>>>>,
     closed: AtomicBool,
 }
@@ -99,8 +101,9 @@ impl<S: Shell> Calls<S> {
     /// A client that has connected to nothing yet.
     pub fn new(shell: S, caller: Caller, map: ClusterMap) -> Self {
         let session = Session::new(shell.new_session());
-        let (map, closed) = (RwLock::new(Arc::new(map)), AtomicBool::new(false));
-        Self { shell, session, caller, locks: Locks::default(), map, links: Mutex::default(), closed }
+        let (epoch, map) = (AtomicU32::new(map.epoch.0), RwLock::new(Arc::new(map)));
+        let (links, closed) = (Mutex::default(), AtomicBool::new(false));
+        Self { shell, session, caller, locks: Locks::default(), map, epoch, links, closed }
     }
 
     /// The newest map seen.
@@ -111,8 +114,14 @@ impl<S: Shell> Calls<S> {
     fn set_map(&self, map: Arc<ClusterMap>) {
         let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
         if map.epoch > current.epoch {
+            self.epoch.store(map.epoch.0, Ordering::Release);
             *current = map;
         }
+    }
+
+    /// The epoch of the newest map seen.
+    pub(crate) fn map_epoch(&self) -> MapEpoch {
+        MapEpoch(self.epoch.load(Ordering::Acquire))
     }
 
     /// The link to a node, whose recalls reach this session.
@@ -216,8 +225,7 @@ impl<S: Shell> Calls<S> {
         let mut busy_since_ms = None;
         let mut attempts = 0;
         loop {
-            let map = self.map();
-            let node = map.node_of(shard).ok_or(Error::WrongShard(shard))?;
+            let node = self.find(shard).await?;
             let link = self.link(node).await?;
             if session.is_some_and(|session| session != link.session) {
                 return Err(Error::SessionEnded);
@@ -225,7 +233,7 @@ impl<S: Shell> Calls<S> {
             if slot == SlotFor::Caller {
                 self.settle(&link).await?;
             }
-            match self.call_once(&link, slot, &mut message, map.epoch).await {
+            match self.call_once(&link, slot, &mut message).await {
                 Err(Error::Busy) => {
                     let now_ms = self.shell.now_ms();
                     if now_ms - *busy_since_ms.get_or_insert(now_ms) >= BUSY_MS_MAX {
@@ -233,10 +241,8 @@ impl<S: Shell> Calls<S> {
                     }
                     self.shell.sleep_us(BUSY_WAIT_US).await;
                 }
-                Err(Error::StaleMap(_) | Error::WrongShard(_)) if attempts < ATTEMPTS_MAX => {
-                    attempts += 1;
-                    self.refresh_map(node).await?;
-                }
+                // The shard has another node by the newest map.
+                Err(Error::StaleMap(_) | Error::WrongShard(_)) if attempts < ATTEMPTS_MAX => attempts += 1,
                 Err(Error::SessionEnded) if attempts < ATTEMPTS_MAX => {
                     attempts += 1;
                     self.begin_new_session(link.session);
@@ -247,22 +253,16 @@ impl<S: Shell> Calls<S> {
     }
 
     /// One slot, one sequence number; the connection is made again as often as it breaks.
-    async fn call_once(
-        &self,
-        link: &Link<S>,
-        slot_for: SlotFor,
-        message: &mut Message,
-        epoch: MapEpoch,
-    ) -> Result<Answer> {
+    async fn call_once(&self, link: &Link<S>, slot_for: SlotFor, message: &mut Message) -> Result<Answer> {
         let Message::Shard(call) = message else { unreachable!("call_in makes a call to a shard: {message:?}") };
         let mut slot = link.take_slot(slot_for).await;
         slot.sequence += 1;
-        (call.slot, call.sequence, call.epoch) = (slot.index, slot.sequence, epoch);
+        (call.slot, call.sequence) = (slot.index, slot.sequence);
         let shard = call.shard;
         let sent_ms = self.shell.now_ms();
         let leaves_doubt = slot_for == SlotFor::Caller && call.request.changes_what_is_known();
         let mut sent = false;
-        let result = link.exchange(&self.shell, &mut slot, message, &mut sent).await;
+        let result = self.exchange_by_map(link, &mut slot, message, &mut sent).await;
         let session = link.session;
         if result.is_err() && sent && leaves_doubt {
             link.keep_unanswered(&mut slot, message);
@@ -281,6 +281,51 @@ impl<S: Shell> Calls<S> {
         reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent, now_ms, shard, others })
     }
 
+    /// Sends a call with the epoch of the newest map, and again with the same sequence number as the map changes: the
+    /// first sending may have been carried out, with its reply lost, before the map changed.
+    async fn exchange_by_map(
+        &self,
+        link: &Link<S>,
+        slot: &mut Slot<S::Control>,
+        message: &mut Message,
+        sent: &mut bool,
+    ) -> Result<(Message, bool)> {
+        let (mut attempts, mut resent) = (0, false);
+        loop {
+            let Message::Shard(call) = &mut *message else { unreachable!("this sends calls: {message:?}") };
+            let (shard, epoch) = (call.shard, self.map_epoch());
+            call.epoch = epoch;
+            let (reply, again) = link.exchange(&self.shell, slot, message, sent).await?;
+            resent |= again;
+            let refused = match &reply {
+                Message::ShardReply(reply) => {
+                    matches!(reply.result, Err(Error::StaleMap(_) | Error::WrongShard(_)))
+                }
+                _ => false,
+            };
+            if !refused || attempts == ATTEMPTS_MAX {
+                return Ok((reply, resent));
+            }
+            self.refresh_map(link.node()).await?;
+            // A newer map is progress, as often as one comes.
+            attempts = if self.map_epoch() > epoch { 0 } else { attempts + 1 };
+            if self.map().node_of(shard) != Some(link.node()) {
+                return Ok((reply, resent));
+            }
+        }
+    }
+
+    /// The node of a shard. The root shard's node is asked for a map that has the shard.
+    async fn find(&self, shard: ShardId) -> Result<NodeId> {
+        let map = self.map();
+        if let Some(node) = map.node_of(shard) {
+            return Ok(node);
+        }
+        let root = map.node_of(ShardId::ROOT).ok_or(Error::WrongShard(shard))?;
+        self.refresh_map(root).await?;
+        self.map().node_of(shard).ok_or(Error::WrongShard(shard))
+    }
+
     /// Whether a change that was sent to the shard has no reply.
     pub(crate) fn is_in_doubt(&self, shard: ShardId) -> bool {
         let link = self.map().node_of(shard).and_then(|node| self.known_link(node));
@@ -294,17 +339,29 @@ impl<S: Shell> Calls<S> {
                 self.shell.sleep_us(BUSY_WAIT_US).await;
                 continue;
             };
-            let change = slot.unanswered().cloned().expect("the slot was taken for the change in it");
+            let mut change = slot.unanswered().cloned().expect("the slot was taken for the change in it");
             let ShardCall { shard, request, .. } = call_of(&change);
-            let reply = link.exchange(&self.shell, &mut slot, &change, &mut false).await;
+            let (shard, crosses) = (*shard, may_cross(request));
+            let reply = self.exchange_by_map(link, &mut slot, &mut change, &mut false).await;
+            let reply = reply.and_then(|(reply, _)| match reply {
+                // A refusal for the map, or before the call was looked at, says nothing of the first sending.
+                Message::ShardReply(ShardReply {
+                    result: Err(error @ (Error::Busy | Error::StaleMap(_) | Error::WrongShard(_))),
+                    ..
+                }) => Err(error),
+                _ => Ok(()),
+            });
             if reply.is_ok() {
                 link.answered(&mut slot);
                 if let Some(mut cache) = self.session.cache_for(link.session) {
-                    cache.settled(*shard, may_cross(request));
+                    cache.settled(shard, crosses);
                 }
             }
             link.return_slot(slot).await;
-            reply?;
+            match reply {
+                Err(Error::Busy) => self.shell.sleep_us(BUSY_WAIT_US).await,
+                reply => reply?,
+            }
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //!
 //! The first home is picked at random, so that clients spread over several nodes, and without a message: a client
 //! that only reads needs none. When a creation finds it away, the next node that answers becomes the home, so that a
-//! node that ends costs its clients what was on it, and nothing new.
+//! node that ends costs its clients what was on it, and nothing new. A new map has the home picked anew.
 //!
 //! Here is the choice alone; `objects.rs` asks the nodes.
 

@@ -13,7 +13,7 @@ use crate::shell::{DataConnection, Shell};
 use crate::tuning::Tuning;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest};
 use weft_protocol::limits::{BULK_BYTES_MAX, OBJECT_BATCH_COUNT};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
@@ -38,6 +38,8 @@ pub struct Objects<S: Shell> {
     pub calls: Calls<S>,
     pub tuning: Tuning,
     home: AtomicU16,
+    /// Epoch of the map by which the home was chosen.
+    home_epoch: AtomicU32,
     /// Identifier of the latest pipelined writes.
     pipelined: AtomicU64,
     batches: Mutex<BTreeMap<NodeId, Batch>>,
@@ -95,11 +97,13 @@ fn void_with_session(error: Error) -> Error {
 impl<S: Shell> Objects<S> {
     /// [`Error::Unreachable`]: no node of the map has storage.
     pub fn new(calls: Calls<S>, tuning: Tuning) -> Result<Self> {
+        let home_epoch = AtomicU32::new(calls.map_epoch().0);
         let home = *candidates(&calls.shell, &calls.map()).first().ok_or(Error::Unreachable)?;
         Ok(Self {
             calls,
             tuning,
             home: AtomicU16::new(home.0),
+            home_epoch,
             pipelined: AtomicU64::new(0),
             batches: Mutex::default(),
             home_passes_none: AtomicBool::new(false),
@@ -323,8 +327,16 @@ impl<S: Shell> Objects<S> {
         self.is_near(node) && !lock(&self.passes_none).contains(&(node, for_writing))
     }
 
-    /// The current home node, alive or not.
+    /// The current home node, alive or not. A new map has it chosen anew: a node may have joined on this machine.
     pub fn home(&self) -> NodeId {
+        let epoch = self.calls.map_epoch().0;
+        if self.home_epoch.load(Ordering::Relaxed) != epoch
+            && self.home_epoch.swap(epoch, Ordering::Relaxed) != epoch
+            && let Some(home) = candidates(&self.calls.shell, &self.calls.map()).first()
+        {
+            self.home.store(home.0, Ordering::Relaxed);
+            self.home_passes_none.store(false, Ordering::Relaxed);
+        }
         NodeId(self.home.load(Ordering::Relaxed))
     }
 

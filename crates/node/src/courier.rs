@@ -1,4 +1,4 @@
-//! Requests of this node's shards and storage server to other nodes.
+//! Requests of this node's shards, storage server and membership to other nodes.
 //!
 //! Each other node has a queue and a few threads, started on demand and ended when idle, so an idle node has none. A
 //! thread blocks in its call; a slow node delays only the errands queued for it.
@@ -18,7 +18,7 @@ use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageRequest};
-use weft_protocol::{Error, InodeNumber, NodeId, ObjectId, SessionId, ShardId, UserKey};
+use weft_protocol::{Error, InodeNumber, NodeId, NodeRecord, ObjectId, SessionId, ShardId, UserKey};
 use weft_transport::{ControlConnection, Peer, Result, Socket, TransportError, connect};
 
 /// Maximum number of threads for one other node.
@@ -36,6 +36,9 @@ pub type ToldOfObject = Box<dyn FnOnce(weft_protocol::Result<bool>) + Send>;
 /// Takes the answer to a question for a serving term.
 pub type ToldToServe = Box<dyn FnOnce(weft_protocol::Result<ServingAnswer>) + Send>;
 
+/// Takes the answer to a request about the map.
+pub type ToldOfMap = Box<dyn FnOnce(weft_protocol::Result<NodeAnswer>) + Send>;
+
 /// A request to another node.
 pub enum Errand {
     /// A step of an operation that spans two shards.
@@ -48,6 +51,8 @@ pub enum Errand {
     AskToServe { settled: Vec<SessionFence>, tell: ToldToServe },
     /// Asks the shard whether the file uses this object, to collect orphans.
     AskShard { session: SessionId, inode: InodeNumber, object: ObjectId, tell: ToldOfObject },
+    /// Gives a node the map, or gets it from there. `to`: the node's record, if this node's map does not have it yet.
+    Map { to: Option<NodeRecord>, request: NodeRequest, tell: ToldOfMap },
 }
 
 /// Queues to all other nodes.
@@ -146,6 +151,7 @@ impl Worker {
             Errand::AskShard { session, inode, object, .. } => {
                 Message::Node(NodeRequest::AskOfObject { session: *session, inode: *inode, object: *object })
             }
+            Errand::Map { request, .. } => Message::Node(request.clone()),
         }
     }
 
@@ -161,6 +167,9 @@ impl Worker {
                 }
             }
             Errand::Fence(fence) => return self.fence(fence),
+            Errand::Map { to: Some(record), .. } if self.connection.is_none() => {
+                self.connection = Some(open(&self.shared.cluster, record, self.timeout)?);
+            }
             _ => {}
         }
         self.call(&self.message(errand))
@@ -187,7 +196,9 @@ impl Worker {
             return Ok(reply);
         }
         self.connection = None;
-        let mut connection = open(&self.shared.cluster, self.to, self.timeout)?;
+        let map = self.shared.cluster.map();
+        let record = map.node(self.to).ok_or(TransportError::Refused(Error::Unreachable))?;
+        let mut connection = open(&self.shared.cluster, record, self.timeout)?;
         let reply = connection.call(message)?;
         self.connection = Some(connection);
         Ok(reply)
@@ -220,6 +231,7 @@ impl Worker {
                     _ => Err(Error::Malformed),
                 }));
             }
+            (Errand::Map { tell, .. }, Ok(Message::NodeReply(reply))) => tell(*reply),
             (errand, _) => self.unreachable(errand),
         }
     }
@@ -238,6 +250,7 @@ impl Worker {
             }
             Errand::AskShard { tell, .. } => tell(Err(Error::Unreachable)),
             Errand::AskToServe { tell, .. } => tell(Err(Error::Unreachable)),
+            Errand::Map { tell, .. } => tell(Err(Error::Unreachable)),
             Errand::Storage { token: None, .. } | Errand::Fence(_) => {}
         }
     }
@@ -249,9 +262,7 @@ fn fence_message(fence: &SessionFence) -> Message {
 }
 
 /// Opens a control connection to another node, authenticated by this node's key name.
-fn open(cluster: &Cluster, to: NodeId, timeout: Duration) -> Result<ControlConnection> {
-    let map = cluster.map();
-    let record = map.node(to).ok_or(TransportError::Refused(Error::Unreachable))?;
+fn open(cluster: &Cluster, record: &NodeRecord, timeout: Duration) -> Result<ControlConnection> {
     let socket = if record.identity == cluster.identity && !record.address.unix.is_empty() {
         Socket::connect_unix(Path::new(&record.address.unix))?
     } else {

@@ -18,6 +18,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
 use weft_protocol::handshake::KeyName;
+use weft_protocol::map::FIRST_EPOCH;
 use weft_protocol::{ConnectionId, Error, InodeNumber, ObjectId, routing};
 use weft_storage::{Grant, RangeRequest, check_access};
 use weft_store_io::executor::{Moved, Pipe};
@@ -117,7 +118,7 @@ impl<'a> DataConnection<'a> {
         }
         let (cluster, session) = (&self.node.cluster, self.peer.session);
         let now = clock::wall_seconds();
-        let checked = check_access(request, session, cluster.node, &cluster.key, now, cluster.epoch())
+        let checked = check_access(request, session, cluster.node, &cluster.key, now, FIRST_EPOCH)
             .and_then(|grant| Ok((grant, self.gates.guard(routing::of_inode(request.inode))?)));
         let prepared = checked.and_then(|(grant, guard)| {
             let object = self.object(request, grant)?;

@@ -12,6 +12,7 @@ use crate::text::peer_text;
 use weft_metadata::Event;
 use weft_protocol::handshake::KeyName;
 use weft_protocol::limits::SLOTS_MAX;
+use weft_protocol::map::admit;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{ShardCall, ShardReply};
@@ -33,6 +34,9 @@ pub fn handle(
     match message {
         Message::Shard(call) => handle_shard_call(node, peer, from, id, call, sink),
         Message::Storage(request) => handle_storage_request(node, peer, from, id, request, sink),
+        Message::Node(NodeRequest::Join { nodes, shards_per_node }) if is_privileged(peer) => {
+            node.members.join(from, id, nodes, shards_per_node);
+        }
         Message::Node(request) => {
             let answer = handle_node_request(node, peer, request, sink);
             sink.send(from, id, Message::NodeReply(Box::new(answer)));
@@ -104,10 +108,11 @@ fn handle_storage_request(
 }
 
 fn check_call(node: &Node, call: &ShardCall) -> std::result::Result<(), Error> {
-    let epoch = node.cluster.epoch();
-    if call.epoch != epoch {
-        return Err(Error::StaleMap(epoch));
+    let admitted = admit(node.cluster.epoch(), call.epoch);
+    if admitted == Err(Error::Busy) {
+        node.map_source.ask();
     }
+    admitted?;
     // Bounds the replies that the shard retains, one per slot.
     if call.slot.0 >= SLOTS_MAX {
         return Err(Error::Invalid);
@@ -125,18 +130,25 @@ fn credentials(node: &Node, peer: &Peer, claimed: Option<Credentials>) -> Creden
     }
 }
 
+fn is_privileged(peer: &Peer) -> bool {
+    !matches!(peer.key_name, KeyName::User { .. })
+}
+
 fn handle_node_request(
     node: &Node,
     peer: &Peer,
     request: NodeRequest,
     sink: &mut Sink<'_>,
 ) -> std::result::Result<NodeAnswer, Error> {
-    let privileged = !matches!(peer.key_name, KeyName::User { .. });
+    let privileged = is_privileged(peer);
     match request {
         NodeRequest::Ping => Ok(NodeAnswer::Done),
         NodeRequest::GetMap => Ok(NodeAnswer::Map((*node.cluster.map()).clone())),
         NodeRequest::Status if privileged => Ok(NodeAnswer::Status(Box::new(status::of(node)))),
-        NodeRequest::SetMap(map) if privileged => node.shards.set_map(map, sink).map(|()| NodeAnswer::Done),
+        NodeRequest::SetMap(map) if privileged => node.shards.set_map(map, sink).map(|()| {
+            node.members.installed((*node.cluster.map()).clone());
+            NodeAnswer::Done
+        }),
         NodeRequest::Stuck if privileged => Ok(NodeAnswer::InFlight(status::longest_in_flight(node))),
         NodeRequest::Shutdown if privileged => {
             node.stop();
@@ -163,6 +175,7 @@ fn handle_node_request(
         | NodeRequest::Status
         | NodeRequest::Stuck
         | NodeRequest::Shutdown
+        | NodeRequest::Join { .. }
         | NodeRequest::RevokeKey(_) => Err(Error::NotPermitted),
     }
 }

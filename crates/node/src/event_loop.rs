@@ -121,6 +121,7 @@ impl EventLoop {
             }
             if self.mailbox.index == 0 {
                 node.shards.tick(&mut sink);
+                node.members.tick(clock::boot_ms());
                 node.refusals.log_untold(clock::boot_ms());
             }
             // Repeats, since a send that fails closes its connection, which can cause further messages.
@@ -161,9 +162,9 @@ impl EventLoop {
         }
         let shards = self.node.shards.next_due();
         let sessions = self.node.sessions.next_end_ms();
-        let refusals = self.node.refusals.due_ms();
+        let (refusals, members) = (self.node.refusals.due_ms(), self.node.members.next_due());
         let now_ms = clock::boot_ms();
-        let soon = shards.into_iter().chain(sessions).chain(refusals).min();
+        let soon = shards.into_iter().chain(sessions).chain(refusals).chain(members).min();
         let soon = soon.map(|next| next.saturating_sub(now_ms).clamp(1, SESSION_CHECK_MS));
         let collection = self.node.shards.collection_due().map(|next| next.saturating_sub(now_ms).max(1));
         let wait = soon.into_iter().chain(collection).min()?;

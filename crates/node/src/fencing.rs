@@ -17,6 +17,7 @@ use crate::cluster::Cluster;
 use crate::courier::Couriers;
 use crate::locks::lock;
 use crate::mailbox::{ConnectionRef, Loops, Sink};
+use crate::map_source::MapSource;
 use crate::shard_events::{ToShards, give};
 use connections::{Connections, Line, Registered};
 use std::cell::RefCell;
@@ -34,6 +35,7 @@ use weft_store_io::WriteGuard;
 pub struct Fencing {
     cluster: Arc<Cluster>,
     couriers: Arc<Couriers>,
+    pub map_source: Arc<MapSource>,
     table: RwLock<FenceTable>,
     connections: Arc<Connections>,
     /// Fences with pieces in flight.
@@ -75,6 +77,7 @@ impl Fencing {
     pub fn new(
         cluster: Arc<Cluster>,
         couriers: Arc<Couriers>,
+        map_source: Arc<MapSource>,
         pages: Arc<CachedPages>,
         shards: ToShards,
         loops: Arc<Loops>,
@@ -83,6 +86,7 @@ impl Fencing {
         let fencing = Self {
             cluster,
             couriers,
+            map_source,
             table: RwLock::default(),
             connections: Arc::default(),
             unsettled: Mutex::default(),

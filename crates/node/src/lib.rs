@@ -30,6 +30,8 @@ mod fencing;
 mod granting;
 mod locks;
 mod mailbox;
+mod map_source;
+mod membership;
 mod places;
 mod refusals;
 mod revoked;

@@ -5,12 +5,15 @@
 
 use std::sync::Weak;
 use weft_metadata::Event;
-use weft_protocol::ShardId;
+use weft_protocol::{ClusterMap, ShardId};
 
 /// Receiver of events for the shards of this node.
 pub trait ShardEvents: Send + Sync {
     /// Steps a shard, and carries out the effects on the calling thread.
     fn give(&self, shard: ShardId, event: Event);
+
+    /// Installs a map that another node has sent, if it is newer.
+    fn install_map(&self, map: ClusterMap);
 }
 
 /// A reference to the shards that does not keep them alive.

@@ -155,12 +155,13 @@ impl Shards {
         self.calls.in_flight(self.all().iter().flat_map(|slot| slot.parked()).collect())
     }
 
-    /// Installs a map with a higher epoch, and creates the shards that it assigns to this node.
+    /// Installs a map with a higher epoch, and starts this node's shards that are new in it. A shard that exists is
+    /// never started again: it would be empty.
     pub fn set_map(&self, map: ClusterMap, sink: &mut Sink<'_>) -> Result<(), Error> {
         let mut events = VecDeque::new();
-        self.cluster.install(map, |map| {
+        self.cluster.install(map, |previous, map| {
             let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-            for id in map.shards_at(self.cluster.node) {
+            for id in map.new_shards_at(self.cluster.node, previous) {
                 slots.entry(id).or_insert_with(|| Arc::new(ShardSlot::new(id, self.new_shard(id))));
             }
             for id in slots.keys() {
@@ -367,6 +368,12 @@ impl Shards {
 impl ShardEvents for Shards {
     fn give(&self, shard: ShardId, event: Event) {
         Shards::give(self, shard, event, None, &mut Sink::remote(&self.loops));
+    }
+
+    fn install_map(&self, map: ClusterMap) {
+        if let Err(error) = self.set_map(map, &mut Sink::remote(&self.loops)) {
+            tracing::warn!("the map that the root shard's node has sent is refused: {error}");
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Owners of a node's state.
 //!
 //! Lock order: the cluster's `map` (1), the shards' `slots` (2), one shard's machine (3), then `calls`, `sessions`,
-//! couriers, `places`, data activity, cached pages, fences, `refusals`, the storage server's collector (4, never two of
+//! couriers, membership, the map's source, `places`, data activity, cached pages, fences, `refusals`, the storage server's collector (4, never two of
 //! them together). None is held across a send, a receive, or file I/O.
 //!
 //! Each owner imports only owners above it in this list: mailboxes, cluster and sessions, cached pages, couriers and
-//! fences, storage server, shards and data server; what comes back to the shards goes through
+//! fences, storage server, shards, membership and data server; what comes back to the shards goes through
 //! [`crate::shard_events`].
 
 use crate::cached_pages::CachedPages;
@@ -18,6 +18,8 @@ use crate::data::DataServer;
 use crate::fencing::{Fencing, Unsettled};
 use crate::granting::Granting;
 use crate::mailbox::Loops;
+use crate::map_source::MapSource;
+use crate::membership::Members;
 use crate::places::Places;
 use crate::refusals::Refusals;
 use crate::revoked::Revoked;
@@ -40,6 +42,8 @@ pub struct Node {
     pub loops: Arc<Loops>,
     pub sessions: Arc<Sessions>,
     pub shards: Arc<Shards>,
+    pub members: Arc<Members>,
+    pub map_source: Arc<MapSource>,
     /// `None`: metadata only.
     pub data: Option<DataServer>,
     pub revoked: Arc<Revoked>,
@@ -70,6 +74,9 @@ impl Node {
             jobs = made;
             shards
         });
+        let to_shards: ToShards = Arc::downgrade(&shards) as ToShards;
+        let members = Members::new(cluster.node, Arc::clone(&shards.couriers), to_shards, Arc::clone(&loops));
+        let map_source = Arc::clone(&shards.fencing.map_source);
         let (revoked, counters) = <(Arc<Revoked>, Arc<AtomicCounters>)>::default();
         let data = store.map(|store| DataServer {
             cluster: Arc::clone(&cluster),
@@ -87,6 +94,8 @@ impl Node {
             loops,
             sessions,
             shards,
+            members,
+            map_source,
             data,
             revoked,
             counters,
@@ -124,9 +133,11 @@ fn new_shards(
     let pages = Arc::new(CachedPages::new(Arc::clone(sessions), Arc::clone(loops)));
     let granting = Arc::new(Granting::new(to_shards.clone(), Arc::clone(loops)));
     let couriers = Arc::new(Couriers::new(Arc::clone(cluster), to_shards.clone(), Arc::clone(&granting)));
+    let map_source = MapSource::new(Arc::clone(cluster), Arc::clone(&couriers), to_shards.clone());
     let (fencing, fences) = Fencing::new(
         Arc::clone(cluster),
         Arc::clone(&couriers),
+        Arc::new(map_source),
         Arc::clone(&pages),
         to_shards.clone(),
         Arc::clone(loops),

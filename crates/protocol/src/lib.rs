@@ -77,4 +77,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 23 | `Commit` has a number |
 /// | 24 | `Remote` instead of `RemoteDirectory`; `ShardReply` has `others`; `Lock`, `Carry`, `AskOutcome` |
 /// | 25 | extended attributes: `SetXattr`, `RemoveXattr`, `GetXattrs`; `Attributes` have `has_xattrs` |
-pub const PROTOCOL_VERSION: u8 = 25;
+/// | 26 | `Join` |
+pub const PROTOCOL_VERSION: u8 = 26;

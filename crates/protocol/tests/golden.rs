@@ -160,6 +160,7 @@ every_variant!(node_request, NodeRequest, examples::node_requests(), {
     NodeRequest::RevokeKey(_) => "RevokeKey",
     NodeRequest::AskToServe { .. } => "AskToServe",
     NodeRequest::AskOfObject { .. } => "AskOfObject",
+    NodeRequest::Join { .. } => "Join",
 });
 every_variant!(node_answer, NodeAnswer, examples::node_answers(), {
     NodeAnswer::Done => "Done",

@@ -39,7 +39,7 @@ impl World {
         self.network.after(SESSION_TERM_MS + 1000, Message::SessionOver(session));
         let process = self.process(index, home);
         process.locks_files.set(old_locks);
-        self.clients[index] = Client::new(process, self.map.clone());
+        self.clients[index] = Client::new(process, self.joins.root_map().clone());
         self.start_xattr_programs(index);
         self.end_connections(Some(id), None);
         self.note(&format!("client {index} starts: process {}", self.clients[index].process.id.get()));
@@ -123,7 +123,7 @@ impl World {
             WireMessage::Storage(StorageRequest::LeaseObjects { .. }) => {
                 Message::Batch { client, process, number, session, node }
             }
-            WireMessage::Node(_) => Message::Ping { client, process, number, node },
+            WireMessage::Node(request) => Message::AskNode { client, process, number, node, request },
             other => unreachable!("a client sends no {other:?} on a control connection"),
         };
         if !self.send(Party::Client(client), Party::Node(node), message) {
@@ -247,7 +247,8 @@ impl World {
         let sent_ms = self.clients[index].process.clock.boot_ms(self.network.now_ms);
         self.clients[index].process.release_soon();
         self.clients[index].process.tend_locks(&self.clients[index].machine);
-        for node in (0..super::NODES).map(NodeId) {
+        let map = self.clients[index].machine.calls().map();
+        for node in map.nodes.iter().map(|node| node.id) {
             let renewal = Renewal { session, node, sent_ms };
             let message = Message::Renewal { client: index, process, renewal };
             self.send(Party::Client(index), Party::Node(node), message);
@@ -269,7 +270,7 @@ impl World {
         } else {
             let now_ms = self.clients[index].process.clock.boot_ms(self.network.now_ms);
             calls.session.node_heard(node, session, sent_ms);
-            calls.session.renewed(self.map.shards_at(node), session, sent_ms, now_ms);
+            calls.session.renewed(calls.map().shards_at(node), session, sent_ms, now_ms);
         }
         self.poll(index);
     }

@@ -8,11 +8,12 @@ use crate::network::USUAL_MS;
 use std::fmt;
 use weft_metadata::back::Origin;
 use weft_metadata::{Effect, Event, Shard};
+use weft_protocol::map::FIRST_EPOCH;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Capability, Credentials, Error, MapEpoch, NodeId, Result, SessionId, ShardId, routing};
+use weft_protocol::{Capability, Credentials, Error, NodeId, Result, SessionId, ShardId, routing};
 use weft_storage::{CollectorEffect, LAST_LOOK_MS};
 
 /// Identifiers that a client gets at once.
@@ -185,11 +186,13 @@ impl World {
     }
 
     pub(super) fn call_arrived(&mut self, pending: Pending) {
-        let Pending { client, process, number, session, call } = &pending;
-        let (session, shard) = (*session, call.shard);
-        if !self.shards.contains_key(&shard) {
+        let Pending { client, process, number, call, .. } = &pending;
+        if !self.shards.contains_key(&call.shard) {
             return self.break_connection((*client, *process, *number));
         }
+        let Some(pending) = self.admitted(pending) else { return };
+        let Pending { session, call, .. } = &pending;
+        let (session, shard) = (*session, call.shard);
         let identity = (session, shard, call.slot, call.sequence);
         self.tally.resent += u64::from(!self.received.insert(identity));
         let token = self.next_token;
@@ -260,7 +263,7 @@ impl World {
     pub(super) fn lease_objects(&mut self, session: SessionId, node: NodeId) -> Result<Capability> {
         let seconds = u32::try_from(self.now_at(node).wall.parts().0).unwrap_or(0);
         let storage = self.storage.get_mut(&node).ok_or(Error::Unreachable)?;
-        storage.collector.lease_objects(session, 0, BATCH_COUNT, &self.key, MapEpoch(1), seconds)
+        storage.collector.lease_objects(session, 0, BATCH_COUNT, &self.key, FIRST_EPOCH, seconds)
     }
 
     /// A node other than that of the root shard is gone for good, with its shards and objects.

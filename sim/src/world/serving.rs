@@ -47,7 +47,8 @@ impl World {
     pub(super) fn fence_everywhere(&mut self, shard: ShardId, session: SessionId, mut fences: Fences) {
         let own = self.node_of(shard);
         let gone = fences.keys().copied().filter(|node| !self.storage.contains_key(node)).collect::<Vec<_>>();
-        for node in self.storage.keys().copied().chain(gone).collect::<Vec<_>>() {
+        let known = self.storage.keys().copied().filter(|node| self.joins.knows(own, *node));
+        for node in known.chain(gone).collect::<Vec<_>>() {
             let objects = fences.remove(&node);
             let is_awaited = objects.is_some();
             let fence = SessionFence { session, shard, objects: objects.into_iter().flatten().collect() };
@@ -61,6 +62,9 @@ impl World {
                 self.send_fence(node, fence);
                 self.look_for_due(own);
             }
+        }
+        if let Some((node, _)) = fences.first_key_value() {
+            self.fail(&format!("shard {shard} waits for a fence of node {node}, which its node does not know"));
         }
     }
 
@@ -237,7 +241,11 @@ impl World {
     }
 
     fn has_term(&mut self, message: &DataMessage) -> bool {
-        let (node, of) = (message.request.object.node(), self.node_of(routing::of_inode(message.request.inode)));
+        let (node, shard) = (message.request.object.node(), routing::of_inode(message.request.inode));
+        if !self.knows_shard(node, shard) {
+            return false;
+        }
+        let of = self.node_of(shard);
         let now_ms = self.now_at(node).boot_ms;
         let Some(storage) = self.storage.get_mut(&node).filter(|_| node != of) else { return true };
         let term = storage.terms.term(of);

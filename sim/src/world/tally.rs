@@ -75,6 +75,14 @@ pub struct Tally {
     pub through: u64,
     pub late_through: u64,
     pub abandoned: u64,
+    /// Nodes that joined, and changes of the map that were abandoned.
+    pub joined: u64,
+    pub abandoned_joins: u64,
+    /// Calls with an older epoch than the node's, and with a newer one; data requests of shards that the storage server
+    /// did not know yet.
+    pub older_epochs: u64,
+    pub newer_epochs: u64,
+    pub unknown_shards: u64,
 }
 
 impl Tally {
@@ -110,6 +118,8 @@ pub struct Faults {
     pub bad_sectors: bool,
     /// No fault: clients get descriptors of objects on their own machine, and mounts pass them to their kernels.
     pub descriptors: bool,
+    /// No fault: nodes join.
+    pub joins: bool,
 }
 
 impl Faults {
@@ -123,6 +133,7 @@ impl Faults {
         small_buffers: false,
         bad_sectors: false,
         descriptors: false,
+        joins: false,
     };
     pub const NONE: Self = Self {
         drift: false,
@@ -133,6 +144,7 @@ impl Faults {
         small_buffers: false,
         bad_sectors: false,
         descriptors: false,
+        joins: false,
     };
 }
 

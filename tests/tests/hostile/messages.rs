@@ -92,6 +92,7 @@ fn users_do_not_command_nodes_and_objects() {
         NodeRequest::RevokeKey(KeyId(2)),
         NodeRequest::AskToServe { settled: Vec::new() },
         NodeRequest::AskOfObject { session: SessionId(1), inode: scene.victim.inode, object: scene.object() },
+        NodeRequest::Join { nodes: scene.fs.instance.map.nodes.clone(), shards_per_node: 1 },
     ] {
         let reply = connection.call(&Message::Node(request)).expect("answered");
         assert_eq!(reply, Message::NodeReply(Box::new(Err(Error::NotPermitted))));

@@ -23,9 +23,9 @@ const WAIT_MS_MAX: u64 = SESSION_TERM_MS;
 const RETRY: Duration = Duration::from_millis(250);
 
 impl Fencing {
-    /// Returns the term for a shard, and the node to ask for it.
+    /// Returns the term for a shard, and the node to ask for it. Waits for the map if the shard is newer than it.
     pub(super) fn term_for(&self, shard: ShardId) -> Result<(NodeId, Arc<ServingTerm>)> {
-        let node = self.cluster.map().node_of(shard).ok_or(Error::CapabilityRejected)?;
+        let node = self.map_source.node_of(shard).ok_or(Error::CapabilityRejected)?;
         if node == self.cluster.node {
             return Ok((node, Arc::clone(&self.own_term)));
         }

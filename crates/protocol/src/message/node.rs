@@ -2,7 +2,7 @@
 
 use super::storage::{ServingAnswer, SessionFence, Space};
 use crate::ids::{InodeNumber, KeyId, NodeId, ObjectId, SessionId, ShardId};
-use crate::map::ClusterMap;
+use crate::map::{ClusterMap, NodeRecord};
 use serde::{Deserialize, Serialize};
 
 /// A request to a node. All are safe to repeat.
@@ -29,6 +29,9 @@ pub enum NodeRequest {
     /// Node: its storage server, which this session has left, asks the inode's shard whether the file has an object of
     /// the session's. Answer: `OfObject`, or `Busy` while the session may still give the object to the file.
     AskOfObject { session: SessionId, inode: InodeNumber, object: ObjectId },
+    /// Owner, to the root shard's node: these nodes listen without a map and join, each with so many new shards. Their
+    /// numbers were never used. Answer: `Map`, in which they are; `Busy` while others join.
+    Join { nodes: Vec<NodeRecord>, shards_per_node: u16 },
 }
 
 /// What a node answers.

@@ -381,6 +381,7 @@ pub fn node_requests() -> Vec<NodeRequest> {
         NodeRequest::RevokeKey(KeyId(0x0fed_cba9_8765_4321)),
         NodeRequest::AskToServe { settled: vec![session_fence()] },
         NodeRequest::AskOfObject { session: SessionId(7), inode: inode(), object: object() },
+        NodeRequest::Join { nodes: map().nodes, shards_per_node: 2 },
     ]
 }
 

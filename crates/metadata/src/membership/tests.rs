@@ -1,0 +1,97 @@
+use super::*;
+use weft_protocol::{NodeAddress, NodeIdentity};
+
+fn record(id: u16) -> NodeRecord {
+    NodeRecord {
+        id: NodeId(id),
+        host: format!("h{id}"),
+        site: String::new(),
+        identity: NodeIdentity(1),
+        address: NodeAddress::default(),
+        stores: true,
+    }
+}
+
+/// The machine at node 0 of a file system of these nodes, each with a shard.
+fn membership(nodes: u16) -> Membership {
+    let records: Vec<_> = (0..nodes).map(record).collect();
+    let map = ClusterMap::default().with_nodes(&records, 1, MapEpoch(1));
+    let mut machine = Membership::new(NodeId(0));
+    assert!(step(&mut machine, 0, MembershipEvent::Installed(map)).is_empty());
+    machine
+}
+
+fn step(machine: &mut Membership, now_ms: u64, event: MembershipEvent) -> Vec<MembershipEffect> {
+    let mut out = Vec::new();
+    machine.step(now_ms, event, &mut out);
+    out
+}
+
+fn join(machine: &mut Membership, now_ms: u64, token: u64, nodes: &[u16]) -> Vec<String> {
+    let nodes = nodes.iter().map(|id| record(*id)).collect();
+    words(&step(machine, now_ms, MembershipEvent::Join { token, nodes, shards_per_node: 1 }))
+}
+
+fn told(machine: &mut Membership, now_ms: u64, node: u16, epoch: u32, taken: bool) -> Vec<String> {
+    let event = MembershipEvent::Told { node: NodeId(node), epoch: MapEpoch(epoch), taken };
+    words(&step(machine, now_ms, event))
+}
+
+fn words(effects: &[MembershipEffect]) -> Vec<String> {
+    let word = |effect: &MembershipEffect| match effect {
+        MembershipEffect::Tell { to, map } => format!("tell {} {}", to.id, map.epoch),
+        MembershipEffect::Install(map) => format!("install {}", map.epoch),
+        MembershipEffect::Answer { token, result: Ok(map) } => format!("answer {token} {}", map.epoch),
+        MembershipEffect::Answer { token, result: Err(error) } => format!("answer {token} {error:?}"),
+    };
+    effects.iter().map(word).collect()
+}
+
+#[test]
+fn the_others_hear_of_a_map_when_all_that_join_have_it() {
+    let mut machine = membership(3);
+    assert_eq!(join(&mut machine, 0, 7, &[3, 4]), ["tell 3 2", "tell 4 2"]);
+    assert!(told(&mut machine, 1, 4, 2, true).is_empty());
+    assert_eq!(told(&mut machine, 2, 3, 2, true), ["install 2", "answer 7 2", "tell 1 2", "tell 2 2"]);
+    assert!(told(&mut machine, 3, 1, 2, true).is_empty());
+    assert!(told(&mut machine, 3, 2, 2, false).is_empty());
+    assert_eq!(machine.deadline(), Some(3 + TELL_MS));
+    assert_eq!(words(&step(&mut machine, 3 + TELL_MS, MembershipEvent::Tick)), ["tell 2 2"]);
+    assert!(told(&mut machine, 2000, 2, 2, true).is_empty());
+    assert_eq!(machine.deadline(), None);
+}
+
+#[test]
+fn an_abandoned_change_uses_up_its_epoch() {
+    let mut machine = membership(1);
+    assert_eq!(join(&mut machine, 0, 7, &[1]), ["tell 1 2"]);
+    assert!(told(&mut machine, 1, 1, 2, false).is_empty());
+    assert_eq!(words(&step(&mut machine, 1 + JOIN_RETRY_MS, MembershipEvent::Tick)), ["tell 1 2"]);
+    assert_eq!(words(&step(&mut machine, JOIN_MS_MAX, MembershipEvent::Tick)), ["answer 7 Unreachable"]);
+    assert_eq!((machine.deadline(), machine.map.epoch), (None, MapEpoch(1)));
+    assert!(told(&mut machine, JOIN_MS_MAX + 1, 1, 2, true).is_empty(), "too late");
+    assert_eq!(join(&mut machine, JOIN_MS_MAX + 2, 8, &[1]), ["tell 1 3"]);
+}
+
+#[test]
+fn a_join_is_safe_to_repeat() {
+    let mut machine = membership(1);
+    assert_eq!(join(&mut machine, 0, 7, &[1]), ["tell 1 2"]);
+    assert!(join(&mut machine, 0, 8, &[1]).is_empty());
+    assert_eq!(join(&mut machine, 0, 9, &[2]), ["answer 9 Busy"]);
+    assert_eq!(told(&mut machine, 1, 1, 2, true), ["install 2", "answer 7 2", "answer 8 2"]);
+    assert!(told(&mut machine, 1, 1, 2, true).is_empty());
+    assert_eq!(join(&mut machine, 2, 10, &[1]), ["answer 10 2"]);
+}
+
+#[test]
+fn a_number_is_never_used_again_and_only_the_roots_node_decides() {
+    let mut machine = membership(2);
+    let elsewhere = NodeRecord { host: "other".to_owned(), ..record(1) };
+    let event = MembershipEvent::Join { token: 1, nodes: vec![elsewhere], shards_per_node: 1 };
+    assert_eq!(words(&step(&mut machine, 0, event)), ["answer 1 Invalid"]);
+    assert_eq!(join(&mut machine, 0, 2, &[4, 3]), ["answer 2 Invalid"], "out of order");
+    let mut other = Membership::new(NodeId(1));
+    step(&mut other, 0, MembershipEvent::Installed(machine.map.clone()));
+    assert_eq!(join(&mut other, 0, 3, &[2]), ["answer 3 WrongShard(ShardId(0))"]);
+}

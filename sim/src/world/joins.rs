@@ -1,0 +1,314 @@
+//! Nodes that join, and the map of each node: the production machine ([`weft_metadata::Membership`]) over messages that
+//! are lost and late.
+//!
+//! Each node has a map of its own, and refuses calls by it ([`weft_protocol::map::admit`]). [`World::map`] is what is
+//! true: every shard that exists, and its node.
+//!
+//! Faults: a node that joins never answers (the change is abandoned, and what has joined with it is ended, as by
+//! `weft node add`), or is gone some time after it has joined.
+
+use super::partitions::{Party, TIMEOUT_MS};
+use super::{Answer, Message as Any, Pending, World};
+use crate::bytes::ProcessId;
+use crate::mount::identity;
+use crate::process::Ticket;
+use crate::store::Storage;
+use std::collections::{BTreeMap, BTreeSet};
+use weft_metadata::{
+    Event, Membership, MembershipEffect, MembershipEvent, MemoryStore, RootDirectory, Shard, ShardConfig,
+};
+use weft_protocol::map::admit;
+use weft_protocol::message::Message as WireMessage;
+use weft_protocol::message::node::{NodeAnswer, NodeRequest};
+use weft_protocol::message::shard::ShardReply;
+use weft_protocol::{ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeKey, NodeRecord, Result, ShardId};
+
+/// The node of the root shard, which is never gone.
+const ROOT_NODE: NodeId = NodeId(0);
+/// Changes of the map in one run, and the longest time between them, milliseconds.
+const JOINS: u64 = 4;
+const JOIN_MS_MAX: u64 = 3_000;
+/// One node that joins in so many never answers, and one in so many is gone later, after at most so long.
+const NEVER_ANSWERS: u64 = 8;
+const GONE_LATER: u64 = 5;
+const GONE_MS_MAX: u64 = 3_000;
+
+/// What is on its way.
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    /// So many more changes.
+    Begin(u64),
+    Tell {
+        node: NodeId,
+        map: ClusterMap,
+    },
+    Told {
+        node: NodeId,
+        epoch: MapEpoch,
+        taken: bool,
+    },
+    Tick,
+    /// The root shard's node has been asked for the map.
+    Fetched {
+        node: NodeId,
+        map: ClusterMap,
+    },
+    /// A node that has joined is gone.
+    Dies(NodeId),
+}
+
+/// See the module.
+pub(super) struct Joins {
+    maps: BTreeMap<NodeId, ClusterMap>,
+    machine: Membership,
+    /// The number of the next node: none is used again.
+    next_node: u16,
+    next_token: u64,
+    /// Nodes of the change in progress.
+    joining: Vec<NodeId>,
+    never_answer: BTreeSet<NodeId>,
+}
+
+impl Joins {
+    /// All nodes have this map.
+    pub(super) fn new(map: &ClusterMap) -> Self {
+        let mut machine = Membership::new(ROOT_NODE);
+        machine.step(0, MembershipEvent::Installed(map.clone()), &mut Vec::new());
+        Self {
+            maps: map.nodes.iter().map(|node| (node.id, map.clone())).collect(),
+            machine,
+            next_node: map.nodes.last().map_or(0, |node| node.id.0 + 1),
+            next_token: 0,
+            joining: Vec::new(),
+            never_answer: BTreeSet::new(),
+        }
+    }
+
+    fn map_of(&self, node: NodeId) -> &ClusterMap {
+        self.maps.get(&node).expect("a node that can be named has a map")
+    }
+
+    /// The map that the file system's record has.
+    pub(super) fn root_map(&self) -> &ClusterMap {
+        self.map_of(ROOT_NODE)
+    }
+
+    /// Whether a node's map has this node.
+    pub(super) fn knows(&self, node: NodeId, other: NodeId) -> bool {
+        self.map_of(node).node(other).is_some()
+    }
+}
+
+impl World {
+    /// Has nodes join in a run of that kind.
+    pub(super) fn begin_joins(&mut self) {
+        if self.faults.joins {
+            self.join_later(JOINS);
+        }
+    }
+
+    fn join_later(&mut self, left: u64) {
+        let wait_ms = self.setting.decide(format_args!("join after"), JOIN_MS_MAX, |random| random.below(JOIN_MS_MAX));
+        self.network.after(1 + wait_ms, Any::Joins(Message::Begin(left)));
+    }
+
+    pub(super) fn joins_event(&mut self, message: Message) {
+        match message {
+            Message::Begin(left) => self.begin_join(left),
+            Message::Tell { node, map } => self.map_arrived(node, &map),
+            Message::Told { node, epoch, taken } => self.step_joins(MembershipEvent::Told { node, epoch, taken }),
+            Message::Tick => {
+                let now_ms = self.now_at(ROOT_NODE).boot_ms;
+                if self.joins.machine.deadline().is_some_and(|due_ms| due_ms <= now_ms) {
+                    self.step_joins(MembershipEvent::Tick);
+                }
+            }
+            Message::Fetched { node, map } => self.install(node, &map),
+            Message::Dies(node) => {
+                if !self.ending && self.storage.contains_key(&node) {
+                    self.crash_node(node);
+                }
+            }
+        }
+    }
+
+    fn begin_join(&mut self, left: u64) {
+        if self.ending || left == 0 {
+            return;
+        }
+        self.join_later(left - 1);
+        let mut choose = |what, usual, count| self.setting.decide(what, usual, |random| 1 + random.below(count));
+        let (count, shards) = (choose(format_args!("join nodes"), 1, 2), choose(format_args!("join shards"), 1, 2));
+        let first = self.joins.next_node;
+        self.joins.next_node += u16::try_from(count).expect("few nodes join");
+        let mut nodes = Vec::new();
+        for id in (first..self.joins.next_node).map(NodeId) {
+            let clock = self.new_clock(format_args!("clock node{id}"));
+            self.clocks.insert(id, clock);
+            let never = self
+                .setting
+                .decide(format_args!("node{id} never answers"), false, |random| random.one_in(NEVER_ANSWERS));
+            if never {
+                self.joins.never_answer.insert(id);
+            }
+            nodes.push(NodeRecord {
+                id,
+                host: String::new(),
+                site: String::new(),
+                identity: identity(id),
+                address: NodeAddress::default(),
+                stores: true,
+            });
+        }
+        self.note(&format!("nodes {first} to {} join", self.joins.next_node - 1));
+        let joining = nodes.iter().map(|node| node.id).collect();
+        self.joins.next_token += 1;
+        let shards_per_node = u16::try_from(shards).expect("few shards");
+        let is_free = self.joins.joining.is_empty();
+        if is_free {
+            self.joins.joining = joining;
+        }
+        self.step_joins(MembershipEvent::Join { token: self.joins.next_token, nodes, shards_per_node });
+    }
+
+    fn step_joins(&mut self, event: MembershipEvent) {
+        let now_ms = self.now_at(ROOT_NODE).boot_ms;
+        let mut effects = Vec::new();
+        self.joins.machine.step(now_ms, event, &mut effects);
+        for effect in effects {
+            match effect {
+                MembershipEffect::Tell { to, map } => self.tell_map(to.id, map),
+                MembershipEffect::Install(map) => self.install(ROOT_NODE, &map),
+                MembershipEffect::Answer { result, .. } => self.join_answered(&result),
+            }
+        }
+        if let Some(deadline) = self.joins.machine.deadline() {
+            let wait_ms = self.clocks[&ROOT_NODE].wait_ms(deadline.saturating_sub(now_ms).max(1));
+            self.network.after(wait_ms, Any::Joins(Message::Tick));
+        }
+    }
+
+    /// Sends the map to a node. The sender of one that is lost learns so after a while.
+    fn tell_map(&mut self, node: NodeId, map: ClusterMap) {
+        let epoch = map.epoch;
+        let message = Any::Joins(Message::Tell { node, map });
+        if !self.send(Party::Node(ROOT_NODE), Party::Node(node), message) {
+            self.network.after(TIMEOUT_MS, Any::Joins(Message::Told { node, epoch, taken: false }));
+        }
+    }
+
+    fn map_arrived(&mut self, node: NodeId, map: &ClusterMap) {
+        let epoch = map.epoch;
+        let is_there = self.storage.contains_key(&node) || self.joins.joining.contains(&node);
+        let answers = is_there && !self.joins.never_answer.contains(&node);
+        if answers {
+            self.install(node, map);
+        }
+        let told = |taken| Any::Joins(Message::Told { node, epoch, taken });
+        if !answers || !self.send(Party::Node(node), Party::Node(ROOT_NODE), told(true)) {
+            self.network.after(TIMEOUT_MS, told(false));
+        }
+    }
+
+    /// A node installs a map, if it is newer, and starts its shards that are new in it.
+    fn install(&mut self, node: NodeId, map: &ClusterMap) {
+        let previous = self.joins.maps.get(&node).cloned().unwrap_or_default();
+        if map.epoch <= previous.epoch {
+            return;
+        }
+        self.note(&format!("node {node} has the map of epoch {}", map.epoch));
+        if map.epoch > self.map.epoch {
+            self.map = map.clone();
+        }
+        let storage = self.storage.entry(node).or_insert_with(|| Storage::new(node, ClusterMap::default()));
+        storage.map = map.clone();
+        for shard in map.new_shards_at(node, &previous).collect::<Vec<_>>() {
+            self.start_shard(shard);
+        }
+        self.joins.maps.insert(node, map.clone());
+        for shard in map.shards_at(node) {
+            self.step(shard, Event::SetMap(map.clone()));
+        }
+    }
+
+    /// Starts an empty shard.
+    pub(super) fn start_shard(&mut self, shard: ShardId) {
+        let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
+        let config = ShardConfig { shard, node_key: NodeKey::clone(&self.key), root };
+        let started = Shard::new(config, MemoryStore::new(), self.now_of(shard));
+        if self.shards.insert(shard, started).is_some() {
+            self.fail(&format!("shard {shard} was started though it exists"));
+        }
+    }
+
+    fn join_answered(&mut self, result: &Result<ClusterMap>) {
+        match result {
+            Ok(_) => {
+                for node in std::mem::take(&mut self.joins.joining) {
+                    self.tally.joined += 1;
+                    let dies = self.setting.decide(format_args!("node{node} dies"), 0, |random| {
+                        if random.one_in(GONE_LATER) { 1 + random.below(GONE_MS_MAX) } else { 0 }
+                    });
+                    if dies > 0 {
+                        self.network.after(dies, Any::Joins(Message::Dies(node)));
+                    }
+                }
+            }
+            // Another change is in progress.
+            Err(Error::Busy) => {}
+            Err(_) => {
+                self.tally.abandoned_joins += 1;
+                self.map = self.joins.root_map().clone();
+                for node in std::mem::take(&mut self.joins.joining) {
+                    self.note(&format!("node {node} has not joined"));
+                    self.storage.remove(&node);
+                    if let Some(map) = self.joins.maps.remove(&node) {
+                        map.shards_at(node).for_each(|shard| drop(self.shards.remove(&shard)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns a call that its node admits. Others are answered.
+    pub(super) fn admitted(&mut self, pending: Pending) -> Option<Pending> {
+        let node = self.node_of(pending.call.shard);
+        let Err(error) = admit(self.joins.map_of(node).epoch, pending.call.epoch) else { return Some(pending) };
+        if error == Error::Busy {
+            self.tally.newer_epochs += 1;
+            self.fetch_map(node);
+        } else {
+            self.tally.older_epochs += 1;
+        }
+        let reply = WireMessage::ShardReply(ShardReply { stamp: 0, result: Err(error), others: Vec::new() });
+        self.answer_client((pending.client, pending.process, pending.number), Answer::Reply(Box::new(reply)));
+        None
+    }
+
+    /// A node asks the root shard's node for the map.
+    fn fetch_map(&mut self, node: NodeId) {
+        let map = self.joins.root_map().clone();
+        self.send(Party::Node(ROOT_NODE), Party::Node(node), Any::Joins(Message::Fetched { node, map }));
+    }
+
+    /// Whether a storage server's map has the shard. It asks for a newer one otherwise.
+    pub(super) fn knows_shard(&mut self, node: NodeId, shard: ShardId) -> bool {
+        let knows = self.joins.maps.get(&node).is_none_or(|map| map.node_of(shard).is_some());
+        if !knows {
+            self.tally.unknown_shards += 1;
+            self.fetch_map(node);
+        }
+        knows
+    }
+
+    /// A node is asked something as such.
+    pub(super) fn node_asked(&mut self, to: (usize, ProcessId, Ticket), node: NodeId, request: &NodeRequest) {
+        let answer = match request {
+            _ if !self.storage.contains_key(&node) => None,
+            NodeRequest::GetMap => Some(NodeAnswer::Map(self.joins.map_of(node).clone())),
+            _ => Some(NodeAnswer::Done),
+        };
+        let reply = answer.map(|answer| Answer::Reply(Box::new(WireMessage::NodeReply(Box::new(Ok(answer))))));
+        self.answer_client(to, reply.unwrap_or(Answer::Broken));
+    }
+}
