@@ -24,6 +24,7 @@ enum Verb {
     Mount(verb::mount::Args),
     Umount(verb::umount::Args),
     User(verb::user::Args),
+    Node(verb::node::Args),
     Serve(verb::serve::Args),
     Host(verb::host::Args),
     Guard(verb::guard::Args),
@@ -47,7 +48,7 @@ enum Verb {
 
 /// The verbs as the short help shows them. Hidden ones (`serve`, `host`, `guard`) have their own long help.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Run", &["up", "down", "mount", "umount", "user"]),
+    ("Run", &["up", "down", "node", "mount", "umount", "user"]),
     ("Look", &["status", "ls", "cat", "stat", "locate", "df", "bench"]),
     ("Move", &["cp", "mv", "rm", "mkdir"]),
     ("Tools", &["doctor", "debug", "store", "completions", "man"]),
@@ -63,6 +64,7 @@ impl Cli {
             Verb::Mount(args) => verb::mount::run(&args),
             Verb::Umount(args) => verb::umount::run(&args),
             Verb::User(args) => verb::user::run(&args),
+            Verb::Node(args) => verb::node::run(&args),
             Verb::Serve(args) => verb::serve::run(&args),
             Verb::Host(args) => verb::host::run(&args),
             Verb::Guard(args) => verb::guard::run(&args),

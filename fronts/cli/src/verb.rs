@@ -16,6 +16,7 @@ pub mod man;
 pub mod mkdir;
 pub mod mount;
 pub mod mv;
+pub mod node;
 pub mod rm;
 pub mod serve;
 pub mod stat;

@@ -38,6 +38,8 @@ mod listings;
 mod locks;
 #[path = "end_to_end/names.rs"]
 mod names;
+#[path = "end_to_end/nodes.rs"]
+mod nodes;
 #[path = "end_to_end/others.rs"]
 mod others;
 #[path = "end_to_end/posix.rs"]

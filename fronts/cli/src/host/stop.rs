@@ -39,6 +39,8 @@ pub enum RuntimeFiles {
     Remove,
     /// Also the logs of nodes that did not start.
     RemoveWithFailedLogs,
+    /// Only these nodes are ended, and their files removed: others of the file system may run here.
+    RemoveOfNodes,
 }
 
 impl RuntimeFiles {
@@ -89,6 +91,9 @@ pub fn stop(order: &StopOrder) -> Outcome<Stopped> {
 /// node has ended.
 fn all_here(order: &StopOrder) -> Outcome<Vec<NodeProcess>> {
     let mut processes = order.processes.clone();
+    if order.runtime_files == RuntimeFiles::RemoveOfNodes {
+        return Ok(processes);
+    }
     let told = Instance::processes_here(&order.name).explain(|| "runtime directory").map_err(Failure::failed)?;
     for process in told {
         if !processes.iter().any(|known| mark(known) == mark(&process)) {
@@ -102,6 +107,14 @@ fn remove_runtime_files(order: &StopOrder) -> io::Result<()> {
     if order.runtime_files == RuntimeFiles::keep_here(&order.name)? {
         return Ok(());
     }
+    if order.runtime_files == RuntimeFiles::RemoveOfNodes {
+        remove_files_of_nodes(order)?;
+        // A machine that has neither the record nor a node was prepared for these nodes alone.
+        let directory = Instance::directory_of(&order.name);
+        if directory.join("instance.json").exists() || !Instance::processes_here(&order.name)?.is_empty() {
+            return Ok(());
+        }
+    }
     let map = ClusterMap { name: order.name.clone(), ..ClusterMap::default() };
     let directory = Instance::directory_of(&order.name);
     Instance { map, processes: Vec::new(), directory, user_key: None }.remove()?;
@@ -109,6 +122,19 @@ fn remove_runtime_files(order: &StopOrder) -> io::Result<()> {
         failed_logs::remove(Some(&order.name))?;
     }
     Instance::remove_empty_runtime_directory()
+}
+
+fn remove_files_of_nodes(order: &StopOrder) -> io::Result<()> {
+    let directory = Instance::directory_of(&order.name);
+    for process in &order.processes {
+        for kind in ["pid", "sock", "log"] {
+            match std::fs::remove_file(directory.join(format!("{}.{kind}", node_name(process.node)))) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A node's process on this machine.

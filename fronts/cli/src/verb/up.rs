@@ -100,11 +100,11 @@ struct Plan {
     identity_per_node: bool,
 }
 
-/// One node of it.
-struct NodePlan {
+/// A node to be started.
+pub(super) struct NodePlan {
     machine: Machine,
     site: String,
-    order: NodeOrder,
+    pub(super) order: NodeOrder,
 }
 
 pub fn run(args: Args) -> Outcome {
@@ -123,22 +123,28 @@ fn check(args: Args) -> Outcome<Plan> {
     }
     let store = args.store.as_ref().map(absolute_store).transpose()?;
     let nodes = match &args.hosts {
-        None => local_nodes(args.nodes.unwrap_or(NODES_DEFAULT), store.as_ref(), args.listen.as_ref())?,
-        Some(file) => host_nodes(file, store.as_ref(), args.listen.as_ref())?,
+        None => local_nodes(0, args.nodes.unwrap_or(NODES_DEFAULT), store.as_ref(), args.listen.as_ref())?,
+        Some(file) => host_nodes(0, file, store.as_ref(), args.listen.as_ref())?,
     };
     let shards_per_node = args.shards_per_node.unwrap_or(cluster::SHARDS_PER_NODE_DEFAULT);
     cluster::check_counts(nodes.len(), shards_per_node)?;
+    check_sizes(&nodes)?;
+    Ok(Plan { name: args.name, nodes, shards_per_node, identity_per_node: args.identity_per_node })
+}
+
+/// Refuses stores that are too small.
+pub(super) fn check_sizes(nodes: &[NodePlan]) -> Outcome<()> {
     if let Some(size) = nodes.iter().filter_map(|node| node.order.store_size).find(|size| *size < STORE_BYTES_MIN) {
         let (size, least) = (bytes_text(size), bytes_text(STORE_BYTES_MIN));
         return Err(Failure::new(format!("a store of {size} for a node is too small: {least} is the least")).remedy(
             "give a size with its unit: --store DIR:100GiB; on one machine, it is what all nodes have together",
         ));
     }
-    Ok(Plan { name: args.name, nodes, shards_per_node, identity_per_node: args.identity_per_node })
+    Ok(())
 }
 
 /// Nodes run with another working directory than this command.
-fn absolute_store(store: &StoreChoice) -> Outcome<StoreChoice> {
+pub(super) fn absolute_store(store: &StoreChoice) -> Outcome<StoreChoice> {
     let absolute = |path: &PathBuf| std::path::absolute(path).explain(|| path.display());
     let place = match &store.place {
         StorePlace::Directory(directory) => StorePlace::Directory(absolute(directory)?),
@@ -149,7 +155,13 @@ fn absolute_store(store: &StoreChoice) -> Outcome<StoreChoice> {
     Ok(StoreChoice { place, size: store.size })
 }
 
-fn local_nodes(count: u16, store: Option<&StoreChoice>, listen: Option<&Listen>) -> Outcome<Vec<NodePlan>> {
+/// So many nodes on this machine, numbered from `first` on.
+pub(super) fn local_nodes(
+    first: u16,
+    count: u16,
+    store: Option<&StoreChoice>,
+    listen: Option<&Listen>,
+) -> Outcome<Vec<NodePlan>> {
     if let Some(StorePlace::Device(device)) = store.map(|store| &store.place)
         && count > 1
     {
@@ -172,7 +184,7 @@ fn local_nodes(count: u16, store: Option<&StoreChoice>, listen: Option<&Listen>)
             listen: Some(listen.cloned().unwrap_or(Listen::LOOPBACK)),
         },
     };
-    Ok((0..count).map(node).collect())
+    Ok((first..first.saturating_add(count)).map(node).collect())
 }
 
 /// Of this machine.
@@ -181,7 +193,13 @@ fn memory_bytes() -> u64 {
     machine.totalram * u64::from(machine.mem_unit)
 }
 
-fn host_nodes(file: &Path, store: Option<&StoreChoice>, listen: Option<&Listen>) -> Outcome<Vec<NodePlan>> {
+/// The nodes of a file of hosts, numbered from `first` on.
+pub(super) fn host_nodes(
+    first: u16,
+    file: &Path,
+    store: Option<&StoreChoice>,
+    listen: Option<&Listen>,
+) -> Outcome<Vec<NodePlan>> {
     let text = std::fs::read_to_string(file).map_err(|error| {
         Failure::of_io(format_args!("file of hosts {}", file.display()), &error)
             .failed()
@@ -190,17 +208,25 @@ fn host_nodes(file: &Path, store: Option<&StoreChoice>, listen: Option<&Listen>)
     let entries = hosts::parse(&text).map_err(|error| {
         Failure::new(format!("{}: {error}", file.display())).remedy("`weft up --help` shows what a line may have")
     })?;
+    nodes_of_hosts(first, entries, &file.display(), store, listen)
+}
+
+/// Nodes on these hosts, which `source` names.
+pub(super) fn nodes_of_hosts(
+    first: u16,
+    entries: Vec<hosts::HostEntry>,
+    source: &dyn std::fmt::Display,
+    store: Option<&StoreChoice>,
+    listen: Option<&Listen>,
+) -> Outcome<Vec<NodePlan>> {
     let alone = entries.iter().all(|entry| entry.ssh_host.is_none());
     let node = |(id, entry): (u16, hosts::HostEntry)| {
         let store = entry.store.as_ref().or(store);
         let listen = entry.listen.or_else(|| listen.cloned());
         let listen = listen.or_else(|| alone.then_some(Listen::LOOPBACK));
         if listen.is_none() && entry.ssh_host.is_none() {
-            return Err(Failure::new(format!(
-                "{}: localhost: which address do the other hosts reach?",
-                file.display()
-            ))
-            .remedy("write listen=IFACE|CIDR|ADDR behind it, or give --listen"));
+            return Err(Failure::new(format!("{source}: localhost: which address do the other hosts reach?"))
+                .remedy("write listen=IFACE|CIDR|ADDR behind it, or give --listen"));
         }
         let order = NodeOrder {
             node: NodeId(id),
@@ -210,7 +236,7 @@ fn host_nodes(file: &Path, store: Option<&StoreChoice>, listen: Option<&Listen>)
         };
         Ok(NodePlan { machine: entry.ssh_host.into(), site: entry.site, order })
     };
-    (0..=u16::MAX).zip(entries).map(node).collect()
+    (first..=u16::MAX).zip(entries).map(node).collect()
 }
 
 /// Starts the nodes, gives them the map, and records the file system. When anything fails, nothing is left.
@@ -261,16 +287,39 @@ fn begin(plan: &Plan, directory: &Path) -> Outcome<Instance> {
     let node_key = output::hexadecimal(&key);
     start::write_key(&directory.join("node.key"), &node_key)?;
 
+    let order = start_order(&plan.name, node_key, plan.identity_per_node);
+    let (records, processes, failure) = start_nodes(&plan.nodes, &order);
+    let map = cluster::first_map(&plan.name, records, plan.shards_per_node);
+    let instance = Instance { map, processes, directory: directory.to_owned(), user_key: None };
+    match failure {
+        None => Ok(instance),
+        Some(failure) => {
+            take_back(&instance);
+            Err(failure)
+        }
+    }
+}
+
+/// An order to start no nodes yet.
+pub(super) fn start_order(name: &str, node_key: String, identity_per_node: bool) -> StartOrder {
+    StartOrder {
+        name: name.to_owned(),
+        node_key,
+        owner_uid: rustix::process::getuid().as_raw(),
+        owner_gid: rustix::process::getgid().as_raw(),
+        identity_per_node,
+        nodes: Vec::new(),
+    }
+}
+
+/// Starts nodes, on all machines at the same time. Returns those that were started, and the first failure.
+pub(super) fn start_nodes(
+    nodes: &[NodePlan],
+    common: &StartOrder,
+) -> (Vec<NodeRecord>, Vec<NodeProcess>, Option<Failure>) {
     let mut orders: BTreeMap<&Machine, StartOrder> = BTreeMap::new();
-    for node in &plan.nodes {
-        let order = orders.entry(&node.machine).or_insert_with(|| StartOrder {
-            name: plan.name.clone(),
-            node_key: node_key.clone(),
-            owner_uid: rustix::process::getuid().as_raw(),
-            owner_gid: rustix::process::getgid().as_raw(),
-            identity_per_node: plan.identity_per_node,
-            nodes: Vec::new(),
-        });
+    for node in nodes {
+        let order = orders.entry(&node.machine).or_insert_with(|| common.clone());
         order.nodes.push(node.order.clone());
     }
     let replies: Vec<(&Machine, Outcome<Started>)> = thread::scope(|scope| {
@@ -292,14 +341,8 @@ fn begin(plan: &Plan, directory: &Path) -> Outcome<Instance> {
             Err(failure) => failures.push(failure),
         }
     }
-    let instance = record(plan, directory, &started);
-    match failures.into_iter().next() {
-        None => Ok(instance),
-        Some(failure) => {
-            take_back(&instance);
-            Err(failure)
-        }
-    }
+    let (records, processes) = record(nodes, &started);
+    (records, processes, failures.into_iter().next())
 }
 
 fn start_on(machine: &Machine, order: StartOrder) -> Outcome<Started> {
@@ -311,10 +354,13 @@ fn start_on(machine: &Machine, order: StartOrder) -> Outcome<Started> {
     }
 }
 
-/// Map and processes of the nodes that were started.
-fn record(plan: &Plan, directory: &Path, started: &BTreeMap<NodeId, (&Machine, String, StartedNode)>) -> Instance {
-    let sites: BTreeMap<NodeId, &str> = plan.nodes.iter().map(|node| (node.order.node, node.site.as_str())).collect();
-    let nodes = started.values().map(|(_, host, node)| NodeRecord {
+/// Records and processes of the nodes that were started.
+fn record(
+    nodes: &[NodePlan],
+    started: &BTreeMap<NodeId, (&Machine, String, StartedNode)>,
+) -> (Vec<NodeRecord>, Vec<NodeProcess>) {
+    let sites: BTreeMap<NodeId, &str> = nodes.iter().map(|node| (node.order.node, node.site.as_str())).collect();
+    let records = started.values().map(|(_, host, node)| NodeRecord {
         id: node.node,
         host: host.clone(),
         site: sites.get(&node.node).copied().unwrap_or(SITE_DEFAULT).to_owned(),
@@ -330,8 +376,7 @@ fn record(plan: &Plan, directory: &Path, started: &BTreeMap<NodeId, (&Machine, S
         store: node.store.clone(),
         store_made: node.store_made.clone(),
     });
-    let map = cluster::first_map(&plan.name, nodes.collect(), plan.shards_per_node);
-    Instance { map, processes: processes.collect(), directory: directory.to_owned(), user_key: None }
+    (records.collect(), processes.collect())
 }
 
 /// Records the file system, gives every node the map, and sees that `/` answers.

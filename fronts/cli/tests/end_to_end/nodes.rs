@@ -1,0 +1,87 @@
+//! Nodes that join while the file system is in use.
+
+use super::{Ground, can_mount};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Writes, reads and renames files of its own until it is told to stop. Answers how many are there.
+fn work(directory: &Path, stop: &AtomicBool) -> usize {
+    let mut count = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let inner = directory.join(format!("d{}", count / 20));
+        if count % 20 == 0 {
+            fs::create_dir(&inner).unwrap_or_else(|error| panic!("make {}: {error}", inner.display()));
+        }
+        let (new, file) = (inner.join("new"), inner.join(format!("f{count}")));
+        fs::write(&new, content(count)).unwrap_or_else(|error| panic!("write {}: {error}", new.display()));
+        fs::rename(&new, &file).unwrap_or_else(|error| panic!("rename to {}: {error}", file.display()));
+        assert_eq!(fs::read(&file).expect("read"), content(count), "{}", file.display());
+        count += 1;
+    }
+    count
+}
+
+fn content(number: usize) -> Vec<u8> {
+    format!("{number} ").repeat(1 + number % 3000).into_bytes()
+}
+
+#[test]
+fn nodes_join_under_two_mounts_that_are_in_use() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("node-add");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let points = ["one", "two"].map(|name| ground.path(name));
+    for point in &points {
+        fs::create_dir_all(point).expect("made");
+        ground.weft(&["mount", "e2e", &point.display().to_string()]);
+        fs::create_dir(point.join(point.file_name().expect("a name"))).expect("made");
+    }
+    let directories = [points[0].join("one"), points[1].join("two")];
+    let stop = AtomicBool::new(false);
+    let counts = thread::scope(|scope| {
+        let working: Vec<_> = directories.iter().map(|path| scope.spawn(|| work(path, &stop))).collect();
+        let said = ground.weft(&["node", "add", "e2e"]);
+        assert!(said.starts_with("n01 joined e2e: 2 nodes, 2 shards"), "{said}");
+        let said = ground.weft(&["node", "add", "e2e", "--nodes", "2", "--shards-per-node", "2"]);
+        assert!(said.starts_with("n02, n03 joined e2e: 4 nodes, 6 shards"), "{said}");
+        thread::sleep(std::time::Duration::from_secs(2));
+        stop.store(true, Ordering::Relaxed);
+        working.into_iter().map(|work| work.join().expect("every file was as written")).collect::<Vec<_>>()
+    });
+    // Each mount sees what the other one made.
+    for (count, path) in counts.iter().zip([points[1].join("one"), points[0].join("two")]) {
+        for number in 0..*count {
+            let file = path.join(format!("d{}/f{number}", number / 20));
+            assert_eq!(fs::read(&file).expect("read"), content(number), "{}", file.display());
+        }
+    }
+    // New files go to new nodes, of mounts that were there before.
+    let nodes: Value = ground.json(&["df", "--json", "e2e"])["nodes"].take();
+    assert_eq!(nodes.as_array().map(Vec::len), Some(4), "{nodes}");
+    let status = ground.status();
+    assert_eq!((status["epoch"].as_u64(), status["healthy"].as_bool()), (Some(3), Some(true)), "{status}");
+    let inodes = |node: &Value| -> u64 {
+        let shards = node["shards"].as_array().expect("shards");
+        shards.iter().map(|shard| shard["inodes"].as_u64().expect("a number")).sum()
+    };
+    let new: u64 = status["nodes"].as_array().expect("nodes")[1..].iter().map(inodes).sum();
+    assert!(new > 0, "no mount has made a directory on a new node: {status}");
+}
+
+#[test]
+fn a_node_that_does_not_join_leaves_nothing() {
+    let ground = Ground::new("node-refused");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let said = ground.weft_fails(2, &["node", "add", "e2e", "--nodes", "5000"]);
+    assert!(said.contains("nodes"), "{said}");
+    let said = ground.weft_fails(1, &["node", "add", "other"]);
+    assert!(said.contains("other"), "{said}");
+    let status = ground.status();
+    assert_eq!(status["nodes"].as_array().map(Vec::len), Some(1), "{status}");
+    ground.weft(&["down", "e2e"]);
+}
