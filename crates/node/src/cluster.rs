@@ -48,8 +48,8 @@ impl Cluster {
         MapEpoch(self.epoch.load(Ordering::Acquire))
     }
 
-    /// Installs a map with a higher epoch. `before` gets the previous map and the new one, before any thread can see the
-    /// new one; it does not run if the map is not newer.
+    /// Installs a map with a higher epoch. `before` gets the previous map and the new one, before any thread can see
+    /// the new one; it does not run if the map is not newer.
     pub fn install(&self, map: ClusterMap, before: impl FnOnce(&ClusterMap, &ClusterMap)) -> Result<()> {
         // The map must fit into the replies that carry it.
         let fits = codec::to_bytes(&map).len() <= CONTROL_BODY_BYTES_MAX - MAP_ANSWER_BYTES;
