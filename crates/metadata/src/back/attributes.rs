@@ -205,7 +205,8 @@ impl<K: KeyValue> Back<K> {
                 // is a lower bound.
                 (Some((size, object_mtime)), _) => inode.observe(size, object_mtime),
                 (None, mtime) => {
-                    inode.size = size;
+                    // Without an object a file has the size of a truncation, which the first object keeps.
+                    inode.size = if is_made { inode.size.max(size) } else { size };
                     match mtime {
                         // As its programs were told, so that nobody sees another time of the same write.
                         Some(mtime) => {

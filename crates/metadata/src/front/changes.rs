@@ -318,12 +318,12 @@ impl<K: KeyValue> Shard<K> {
                 let inode = self.back.lookup(who, *parent, name).ok()??.inode;
                 (inode, self.back.check_open(who, inode, *flags).ok()?, 0)
             }
-            ShardRequest::Commit { inode, object: Some(object), size, mtime, .. } => {
-                // The first object of a file that another writer has extended meanwhile: it gets the file's size before
-                // others are told of it.
+            ShardRequest::Commit { inode, object: Some(object), size, .. } => {
+                // The first object of a file that was extended before it had one: it gets the file's size before others
+                // are told of it. A writer whose exclusive lease is being recalled leaves that to us, too.
                 let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
                 let record = self.back.inode(*inode).filter(|record| record.layout.object().is_none())?;
-                let extends = own.writing && is_beside_others(own, *mtime) && record.size > *size;
+                let extends = own.writing && record.size > *size;
                 return extends.then_some(Cut { inode: *inode, object: *object, size: record.size });
             }
             _ => return None,

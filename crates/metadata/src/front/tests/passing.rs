@@ -69,6 +69,12 @@ fn who_may_have_given_up_a_file_already_is_told_its_true_size() {
     assert_eq!(attributes(&world.done(asking)).size, 170);
 }
 
+/// A report of the first object of a file, of this size.
+fn first_object(inode: InodeNumber, size: u64, mtime: Option<Timestamp>) -> ShardRequest {
+    let (object, object_mtime) = (Some(object(1)), Timestamp(4));
+    ShardRequest::Commit { inode, object, size, mtime, object_mtime, known: u64::MAX, number: 0 }
+}
+
 #[test]
 fn the_first_object_of_a_file_does_not_undo_its_extension() {
     let mut world = World::new();
@@ -98,21 +104,30 @@ fn the_first_object_of_a_file_that_is_reported_late_does_not_undo_its_extension(
     world.ok(B, ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX)] });
     // A is alone by now, and reports the object that it had made before.
     assert!(bits(&world.ok(A, open(inode, Access::Write))).contains(Grants::DATA_EXCLUSIVE));
-    let object_mtime = Timestamp(4);
-    let report = ShardRequest::Commit {
-        inode,
-        object: Some(object(1)),
-        size: 0,
-        mtime: None,
-        object_mtime,
-        known: u64::MAX,
-        number: 0,
-    };
-    let token = world.waits(A, report);
+    let token = world.waits(A, first_object(inode, 0, None));
     let (asked, request) = world.asked_storage();
     assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 120, by: A });
     world.storage_answers(asked, 120, 5);
     assert_eq!(attributes(&world.done(token)).size, 120);
+}
+
+#[test]
+fn the_first_object_that_is_reported_while_its_lease_is_recalled_does_not_undo_an_extension() {
+    // With the time of the client's own write, or without.
+    for mtime in [Some(Timestamp(1_000)), None] {
+        let mut world = World::new();
+        let inode = attributes(&world.ok(A, create("new"))).inode;
+        world.ok(A, resize(inode, 120));
+        let other = world.waits(B, open(inode, Access::Write));
+        // A has weakened its lease, so that it looks the object's size up and does not extend it.
+        let token = world.waits(A, first_object(inode, 19, mtime));
+        let (asked, request) = world.asked_storage();
+        assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size: 120, by: A });
+        world.storage_answers(asked, 120, 5);
+        assert_eq!(attributes(&world.done(token)).size, 120);
+        world.answer_recalls(LeaseMode::Open);
+        world.done(other);
+    }
 }
 
 #[test]
