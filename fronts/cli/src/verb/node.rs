@@ -36,9 +36,9 @@ Clients and mounts learn of them by themselves: files and directories that are
 made on the machine of a new node go there from then on. What is there already
 stays where it is.
 
-HOST and the lines of --hosts are as for `weft up`; so is --store, whose SIZE is
-what all new nodes here may use together. When a node does not join, those that
-were started are ended, and the file system is as it was.
+HOST and the lines of --hosts are as for `weft up`; so is --store, whose SIZE
+is what all new nodes here may use together. When a node does not join, those
+that were started are ended, and the file system is as it was.
 
 Examples:
   weft node add job42
