@@ -137,7 +137,8 @@ fn renamed(
             let kind = model.inodes.get(&inode).map_or(FileKind::Regular, |inode| inode.kind);
             model.put(place.0, place.1, inode, kind);
         }
-        return Ok(());
+        check_no_cycle(model, inode)?;
+        return exchanged.map_or(Ok(()), |exchanged| check_no_cycle(model, exchanged));
     }
     expect(known == replaced, || format!("replaced {replaced:?}, the model had {known:?}"))?;
     if let Some(replaced) = known {
@@ -148,6 +149,22 @@ fn renamed(
     let taken = model.take(parent, name);
     expect(taken == Some(inode), || format!("renamed {inode}, the model had {taken:?}"))?;
     model.put(new_parent, new_name, inode, kind);
+    check_no_cycle(model, inode)
+}
+
+/// A directory that was moved is not below itself.
+fn check_no_cycle(model: &Model, moved: InodeNumber) -> std::result::Result<(), String> {
+    let mut below = vec![moved];
+    let mut seen = std::collections::BTreeSet::new();
+    while let Some(inode) = below.pop() {
+        let entries = model.inodes.get(&inode).into_iter().flat_map(|inode| inode.entries.values());
+        for entry in entries.filter(|entry| model.inodes.get(*entry).is_some_and(|it| it.kind == FileKind::Directory)) {
+            expect(*entry != moved, || format!("directory {moved} is below itself"))?;
+            if seen.insert(*entry) {
+                below.push(*entry);
+            }
+        }
+    }
     Ok(())
 }
 
@@ -197,8 +214,7 @@ fn check_error(model: &Model, request: &ShardRequest, error: &Error) -> std::res
     expect(explained || lost, || format!("{error:?}, but the model has {entry:?} ({kind:?})"))
 }
 
-/// A rename or link is refused for what its names are, and never because they are at different shards, but for
-/// directories that would get another parent.
+/// A rename or link is refused for what its names are, and never because they are at different shards.
 fn check_two_names(model: &Model, request: &ShardRequest, error: &Error) -> std::result::Result<(), String> {
     let (source, target, mode) = match request {
         ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
@@ -213,7 +229,8 @@ fn check_two_names(model: &Model, request: &ShardRequest, error: &Error) -> std:
     let explained = match error {
         Error::NotFound => kind(source).is_none() || target.is_none(),
         Error::Exists => target.is_some() && mode == RenameMode::NoReplace,
-        Error::CrossShard | Error::Invalid | Error::NotEmpty => moves_directory,
+        Error::CrossShard => false,
+        Error::Invalid | Error::NotEmpty => moves_directory,
         // A removed directory may be open.
         Error::NotPermitted => moves_directory || kind(source).is_none(),
         Error::IsDirectory | Error::NotDirectory => moves_directory,

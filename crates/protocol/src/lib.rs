@@ -78,4 +78,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 24 | `Remote` instead of `RemoteDirectory`; `ShardReply` has `others`; `Lock`, `Carry`, `AskOutcome` |
 /// | 25 | extended attributes: `SetXattr`, `RemoveXattr`, `GetXattrs`; `Attributes` have `has_xattrs` |
 /// | 26 | `Join` |
-pub const PROTOCOL_VERSION: u8 = 26;
+/// | 27 | `Lock::Tree`, `Ancestors`, `Above` |
+pub const PROTOCOL_VERSION: u8 = 27;

@@ -177,6 +177,7 @@ every_variant!(peer_step, PeerStep, examples::peer_steps(), {
     PeerStep::Lock { .. } => "Lock",
     PeerStep::Carry { .. } => "Carry",
     PeerStep::AskOutcome { .. } => "AskOutcome",
+    PeerStep::Ancestors { .. } => "Ancestors",
 });
 every_variant!(peer_answer, PeerAnswer, examples::peer_answers(), {
     PeerAnswer::Made(_) => "Made",
@@ -184,6 +185,7 @@ every_variant!(peer_answer, PeerAnswer, examples::peer_answers(), {
     PeerAnswer::Locked { .. } => "Locked",
     PeerAnswer::Carried { .. } => "Carried",
     PeerAnswer::Open => "Open",
+    PeerAnswer::Above { .. } => "Above",
 });
 every_variant!(lease_key, LeaseKey, examples::lease_keys(), {
     LeaseKey::Attributes(_) => "Attributes",

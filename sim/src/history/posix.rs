@@ -89,17 +89,6 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, told: &T, expected: &T) -> R
     if told == expected { Ok(()) } else { Err(format!("{what} {told:?}, not {expected:?}")) }
 }
 
-/// Whether the call may give a directory another parent, which Weft does not promise over several shards.
-fn may_move_directory(call: &Call, state: &State) -> bool {
-    match call {
-        Call::Rename { from, to, .. } => {
-            let is_directory = |path: &[String]| state.find(path).is_ok_and(|id| state.is_directory(id));
-            is_directory(from) || is_directory(to)
-        }
-        _ => false,
-    }
-}
-
 impl Inode {
     fn new(kind: Kind) -> Self {
         Self {
@@ -239,9 +228,6 @@ impl State {
             return self.see_without_name(recorded, told, times);
         }
         if self.is_about_gone(recorded, told) || self.has_failed(recorded, told) {
-            return Ok(());
-        }
-        if *told == Err(Errno::EXDEV) && may_move_directory(call, self) {
             return Ok(());
         }
         let expected = match call {

@@ -61,7 +61,6 @@ impl Mode {
         };
         Allowances {
             append_positions: true,
-            cross_directory: weft.nodes > 1,
             no_mappings: true,
             no_space: matches!(weft.store, Store::Limited(_)),
             ..Allowances::default()

@@ -26,8 +26,6 @@ const ROOT: Id = 1;
 /// Freedom that the file system under test has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Allowances {
-    /// Renames of directories between directories may fail with EXDEV: they may be at different shards.
-    pub cross_directory: bool,
     /// Mappings may fail with ENODEV: files opened past the page cache have none.
     pub no_mappings: bool,
     /// Calls may fail with ENOSPC. The content of the file is then what all workers agree on.
@@ -202,11 +200,8 @@ impl Model {
     /// Returns true for a failure that the file system may answer with. The call then had no effect.
     fn is_allowed_failure(&mut self, who: WorkerId, call: &Call, outcome: &Outcome) -> bool {
         let Some(errno) = outcome.errno() else { return false };
-        let Allowances { cross_directory, no_mappings, no_space, .. } = self.allowances;
+        let Allowances { no_mappings, no_space, .. } = self.allowances;
         match call {
-            Call::Rename { from, to, .. } => {
-                errno == Errno::XDEV && cross_directory && names::directory_of(from) != names::directory_of(to)
-            }
             Call::MapRead { .. } | Call::MapWrite { .. } | Call::Map { .. } => errno == Errno::NODEV && no_mappings,
             _ if errno == Errno::NOSPC && no_space => {
                 self.doubt(who, call);

@@ -33,6 +33,8 @@ type Part<T> = (ShardId, Vec<T>);
 enum Stage {
     /// The shard with this index is asked to lock.
     Locking(usize),
+    /// All have locked. It is asked what the directory `of` is in, as far as `at`.
+    Walking { of: InodeNumber, at: InodeNumber },
     /// The first of these parts is asked for.
     Carrying(Box<Carrying>),
     /// The caller has its answer. These steps are asked for.
@@ -78,6 +80,7 @@ fn shard_of(lock: &Lock) -> ShardId {
     match lock {
         Lock::Name { directory, name, .. } => routing::of_name(*directory, name),
         Lock::Inode { inode, .. } => routing::of_inode(*inode),
+        Lock::Tree => ShardId::ROOT,
     }
 }
 
@@ -117,6 +120,7 @@ impl Across {
                 let (shard, locks) = &self.locks[*index];
                 vec![(*shard, PeerStep::Lock { session: self.origin.session, locks: locks.clone() })]
             }
+            Stage::Walking { at, .. } => vec![(routing::of_inode(*at), PeerStep::Ancestors { of: *at })],
             Stage::Carrying(carrying) => {
                 let first = carrying.left.front();
                 let step = |changes: &Vec<NameChange>| PeerStep::Carry { changes: changes.clone(), is_late: false };
@@ -156,6 +160,23 @@ impl Across {
                     }
                     Ok(_) => Progress::None,
                     Err(error) => self.give_up(own, index, error.clone()),
+                }
+            }
+            Stage::Walking { of, at } => {
+                let (of, at, last) = (*of, *at, self.locks.len() - 1);
+                match answer {
+                    Ok(PeerAnswer::Above { directories, next }) if directories.first() == Some(&at) => {
+                        self.facts.walked(of, directories);
+                        match next {
+                            Some(next) => {
+                                self.stage = Stage::Walking { of, at: *next };
+                                Progress::Next
+                            }
+                            None => self.locked(own, last),
+                        }
+                    }
+                    Ok(_) => Progress::None,
+                    Err(error) => self.give_up(own, last, error.clone()),
                 }
             }
             Stage::Carrying(carrying) => {
@@ -201,6 +222,10 @@ impl Across {
         let needed = permit::needed(&self.request, &self.facts);
         let is_locked = |lock: &Lock| self.facts.knows(lock);
         if needed.iter().all(is_locked) {
+            if let Some(of) = permit::to_walk(&self.request, &self.facts) {
+                self.stage = Stage::Walking { of, at: of };
+                return Progress::Next;
+            }
             return match permit::decide(&self.caller, &self.request, &self.facts) {
                 Ok((changes, answer)) => self.decided(own, changes, answer),
                 Err(error) => self.give_up(own, index, error),
@@ -309,7 +334,15 @@ impl<K: KeyValue> Back<K> {
                     elsewhere(dentry).is_some()
                         && self.inode(directory).is_some_and(|directory| permit::is_sticky(&directory, caller))
                 };
-                is_replaced || guards(*parent, source) || guards(*new_parent, target)
+                let is_exchange = *mode == RenameMode::Exchange;
+                let moves = |moved: Option<Dentry>, under| {
+                    parent != new_parent && moved.is_some_and(|moved| self.may_close_cycle(moved, under))
+                };
+                is_replaced
+                    || guards(*parent, source)
+                    || guards(*new_parent, target)
+                    || moves(source, *new_parent)
+                    || (is_exchange && moves(target, *parent))
             }
             _ => false,
         }

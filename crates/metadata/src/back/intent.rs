@@ -248,6 +248,7 @@ impl<K: KeyValue> Back<K> {
             }
             PeerStep::Lock { session, locks } => self.lock_all(intent, *session, locks),
             PeerStep::Carry { changes, .. } => Ok(self.carry(time, intent, changes, keep, aftermath)),
+            PeerStep::Ancestors { of } => self.above(intent, *of),
             PeerStep::AskOutcome { of } => {
                 let is_open = of.shard == self.shard && self.holds_at(of.number, intent.shard);
                 Ok(if is_open { PeerAnswer::Open } else { PeerAnswer::Forgotten { shard: self.shard } })

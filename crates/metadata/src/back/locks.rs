@@ -19,6 +19,8 @@ use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Name, Result, Sess
 
 /// Forgotten intents of other shards that are still recognized, so that a step that comes late does nothing.
 const FORGOTTEN_MAX: usize = 4096;
+/// Most directories that one answer about what is above tells of.
+const ABOVE_MAX: usize = 256;
 
 /// All that one intent has locked.
 #[derive(Default, Debug)]
@@ -33,6 +35,8 @@ struct Held {
 pub(super) struct Locks {
     names: BTreeMap<InodeNumber, BTreeMap<Name, IntentId>>,
     inodes: BTreeMap<InodeNumber, (IntentId, Fate)>,
+    /// Who has locked the tree of directories (at the root shard).
+    tree: Option<IntentId>,
     held: BTreeMap<IntentId, Held>,
     /// Own intents that will be carried out.
     decided: BTreeSet<IntentId>,
@@ -75,6 +79,7 @@ impl Locks {
 
     pub(super) fn release(&mut self, intent: IntentId) {
         self.decided.remove(&intent);
+        self.tree.take_if(|by| *by == intent);
         let Some(held) = self.held.remove(&intent) else { return };
         for (directory, name) in held.names {
             if let Some(names) = self.names.get_mut(&directory) {
@@ -167,6 +172,7 @@ impl<K: KeyValue> Back<K> {
         };
         let by = |lock: &Lock| match lock {
             Lock::Inode { inode, fate } => of_inode(*inode, *fate),
+            Lock::Tree => self.locks.tree,
             Lock::Name { directory, name, fate } => self
                 .locked(*directory, name)
                 .or_else(|| self.dentry(*directory, name).and_then(|dentry| of_inode(dentry.inode, *fate))),
@@ -184,6 +190,7 @@ impl<K: KeyValue> Back<K> {
             match lock {
                 Lock::Name { directory, name, .. } => names.push(self.locked_name(*directory, name)?),
                 Lock::Inode { inode, .. } => inodes.push(self.inode(*inode).map(|record| record.attributes(*inode))),
+                Lock::Tree => {}
             }
         }
         if !self.locks.held.contains_key(&intent) {
@@ -197,11 +204,52 @@ impl<K: KeyValue> Back<K> {
                         }
                     }
                     Lock::Inode { inode, fate } => self.locks.take_inode(intent, *inode, *fate),
+                    Lock::Tree => self.locks.tree = Some(intent),
                 }
             }
             self.locks.held.entry(intent).or_default().session = session;
         }
         Ok(PeerAnswer::Locked { shard: self.shard, names, inodes })
+    }
+
+    /// An intent that may change what is above `below`, or has locked a name in `directory`: a move of this directory
+    /// to below that one inside the shard has to wait for it.
+    pub fn lock_above(&self, directory: InodeNumber, below: InodeNumber) -> Option<IntentId> {
+        if self.has_no_locks() {
+            return None;
+        }
+        let mut at = below;
+        while at != directory && self.is_here(at) {
+            if let Some(intent) = self.locks.inode(at) {
+                return Some(intent);
+            }
+            if at == InodeNumber::ROOT {
+                break;
+            }
+            at = self.inode(at)?.parent;
+        }
+        self.locks.within(directory)
+    }
+
+    /// What a directory is in, for an intent that has locked the tree. [`Error::Busy`]: another intent may have decided
+    /// to move one of these, and not reached this shard yet. It cannot be waited for, since it may wait for this one.
+    pub(super) fn above(&self, intent: IntentId, of: InodeNumber) -> Result<PeerAnswer> {
+        let (mut directories, mut at) = (Vec::new(), of);
+        let next = loop {
+            if !self.is_here(at) || directories.len() == ABOVE_MAX {
+                break Some(at);
+            }
+            if self.locks.inode(at).is_some_and(|by| by != intent) {
+                return Err(Error::Busy);
+            }
+            let parent = self.directory(at)?.parent;
+            directories.push(at);
+            if at == InodeNumber::ROOT {
+                break None;
+            }
+            at = parent;
+        };
+        Ok(PeerAnswer::Above { directories, next })
     }
 
     pub(super) fn locked_name(&self, number: InodeNumber, name: &Name) -> Result<LockedName> {

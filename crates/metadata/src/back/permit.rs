@@ -16,6 +16,10 @@ use weft_protocol::{Attributes, Credentials, Error, FileKind, Grants, InodeNumbe
 pub(super) struct Facts {
     names: BTreeMap<(InodeNumber, Name), LockedName>,
     inodes: BTreeMap<InodeNumber, Option<Attributes>>,
+    /// The tree of directories is locked.
+    tree: bool,
+    /// What directories are in, each from below.
+    above: BTreeMap<InodeNumber, Vec<InodeNumber>>,
 }
 
 impl Facts {
@@ -35,6 +39,7 @@ impl Facts {
                     let Some(told) = inodes.next() else { return false };
                     self.inodes.insert(*inode, told.clone());
                 }
+                Lock::Tree => self.tree = true,
             }
         }
         names.next().is_none() && inodes.next().is_none()
@@ -45,7 +50,23 @@ impl Facts {
         match lock {
             Lock::Name { directory, name, .. } => self.name(*directory, name).is_some(),
             Lock::Inode { inode, .. } => self.inodes.contains_key(inode),
+            Lock::Tree => self.tree,
         }
+    }
+
+    /// Takes in a part of what a directory is in.
+    pub(super) fn walked(&mut self, directory: InodeNumber, above: &[InodeNumber]) {
+        self.above.entry(directory).or_default().extend(above);
+    }
+
+    /// Whether a directory is `below` or above it.
+    fn is_above(&self, directory: InodeNumber, below: InodeNumber) -> bool {
+        self.above.get(&below).is_some_and(|above| above.contains(&directory))
+    }
+
+    fn is_directory(&self, (directory, name): (InodeNumber, &Name)) -> bool {
+        let entry = self.name(directory, name).and_then(|told| told.entry);
+        entry.is_some_and(|(_, kind)| kind == FileKind::Directory)
     }
 
     fn name(&self, directory: InodeNumber, name: &Name) -> Option<&LockedName> {
@@ -106,7 +127,28 @@ pub(super) fn needed(request: &ShardRequest, facts: &Facts) -> Vec<Lock> {
     if let ShardRequest::Link { inode, .. } = request {
         locks.push(Lock::Inode { inode: *inode, fate: Fate::Stays });
     }
+    if !parents_of_moved(request, facts).is_empty() {
+        locks.push(Lock::Tree);
+    }
     locks
+}
+
+/// The directories to which others move from another one.
+fn parents_of_moved(request: &ShardRequest, facts: &Facts) -> Vec<InodeNumber> {
+    let ShardRequest::Rename { parent, name, new_parent, new_name, mode } = request else { return Vec::new() };
+    let mut parents = Vec::new();
+    if parent != new_parent && facts.is_directory((*parent, name)) {
+        parents.push(*new_parent);
+    }
+    if parent != new_parent && *mode == RenameMode::Exchange && facts.is_directory((*new_parent, new_name)) {
+        parents.push(*parent);
+    }
+    parents
+}
+
+/// A directory of which it has to be known what it is in, so that no cycle comes of the request. All is locked.
+pub(super) fn to_walk(request: &ShardRequest, facts: &Facts) -> Option<InodeNumber> {
+    parents_of_moved(request, facts).into_iter().find(|parent| !facts.above.contains_key(parent))
 }
 
 /// The changes that a request makes, in their order, and its answer; or why it is refused.
@@ -253,11 +295,12 @@ fn rename(
         _ => {}
     }
     let changes_parent = from.0 != to.0;
-    let is_directory =
-        |entry: Option<(InodeNumber, FileKind)>| entry.is_some_and(|(_, kind)| kind == FileKind::Directory);
-    if changes_parent && (is_directory(source.entry) || (mode == RenameMode::Exchange && is_directory(target.entry))) {
-        // That no cycle comes of it is not known.
-        return Err(Error::CrossShard);
+    let closes_cycle = |entry: Option<(InodeNumber, FileKind)>, parent| {
+        entry.is_some_and(|(inode, kind)| kind == FileKind::Directory && facts.is_above(inode, parent))
+    };
+    let other_closes_cycle = mode == RenameMode::Exchange && closes_cycle(target.entry, from.0);
+    if changes_parent && (closes_cycle(source.entry, to.0) || other_closes_cycle) {
+        return Err(Error::Invalid);
     }
     let renamed =
         |replaced, exchanged| ShardAnswer::Renamed { inode: moved, kind, replaced, exchanged, grants: Grants::empty() };

@@ -2,14 +2,14 @@
 //!
 //! Order of the checks is that of Linux, so that programs see the errors they know. A directory gets a new parent only
 //! when it is sure that no cycle comes of it: the new parent's ancestors are walked as far as they are at this shard;
-//! where the chain leaves the shard, a directory without directories in it can still be moved, another one is answered
-//! `CrossShard`.
+//! where the chain leaves the shard, a directory without directories in it can still be moved here, another one needs
+//! the other shards ([`Back::may_close_cycle`]).
 //!
 //! Invariant: the names and the link counts of both directories are right after each rename; `..` of a moved directory
 //! too.
 //! Not here: rename of what is at several shards (`across.rs`).
 
-use super::inode::Inode;
+use super::inode::{EMPTY_DIRECTORY_LINKS, Inode};
 use super::permission::{SEARCH, WRITE, check_access, check_change_names, check_sticky};
 use super::{Aftermath, Back, Dentry};
 use crate::kv::KeyValue;
@@ -124,9 +124,18 @@ impl<K: KeyValue> Back<K> {
             Some(true) => Err(Error::Invalid),
             Some(false) => Ok(()),
             // What has no directories in it has nobody below it.
-            None if inode.links == 2 => Ok(()),
+            None if inode.links == EMPTY_DIRECTORY_LINKS => Ok(()),
             None => Err(Error::CrossShard),
         }
+    }
+
+    /// Whether others have to be asked if this may be moved to below that directory.
+    pub(super) fn may_close_cycle(&self, moved: Dentry, under: InodeNumber) -> bool {
+        if moved.kind != FileKind::Directory {
+            return false;
+        }
+        let Some(inode) = self.inode(moved.inode) else { return !self.is_here(moved.inode) };
+        inode.links != EMPTY_DIRECTORY_LINKS && self.is_above(moved.inode, under) == Ok(None)
     }
 
     /// Whether a directory is `below` or above it. `None`: what is above that is at another shard.

@@ -177,6 +177,10 @@ impl<K: KeyValue> Shard<K> {
                         self.check_inode_lock(dentry.inode)?;
                     }
                 }
+                self.check_locks_above((*parent, name), *new_parent)?;
+                if *mode == RenameMode::Exchange {
+                    self.check_locks_above((*new_parent, new_name), *parent)?;
+                }
                 self.plan_rename(plan, (*parent, name), (*new_parent, new_name), *mode);
             }
             ShardRequest::Lookup { .. }
@@ -261,6 +265,7 @@ impl<K: KeyValue> Shard<K> {
         for lock in locks {
             match lock {
                 Lock::Inode { inode, fate } => of_inode(plan, *inode, *fate),
+                Lock::Tree => {}
                 Lock::Name { directory, name, fate } => {
                     plan.name(*directory, name);
                     let dentry = self.back.dentry(*directory, name);
@@ -278,6 +283,16 @@ impl<K: KeyValue> Shard<K> {
             Some(record) if record.kind == FileKind::Directory => plan.directory_goes(inode),
             Some(_) => self.plan_lost_name(plan, inode),
             None => {}
+        }
+    }
+
+    /// A directory that gets another parent waits for others that do.
+    fn check_locks_above(&self, (parent, name): (InodeNumber, &Name), under: InodeNumber) -> Result<(), Pause> {
+        let moved = self.back.dentry(parent, name).filter(|moved| moved.kind == FileKind::Directory);
+        let Some(moved) = moved.filter(|_| parent != under) else { return Ok(()) };
+        match self.back.lock_above(moved.inode, under) {
+            None => Ok(()),
+            Some(intent) => Err(Pause::until(Wait::Lock(intent), Vec::new())),
         }
     }
 

@@ -47,6 +47,8 @@ pub enum PeerStep {
     /// From a shard that has locked something for the intent `of` and has heard nothing of it for a while, to the
     /// coordinator. Answer: `Open`, or `Forgotten`: it was given up, and its locks are to be released.
     AskOutcome { of: IntentId },
+    /// What this directory is in, as far as the shard knows. Asked with `Lock::Tree` held. Answer: `Above`.
+    Ancestors { of: InodeNumber },
 }
 
 /// What becomes of the inode that a lock is about.
@@ -71,6 +73,9 @@ pub enum Lock {
         inode: InodeNumber,
         fate: Fate,
     },
+    /// Which directories are in which: over several shards, no other intent gives a directory another parent. At the
+    /// root shard.
+    Tree,
 }
 
 /// What a locked name is.
@@ -124,4 +129,10 @@ pub enum PeerAnswer {
         gained: Option<Attributes>,
     },
     Open,
+    /// The directory that was asked about and those above it at this shard, from below. `next`: where it goes on;
+    /// `None`: at the root.
+    Above {
+        directories: Vec<InodeNumber>,
+        next: Option<InodeNumber>,
+    },
 }

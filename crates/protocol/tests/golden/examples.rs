@@ -455,10 +455,12 @@ pub fn peer_steps() -> Vec<PeerStep> {
             locks: vec![
                 Lock::Name { directory: InodeNumber::ROOT, name: name("dentry"), fate: Fate::Stays },
                 Lock::Inode { inode: inode(), fate: Fate::Loses },
+                Lock::Tree,
             ],
         },
         PeerStep::Carry { changes: name_changes(), is_late: true },
         PeerStep::AskOutcome { of: intent() },
+        PeerStep::Ancestors { of: inode() },
     ]
 }
 
@@ -491,6 +493,8 @@ pub fn peer_answers() -> Vec<PeerAnswer> {
             gained: Some(attributes(FileKind::Regular, Layout::Empty)),
         },
         PeerAnswer::Open,
+        PeerAnswer::Above { directories: vec![inode()], next: Some(InodeNumber::ROOT) },
+        PeerAnswer::Above { directories: vec![InodeNumber::ROOT], next: None },
     ]
 }
 

@@ -171,6 +171,60 @@ fn a_file_moves_between_shards_in_each_mode() {
     assert!(several.has_no_locks());
 }
 
+fn make_directory(several: &mut Several, (parent, text): Place<'_>, shard: u16) -> InodeNumber {
+    let home = Some(NodeId(shard + 1));
+    let made = several.ok(A, ShardRequest::MakeDirectory { parent, name: name(text), mode: 0o755, home });
+    attributes(&made).inode
+}
+
+#[test]
+fn a_directory_gets_a_parent_at_another_shard_in_each_mode() {
+    for born in 0..SHARDS {
+        let mut several = Several::new();
+        let [root, d1, d2, d3] = several.directories[..] else { panic!("four directories") };
+        let moved = make_directory(&mut several, (d1, "m"), born);
+        let below = make_directory(&mut several, (moved, "below"), 2);
+        let of_d1 = several.links(d1);
+        several.ok(A, mv((d1, "m"), (d2, "m"), RenameMode::Replace));
+        assert_eq!((several.names((d1, "m")), several.names((d2, "m"))), (None, Some(moved)), "born at {born}");
+        assert_eq!((several.links(d1), several.links(d2)), (of_d1 - 1, 3), "born at {born}");
+        for cycle in [moved, below] {
+            assert_eq!(several.call(A, mv((d2, "m"), (cycle, "x"), RenameMode::Replace)), Err(Error::Invalid));
+        }
+        assert_eq!(several.call(A, mv((root, "d2"), (below, "x"), RenameMode::Replace)), Err(Error::Invalid));
+        let empty = make_directory(&mut several, (d3, "empty"), 1);
+        assert_eq!(several.call(A, mv((d2, "m"), (d3, "empty"), RenameMode::NoReplace)), Err(Error::Exists));
+        several.ok(A, mv((d2, "m"), (d3, "empty"), RenameMode::Exchange));
+        assert_eq!((several.names((d2, "m")), several.names((d3, "empty"))), (Some(empty), Some(moved)));
+        assert_eq!(several.call(A, mv((d2, "m"), (root, "d3"), RenameMode::Replace)), Err(Error::NotEmpty));
+        several.ok(A, mv((d3, "empty"), (d2, "m"), RenameMode::Replace));
+        assert_eq!((several.names((d2, "m")), several.names((d3, "empty"))), (Some(moved), None));
+        assert_eq!((several.links(d2), several.links(d3), several.has_no_locks()), (3, 2, true), "born at {born}");
+    }
+}
+
+#[test]
+fn opposite_moves_of_directories_close_no_cycle() {
+    for (born_a, born_b, order) in [(1, 2, 0), (2, 1, 0), (0, 3, 1), (3, 0, 1), (3, 3, 0), (1, 1, 1)] {
+        let mut several = Several::new();
+        let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
+        let (a, b) = (make_directory(&mut several, (d1, "a"), born_a), make_directory(&mut several, (d2, "b"), born_b));
+        make_directory(&mut several, (a, "in"), 1);
+        make_directory(&mut several, (b, "in"), 2);
+        let mut moves = [mv((d1, "a"), (b, "x"), RenameMode::Replace), mv((d2, "b"), (a, "x"), RenameMode::Replace)];
+        moves.rotate_left(order);
+        let calls = moves.map(|request| several.begin(A, request));
+        several.settle();
+        let results = calls.map(|call| several.result(call).expect("nothing waits for ever"));
+        let done = results.iter().filter(|result| result.is_ok()).count();
+        let is_refusal = |error: &Error| matches!(error, Error::Invalid | Error::Busy);
+        let refused = results.iter().filter_map(|result| result.as_ref().err()).all(is_refusal);
+        assert!(done <= 1 && refused, "{results:?}");
+        assert_eq!(done, 1, "{results:?}");
+        assert!(several.has_no_locks());
+    }
+}
+
 #[test]
 fn what_is_replaced_goes_at_its_own_shard_whichever_that_is() {
     for (born, from, to) in [(0, 1, 2), (1, 2, 3), (3, 1, 2), (2, 3, 1), (3, 2, 2), (0, 2, 2), (1, 1, 3), (3, 1, 3)] {
