@@ -12,8 +12,7 @@
 //! short in any case, and its pages are dropped after the reply, so that only this reader finds zeros. The error of a
 //! READ of one page alone may be the program's, too: the kernel asks so for a page that a notification took away
 //! between readahead and its use. If the file ends in the page, it is answered short, and mostly has not been crossed.
-//! If it ends before, and the page was read a moment ago and then taken away, it counts as one that is not up to date;
-//! else the error goes to readahead, or to an access to a mapping that gets SIGBUS there in any case.
+//! If it ends before, the error goes to readahead, or to an access to a mapping that gets SIGBUS there in any case.
 //!
 //! So that this hardly happens, what changes the inode by this mount's doing waits for READs in flight: replies to
 //! writes, and notifications ([`ShortReads::unsettled`]). A notification for which another client waits does so for a
@@ -24,9 +23,6 @@
 //! counter.
 //!
 //! Not here: sizes that become larger (`kernel_sizes.rs`).
-
-#[cfg(test)]
-mod tests;
 
 use crate::lock::lock;
 use std::collections::BTreeMap;
@@ -44,8 +40,6 @@ const QUEUED_MAX: Duration = Duration::from_millis(20);
 const PROCESSED_MAX: Duration = Duration::from_millis(5);
 /// How long a reader may be busy with other pages before it comes to one whose READ has failed.
 const RESUMED_MAX: Duration = Duration::from_secs(1);
-/// READs that are remembered for that moment, of one file.
-const RECENT_READS_MAX: usize = 16;
 /// Pages of a file that are recorded; beyond it, all count as recorded.
 const RECORDED_PAGES_MAX: u64 = 1 << 10;
 
@@ -92,10 +86,6 @@ struct Record<S> {
     /// Counts up with what is recorded of pages.
     sequence: u64,
     reads: Vec<InFlight<S>>,
-    /// Pages that were read, and when they were answered.
-    recent: Vec<(Range<u64>, Duration)>,
-    /// Pages of such READs that a notification has taken away, and when: who wanted them asks for each alone.
-    taken: Vec<(Range<u64>, Duration)>,
 }
 
 /// A READ.
@@ -147,8 +137,7 @@ pub(crate) struct Dropping {
 impl<S> Record<S> {
     fn new(now: Duration) -> Self {
         let (largest, all, pages, reads) = (None, Some(0), BTreeMap::new(), Vec::new());
-        let (recent, taken) = (Vec::new(), Vec::new());
-        Self { largest, changed: now, in_flight: 0, pages, all, sequence: 0, reads, recent, taken }
+        Self { largest, changed: now, in_flight: 0, pages, all, sequence: 0, reads }
     }
 
     fn record(&mut self, pages: Range<u64>, failed: Option<Duration>) {
@@ -202,30 +191,6 @@ impl<S> Record<S> {
         self.reads.iter().any(in_flight) || self.pages.range(..page).any(|(_, recorded)| will_be_sent(recorded))
     }
 
-    /// A READ of these pages was answered.
-    fn remember(&mut self, pages: Range<u64>, now: Duration) {
-        self.recent.retain(|(_, at)| *at + RESUMED_MAX > now);
-        if self.recent.len() == RECENT_READS_MAX {
-            self.recent.remove(0);
-        }
-        self.recent.push((pages, now));
-    }
-
-    /// A notification takes these pages away.
-    fn take_away(&mut self, pages: &Range<u64>, now: Duration) {
-        self.taken.retain(|(_, at)| *at + RESUMED_MAX > now);
-        let answered = self.recent.extract_if(.., |(read, _)| overlap(read, pages)).map(|(read, _)| read);
-        let in_flight = self.reads.iter().map(|read| read.pages.clone()).filter(|read| overlap(read, pages));
-        for read in answered.chain(in_flight) {
-            self.taken.push((read.start.max(pages.start)..read.end.min(pages.end), now));
-        }
-    }
-
-    /// Whether a READ of this page alone may be that of a program whose page was taken away.
-    fn was_taken(&self, page: &Range<u64>, now: Duration) -> bool {
-        self.taken.iter().any(|(taken, at)| overlap(taken, page) && *at + RESUMED_MAX > now)
-    }
-
     /// Decides about a READ that ends at `end`, and was received at `received`.
     fn decide(&mut self, pages: Range<u64>, end: End, (received, now): (Duration, Duration)) -> ShortRead {
         if self.largest.is_some_and(|largest| largest <= end.at) {
@@ -250,13 +215,8 @@ impl<S> Record<S> {
         if is_recorded {
             return ShortRead::Dropped { all: self.all.is_some() };
         }
-        if pages.end - pages.start == 1 {
-            if !end.is_empty {
-                return ShortRead::Taken;
-            }
-            if self.was_taken(&pages, now) {
-                return ShortRead::Dropped { all: false };
-            }
+        if pages.end - pages.start == 1 && !end.is_empty {
+            return ShortRead::Taken;
         }
         self.record(pages, Some(now));
         ShortRead::AskedAgain
@@ -346,7 +306,6 @@ impl<S> ShortReads<S> {
         self.with(inode, |record| {
             record.changed = now;
             record.sequence += 1;
-            record.take_away(&pages, now);
             sequence = Some(record.sequence);
         });
         Dropping { pages, sequence }
@@ -439,7 +398,6 @@ impl<S> ShortReads<S> {
             Some(end) => record.decide(pages.clone(), end, times),
             None => ShortRead::Taken,
         };
-        record.remember(pages.clone(), times.1);
         match (end, decided) {
             (None, _) => {
                 record.record(pages.clone(), Some(times.1));
@@ -457,10 +415,7 @@ impl<S> ShortReads<S> {
     where
         S: Default,
     {
-        self.with(inode, |record| {
-            record.remember(pages.clone(), now);
-            record.is_read(pages, answered, now);
-        });
+        self.with(inode, |record| record.is_read(pages, answered, now));
     }
 
     /// Whether anything is recorded.
@@ -473,5 +428,151 @@ impl<S> ShortReads<S> {
         if self.is_used() {
             self.change(|records| records.remove(&inode));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INODE: InodeNumber = InodeNumber::from_raw(7);
+    const PAGE: u64 = 4096;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// An inode of whose pages all is known.
+    fn recorded() -> ShortReads<()> {
+        let reads = ShortReads::default();
+        reads.begin(INODE, ms(0));
+        let dropping = reads.drop_begins(INODE, 0..u64::MAX, ms(0));
+        reads.drop_ends(INODE, dropping);
+        reads
+    }
+
+    fn ends_at(at: u64) -> End {
+        End { at, is_empty: false }
+    }
+
+    /// A READ that is received, and answered short.
+    fn read(reads: &ShortReads<()>, pages: Range<u64>, end: u64, (received, answered): (u64, u64)) -> ShortRead {
+        let begun = reads.read_begins(INODE, pages.clone(), ms(received));
+        let begun = begun.map(|(_, begun)| begun);
+        let times = ((ms(received), ms(answered)), begun.as_ref());
+        let end = End { at: end, is_empty: end <= pages.start * PAGE };
+        let decided = reads.answer(INODE, pages, Some(end), times, |_| {});
+        begun.inspect(|begun| reads.read_ends(INODE, begun));
+        decided
+    }
+
+    fn wait(reads: &ShortReads<()>, began: Option<Began>, now: u64) -> Option<Unsettled<()>> {
+        reads.unsettled(INODE, &(0..0), began, ms(now))
+    }
+
+    #[test]
+    fn a_short_read_that_a_change_crosses_is_asked_again_page_by_page() {
+        let reads = recorded();
+        assert_eq!(read(&reads, 0..4, 3 * PAGE, (100, 110)), ShortRead::Taken, "nothing has happened");
+        reads.told(INODE, 4 * PAGE, ms(200));
+        let begun = reads.read_begins(INODE, 0..4, ms(300));
+        reads.changed(INODE, ms(305));
+        let begun = begun.map(|(_, begun)| begun);
+        let times = ((ms(300), ms(310)), begun.as_ref());
+        assert_eq!(reads.answer(INODE, 0..4, Some(ends_at(PAGE + 5)), times, |_| {}), ShortRead::AskedAgain);
+        reads.read_whole(INODE, 0..1, None, ms(312));
+        assert_eq!(read(&reads, 1..2, PAGE + 5, (313, 320)), ShortRead::Taken, "it was sent after that change");
+        reads.changed(INODE, ms(400));
+        assert_eq!(read(&reads, 0..4, PAGE + 5, (400, 410)), ShortRead::Taken, "the kernel knows of no more");
+    }
+
+    #[test]
+    fn the_error_of_a_page_that_is_asked_for_alone_would_be_the_programs() {
+        let reads = recorded();
+        reads.changed(INODE, ms(100));
+        assert_eq!(read(&reads, 0..1, 25, (101, 102)), ShortRead::Taken);
+    }
+
+    #[test]
+    fn a_page_behind_the_end_is_asked_for_again() {
+        let reads = recorded();
+        reads.changed(INODE, ms(100));
+        assert_eq!(read(&reads, 2..3, 2 * PAGE, (101, 102)), ShortRead::AskedAgain, "in readahead");
+        assert_eq!(read(&reads, 2..3, 2 * PAGE, (102, 103)), ShortRead::Taken, "it was sent after that change");
+    }
+
+    #[test]
+    fn an_empty_reply_does_not_cross_the_read_of_an_earlier_page() {
+        let reads = recorded();
+        let begun = reads.read_begins(INODE, 0..2, ms(100)).map(|(_, begun)| begun);
+        assert_eq!(read(&reads, 2..4, 2 * PAGE, (101, 102)), ShortRead::AskedAgain, "it is in flight");
+        let times = ((ms(100), ms(103)), begun.as_ref());
+        assert_eq!(reads.answer(INODE, 0..2, Some(ends_at(PAGE + 5)), times, |_| {}), ShortRead::Taken);
+        begun.inspect(|begun| reads.read_ends(INODE, begun));
+        reads.told(INODE, 8 * PAGE, ms(200));
+        assert_eq!(read(&reads, 0..2, PAGE + 5, (201, 202)), ShortRead::AskedAgain);
+        assert_eq!(read(&reads, 8..9, 8 * PAGE, (300, 301)), ShortRead::Taken, "the kernel knows of no more");
+        assert_eq!(read(&reads, 5..6, 5 * PAGE, (300, 301)), ShortRead::AskedAgain, "it is asked for again");
+        assert_eq!(read(&reads, 1..2, PAGE + 5, (302, 303)), ShortRead::Taken);
+    }
+
+    #[test]
+    fn what_may_have_waited_for_a_thread_counts_as_crossed() {
+        let reads = recorded();
+        reads.changed(INODE, ms(100));
+        assert_eq!(read(&reads, 0..2, 5, (110, 120)), ShortRead::AskedAgain);
+        assert_eq!(read(&reads, 4..6, 4 * PAGE + 5, (200, 210)), ShortRead::Taken);
+    }
+
+    #[test]
+    fn the_error_of_a_page_that_is_not_up_to_date_would_be_the_programs() {
+        let reads = recorded();
+        let begun = reads.write_begins(INODE, PAGE + 5, [None, Some(1)], ms(100));
+        assert!(begun);
+        reads.write_ends(INODE, None, ms(110));
+        assert_eq!(read(&reads, 1..2, PAGE + 5, (111, 120)), ShortRead::Dropped { all: false });
+        assert_eq!(read(&reads, 2..4, PAGE + 5, (121, 125)), ShortRead::AskedAgain, "readahead");
+        reads.changed(INODE, ms(130));
+        assert_eq!(read(&reads, 2..3, PAGE + 5, (128, 135)), ShortRead::Dropped { all: false }, "crossed again");
+        let unknown = ShortReads::<()>::default();
+        unknown.begin(INODE, ms(0));
+        assert_eq!(read(&unknown, 0..2, 5, (1, 2)), ShortRead::Dropped { all: true });
+        let dropping = unknown.drop_begins(INODE, 0..u64::MAX, ms(3));
+        unknown.drop_ends(INODE, dropping);
+        assert_eq!(read(&unknown, 0..2, 5, (4, 5)), ShortRead::AskedAgain);
+    }
+
+    #[test]
+    fn a_change_waits_for_reads_in_flight_and_for_what_is_asked_again() {
+        let reads = recorded();
+        reads.changed(INODE, ms(100));
+        let begun = reads.read_begins(INODE, 0..2, ms(101)).map(|(_, begun)| begun);
+        let waits = wait(&reads, None, 102).expect("a READ is in flight");
+        let began = Some(waits.began);
+        assert!(waits.time.is_none());
+        let times = ((ms(101), ms(110)), begun.as_ref());
+        assert_eq!(reads.answer(INODE, 0..2, Some(ends_at(5)), times, |_| {}), ShortRead::AskedAgain);
+        begun.inspect(|begun| reads.read_ends(INODE, begun));
+        assert!(wait(&reads, began, 111).is_some_and(|read| read.time.is_some()), "it will be asked again");
+        let again = reads.read_begins(INODE, 0..1, ms(112)).map(|(_, begun)| begun);
+        let later = reads.read_begins(INODE, 8..9, ms(112)).map(|(_, begun)| begun);
+        assert!(wait(&reads, began, 200).is_some_and(|read| read.time.is_none()), "it was");
+        let times = ((ms(112), ms(210)), again.as_ref());
+        assert_eq!(reads.answer(INODE, 0..1, Some(ends_at(5)), times, |_| {}), ShortRead::Taken);
+        again.inspect(|again| reads.read_ends(INODE, again));
+        assert!(wait(&reads, began, 211).is_some(), "the reader has to wake up");
+        assert!(wait(&reads, began, 300).is_none(), "what came later is not waited for");
+        assert!(later.is_some() && wait(&reads, None, 300).is_some());
+    }
+
+    #[test]
+    fn nothing_is_recorded_of_what_nobody_else_changes() {
+        let reads = ShortReads::<()>::default();
+        reads.changed(INODE, ms(1));
+        assert!(!reads.is_used() && reads.read_begins(INODE, 0..1, ms(1)).is_none());
+        assert!(!reads.write_begins(INODE, 5, [Some(0), None], ms(1)));
+        reads.begin(INODE, ms(1));
+        reads.forget(INODE);
+        assert!(!reads.is_used());
     }
 }
