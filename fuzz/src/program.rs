@@ -465,7 +465,11 @@ impl<'a> World<'a> {
             if (180..220).contains(&fate) {
                 self.peer_calls.push_back(call.clone());
             }
-            if fate < 220 {
+            if usize::from(call.to.0) >= self.shards.len() {
+                // As a node answers for a shard that its map lacks.
+                let reply = PeerReply { intent: call.intent, result: Err(Error::WrongShard(call.to)) };
+                self.give(usize::from(call.intent.shard.0), Event::PeerReply(reply));
+            } else if fate < 220 {
                 self.next_token += 1;
                 let token = self.next_token;
                 self.give(usize::from(call.to.0), Event::PeerCall { token, call });

@@ -265,7 +265,10 @@ impl<K: KeyValue> Shard<K> {
         match event {
             Event::Call { session, token, credentials, slot, sequence, request } => {
                 let origin = Origin { session, slot, sequence };
-                self.receive(Call { token, origin, credentials, request, asked: None, answer: None }, out);
+                self.receive(
+                    Call { token, origin, credentials, request, by_name: None, asked: None, answer: None },
+                    out,
+                );
             }
             Event::Heard { session } => {
                 self.sessions.hear(session, now.boot_ms);

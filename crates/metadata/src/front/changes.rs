@@ -334,13 +334,20 @@ impl<K: KeyValue> Shard<K> {
     }
 
     /// An open has found its file when this was cut. By now the name may be another file's, or gone: opening that
-    /// one, or failing, would leave behind a file that lost its bytes to an open that never was.
+    /// one, or failing, would leave behind a file that lost its bytes to an open that never was. Once that file is gone
+    /// altogether, nobody can tell, and the name counts again.
     fn keep_to_the_file_that_was_cut(&self, call: &mut Call) {
-        if let ShardRequest::OpenAt { flags, .. } = &call.request
+        if let ShardRequest::Open { inode, .. } = call.request
+            && self.back.inode(inode).is_none()
+            && let Some(by_name) = call.by_name.take()
+        {
+            call.request = by_name;
+        } else if let ShardRequest::OpenAt { flags, .. } = &call.request
             && let (Some((inode, _)), Some(Ok(_))) = (call.asked, &call.answer)
             && self.back.inode(inode).is_some()
         {
-            call.request = ShardRequest::Open { inode, flags: *flags };
+            let by_inode = ShardRequest::Open { inode, flags: *flags };
+            call.by_name = Some(std::mem::replace(&mut call.request, by_inode));
         }
     }
 

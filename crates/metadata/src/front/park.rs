@@ -24,6 +24,8 @@ pub struct Call {
     pub origin: Origin,
     pub credentials: Credentials,
     pub request: ShardRequest,
+    /// What it was before it kept to the file that it had cut.
+    pub by_name: Option<ShardRequest>,
     /// The object that its storage server was asked about. `None` again when the file was cut since.
     pub asked: Option<(InodeNumber, ObjectId)>,
     /// The answer: size and time of that object.
