@@ -327,7 +327,7 @@ impl<S: Shell> Objects<S> {
         self.is_near(node) && !lock(&self.passes_none).contains(&(node, for_writing))
     }
 
-    /// The current home node, alive or not. A new map has it chosen anew: a node may have joined on this machine.
+    /// The current home node, alive or not. Each new map chooses it again: a node may have joined on this machine.
     pub fn home(&self) -> NodeId {
         let epoch = self.calls.map_epoch().0;
         if self.home_epoch.load(Ordering::Relaxed) != epoch

@@ -18,9 +18,9 @@ use weft_protocol::{ClusterMap, Error, MapEpoch, NodeId, NodeRecord, ShardId};
 
 /// How long nodes that join may take to accept the map, milliseconds.
 pub const JOIN_MS_MAX: u64 = 10_000;
-/// A joining node that did not take the map is told again after this time, milliseconds.
+/// The map is sent again to a joining node that has not accepted it after this time, milliseconds.
 const JOIN_RETRY_MS: u64 = 500;
-/// A node that has an older map is told again after this time, doubled up to [`TELL_MS_MAX`], milliseconds.
+/// The map is sent again to a node with an older one after this time, doubled up to [`TELL_MS_MAX`], milliseconds.
 const TELL_MS: u64 = 1_000;
 const TELL_MS_MAX: u64 = 60_000;
 

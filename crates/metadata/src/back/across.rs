@@ -247,7 +247,7 @@ impl Across {
 
     fn decided(&mut self, own: ShardId, changes: Vec<NameChange>, answer: ShardAnswer) -> Progress {
         let mut left = VecDeque::from(by_shard(changes, shard_of_change));
-        // What is told here is told last: nobody else can have been told of it before.
+        // The coordinator's own changes come last: until then nobody can have seen the operation's result here.
         if let Some(index) = left.iter().position(|(shard, _)| *shard == own)
             && let Some(here) = left.remove(index)
         {

@@ -5,7 +5,7 @@ use super::keys::Key;
 use super::permission::{EXECUTE, READ, SEARCH, WRITE, check_access, check_change_names};
 use super::{Aftermath, Back, Context, Dentry};
 use crate::kv::KeyValue;
-use weft_protocol::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
+use weft_protocol::limits::SYMLINK_BYTES_MAX;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, SymlinkTarget};
 use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, Timestamp};
 
@@ -209,15 +209,7 @@ impl<K: KeyValue> Back<K> {
         let mut inode = self.present(number)?;
         let mut directory = self.free_place(caller, parent, name)?;
         // After the place, as on Linux.
-        if inode.kind == FileKind::Directory {
-            return Err(Error::NotPermitted);
-        }
-        if inode.links == 0 {
-            return Err(Error::NotFound);
-        }
-        if inode.links >= LINKS_MAX {
-            return Err(Error::TooManyLinks);
-        }
+        inode.check_another_link()?;
         inode.links += 1;
         inode.ctime = time.after(inode.ctime);
         self.put_inode(number, &inode);

@@ -6,6 +6,7 @@
 use super::Back;
 use super::keys::Key;
 use crate::kv::KeyValue;
+use weft_protocol::limits::LINKS_MAX;
 use weft_protocol::{Attributes, Error, FileKind, Generation, InodeNumber, Layout, ObjectId, Result, Timestamp};
 
 /// Set-user-id.
@@ -57,6 +58,20 @@ pub struct Inode {
 }
 
 impl Inode {
+    /// Whether `link` may give it one more name, with the errors of Linux.
+    pub fn check_another_link(&self) -> Result<()> {
+        if self.kind == FileKind::Directory {
+            return Err(Error::NotPermitted);
+        }
+        if self.links == 0 {
+            return Err(Error::NotFound);
+        }
+        if self.links >= LINKS_MAX {
+            return Err(Error::TooManyLinks);
+        }
+        Ok(())
+    }
+
     /// What `stat` tells.
     pub fn attributes(&self, inode: InodeNumber) -> Attributes {
         Attributes {

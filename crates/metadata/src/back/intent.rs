@@ -138,7 +138,7 @@ impl<K: KeyValue> Back<K> {
         Ok(number)
     }
 
-    /// The other shard's answer to a step. `others`: stamps that the caller is told beside his answer.
+    /// The other shard's answer to a step.
     pub(super) fn answer_intent(&mut self, time: Timestamp, number: u64, answer: &Result<PeerAnswer>) -> Answer {
         match self.intents.own.remove(&number) {
             None => Answer::None,

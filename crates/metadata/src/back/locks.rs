@@ -355,7 +355,7 @@ impl Inode {
     pub(super) fn told(attributes: &Attributes) -> Self {
         let Attributes { kind, mode, links, uid, gid, size, atime, mtime, ctime, layout, .. } = *attributes;
         let (object_mtime, parent) = (super::inode::NO_OBJECT_MTIME, InodeNumber::from_raw(0));
-        // How many bytes there are is told to nobody: what comes from here is whether there are any.
+        // The number of bytes is not part of what a shard tells; only whether there are any matters here.
         let xattr_bytes = u32::from(attributes.has_xattrs);
         Self { kind, mode, links, uid, gid, size, atime, mtime, ctime, layout, object_mtime, xattr_bytes, parent }
     }

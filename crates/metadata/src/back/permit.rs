@@ -6,7 +6,6 @@
 use super::inode::{EMPTY_DIRECTORY_LINKS, Inode, STICKY};
 use super::permission::{SEARCH, WRITE, check_access, check_change_names, check_sticky, is_owner};
 use std::collections::BTreeMap;
-use weft_protocol::limits::LINKS_MAX;
 use weft_protocol::message::peer::{Fate, Lock, LockedName, NameChange};
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest};
 use weft_protocol::{Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp};
@@ -228,15 +227,7 @@ fn link(
     }
     check_change_names(&directory, caller)?;
     // After the place, as on Linux.
-    if inode.kind == FileKind::Directory {
-        return Err(Error::NotPermitted);
-    }
-    if inode.links == 0 {
-        return Err(Error::NotFound);
-    }
-    if inode.links >= LINKS_MAX {
-        return Err(Error::TooManyLinks);
-    }
+    inode.check_another_link()?;
     let changes = vec![NameChange::Gain { inode: number }, set(place, Some((number, inode.kind)))];
     let mut attributes = inode.attributes(number);
     attributes.links += 1;

@@ -64,15 +64,7 @@ impl<K: KeyValue> Shard<K> {
             let holder = match self.leases.holder(&key, session) {
                 Some(holder) => Holder { stamp, ..holder },
                 None if self.back.inode(attributes.inode).is_none() => return Some(Some(Err(Error::Stale))),
-                None => Holder {
-                    session,
-                    mode: LeaseMode::Open,
-                    writing: access.writes(),
-                    wrote_through: false,
-                    pages: false,
-                    stamp,
-                    reported: 0,
-                },
+                None => Holder { writing: access.writes(), ..Holder::new(session, LeaseMode::Open, stamp) },
             };
             self.leases.set(key, holder);
             *grants = self.told_of_data(session, key, holder.mode);

@@ -90,21 +90,10 @@ impl<K: KeyValue> Shard<K> {
         let mode = mode_of_open(flags, true);
         let stamp = self.next_grant_stamp();
         let pages = flags.page_cache.keeps(None);
-        self.leases.set(
-            LeaseKey::Data(inode),
-            Holder { session, mode, writing, wrote_through: false, pages, stamp, reported: 0 },
-        );
+        self.leases.set(LeaseKey::Data(inode), Holder { writing, pages, ..Holder::new(session, mode, stamp) });
         let mut granted = bits_of(mode);
         if self.leases.has_room(session, 1) {
-            let holder = Holder {
-                session,
-                mode: LeaseMode::Shared,
-                writing: false,
-                wrote_through: false,
-                pages: false,
-                stamp,
-                reported: 0,
-            };
+            let holder = Holder::new(session, LeaseMode::Shared, stamp);
             self.leases.set(LeaseKey::Attributes(inode), holder);
             granted |= Grants::ATTRIBUTES;
         }
@@ -117,15 +106,7 @@ impl<K: KeyValue> Shard<K> {
             return Grants::empty();
         }
         let stamp = self.next_grant_stamp();
-        let holder = Holder {
-            session,
-            mode: LeaseMode::Open,
-            writing: false,
-            wrote_through: false,
-            pages: false,
-            stamp,
-            reported: 0,
-        };
+        let holder = Holder::new(session, LeaseMode::Open, stamp);
         self.leases.set(LeaseKey::Data(inode), holder);
         Grants::OPEN
     }

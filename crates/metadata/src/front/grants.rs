@@ -30,18 +30,7 @@ impl<K: KeyValue> Shard<K> {
             return Grants::empty();
         }
         let stamp = self.next_grant_stamp();
-        self.leases.set(
-            key,
-            Holder {
-                session,
-                mode: LeaseMode::Shared,
-                writing: false,
-                wrote_through: false,
-                pages: false,
-                stamp,
-                reported: 0,
-            },
-        );
+        self.leases.set(key, Holder::new(session, LeaseMode::Shared, stamp));
         bit
     }
 

@@ -36,6 +36,13 @@ pub struct Holder {
     pub reported: u64,
 }
 
+impl Holder {
+    /// A hold of which no more is known than that it was granted by a reply with this stamp.
+    pub fn new(session: SessionId, mode: LeaseMode, stamp: u64) -> Self {
+        Self { session, mode, writing: false, wrote_through: false, pages: false, stamp, reported: 0 }
+    }
+}
+
 /// Holders of a key. One is the rule.
 struct Holders {
     first: Holder,
@@ -210,15 +217,7 @@ mod tests {
     use super::*;
 
     fn holder(session: u64, mode: LeaseMode) -> Holder {
-        Holder {
-            session: SessionId(session),
-            mode,
-            writing: false,
-            wrote_through: false,
-            pages: false,
-            stamp: 1,
-            reported: 0,
-        }
+        Holder::new(SessionId(session), mode, 1)
     }
 
     #[test]

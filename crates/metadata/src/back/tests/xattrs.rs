@@ -38,7 +38,7 @@ fn attributes_of_users_are_of_files_and_directories_and_trusted_ones_are_roots()
     bench.chmod(file, 0o666).expect("root may");
     bench.as_user(7, &[]);
     assert!(bench.change(set_xattr(file, "user.a", b"1")).is_ok());
-    // A sticky directory is its owner's, whoever may write there.
+    // In a sticky directory only its owner may set attributes, even if others may write to it.
     assert_eq!(bench.change(set_xattr(directory, "user.a", b"1")).err(), Some(Error::NotPermitted));
     assert_eq!(bench.change(set_xattr(file, "trusted.a", b"2")).err(), Some(Error::NotPermitted));
     let remove = ShardRequest::RemoveXattr { inode: file, name: xattr("trusted.a") };

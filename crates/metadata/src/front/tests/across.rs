@@ -20,20 +20,7 @@ type Place<'a> = (InodeNumber, &'a str);
 
 impl Several {
     fn new() -> Self {
-        let node = |id| NodeRecord {
-            id: NodeId(id),
-            host: String::new(),
-            site: String::new(),
-            identity: NodeIdentity(0),
-            address: NodeAddress::default(),
-            stores: true,
-        };
-        let map = ClusterMap {
-            name: "test".to_owned(),
-            epoch: MapEpoch(1),
-            nodes: (1..=SHARDS).map(node).collect(),
-            shards: (1..=SHARDS).map(NodeId).collect(),
-        };
+        let map = map_of(SHARDS);
         let mut worlds: Vec<World> = (0..SHARDS).map(World::of_shard).collect();
         worlds.iter_mut().for_each(|world| world.event(Event::SetMap(map.clone())));
         let mut several = Self { worlds, directories: vec![ROOT], token: 0 };
@@ -402,7 +389,7 @@ fn of_an_operation_that_was_given_up_each_shard_hears_by_itself() {
     assert_eq!(several.result(call), Some(Err(Error::Unreachable)));
     let undone: Vec<_> = several.take_calls().into_iter().map(|call| (call.to.0, call.step)).collect();
     assert_eq!(undone, [(2, PeerStep::Undo), (3, PeerStep::Undo)]);
-    // Neither has come. One of them asks, and is told, though the other has not heard.
+    // Both were lost. One participant asks and learns the outcome, although the other has not heard it yet.
     several.worlds[3].pass(3000, &[A, B]);
     let asks = several.worlds[3].peer_calls.remove(0);
     assert!(matches!(asks.step, PeerStep::AskOutcome { .. }), "{asks:?}");

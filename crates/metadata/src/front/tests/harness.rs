@@ -25,6 +25,24 @@ pub fn user(uid: u32) -> Credentials {
     Credentials { uid, gid: uid, groups: Box::default() }
 }
 
+/// Shards from 0 on, each at a node of its own: shard 0 at node 1.
+pub fn map_of(shards: u16) -> ClusterMap {
+    let node = |id| NodeRecord {
+        id: NodeId(id),
+        host: String::new(),
+        site: String::new(),
+        identity: NodeIdentity(0),
+        address: NodeAddress::default(),
+        stores: true,
+    };
+    ClusterMap {
+        name: "test".to_owned(),
+        epoch: MapEpoch(1),
+        nodes: (1..=shards).map(node).collect(),
+        shards: (1..=shards).map(NodeId).collect(),
+    }
+}
+
 pub fn object(sequence: u64) -> ObjectId {
     ObjectId::new(NodeId(4), sequence)
 }

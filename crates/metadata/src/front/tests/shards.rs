@@ -18,20 +18,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let mut pair = Self { here: World::of_shard(0), there: World::of_shard(1), peer_token: 0 };
-        let node = |id| NodeRecord {
-            id: NodeId(id),
-            host: String::new(),
-            site: String::new(),
-            identity: NodeIdentity(0),
-            address: NodeAddress::default(),
-            stores: true,
-        };
-        let map = ClusterMap {
-            name: "test".to_owned(),
-            epoch: MapEpoch(1),
-            nodes: vec![node(1), node(2)],
-            shards: vec![NodeId(1), NodeId(2)],
-        };
+        let map = map_of(2);
         pair.here.event(Event::SetMap(map.clone()));
         pair.there.event(Event::SetMap(map));
         pair
