@@ -145,8 +145,9 @@ pub fn unavailable() -> Option<String> {
     }
 }
 
-/// Runs a script and compares it step by step with the expected events.
-pub fn run(script: &Script, expected: &[Events]) -> Result<(), Box<Difference>> {
+/// Runs a script and compares it step by step with what may happen: the model's runs, of which those that agree with
+/// the kernel so far stay in the comparison.
+pub fn run(script: &Script, possible: &[Vec<Events>]) -> Result<(), Box<Difference>> {
     let (sender, events) = channel();
     let mounted = Mounted::new(sender.clone()).expect("mounting worked before");
     let mut run = Run {
@@ -160,20 +161,7 @@ pub fn run(script: &Script, expected: &[Events]) -> Result<(), Box<Difference>> 
         events,
     };
     run.wait_for_init();
-    let mut result = Ok(());
-    for (number, expected) in expected.iter().enumerate() {
-        match script.steps.get(number) {
-            Some(step) => run.step(CallId(number as u64), step),
-            None => run.release(),
-        }
-        run.wait_for(expected);
-        let mut found = std::mem::take(&mut run.found);
-        found.sort();
-        if found != *expected {
-            result = Err(Box::new(Difference { step: number, expected: expected.clone(), found }));
-            break;
-        }
-    }
+    let result = run.compare(possible);
     mounted.abort();
     run.programs.end();
     drop(run);
@@ -201,6 +189,27 @@ impl Run<'_> {
             }
         }
         panic!("the kernel did not begin");
+    }
+
+    fn compare(&mut self, possible: &[Vec<Events>]) -> Result<(), Box<Difference>> {
+        let mut possible: Vec<&[Events]> = possible.iter().map(Vec::as_slice).collect();
+        for number in 0.. {
+            match self.script.steps.get(number) {
+                Some(step) => self.step(CallId(number as u64), step),
+                None if self.held.is_empty() && possible.iter().any(|run| run.len() == number) => break,
+                None => self.release(),
+            }
+            let expected: Vec<&Events> = possible.iter().filter_map(|run| run.get(number)).collect();
+            self.wait_for(&expected);
+            let mut found = std::mem::take(&mut self.found);
+            found.sort();
+            let first = expected.first().map(|&events| events.clone());
+            possible.retain(|run| run.get(number) == Some(&found));
+            if possible.is_empty() {
+                return Err(Box::new(Difference { step: number, expected: first.unwrap_or_default(), found }));
+            }
+        }
+        Ok(())
     }
 
     fn send(&self, message: &[u8]) {
@@ -231,11 +240,11 @@ impl Run<'_> {
         }
     }
 
-    /// Serves until the expected events have come and all who are in a call sleep.
-    fn wait_for(&mut self, expected: &Events) {
+    /// Serves until the events of one of the possible runs have come and all who are in a call sleep.
+    fn wait_for(&mut self, possible: &[&Events]) {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let wanted = self.found.count() < expected.count();
+            let wanted = self.is_waiting_for_one_of(possible);
             let quiet = !wanted && self.programs.all_asleep();
             let wait = if wanted { deadline.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
             match self.events.recv_timeout(wait) {
@@ -244,6 +253,13 @@ impl Run<'_> {
                 Err(_) => std::thread::yield_now(),
             }
         }
+    }
+
+    /// Whether more has to come: none of the possible events has come whole, and one of them has more than have come.
+    fn is_waiting_for_one_of(&self, possible: &[&Events]) -> bool {
+        let mut found = self.found.clone();
+        found.sort();
+        !possible.contains(&&found) && possible.iter().any(|events| found.count() < events.count())
     }
 
     fn take(&mut self, event: Event) {
