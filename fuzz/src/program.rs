@@ -8,6 +8,7 @@
 //! Not here: whether the answers are right (`crates/metadata` has a model for that).
 
 use std::collections::{BTreeMap, VecDeque};
+use weft_metadata::back::{Origin, Slot};
 use weft_metadata::{Effect, Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
 use weft_protocol::limits::XATTR_VALUE_BYTES_MAX;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
@@ -19,8 +20,8 @@ use weft_protocol::message::{Message, recall::Recall};
 use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InodeNumber, LeaseKey, LeaseMode, LockKind,
     LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId,
-    RangeLock, SessionId, ShardId, SlotIndex, TimeChange, Timestamp, XattrExpectation, XattrName, XattrValue, codec,
-    frame, routing,
+    RangeLock, SessionId, ShardId, ShardRecord, SlotIndex, TimeChange, Timestamp, XattrExpectation, XattrName,
+    XattrValue, codec, frame, routing,
 };
 
 /// Steps of one program.
@@ -87,7 +88,7 @@ struct World<'a> {
     next_token: u64,
     /// The clients' present sessions: one that was ended is replaced, as a rule.
     sessions: [u64; 3],
-    sequences: BTreeMap<(SessionId, SlotIndex), u32>,
+    sequences: BTreeMap<(SessionId, Slot), u32>,
     inodes: Vec<InodeNumber>,
     directories: Vec<InodeNumber>,
     recalls: VecDeque<(usize, SessionId, Recall)>,
@@ -110,7 +111,7 @@ fn cluster_map() -> ClusterMap {
         name: "w".to_owned(),
         epoch: MapEpoch(1),
         nodes: (0..SHARDS).map(node).collect(),
-        shards: (0..SHARDS).map(NodeId).collect(),
+        shards: (0..SHARDS).map(|id| ShardRecord::new(NodeId(id), MapEpoch(1))).collect(),
     }
 }
 
@@ -213,7 +214,8 @@ impl<'a> World<'a> {
 
     fn call(&mut self) {
         let session = self.session();
-        let slot = SlotIndex([0, 0, 1, 2, 63, u16::MAX][self.reader.below(6)]);
+        let index = SlotIndex([0, 0, 1, 2, 63, u16::MAX][self.reader.below(6)]);
+        let slot = Slot { of: NodeId(u16::from(self.reader.below(8) == 0)), index };
         let latest = self.sequences.entry((session, slot)).or_default();
         let sequence = match self.reader.byte() {
             0..=229 => {
@@ -232,19 +234,20 @@ impl<'a> World<'a> {
         };
         self.next_token += 1;
         let token = self.next_token;
-        self.give(shard, Event::Call { session, token, credentials, slot, sequence, request });
+        let origin = Origin { session, slot, sequence };
+        self.give(shard, Event::Call { token, origin, credentials, request });
     }
 
     /// A call as it could stand on the wire, whatever that is.
     fn raw_call(&mut self) {
         let bytes: Vec<u8> = self.reader.0.by_ref().take(64).copied().collect();
-        let Ok(ShardCall { slot, sequence, credentials, request, shard, .. }) = codec::from_bytes(&bytes) else {
-            return;
-        };
+        let Ok(call) = codec::from_bytes::<ShardCall>(&bytes) else { return };
+        let ShardCall { slots_of: of, slot: index, sequence, credentials, request, shard, .. } = call;
         self.next_token += 1;
         let (session, token, credentials) = (SessionId(1), self.next_token, credentials.unwrap_or_default());
         let shard = usize::from(shard.0) % self.shards.len();
-        self.give(shard, Event::Call { session, token, credentials, slot, sequence, request });
+        let origin = Origin { session, slot: Slot { of, index }, sequence };
+        self.give(shard, Event::Call { token, origin, credentials, request });
     }
 
     fn credentials(&mut self) -> Credentials {

@@ -43,9 +43,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::rc::Rc;
+use weft_metadata::back::Origin;
 use weft_metadata::{Event, MemoryStore, Now, Shard};
 use weft_protocol::data::DataReply;
 use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::map::FIRST_EPOCH;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::node::NodeRequest;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
@@ -53,7 +55,7 @@ use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, Pag
 use weft_protocol::message::shard::ShardCall;
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageAnswer, StorageRequest};
 use weft_protocol::{
-    ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeKey, NodeRecord, ObjectId, SessionId, ShardId, SlotIndex,
+    ClusterMap, Error, NodeAddress, NodeId, NodeKey, NodeRecord, ObjectId, SessionId, ShardId, ShardRecord,
 };
 use weft_storage::TermGrants;
 
@@ -300,9 +302,9 @@ pub struct World {
     tokens: BTreeMap<u64, Pending>,
     next_token: u64,
     /// Changes that are in the model already.
-    applied: BTreeSet<(SessionId, ShardId, SlotIndex, u32)>,
+    applied: BTreeSet<(ShardId, Origin)>,
     /// Calls that shards have received.
-    received: BTreeSet<(SessionId, ShardId, SlotIndex, u32)>,
+    received: BTreeSet<(ShardId, Origin)>,
     sessions: Rc<Cell<u64>>,
     /// Control connections of each client that broke.
     unheard: BTreeMap<usize, u64>,
@@ -364,8 +366,8 @@ impl World {
             address: NodeAddress::default(),
             stores: true,
         });
-        let shards = (0..SHARDS).map(|shard| NodeId(shard % NODES)).collect();
-        let map = ClusterMap { name: "sim".to_owned(), epoch: MapEpoch(1), nodes: nodes.collect(), shards };
+        let shards = (0..SHARDS).map(|shard| ShardRecord::new(NodeId(shard % NODES), FIRST_EPOCH)).collect();
+        let map = ClusterMap { name: "sim".to_owned(), epoch: FIRST_EPOCH, nodes: nodes.collect(), shards };
         let mut world = Self {
             choices: Choices::new(seed, tape),
             setting: Choices::new(seed ^ 0x5e77, tape),
@@ -474,7 +476,7 @@ impl World {
     }
 
     fn node_of(&self, shard: ShardId) -> NodeId {
-        self.map.shards[usize::from(shard.0)]
+        self.map.shards[usize::from(shard.0)].node
     }
 
     /// Runs to the end, and checks what is left. Panics with the history when something is wrong.

@@ -21,7 +21,7 @@ pub use stuck::Stuck;
 use weft_client::{Client, ClientOptions, Instance, Way};
 use weft_node::{NodeConfig, StoreConfig, StorePlace};
 use weft_protocol::message::node::NodeRequest;
-use weft_protocol::{ClusterMap, Credentials, MapEpoch, NodeId, NodeIdentity, NodeKey, NodeRecord};
+use weft_protocol::{ClusterMap, Credentials, MapEpoch, NodeId, NodeIdentity, NodeKey, NodeRecord, ShardRecord};
 use weft_region::{FileDevice, Format, Store};
 use weft_store_io::region::REGION_SHIFT;
 
@@ -168,7 +168,8 @@ impl FileSystem {
             let (host, site) = (format!("host{id}"), "here".to_owned());
             nodes.push(NodeRecord { id: NodeId(id), host, site, identity, address, stores: true });
         }
-        let shards = (0..wanted.nodes * wanted.shards_per_node).map(|shard| NodeId(shard % wanted.nodes)).collect();
+        let shards = 0..wanted.nodes * wanted.shards_per_node;
+        let shards = shards.map(|shard| ShardRecord::new(NodeId(shard % wanted.nodes), MapEpoch(1))).collect();
         let map = ClusterMap { name, epoch: MapEpoch(1), nodes, shards };
         let instance = Instance { map: map.clone(), processes: Vec::new(), directory, user_key: None };
         let address = |node: &NodeRecord| node.address.tcp.parse().expect("an address");

@@ -72,6 +72,7 @@ impl RawSession {
         let reply = self.control.call(&Message::Shard(ShardCall {
             shard: routing::of_inode(inode),
             epoch: MapEpoch(1),
+            slots_of: NodeId(0),
             slot: SlotIndex(0),
             sequence: 1,
             credentials: None,

@@ -36,6 +36,7 @@ fn a_fenced_session_has_no_rights_at_other_nodes() {
         let reply = control.call(&Message::Shard(ShardCall {
             shard: routing::of_inode(inode),
             epoch: MapEpoch(1),
+            slots_of: NodeId(0),
             slot: SlotIndex(0),
             sequence: 1,
             credentials: None,
@@ -82,6 +83,7 @@ fn pings_and_renewals_tell_that_a_session_has_ended() {
         Message::Shard(ShardCall {
             shard: routing::of_inode(ROOT),
             epoch: MapEpoch(1),
+            slots_of: NodeId(0),
             slot: SlotIndex(0),
             sequence,
             credentials: None,

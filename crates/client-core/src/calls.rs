@@ -18,7 +18,7 @@ use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardReply, ShardReq
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
     Attributes, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, MapEpoch, NodeId, Result, SessionId, ShardId,
-    routing,
+    SlotIndex, routing,
 };
 
 /// How long a call waits before it is sent again to a server that is busy, microseconds.
@@ -219,8 +219,9 @@ impl<S: Shell> Calls<S> {
     ) -> Result<Answer> {
         self.shell.notice(Notice::ShardCall);
         let credentials = (!self.caller.is_fixed).then(|| who.clone());
-        let (epoch, slot_index) = (MapEpoch(0), Default::default());
-        let call = ShardCall { shard, epoch, slot: slot_index, sequence: 0, credentials, request };
+        // Link and slot say the others.
+        let (epoch, slots_of, sequence) = (MapEpoch(0), NodeId(0), 0);
+        let call = ShardCall { shard, epoch, slots_of, slot: SlotIndex(0), sequence, credentials, request };
         let mut message = Message::Shard(call);
         let mut busy_since_ms = None;
         let mut attempts = 0;
@@ -257,7 +258,7 @@ impl<S: Shell> Calls<S> {
         let Message::Shard(call) = message else { unreachable!("call_in makes a call to a shard: {message:?}") };
         let mut slot = link.take_slot(slot_for).await;
         slot.sequence += 1;
-        (call.slot, call.sequence) = (slot.index, slot.sequence);
+        (call.slots_of, call.slot, call.sequence) = (link.node(), slot.index, slot.sequence);
         let shard = call.shard;
         let sent_ms = self.shell.now_ms();
         let leaves_doubt = slot_for == SlotFor::Caller && call.request.changes_what_is_known();
@@ -535,8 +536,8 @@ impl<S: Shell> Calls<S> {
     async fn end_session(&self, link: &Link<S>, shard: ShardId, epoch: MapEpoch) {
         let mut slot = link.take_slot(SlotFor::Caller).await;
         slot.sequence += 1;
-        let (index, sequence, request) = (slot.index, slot.sequence, ShardRequest::EndSession);
-        let call = ShardCall { shard, epoch, slot: index, sequence, credentials: None, request };
+        let (slots_of, index, sequence, request) = (link.node(), slot.index, slot.sequence, ShardRequest::EndSession);
+        let call = ShardCall { shard, epoch, slots_of, slot: index, sequence, credentials: None, request };
         link.exchange_if_connected(&mut slot, &Message::Shard(call)).await;
         link.return_slot(slot).await;
     }

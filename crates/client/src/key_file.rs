@@ -164,7 +164,7 @@ fn parse_key(text: &str) -> Option<[u8; 32]> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
-    use weft_protocol::{NodeAddress, NodeId, NodeIdentity, NodeRecord};
+    use weft_protocol::{MapEpoch, NodeAddress, NodeId, NodeIdentity, NodeRecord, ShardRecord};
 
     fn map(nodes: u16) -> ClusterMap {
         let node = |id| NodeRecord {
@@ -176,7 +176,12 @@ mod tests {
             stores: true,
         };
         let nodes: Vec<_> = (0..nodes).map(node).collect();
-        ClusterMap { name: "job".into(), nodes, shards: vec![NodeId(1)], ..ClusterMap::default() }
+        ClusterMap {
+            name: "job".into(),
+            nodes,
+            shards: vec![ShardRecord::new(NodeId(1), MapEpoch(0))],
+            ..ClusterMap::default()
+        }
     }
 
     fn key() -> KeyFile {

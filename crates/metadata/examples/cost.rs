@@ -9,11 +9,12 @@
 
 use std::hint::black_box;
 use std::time::Duration;
+use weft_metadata::back::{Origin, Slot};
 use weft_metadata::{Effect, Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
 use weft_protocol::limits::RELEASE_KEYS_MAX;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, PageCache, ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::{
-    Credentials, InodeNumber, LeaseKey, Name, NodeKey, Result, SessionId, ShardId, SlotIndex, Timestamp,
+    Credentials, InodeNumber, LeaseKey, Name, NodeId, NodeKey, Result, SessionId, ShardId, SlotIndex, Timestamp,
 };
 
 /// Operations of each kind that are timed.
@@ -50,7 +51,8 @@ impl Client {
         let slot = SlotIndex(u16::try_from(self.sequence % 16).expect("below 16"));
         let credentials = Credentials { uid: 1000, gid: 1000, groups: Box::default() };
         let (session, sequence) = (SessionId(1), self.sequence);
-        let event = Event::Call { session, token: u64::from(sequence), credentials, slot, sequence, request };
+        let origin = Origin { session, slot: Slot { of: NodeId(0), index: slot }, sequence };
+        let event = Event::Call { token: u64::from(sequence), origin, credentials, request };
         self.shard.step(self.now, event, &mut self.out);
         match self.out.pop() {
             Some(Effect::Reply { reply: ShardReply { result, .. }, .. }) => result,

@@ -34,15 +34,14 @@ mod xattrs;
 pub use dentry::Dentry;
 pub use inode::{Inode, NO_OBJECT_MTIME};
 pub use listing::{Listed, Listing};
-pub use slots::{LastReply, Origin, Seen};
+pub use slots::{LastReply, Origin, Seen, Slot};
 
 use crate::kv::KeyValue;
 use std::collections::BTreeMap;
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{Access, ShardAnswer, ShardRequest};
 use weft_protocol::{
-    Cookie, Credentials, Error, FileKind, InodeNumber, Name, ObjectId, Result, SessionId, ShardId, SlotIndex,
-    Timestamp, routing,
+    Cookie, Credentials, Error, FileKind, InodeNumber, Name, ObjectId, Result, SessionId, ShardId, Timestamp, routing,
 };
 
 /// Owner and mode of the directory `/`.
@@ -143,7 +142,7 @@ pub struct Back<K> {
     continued: u64,
     /// The directory that was put last, as it is in the store: most changes are in the directory of the one before.
     latest_directory: Option<(InodeNumber, Inode)>,
-    replies: BTreeMap<(SessionId, SlotIndex), LastReply>,
+    replies: BTreeMap<(SessionId, Slot), LastReply>,
     intents: intent::Intents,
     locks: locks::Locks,
 }

@@ -51,7 +51,7 @@ use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
     ClusterMap, Credentials, Error, InodeNumber, LeaseKey, LeaseMode, LockOwner, NodeId, NodeKey, ObjectId, RangeLock,
-    SessionId, ShardId, SlotIndex, Timestamp,
+    SessionId, ShardId, Timestamp,
 };
 
 /// The time of an event.
@@ -68,14 +68,7 @@ pub struct Now {
 pub enum Event {
     /// A client's call, on an authenticated connection; `credentials` are those that its key allows. `token` names the
     /// reply's way back; the shell chooses it and may use it again after the reply.
-    Call {
-        session: SessionId,
-        token: u64,
-        credentials: Credentials,
-        slot: SlotIndex,
-        sequence: u32,
-        request: ShardRequest,
-    },
+    Call { token: u64, origin: Origin, credentials: Credentials, request: ShardRequest },
     /// The client of the session lives. Whether that still counts tells [`Shard::refuses`].
     Heard { session: SessionId },
     /// The client of the session is certainly gone: its process has ended.
@@ -263,8 +256,7 @@ impl<K: KeyValue> Shard<K> {
     pub fn step(&mut self, now: Now, event: Event, out: &mut Vec<Effect>) {
         self.now = now;
         match event {
-            Event::Call { session, token, credentials, slot, sequence, request } => {
-                let origin = Origin { session, slot, sequence };
+            Event::Call { token, origin, credentials, request } => {
                 self.receive(
                     Call { token, origin, credentials, request, by_name: None, asked: None, answer: None },
                     out,

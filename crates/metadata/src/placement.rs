@@ -25,9 +25,11 @@ pub fn shard_for(map: &ClusterMap, here: ShardId, home: Option<NodeId>, parent: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_protocol::{MapEpoch, ShardRecord};
 
     fn map(shards: &[u16]) -> ClusterMap {
-        ClusterMap { shards: shards.iter().map(|node| NodeId(*node)).collect(), ..ClusterMap::default() }
+        let record = |node: &u16| ShardRecord::new(NodeId(*node), MapEpoch(1));
+        ClusterMap { shards: shards.iter().map(record).collect(), ..ClusterMap::default() }
     }
 
     fn chosen(map: &ClusterMap, home: Option<u16>) -> Vec<u16> {

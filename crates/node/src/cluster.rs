@@ -48,9 +48,9 @@ impl Cluster {
         MapEpoch(self.epoch.load(Ordering::Acquire))
     }
 
-    /// Installs a map with a higher epoch. `before` gets the previous map and the new one, before any thread can see
-    /// the new one; it does not run if the map is not newer.
-    pub fn install(&self, map: ClusterMap, before: impl FnOnce(&ClusterMap, &ClusterMap)) -> Result<()> {
+    /// Installs a map with a higher epoch. `before` gets it before any thread can see it, and does not run if it is not
+    /// newer.
+    pub fn install(&self, map: ClusterMap, before: impl FnOnce(&ClusterMap)) -> Result<()> {
         // The map must fit into the replies that carry it.
         let fits = codec::to_bytes(&map).len() <= CONTROL_BODY_BYTES_MAX - MAP_ANSWER_BYTES;
         if !map.check() || !fits || map.name != self.name || map.node(self.node).is_none() {
@@ -58,7 +58,7 @@ impl Cluster {
         }
         let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
         if map.epoch > current.epoch {
-            before(&current, &map);
+            before(&map);
             self.epoch.store(map.epoch.0, Ordering::Release);
             *current = Arc::new(map);
         }

@@ -10,6 +10,7 @@ use crate::state::Node;
 use crate::status;
 use crate::text::peer_text;
 use weft_metadata::Event;
+use weft_metadata::back::{Origin, Slot};
 use weft_protocol::handshake::KeyName;
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::map::admit;
@@ -81,11 +82,13 @@ fn handle_shard_call(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, cal
     }
     let token = node.shards.calls.token();
     let event = Event::Call {
-        session: peer.session,
         token,
+        origin: Origin {
+            session: peer.session,
+            slot: Slot { of: call.slots_of, index: call.slot },
+            sequence: call.sequence,
+        },
         credentials: credentials(node, peer, call.credentials),
-        slot: call.slot,
-        sequence: call.sequence,
         request: call.request,
     };
     let text = || peer_text(peer);
@@ -114,7 +117,7 @@ fn check_call(node: &Node, call: &ShardCall) -> std::result::Result<(), Error> {
     }
     admitted?;
     // Bounds the replies that the shard retains, one per slot.
-    if call.slot.0 >= SLOTS_MAX {
+    if call.slot.0 >= SLOTS_MAX || node.cluster.map().node(call.slots_of).is_none() {
         return Err(Error::Invalid);
     }
     call.credentials.as_ref().map_or(Ok(()), Credentials::check)

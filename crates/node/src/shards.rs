@@ -155,13 +155,13 @@ impl Shards {
         self.calls.in_flight(self.all().iter().flat_map(|slot| slot.parked()).collect())
     }
 
-    /// Installs a map with a higher epoch, and starts this node's shards that are new in it. A shard that exists is
+    /// Installs a map with a higher epoch, and starts this node's shards that begin with it. A shard that exists is
     /// never started again: it would be empty.
     pub fn set_map(&self, map: ClusterMap, sink: &mut Sink<'_>) -> Result<(), Error> {
         let mut events = VecDeque::new();
-        self.cluster.install(map, |previous, map| {
+        self.cluster.install(map, |map| {
             let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-            for id in map.new_shards_at(self.cluster.node, previous) {
+            for id in map.born_at(self.cluster.node) {
                 slots.entry(id).or_insert_with(|| Arc::new(ShardSlot::new(id, self.new_shard(id))));
             }
             for id in slots.keys() {

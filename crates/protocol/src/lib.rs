@@ -41,7 +41,7 @@ pub use ids::{
 pub use layout::Layout;
 pub use lease::{Grants, LeaseKey, LeaseMode};
 pub use lock::{HeldLock, LockKind, LockMode, LockOwner, LockRange, RangeLock};
-pub use map::{ClusterMap, NodeAddress, NodeRecord};
+pub use map::{ClusterMap, NodeAddress, NodeRecord, ShardRecord};
 pub use name::Name;
 pub use time::Timestamp;
 pub use window::{InFlightWindow, NextStep, may_prefetch};
@@ -79,4 +79,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 25 | extended attributes: `SetXattr`, `RemoveXattr`, `GetXattrs`; `Attributes` have `has_xattrs` |
 /// | 26 | `Join` |
 /// | 27 | `Lock::Tree`, `Ancestors`, `Above` |
-pub const PROTOCOL_VERSION: u8 = 27;
+/// | 28 | `ShardCall` has `slots_of`; maps say since when each shard is, and is at its node |
+pub const PROTOCOL_VERSION: u8 = 28;

@@ -28,6 +28,24 @@ pub struct NodeRecord {
     pub stores: bool,
 }
 
+/// One shard of a file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShardRecord {
+    /// Where it is.
+    pub node: NodeId,
+    /// Epoch of the first map that has the shard.
+    pub born: MapEpoch,
+    /// Epoch of the map with which it came to its node.
+    pub arrived: MapEpoch,
+}
+
+impl ShardRecord {
+    /// A shard that begins, empty, with the map of this epoch.
+    pub const fn new(node: NodeId, epoch: MapEpoch) -> Self {
+        Self { node, born: epoch, arrived: epoch }
+    }
+}
+
 /// Epoch of the first map of a file system. No shard has moved since: a capability of any epoch is as good as it was.
 pub const FIRST_EPOCH: MapEpoch = MapEpoch(1);
 
@@ -52,14 +70,14 @@ pub struct ClusterMap {
     pub epoch: MapEpoch,
     /// Nodes, ascending by identifier.
     pub nodes: Vec<NodeRecord>,
-    /// The node of each shard: index is the shard's number.
-    pub shards: Vec<NodeId>,
+    /// Index is the shard's number.
+    pub shards: Vec<ShardRecord>,
 }
 
 impl ClusterMap {
     /// The node that holds the shard.
     pub fn node_of(&self, shard: ShardId) -> Option<NodeId> {
-        self.shards.get(usize::from(shard.0)).copied()
+        self.shards.get(usize::from(shard.0)).map(|record| record.node)
     }
 
     /// The record of a node.
@@ -69,13 +87,14 @@ impl ClusterMap {
 
     /// The shards at a node, ascending.
     pub fn shards_at(&self, node: NodeId) -> impl Iterator<Item = ShardId> + '_ {
-        (0u16..).zip(&self.shards).filter(move |(_, holder)| **holder == node).map(|(shard, _)| ShardId(shard))
+        (0u16..).zip(&self.shards).filter(move |(_, record)| record.node == node).map(|(shard, _)| ShardId(shard))
     }
 
-    /// The shards of a node that are not in its previous map: it starts them empty. All other shards exist.
-    pub fn new_shards_at<'a>(&'a self, node: NodeId, previous: &ClusterMap) -> impl Iterator<Item = ShardId> + 'a {
-        let known = previous.shards.len();
-        self.shards_at(node).filter(move |shard| usize::from(shard.0) >= known)
+    /// The shards of a node that begin with this map: it starts them empty. All others exist, whatever map the node had
+    /// before.
+    pub fn born_at(&self, node: NodeId) -> impl Iterator<Item = ShardId> + '_ {
+        let is_born = move |record: &ShardRecord| record.born == self.epoch && record.node == node;
+        (0u16..).zip(&self.shards).filter(move |(_, record)| is_born(record)).map(|(shard, _)| ShardId(shard))
     }
 
     /// The map after these nodes have joined, each with as many new shards. The epoch is the caller's to choose.
@@ -84,12 +103,13 @@ impl ClusterMap {
         map.epoch = epoch;
         map.nodes.extend_from_slice(nodes);
         for node in nodes {
-            map.shards.extend(std::iter::repeat_n(node.id, usize::from(shards_per_node)));
+            map.shards.extend(std::iter::repeat_n(ShardRecord::new(node.id, epoch), usize::from(shards_per_node)));
         }
         map
     }
 
-    /// Refuses maps beyond the limits, with nodes out of order, or with shards at nodes that are not there.
+    /// Refuses maps beyond the limits, with nodes out of order, or with shards at nodes that are not there or of a time
+    /// to come.
     pub fn check(&self) -> bool {
         let texts = |node: &NodeRecord| {
             [&node.host, &node.site, &node.address.tcp, &node.address.unix].iter().all(|t| t.len() <= TEXT_BYTES_MAX)
@@ -98,7 +118,8 @@ impl ClusterMap {
             && self.shards.len() <= SHARDS_MAX
             && self.nodes.windows(2).all(|pair| matches!(pair, [a, b] if a.id < b.id))
             && self.nodes.iter().all(texts)
-            && self.shards.iter().all(|node| self.node(*node).is_some())
+            && self.shards.iter().all(|shard| self.node(shard.node).is_some())
+            && self.shards.iter().all(|shard| shard.born <= shard.arrived && shard.arrived <= self.epoch)
     }
 }
 
@@ -125,16 +146,20 @@ mod tests {
     }
 
     #[test]
-    fn a_node_starts_only_the_shards_that_its_previous_map_has_not() {
+    fn a_node_starts_only_the_shards_that_begin_with_the_map() {
         let first = ClusterMap::default().with_nodes(&[record(0), record(1)], 2, FIRST_EPOCH);
         let second = first.with_nodes(&[record(3)], 1, MapEpoch(2));
+        let born = |map: &ClusterMap, node| map.born_at(NodeId(node)).map(|shard| shard.0).collect::<Vec<_>>();
         assert!(second.check());
-        let new = |map: &ClusterMap, node, previous: &ClusterMap| {
-            map.new_shards_at(NodeId(node), previous).map(|shard| shard.0).collect::<Vec<_>>()
-        };
-        assert_eq!(new(&first, 1, &ClusterMap::default()), [2, 3]);
-        assert!(new(&second, 0, &first).is_empty() && new(&second, 1, &first).is_empty());
-        assert_eq!(new(&second, 3, &ClusterMap::default()), [4]);
+        assert_eq!((born(&first, 1), born(&second, 3)), (vec![2, 3], vec![4]));
+        // Also for a node that has no map yet, or has missed one.
+        assert!(born(&second, 0).is_empty() && born(&second, 1).is_empty());
+        let moved = ShardRecord { node: NodeId(3), arrived: MapEpoch(3), ..first.shards[2] };
+        let mut third = ClusterMap { epoch: MapEpoch(3), ..second.clone() };
+        third.shards[2] = moved;
+        assert!(third.check() && born(&third, 3).is_empty(), "a shard that has come is not empty");
         assert_eq!(second.shards.get(..4), Some(&first.shards[..]), "no shard has another node than before");
+        third.epoch = MapEpoch(2);
+        assert!(!third.check(), "it has come with a later map");
     }
 }

@@ -14,8 +14,8 @@ use weft_protocol::message::Message;
 use weft_protocol::message::shard::{CreateFile, ShardCall, ShardRequest, SymlinkTarget};
 use weft_protocol::{
     AttributeChanges, Capability, ClusterMap, Credentials, Generation, InodeNumber, LeaseKey, MapEpoch, Name,
-    NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Rights, SessionId, ShardId, SlotIndex,
-    TimeChange, Timestamp, codec,
+    NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Rights, SessionId, ShardId, ShardRecord,
+    SlotIndex, TimeChange, Timestamp, codec,
 };
 
 fn any_name() -> impl Strategy<Value = Name> {
@@ -101,8 +101,16 @@ fn any_map() -> impl Strategy<Value = ClusterMap> {
             address: NodeAddress { tcp: text.clone(), unix: text },
             stores,
         });
-    (".{0,30}", any::<u32>(), vec(node, 0..8), vec(any::<u16>(), 0..40)).prop_map(|(name, epoch, nodes, shards)| {
-        ClusterMap { name, epoch: MapEpoch(epoch), nodes, shards: shards.into_iter().map(NodeId).collect() }
+    let shard = any::<(u16, u32, u32)>().prop_map(|(node, born, arrived)| ShardRecord {
+        node: NodeId(node),
+        born: MapEpoch(born),
+        arrived: MapEpoch(arrived),
+    });
+    (".{0,30}", any::<u32>(), vec(node, 0..8), vec(shard, 0..40)).prop_map(|(name, epoch, nodes, shards)| ClusterMap {
+        name,
+        epoch: MapEpoch(epoch),
+        nodes,
+        shards,
     })
 }
 
@@ -111,11 +119,12 @@ proptest! {
     fn calls_come_back_from_their_frames(
         request in any_request(),
         credentials in proptest::option::of(any_credentials()),
-        (shard, epoch, slot, sequence, id) in any::<(u16, u32, u16, u32, u64)>(),
+        (shard, epoch, node, slot, sequence, id) in any::<(u16, u32, u16, u16, u32, u64)>(),
     ) {
         let message = Message::Shard(ShardCall {
             shard: ShardId(shard),
             epoch: MapEpoch(epoch),
+            slots_of: NodeId(node),
             slot: SlotIndex(slot),
             sequence,
             credentials,
@@ -132,8 +141,8 @@ proptest! {
     fn maps_come_back_and_a_map_that_passes_knows_every_holder(map in any_map()) {
         prop_assert_eq!(codec::from_bytes(&codec::to_bytes(&map)), Ok(map.clone()));
         if map.check() {
-            for holder in &map.shards {
-                prop_assert!(map.node(*holder).is_some());
+            for shard in &map.shards {
+                prop_assert!(map.node(shard.node).is_some());
             }
         }
     }

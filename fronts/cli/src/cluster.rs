@@ -2,7 +2,8 @@
 
 use crate::failure::{Failure, Outcome};
 use weft_protocol::limits::{NODES_MAX, SHARDS_MAX};
-use weft_protocol::{ClusterMap, MapEpoch, NodeId, NodeRecord};
+use weft_protocol::map::FIRST_EPOCH;
+use weft_protocol::{ClusterMap, NodeRecord, ShardRecord};
 
 /// Shards per node when the user does not say. One: what a client makes stays on one shard, where every rename is
 /// possible.
@@ -24,9 +25,9 @@ pub fn check_counts(nodes: usize, shards_per_node: usize) -> Outcome<()> {
 
 /// Assigns shards round-robin: shard 0, the root shard, to node 0.
 pub fn first_map(name: &str, nodes: Vec<NodeRecord>, shards_per_node: usize) -> ClusterMap {
-    let holders: Vec<NodeId> = nodes.iter().map(|node| node.id).collect();
-    let shards = holders.iter().copied().cycle().take(holders.len() * shards_per_node).collect();
-    let map = ClusterMap { name: name.to_owned(), epoch: MapEpoch(1), nodes, shards };
+    let records: Vec<_> = nodes.iter().map(|node| ShardRecord::new(node.id, FIRST_EPOCH)).collect();
+    let shards = records.iter().copied().cycle().take(records.len() * shards_per_node).collect();
+    let map = ClusterMap { name: name.to_owned(), epoch: FIRST_EPOCH, nodes, shards };
     assert!(map.check(), "a map of our own making is within the limits: {map:?}");
     map
 }
@@ -34,7 +35,7 @@ pub fn first_map(name: &str, nodes: Vec<NodeRecord>, shards_per_node: usize) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_protocol::{NodeAddress, NodeIdentity, ShardId};
+    use weft_protocol::{NodeAddress, NodeId, NodeIdentity, ShardId};
 
     fn record(id: u16) -> NodeRecord {
         let address = NodeAddress { tcp: format!("127.0.0.1:{id}"), unix: String::new() };
@@ -45,10 +46,11 @@ mod tests {
     #[test]
     fn shards_go_round_and_the_root_is_on_node_0() {
         let map = first_map("w", (0..3).map(record).collect(), 2);
-        assert_eq!(map.shards, [0, 1, 2, 0, 1, 2].map(NodeId));
+        let holders: Vec<u16> = map.shards.iter().map(|shard| shard.node.0).collect();
+        assert_eq!(holders, [0, 1, 2, 0, 1, 2]);
         assert_eq!(map.node_of(ShardId::ROOT), Some(NodeId(0)));
         assert_eq!(map.shards_at(NodeId(2)).collect::<Vec<_>>(), [ShardId(2), ShardId(5)]);
-        assert_eq!((map.epoch, map.name.as_str()), (MapEpoch(1), "w"));
+        assert_eq!((map.epoch, map.name.as_str()), (FIRST_EPOCH, "w"));
     }
 
     #[test]

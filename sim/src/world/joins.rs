@@ -222,7 +222,7 @@ impl World {
         }
         let storage = self.storage.entry(node).or_insert_with(|| Storage::new(node, ClusterMap::default()));
         storage.map = map.clone();
-        for shard in map.new_shards_at(node, &previous).collect::<Vec<_>>() {
+        for shard in map.born_at(node).collect::<Vec<_>>() {
             self.start_shard(shard);
         }
         self.joins.maps.insert(node, map.clone());

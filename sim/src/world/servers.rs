@@ -6,12 +6,12 @@ use crate::bytes::ProcessId;
 use crate::check::check;
 use crate::network::USUAL_MS;
 use std::fmt;
-use weft_metadata::back::Origin;
+use weft_metadata::back::{Origin, Slot};
 use weft_metadata::{Effect, Event, Shard};
 use weft_protocol::map::FIRST_EPOCH;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
-use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
+use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Capability, Credentials, Error, NodeId, Result, SessionId, ShardId, routing};
 use weft_storage::{CollectorEffect, LAST_LOOK_MS};
@@ -22,6 +22,13 @@ const BATCH_COUNT: u32 = 3;
 const DELAY_MS_MAX: u64 = 20;
 /// How often a shard's request is sent again that has to wait for a fence, milliseconds.
 const RETRY_MS: u64 = 250;
+
+impl Pending {
+    fn origin(&self) -> Origin {
+        let ShardCall { slots_of: of, slot: index, sequence, .. } = *self.call;
+        Origin { session: self.session, slot: Slot { of, index }, sequence }
+    }
+}
 
 impl World {
     pub(super) fn step(&mut self, shard: ShardId, event: Event) {
@@ -138,8 +145,9 @@ impl World {
     fn decided(&mut self, shard: ShardId, call: &PeerCall) {
         let PeerStep::Carry { is_late: false, .. } = call.step else { return };
         let decision = self.shards.get(&shard).and_then(|shard| shard.back().decision(call.intent));
-        let Some((Origin { session, slot, sequence }, request, answer)) = decision else { return };
-        if self.mounts.is_some() || !self.applied.insert((session, shard, slot, sequence)) {
+        let Some((origin, request, answer)) = decision else { return };
+        let session = origin.session;
+        if self.mounts.is_some() || !self.applied.insert((shard, origin)) {
             return;
         }
         if let Err(what) = check(&mut self.model, request, &Ok(answer.clone())) {
@@ -159,7 +167,7 @@ impl World {
         }
         // One that did not reach the other shard is carried out when it is sent again.
         let change = !call.request.is_read() && reply.result != Err(Error::Unreachable);
-        if change && !self.applied.insert((*session, call.shard, call.slot, call.sequence)) {
+        if change && !self.applied.insert((call.shard, pending.origin())) {
             return;
         }
         let cut = match (&call.request, &reply.result) {
@@ -193,23 +201,20 @@ impl World {
         let Some(pending) = self.admitted(pending) else { return };
         let Pending { session, call, .. } = &pending;
         let (session, shard) = (*session, call.shard);
-        let identity = (session, shard, call.slot, call.sequence);
+        let identity = (shard, pending.origin());
         self.tally.resent += u64::from(!self.received.insert(identity));
         let token = self.next_token;
         self.next_token += 1;
         let event = Event::Call {
-            session,
             token,
+            origin: pending.origin(),
             credentials: Credentials::default(),
-            slot: call.slot,
-            sequence: call.sequence,
             request: call.request.clone(),
         };
         // A call that is sent again brings a new token; the shard answers by the newest, unless it refuses the
         // session now: what it carries through all the same it answers by the one that it has.
         if !self.shards.get(&shard).is_some_and(|shard| shard.refuses(session)) {
-            let is_same =
-                |other: &Pending| (other.session, other.call.shard, other.call.slot, other.call.sequence) == identity;
+            let is_same = |other: &Pending| (other.call.shard, other.origin()) == identity;
             self.tokens.retain(|_, other| !is_same(other));
         }
         self.tokens.insert(token, pending);

@@ -9,7 +9,7 @@ use weft_protocol::handshake::Purpose;
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{OpenFlags, PageCache, ShardAnswer, ShardCall, ShardRequest};
 use weft_protocol::{
-    Capability, Credentials, Error, Generation, MapEpoch, Rights, SessionId, ShardId, SlotIndex, routing,
+    Capability, Credentials, Error, Generation, MapEpoch, NodeId, Rights, SessionId, ShardId, SlotIndex, routing,
 };
 use weft_transport::{ControlConnection, Socket};
 
@@ -97,7 +97,8 @@ impl Calls {
         self.sequence += 1;
         let shard = routing::of_request(&request).unwrap_or(ShardId::ROOT);
         let (epoch, slot, sequence) = (MapEpoch(1), SlotIndex(slot), self.sequence);
-        let call = ShardCall { shard, epoch, slot, sequence, credentials: said, request };
+        let slots_of = NodeId(0);
+        let call = ShardCall { shard, epoch, slots_of, slot, sequence, credentials: said, request };
         match self.connection.call(&Message::Shard(call)).expect("answered") {
             Message::ShardReply(reply) => reply.result,
             other => panic!("{other:?}"),

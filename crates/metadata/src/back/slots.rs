@@ -7,15 +7,29 @@
 use super::Back;
 use crate::kv::KeyValue;
 use weft_protocol::message::shard::{Access, ShardAnswer};
-use weft_protocol::{Error, Result, SessionId, ShardId, SlotIndex};
+use weft_protocol::{Error, NodeId, Result, SessionId, ShardId, SlotIndex};
 
 /// Names a change: who asked, in which slot, as which call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Origin {
     pub session: SessionId,
-    pub slot: SlotIndex,
+    pub slot: Slot,
     /// Grows with each new call in the slot.
     pub sequence: u32,
+}
+
+/// A slot of a session. A client numbers its slots for each node by itself; a shard that has moved knows those of the
+/// nodes where it was, too.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Slot {
+    pub of: NodeId,
+    pub index: SlotIndex,
+}
+
+impl Slot {
+    /// All slots that a session can have.
+    pub const ALL: std::ops::RangeInclusive<Self> =
+        Self { of: NodeId(0), index: SlotIndex(0) }..=Self { of: NodeId(u16::MAX), index: SlotIndex(u16::MAX) };
 }
 
 /// The last reply of a slot.
@@ -85,7 +99,7 @@ impl<K: KeyValue> Back<K> {
     }
 
     pub(super) fn forget_session(&mut self, session: SessionId) {
-        let slots = (session, SlotIndex(0))..=(session, SlotIndex(u16::MAX));
+        let slots = (session, *Slot::ALL.start())..=(session, *Slot::ALL.end());
         let slots: Vec<_> = self.replies.range(slots).map(|(slot, _)| *slot).collect();
         for slot in slots {
             self.replies.remove(&slot);

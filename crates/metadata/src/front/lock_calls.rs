@@ -10,15 +10,13 @@
 use super::locks::{Locks, Request};
 use super::park::Call;
 use super::{Effect, Shard};
-use crate::back::{Origin, Seen};
+use crate::back::{Origin, Seen, Slot};
 use crate::kv::KeyValue;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::LOCK_RANGES_MAX;
 use weft_protocol::message::recall::LockGranted;
 use weft_protocol::message::shard::{LockAnswer, ShardAnswer, ShardRequest};
-use weft_protocol::{
-    Error, FileKind, InodeNumber, LeaseKey, LockKind, LockOwner, LockRange, Result, SessionId, SlotIndex,
-};
+use weft_protocol::{Error, FileKind, InodeNumber, LeaseKey, LockKind, LockOwner, LockRange, Result, SessionId};
 
 /// The end of a wait is told again after this time, milliseconds.
 const RESEND_MS: u64 = 1000;
@@ -28,7 +26,7 @@ const RESEND_MS: u64 = 1000;
 pub(super) struct LockCalls {
     pub table: Locks,
     /// Sequence and answer of the last call of each slot that was about locks.
-    replies: BTreeMap<(SessionId, SlotIndex), (u32, Result<ShardAnswer>)>,
+    replies: BTreeMap<(SessionId, Slot), (u32, Result<ShardAnswer>)>,
     /// Ended waits that their sessions have not taken, and when they are told again.
     untaken: BTreeMap<(SessionId, u64), u64>,
     due: BTreeSet<(u64, SessionId, u64)>,
@@ -56,7 +54,7 @@ impl LockCalls {
     /// The session is over.
     pub fn end_session(&mut self, session: SessionId) {
         self.table.drop_session(session);
-        let slots = (session, SlotIndex(0))..=(session, SlotIndex(u16::MAX));
+        let slots = (session, *Slot::ALL.start())..=(session, *Slot::ALL.end());
         let slots: Vec<_> = self.replies.range(slots).map(|(slot, _)| *slot).collect();
         slots.iter().for_each(|slot| drop(self.replies.remove(slot)));
         let waits = self.untaken.range((session, 0)..=(session, u64::MAX));

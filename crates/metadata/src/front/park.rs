@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 use weft_protocol::message::peer::{IntentId, PeerCall};
 use weft_protocol::message::shard::ShardRequest;
-use weft_protocol::{Credentials, Error, InodeNumber, LeaseKey, ObjectId, SessionId, SlotIndex, Timestamp};
+use weft_protocol::{Credentials, Error, InodeNumber, LeaseKey, ObjectId, SessionId, Timestamp};
 
-use crate::back::Origin;
+use crate::back::{Origin, Slot};
 
 /// A client's call, as it is kept while it waits.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub struct Parked {
 pub struct Parking {
     parked: BTreeMap<u64, Parked>,
     claims: BTreeMap<LeaseKey, u32>,
-    by_slot: BTreeMap<(SessionId, SlotIndex), u64>,
+    by_slot: BTreeMap<(SessionId, Slot), u64>,
     by_intent: BTreeMap<IntentId, u64>,
     by_wait: BTreeMap<Wait, Vec<u64>>,
     latest: u64,
@@ -180,7 +180,7 @@ impl Parking {
     }
 
     /// The change that waits in a slot.
-    pub fn in_slot(&mut self, session: SessionId, slot: SlotIndex) -> Option<&mut Call> {
+    pub fn in_slot(&mut self, session: SessionId, slot: Slot) -> Option<&mut Call> {
         let number = *self.by_slot.get(&(session, slot))?;
         match &mut self.parked.get_mut(&number)?.work {
             Work::Call(call) => Some(call),

@@ -23,6 +23,9 @@ pub struct ShardCall {
     pub shard: ShardId,
     /// Epoch of the caller's map. Another one than the node's is answered with [`Error::StaleMap`].
     pub epoch: MapEpoch,
+    /// The node whose slots number the call: that to which it was sent first. A call that is sent again after its shard
+    /// has moved keeps it.
+    pub slots_of: NodeId,
     /// One call at a time is outstanding in a slot.
     pub slot: SlotIndex,
     /// Grows by one with each new call in the slot (over all shards); the same again means the same call.

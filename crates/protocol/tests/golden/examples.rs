@@ -20,7 +20,7 @@ use weft_protocol::{
     AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, FileKind, Generation, Grants,
     HeldLock, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch,
     Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, RangeLock, Rights, SessionId, ShardId,
-    SlotIndex, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
+    ShardRecord, SlotIndex, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
 };
 
 fn inode() -> InodeNumber {
@@ -99,7 +99,11 @@ fn map() -> ClusterMap {
         name: "scratch".to_owned(),
         epoch: MapEpoch(5),
         nodes: vec![node(0, true), node(2, false)],
-        shards: vec![NodeId(0), NodeId(2), NodeId(0)],
+        shards: vec![
+            ShardRecord::new(NodeId(0), MapEpoch(1)),
+            ShardRecord { node: NodeId(2), born: MapEpoch(1), arrived: MapEpoch(4) },
+            ShardRecord::new(NodeId(0), MapEpoch(5)),
+        ],
     }
 }
 
@@ -504,6 +508,7 @@ pub fn messages() -> Vec<Message> {
         Message::Shard(ShardCall {
             shard: ShardId(3),
             epoch: MapEpoch(5),
+            slots_of: NodeId(2),
             slot: SlotIndex(7),
             sequence: 300,
             credentials: Some(credentials()),

@@ -363,7 +363,7 @@ fn rdma_table(nodes: &[NodeReport]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_protocol::{ClusterMap, NodeAddress, NodeIdentity, ShardId};
+    use weft_protocol::{ClusterMap, MapEpoch, NodeAddress, NodeIdentity, ShardId, ShardRecord};
 
     fn instance() -> Instance {
         let record = |id| NodeRecord {
@@ -375,7 +375,12 @@ mod tests {
             stores: true,
         };
         let nodes = vec![record(0), record(1)];
-        let map = ClusterMap { name: "w".into(), nodes, shards: vec![NodeId(0)], ..ClusterMap::default() };
+        let map = ClusterMap {
+            name: "w".into(),
+            nodes,
+            shards: vec![ShardRecord::new(NodeId(0), MapEpoch(0))],
+            ..ClusterMap::default()
+        };
         Instance { map, processes: Vec::new(), directory: "/r/w".into(), user_key: None }
     }
 

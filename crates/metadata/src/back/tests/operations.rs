@@ -36,7 +36,8 @@ impl Bench {
     pub fn with_context(&mut self, request: ShardRequest, context: Context) -> Result<ShardAnswer> {
         self.sequence += 1;
         self.time.0 += 1;
-        let origin = Origin { session: SessionId(1), slot: SlotIndex(0), sequence: self.sequence };
+        let slot = Slot { of: NodeId(0), index: SlotIndex(0) };
+        let origin = Origin { session: SessionId(1), slot, sequence: self.sequence };
         let credentials = self.user.clone();
         let command = match request {
             ShardRequest::UnlinkBatch { parent, names } => {

@@ -46,7 +46,12 @@ const MACHINE: NodeIdentity = NodeIdentity(7);
 fn map_of(identity: NodeIdentity) -> ClusterMap {
     let (host, site, address) = (String::new(), String::new(), NodeAddress::default());
     let node = NodeRecord { id: object(1).node(), host, site, identity, address, stores: true };
-    ClusterMap { name: "test".to_owned(), epoch: MapEpoch(1), shards: vec![node.id], nodes: vec![node] }
+    ClusterMap {
+        name: "test".to_owned(),
+        epoch: MapEpoch(1),
+        shards: vec![ShardRecord::new(node.id, MapEpoch(1))],
+        nodes: vec![node],
+    }
 }
 
 #[test]

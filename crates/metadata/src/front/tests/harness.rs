@@ -1,6 +1,6 @@
 //! A shard with fake sessions: calls go in, and what comes out is sorted by receiver.
 
-use crate::back::RootDirectory;
+use crate::back::{Origin, RootDirectory, Slot};
 use crate::front::{Effect, Event, Now, Shard, ShardConfig};
 use crate::kv::MemoryStore;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub fn map_of(shards: u16) -> ClusterMap {
         name: "test".to_owned(),
         epoch: MapEpoch(1),
         nodes: (1..=shards).map(node).collect(),
-        shards: (1..=shards).map(NodeId).collect(),
+        shards: (1..=shards).map(|id| ShardRecord::new(NodeId(id), MapEpoch(1))).collect(),
     }
 }
 
@@ -267,12 +267,16 @@ impl World {
         &mut self,
         session: SessionId,
         credentials: Credentials,
-        (slot, sequence): (SlotIndex, u32),
+        (index, sequence): (SlotIndex, u32),
         request: ShardRequest,
     ) -> u64 {
+        self.call_of(Origin { session, slot: Slot { of: NodeId(1), index }, sequence }, credentials, request)
+    }
+
+    pub fn call_of(&mut self, origin: Origin, credentials: Credentials, request: ShardRequest) -> u64 {
         self.token += 1;
         let token = self.token;
-        self.event(Event::Call { session, token, credentials, slot, sequence, request });
+        self.event(Event::Call { token, origin, credentials, request });
         token
     }
 

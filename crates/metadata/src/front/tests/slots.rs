@@ -1,6 +1,7 @@
 //! Exactly once.
 
 use super::harness::*;
+use crate::back::{Origin, Slot};
 use weft_protocol::message::shard::*;
 use weft_protocol::*;
 
@@ -71,4 +72,29 @@ fn a_repeated_open_has_a_new_capability() {
     assert_eq!((first.rights, again.rights), (Rights::READ, Rights::READ));
     assert_eq!((first.expires_seconds, again.expires_seconds), (1_003_600, 2_003_600));
     assert_eq!(NodeKey::new([9; 32]).verify(&again, 2_000_000), Ok(()));
+}
+
+#[test]
+fn slots_of_two_nodes_are_apart() {
+    let mut world = World::new();
+    let first = world.file("f", 1);
+    let second = world.file("g", 2);
+    let origin = |of, sequence| Origin { session: A, slot: Slot { of: NodeId(of), index: SLOT }, sequence };
+    let call = |world: &mut World, origin, request| world.call_of(origin, user(0), request);
+    // The shard was at node 2 before, where the session has used the same slot more often.
+    let there = call(&mut world, origin(2, 9), unlink("f"));
+    let here = call(&mut world, origin(1, 1), unlink("g"));
+    let (there, here) = (world.done(there), world.done(here));
+    let again = call(&mut world, origin(2, 9), unlink("f"));
+    assert_eq!(world.done(again), there, "the reply that was kept for the other node's slot");
+    let again = call(&mut world, origin(1, 1), unlink("g"));
+    assert_eq!(world.done(again), here);
+    assert!(matches!(there, ShardAnswer::Removed { inode, .. } if inode == first));
+    assert!(matches!(here, ShardAnswer::Removed { inode, .. } if inode == second));
+    // A change that waits in the one is not in the way of the other.
+    let inode = world.file("h", 3);
+    world.ok(B, stat(inode));
+    call(&mut world, origin(2, 10), chmod(inode, 0o600));
+    let other = call(&mut world, origin(1, 2), mkdir(ROOT, "d"));
+    world.done(other);
 }
