@@ -78,17 +78,42 @@ pub struct Fate {
 /// All that is known of what programs were told.
 pub struct History {
     states: Vec<State>,
+    /// There were more states than go on, since the start: the true one need not be among those that do.
+    is_cut: bool,
     listings: Listings,
     /// Rounds of which several orders were possible.
     pub ambiguous: u64,
 }
 
-/// States that go on at most: more orders of one round than these are not told apart.
+/// States that go on at most.
 const STATES_MAX: usize = 256;
+
+/// States that calls may have led to, each once: the first [`STATES_MAX`] of them.
+#[derive(Default)]
+struct States {
+    states: Vec<State>,
+    /// There was one more.
+    is_cut: bool,
+}
+
+impl States {
+    /// Adds a state; whether it is new.
+    fn add(&mut self, state: &State) -> bool {
+        if self.states.contains(state) {
+            return false;
+        }
+        if self.states.len() == STATES_MAX {
+            self.is_cut = true;
+            return false;
+        }
+        self.states.push(state.clone());
+        true
+    }
+}
 
 impl Default for History {
     fn default() -> Self {
-        Self { states: vec![State::new()], listings: Listings::default(), ambiguous: 0 }
+        Self { states: vec![State::new()], is_cut: false, listings: Listings::default(), ambiguous: 0 }
     }
 }
 
@@ -103,9 +128,10 @@ impl History {
         self.states.first().expect("there is a state, or the run has failed")
     }
 
-    /// All calls of a round have returned.
-    pub fn check_round(&mut self, round: &[Recorded]) -> Result<(), String> {
-        let mut after = Vec::new();
+    /// All calls of a round have returned. `Ok(false)` if no order explains what they returned, but more states were
+    /// possible before than are kept: nothing can be said from there on.
+    pub fn check_round(&mut self, round: &[Recorded]) -> Result<bool, String> {
+        let mut after = States::default();
         let mut reasons = Vec::new();
         for state in &mut self.states {
             let twice = round.iter().filter(|recorded| recorded.fate.loses_session && !recorded.fate.is_unknown);
@@ -116,6 +142,12 @@ impl History {
             let mut left: Vec<Step<'_>> = made.map(|recorded| Step { recorded, taken: 0 }).collect();
             explain(state, (round, &mut left), &mut after, &mut reasons);
         }
+        let is_cut = self.is_cut;
+        self.is_cut |= after.is_cut;
+        let after = after.states;
+        if after.is_empty() && is_cut {
+            return Ok(false);
+        }
         if after.is_empty() {
             reasons.dedup();
             let calls: Vec<String> = round.iter().map(|recorded| format!("{recorded:?}")).collect();
@@ -124,7 +156,7 @@ impl History {
         self.ambiguous += u64::from(after.len() > 1);
         self.listings.check(&self.states, &after, round)?;
         self.states = after;
-        Ok(())
+        Ok(true)
     }
 
     /// What a client has not flushed may be lost, of one inode or of all.
@@ -153,10 +185,12 @@ impl History {
     /// much later.
     pub fn settle(&mut self, loss: u64, open: &BTreeSet<u64>) {
         let is_settled = |number: u64| number <= loss && !open.contains(&number);
-        let mut after: Vec<State> = Vec::new();
+        let mut after = States::default();
         for state in &self.states {
             with_any_carried_out(state, &mut after);
         }
+        self.is_cut |= after.is_cut;
+        let mut after = after.states;
         after.iter_mut().for_each(|state| state.settle(is_settled));
         let mut settled: Vec<State> = Vec::new();
         for state in after {
@@ -169,11 +203,10 @@ impl History {
 }
 
 /// Adds the states to which the calls lead of which nobody knows the result.
-fn with_any_carried_out(state: &State, after: &mut Vec<State>) {
-    if after.contains(state) || after.len() >= STATES_MAX {
+fn with_any_carried_out(state: &State, after: &mut States) {
+    if !after.add(state) {
         return;
     }
-    after.push(state.clone());
     for at in 0..state.maybe_count() {
         let mut state = state.clone();
         if state.carry_out(at) {
@@ -246,20 +279,12 @@ fn changes_meanwhile(recorded: &Recorded, round: &[Recorded]) -> bool {
 fn explain(
     state: &State,
     (round, left): (&[Recorded], &mut Vec<Step<'_>>),
-    after: &mut Vec<State>,
+    after: &mut States,
     reasons: &mut Vec<String>,
 ) {
     if left.is_empty() {
-        if !after.contains(state) && after.len() < STATES_MAX {
-            after.push(state.clone());
-        }
+        after.add(state);
         return;
-    }
-    for at in 0..state.maybe_count() {
-        let mut state = state.clone();
-        if state.carry_out(at) {
-            explain(&state, (round, left), after, reasons);
-        }
     }
     for index in 0..left.len() {
         let step = left[index];
@@ -310,6 +335,13 @@ fn explain(
                 left.insert(index, step);
             }
             Err(reason) => reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),
+        }
+    }
+    // Last, since most calls that nobody heard of were never made: what is likely is kept where not all can be.
+    for at in 0..state.maybe_count() {
+        let mut state = state.clone();
+        if state.carry_out(at) {
+            explain(&state, (round, left), after, reasons);
         }
     }
 }

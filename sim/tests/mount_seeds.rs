@@ -7,8 +7,9 @@ const SEEDS: std::ops::Range<u64> = 0..300;
 /// Others: a name that was told anew from an old page of a listing after it had been removed; an fsync with the right
 /// of another open, for reading; a size that is not that of the object after a full disk, a kernel's pages that a
 /// change did not wait for, and a flush that failed for an object that was never made, if the rules against these are
-/// taken out; a cached name of an inode that could not be opened any more; a file that a late report cut.
-const RARE_SEEDS: [u64; 8] = [343, 517, 677, 616, 318, 2_000_000_700, 3_000_003_491, 3_000_017_365];
+/// taken out; a cached name of an inode that could not be opened any more; a file that a late report cut; more states
+/// after calls of which nobody knows the result than are kept.
+const RARE_SEEDS: [u64; 9] = [343, 517, 677, 616, 318, 2_000_000_700, 3_000_003_491, 3_000_017_365, 9_000_047_604];
 
 fn run(seed: u64) -> (Tally, u64) {
     println!("seed {seed}; again with: cargo run --release -p weft-sim -- mounts replay {seed}");
@@ -18,8 +19,10 @@ fn run(seed: u64) -> (Tally, u64) {
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
     let mut sums = [0u64; 26];
+    let mut unjudged = 0;
     for seed in SEEDS {
         let (tally, _) = run(seed);
+        unjudged += tally.unjudged;
         let counts = [
             tally.operations,
             tally.recalls,
@@ -58,6 +61,7 @@ fn all_seeds_hold_and_the_faults_really_happen() {
          held: {sums:?}"
     );
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
+    assert!(unjudged <= 3, "{unjudged} runs ended early");
 }
 
 /// A node is gone for good: what was not on it goes on.

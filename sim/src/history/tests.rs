@@ -187,3 +187,22 @@ fn an_open_opens_the_file_that_has_the_name() {
     two_files().check_round(&[open(2)]).expect("that is its number");
     assert!(two_files().check_round(&[open(3)]).is_err(), "it is another file's");
 }
+
+/// Nine calls of which nobody knows the result lead to 512 states: what is left of these explains nothing for sure.
+#[test]
+fn nothing_is_said_once_more_states_were_possible_than_are_kept() {
+    let wrong = || [stat("f", (90, 95), 3)];
+    assert!(two_files().check_round(&wrong()).is_err(), "it has one link");
+    let mut history = two_files();
+    for file in 0..9 {
+        let name = format!("x{file}");
+        for recorded in made(10 + 2 * file, &name) {
+            history.check_round(&[recorded]).expect("files are made");
+        }
+        let mut unknown = Recorded { id: 200 + file, ..unlink(&name, (6, 7)) };
+        unknown.fate.is_unknown = true;
+        assert_eq!(history.check_round(&[unknown]), Ok(true), "it may be made later");
+    }
+    assert_eq!(history.check_round(&[stat("f", (10, 20), 1)]), Ok(true), "some state explains it");
+    assert_eq!(history.check_round(&wrong()), Ok(false));
+}

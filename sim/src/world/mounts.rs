@@ -356,8 +356,14 @@ impl World {
         let checked = run.history.check_round(&run.round);
         run.round.clear();
         self.tally.ambiguous = run.history.ambiguous;
-        if let Err(what) = checked {
-            self.fail(&what);
+        match checked {
+            Ok(true) => {}
+            Ok(false) => {
+                run.is_over = true;
+                self.tally.unjudged = 1;
+                return self.begin_to_end();
+            }
+            Err(what) => self.fail(&what),
         }
         self.losses_of_round_are_over();
         self.wait_for_next_round();

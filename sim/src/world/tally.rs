@@ -64,6 +64,8 @@ pub struct Tally {
     pub shrunk: u64,
     /// Rounds of system calls that several orders explain.
     pub ambiguous: u64,
+    /// 1 for a run that ended early: it had more possible states than are kept, and none of these explained a round.
+    pub unjudged: u64,
     /// Losses of bytes that clients had not flushed, and sessions of clients that live that ended.
     pub losses: u64,
     pub sessions: u64,
