@@ -216,8 +216,10 @@ impl<'a> World<'a> {
         let session = self.session();
         let index = SlotIndex([0, 0, 1, 2, 63, u16::MAX][self.reader.below(6)]);
         let slot = Slot { of: NodeId(u16::from(self.reader.below(8) == 0)), index };
+        let byte = self.reader.byte();
+        let repeats = if (220..=229).contains(&byte) { self.in_last_session(session, slot) } else { Vec::new() };
         let latest = self.sequences.entry((session, slot)).or_default();
-        let sequence = match self.reader.byte() {
+        let sequence = match byte {
             0..=229 => {
                 *latest = latest.saturating_add(1);
                 *latest
@@ -235,19 +237,26 @@ impl<'a> World<'a> {
         self.next_token += 1;
         let token = self.next_token;
         let origin = Origin { session, slot, sequence };
-        self.give(shard, Event::Call { token, origin, credentials, request });
+        self.give(shard, Event::Call { token, origin, credentials, request, repeats });
+    }
+
+    /// The latest call in a slot of the session before this one.
+    fn in_last_session(&self, session: SessionId, slot: Slot) -> Vec<Origin> {
+        let session = SessionId(session.0.saturating_sub(3));
+        let latest = self.sequences.get(&(session, slot)).copied();
+        latest.map(|sequence| Origin { session, slot, sequence }).into_iter().collect()
     }
 
     /// A call as it could stand on the wire, whatever that is.
     fn raw_call(&mut self) {
         let bytes: Vec<u8> = self.reader.0.by_ref().take(64).copied().collect();
         let Ok(call) = codec::from_bytes::<ShardCall>(&bytes) else { return };
-        let ShardCall { slots_of: of, slot: index, sequence, credentials, request, shard, .. } = call;
+        let ShardCall { slots_of: of, slot: index, sequence, credentials, request, shard, repeats, .. } = call;
         self.next_token += 1;
         let (session, token, credentials) = (SessionId(1), self.next_token, credentials.unwrap_or_default());
         let shard = usize::from(shard.0) % self.shards.len();
         let origin = Origin { session, slot: Slot { of, index }, sequence };
-        self.give(shard, Event::Call { token, origin, credentials, request });
+        self.give(shard, Event::Call { token, origin, credentials, request, repeats });
     }
 
     fn credentials(&mut self) -> Credentials {

@@ -19,6 +19,21 @@ pub fn check(
     }
 }
 
+/// The inodes of which a change is told that has changed something. `None`: it has not.
+pub fn changed(request: &ShardRequest, answer: &ShardAnswer) -> Option<Vec<InodeNumber>> {
+    match (request, answer) {
+        (
+            ShardRequest::OpenAt { flags, .. } | ShardRequest::Open { flags, .. },
+            ShardAnswer::Opened { attributes, created, .. },
+        ) => (*created || flags.truncate).then(|| vec![attributes.inode]),
+        (ShardRequest::OpenAt { .. } | ShardRequest::Open { .. }, _) => None,
+        (_, ShardAnswer::Entry { attributes, .. }) => Some(vec![attributes.inode]),
+        (_, ShardAnswer::Removed { inode, .. } | ShardAnswer::Renamed { inode, .. }) => Some(vec![*inode]),
+        (_, ShardAnswer::RemovedBatch { removed, .. }) => Some(removed.iter().map(|(inode, _)| *inode).collect()),
+        _ => None,
+    }
+}
+
 fn expect(holds: bool, what: impl FnOnce() -> String) -> std::result::Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }

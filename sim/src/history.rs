@@ -67,7 +67,7 @@ pub struct Fate {
     pub is_owed: bool,
     /// A store was full.
     pub may_be_full: bool,
-    /// The session ended while it was made: it may have been made twice.
+    /// The session ended while it was made: what it has flushed may be lost, and an open may have made two files.
     pub loses_session: bool,
     /// Nobody was told its result: its client died, or gave it up.
     pub is_unknown: bool,

@@ -52,7 +52,7 @@ use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::node::NodeRequest;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
-use weft_protocol::message::shard::ShardCall;
+use weft_protocol::message::shard::{ShardAnswer, ShardCall};
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageAnswer, StorageRequest};
 use weft_protocol::{
     ClusterMap, Error, NodeAddress, NodeId, NodeKey, NodeRecord, ObjectId, SessionId, ShardId, ShardRecord,
@@ -214,6 +214,8 @@ enum Message {
     },
     NextRound,
     MountDies(usize),
+    /// A client stands still for so long.
+    Pauses(usize, u64),
     LossSettled {
         loss: u64,
         since: Moment,
@@ -301,8 +303,8 @@ pub struct World {
     /// Calls that a shard has, by token.
     tokens: BTreeMap<u64, Pending>,
     next_token: u64,
-    /// Changes that are in the model already.
-    applied: BTreeSet<(ShardId, Origin)>,
+    /// Changes that are in the model already, with what was told of them first.
+    applied: BTreeMap<(ShardId, Origin), Result<ShardAnswer, Error>>,
     /// Calls that shards have received.
     received: BTreeSet<(ShardId, Origin)>,
     sessions: Rc<Cell<u64>>,
@@ -389,7 +391,7 @@ impl World {
             uses_xattrs: None,
             tokens: BTreeMap::new(),
             next_token: 1,
-            applied: BTreeSet::new(),
+            applied: BTreeMap::new(),
             received: BTreeSet::new(),
             sessions: Rc::new(Cell::new(1)),
             unheard: BTreeMap::new(),
@@ -631,6 +633,7 @@ impl World {
             Message::CutOff(cut) => self.cut_as_told(cut),
             Message::NextRound => self.next_round(),
             Message::MountDies(client) => self.mount_dies(client),
+            Message::Pauses(client, ms) => self.pause(client, ms),
             Message::LossSettled { loss, since } => self.loss_settled(loss, since),
             Message::BeginCall(id) => self.begin_call(id),
             Message::RoundLasts(round) => self.round_lasts(round),

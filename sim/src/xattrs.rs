@@ -10,14 +10,12 @@ use crate::process::Process;
 use crate::random::Random;
 use crate::shell::SimShell;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use weft_client_core::{Files, Shell};
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
-use weft_protocol::{
-    Credentials, Error, InodeNumber, Name, Result, SessionId, XattrExpectation, XattrName, XattrValue,
-};
+use weft_protocol::{Credentials, Error, InodeNumber, Name, Result, XattrExpectation, XattrName, XattrValue};
 
 /// Longest wait between two calls of a program, milliseconds.
 const THINK_MS: u64 = 250;
@@ -55,9 +53,8 @@ pub struct Xattrs {
     moment: u64,
     next_value: u64,
     changes: BTreeMap<(InodeNumber, XattrName), Changes>,
-    /// Who has set each value, last. A call that finds its session ended is made once more by the next one, which is
-    /// known to be wrong (docs/simulation.md, "What is known to be missing").
-    set_by: BTreeMap<u64, SessionId>,
+    /// Values that were set.
+    set: BTreeSet<u64>,
     /// Answers that were compared.
     pub compared: u64,
 }
@@ -99,14 +96,14 @@ impl Xattrs {
     }
 
     /// A shard answers: changes are made now, and all that is told is so now.
-    pub fn answered(&mut self, session: SessionId, request: &ShardRequest, result: &Result<ShardAnswer>) -> Checked {
+    pub fn answered(&mut self, request: &ShardRequest, result: &Result<ShardAnswer>) -> Checked {
         match (request, result) {
             (ShardRequest::SetXattr { inode, name, value, expects }, Ok(_)) => {
                 let current = self.current(*inode, name);
                 let number = number_of(value).ok_or("a value that no program has set")?;
-                let again = self.set_by.insert(number, session) == Some(session);
+                let is_first = self.set.insert(number);
                 self.change(*inode, name, Some(number));
-                expect(!again, || format!("{name:?} of {inode} is set to {number} again"))?;
+                expect(is_first, || format!("{name:?} of {inode} is set to {number} again"))?;
                 let holds = (!expects.absent || current.is_none()) && (!expects.present || current.is_some());
                 expect(holds, || format!("{name:?} of {inode} was {current:?}, and {expects:?} holds"))
             }

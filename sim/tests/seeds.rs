@@ -33,7 +33,7 @@ const RARE_SEEDS_OF_PARTITIONS: [u64; 10] = [
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
-    let mut sums = [0u64; 28];
+    let mut sums = [0u64; 29];
     for seed in SEEDS {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- replay {seed}");
         let (tally, _) = run_seed(Kind::Native, seed, false);
@@ -43,6 +43,7 @@ fn all_seeds_hold_and_the_faults_really_happen() {
             tally.recalls,
             tally.fenced,
             tally.resent,
+            tally.repeated,
             tally.lost,
             tally.doubled,
             tally.intents,
@@ -72,8 +73,8 @@ fn all_seeds_hold_and_the_faults_really_happen() {
         }
     }
     println!(
-        "operations, cached, recalls, fenced, resent, lost, doubled, intents, crashes, pauses, deaf, orphans, \
-         pieces, late, revoked, refused, seen, partitions, cut off, terms, awaited, certain, torn, blocked, \
+        "operations, cached, recalls, fenced, resent, repeated, lost, doubled, intents, crashes, pauses, deaf, \
+         orphans, pieces, late, revoked, refused, seen, partitions, cut off, terms, awaited, certain, torn, blocked, \
          failed reads, failed writes, data, broken: {sums:?}"
     );
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");

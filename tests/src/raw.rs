@@ -77,6 +77,7 @@ impl RawSession {
             sequence: 1,
             credentials: None,
             request: ShardRequest::Open { inode, flags },
+            repeats: Vec::new(),
         }));
         let Message::ShardReply(reply) = reply.expect("the node answers") else { panic!("no reply of a shard") };
         let ShardAnswer::Opened { attributes, capability, .. } = reply.result.expect("opened") else {

@@ -41,6 +41,7 @@ fn a_fenced_session_has_no_rights_at_other_nodes() {
             sequence: 1,
             credentials: None,
             request: ShardRequest::Open { inode, flags },
+            repeats: Vec::new(),
         }));
         let Message::ShardReply(reply) = reply.unwrap() else { panic!("no reply") };
         let ShardAnswer::Opened { attributes, capability, .. } = reply.result.unwrap() else { panic!("not opened") };
@@ -88,6 +89,7 @@ fn pings_and_renewals_tell_that_a_session_has_ended() {
             sequence,
             credentials: None,
             request: ShardRequest::Ping,
+            repeats: Vec::new(),
         })
     };
     let result = |reply| {

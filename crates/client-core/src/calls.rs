@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardReply, ShardRequest};
+use weft_protocol::message::shard::{Origin, ShardAnswer, ShardCall, ShardReply, ShardRequest, Slot as SlotName};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
     Attributes, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, MapEpoch, NodeId, Result, SessionId, ShardId,
@@ -35,7 +35,8 @@ pub struct Answer {
     pub answer: ShardAnswer,
     /// The session that sent the request: with its end the grants are void.
     pub session: SessionId,
-    /// The call was sent again: the answer may be the first one's, and its grants may have been recalled since.
+    /// The call was sent again, or made again in another session: the answer may be the first one's, and its grants may
+    /// have been recalled since.
     pub resent: bool,
     /// When it arrived, milliseconds since boot.
     pub now_ms: u64,
@@ -61,6 +62,17 @@ fn call_of(message: &Message) -> &ShardCall {
     match message {
         Message::Shard(call) => call,
         other => unreachable!("a change is a call to a shard: {other:?}"),
+    }
+}
+
+/// A shard has refused the session in which a call was sent. It may have made the change before: the next sending says
+/// so.
+fn name_refused(message: &mut Message, session: SessionId) {
+    if let Message::Shard(call) = message
+        && call.request.is_made_once()
+    {
+        let slot = SlotName { of: call.slots_of, index: call.slot };
+        call.repeats.push(Origin { session, slot, sequence: call.sequence });
     }
 }
 
@@ -220,8 +232,8 @@ impl<S: Shell> Calls<S> {
         self.shell.notice(Notice::ShardCall);
         let credentials = (!self.caller.is_fixed).then(|| who.clone());
         // Link and slot say the others.
-        let (epoch, slots_of, sequence) = (MapEpoch(0), NodeId(0), 0);
-        let call = ShardCall { shard, epoch, slots_of, slot: SlotIndex(0), sequence, credentials, request };
+        let (epoch, slots_of, slot_index, sequence, repeats) = (MapEpoch(0), NodeId(0), SlotIndex(0), 0, Vec::new());
+        let call = ShardCall { shard, epoch, slots_of, slot: slot_index, sequence, credentials, request, repeats };
         let mut message = Message::Shard(call);
         let mut busy_since_ms = None;
         let mut attempts = 0;
@@ -246,6 +258,7 @@ impl<S: Shell> Calls<S> {
                 Err(Error::StaleMap(_) | Error::WrongShard(_)) if attempts < ATTEMPTS_MAX => attempts += 1,
                 Err(Error::SessionEnded) if attempts < ATTEMPTS_MAX => {
                     attempts += 1;
+                    name_refused(&mut message, link.session);
                     self.begin_new_session(link.session);
                 }
                 result => return result,
@@ -278,7 +291,7 @@ impl<S: Shell> Calls<S> {
         if !matches!(reply.result, Err(Error::SessionEnded | Error::StaleMap(_) | Error::WrongShard(_))) {
             self.session.heard(shard, session, reply.stamp, (sent_ms, now_ms));
         }
-        let others = reply.others;
+        let (others, resent) = (reply.others, resent || !call_of(message).repeats.is_empty());
         reply.result.map(|answer| Answer { stamp: reply.stamp, answer, session, resent, now_ms, shard, others })
     }
 
@@ -537,7 +550,8 @@ impl<S: Shell> Calls<S> {
         let mut slot = link.take_slot(SlotFor::Caller).await;
         slot.sequence += 1;
         let (slots_of, index, sequence, request) = (link.node(), slot.index, slot.sequence, ShardRequest::EndSession);
-        let call = ShardCall { shard, epoch, slots_of, slot: index, sequence, credentials: None, request };
+        let (credentials, repeats) = (None, Vec::new());
+        let call = ShardCall { shard, epoch, slots_of, slot: index, sequence, credentials, request, repeats };
         link.exchange_if_connected(&mut slot, &Message::Shard(call)).await;
         link.return_slot(slot).await;
     }

@@ -50,9 +50,9 @@ impl Client {
         self.now.wall.0 += 1000;
         let slot = SlotIndex(u16::try_from(self.sequence % 16).expect("below 16"));
         let credentials = Credentials { uid: 1000, gid: 1000, groups: Box::default() };
-        let (session, sequence) = (SessionId(1), self.sequence);
+        let (session, sequence, repeats) = (SessionId(1), self.sequence, Vec::new());
         let origin = Origin { session, slot: Slot { of: NodeId(0), index: slot }, sequence };
-        let event = Event::Call { token: u64::from(sequence), origin, credentials, request };
+        let event = Event::Call { token: u64::from(sequence), origin, credentials, request, repeats };
         self.shard.step(self.now, event, &mut self.out);
         match self.out.pop() {
             Some(Effect::Reply { reply: ShardReply { result, .. }, .. }) => result,

@@ -37,7 +37,6 @@ pub use listing::{Listed, Listing};
 pub use slots::{LastReply, Origin, Seen, Slot};
 
 use crate::kv::KeyValue;
-use std::collections::BTreeMap;
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{Access, ShardAnswer, ShardRequest};
 use weft_protocol::{
@@ -66,6 +65,8 @@ pub struct Context {
     pub object_mtime: Option<Timestamp>,
     /// The object of the file that is cut to nothing was cut in its place, and stays the file's.
     pub cut_in_place: bool,
+    /// The open repeats one that has made the file: it goes to who made it, whatever the file's mode.
+    pub made: bool,
 }
 
 /// Everything that changes a shard's state.
@@ -88,6 +89,10 @@ pub enum Command {
     Observe { inode: InodeNumber, size: u64, object_mtime: Timestamp },
     /// Nobody has this orphan open, or may open it, any more.
     Reap { inode: InodeNumber },
+    /// A client's change that repeats `of`, which was made in a session that has ended since.
+    Repeat { origin: Origin, of: Origin },
+    /// The session was ended: its client may repeat its last changes in the next one.
+    EndSession { session: SessionId },
     /// The session will not ask again: its last replies are not needed.
     ForgetSession { session: SessionId },
 }
@@ -142,7 +147,7 @@ pub struct Back<K> {
     continued: u64,
     /// The directory that was put last, as it is in the store: most changes are in the directory of the one before.
     latest_directory: Option<(InodeNumber, Inode)>,
-    replies: BTreeMap<(SessionId, Slot), LastReply>,
+    replies: slots::Replies,
     intents: intent::Intents,
     locks: locks::Locks,
 }
@@ -161,7 +166,7 @@ impl<K: KeyValue> Back<K> {
             cookie_of: Cookie::of,
             continued: 0,
             latest_directory: None,
-            replies: BTreeMap::new(),
+            replies: slots::Replies::default(),
             intents: intent::Intents::default(),
             locks: locks::Locks::default(),
         };
@@ -211,12 +216,12 @@ impl<K: KeyValue> Back<K> {
         let answer = match command {
             Command::Change { origin, credentials, request, context } => {
                 let result = self.change(time, credentials, request, context, &mut aftermath);
-                self.keep_reply(*origin, &result, access_of(request));
+                self.keep_reply((*origin, credentials.uid), &result, access_of(request));
                 Answer::Client(result)
             }
             Command::UnlinkBatch { origin, credentials, parent, names } => {
                 let (result, aftermaths) = self.unlink_batch(time, credentials, *parent, names);
-                self.keep_reply(*origin, &result, None);
+                self.keep_reply((*origin, credentials.uid), &result, None);
                 more = aftermaths;
                 Answer::Client(result)
             }
@@ -228,7 +233,7 @@ impl<K: KeyValue> Back<K> {
                     Ok(number) => Answer::Intent(number),
                     Err(error) => {
                         let result = Err(error);
-                        self.keep_reply(*origin, &result, None);
+                        self.keep_reply((*origin, credentials.uid), &result, None);
                         Answer::Client(result)
                     }
                 }
@@ -243,6 +248,11 @@ impl<K: KeyValue> Back<K> {
             }
             Command::Reap { inode } => {
                 self.reap(*inode, &mut aftermath);
+                Answer::None
+            }
+            Command::Repeat { origin, of } => Answer::Client(self.repeat(*origin, *of)),
+            Command::EndSession { session } => {
+                self.end_session(*session);
                 Answer::None
             }
             Command::ForgetSession { session } => {

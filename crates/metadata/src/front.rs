@@ -31,6 +31,7 @@ mod peer;
 mod plan;
 mod reads;
 mod recall;
+mod repeats;
 mod sessions;
 mod storage;
 #[cfg(test)]
@@ -67,8 +68,9 @@ pub struct Now {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A client's call, on an authenticated connection; `credentials` are those that its key allows. `token` names the
-    /// reply's way back; the shell chooses it and may use it again after the reply.
-    Call { token: u64, origin: Origin, credentials: Credentials, request: ShardRequest },
+    /// reply's way back; the shell chooses it and may use it again after the reply. `repeats`: as in
+    /// [`weft_protocol::message::shard::ShardCall`].
+    Call { token: u64, origin: Origin, credentials: Credentials, request: ShardRequest, repeats: Vec<Origin> },
     /// The client of the session lives. Whether that still counts tells [`Shard::refuses`].
     Heard { session: SessionId },
     /// The client of the session is certainly gone: its process has ended.
@@ -184,6 +186,8 @@ pub struct Shard<K> {
 enum Verdict {
     /// The answer.
     Reply(Result<ShardAnswer, Error>),
+    /// The answer that the call of an ended session had.
+    Repeated(Result<ShardAnswer, Error>),
     /// It waits.
     Park(Pause),
 }
@@ -256,11 +260,9 @@ impl<K: KeyValue> Shard<K> {
     pub fn step(&mut self, now: Now, event: Event, out: &mut Vec<Effect>) {
         self.now = now;
         match event {
-            Event::Call { token, origin, credentials, request } => {
-                self.receive(
-                    Call { token, origin, credentials, request, by_name: None, asked: None, answer: None },
-                    out,
-                );
+            Event::Call { token, origin, credentials, request, repeats } => {
+                let (by_name, made, asked, answer) = (None, false, None, None);
+                self.receive(Call { token, origin, credentials, request, repeats, by_name, made, asked, answer }, out);
             }
             Event::Heard { session } => {
                 self.sessions.hear(session, now.boot_ms);
@@ -359,8 +361,7 @@ impl<K: KeyValue> Shard<K> {
             _ => {
                 if let Some(result) = self.repeated(&call) {
                     if let Some(result) = result {
-                        let others = self.back.stamps_of_others(call.origin);
-                        self.reply_with(call.token, result, others, out);
+                        self.reply_again(&call, result, out);
                     }
                 } else {
                     self.judge_first(call, out);
@@ -372,6 +373,7 @@ impl<K: KeyValue> Shard<K> {
     fn judge_first(&mut self, mut call: Call, out: &mut Vec<Effect>) {
         match self.judge(&mut call, &[], None) {
             Verdict::Reply(result) => self.reply(call.token, result, out),
+            Verdict::Repeated(result) => self.reply_again(&call, result, out),
             Verdict::Park(_) if self.parking.count() >= PARKED_REQUESTS_MAX => {
                 self.reply(call.token, Err(Error::Busy), out);
             }
@@ -389,7 +391,9 @@ impl<K: KeyValue> Shard<K> {
                 Verdict::Reply(result) => {
                     self.end_cuts(number);
                     self.reply(call.token, result, out);
+                    self.wake(Wait::Repeated(call.origin));
                 }
+                Verdict::Repeated(result) => self.reply_again(&call, result, out),
                 Verdict::Park(pause) => self.park(number, Work::Call(call), asked, pause, since_ms, out),
             },
             Work::Peer { token, call } => match self.judge_step(&call, &asked) {
@@ -402,6 +406,12 @@ impl<K: KeyValue> Shard<K> {
     }
 
     fn judge(&mut self, call: &mut Call, asked: &[(LeaseKey, SessionId)], number: Option<u64>) -> Verdict {
+        if !call.repeats.is_empty()
+            && !call.request.is_read()
+            && let Some(verdict) = self.made_in_ended_session(call)
+        {
+            return verdict;
+        }
         let verdict = match self.hidden_by(&call.request) {
             Some(intent) => Verdict::Park(Pause::until(Wait::Lock(intent), Vec::new())),
             None if call.request.is_read() => self.read(call),
@@ -515,6 +525,12 @@ impl<K: KeyValue> Shard<K> {
         self.reply_with(token, result, Vec::new(), out);
     }
 
+    /// Answers a call by the reply that is kept for it.
+    fn reply_again(&mut self, call: &Call, result: Result<ShardAnswer, Error>, out: &mut Vec<Effect>) {
+        let others = self.back.stamps_of_others(call.origin);
+        self.reply_with(call.token, result, others, out);
+    }
+
     /// As [`Shard::reply`], with the stamps of other shards that have taken part.
     fn reply_with(
         &mut self,
@@ -573,6 +589,7 @@ impl<K: KeyValue> Shard<K> {
             Wait::Cut(inode) => format!("the end of another cut of {inode}"),
             Wait::Storage => "a storage server".to_owned(),
             Wait::Peer(intent) => format!("other shards' answers to intent {intent}"),
+            Wait::Repeated(of) => format!("the same call of session {}, which has ended", of.session),
         };
         let (token, session, request) = match &parked.work {
             Work::Call(call) => (call.token, Some(call.session()), format!("{:?}", call.request)),

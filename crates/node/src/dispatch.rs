@@ -12,7 +12,7 @@ use crate::text::peer_text;
 use weft_metadata::Event;
 use weft_metadata::back::{Origin, Slot};
 use weft_protocol::handshake::KeyName;
-use weft_protocol::limits::SLOTS_MAX;
+use weft_protocol::limits::{REPEATED_CALLS_MAX, SLOTS_MAX};
 use weft_protocol::map::admit;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
@@ -90,6 +90,7 @@ fn handle_shard_call(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, cal
         },
         credentials: credentials(node, peer, call.credentials),
         request: call.request,
+        repeats: call.repeats,
     };
     let text = || peer_text(peer);
     let caller = Caller { token, to: from, id, peer: &text };
@@ -117,7 +118,8 @@ fn check_call(node: &Node, call: &ShardCall) -> std::result::Result<(), Error> {
     }
     admitted?;
     // Bounds the replies that the shard retains, one per slot.
-    if call.slot.0 >= SLOTS_MAX || node.cluster.map().node(call.slots_of).is_none() {
+    let knows_slots = call.slot.0 < SLOTS_MAX && node.cluster.map().node(call.slots_of).is_some();
+    if !knows_slots || call.repeats.len() > REPEATED_CALLS_MAX {
         return Err(Error::Invalid);
     }
     call.credentials.as_ref().map_or(Ok(()), Credentials::check)

@@ -80,4 +80,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 26 | `Join` |
 /// | 27 | `Lock::Tree`, `Ancestors`, `Above` |
 /// | 28 | `ShardCall` has `slots_of`; maps say since when each shard is, and is at its node |
-pub const PROTOCOL_VERSION: u8 = 28;
+/// | 29 | `ShardCall` names calls of ended sessions that it repeats |
+pub const PROTOCOL_VERSION: u8 = 29;

@@ -24,6 +24,11 @@ pub const DIRECTORY_PAGE_ENTRIES_MAX: u32 = 4096;
 pub const DIRECTORY_PAGE_BYTES_MAX: usize = 256 << 10;
 /// Slots of one session at one node: requests that one client has outstanding there.
 pub const SLOTS_MAX: u16 = 64;
+/// Calls of ended sessions that one call repeats: a client whose sessions end one after the other gives up before.
+pub const REPEATED_CALLS_MAX: usize = 4;
+/// Last replies of ended sessions that a shard keeps for calls that repeat theirs: 64 MiB at most, without long lists
+/// of names. Beyond it those of the sessions that ended first are forgotten.
+pub const ENDED_REPLIES_MAX: usize = 262_144;
 /// Data connections of one session at one node: each is a thread there. A client shares them among its files.
 pub const DATA_CONNECTIONS_PER_SESSION_MAX: usize = 64;
 /// Unanswered requests on one data connection. A reply is 40 bytes and costs a Unix socket's buffer up to 1 KiB: their

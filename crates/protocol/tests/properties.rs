@@ -11,7 +11,7 @@ use weft_protocol::limits::{
     BULK_BYTES_MAX, CONTROL_BODY_BYTES_MAX, FILE_BYTES_MAX, RDMA_ADDRESS_BYTES_MAX, RDMA_KEY_BYTES_MAX,
 };
 use weft_protocol::message::Message;
-use weft_protocol::message::shard::{CreateFile, ShardCall, ShardRequest, SymlinkTarget};
+use weft_protocol::message::shard::{CreateFile, Origin, ShardCall, ShardRequest, Slot, SymlinkTarget};
 use weft_protocol::{
     AttributeChanges, Capability, ClusterMap, Credentials, Generation, InodeNumber, LeaseKey, MapEpoch, Name,
     NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Rights, SessionId, ShardId, ShardRecord,
@@ -114,12 +114,20 @@ fn any_map() -> impl Strategy<Value = ClusterMap> {
     })
 }
 
+fn any_origin() -> impl Strategy<Value = Origin> {
+    any::<(u64, u16, u16, u32)>().prop_map(|(session, of, index, sequence)| {
+        let slot = Slot { of: NodeId(of), index: SlotIndex(index) };
+        Origin { session: SessionId(session), slot, sequence }
+    })
+}
+
 proptest! {
     #[test]
     fn calls_come_back_from_their_frames(
         request in any_request(),
         credentials in proptest::option::of(any_credentials()),
         (shard, epoch, node, slot, sequence, id) in any::<(u16, u32, u16, u16, u32, u64)>(),
+        repeats in vec(any_origin(), 0..4),
     ) {
         let message = Message::Shard(ShardCall {
             shard: ShardId(shard),
@@ -129,6 +137,7 @@ proptest! {
             sequence,
             credentials,
             request,
+            repeats,
         });
         let mut bytes = Vec::new();
         frame::append(&mut bytes, id, &message);

@@ -268,9 +268,11 @@ impl State {
         }
     }
 
-    /// A call whose session has ended may have been made under it, and again under the next one.
+    /// An open whose session has ended may have made, or cut, a file that was gone when the next one opened it: then it
+    /// has opened what its name meant.
     pub fn may_make_twice(&mut self, recorded: &Recorded) {
-        if changes_names(&recorded.call) {
+        let has_opened = matches!(recorded.returned, Some((_, Ok(_))));
+        if has_opened && matches!(recorded.call, Call::Open { .. }) && changes_names(&recorded.call) {
             self.add_maybe(recorded.id, recorded.client, recorded.call.clone());
         }
     }

@@ -190,10 +190,13 @@ impl World {
     }
 
     pub(super) fn answer_arrived(&mut self, index: usize, process: ProcessId, number: Ticket, answer: Answer) {
-        let client = &mut self.clients[index];
-        if !client.is_process(process) {
+        if !self.clients[index].is_process(process) {
             return;
         }
+        if self.stays_unread(index, &answer) {
+            return self.break_connection((index, process, number));
+        }
+        let client = &mut self.clients[index];
         let told = match answer {
             Answer::Reply(reply) => Told::Reply(reply),
             Answer::Data(reply, bytes) => Told::Data(reply, bytes),
@@ -202,6 +205,18 @@ impl World {
         };
         client.process.tell(number, told);
         self.poll(index);
+    }
+
+    /// Whether a client that stood still hears that its session has ended before it has read a reply that had come:
+    /// then it closes the connection.
+    fn stays_unread(&mut self, index: usize, answer: &Answer) -> bool {
+        let is_reply = matches!(answer, Answer::Reply(reply) if matches!(**reply, WireMessage::ShardReply(_)));
+        let (client, session) = (&self.clients[index], self.clients[index].session());
+        let wakes = client.paused_until_ms == self.network.now_ms;
+        if !is_reply || !wakes || self.ending || !self.shards.values().any(|shard| shard.refuses(session)) {
+            return false;
+        }
+        self.choices.decide(format_args!("unread client{index}"), false, |random| random.one_in(2))
     }
 
     pub(super) fn recall_arrived(&mut self, session: SessionId, recall: Recall) {

@@ -17,6 +17,7 @@ use crate::script::Word;
 use crate::script::calls::{Disturbance, Timed};
 use crate::system_calls::{CLIENTS, CUTS, GROWS, NATIVE, Programs, RACES, THEMES, Theme, pick};
 use weft_protocol::NodeId;
+use weft_protocol::limits::SESSION_TERM_MS;
 
 /// Rounds of one run.
 pub(super) const ROUNDS: u64 = 200;
@@ -271,11 +272,11 @@ impl World {
                 self.clients[client].shrink(pages);
                 self.poll(client);
             }
-            Disturbance::Pause { client, ms } => {
-                self.tally.pauses += 1;
-                self.note(&format!("client {client} pauses for {ms} ms"));
-                self.clients[client].paused_until_ms = self.network.now_ms + ms;
+            // Beyond its term in the middle of its calls.
+            Disturbance::Pause { client, ms } if ms >= SESSION_TERM_MS && client != NATIVE => {
+                self.network.after(1 + ms % OVERLAP_MS, Message::Pauses(client, ms));
             }
+            Disturbance::Pause { client, ms } => self.pause(client, ms),
             Disturbance::Dies { client, in_ms } => self.network.after(in_ms, Message::MountDies(client)),
             Disturbance::Full { client, ms } => {
                 let node = self.clients[client].process.home;

@@ -3,7 +3,7 @@
 use super::partitions::Party;
 use super::{Answer, Message, Pending, Renewal, World};
 use crate::bytes::ProcessId;
-use crate::check::check;
+use crate::check::{changed, check};
 use crate::network::USUAL_MS;
 use std::fmt;
 use weft_metadata::back::{Origin, Slot};
@@ -147,9 +147,10 @@ impl World {
         let decision = self.shards.get(&shard).and_then(|shard| shard.back().decision(call.intent));
         let Some((origin, request, answer)) = decision else { return };
         let session = origin.session;
-        if self.mounts.is_some() || !self.applied.insert((shard, origin)) {
+        if self.mounts.is_some() || self.applied.contains_key(&(shard, origin)) {
             return;
         }
+        self.applied.insert((shard, origin), Ok(answer.clone()));
         if let Err(what) = check(&mut self.model, request, &Ok(answer.clone())) {
             self.fail(&format!("{request:?} of session {session}: {what}"));
         }
@@ -166,9 +167,11 @@ impl World {
             return;
         }
         // One that did not reach the other shard is carried out when it is sent again.
-        let change = !call.request.is_read() && reply.result != Err(Error::Unreachable);
-        if change && !self.applied.insert((call.shard, pending.origin())) {
-            return;
+        if !call.request.is_read() && reply.result != Err(Error::Unreachable) {
+            let is_known = self.applied.insert((call.shard, pending.origin()), reply.result.clone()).is_some();
+            if is_known || self.was_made_before(call, reply) {
+                return;
+            }
         }
         let cut = match (&call.request, &reply.result) {
             (ShardRequest::OpenAt { flags, .. }, Ok(ShardAnswer::Opened { attributes, .. })) => {
@@ -183,7 +186,7 @@ impl World {
         }
         let target = call.request.target();
         if target.is_none_or(|inode| self.model.knows(inode)) {
-            let answered = self.xattrs.borrow_mut().answered(*session, &call.request, &reply.result);
+            let answered = self.xattrs.borrow_mut().answered(&call.request, &reply.result);
             if let Err(what) = answered {
                 self.fail(&format!("{:?} of session {session}: {what}", call.request));
             }
@@ -191,6 +194,27 @@ impl World {
         if let Err(what) = check(&mut self.model, &call.request, &reply.result) {
             self.fail(&format!("{:?} of session {session}: {what}", call.request));
         }
+    }
+
+    /// Whether a session that has ended has made this change, which is in the model then. It must not be made again.
+    fn was_made_before(&mut self, call: &ShardCall, reply: &ShardReply) -> bool {
+        let made_by = |of: &Origin| self.applied.get(&(call.shard, *of))?.as_ref().ok();
+        let Some(earlier) = call.repeats.iter().find_map(made_by) else { return false };
+        let Some(made) = changed(&call.request, earlier) else { return false };
+        let opens = matches!(call.request, ShardRequest::OpenAt { .. } | ShardRequest::Open { .. });
+        let told = reply.result.as_ref().ok().and_then(|answer| changed(&call.request, answer));
+        let is_here = |inode| self.shards.get(&call.shard).is_some_and(|shard| shard.back().inode(inode).is_some());
+        let is_same = told.as_ref() == Some(&made);
+        if !is_same && opens && !made.iter().copied().any(is_here) {
+            // What it has opened is gone: the name counts.
+            return false;
+        }
+        self.tally.repeated += 1;
+        if !is_same {
+            let what = format!("{:?} was made before and told {earlier:?}, and tells {reply:?} now", call.request);
+            self.fail(&what);
+        }
+        true
     }
 
     pub(super) fn call_arrived(&mut self, pending: Pending) {
@@ -210,6 +234,7 @@ impl World {
             origin: pending.origin(),
             credentials: Credentials::default(),
             request: call.request.clone(),
+            repeats: call.repeats.clone(),
         };
         // A call that is sent again brings a new token; the shard answers by the newest, unless it refuses the
         // session now: what it carries through all the same it answers by the one that it has.

@@ -14,6 +14,8 @@ pub struct Tally {
     pub recalls: u64,
     pub fenced: u64,
     pub resent: u64,
+    /// Changes that were made in a session that has ended, and repeated in the next one.
+    pub repeated: u64,
     pub lost: u64,
     pub doubled: u64,
     pub intents: u64,

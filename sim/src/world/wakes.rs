@@ -239,16 +239,19 @@ impl World {
         }
     }
 
+    /// A client stands still.
+    pub(super) fn pause(&mut self, index: usize, pause_ms: u64) {
+        self.tally.pauses += 1;
+        self.note(&format!("client {index} pauses for {pause_ms} ms"));
+        self.clients[index].paused_until_ms = self.network.now_ms + pause_ms;
+    }
+
     /// Faults of processes and disks.
     fn inject(&mut self, index: usize, fault: Fault) {
         match fault {
             Fault::None => {}
             Fault::Dies => self.crash_client(index),
-            Fault::Pause(pause_ms) => {
-                self.tally.pauses += 1;
-                self.note(&format!("client {index} pauses for {pause_ms} ms"));
-                self.clients[index].paused_until_ms = self.network.now_ms + pause_ms;
-            }
+            Fault::Pause(pause_ms) => self.pause(index, pause_ms),
             // That of the root stays, and one more.
             Fault::NodeDies(node) if node > 0 && self.storage.len() == usize::from(NODES) => {
                 self.crash_node(node_of(node));

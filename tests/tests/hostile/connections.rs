@@ -97,8 +97,8 @@ impl Calls {
         self.sequence += 1;
         let shard = routing::of_request(&request).unwrap_or(ShardId::ROOT);
         let (epoch, slot, sequence) = (MapEpoch(1), SlotIndex(slot), self.sequence);
-        let slots_of = NodeId(0);
-        let call = ShardCall { shard, epoch, slots_of, slot, sequence, credentials: said, request };
+        let (slots_of, repeats) = (NodeId(0), Vec::new());
+        let call = ShardCall { shard, epoch, slots_of, slot, sequence, credentials: said, request, repeats };
         match self.connection.call(&Message::Shard(call)).expect("answered") {
             Message::ShardReply(reply) => reply.result,
             other => panic!("{other:?}"),

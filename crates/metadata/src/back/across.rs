@@ -130,6 +130,11 @@ impl Across {
         }
     }
 
+    /// The user who asked.
+    pub(super) fn caller_uid(&self) -> u32 {
+        self.caller.uid
+    }
+
     pub(super) fn is_closing(&self) -> bool {
         matches!(self.stage, Stage::Closing(_))
     }

@@ -147,13 +147,14 @@ impl<K: KeyValue> Back<K> {
         context: &Context,
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
-        let mut inode = self.check_open(caller, number, flags)?;
+        let mut inode = if context.made { self.present(number) } else { self.check_open(caller, number, flags) }?;
         if flags.truncate {
             self.cut_to_nothing(time, caller, number, &mut inode, context, aftermath);
             self.put_inode(number, &inode);
         }
         let attributes = inode.attributes(number);
-        Ok(ShardAnswer::Opened { attributes, capability: None, created: false, grants: Grants::empty() })
+        let (created, grants) = (context.made, Grants::empty());
+        Ok(ShardAnswer::Opened { attributes, capability: None, created, grants })
     }
 
     pub(super) fn make_directory(

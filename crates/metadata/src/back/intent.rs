@@ -35,6 +35,8 @@ enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Make {
     origin: Origin,
+    /// The caller.
+    uid: u32,
     to: ShardId,
     parent: InodeNumber,
     name: Name,
@@ -132,9 +134,10 @@ impl<K: KeyValue> Back<K> {
         let directory = self.free_place(caller, *parent, name)?;
         let NewOwner { uid, gid, mode } = NewOwner::of(&directory, caller, FileKind::Directory, *mode);
         let step = PeerStep::MakeDirectoryInode { parent: *parent, mode, uid, gid, time };
-        let make = Make { origin, to, parent: *parent, name: name.clone(), step, state: State::Asking };
+        let (parent, name, state) = (*parent, name.clone(), State::Asking);
+        let make = Make { origin, uid: caller.uid, to, parent, name: name.clone(), step, state };
         let number = self.record(Own::Make(make));
-        self.locks.take_name(self.own_id(number), *parent, name);
+        self.locks.take_name(self.own_id(number), parent, &name);
         Ok(number)
     }
 
@@ -159,7 +162,7 @@ impl<K: KeyValue> Back<K> {
         if across.is_decided() {
             self.locks.decide(id);
         }
-        let is_open = !across.questions().is_empty();
+        let (is_open, uid) = (!across.questions().is_empty(), across.caller_uid());
         if is_open {
             self.intents.own.insert(number, Own::Across(across));
         }
@@ -172,7 +175,7 @@ impl<K: KeyValue> Back<K> {
             }
             Progress::Over(origin, result, others) => {
                 self.unlock(id);
-                self.keep_reply_of_many(origin, &result, others);
+                self.keep_reply_of_many((origin, uid), &result, others);
                 Answer::Client(result)
             }
         }
@@ -201,11 +204,11 @@ impl<K: KeyValue> Back<K> {
             Err(error) => Err(error.clone()),
         };
         // Without an answer nobody knows whether the step was done: then it is to be taken back.
-        let origin = make.origin;
+        let asked_by = (make.origin, make.uid);
         make.state = State::Closing(if result.is_err() { PeerStep::Undo } else { PeerStep::Forget });
         self.locks.release(self.own_id(number));
         self.intents.own.insert(number, Own::Make(make));
-        self.keep_reply(origin, &result, None);
+        self.keep_reply(asked_by, &result, None);
         Answer::Client(result)
     }
 

@@ -6,4 +6,5 @@ mod model;
 mod operations;
 mod posix;
 mod size;
+mod slots;
 mod xattrs;

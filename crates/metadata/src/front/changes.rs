@@ -4,7 +4,7 @@ use super::data::stat_of;
 use super::park::{Call, Wait};
 use super::plan::Plan;
 use super::{Pause, Shard, Verdict};
-use crate::back::{Aftermath, Answer, Command, Context, NO_OBJECT_MTIME, Outcome, Seen};
+use crate::back::{Aftermath, Answer, Command, Context, NO_OBJECT_MTIME, Outcome};
 use crate::kv::KeyValue;
 use crate::placement;
 use weft_protocol::limits::UNLINK_NAMES_MAX;
@@ -29,55 +29,6 @@ fn is_beside_others(own: Holder, mtime: Option<Timestamp>) -> bool {
 }
 
 impl<K: KeyValue> Shard<K> {
-    /// What to do with a change that may have come before. `None`: it is new. `Some(None)`: it waits already, and its
-    /// reply will go to the new token.
-    pub(super) fn repeated(&mut self, call: &Call) -> Option<Option<Result<ShardAnswer, Error>>> {
-        let session = call.session();
-        if let Some(waiting) = self.parking.in_slot(session, call.origin.slot) {
-            return Some(match waiting.origin.sequence.cmp(&call.origin.sequence) {
-                std::cmp::Ordering::Equal => {
-                    waiting.token = call.token;
-                    None
-                }
-                std::cmp::Ordering::Less => Some(Err(Error::Busy)),
-                std::cmp::Ordering::Greater => Some(Err(Error::Invalid)),
-            });
-        }
-        if self.locks.is_old(call.origin) {
-            return Some(Some(Err(Error::Invalid)));
-        }
-        let last = match self.back.seen(call.origin) {
-            Seen::New => return None,
-            Seen::Old => return Some(Some(Err(Error::Invalid))),
-            Seen::Again(last) => last,
-        };
-        let access = last.access;
-        let mut result = last.result.clone();
-        if let Ok(ShardAnswer::Opened { attributes, capability, grants, .. }) = &mut result {
-            let Some(access) = access else {
-                return Some(Some(result));
-            };
-            // The open holds, and is told again with what is left of its lease; what it was granted beside may have
-            // been recalled since.
-            let key = LeaseKey::Data(attributes.inode);
-            let stamp = self.next_grant_stamp();
-            let holder = match self.leases.holder(&key, session) {
-                Some(holder) => Holder { stamp, ..holder },
-                None if self.back.inode(attributes.inode).is_none() => return Some(Some(Err(Error::Stale))),
-                None => Holder { writing: access.writes(), ..Holder::new(session, LeaseMode::Open, stamp) },
-            };
-            self.leases.set(key, holder);
-            *grants = self.told_of_data(session, key, holder.mode);
-            grants.set(Grants::PAGES_ELSEWHERE, self.has_pages_elsewhere(&key, session));
-            if let Some(record) = self.back.inode(attributes.inode) {
-                // What is granted now is what is there now.
-                *attributes = record.attributes(attributes.inode);
-            }
-            *capability = self.capability(attributes, access, session);
-        }
-        Some(Some(result))
-    }
-
     pub(super) fn change(&mut self, call: &mut Call, asked: &[(LeaseKey, SessionId)], number: Option<u64>) -> Verdict {
         self.keep_to_the_file_that_was_cut(call);
         if self.back.crosses(&call.credentials, &call.request) {
@@ -216,7 +167,8 @@ impl<K: KeyValue> Shard<K> {
             (None, _) => None,
         };
         let object_mtime = told.and_then(|told| told.as_ref().ok()).map(|(_, object_mtime)| *object_mtime);
-        Context { keep, is_writer: own.is_some_and(|own| own.writing), actual, object_mtime, cut_in_place }
+        let (is_writer, made) = (own.is_some_and(|own| own.writing), call.made);
+        Context { keep, is_writer, actual, object_mtime, cut_in_place, made }
     }
 
     /// Fills in what an answer grants, each on the key that follows from the request.
@@ -233,12 +185,12 @@ impl<K: KeyValue> Shard<K> {
             ShardAnswer::Remote { grants, .. } | ShardAnswer::Absent { grants } => {
                 *grants = self.grant_name(call);
             }
-            ShardAnswer::Opened { attributes, created: true, grants, .. } => {
+            ShardAnswer::Opened { attributes, created: true, grants, .. } if !call.made => {
                 if let ShardRequest::OpenAt { flags, .. } = &call.request {
                     *grants = self.grant_name(call) | self.grant_new_file(session, attributes.inode, *flags);
                 }
             }
-            ShardAnswer::Opened { attributes, capability, created: false, grants } => {
+            ShardAnswer::Opened { attributes, capability, grants, .. } => {
                 if let ShardRequest::OpenAt { flags, .. } | ShardRequest::Open { flags, .. } = &call.request {
                     *grants = self.grant_name(call)
                         | self.grant_data(session, attributes.inode, *flags)
@@ -327,13 +279,14 @@ impl<K: KeyValue> Shard<K> {
 
     /// An open has found its file when this was cut. By now the name may be another file's, or gone: opening that
     /// one, or failing, would leave behind a file that lost its bytes to an open that never was. Once that file is gone
-    /// altogether, nobody can tell, and the name counts again.
+    /// altogether, nobody can tell, and the name counts again. So does an open that repeats one of an ended session.
     fn keep_to_the_file_that_was_cut(&self, call: &mut Call) {
         if let ShardRequest::Open { inode, .. } = call.request
             && self.back.inode(inode).is_none()
             && let Some(by_name) = call.by_name.take()
         {
             call.request = by_name;
+            call.made = false;
         } else if let ShardRequest::OpenAt { flags, .. } = &call.request
             && let (Some((inode, _)), Some(Ok(_))) = (call.asked, &call.answer)
             && self.back.inode(inode).is_some()
@@ -435,7 +388,7 @@ impl<K: KeyValue> Shard<K> {
 }
 
 /// The answer to a client's command that is carried out here.
-fn client_answer(outcome: Outcome) -> Result<ShardAnswer, Error> {
+pub(super) fn client_answer(outcome: Outcome) -> Result<ShardAnswer, Error> {
     match outcome.answer {
         Answer::Client(result) => result,
         other => panic!("a change is answered to the client, not by {other:?}"),

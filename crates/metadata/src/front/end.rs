@@ -10,7 +10,8 @@
 //!
 //! With the session its leases and locks go; files that it had open for writing are asked about at their storage
 //! servers, so that the shard knows their size; orphans that only it had open go with their objects; its calls that
-//! wait are not carried out, unless another party has begun them already.
+//! wait are not carried out, unless another party has begun them already. What it has changed last stays known, for its
+//! client may make these calls again (`repeats.rs`).
 
 use super::leases::Holder;
 use super::park::{Wait, Work};
@@ -117,7 +118,8 @@ impl<K: KeyValue> Shard<K> {
             self.end_recall(number);
         }
         self.locks.end_session(session);
-        self.apply(&Command::ForgetSession { session });
+        let command = if fenced { Command::EndSession { session } } else { Command::ForgetSession { session } };
+        self.apply(&command);
     }
 
     /// The session did not answer a recall in its time. What it holds it keeps for as long as its client may believe in
@@ -141,6 +143,7 @@ impl<K: KeyValue> Shard<K> {
                 // It may have cut a file before it had to wait for something else.
                 self.end_cuts(number);
                 self.reply(call.token, Err(Error::SessionEnded), out);
+                self.wake(Wait::Repeated(call.origin));
             }
         }
     }

@@ -154,8 +154,8 @@ impl<K: KeyValue> Shard<K> {
             if let (Ok(answer), true) = (&mut result, self.sessions.is_alive(call.session())) {
                 self.grant_after_intent(&call, answer);
             }
-            let others = self.back.stamps_of_others(call.origin);
-            self.reply_with(call.token, result, others, out);
+            self.reply_again(&call, result, out);
+            self.wake(Wait::Repeated(call.origin));
         }
     }
 

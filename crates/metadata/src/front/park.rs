@@ -1,9 +1,9 @@
 //! Work that waits.
 //!
-//! A call waits for recalls, for a locked name or inode, for a cut under way on the same file, for a storage server, or
-//! for other shards; when that is there, it is judged from the beginning. While it
-//! waits, the keys that it touches are *claimed*: nobody is granted a lease on them, so that it finds them free at
-//! last.
+//! A call waits for recalls, for a locked name or inode, for a cut under way on the same file, for a storage server,
+//! for other shards, or for the call of an ended session that it repeats; when that is there, it is judged from the
+//! beginning. While it waits, the keys that it touches are *claimed*: nobody is granted a lease on them, so that it
+//! finds them free at last.
 //!
 //! Invariant: a claim's count is the number of parked works, and of locks, that name the key; each parked change stands
 //! in `by_slot`.
@@ -24,8 +24,12 @@ pub struct Call {
     pub origin: Origin,
     pub credentials: Credentials,
     pub request: ShardRequest,
-    /// What it was before it kept to the file that it had cut.
+    /// The same change in sessions that have ended, as far as it was not looked for yet.
+    pub repeats: Vec<Origin>,
+    /// What it was before it kept to the file that it had cut, or made.
     pub by_name: Option<ShardRequest>,
+    /// It opens the file that it has made in a session that has ended.
+    pub made: bool,
     /// The object that its storage server was asked about. `None` again when the file was cut since.
     pub asked: Option<(InodeNumber, ObjectId)>,
     /// The answer: size and time of that object.
@@ -63,6 +67,8 @@ pub enum Wait {
     Storage,
     /// The end of this own intent.
     Peer(u64),
+    /// The reply to the same change of an ended session, which is carried through.
+    Repeated(Origin),
 }
 
 /// Parked work.
@@ -137,7 +143,7 @@ impl Parking {
                 self.by_intent.insert(call.intent, number);
             }
         }
-        if let Wait::Lock(_) | Wait::Cut(_) | Wait::Peer(_) = parked.wait {
+        if let Wait::Lock(_) | Wait::Cut(_) | Wait::Peer(_) | Wait::Repeated(_) = parked.wait {
             self.by_wait.entry(parked.wait).or_default().push(number);
         }
         self.parked.insert(number, parked);

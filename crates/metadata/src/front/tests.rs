@@ -12,6 +12,7 @@ mod orphans;
 mod passing;
 mod random;
 mod renames;
+mod repeats;
 mod shards;
 mod slots;
 mod times;

@@ -1,14 +1,15 @@
 //! What a client asks of a shard.
 //!
 //! A call that changes something is made exactly once: session, slot and sequence name it, and the shard keeps the last
-//! reply of each slot. A client that got no reply sends the same call again, with the same sequence.
+//! reply of each slot. A client that got no reply sends the same call again, with the same sequence. If the shard has
+//! ended the session meanwhile, the client makes the call in its next session, and names those that it repeats.
 
 use crate::attributes::{AttributeChanges, Attributes, FileKind};
 use crate::capability::Capability;
 use crate::cookie::Cookie;
 use crate::credentials::Credentials;
 use crate::error::Error;
-use crate::ids::{InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, ShardId, SlotIndex};
+use crate::ids::{InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId, SlotIndex};
 use crate::layout::Layout;
 use crate::lease::{Grants, LeaseKey};
 use crate::lock::{HeldLock, LockOwner, LockRange, RangeLock};
@@ -33,6 +34,32 @@ pub struct ShardCall {
     /// On whose behalf, when the connection's key may speak for others; `None`: for the key's own user.
     pub credentials: Option<Credentials>,
     pub request: ShardRequest,
+    /// The same change as this client has sent it in sessions that the shard has ended: if the shard has made it
+    /// for one of these, it answers with that reply. At most [`crate::limits::REPEATED_CALLS_MAX`].
+    pub repeats: Vec<Origin>,
+}
+
+/// Names a change: who asked, in which slot, as which call.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Origin {
+    pub session: SessionId,
+    pub slot: Slot,
+    /// Grows with each new call in the slot.
+    pub sequence: u32,
+}
+
+/// A slot of a session. A client numbers its slots for each node by itself; a shard that has moved knows those of the
+/// nodes where it was, too.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Slot {
+    pub of: NodeId,
+    pub index: SlotIndex,
+}
+
+impl Slot {
+    /// All slots that a session can have.
+    pub const ALL: std::ops::RangeInclusive<Self> =
+        Self { of: NodeId(0), index: SlotIndex(0) }..=Self { of: NodeId(u16::MAX), index: SlotIndex(u16::MAX) };
 }
 
 /// How a file is opened.
@@ -344,6 +371,12 @@ impl ShardRequest {
                 | ShardRequest::CancelLock { .. }
                 | ShardRequest::TestLock { .. }
         )
+    }
+
+    /// Returns true if the shard keeps the reply, and gives it again to a call that is sent again.
+    pub fn is_made_once(&self) -> bool {
+        let may_be_repeated = matches!(self, ShardRequest::Release { .. } | ShardRequest::EndSession);
+        !(self.is_read() || self.is_about_locks() || may_be_repeated)
     }
 
     /// Whether carrying it out makes names or attributes untrue that a client may know.

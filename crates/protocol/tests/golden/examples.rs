@@ -12,8 +12,8 @@ use weft_protocol::message::peer::{
 };
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::{
-    Access, CreateFile, DirectoryEntry, DirectoryPage, LockAnswer, OpenFlags, PageCache, RenameMode, ShardAnswer,
-    ShardCall, ShardReply, ShardRequest, SymlinkTarget,
+    Access, CreateFile, DirectoryEntry, DirectoryPage, LockAnswer, OpenFlags, Origin, PageCache, RenameMode,
+    ShardAnswer, ShardCall, ShardReply, ShardRequest, Slot, SymlinkTarget,
 };
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
@@ -513,6 +513,11 @@ pub fn messages() -> Vec<Message> {
             sequence: 300,
             credentials: Some(credentials()),
             request,
+            repeats: vec![Origin {
+                session: SessionId(21),
+                slot: Slot { of: NodeId(2), index: SlotIndex(7) },
+                sequence: 299,
+            }],
         })
     };
     let reply = |result| Message::ShardReply(ShardReply { stamp: 301, result, others: vec![(ShardId(1), 300)] });

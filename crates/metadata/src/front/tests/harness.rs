@@ -274,9 +274,21 @@ impl World {
     }
 
     pub fn call_of(&mut self, origin: Origin, credentials: Credentials, request: ShardRequest) -> u64 {
+        self.repeat(origin, credentials, request, &[])
+    }
+
+    /// Sends a call that names those of ended sessions that it repeats.
+    pub fn repeat(
+        &mut self,
+        origin: Origin,
+        credentials: Credentials,
+        request: ShardRequest,
+        repeats: &[Origin],
+    ) -> u64 {
+        let repeats = repeats.to_vec();
         self.token += 1;
         let token = self.token;
-        self.event(Event::Call { token, origin, credentials, request });
+        self.event(Event::Call { token, origin, credentials, request, repeats });
         token
     }
 

@@ -126,6 +126,20 @@ fn lost_and_doubled_messages_make_one_directory() {
 }
 
 #[test]
+fn a_directory_that_an_ended_session_is_making_is_waited_for() {
+    let mut pair = Pair::new();
+    let origin = |session| Origin { session, slot: Slot { of: NodeId(1), index: SlotIndex(3) }, sequence: 1 };
+    let first = pair.here.call_of(origin(A), user(0), mkdir_there("d"));
+    pair.here.expire(&[B]);
+    let repeated = pair.here.repeat(origin(B), user(0), mkdir_there("d"), &[origin(A)]);
+    assert_eq!(pair.here.result(repeated), None);
+    pair.carry_all();
+    let (first, repeated) = (pair.here.done(first), pair.here.done(repeated));
+    assert_eq!(attributes(&first).inode, attributes(&repeated).inode);
+    assert_eq!(pair.there.shard.status().inodes, 1);
+}
+
+#[test]
 fn a_shard_that_is_away_undoes_mkdir() {
     let mut pair = Pair::new();
     let token = pair.here.waits(A, mkdir_there("d"));
