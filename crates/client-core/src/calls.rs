@@ -76,6 +76,12 @@ fn name_refused(message: &mut Message, session: SessionId) {
     }
 }
 
+/// Whether a reply shows that the shard has heard the session. Others are a node's, which looked at the map alone, or
+/// say that the shard does not hear this session.
+fn is_of_shard(result: &Result<ShardAnswer>) -> bool {
+    !matches!(result, Err(Error::SessionEnded | Error::StaleMap(_) | Error::WrongShard(_) | Error::Busy))
+}
+
 /// Whether the shard of a change may have others make a part of it. A name may mean an inode of any shard.
 fn may_cross(request: &ShardRequest) -> bool {
     matches!(
@@ -287,8 +293,7 @@ impl<S: Shell> Calls<S> {
         link.return_slot(slot).await;
         let (Message::ShardReply(reply), resent) = result? else { return Err(Error::Malformed) };
         let now_ms = self.shell.now_ms();
-        // These come from another node, or say that the shard does not hear this session.
-        if !matches!(reply.result, Err(Error::SessionEnded | Error::StaleMap(_) | Error::WrongShard(_))) {
+        if is_of_shard(&reply.result) {
             self.session.heard(shard, session, reply.stamp, (sent_ms, now_ms));
         }
         let (others, resent) = (reply.others, resent || !call_of(message).repeats.is_empty());
@@ -554,5 +559,20 @@ impl<S: Shell> Calls<S> {
         let call = ShardCall { shard, epoch, slots_of, slot: index, sequence, credentials, request, repeats };
         link.exchange_if_connected(&mut slot, &Message::Shard(call)).await;
         link.return_slot(slot).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_term_is_renewed_by_a_reply_that_the_shard_has_not_made() {
+        assert!(is_of_shard(&Ok(ShardAnswer::Done)) && is_of_shard(&Err(Error::NotFound)));
+        for refused in [Error::StaleMap(MapEpoch(2)), Error::WrongShard(ShardId(1)), Error::SessionEnded] {
+            assert!(!is_of_shard(&Err(refused)));
+        }
+        // Of a node whose map is older than the caller's (`weft_protocol::map::admit`).
+        assert!(!is_of_shard(&Err(Error::Busy)));
     }
 }
