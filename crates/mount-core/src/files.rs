@@ -400,10 +400,10 @@ impl<M: MountShell> Mount<M> {
     /// Writes all bytes.
     pub async fn write(&self, handle: u64, offset: u64, bytes: &[u8], by: WrittenBy) -> Result<()> {
         let open_file = self.files.get(handle)?;
-        let in_pages = !matches!(by, WrittenBy::Program { pages: false, .. });
-        let begun = self.caches.write_begins(open_file.inode, (offset, bytes.len() as u64), in_pages);
+        let begun = self.caches.write_begins(open_file.inode, (offset, bytes.len() as u64), by);
         let written = self.write_via(&open_file, offset, bytes, by).await;
         self.caches.settle_reads(open_file.inode).await;
+        self.caches.drop_overtaken(&begun).await;
         self.caches.write_ends(begun, written.is_err());
         written
     }

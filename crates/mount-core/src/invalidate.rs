@@ -31,12 +31,13 @@
 //! it drops pages. Assumed: `OpenInode::may_cache` is false from before the invalidator is called. Not here: who may
 //! cache what (the client), page cache modes (`open_modes.rs`).
 
+use crate::files::WrittenBy;
 use crate::kernel_inodes::KernelInodes;
 use crate::kernel_sizes::KernelSizes;
 use crate::lock::lock;
 use crate::open_modes::{OpenModes, Phase};
 use crate::shell::{Kernel, MountNotice, MountShell, Notified, Refused};
-use crate::short_reads::ShortReads;
+use crate::short_reads::{ShortReads, WriteNumber};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -80,7 +81,8 @@ pub struct KernelCaches<M: MountShell> {
 pub(crate) struct BegunWrite {
     inode: InodeNumber,
     pages: Range<u64>,
-    is_recorded: bool,
+    /// If it is recorded.
+    number: Option<WriteNumber>,
 }
 
 /// Names to be dropped, where waiting for the lock of their directory holds up nobody.
@@ -261,22 +263,41 @@ impl<M: MountShell> KernelCaches<M> {
         self.short_reads.told(inode, size, self.shell.now());
     }
 
-    /// The kernel has begun to write, or with no bytes to truncate. `in_pages`: through its pages.
-    pub(crate) fn write_begins(&self, inode: InodeNumber, (offset, bytes): (u64, u64), in_pages: bool) -> BegunWrite {
+    /// The kernel has begun to truncate.
+    pub(crate) fn truncation_begins(&self, inode: InodeNumber) -> BegunWrite {
+        let number = self.short_reads.write_begins(inode, 0, (0..0, [None, None]), self.shell.now());
+        BegunWrite { inode, pages: 0..0, number }
+    }
+
+    /// The kernel has begun to write.
+    pub(crate) fn write_begins(&self, inode: InodeNumber, (offset, bytes): (u64, u64), by: WrittenBy) -> BegunWrite {
         let page_bytes = self.shell.page_bytes();
         let end = offset.saturating_add(bytes);
+        let in_pages = !matches!(by, WrittenBy::Program { pages: false, .. });
         let torn = |at: u64| (in_pages && !at.is_multiple_of(page_bytes)).then_some(at / page_bytes);
         let torn = [torn(offset), torn(end)];
-        let is_recorded = self.short_reads.write_begins(inode, end, torn, self.shell.now());
         let pages = if in_pages { self.pages(offset..end) } else { 0..0 };
-        BegunWrite { inode, pages, is_recorded }
+        // Pages that the kernel writes back it keeps from being dropped.
+        let loose = if by == WrittenBy::PageCache { 0..0 } else { pages.clone() };
+        let number = self.short_reads.write_begins(inode, end, (loose, torn), self.shell.now());
+        BegunWrite { inode, pages, number }
+    }
+
+    /// That has landed: drops what has been read into its pages meanwhile. Each of these pages has been locked for the
+    /// READ after the kernel sent the write, so that the kernel does not keep it locked until the reply.
+    pub(crate) async fn drop_overtaken(&self, begun: &BegunWrite) {
+        let Some(number) = begun.number else { return };
+        let page_bytes = self.shell.page_bytes();
+        for page in self.short_reads.overtaken(begun.inode, number) {
+            self.drop_pages(begun.inode, page * page_bytes, page_bytes).await;
+        }
     }
 
     /// That ended; its reply comes next.
     pub(crate) fn write_ends(&self, begun: BegunWrite, has_failed: bool) {
-        if begun.is_recorded {
+        if let Some(number) = begun.number {
             let failed = has_failed.then_some(begun.pages);
-            self.short_reads.write_ends(begun.inode, failed, self.shell.now());
+            self.short_reads.write_ends(begun.inode, number, failed, self.shell.now());
         }
     }
 

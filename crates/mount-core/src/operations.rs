@@ -171,7 +171,7 @@ impl<M: MountShell> Mount<M> {
         inode: InodeNumber,
         changes: &AttributeChanges,
     ) -> Result<Entry> {
-        let begun = changes.size.is_some().then(|| self.caches.write_begins(inode, (0, 0), false));
+        let begun = changes.size.is_some().then(|| self.caches.truncation_begins(inode));
         let changed = self.client.set_attributes(who, inode, changes).await;
         if let Ok(entry) = &changed {
             self.caches.told_size(inode, entry.attributes.size);

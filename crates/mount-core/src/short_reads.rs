@@ -22,10 +22,15 @@
 //! READ that no lease covers, and loses it at the last close. Where nothing is recorded, a READ costs one look at a
 //! counter.
 //!
+//! Recorded as well: which pages are read while a write of this mount into them is in flight. The kernel keeps the
+//! bytes of a write in pages that are up to date without locking them; should a notification take such a page away, a
+//! READ brings it back, and may overtake the write. These pages are dropped when the write has landed
+//! ([`ShortReads::overtaken`]).
+//!
 //! Not here: sizes that become larger (`kernel_sizes.rs`).
 
 use crate::lock::lock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -79,6 +84,8 @@ struct Record<S> {
     changed: Duration,
     /// Truncations and writes of this mount in flight.
     in_flight: u32,
+    /// Those that are in pages which are not locked.
+    writes: Vec<Write>,
     /// Pages that may be in memory without being up to date.
     pages: BTreeMap<u64, Recorded>,
     /// Any page may be, since this was recorded.
@@ -87,6 +94,17 @@ struct Record<S> {
     sequence: u64,
     reads: Vec<InFlight<S>>,
 }
+
+/// A write that is in flight.
+struct Write {
+    number: WriteNumber,
+    pages: Range<u64>,
+    /// Of its pages those that were read meanwhile.
+    read: BTreeSet<u64>,
+}
+
+/// Tells writes of an inode from one another.
+pub(crate) type WriteNumber = u64;
 
 /// A READ.
 struct InFlight<S> {
@@ -137,7 +155,7 @@ pub(crate) struct Dropping {
 impl<S> Record<S> {
     fn new(now: Duration) -> Self {
         let (largest, all, pages, reads) = (None, Some(0), BTreeMap::new(), Vec::new());
-        Self { largest, changed: now, in_flight: 0, pages, all, sequence: 0, reads }
+        Self { largest, changed: now, in_flight: 0, writes: Vec::new(), pages, all, sequence: 0, reads }
     }
 
     fn record(&mut self, pages: Range<u64>, failed: Option<Duration>) {
@@ -155,6 +173,9 @@ impl<S> Record<S> {
     where
         S: Default,
     {
+        for write in &mut self.writes {
+            write.read.extend(write.pages.start.max(pages.start)..write.pages.end.min(pages.end));
+        }
         let count = self.pages.len();
         let is_resumed = self.pages.range(pages.clone()).any(|(_, page)| page.failed.is_some());
         self.pages.retain(|page, _| !pages.contains(page));
@@ -275,22 +296,45 @@ impl<S> ShortReads<S> {
     }
 
     /// A truncation of this mount begins, or a write, which ends at `end`. `torn`: pages of which it has a part.
-    /// Returns true if it was recorded.
-    pub fn write_begins(&self, inode: InodeNumber, end: u64, torn: [Option<u64>; 2], now: Duration) -> bool {
-        let mut is_recorded = false;
+    /// `pages`: those that may be up to date, and not locked. Returns a number if it was recorded.
+    pub fn write_begins(
+        &self,
+        inode: InodeNumber,
+        end: u64,
+        (pages, torn): (Range<u64>, [Option<u64>; 2]),
+        now: Duration,
+    ) -> Option<WriteNumber> {
+        let mut begun = None;
         self.with(inode, |record| {
-            is_recorded = true;
+            record.sequence += 1;
+            let number = record.sequence;
+            begun = Some(number);
             record.in_flight += 1;
+            if !pages.is_empty() {
+                record.writes.push(Write { number, pages, read: BTreeSet::new() });
+            }
             record.largest = record.largest.map(|largest| largest.max(end));
             record.changed = now;
             torn.into_iter().flatten().for_each(|page| record.record(page..page + 1, None));
         });
-        is_recorded
+        begun
+    }
+
+    /// Pages of a write that were read while it was in flight: what was read may be from before.
+    pub fn overtaken(&self, inode: InodeNumber, number: WriteNumber) -> BTreeSet<u64> {
+        let mut read = BTreeSet::new();
+        self.with(inode, |record| {
+            if let Some(write) = record.writes.iter_mut().find(|write| write.number == number) {
+                read = std::mem::take(&mut write.read);
+            }
+        });
+        read
     }
 
     /// One that was recorded ended. `failed`: pages that it did not write.
-    pub fn write_ends(&self, inode: InodeNumber, failed: Option<Range<u64>>, now: Duration) {
+    pub fn write_ends(&self, inode: InodeNumber, number: WriteNumber, failed: Option<Range<u64>>, now: Duration) {
         self.with(inode, |record| {
+            record.writes.retain(|write| write.number != number);
             // The record may be a new one, after the last close.
             record.in_flight = record.in_flight.saturating_sub(1);
             record.changed = now;
@@ -432,147 +476,4 @@ impl<S> ShortReads<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const INODE: InodeNumber = InodeNumber::from_raw(7);
-    const PAGE: u64 = 4096;
-
-    fn ms(ms: u64) -> Duration {
-        Duration::from_millis(ms)
-    }
-
-    /// An inode of whose pages all is known.
-    fn recorded() -> ShortReads<()> {
-        let reads = ShortReads::default();
-        reads.begin(INODE, ms(0));
-        let dropping = reads.drop_begins(INODE, 0..u64::MAX, ms(0));
-        reads.drop_ends(INODE, dropping);
-        reads
-    }
-
-    fn ends_at(at: u64) -> End {
-        End { at, is_empty: false }
-    }
-
-    /// A READ that is received, and answered short.
-    fn read(reads: &ShortReads<()>, pages: Range<u64>, end: u64, (received, answered): (u64, u64)) -> ShortRead {
-        let begun = reads.read_begins(INODE, pages.clone(), ms(received));
-        let begun = begun.map(|(_, begun)| begun);
-        let times = ((ms(received), ms(answered)), begun.as_ref());
-        let end = End { at: end, is_empty: end <= pages.start * PAGE };
-        let decided = reads.answer(INODE, pages, Some(end), times, |_| {});
-        begun.inspect(|begun| reads.read_ends(INODE, begun));
-        decided
-    }
-
-    fn wait(reads: &ShortReads<()>, began: Option<Began>, now: u64) -> Option<Unsettled<()>> {
-        reads.unsettled(INODE, &(0..0), began, ms(now))
-    }
-
-    #[test]
-    fn a_short_read_that_a_change_crosses_is_asked_again_page_by_page() {
-        let reads = recorded();
-        assert_eq!(read(&reads, 0..4, 3 * PAGE, (100, 110)), ShortRead::Taken, "nothing has happened");
-        reads.told(INODE, 4 * PAGE, ms(200));
-        let begun = reads.read_begins(INODE, 0..4, ms(300));
-        reads.changed(INODE, ms(305));
-        let begun = begun.map(|(_, begun)| begun);
-        let times = ((ms(300), ms(310)), begun.as_ref());
-        assert_eq!(reads.answer(INODE, 0..4, Some(ends_at(PAGE + 5)), times, |_| {}), ShortRead::AskedAgain);
-        reads.read_whole(INODE, 0..1, None, ms(312));
-        assert_eq!(read(&reads, 1..2, PAGE + 5, (313, 320)), ShortRead::Taken, "it was sent after that change");
-        reads.changed(INODE, ms(400));
-        assert_eq!(read(&reads, 0..4, PAGE + 5, (400, 410)), ShortRead::Taken, "the kernel knows of no more");
-    }
-
-    #[test]
-    fn the_error_of_a_page_that_is_asked_for_alone_would_be_the_programs() {
-        let reads = recorded();
-        reads.changed(INODE, ms(100));
-        assert_eq!(read(&reads, 0..1, 25, (101, 102)), ShortRead::Taken);
-    }
-
-    #[test]
-    fn a_page_behind_the_end_is_asked_for_again() {
-        let reads = recorded();
-        reads.changed(INODE, ms(100));
-        assert_eq!(read(&reads, 2..3, 2 * PAGE, (101, 102)), ShortRead::AskedAgain, "in readahead");
-        assert_eq!(read(&reads, 2..3, 2 * PAGE, (102, 103)), ShortRead::Taken, "it was sent after that change");
-    }
-
-    #[test]
-    fn an_empty_reply_does_not_cross_the_read_of_an_earlier_page() {
-        let reads = recorded();
-        let begun = reads.read_begins(INODE, 0..2, ms(100)).map(|(_, begun)| begun);
-        assert_eq!(read(&reads, 2..4, 2 * PAGE, (101, 102)), ShortRead::AskedAgain, "it is in flight");
-        let times = ((ms(100), ms(103)), begun.as_ref());
-        assert_eq!(reads.answer(INODE, 0..2, Some(ends_at(PAGE + 5)), times, |_| {}), ShortRead::Taken);
-        begun.inspect(|begun| reads.read_ends(INODE, begun));
-        reads.told(INODE, 8 * PAGE, ms(200));
-        assert_eq!(read(&reads, 0..2, PAGE + 5, (201, 202)), ShortRead::AskedAgain);
-        assert_eq!(read(&reads, 8..9, 8 * PAGE, (300, 301)), ShortRead::Taken, "the kernel knows of no more");
-        assert_eq!(read(&reads, 5..6, 5 * PAGE, (300, 301)), ShortRead::AskedAgain, "it is asked for again");
-        assert_eq!(read(&reads, 1..2, PAGE + 5, (302, 303)), ShortRead::Taken);
-    }
-
-    #[test]
-    fn what_may_have_waited_for_a_thread_counts_as_crossed() {
-        let reads = recorded();
-        reads.changed(INODE, ms(100));
-        assert_eq!(read(&reads, 0..2, 5, (110, 120)), ShortRead::AskedAgain);
-        assert_eq!(read(&reads, 4..6, 4 * PAGE + 5, (200, 210)), ShortRead::Taken);
-    }
-
-    #[test]
-    fn the_error_of_a_page_that_is_not_up_to_date_would_be_the_programs() {
-        let reads = recorded();
-        let begun = reads.write_begins(INODE, PAGE + 5, [None, Some(1)], ms(100));
-        assert!(begun);
-        reads.write_ends(INODE, None, ms(110));
-        assert_eq!(read(&reads, 1..2, PAGE + 5, (111, 120)), ShortRead::Dropped { all: false });
-        assert_eq!(read(&reads, 2..4, PAGE + 5, (121, 125)), ShortRead::AskedAgain, "readahead");
-        reads.changed(INODE, ms(130));
-        assert_eq!(read(&reads, 2..3, PAGE + 5, (128, 135)), ShortRead::Dropped { all: false }, "crossed again");
-        let unknown = ShortReads::<()>::default();
-        unknown.begin(INODE, ms(0));
-        assert_eq!(read(&unknown, 0..2, 5, (1, 2)), ShortRead::Dropped { all: true });
-        let dropping = unknown.drop_begins(INODE, 0..u64::MAX, ms(3));
-        unknown.drop_ends(INODE, dropping);
-        assert_eq!(read(&unknown, 0..2, 5, (4, 5)), ShortRead::AskedAgain);
-    }
-
-    #[test]
-    fn a_change_waits_for_reads_in_flight_and_for_what_is_asked_again() {
-        let reads = recorded();
-        reads.changed(INODE, ms(100));
-        let begun = reads.read_begins(INODE, 0..2, ms(101)).map(|(_, begun)| begun);
-        let waits = wait(&reads, None, 102).expect("a READ is in flight");
-        let began = Some(waits.began);
-        assert!(waits.time.is_none());
-        let times = ((ms(101), ms(110)), begun.as_ref());
-        assert_eq!(reads.answer(INODE, 0..2, Some(ends_at(5)), times, |_| {}), ShortRead::AskedAgain);
-        begun.inspect(|begun| reads.read_ends(INODE, begun));
-        assert!(wait(&reads, began, 111).is_some_and(|read| read.time.is_some()), "it will be asked again");
-        let again = reads.read_begins(INODE, 0..1, ms(112)).map(|(_, begun)| begun);
-        let later = reads.read_begins(INODE, 8..9, ms(112)).map(|(_, begun)| begun);
-        assert!(wait(&reads, began, 200).is_some_and(|read| read.time.is_none()), "it was");
-        let times = ((ms(112), ms(210)), again.as_ref());
-        assert_eq!(reads.answer(INODE, 0..1, Some(ends_at(5)), times, |_| {}), ShortRead::Taken);
-        again.inspect(|again| reads.read_ends(INODE, again));
-        assert!(wait(&reads, began, 211).is_some(), "the reader has to wake up");
-        assert!(wait(&reads, began, 300).is_none(), "what came later is not waited for");
-        assert!(later.is_some() && wait(&reads, None, 300).is_some());
-    }
-
-    #[test]
-    fn nothing_is_recorded_of_what_nobody_else_changes() {
-        let reads = ShortReads::<()>::default();
-        reads.changed(INODE, ms(1));
-        assert!(!reads.is_used() && reads.read_begins(INODE, 0..1, ms(1)).is_none());
-        assert!(!reads.write_begins(INODE, 5, [Some(0), None], ms(1)));
-        reads.begin(INODE, ms(1));
-        reads.forget(INODE);
-        assert!(!reads.is_used());
-    }
-}
+mod tests;
