@@ -151,6 +151,10 @@ impl<M: MountShell> Mount<M> {
         let new_in = is_new.then_some(asked.place);
         let (mode, lent) = self.choose_mode(&file, &asked, new_in, stamp, register).await;
         let Asked { who, options, .. } = asked;
+        if options.truncate {
+            // The kernel sets it by itself when it has the reply.
+            self.caches.told_size(inode, 0);
+        }
         let (told, access) = (mode.clone(), options.access);
         let positional = OnceLock::new();
         let open_file = Arc::new(OpenFile { inode, lent, file, options, mode, positional, new_in, who });
@@ -361,40 +365,20 @@ impl<M: MountShell> Mount<M> {
     }
 
     /// Before the reply to a request for attributes by an open file: makes the kernel know of bytes that others have
-    /// added. After an error the read that asks must fail: it would end too early.
-    pub(crate) async fn tell_size(&self, who: &Credentials, handle: u64, size: u64) -> Result<()> {
+    /// added. Should the file have been cut since, the kernel learns it as if it had been cut after the reply.
+    pub(crate) async fn tell_size(&self, handle: u64, size: u64) -> Result<()> {
         let open_file = self.files.get(handle)?;
         let (caches, inode) = (&self.caches, open_file.inode);
         let is_leased = open_file.file.open.may_cache(&self.client.objects).await;
-        let is_read = open_file.file.options.access.reads();
-        if !is_read || !caches.modes.is_cached(inode) || caches.sizes.knows(inode, size, is_leased) {
+        if !caches.modes.is_cached(inode) || caches.sizes.knows(inode, size, is_leased) {
             return Ok(());
         }
-        let mut size = size;
-        while size > 0 && !self.store_last(&open_file, size).await? {
-            // It was cut meanwhile.
-            size = self.client.attributes(who, inode).await?.attributes.size;
+        let Some(kernel) = caches.kernel() else { return Ok(()) };
+        caches.short_reads.grows(inode, size, caches.pages(size - 1..size), caches.shell.now());
+        if kernel.grow(inode, size).await.is_ok() {
+            caches.sizes.grew(inode, size);
         }
         Ok(())
-    }
-
-    /// Stores the last byte of a file of this size into the kernel's page. `false`: the file is shorter.
-    async fn store_last(&self, open_file: &OpenFile<M>, size: u64) -> Result<bool> {
-        let (caches, inode, offset) = (&self.caches, open_file.inode, size - 1);
-        let Some(kernel) = caches.kernel() else { return Ok(true) };
-        caches.drop_pages(inode, offset, 1).await;
-        let done = caches.sizes.begin(inode, offset);
-        let mut byte = [0];
-        let read = open_file.file.read_pages(&self.client.objects, &mut byte, offset).await;
-        let is_there = matches!(read, Ok((1, _)));
-        caches.short_reads.stored(inode, size, caches.pages(offset..size), caches.shell.now());
-        let known = is_there && kernel.store_byte(inode, offset, byte[0]).await.is_ok();
-        caches.sizes.end(inode, &done, known.then_some(size));
-        M::set(&done);
-        if is_there {
-            caches.drop_pages(inode, offset, 1).await;
-        }
-        read.map(|_| is_there)
     }
 
     /// Writes all bytes.

@@ -72,7 +72,7 @@ pub struct KernelCaches<M: MountShell> {
     /// Rank 3.
     view: Arc<Mutex<KernelView>>,
     pub(crate) inodes: KernelInodes,
-    pub(crate) sizes: KernelSizes<M::Signal>,
+    pub(crate) sizes: KernelSizes,
     pub(crate) short_reads: ShortReads<M::Signal>,
     pub shell: M,
 }
@@ -203,18 +203,10 @@ impl<M: MountShell> KernelCaches<M> {
         report(&|notice| self.shell.notice(notice), what, notified);
     }
 
-    /// Returns when no byte of the range is on its way into a page that was so before.
-    async fn wait_for_bytes(&self, inode: InodeNumber, offset: u64, bytes: u64) {
-        for done in self.sizes.on_their_way(inode, offset, bytes) {
-            while !self.shell.wait(&done, LOCK_WAIT).await {}
-        }
-    }
-
     /// Drops pages (`bytes` `u64::MAX`: to the end), and marks the attributes as old. Waits for reads and writes of
     /// these pages under way.
     pub async fn drop_pages(&self, inode: InodeNumber, offset: u64, bytes: u64) {
         if let Some(kernel) = self.kernel() {
-            self.wait_for_bytes(inode, offset, bytes).await;
             let bytes = if bytes == u64::MAX { 0 } else { bytes.max(1) };
             let dropped = self.contents(&kernel, inode, (offset, bytes)).await;
             self.report("contents", dropped);
@@ -440,8 +432,7 @@ impl<M: MountShell> KernelCaches<M> {
     pub async fn inode(&self, inode: InodeNumber, data: bool) {
         if data {
             self.modes.recalled(inode);
-            self.sizes.shared(inode);
-            self.wait_for_bytes(inode, 0, u64::MAX).await;
+            self.sizes.forget(inode);
         }
         self.view().recall(LeaseKey::Attributes(inode));
         let Some(kernel) = self.kernel() else { return };

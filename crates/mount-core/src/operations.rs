@@ -155,7 +155,7 @@ impl<M: MountShell> Mount<M> {
         let telling = self.telling(&[]).await;
         let mut known = self.client.attributes(who, inode).await;
         if let (Ok(entry), Some(handle)) = (&known, handle)
-            && let Err(error) = self.tell_size(who, handle, entry.attributes.size).await
+            && let Err(error) = self.tell_size(handle, entry.attributes.size).await
         {
             known = Err(error);
         }

@@ -32,9 +32,10 @@ pub trait Kernel {
     fn attributes(&self, inode: InodeNumber) -> impl Future<Output = Notified>;
     /// Also writes back and drops the pages of a range (`bytes` 0: to the end). Waits for reads and writes under way.
     fn contents(&self, inode: InodeNumber, offset: u64, bytes: u64) -> impl Future<Output = Notified>;
-    /// Puts a byte into its page, and makes the size of the file at least so large that it is the last one. Waits for a
-    /// read or write of the page under way.
-    fn store_byte(&self, inode: InodeNumber, offset: u64, byte: u8) -> impl Future<Output = Notified>;
+    /// Makes the size of a file that has bytes at least so large. If it is smaller, replies to requests from before do
+    /// not count; if not, nothing changes. A page with the last byte is added where there is none, to be read when it
+    /// is used. Waits, when that is done, for a read or write of this page under way.
+    fn grow(&self, inode: InodeNumber, size: u64) -> impl Future<Output = Notified>;
     /// Drops all names. Does not wait.
     fn increment_epoch(&self) -> impl Future<Output = Notified>;
 }

@@ -286,8 +286,8 @@ impl<S> ShortReads<S> {
         });
     }
 
-    /// A byte is about to be stored in this page, and the file to be so large.
-    pub fn stored(&self, inode: InodeNumber, size: u64, pages: Range<u64>, now: Duration) {
+    /// The kernel is about to be made to know of so many bytes, and to add this page where it is not there.
+    pub fn grows(&self, inode: InodeNumber, size: u64, pages: Range<u64>, now: Duration) {
         self.with(inode, |record| {
             record.largest = record.largest.map(|largest| largest.max(size));
             record.changed = now;

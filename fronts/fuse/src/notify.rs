@@ -5,11 +5,12 @@
 //!
 //! Not here: which notification when (`weft-mount-core`).
 
-use rustix::io::write;
+use rustix::io::{Errno, write};
 use std::os::fd::{AsFd, OwnedFd};
 use weft_client::before_wait::{Waiting, before_wait};
 use weft_mount_core::{Kernel, Notified, Refused};
 use weft_protocol::{InodeNumber, Name};
+use weft_sys::plain_calls::write_with_fault;
 
 const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
 const FUSE_NOTIFY_INVAL_ENTRY: i32 = 3;
@@ -76,14 +77,16 @@ fn inode_payload(inode: InodeNumber, offset: i64, bytes: i64) -> [u8; 24] {
     payload
 }
 
-/// `struct fuse_notify_store_out`, and a byte.
-fn byte_payload(inode: InodeNumber, offset: u64, byte: u8) -> [u8; 25] {
-    let mut payload = [0; 25];
+/// A FUSE_NOTIFY_STORE (`struct fuse_notify_store_out`) of the last byte of a file, without the byte.
+fn last_byte_message(inode: InodeNumber, size: u64) -> Vec<u8> {
+    let mut payload = [0; 24];
     payload[..8].copy_from_slice(&inode.raw().to_ne_bytes());
-    payload[8..16].copy_from_slice(&offset.to_ne_bytes());
+    payload[8..16].copy_from_slice(&size.saturating_sub(1).to_ne_bytes());
     payload[16..20].copy_from_slice(&1_u32.to_ne_bytes());
-    payload[24] = byte;
-    payload
+    let mut bytes = message(FUSE_NOTIFY_STORE, &payload);
+    let length = bytes.len() as u32 + 1;
+    bytes[..4].copy_from_slice(&length.to_ne_bytes());
+    bytes
 }
 
 impl Kernel for Device {
@@ -104,8 +107,13 @@ impl Kernel for Device {
         self.send(FUSE_NOTIFY_INVAL_INODE, &inode_payload(inode, signed(offset), signed(bytes)))
     }
 
-    async fn store_byte(&self, inode: InodeNumber, offset: u64, byte: u8) -> Notified {
-        self.send(FUSE_NOTIFY_STORE, &byte_payload(inode, offset, byte))
+    async fn grow(&self, inode: InodeNumber, size: u64) -> Notified {
+        before_wait(Waiting::Sleeps);
+        // The kernel sets the size before it reads the byte, which is not there: the page stays as it is.
+        match write_with_fault(&self.0, &last_byte_message(inode, size)) {
+            Ok(()) | Err(Errno::FAULT) => Ok(()),
+            Err(error) => Err(Refused(error.raw_os_error())),
+        }
     }
 
     async fn increment_epoch(&self) -> Notified {
@@ -126,9 +134,10 @@ mod tests {
         assert_eq!(payload, [&5_u64.to_ne_bytes()[..], &2_u64.to_le_bytes()[..], b"ab\0"].concat());
         let payload = inode_payload(InodeNumber::from_raw(5), -1, 0);
         assert_eq!(payload[..], [5_u64.to_ne_bytes(), (-1_i64).to_ne_bytes(), [0; 8]].concat());
-        let payload = byte_payload(InodeNumber::from_raw(5), 9, 7);
+        let bytes = last_byte_message(InodeNumber::from_raw(5), 10);
+        let header = [41_u32.to_ne_bytes(), 4_u32.to_ne_bytes(), [0; 4], [0; 4]].concat();
         let size = 1_u32.to_ne_bytes();
-        let fields = [&5_u64.to_ne_bytes()[..], &9_u64.to_ne_bytes()[..], &size[..], &[0; 4][..], &[7][..]];
-        assert_eq!(payload[..], fields.concat());
+        let fields = [&header[..], &5_u64.to_ne_bytes()[..], &9_u64.to_ne_bytes()[..], &size[..], &[0; 4][..]];
+        assert_eq!(bytes, fields.concat());
     }
 }

@@ -7,7 +7,8 @@
 //! - INVAL_INODE without, INC_EPOCH waits for nothing (`fuse_notify_inc_epoch`).
 //! - STORE raises the size at once, also while a size is in the making, and makes replies to earlier requests not
 //!   count; then it waits for the locks of its pages. One that was not there stays to be read, unless all of it was
-//!   stored (`fuse_notify_store`, `fuse_write_update_attr`).
+//!   stored (`fuse_notify_store`, `fuse_write_update_attr`). If the byte cannot be copied from the server's memory, the
+//!   size stays raised, and the page as it is.
 //!
 //! INVAL_INODE makes replies to earlier requests not count; INVAL_ENTRY does nothing about a lookup in flight, and
 //! INC_EPOCH does: a dentry gets the epoch of when its lookup was sent.
@@ -15,6 +16,7 @@
 use super::attributes::Stale;
 use super::executor::Context;
 use super::requests::{Errno, NodeId, Notification};
+use super::state::InodeKey;
 
 impl Context {
     pub async fn notified(&self, notification: Notification) -> Result<(), Errno> {
@@ -31,6 +33,7 @@ impl Context {
                 Ok(())
             }
             Notification::Store { node, offset, data } => self.store_in_pages(node, offset, &data).await,
+            Notification::Grow { node, size } => self.store_nothing(node, size).await,
         }
     }
 
@@ -97,17 +100,34 @@ impl Context {
         Ok(())
     }
 
+    /// The size with which a store into pages begins.
+    fn raise_size(&self, key: InodeKey, end: u64, bytes: u64) -> Result<(), Errno> {
+        let mut mount = self.mount();
+        if mount.inode(key).is_directory() {
+            return Err(Errno::EINVAL);
+        }
+        if end > mount.inode(key).size() {
+            mount.wrote(key, end, bytes);
+        }
+        Ok(())
+    }
+
+    /// A store of the last byte of a file of this size, which cannot be copied.
+    async fn store_nothing(&self, node: NodeId, size: u64) -> Result<(), Errno> {
+        let inode = self.mount().find_node(node).ok_or(Errno::ENOENT)?;
+        self.raise_size(inode.key, size, 1)?;
+        let index = size.saturating_sub(1) / self.mount().page_bytes();
+        let id = self.lock_or_add_page(inode.key, index).await;
+        self.mount().unlock_page(inode.key, index, id);
+        Err(Errno::EFAULT)
+    }
+
     async fn store_in_pages(&self, node: NodeId, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let inode = self.mount().find_node(node).ok_or(Errno::ENOENT)?;
         let end = offset + data.len() as u64;
+        self.raise_size(inode.key, end, data.len() as u64)?;
         let (page_bytes, size) = {
-            let mut mount = self.mount();
-            if mount.inode(inode.key).is_directory() {
-                return Err(Errno::EINVAL);
-            }
-            if end > mount.inode(inode.key).size() {
-                mount.wrote(inode.key, end, data.len() as u64);
-            }
+            let mount = self.mount();
             (mount.page_bytes(), mount.inode(inode.key).size())
         };
         let mut at = offset;

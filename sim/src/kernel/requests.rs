@@ -27,6 +27,7 @@ impl Errno {
     pub const ENODEV: Self = Self(19);
     pub const ENOTDIR: Self = Self(20);
     pub const EISDIR: Self = Self(21);
+    pub const EFAULT: Self = Self(14);
     pub const EINVAL: Self = Self(22);
     pub const ENOTEMPTY: Self = Self(39);
     pub const ELOOP: Self = Self(40);
@@ -303,4 +304,6 @@ pub enum Notification {
     IncrementEpoch,
     /// `FUSE_NOTIFY_STORE`.
     Store { node: NodeId, offset: u64, data: Vec<u8> },
+    /// `FUSE_NOTIFY_STORE` of the last byte of a file of this size, in whose place is unreadable memory: EFAULT.
+    Grow { node: NodeId, size: u64 },
 }

@@ -22,7 +22,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use weft_sim::kernel::requests::{Answer, Errno, NodeId, Reply, Request};
+use weft_sim::kernel::requests::{Answer, Errno, NodeId, Notification, Reply, Request};
 use weft_sim::kernel::{CallId, CallResult};
 
 /// How long an event may take to come.
@@ -221,7 +221,8 @@ impl Run<'_> {
         match step {
             Step::Call { program, call } => self.programs.begin(*program, id, call.clone()),
             Step::Notify(notification) => {
-                self.programs.notify(id, self.device.clone(), encode_notification(notification));
+                let faults = matches!(notification, Notification::Grow { .. });
+                self.programs.notify(id, self.device.clone(), encode_notification(notification), faults);
             }
             Step::Fate { kind, fate } => self.server.set_fate(kind, fate.clone()),
             Step::Outside(change) => {

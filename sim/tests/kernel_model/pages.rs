@@ -528,6 +528,61 @@ fn a_stored_byte_raises_the_size_while_the_file_grows_here() {
     assert_eq!(events[last - 3].returned[0].1, Ok(Value::Data(bytes(100, 2))));
 }
 
+/// A store whose byte cannot be copied raises the size and leaves the pages alone.
+#[test]
+fn a_store_that_fails_raises_the_size_while_the_file_grows_here() {
+    let events = check(
+        &extended_while_another_client_has()
+            .grow(2, 3 * PAGE)
+            .pread(1, 2, 2 * PAGE, 100)
+            .release()
+            .pread(1, 2, 0, 3 * PAGE)
+            .fstat(1, 2)
+            .build(),
+    );
+    let last = events.len() - 1;
+    assert_eq!(events[last - 3].returned[0].1, Ok(Value::Data(bytes(100, 2))));
+}
+
+/// If the file is that large for the kernel, it changes nothing: a smaller size in a reply to a request from before
+/// counts.
+#[test]
+fn a_store_that_fails_within_the_file_lets_a_reply_count() {
+    let events = check(
+        &opened(300)
+            .pread(0, 1, 0, 300)
+            .outside(Change::Truncate { node: 2, size: 100 })
+            .invalidate(2, -1, 0)
+            .hold("getattr")
+            .pread(0, 1, 50, 400)
+            .grow(2, 100)
+            .release()
+            .fstat(0, 1)
+            .build(),
+    );
+    assert_eq!(events[events.len() - 2].returned[0].1, Ok(Value::Data(bytes(50, 1))));
+}
+
+#[test]
+fn pages_stay_when_a_store_fails() {
+    for size in [100, PAGE, PAGE + 1, 4 * PAGE + 7] {
+        for known in [100, 3 * PAGE] {
+            check(
+                &opened(known)
+                    .open(0, "a", BOTH, 2)
+                    .map(0, 2, 3)
+                    .pread(0, 1, 0, known)
+                    .store(0, 3, 0, vec![9; 20])
+                    .grow(2, size)
+                    .load(0, 3, 0, 30)
+                    .pread(0, 1, 0, 6 * PAGE)
+                    .fstat(0, 1)
+                    .build(),
+            );
+        }
+    }
+}
+
 #[test]
 fn a_reply_from_before_a_stored_byte_does_not_count() {
     check(

@@ -6,7 +6,6 @@ use rustix::io::Errno as SystemError;
 use rustix::thread::{CapabilitySet, Pid};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use weft_sim::kernel::directory_stream::DirectoryEntry;
 use weft_sim::kernel::requests::{Access, Attributes, Errno, Kind, OpenFlags, RenameMode};
 use weft_sim::kernel::{Call, CallId, Handle, Value};
 use weft_sys::mapped::MappedFile;
+use weft_sys::plain_calls::write_with_fault;
 
 /// How much of a file a mapping covers.
 const MAPPING_BYTES: usize = 64 * 4096;
@@ -65,14 +65,18 @@ impl Programs {
         program.calls.send((id, call)).unwrap();
     }
 
-    /// Writes a notification to the device from a thread of its own: it may have to wait.
-    pub fn notify(&mut self, id: CallId, device: Arc<File>, message: Vec<u8>) {
+    /// Writes a notification to the device from a thread of its own: it may have to wait. `faults`: its last byte is
+    /// in unreadable memory.
+    pub fn notify(&mut self, id: CallId, device: Arc<File>, message: Vec<u8>, faults: bool) {
         let (started, thread) = channel();
         let events = self.events.clone();
         self.notifiers.push(std::thread::spawn(move || {
             started.send(rustix::thread::gettid()).unwrap();
-            let result = (&*device).write(&message).map(|_| ());
-            let result = result.map_err(|error| Errno(error.raw_os_error().unwrap_or(5)));
+            let result = match (faults, message.split_last()) {
+                (true, Some((_, readable))) => write_with_fault(&*device, readable),
+                _ => rustix::io::write(&*device, &message).map(|_| ()),
+            };
+            let result = result.map_err(|error| Errno(error.raw_os_error()));
             let _ = events.send(Event::Notified(id, result));
         }));
         self.busy.insert(id, thread.recv().unwrap());

@@ -217,7 +217,7 @@ impl Maker {
     fn notification(&mut self) -> Notification {
         // To others it is of no use.
         let stores = matches!(self.family, Family::Pages | Family::Mappings);
-        match self.random.below(if stores { 7 } else { 6 }) {
+        match self.random.below(if stores { 8 } else { 6 }) {
             0 | 1 => Notification::InvalidateEntry {
                 parent: self.random.one_of(&[1, 2, 3]),
                 name: self.name(),
@@ -230,6 +230,7 @@ impl Maker {
                 let (node, offset, data) = (self.node(), self.offset(), self.data());
                 Notification::Store { node, offset, data }
             }
+            7 => Notification::Grow { node: self.node(), size: self.offset() + 1 },
             _ => Notification::InvalidateInode {
                 node: self.node(),
                 offset: self.offset() as i64,

@@ -212,6 +212,10 @@ impl Builder {
         self.notify(Notification::Store { node, offset, data })
     }
 
+    pub fn grow(self, node: NodeId, size: u64) -> Self {
+        self.notify(Notification::Grow { node, size })
+    }
+
     pub fn invalidate_entry(self, parent: NodeId, name: &str, expire_only: bool) -> Self {
         self.notify(Notification::InvalidateEntry { parent, name: name.to_owned(), expire_only })
     }

@@ -289,6 +289,11 @@ pub fn encode_notification(notification: &Notification) -> Vec<u8> {
             out.0.extend(data);
             4
         }
+        Notification::Grow { node, size } => {
+            out.u64(*node).u64(*size - 1).u32(1).u32(0);
+            out.0.push(0);
+            4
+        }
     };
     message(0, code, &out.0)
 }

@@ -49,8 +49,8 @@ impl Kernel for Fake {
         self.tell(format!("contents {inode} {offset} {bytes}"))
     }
 
-    async fn store_byte(&self, inode: InodeNumber, offset: u64, byte: u8) -> Notified {
-        self.tell(format!("byte {inode} {offset} {byte}"))
+    async fn grow(&self, inode: InodeNumber, size: u64) -> Notified {
+        self.tell(format!("grow {inode} {size}"))
     }
 
     async fn increment_epoch(&self) -> Notified {
