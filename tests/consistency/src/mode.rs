@@ -61,6 +61,7 @@ impl Mode {
         };
         Allowances {
             append_positions: true,
+            stale_renames: true,
             no_mappings: true,
             no_space: matches!(weft.store, Store::Limited(_)),
             ..Allowances::default()

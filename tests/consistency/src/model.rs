@@ -33,6 +33,9 @@ pub struct Allowances {
     /// The position of a handle after an append is undefined until the next seek: the kernel adds to the size that it
     /// knew, whatever others have appended.
     pub append_positions: bool,
+    /// A rename through a mount may fail with ESTALE by a directory that another client has renamed: its kernel knows
+    /// it under its former name, and does not move it while the rename holds the lock for that.
+    pub stale_renames: bool,
     /// mtime is not compared.
     pub any_mtime: bool,
     /// A listing may miss or repeat lasting entries once its directory has changed. On tmpfs of Linux 6.18 it does: its
@@ -51,6 +54,8 @@ struct Inode {
     number: Option<u64>,
     /// A write failed: content and size are unknown until [`Model::adopt`].
     is_doubtful: bool,
+    /// Letter of the mount whose program renamed it last.
+    renamed_by: Option<char>,
     locks: BTreeMap<(WorkerId, HandleId), LockHow>,
 }
 
@@ -200,8 +205,11 @@ impl Model {
     /// Returns true for a failure that the file system may answer with. The call then had no effect.
     fn is_allowed_failure(&mut self, who: WorkerId, call: &Call, outcome: &Outcome) -> bool {
         let Some(errno) = outcome.errno() else { return false };
-        let Allowances { no_mappings, no_space, .. } = self.allowances;
+        let Allowances { no_mappings, no_space, stale_renames, .. } = self.allowances;
         match call {
+            Call::Rename { from, to, .. } if errno == Errno::STALE => {
+                stale_renames && !who.is_native() && self.may_be_stale(who.mount, from, to)
+            }
             Call::MapRead { .. } | Call::MapWrite { .. } | Call::Map { .. } => errno == Errno::NODEV && no_mappings,
             _ if errno == Errno::NOSPC && no_space => {
                 self.doubt(who, call);
@@ -283,7 +291,7 @@ impl Model {
                 let id = self.find(path)?;
                 self.resize(id, *size, at)
             }
-            Call::Rename { from, to, how } => self.rename(from, to, *how, at),
+            Call::Rename { from, to, how } => self.rename(who.mount, (from, to), *how, at),
             Call::Link { from, to } => self.link(from, to, at),
             Call::Unlink { path } => self.unlink(path, at),
             Call::MakeDirectory { path } => self.make_directory(path, at),
@@ -397,7 +405,7 @@ impl Model {
 impl Inode {
     fn new(kind: Kind, mode: u16, mtime: Mtime) -> Self {
         let links = if matches!(kind, Kind::Directory(_)) { 2 } else { 1 };
-        Self { kind, mode, links, mtime, number: None, is_doubtful: false, locks: BTreeMap::new() }
+        Self { kind, mode, links, mtime, number: None, is_doubtful: false, renamed_by: None, locks: BTreeMap::new() }
     }
 }
 

@@ -209,6 +209,9 @@ fn returned(
                     steps.push((changed, progress));
                 }
                 steps.extend(look_up(&state.names, *progress, record).map(|progress| (state.clone(), progress)));
+                if is_counted_out(*progress, record, records) {
+                    steps.push((state.clone(), Progress::Done));
+                }
             }
             for (mut next, progress) in steps {
                 next.pending.insert(*other, progress);
@@ -398,6 +401,34 @@ fn look_up(names: &Names, progress: Progress, record: &Record) -> Option<Progres
             is_answer.then_some(Progress::Done)
         }
         Progress::Done => None,
+    }
+}
+
+/// The kernel of a mount takes one from the count of links that it knows when a name goes through it, and refuses to
+/// link a file that has none left for it; nobody is asked then, who would know of a name that another client has given
+/// the file. Returns true for a link that it may have refused so.
+fn is_counted_out(progress: Progress, record: &Record, records: &[&Record]) -> bool {
+    let (Call::Link { from, .. }, Progress::Found(_)) = (&record.call, progress) else { return false };
+    let takes_name = |other: &Record| {
+        let is_beside = other.begun <= record.ended && record.begun <= other.ended;
+        is_beside && other.who.mount == record.who.mount && other.is_done() && takes_away(&other.call, from)
+    };
+    let gives_name = |other: &Record| {
+        let links = matches!(other.call, Call::Link { .. }) && (other.is_done() || other.is_lost);
+        links && other.who.mount != record.who.mount && other.begun <= record.ended
+    };
+    !record.who.is_native()
+        && record.outcome.errno() == Some(Errno::NOENT)
+        && records.iter().any(|other| takes_name(other))
+        && records.iter().any(|other| gives_name(other))
+}
+
+/// Returns true for a call that takes a name from the file that had it.
+fn takes_away(call: &Call, name: &str) -> bool {
+    match call {
+        Call::Rename { to, how: RenameHow::Replace, .. } => to == name,
+        Call::Unlink { path } => path == name,
+        _ => false,
     }
 }
 

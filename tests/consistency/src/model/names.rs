@@ -178,7 +178,7 @@ impl Model {
         self.inode(parent).links -= 1;
     }
 
-    pub(super) fn rename(&mut self, from: &str, to: &str, how: RenameHow, at: Interval) -> Answer {
+    pub(super) fn rename(&mut self, mount: char, (from, to): (&str, &str), how: RenameHow, at: Interval) -> Answer {
         let (old_parent, old_name, old) = self.place(from)?;
         let (new_parent, new_name, new) = self.place(to)?;
         let old = old.ok_or(Errno::NOENT)?;
@@ -199,6 +199,8 @@ impl Model {
         let is_directory = self.is_directory(old);
         match new {
             Some(new) if how == RenameHow::Exchange => {
+                self.inode(new).renamed_by = Some(mount);
+                self.inode(old).renamed_by = Some(mount);
                 let new_is_directory = self.is_directory(new);
                 self.set_entry(old_parent, old_name, Some(new), at);
                 self.set_entry(new_parent, new_name, Some(old), at);
@@ -215,11 +217,28 @@ impl Model {
             },
             None => {}
         }
+        self.inode(old).renamed_by = Some(mount);
         self.set_entry(old_parent, old_name, None, at);
         self.set_entry(new_parent, new_name, Some(old), at);
         self.move_link(is_directory, old_parent, new_parent);
         self.collect();
         Ok(Expected::Done)
+    }
+
+    /// Returns true if the kernel of a mount may know, under its former name, a directory that a rename between two
+    /// directories finds by one of its names: another client has renamed it, and something below it is open here.
+    pub(super) fn may_be_stale(&self, mount: char, from: &str, to: &str) -> bool {
+        let is_open_below = |id: Id| {
+            let mut handles = self.handles.iter().filter(|((who, _), _)| who.mount == mount);
+            handles.any(|(_, handle)| self.is_above(id, handle.inode))
+        };
+        let is_elsewhere = |path: &&str| {
+            self.find(path).is_ok_and(|id| {
+                let is_renamed = self.inodes[&id].renamed_by.is_some_and(|by| by != mount);
+                self.is_directory(id) && is_renamed && is_open_below(id)
+            })
+        };
+        self.find(directory_of(from)) != self.find(directory_of(to)) && [from, to].iter().any(is_elsewhere)
     }
 
     /// `..` of a directory counts as a link of its parent.

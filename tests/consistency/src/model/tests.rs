@@ -203,3 +203,29 @@ fn a_removed_directory_is_read_through_mounts_only() {
     };
     assert!(is_defined("a0 readdir h1 80") && !is_defined("n0 readdir h1 80") && is_defined("n0 close h1"));
 }
+
+#[test]
+fn a_rename_that_finds_a_directory_which_another_client_has_renamed_may_fail() {
+    let prepared = |opener: &str, renamer: &str, allowed: bool| {
+        let allowances = Allowances { stale_renames: allowed, ..Allowances::default() };
+        let mut checked = Checked { model: Model::new(allowances), now: 1_000_000_000_000 };
+        for line in ["a0 mkdir d", "a0 mkdir e"] {
+            checked.done(line);
+        }
+        checked.is(&format!("{opener} open h0 e/h rdwr creat"), Outcome::Opened(7));
+        checked.done(&format!("{renamer} rename e d/e"));
+        checked
+    };
+    let stale = || Outcome::Failed(Errno::STALE.raw_os_error());
+    let mut checked = prepared("a1", "b0", true);
+    for line in ["b0 rename d/e e", "n0 rename d/e e", "a0 rename d/e d/f", "a0 stat d/e", "a0 rename d d2"] {
+        checked.refuses(line, stale());
+    }
+    for line in ["a0 rename d d/e", "a0 rename d/e e"] {
+        checked.check(line, stale()).unwrap_or_else(|error| panic!("{line}: {error}"));
+    }
+    checked.check("a0 rename d d/e", Outcome::Failed(Errno::INVAL.raw_os_error())).expect("it had no effect");
+    prepared("b0", "b0", true).refuses("a0 rename d/e e", stale());
+    prepared("a1", "a1", true).refuses("a0 rename d/e e", stale());
+    prepared("a1", "b0", false).refuses("a0 rename d/e e", stale());
+}

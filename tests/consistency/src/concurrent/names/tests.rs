@@ -132,6 +132,28 @@ fn until_a_new_name_is_returned_programs_of_its_mount_may_not_find_it() {
 }
 
 #[test]
+fn beside_a_rename_over_its_name_a_file_may_count_as_having_no_link() {
+    let history = |linker: &'static str, renamer: &'static str, (begun, ended): (u64, u64)| {
+        [
+            ("a0 open h0 f wronly creat", 1, 2, Outcome::Opened(1)),
+            ("a0 open h1 t wronly creat", 3, 4, Outcome::Opened(2)),
+            (linker, 5, 6, Outcome::Done),
+            (renamer, begun, ended, Outcome::Done),
+            ("a1 link f m", 15, 25, failed(Errno::NOENT)),
+            ("a1 stat g", 30, 31, stat(1, 1)),
+        ]
+    };
+    assert!(holds(&history("b0 link f g", "a0 rename t f", (10, 20)), &[]));
+    assert!(holds(&history("n0 link f g", "a0 unlink f", (20, 28)), &[]));
+    assert!(!holds(&history("a0 link f g", "a0 rename t f", (10, 20)), &[]), "this kernel knows of the other name");
+    assert!(!holds(&history("b0 link f g", "b0 rename t f", (10, 20)), &[]), "it counts nothing");
+    assert!(!holds(&history("b0 link f g", "a0 rename t f", (26, 28)), &[]), "they do not overlap");
+    let mut native = history("b0 link f g", "a0 rename t f", (10, 20));
+    native[4].0 = "n1 link f m";
+    assert!(!holds(&native, &[]), "a native client asks");
+}
+
+#[test]
 fn the_number_of_an_inode_is_not_used_again() {
     let history = [
         ("a0 open h0 f wronly creat", 1, 2, Outcome::Opened(1)),
