@@ -16,6 +16,7 @@ use crate::open_modes::{Mode, Phase, Stamp, Wish};
 use crate::operations::{Answer, Mount};
 use crate::shell::{DescriptorOf, Kernel, MountNotice, MountShell, NotTaken, OpenOptionsOf};
 use crate::short_reads::{End, ShortRead};
+use crate::writer::WrittenBy;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -43,17 +44,6 @@ struct Lent<M: MountShell> {
     descriptor: Arc<DescriptorOf<M>>,
     /// Whether the kernel may write through it, if the handle writes at all. Otherwise writes have to come here.
     may_write: bool,
-}
-
-/// Who writes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WrittenBy {
-    /// The kernel, from its page cache: it chose the handle; only inode and offset count.
-    PageCache,
-    /// A program. `pages`: the bytes are in the kernel's pages too. `synced`: it wants the bytes on the device when
-    /// its write returns (O_SYNC, O_DSYNC, `RWF_DSYNC`), for which the kernel asks by itself only where it caches.
-    /// `clears_set_id`: it is not allowed to leave set-id bits (without CAP_FSETID).
-    Program { pages: bool, synced: bool, clears_set_id: bool },
 }
 
 /// Pages that are to be dropped after a reply.

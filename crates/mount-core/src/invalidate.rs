@@ -31,13 +31,13 @@
 //! it drops pages. Assumed: `OpenInode::may_cache` is false from before the invalidator is called. Not here: who may
 //! cache what (the client), page cache modes (`open_modes.rs`).
 
-use crate::files::WrittenBy;
 use crate::kernel_inodes::KernelInodes;
 use crate::kernel_sizes::KernelSizes;
 use crate::lock::lock;
 use crate::open_modes::{OpenModes, Phase};
 use crate::shell::{Kernel, MountNotice, MountShell, Notified, Refused};
 use crate::short_reads::{ShortReads, WriteNumber};
+use crate::writer::WrittenBy;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

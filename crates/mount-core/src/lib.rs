@@ -39,10 +39,11 @@ mod operations;
 mod shell;
 mod short_reads;
 mod telling;
+mod writer;
 mod xattrs;
 
 pub use directories::{OpenDirectory, Shown};
-pub use files::{OpenFile, Opened, WrittenBy};
+pub use files::{OpenFile, Opened};
 pub use invalidate::{ENTRY_WAIT, Job, KernelCaches};
 pub use kernel_listings::KeptListing;
 pub use open_modes::Mode;
@@ -50,4 +51,5 @@ pub use operations::{Answer, Found, Make, Mount, Settings};
 pub use shell::{
     DescriptorOf, Kernel, MonitorOf, MountNotice, MountShell, NotTaken, Notified, OpenOptionsOf, Refused, WaiterOf,
 };
+pub use writer::WrittenBy;
 pub use xattrs::XattrReply;

@@ -20,8 +20,8 @@ pub fn truncate(path: &str, size: u64) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Writes `bytes` and one byte more that nobody can read: what the kernel does before it comes to that byte is done, and
-/// then it says EFAULT.
+/// Writes `bytes` and one byte more that nobody can read: what the kernel does before it comes to that byte is done,
+/// and then it says EFAULT.
 pub fn write_with_fault(descriptor: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
     let parts = [
         libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() },
