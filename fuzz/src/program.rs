@@ -369,7 +369,9 @@ impl<'a> World<'a> {
             19 | 20 => {
                 let (new_parent, new_name) = (self.parent(), self.name());
                 let modes = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
-                ShardRequest::Rename { parent, name, new_parent, new_name, mode: modes[self.reader.below(3)] }
+                let guess = self.reader.flag().then(|| (self.inode(), FileKind::Regular));
+                let mode = modes[self.reader.below(3)];
+                ShardRequest::Rename { parent, name, new_parent, new_name, mode, guess }
             }
             21 => {
                 let after = match self.reader.below(3) {

@@ -111,7 +111,7 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
             expect(taken == Some(*inode), || format!("removed {inode}, the model had {taken:?}"))
         }
         (
-            ShardRequest::Rename { parent, name, new_parent, new_name, mode },
+            ShardRequest::Rename { parent, name, new_parent, new_name, mode, .. },
             ShardAnswer::Renamed { inode, replaced, exchanged, .. },
         ) => {
             let others = (replaced.map(|(inode, _)| inode), exchanged.map(|(inode, _)| inode));
@@ -232,7 +232,7 @@ fn check_error(model: &Model, request: &ShardRequest, error: &Error) -> std::res
 /// A rename or link is refused for what its names are, and never because they are at different shards.
 fn check_two_names(model: &Model, request: &ShardRequest, error: &Error) -> std::result::Result<(), String> {
     let (source, target, mode) = match request {
-        ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
+        ShardRequest::Rename { parent, name, new_parent, new_name, mode, .. } => {
             (model.entry(*parent, name), model.entry(*new_parent, new_name), *mode)
         }
         ShardRequest::Link { inode, parent, name } => (Some(*inode), model.entry(*parent, name), RenameMode::NoReplace),

@@ -223,6 +223,14 @@ impl Cache {
         }
     }
 
+    /// What the name meant when something was known of it.
+    pub fn latest_known(&self, parent: InodeNumber, name: &Name) -> Option<(InodeNumber, FileKind)> {
+        match self.names.get(&(parent, name.hash64())).filter(|known| known.name == *name)?.target {
+            Cached::Found(inode, kind) => Some((inode, kind)),
+            Cached::Absent | Cached::Unknown => None,
+        }
+    }
+
     /// What is known of an inode, all fields good.
     pub fn attributes(&self, inode: InodeNumber, now_ms: u64) -> Option<&Attributes> {
         self.permissions(inode, now_ms).filter(|_| self.attributes.get(&inode).is_some_and(|known| !known.times_stale))

@@ -53,7 +53,7 @@ impl Answer {
             return self.stamp;
         }
         let told = self.others.iter().find(|(other, _)| *other == shard);
-        // It makes its changes later, and recalls then what it has told meanwhile.
+        // It had nothing to change.
         told.map_or_else(|| cache.latest_stamp(shard), |(_, stamp)| *stamp)
     }
 }

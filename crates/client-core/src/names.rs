@@ -178,6 +178,14 @@ impl<S: Shell> Files<S> {
         cache.forget_attributes(inode, of_inode);
     }
 
+    /// What the new name of a rename may name, where the shard of the old one does not know.
+    fn guess(&self, from: (InodeNumber, &Name), to: (InodeNumber, &Name)) -> Option<(InodeNumber, FileKind)> {
+        if routing::of_name(from.0, from.1) == routing::of_name(to.0, to.1) {
+            return None;
+        }
+        self.calls().session.cache().latest_known(to.0, to.1)
+    }
+
     /// Gives what has one name another.
     pub async fn rename(
         &self,
@@ -187,7 +195,8 @@ impl<S: Shell> Files<S> {
         mode: RenameMode,
     ) -> Result<Renamed> {
         let (from, to) = (name.clone(), new_name.clone());
-        let request = ShardRequest::Rename { parent, name: from, new_parent, new_name: to, mode };
+        let guess = self.guess((parent, name), (new_parent, new_name));
+        let request = ShardRequest::Rename { parent, name: from, new_parent, new_name: to, mode, guess };
         let answer = self.calls().call(who, routing::of_name(parent, name), request).await?;
         let ShardAnswer::Renamed { inode, kind, replaced, exchanged, grants } = answer.answer else {
             return Err(Error::Malformed);

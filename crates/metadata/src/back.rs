@@ -297,7 +297,7 @@ impl<K: KeyValue> Back<K> {
             ShardRequest::RemoveDirectory { parent, name } => {
                 self.remove_directory(time, caller, (*parent, name), context.keep, aftermath)
             }
-            ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
+            ShardRequest::Rename { parent, name, new_parent, new_name, mode, .. } => {
                 let way = rename::Move { parent: *parent, name, new_parent: *new_parent, new_name };
                 self.rename(time, caller, way, *mode, context.keep, aftermath)
             }

@@ -183,6 +183,7 @@ every_variant!(peer_answer, PeerAnswer, examples::peer_answers(), {
     PeerAnswer::Made(_) => "Made",
     PeerAnswer::Forgotten { .. } => "Forgotten",
     PeerAnswer::Locked { .. } => "Locked",
+    PeerAnswer::Blocked { .. } => "Blocked",
     PeerAnswer::Carried { .. } => "Carried",
     PeerAnswer::Open => "Open",
     PeerAnswer::Above { .. } => "Above",

@@ -36,8 +36,9 @@ const FULL_MS_MAX: u64 = 4000;
 const AWAKE_MS: u64 = 50;
 /// A broken connection explains that a transfer fails within this time.
 const BROKEN_MS: u64 = 20_000;
-/// A shard that does not reach another one says so within this time.
-const SPLIT_MS: u64 = 2 * super::partitions::TIMEOUT_MS;
+/// A shard that does not reach another one says so within this time, and until an answer comes to what it asks next,
+/// which may be lost.
+const SPLIT_MS: u64 = 3 * super::partitions::TIMEOUT_MS;
 /// A call is given up when its connection has broken so often.
 const UNHEARD_MIN: u64 = 3;
 /// Longest time between two rounds of slow programs: a name rests for a second after its lease was recalled.

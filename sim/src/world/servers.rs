@@ -141,9 +141,9 @@ impl World {
     }
 
     /// A shard has decided that an operation over several shards is carried out: from now on nobody is told anything
-    /// else, and its caller is answered later.
+    /// else, and its caller may be gone.
     fn decided(&mut self, shard: ShardId, call: &PeerCall) {
-        let PeerStep::Carry { is_late: false, .. } = call.step else { return };
+        let PeerStep::Carry { .. } = call.step else { return };
         let decision = self.shards.get(&shard).and_then(|shard| shard.back().decision(call.intent));
         let Some((origin, request, answer)) = decision else { return };
         let session = origin.session;

@@ -24,7 +24,7 @@ fn foreign_messages(scene: &Scene) -> Vec<Message> {
     let peer = |step| Message::Peer(PeerCall { to: ShardId(0), epoch: MapEpoch(1), intent, step });
     vec![
         peer(PeerStep::Forget),
-        peer(PeerStep::Carry { changes: vec![NameChange::Lose { inode: ROOT }], is_late: false }),
+        peer(PeerStep::Carry { changes: vec![NameChange::Lose { inode: ROOT }] }),
         Message::PeerReply(PeerReply { intent, result: Err(Error::NotFound) }),
         Message::ShardReply(ShardReply { stamp: 1, result: Ok(ShardAnswer::Done), others: Vec::new() }),
         Message::StorageReply(Ok(StorageAnswer::Done)),
@@ -136,6 +136,7 @@ fn a_user_is_who_his_key_says() {
                 new_parent: ROOT,
                 new_name: name("mine"),
                 mode: Default::default(),
+                guess: None,
             },
         ];
         for request in attempts {

@@ -1,18 +1,21 @@
-//! The coordinator of an operation over several shards: what it locks where, what it decides, in which order the
-//! changes are made.
+//! The coordinator of an operation over several shards: what it locks where, and what it decides.
 //!
 //! ```text
-//!  Locking ──(all have locked)──► decided ──► Carrying ──(all have changed)──► answered
-//!     │                              │
-//!     └──(unreachable, gone)──► Closing ◄──(refused)      Closing: others release, nobody waits
+//!  Locking ──(all have locked)──► Decided ──(changed here, answered)──► Closing: others change, or release
+//!     │                              │                                     ▲
+//!     └──(unreachable, refused)──────┴─────────────────────────────────────┘
 //! ```
 //!
 //! What an operation needs follows from the names that it is about and from what they name, which is certain only when
-//! they are locked. If that shows that something else is needed, it is locked too; where the ascending order forbids
-//! that, all is released, and locked anew.
+//! they are locked. All that is known to be needed is asked for at once; if the answers show that something else is
+//! needed, that is locked too, in a further round.
 //!
-//! Invariant: the caller is answered when every shard that can be reached has made its changes. What a shard that could
-//! not be reached misses it is told until it answers; nothing is told there of what is locked.
+//! No two operations wait for each other: one waits for the locks of others only at a shard above all others where it
+//! has locked or asked to. Elsewhere a shard refuses what another one has locked. Then all is released, and asked for
+//! anew from one shard to the next in ascending order, so that each can wait.
+//!
+//! Invariant: the caller is answered when it is decided and done here. The other shards make their changes however
+//! often they have to be told; until then nothing is told there of what is locked.
 //! Not here: what a lock means (`locks.rs`), what may be done (`permit.rs`), sending and repeating
 //! (`front/intents.rs`).
 
@@ -20,10 +23,10 @@ use super::permit::{self, Facts};
 use super::slots::Origin;
 use super::{Back, Dentry};
 use crate::kv::KeyValue;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_protocol::message::peer::{Fate, IntentId, Lock, NameChange, PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest};
-use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Name, Result, ShardId, Timestamp, routing};
+use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Result, ShardId, Timestamp, routing};
 
 /// What is to be done at a shard.
 type Part<T> = (ShardId, Vec<T>);
@@ -31,23 +34,33 @@ type Part<T> = (ShardId, Vec<T>);
 /// How far an operation is.
 #[derive(Clone, Debug)]
 enum Stage {
-    /// The shard with this index is asked to lock.
-    Locking(usize),
-    /// All have locked. It is asked what the directory `of` is in, as far as `at`.
-    Walking { of: InodeNumber, at: InodeNumber },
-    /// The first of these parts is asked for.
-    Carrying(Box<Carrying>),
-    /// The caller has its answer. These steps are asked for.
-    Closing(Vec<(ShardId, PeerStep)>),
+    Locking(Locking),
+    /// All have locked. A shard is asked what the directory `of` is in, as far as `at`.
+    Walking {
+        of: InodeNumber,
+        at: InodeNumber,
+    },
+    /// It will be carried out. This shard makes its changes.
+    Decided {
+        here: Part<NameChange>,
+        others: Vec<(ShardId, PeerStep)>,
+        result: Box<ShardAnswer>,
+    },
+    /// The caller has his answer; `result`: if it is carried out. These steps are asked for.
+    Closing {
+        left: Vec<(ShardId, PeerStep)>,
+        result: Option<Box<ShardAnswer>>,
+    },
 }
 
 #[derive(Clone, Debug)]
-struct Carrying {
-    left: VecDeque<Part<NameChange>>,
-    /// Steps for shards that could not be reached, and for those that have nothing to change.
-    missed: Vec<(ShardId, PeerStep)>,
-    answer: ShardAnswer,
-    stamps: Vec<(ShardId, u64)>,
+struct Locking {
+    /// Of the questions that are asked now: answers to earlier ones are not taken for theirs.
+    round: u32,
+    /// Shards that are asked to lock and have not answered.
+    asked: Vec<Part<Lock>>,
+    /// Those to be asked afterwards, one by one.
+    later: VecDeque<Part<Lock>>,
 }
 
 /// See the module.
@@ -56,21 +69,23 @@ pub(super) struct Across {
     origin: Origin,
     caller: Credentials,
     request: ShardRequest,
-    /// Ascending.
-    locks: Vec<Part<Lock>>,
+    /// Shards that have locked something.
+    locked: BTreeSet<ShardId>,
+    /// The stamp that each of them has told.
+    stamps: BTreeMap<ShardId, u64>,
     facts: Facts,
     stage: Stage,
 }
 
 /// What an answer means for an operation.
 pub(super) enum Progress {
-    /// Nothing: it is of an earlier step.
+    /// Nothing: it is of an earlier step, or others are missing.
     None,
     /// There is a next step.
     Next,
     /// It is done.
     Closed,
-    /// It is given up for one that locks more.
+    /// It is given up for one that locks in ascending order.
     Again(Across),
     /// The caller's answer; with the stamps of other shards.
     Over(Origin, Result<ShardAnswer>, Vec<(ShardId, u64)>),
@@ -87,7 +102,7 @@ fn shard_of(lock: &Lock) -> ShardId {
 fn shard_of_change(change: &NameChange) -> ShardId {
     match change {
         NameChange::Set { directory, name, .. } => routing::of_name(*directory, name),
-        NameChange::Gain { inode } | NameChange::Lose { inode } | NameChange::Move { inode, .. } => {
+        NameChange::Gain { inode, .. } | NameChange::Lose { inode } | NameChange::Move { inode, .. } => {
             routing::of_inode(*inode)
         }
     }
@@ -106,27 +121,44 @@ fn by_shard<T>(items: Vec<T>, shard_of: impl Fn(&T) -> ShardId) -> Vec<Part<T>> 
     parts
 }
 
+/// What is to be locked at each shard, the lowest first.
+fn ascending(locks: Vec<Lock>) -> Vec<Part<Lock>> {
+    let mut parts = by_shard(locks, shard_of);
+    parts.sort_unstable_by_key(|(shard, _)| *shard);
+    parts
+}
+
 impl Across {
+    /// An operation that asks all shards at once, as far as it is known which.
     fn new(origin: Origin, caller: Credentials, request: ShardRequest, locks: Vec<Lock>) -> Self {
-        let mut locks = by_shard(locks, shard_of);
-        locks.sort_unstable_by_key(|(shard, _)| *shard);
-        Self { origin, caller, request, locks, facts: Facts::default(), stage: Stage::Locking(0) }
+        let stage = Stage::Locking(Locking { round: 0, asked: ascending(locks), later: VecDeque::new() });
+        let (locked, stamps, facts) = (BTreeSet::new(), BTreeMap::new(), Facts::default());
+        Self { origin, caller, request, locked, stamps, facts, stage }
+    }
+
+    /// An operation like this one, anew, that asks one shard after the other.
+    fn in_order(&self, request: ShardRequest) -> Self {
+        let mut later = VecDeque::from(ascending(permit::needed(&request, &self.facts)));
+        let asked = later.pop_front().into_iter().collect();
+        let mut again = Self::new(self.origin, self.caller.clone(), request, Vec::new());
+        again.stage = Stage::Locking(Locking { round: 0, asked, later });
+        again
     }
 
     /// The present steps, each for another shard. Nothing: all is done.
     pub(super) fn questions(&self) -> Vec<(ShardId, PeerStep)> {
         match &self.stage {
-            Stage::Locking(index) => {
-                let (shard, locks) = &self.locks[*index];
-                vec![(*shard, PeerStep::Lock { session: self.origin.session, locks: locks.clone() })]
+            Stage::Locking(locking) => {
+                let (session, round) = (self.origin.session, locking.round);
+                let step = |(shard, locks): &Part<Lock>| {
+                    let (waits, locks) = (self.may_wait_at(*shard, locking), locks.clone());
+                    (*shard, PeerStep::Lock { session, round, waits, locks })
+                };
+                locking.asked.iter().map(step).collect()
             }
             Stage::Walking { at, .. } => vec![(routing::of_inode(*at), PeerStep::Ancestors { of: *at })],
-            Stage::Carrying(carrying) => {
-                let first = carrying.left.front();
-                let step = |changes: &Vec<NameChange>| PeerStep::Carry { changes: changes.clone(), is_late: false };
-                first.map(|(shard, changes)| (*shard, step(changes))).into_iter().collect()
-            }
-            Stage::Closing(left) => left.clone(),
+            Stage::Decided { here: (own, changes), .. } => vec![(*own, PeerStep::Carry { changes: changes.clone() })],
+            Stage::Closing { left, .. } => left.clone(),
         }
     }
 
@@ -135,176 +167,158 @@ impl Across {
         self.caller.uid
     }
 
-    pub(super) fn is_closing(&self) -> bool {
-        matches!(self.stage, Stage::Closing(_))
+    /// Whether no other shard where it has locked or asks to is above this one, which has locked nothing yet.
+    fn may_wait_at(&self, shard: ShardId, locking: &Locking) -> bool {
+        let asked = locking.asked.iter().map(|(asked, _)| *asked).filter(|asked| *asked != shard);
+        self.locked.iter().copied().chain(asked).all(|other| other < shard)
     }
 
-    pub(super) fn is_decided(&self) -> bool {
-        matches!(self.stage, Stage::Carrying(_))
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(self.stage, Stage::Closing { .. })
     }
 
     /// The request and its answer, once it is certain that it is carried out.
     pub(super) fn decision(&self) -> Option<(Origin, &ShardRequest, &ShardAnswer)> {
         match &self.stage {
-            Stage::Carrying(carrying) => Some((self.origin, &self.request, &carrying.answer)),
+            Stage::Decided { result, .. } | Stage::Closing { result: Some(result), .. } => {
+                Some((self.origin, &self.request, result))
+            }
             _ => None,
         }
     }
 
     /// Takes in what a shard says of the present step.
     pub(super) fn answered(&mut self, own: ShardId, time: Timestamp, answer: &Result<PeerAnswer>) -> Progress {
-        match &mut self.stage {
-            Stage::Locking(index) => {
-                let index = *index;
-                match answer {
-                    Ok(PeerAnswer::Locked { shard, names, inodes }) if *shard == self.locks[index].0 => {
-                        if !self.facts.take(&self.locks[index].1, names, inodes) {
-                            return Progress::None;
-                        }
-                        self.locked(own, index)
+        match (&mut self.stage, answer) {
+            (Stage::Locking(_) | Stage::Walking { .. }, Err(error)) => self.refused(own, error.clone()),
+            (Stage::Locking(locking), Ok(PeerAnswer::Locked { shard, round, stamp, names, inodes })) => {
+                let asked = locking.asked.iter().position(|(asked, _)| asked == shard);
+                let Some(index) = asked.filter(|_| *round == locking.round) else { return Progress::None };
+                if !self.facts.take(&locking.asked[index].1, names, inodes) {
+                    return Progress::None;
+                }
+                locking.asked.remove(index);
+                self.locked.insert(*shard);
+                self.stamps.insert(*shard, *stamp);
+                self.lock_on(own, time)
+            }
+            (Stage::Locking(locking), Ok(PeerAnswer::Blocked { shard, round })) => {
+                let is_asked = locking.asked.iter().any(|(asked, _)| asked == shard);
+                if !is_asked || *round != locking.round {
+                    return Progress::None;
+                }
+                let again = self.in_order(self.request.clone());
+                self.release(own);
+                Progress::Again(again)
+            }
+            (Stage::Walking { of, at }, Ok(PeerAnswer::Above { directories, next }))
+                if directories.first().is_some_and(|first| *first == *at) =>
+            {
+                let of = *of;
+                self.facts.walked(of, directories);
+                match next {
+                    Some(next) => {
+                        self.stage = Stage::Walking { of, at: *next };
+                        Progress::Next
                     }
-                    Ok(_) => Progress::None,
-                    Err(error) => self.give_up(own, index, error.clone()),
+                    None => self.all_locked(own, time),
                 }
             }
-            Stage::Walking { of, at } => {
-                let (of, at, last) = (*of, *at, self.locks.len() - 1);
-                match answer {
-                    Ok(PeerAnswer::Above { directories, next }) if directories.first() == Some(&at) => {
-                        self.facts.walked(of, directories);
-                        match next {
-                            Some(next) => {
-                                self.stage = Stage::Walking { of, at: *next };
-                                Progress::Next
-                            }
-                            None => self.locked(own, last),
-                        }
-                    }
-                    Ok(_) => Progress::None,
-                    Err(error) => self.give_up(own, last, error.clone()),
-                }
+            (Stage::Decided { others, result, .. }, Ok(PeerAnswer::Carried { shard })) if *shard == own => {
+                let (others, result) = (std::mem::take(others), result.clone());
+                self.over(others, result)
             }
-            Stage::Carrying(carrying) => {
-                match answer {
-                    Ok(PeerAnswer::Carried { shard, stamp, gained })
-                        if carrying.left.front().is_some_and(|(asked, _)| asked == shard) =>
-                    {
-                        carrying.took_part(own, time, (*shard, *stamp), gained.as_ref());
-                    }
-                    Err(Error::Unreachable | Error::WrongShard(_)) => {
-                        if let Some((shard, changes)) = carrying.left.pop_front() {
-                            carrying.missed.push((shard, PeerStep::Carry { changes, is_late: true }));
-                        }
-                    }
-                    _ => return Progress::None,
-                }
-                if !carrying.left.is_empty() {
-                    return Progress::Next;
-                }
-                let Carrying { missed, answer, stamps, .. } = carrying.as_mut();
-                let (missed, answer, stamps) = (std::mem::take(missed), answer.clone(), std::mem::take(stamps));
-                self.stage = Stage::Closing(missed);
-                Progress::Over(self.origin, Ok(answer), stamps)
-            }
-            Stage::Closing(left) => {
+            (Stage::Closing { left, .. }, Ok(answer)) => {
                 left.retain(|(asked, step)| match (answer, step) {
-                    (Ok(PeerAnswer::Carried { shard, .. }), PeerStep::Carry { .. })
-                    | (Ok(PeerAnswer::Forgotten { shard }), PeerStep::Undo) => shard != asked,
+                    (PeerAnswer::Carried { shard }, PeerStep::Carry { .. })
+                    | (PeerAnswer::Forgotten { shard }, PeerStep::Undo) => shard != asked,
                     _ => true,
                 });
                 // The others are asked again in their time.
                 if left.is_empty() { Progress::Closed } else { Progress::None }
             }
+            _ => Progress::None,
         }
     }
 
-    /// The shards up to this one have locked.
-    fn locked(&mut self, own: ShardId, index: usize) -> Progress {
-        if index + 1 < self.locks.len() {
-            self.stage = Stage::Locking(index + 1);
-            return Progress::Next;
-        }
-        let needed = permit::needed(&self.request, &self.facts);
-        let is_locked = |lock: &Lock| self.facts.knows(lock);
-        if needed.iter().all(is_locked) {
-            if let Some(of) = permit::to_walk(&self.request, &self.facts) {
-                self.stage = Stage::Walking { of, at: of };
+    /// One more shard has locked.
+    fn lock_on(&mut self, own: ShardId, time: Timestamp) -> Progress {
+        if let Stage::Locking(locking) = &mut self.stage {
+            if !locking.asked.is_empty() {
+                return Progress::None;
+            }
+            if let Some(next) = locking.later.pop_front() {
+                locking.round += 1;
+                locking.asked.push(next);
                 return Progress::Next;
             }
-            return match permit::decide(&self.caller, &self.request, &self.facts) {
-                Ok((changes, answer)) => self.decided(own, changes, answer),
-                Err(error) => self.give_up(own, index, error),
-            };
+            let more = permit::needed(&self.request, &self.facts).into_iter().filter(|lock| !self.facts.knows(lock));
+            locking.asked = ascending(more.collect());
+            locking.round += 1;
+            if !locking.asked.is_empty() {
+                return Progress::Next;
+            }
         }
-        let more: Vec<Lock> = needed.iter().filter(|lock| !is_locked(lock)).cloned().collect();
-        let last = self.locks[index].0;
-        if more.iter().all(|lock| shard_of(lock) > last) {
-            let mut more = by_shard(more, shard_of);
-            more.sort_unstable_by_key(|(shard, _)| *shard);
-            self.locks.extend(more);
-            self.stage = Stage::Locking(index + 1);
+        self.all_locked(own, time)
+    }
+
+    fn all_locked(&mut self, own: ShardId, time: Timestamp) -> Progress {
+        if let Some(of) = permit::to_walk(&self.request, &self.facts) {
+            self.stage = Stage::Walking { of, at: of };
             return Progress::Next;
         }
-        let again = Self::new(self.origin, self.caller.clone(), self.request.clone(), needed);
-        self.release(own, index);
-        Progress::Again(again)
+        match permit::decide(&self.caller, &self.request, &self.facts, time) {
+            Ok((changes, answer)) => self.decided(own, changes, answer),
+            Err(error) => self.give_up(own, error),
+        }
     }
 
     fn decided(&mut self, own: ShardId, changes: Vec<NameChange>, answer: ShardAnswer) -> Progress {
-        let mut left = VecDeque::from(by_shard(changes, shard_of_change));
-        // The coordinator's own changes come last: until then nobody can have seen the operation's result here.
-        if let Some(index) = left.iter().position(|(shard, _)| *shard == own)
-            && let Some(here) = left.remove(index)
-        {
-            left.push_back(here);
-        }
-        let unchanged = |shard: &ShardId| left.iter().all(|(changed, _)| changed != shard);
-        let missed = self.locks.iter().map(|(shard, _)| *shard).filter(|shard| *shard != own).filter(unchanged);
-        let missed = missed.map(|shard| (shard, PeerStep::Undo)).collect();
-        if left.is_empty() {
-            self.stage = Stage::Closing(missed);
-            return Progress::Over(self.origin, Ok(answer), Vec::new());
-        }
-        let carrying = Carrying { left, missed, answer, stamps: Vec::new() };
-        self.stage = Stage::Carrying(Box::new(carrying));
+        let mut parts = by_shard(changes, shard_of_change);
+        let here = parts.iter().position(|(shard, _)| *shard == own).map(|index| parts.swap_remove(index));
+        let is_unchanged = |shard: &ShardId| *shard != own && parts.iter().all(|(changed, _)| changed != shard);
+        let unchanged: Vec<_> = self.locked.iter().copied().filter(is_unchanged).collect();
+        let mut others: Vec<_> =
+            parts.into_iter().map(|(shard, changes)| (shard, PeerStep::Carry { changes })).collect();
+        others.extend(unchanged.into_iter().map(|shard| (shard, PeerStep::Undo)));
+        let result = Box::new(answer);
+        let Some(here) = here else { return self.over(others, result) };
+        self.stage = Stage::Decided { here, others, result };
         Progress::Next
     }
 
-    fn give_up(&mut self, own: ShardId, index: usize, error: Error) -> Progress {
-        self.release(own, index);
+    /// All is done here: the caller is answered, and the other shards follow.
+    fn over(&mut self, others: Vec<(ShardId, PeerStep)>, result: Box<ShardAnswer>) -> Progress {
+        let changed = others.iter().filter(|(_, step)| *step != PeerStep::Undo).map(|(shard, _)| *shard);
+        let stamps = changed.filter_map(|shard| Some((shard, *self.stamps.get(&shard)?))).collect();
+        let answer = ShardAnswer::clone(&result);
+        self.stage = Stage::Closing { left: others, result: Some(result) };
+        Progress::Over(self.origin, Ok(answer), stamps)
+    }
+
+    /// A shard cannot take part.
+    fn refused(&mut self, own: ShardId, error: Error) -> Progress {
+        // Perhaps it was asked by a wrong guess alone.
+        let Some(request) = permit::without_guess(&self.request, &self.facts) else { return self.give_up(own, error) };
+        let again = self.in_order(request);
+        self.release(own);
+        Progress::Again(again)
+    }
+
+    fn give_up(&mut self, own: ShardId, error: Error) -> Progress {
+        self.release(own);
         Progress::Over(self.origin, Err(error), Vec::new())
     }
 
-    /// The shards up to this one release what they may have locked; this one does so at once.
-    fn release(&mut self, own: ShardId, index: usize) {
-        let others = self.locks[..=index].iter().map(|(shard, _)| *shard).filter(|shard| *shard != own);
-        self.stage = Stage::Closing(others.map(|shard| (shard, PeerStep::Undo)).collect());
-    }
-}
-
-impl Carrying {
-    /// The first shard has made its changes.
-    fn took_part(
-        &mut self,
-        own: ShardId,
-        now: Timestamp,
-        (shard, stamp): (ShardId, u64),
-        gained: Option<&weft_protocol::Attributes>,
-    ) {
-        self.left.pop_front();
-        if shard != own {
-            self.stamps.push((shard, stamp));
+    /// The other shards release what they have locked, or may have; this one does so at once.
+    fn release(&mut self, own: ShardId) {
+        let mut shards = std::mem::take(&mut self.locked);
+        if let Stage::Locking(locking) = &self.stage {
+            shards.extend(locking.asked.iter().map(|(shard, _)| *shard));
         }
-        match &mut self.answer {
-            ShardAnswer::Entry { attributes, .. } => {
-                if let Some(gained) = gained {
-                    *attributes = gained.clone();
-                }
-            }
-            // The names are removed here.
-            ShardAnswer::Removed { time, .. } | ShardAnswer::RemovedBatch { time, .. } if shard == own => *time = now,
-            _ => {}
-        }
+        shards.remove(&own);
+        let left = shards.into_iter().map(|shard| (shard, PeerStep::Undo)).collect();
+        self.stage = Stage::Closing { left, result: None };
     }
 }
 
@@ -324,7 +338,7 @@ impl<K: KeyValue> Back<K> {
                 elsewhere(first).is_some_and(|dentry| dentry.kind != FileKind::Directory)
             }
             ShardRequest::Link { inode, .. } => !self.is_here(*inode),
-            ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
+            ShardRequest::Rename { parent, name, new_parent, new_name, mode, .. } => {
                 if !self.serves(*new_parent, new_name) {
                     return true;
                 }
@@ -358,20 +372,14 @@ impl<K: KeyValue> Back<K> {
         let mut guess = Facts::default();
         for (directory, name) in permit::names_of(request) {
             if self.serves(directory, name)
-                && let Ok(PeerAnswer::Locked { names, .. }) = self.glance(directory, name)
+                && let Ok(told) = self.locked_name(directory, name)
             {
                 let lock = Lock::Name { directory, name: name.clone(), fate: Fate::Stays };
-                guess.take(&[lock], &names, &[]);
+                guess.take(&[lock], &[told], &[]);
             }
         }
         let across = Across::new(origin, caller.clone(), request.clone(), permit::needed(request, &guess));
         self.record(super::intent::Own::Across(Box::new(across)))
-    }
-
-    /// What a name is now, without a lock.
-    fn glance(&self, directory: InodeNumber, name: &Name) -> Result<PeerAnswer> {
-        let names = vec![self.locked_name(directory, name)?];
-        Ok(PeerAnswer::Locked { shard: self.shard, names, inodes: Vec::new() })
     }
 
     /// The request of an own intent and its answer, once it is certain that it is carried out.

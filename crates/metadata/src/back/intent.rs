@@ -159,9 +159,6 @@ impl<K: KeyValue> Back<K> {
     ) -> Answer {
         let id = self.own_id(number);
         let progress = across.answered(self.shard, time, answer);
-        if across.is_decided() {
-            self.locks.decide(id);
-        }
         let (is_open, uid) = (!across.questions().is_empty(), across.caller_uid());
         if is_open {
             self.intents.own.insert(number, Own::Across(across));
@@ -249,8 +246,8 @@ impl<K: KeyValue> Back<K> {
                 self.intents.made.insert(intent, made.clone());
                 Ok(made)
             }
-            PeerStep::Lock { session, locks } => self.lock_all(intent, *session, locks),
-            PeerStep::Carry { changes, .. } => Ok(self.carry(time, intent, changes, keep, aftermath)),
+            PeerStep::Lock { session, round, locks, .. } => self.lock_all(intent, (*session, *round), locks),
+            PeerStep::Carry { changes } => Ok(self.carry(time, intent, changes, keep, aftermath)),
             PeerStep::Ancestors { of } => self.above(intent, *of),
             PeerStep::AskOutcome { of } => {
                 let is_open = of.shard == self.shard && self.holds_at(of.number, intent.shard);

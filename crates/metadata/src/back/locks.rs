@@ -1,9 +1,8 @@
 //! What intents have locked here, and the changes that they make of it.
 //!
-//! An intent locks at each shard all that it needs there with one step, or nothing, and goes from shard to shard in
-//! ascending order: so no two intents wait for each other. What is locked is changed by its intent alone. Of the locks
-//! of other shards' intents nothing is told until they are released, since the other shard may have told of the
-//! operation already; the own ones hide nothing until the intent is decided.
+//! A step locks all that it asks for, or nothing. What is locked is changed by its intent alone. Of the locks of other
+//! shards' intents nothing is told until they are released, since the other shard may have told of the operation
+//! already; the own ones hide nothing, since they end with the moment at which the intent is carried out.
 //!
 //! Invariant: a locked name keeps its directory, a directory that is to go gets no names; a step that is repeated, or
 //! comes after the intent was forgotten, changes nothing.
@@ -38,8 +37,6 @@ pub(super) struct Locks {
     /// Who has locked the tree of directories (at the root shard).
     tree: Option<IntentId>,
     held: BTreeMap<IntentId, Held>,
-    /// Own intents that will be carried out.
-    decided: BTreeSet<IntentId>,
     forgotten: BTreeSet<IntentId>,
     forgotten_in_order: VecDeque<IntentId>,
 }
@@ -78,7 +75,6 @@ impl Locks {
     }
 
     pub(super) fn release(&mut self, intent: IntentId) {
-        self.decided.remove(&intent);
         self.tree.take_if(|by| *by == intent);
         let Some(held) = self.held.remove(&intent) else { return };
         for (directory, name) in held.names {
@@ -92,10 +88,6 @@ impl Locks {
         for inode in held.inodes {
             self.inodes.remove(&inode);
         }
-    }
-
-    pub(super) fn decide(&mut self, intent: IntentId) {
-        self.decided.insert(intent);
     }
 
     pub(super) fn is_forgotten(&self, intent: IntentId) -> bool {
@@ -140,7 +132,7 @@ impl<K: KeyValue> Back<K> {
 
     /// Whether an intent may have been told of elsewhere, so that nothing may be told of what it has locked.
     fn hides(&self, intent: IntentId) -> bool {
-        intent.shard != self.shard || self.locks.decided.contains(&intent)
+        intent.shard != self.shard
     }
 
     /// The intent for which a look-up of a name, or an open by it, has to wait.
@@ -180,8 +172,27 @@ impl<K: KeyValue> Back<K> {
         locks.iter().filter_map(by).find(|by| *by != intent)
     }
 
+    /// Whether an intent has locked all of this.
+    pub fn has_locked(&self, intent: IntentId, locks: &[Lock]) -> bool {
+        let is_locked = |lock: &Lock| match lock {
+            Lock::Name { directory, name, .. } => self.locks.name(*directory, name) == Some(intent),
+            Lock::Inode { inode, fate } => self
+                .locks
+                .inodes
+                .get(inode)
+                .is_some_and(|(by, locked)| *by == intent && (*fate == Fate::Stays || *locked == Fate::Loses)),
+            Lock::Tree => self.locks.tree == Some(intent),
+        };
+        locks.iter().all(is_locked)
+    }
+
     /// Locks all of this for an intent of the session, unless it has done so. Nobody else has locked any of it.
-    pub(super) fn lock_all(&mut self, intent: IntentId, session: SessionId, locks: &[Lock]) -> Result<PeerAnswer> {
+    pub(super) fn lock_all(
+        &mut self,
+        intent: IntentId,
+        (session, round): (SessionId, u32),
+        locks: &[Lock],
+    ) -> Result<PeerAnswer> {
         if self.locks.is_forgotten(intent) {
             return Err(Error::Invalid);
         }
@@ -193,7 +204,7 @@ impl<K: KeyValue> Back<K> {
                 Lock::Tree => {}
             }
         }
-        if !self.locks.held.contains_key(&intent) {
+        if !self.has_locked(intent, locks) {
             for lock in locks {
                 match lock {
                     Lock::Name { directory, name, fate } => {
@@ -209,7 +220,7 @@ impl<K: KeyValue> Back<K> {
             }
             self.locks.held.entry(intent).or_default().session = session;
         }
-        Ok(PeerAnswer::Locked { shard: self.shard, names, inodes })
+        Ok(PeerAnswer::Locked { shard: self.shard, round, stamp: 0, names, inodes })
     }
 
     /// An intent that may change what is above `below`, or has locked a name in `directory`: a move of this directory
@@ -236,18 +247,18 @@ impl<K: KeyValue> Back<K> {
     pub(super) fn above(&self, intent: IntentId, of: InodeNumber) -> Result<PeerAnswer> {
         let (mut directories, mut at) = (Vec::new(), of);
         let next = loop {
+            if at == InodeNumber::ROOT {
+                directories.push(at);
+                break None;
+            }
             if !self.is_here(at) || directories.len() == ABOVE_MAX {
                 break Some(at);
             }
             if self.locks.inode(at).is_some_and(|by| by != intent) {
                 return Err(Error::Busy);
             }
-            let parent = self.directory(at)?.parent;
             directories.push(at);
-            if at == InodeNumber::ROOT {
-                break None;
-            }
-            at = parent;
+            at = self.directory(at)?.parent;
         };
         Ok(PeerAnswer::Above { directories, next })
     }
@@ -280,12 +291,11 @@ impl<K: KeyValue> Back<K> {
         keep: bool,
         aftermath: &mut Aftermath,
     ) -> PeerAnswer {
-        let mut gained = None;
         if self.locks.held.contains_key(&intent) {
             for change in changes {
                 match change {
                     NameChange::Set { directory, name, entry } => self.set_name(time, *directory, name, *entry),
-                    NameChange::Gain { inode } => gained = self.change_links(time, *inode, |links| links + 1),
+                    NameChange::Gain { inode, time } => self.gain_name(*time, *inode),
                     NameChange::Lose { inode } => self.lose_name(time, *inode, keep, aftermath),
                     NameChange::Move { inode, directory } => self.moved(time, *inode, *directory),
                 }
@@ -293,7 +303,7 @@ impl<K: KeyValue> Back<K> {
             self.locks.release(intent);
         }
         self.locks.forget(intent);
-        PeerAnswer::Carried { shard: self.shard, stamp: 0, gained }
+        PeerAnswer::Carried { shard: self.shard }
     }
 
     fn set_name(&mut self, time: Timestamp, number: InodeNumber, name: &Name, entry: Option<(InodeNumber, FileKind)>) {
@@ -308,17 +318,10 @@ impl<K: KeyValue> Back<K> {
         self.put_inode(number, &directory);
     }
 
-    fn change_links(
-        &mut self,
-        time: Timestamp,
-        number: InodeNumber,
-        change: impl FnOnce(u32) -> u32,
-    ) -> Option<Attributes> {
-        let mut inode = self.inode(number)?;
-        inode.links = change(inode.links);
-        inode.ctime = time.after(inode.ctime);
+    fn gain_name(&mut self, time: Timestamp, number: InodeNumber) {
+        let mut inode = self.inode(number).expect("a locked inode is there");
+        inode.gain_name(time);
         self.put_inode(number, &inode);
-        Some(inode.attributes(number))
     }
 
     fn lose_name(&mut self, time: Timestamp, number: InodeNumber, keep: bool, aftermath: &mut Aftermath) {
@@ -351,6 +354,12 @@ impl<K: KeyValue> Back<K> {
 }
 
 impl Inode {
+    /// There is one name more.
+    pub(super) fn gain_name(&mut self, time: Timestamp) {
+        self.links += 1;
+        self.ctime = time.after(self.ctime);
+    }
+
     /// The inode as another shard tells of it.
     pub(super) fn told(attributes: &Attributes) -> Self {
         let Attributes { kind, mode, links, uid, gid, size, atime, mtime, ctime, layout, .. } = *attributes;

@@ -8,7 +8,7 @@ use super::permission::{SEARCH, WRITE, check_access, check_change_names, check_s
 use std::collections::BTreeMap;
 use weft_protocol::message::peer::{Fate, Lock, LockedName, NameChange};
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest};
-use weft_protocol::{Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp};
+use weft_protocol::{Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp, routing};
 
 /// What is known of names and inodes.
 #[derive(Clone, Debug, Default)]
@@ -114,13 +114,18 @@ pub(super) fn needed(request: &ShardRequest, facts: &Facts) -> Vec<Lock> {
             _ => Fate::Loses,
         };
         locks.push(lock(*place, fate));
-        let Some(LockedName { directory, entry: Some((inode, kind)), attributes: None }) = facts.name(place.0, place.1)
-        else {
-            continue;
+        let ((inode, kind), is_guarded) = match (facts.name(place.0, place.1), guess(request)) {
+            (Some(LockedName { directory, entry: Some(entry), attributes: None }), _) => {
+                (*entry, directory.mode & STICKY != 0)
+            }
+            (None, Some(entry)) if index == 1 && routing::of_inode(entry.0) != routing::of_name(place.0, place.1) => {
+                (entry, false)
+            }
+            _ => continue,
         };
         // A file that stays is asked about only where its owner matters.
-        if fate == Fate::Loses || *kind == FileKind::Directory || directory.mode & STICKY != 0 {
-            locks.push(Lock::Inode { inode: *inode, fate });
+        if fate == Fate::Loses || kind == FileKind::Directory || is_guarded {
+            locks.push(Lock::Inode { inode, fate });
         }
     }
     if let ShardRequest::Link { inode, .. } = request {
@@ -132,9 +137,30 @@ pub(super) fn needed(request: &ShardRequest, facts: &Facts) -> Vec<Lock> {
     locks
 }
 
+/// What the new name of a rename is said to be.
+fn guess(request: &ShardRequest) -> Option<(InodeNumber, FileKind)> {
+    match request {
+        ShardRequest::Rename { guess, .. } => *guess,
+        _ => None,
+    }
+}
+
+/// The request without a guess of which it is not known that it is right.
+pub(super) fn without_guess(request: &ShardRequest, facts: &Facts) -> Option<ShardRequest> {
+    let ShardRequest::Rename { new_parent, new_name, guess: guessed @ Some(_), .. } = request else { return None };
+    if facts.name(*new_parent, new_name).is_some_and(|told| told.entry == *guessed) {
+        return None;
+    }
+    let mut request = request.clone();
+    if let ShardRequest::Rename { guess, .. } = &mut request {
+        *guess = None;
+    }
+    Some(request)
+}
+
 /// The directories to which others move from another one.
 fn parents_of_moved(request: &ShardRequest, facts: &Facts) -> Vec<InodeNumber> {
-    let ShardRequest::Rename { parent, name, new_parent, new_name, mode } = request else { return Vec::new() };
+    let ShardRequest::Rename { parent, name, new_parent, new_name, mode, .. } = request else { return Vec::new() };
     let mut parents = Vec::new();
     if parent != new_parent && facts.is_directory((*parent, name)) {
         parents.push(*new_parent);
@@ -147,16 +173,17 @@ fn parents_of_moved(request: &ShardRequest, facts: &Facts) -> Vec<InodeNumber> {
 
 /// A directory of which it has to be known what it is in, so that no cycle comes of the request. All is locked.
 pub(super) fn to_walk(request: &ShardRequest, facts: &Facts) -> Option<InodeNumber> {
-    parents_of_moved(request, facts).into_iter().find(|parent| !facts.above.contains_key(parent))
+    let is_unknown = |parent: &InodeNumber| *parent != InodeNumber::ROOT && !facts.above.contains_key(parent);
+    parents_of_moved(request, facts).into_iter().find(is_unknown)
 }
 
-/// The changes that a request makes, in their order, and its answer; or why it is refused.
+/// The changes that a request makes at this time, and its answer; or why it is refused.
 pub(super) fn decide(
     caller: &Credentials,
     request: &ShardRequest,
     facts: &Facts,
+    time: Timestamp,
 ) -> Result<(Vec<NameChange>, ShardAnswer)> {
-    let time = Timestamp::default();
     match request {
         ShardRequest::Unlink { parent, name } => {
             let (changes, inode, links) = removal(caller, (*parent, name), facts, false)?;
@@ -171,8 +198,8 @@ pub(super) fn decide(
             let (changes, inode, links) = removal(caller, (*parent, name), facts, true)?;
             Ok((changes, ShardAnswer::Removed { time, inode, links }))
         }
-        ShardRequest::Link { inode, parent, name } => link(caller, *inode, (*parent, name), facts),
-        ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
+        ShardRequest::Link { inode, parent, name } => link(caller, *inode, (*parent, name), facts, time),
+        ShardRequest::Rename { parent, name, new_parent, new_name, mode, .. } => {
             rename(caller, ((*parent, name), (*new_parent, new_name)), *mode, facts)
         }
         other => unreachable!("{other:?} needs no other shard"),
@@ -216,8 +243,9 @@ fn link(
     number: InodeNumber,
     place: (InodeNumber, &Name),
     facts: &Facts,
+    time: Timestamp,
 ) -> Result<(Vec<NameChange>, ShardAnswer)> {
-    let inode = facts.inode(number).ok_or(Error::Stale)?;
+    let mut inode = facts.inode(number).ok_or(Error::Stale)?;
     let told = facts.told(place.0, place.1)?;
     let directory = Inode::told(&told.directory);
     check_access(&directory, caller, SEARCH)?;
@@ -228,10 +256,9 @@ fn link(
     check_change_names(&directory, caller)?;
     // After the place, as on Linux.
     inode.check_another_link()?;
-    let changes = vec![NameChange::Gain { inode: number }, set(place, Some((number, inode.kind)))];
-    let mut attributes = inode.attributes(number);
-    attributes.links += 1;
-    Ok((changes, ShardAnswer::Entry { attributes, grants: Grants::empty() }))
+    let changes = vec![NameChange::Gain { inode: number, time }, set(place, Some((number, inode.kind)))];
+    inode.gain_name(time);
+    Ok((changes, ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() }))
 }
 
 /// One of the two names of a rename, with what it names.

@@ -38,6 +38,13 @@ impl Asking {
         self.times.insert(number, (due_ms, interval_ms));
     }
 
+    /// The step of an intent, if there is one, is sent again at once.
+    pub fn hurry(&mut self, number: u64, now_ms: u64) {
+        if self.times.contains_key(&number) {
+            self.set(number, now_ms, RESEND_MS);
+        }
+    }
+
     fn clear(&mut self, number: u64) {
         if let Some((due_ms, _)) = self.times.remove(&number) {
             self.due.remove(&(due_ms, number));
@@ -83,16 +90,20 @@ impl<K: KeyValue> Shard<K> {
             return self.intents.clear(number);
         }
         self.intents.set(number, self.now.boot_ms + interval_ms, interval_ms);
-        for (to, intent, step) in questions {
+        let (here, others): (Vec<_>, Vec<_>) = questions.into_iter().partition(|(to, ..)| *to == self.back.shard());
+        let epoch = self.map.epoch;
+        for (to, intent, step) in here {
+            self.receive_step(0, PeerCall { to, epoch, intent, step }, out);
+        }
+        // By its answer the others may be needless, or be asked already.
+        let still = self.back.questions(number);
+        for (to, intent, step) in others.into_iter().filter(|question| still.contains(question)) {
             self.ask_one(to, intent, step, out);
         }
     }
 
     fn ask_one(&mut self, to: ShardId, intent: IntentId, step: PeerStep, out: &mut Vec<Effect>) {
         let epoch = self.map.epoch;
-        if to == self.back.shard() {
-            return self.receive_step(0, PeerCall { to, epoch, intent, step }, out);
-        }
         if let PeerStep::Lock { .. } = step {
             // What it has not heard of may be what it would wait for.
             for intent in self.back.given_up_at(to) {

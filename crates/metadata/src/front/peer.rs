@@ -84,13 +84,15 @@ impl<K: KeyValue> Shard<K> {
         asked: &[(LeaseKey, SessionId)],
     ) -> Result<Result<PeerAnswer, Error>, Pause> {
         let intent = call.intent;
-        let session = self.back.lock_session(intent);
         let mut plan = Plan::new();
         match &call.step {
-            PeerStep::Lock { session: requester, locks } if session.is_none() => {
+            PeerStep::Lock { session: requester, round, waits, locks } if !self.back.has_locked(intent, locks) => {
                 if let Some(by) = self.back.blocker(intent, locks) {
                     if self.locked.is_cut_off(by) {
                         return Ok(Err(Error::Unreachable));
+                    }
+                    if !waits {
+                        return Ok(Ok(PeerAnswer::Blocked { shard: self.back.shard(), round: *round }));
                     }
                     return Err(Pause::until(Wait::Lock(by), Vec::new()));
                 }
@@ -99,12 +101,9 @@ impl<K: KeyValue> Shard<K> {
                     return Err(pause);
                 }
             }
-            PeerStep::Carry { changes, is_late } if session.is_some() => {
+            PeerStep::Carry { changes } if self.back.lock_session(intent).is_some() => {
                 for change in changes {
                     self.plan_change(&mut plan, change);
-                }
-                if *is_late && let Some(pause) = self.conflicts(&plan, None, asked) {
-                    return Err(pause);
                 }
             }
             _ => {}
@@ -117,14 +116,19 @@ impl<K: KeyValue> Shard<K> {
         let answer = self.apply(&command).answer;
         let Answer::Peer(mut result) = answer else { panic!("a step is answered to its shard, not by {answer:?}") };
         match &mut result {
-            Ok(PeerAnswer::Locked { .. }) => self.hold(intent, plan.keys()),
-            Ok(PeerAnswer::Carried { stamp, .. }) => {
-                // Later than all that was told of what has changed, and earlier than all that will be.
+            Ok(PeerAnswer::Locked { stamp, .. }) => {
+                self.hold(intent, plan.keys());
+                // Later than all that was told of what is locked, and earlier than all that will be once it is not.
                 self.stamp += 1;
                 *stamp = self.stamp;
-                self.released(intent);
             }
-            Ok(PeerAnswer::Forgotten { .. }) => self.released(intent),
+            Ok(PeerAnswer::Carried { .. } | PeerAnswer::Forgotten { .. }) => self.released(intent),
+            Ok(PeerAnswer::Open) => {
+                // It waits for a step that is due, now that its shard can be reached.
+                if let PeerStep::AskOutcome { of } = call.step {
+                    self.intents.hurry(of.number, self.now.boot_ms);
+                }
+            }
             _ => {}
         }
         Ok(result)
@@ -133,25 +137,28 @@ impl<K: KeyValue> Shard<K> {
     fn plan_change(&self, plan: &mut Plan, change: &NameChange) {
         match change {
             NameChange::Set { directory, name, .. } => plan.name(*directory, name),
-            NameChange::Gain { inode } | NameChange::Move { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
+            NameChange::Gain { inode, .. } | NameChange::Move { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
             NameChange::Lose { inode } => self.plan_loss(plan, *inode),
         }
     }
 
     /// An intent has locked what these keys are on.
     fn hold(&mut self, intent: IntentId, keys: Vec<LeaseKey>) {
-        if self.locked.keys.contains_key(&intent) {
-            return;
-        }
         self.parking.claim(&keys);
+        if let Some(held) = self.locked.keys.get_mut(&intent) {
+            return held.extend(keys);
+        }
         self.locked.keys.insert(intent, keys);
         if intent.shard != self.back.shard() {
             self.locked.due.insert((self.now.boot_ms + ASK_MS, intent));
         }
     }
 
-    /// An intent has locked nothing here any more.
+    /// An intent has locked nothing here any more, and will not.
     pub(super) fn released(&mut self, intent: IntentId) {
+        if let Some((number, _)) = self.parking.of_intent(intent) {
+            self.parking.take(number);
+        }
         if let Some(keys) = self.locked.keys.remove(&intent) {
             self.parking.unclaim(&keys);
         }

@@ -169,7 +169,7 @@ impl<K: KeyValue> Shard<K> {
                     plan.directory_goes(dentry.inode);
                 }
             }
-            ShardRequest::Rename { parent, name, new_parent, new_name, mode } => {
+            ShardRequest::Rename { parent, name, new_parent, new_name, mode, .. } => {
                 self.check_lock(*parent, name)?;
                 self.check_lock(*new_parent, new_name)?;
                 for (parent, name) in [(parent, name), (new_parent, new_name)] {

@@ -1,6 +1,8 @@
 //! The front by event scripts: each lease rule, expiry, lost and doubled messages, exactly once, two shards together.
 
 mod across;
+mod across_random;
+mod costs;
 mod cuts;
 mod data;
 mod fences;

@@ -2,8 +2,9 @@
 //! several shards").
 //!
 //! The asking shard, the *coordinator*, has recorded an *intent*. Each step carries the intent's number and may be
-//! repeated. `Lock` comes first, to one shard after the other in ascending order; then either `Carry`, in the order of
-//! the effects, or `Undo`. A new directory's inode needs no lock: `MakeDirectoryInode`, then `Forget` or `Undo`.
+//! repeated. `Lock` comes first, to all shards at once, or to one after the other in ascending order; then either
+//! `Carry` or `Undo`, to all at once. A new directory's inode needs no lock: `MakeDirectoryInode`, then `Forget` or
+//! `Undo`.
 
 use crate::attributes::{Attributes, FileKind};
 use crate::error::Error;
@@ -38,12 +39,12 @@ pub enum PeerStep {
     /// The asking shard has given up: take back an inode that was made, release all locks, and forget the intent.
     /// Answer: `Forgotten`.
     Undo,
-    /// Recall what sessions other than this one hold on these names and inodes, wait until no other intent has locked
-    /// one of them, and lock them all at once. Answer: `Locked`. Until `Carry` or `Undo` nothing is told of them.
-    Lock { session: SessionId, locks: Vec<Lock> },
+    /// Recall what sessions other than this one hold on these names and inodes, and lock them all at once. Answer:
+    /// `Locked`. Until `Carry` or `Undo` nothing is told of them. While another intent has locked one of them: wait, or
+    /// unless `waits`, answer `Blocked`. `round`: the answer repeats it.
+    Lock { session: SessionId, round: u32, waits: bool, locks: Vec<Lock> },
     /// All shards have locked: make these changes, release the locks and forget the intent. Answer: `Carried`.
-    /// `is_late`: the client was answered before; what its session holds is recalled, too.
-    Carry { changes: Vec<NameChange>, is_late: bool },
+    Carry { changes: Vec<NameChange> },
     /// From a shard that has locked something for the intent `of` and has heard nothing of it for a while, to the
     /// coordinator. Answer: `Open`, or `Forgotten`: it was given up, and its locks are to be released.
     AskOutcome { of: IntentId },
@@ -93,8 +94,8 @@ pub struct LockedName {
 pub enum NameChange {
     /// From now on the name means this inode. `None`: it is gone.
     Set { directory: InodeNumber, name: Name, entry: Option<(InodeNumber, FileKind)> },
-    /// The inode has one name more.
-    Gain { inode: InodeNumber },
+    /// The inode has one name more, and this change time unless it has a later one.
+    Gain { inode: InodeNumber, time: Timestamp },
     /// The inode has one name less.
     Lose { inode: InodeNumber },
     /// A name of the inode has moved to this directory.
@@ -116,17 +117,23 @@ pub enum PeerAnswer {
     Forgotten {
         shard: ShardId,
     },
-    /// What was locked, in the order of the step; `None`: an inode that is gone.
+    /// What was locked, in the order of the step; `None`: an inode that is gone. `stamp`: the shard's, later than all
+    /// that it has told of what is locked.
     Locked {
         shard: ShardId,
+        round: u32,
+        stamp: u64,
         names: Vec<LockedName>,
         inodes: Vec<Option<Attributes>>,
     },
-    /// The changes are made. `stamp`: the shard's at that moment; `gained`: the inode that has a name more.
+    /// Nothing was locked: another intent has a part of it.
+    Blocked {
+        shard: ShardId,
+        round: u32,
+    },
+    /// The changes are made.
     Carried {
         shard: ShardId,
-        stamp: u64,
-        gained: Option<Attributes>,
     },
     Open,
     /// The directory that was asked about and those above it at this shard, from below. `next`: where it goes on;

@@ -189,8 +189,16 @@ pub enum ShardRequest {
     UnlinkBatch { parent: InodeNumber, names: Vec<Name> },
     /// Change. Answer: `Removed`.
     RemoveDirectory { parent: InodeNumber, name: Name },
-    /// Change. Answer: `Renamed`.
-    Rename { parent: InodeNumber, name: Name, new_parent: InodeNumber, new_name: Name, mode: RenameMode },
+    /// Change. Answer: `Renamed`. `guess`: what the new name may name, as far as the client knows; a right one saves a
+    /// round trip where that inode is at a third shard, a wrong one changes nothing.
+    Rename {
+        parent: InodeNumber,
+        name: Name,
+        new_parent: InodeNumber,
+        new_name: Name,
+        mode: RenameMode,
+        guess: Option<(InodeNumber, FileKind)>,
+    },
     /// Read. Answer: `Page`, of the entries after this cookie ([`Cookie::START`]: of all), in the order of cookies. An
     /// entry that is there during the whole listing comes exactly once, whatever is made or removed meanwhile.
     ReadDirectory { inode: InodeNumber, after: Cookie, entries_max: u32, with_attributes: bool },

@@ -272,6 +272,7 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         new_parent: inode(),
         new_name: name("other"),
         mode,
+        guess: (mode != RenameMode::NoReplace).then_some((inode(), FileKind::Regular)),
     }));
     requests.extend(time_changes().into_iter().map(|change| ShardRequest::SetAttributes {
         inode: inode(),
@@ -456,13 +457,15 @@ pub fn peer_steps() -> Vec<PeerStep> {
         PeerStep::Undo,
         PeerStep::Lock {
             session: SessionId(0x1234),
+            round: 2,
+            waits: true,
             locks: vec![
                 Lock::Name { directory: InodeNumber::ROOT, name: name("dentry"), fate: Fate::Stays },
                 Lock::Inode { inode: inode(), fate: Fate::Loses },
                 Lock::Tree,
             ],
         },
-        PeerStep::Carry { changes: name_changes(), is_late: true },
+        PeerStep::Carry { changes: name_changes() },
         PeerStep::AskOutcome { of: intent() },
         PeerStep::Ancestors { of: inode() },
     ]
@@ -471,7 +474,7 @@ pub fn peer_steps() -> Vec<PeerStep> {
 fn name_changes() -> Vec<NameChange> {
     vec![
         NameChange::Lose { inode: inode() },
-        NameChange::Gain { inode: inode() },
+        NameChange::Gain { inode: inode(), time: time() },
         NameChange::Set {
             directory: InodeNumber::ROOT,
             name: name("dentry"),
@@ -490,12 +493,9 @@ pub fn peer_answers() -> Vec<PeerAnswer> {
     vec![
         PeerAnswer::Made(attributes(FileKind::Directory, Layout::Empty)),
         PeerAnswer::Forgotten { shard: ShardId(3) },
-        PeerAnswer::Locked { shard: ShardId(1), names: vec![locked], inodes: vec![None] },
-        PeerAnswer::Carried {
-            shard: ShardId(1),
-            stamp: 300,
-            gained: Some(attributes(FileKind::Regular, Layout::Empty)),
-        },
+        PeerAnswer::Locked { shard: ShardId(1), round: 2, stamp: 300, names: vec![locked], inodes: vec![None] },
+        PeerAnswer::Blocked { shard: ShardId(1), round: 2 },
+        PeerAnswer::Carried { shard: ShardId(1) },
         PeerAnswer::Open,
         PeerAnswer::Above { directories: vec![inode()], next: Some(InodeNumber::ROOT) },
         PeerAnswer::Above { directories: vec![InodeNumber::ROOT], next: None },

@@ -109,7 +109,8 @@ pub fn set(inode: InodeNumber, changes: AttributeChanges) -> ShardRequest {
 }
 
 pub fn rename(from: (InodeNumber, &str), to: (InodeNumber, &str), mode: RenameMode) -> ShardRequest {
-    ShardRequest::Rename { parent: from.0, name: name(from.1), new_parent: to.0, new_name: name(to.1), mode }
+    let guess = None;
+    ShardRequest::Rename { parent: from.0, name: name(from.1), new_parent: to.0, new_name: name(to.1), mode, guess }
 }
 
 fn open(inode: InodeNumber, access: Access) -> ShardRequest {

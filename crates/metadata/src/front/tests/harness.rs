@@ -93,7 +93,8 @@ pub fn unlink_batch(texts: &[&str]) -> ShardRequest {
 
 pub fn rename(from: &str, to: &str) -> ShardRequest {
     let mode = RenameMode::Replace;
-    ShardRequest::Rename { parent: ROOT, name: name(from), new_parent: ROOT, new_name: name(to), mode }
+    let guess = None;
+    ShardRequest::Rename { parent: ROOT, name: name(from), new_parent: ROOT, new_name: name(to), mode, guess }
 }
 
 pub fn resize(inode: InodeNumber, size: u64) -> ShardRequest {

@@ -196,9 +196,9 @@ fn check_dead(world: &mut World, session: SessionId, directory: InodeNumber) {
         assert_eq!(world.refused(session, make), Error::NotFound, "nothing is made in it");
     }
     world.ok(session, create("other"));
-    let mode = RenameMode::Replace;
-    let into =
-        ShardRequest::Rename { parent: ROOT, name: name("other"), new_parent: directory, new_name: name("x"), mode };
+    let (mode, guess) = (RenameMode::Replace, None);
+    let (new_parent, new_name) = (directory, name("x"));
+    let into = ShardRequest::Rename { parent: ROOT, name: name("other"), new_parent, new_name, mode, guess };
     assert_eq!(world.refused(session, into), Error::NotFound);
 }
 

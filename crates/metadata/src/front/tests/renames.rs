@@ -6,7 +6,8 @@ use weft_protocol::*;
 
 fn exchange(from: &str, to: &str) -> ShardRequest {
     let mode = RenameMode::Exchange;
-    ShardRequest::Rename { parent: ROOT, name: name(from), new_parent: ROOT, new_name: name(to), mode }
+    let guess = None;
+    ShardRequest::Rename { parent: ROOT, name: name(from), new_parent: ROOT, new_name: name(to), mode, guess }
 }
 
 #[test]
