@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use weft_metadata::back::{Origin, Slot};
 use weft_metadata::{Effect, Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
-use weft_protocol::limits::XATTR_VALUE_BYTES_MAX;
+use weft_protocol::limits::{STRIPE_BYTES_MIN, XATTR_VALUE_BYTES_MAX};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{
     Access, CreateFile, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall, ShardRequest, SymlinkTarget,
@@ -20,8 +20,8 @@ use weft_protocol::message::{Message, recall::Recall};
 use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InodeNumber, LeaseKey, LeaseMode, LockKind,
     LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId,
-    RangeLock, SessionId, ShardId, ShardRecord, SlotIndex, TimeChange, Timestamp, XattrExpectation, XattrName,
-    XattrValue, codec, frame, routing,
+    RangeLock, SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp, XattrExpectation,
+    XattrName, XattrValue, codec, frame, routing,
 };
 
 /// Steps of one program.
@@ -344,6 +344,7 @@ impl<'a> World<'a> {
                 ShardRequest::Commit {
                     inode,
                     object,
+                    others: (0..self.reader.below(3)).map(|_| self.object()).collect(),
                     size: self.reader.number(),
                     mtime: Some(self.reader.time()),
                     object_mtime: self.reader.time(),
@@ -393,6 +394,10 @@ impl<'a> World<'a> {
                 ShardRequest::SetXattr { inode, name: self.xattr_name(), value, expects }
             }
             24 => ShardRequest::RemoveXattr { inode, name: self.xattr_name() },
+            25 if self.reader.flag() => {
+                let plan = StripePlan::new(u16::from(self.reader.byte() & 3), STRIPE_BYTES_MIN);
+                ShardRequest::Stripe { inode: parent, plan }
+            }
             25 => ShardRequest::GetXattrs { inode },
             26..=29 => self.lock_request(inode),
             _ if self.reader.byte() > 240 => ShardRequest::EndSession,

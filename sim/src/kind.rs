@@ -29,9 +29,13 @@ pub enum Kind {
     Xattrs,
     /// Programs that use the client machine, while nodes join.
     Joins,
+    /// Programs that use the client machine, for files that are striped.
+    Striped,
+    /// Programs that make system calls through mounts, for files that are striped.
+    StripedMounts,
 }
 
-const WORDS: [(&str, Kind); 11] = [
+const WORDS: [(&str, Kind); 13] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -43,20 +47,24 @@ const WORDS: [(&str, Kind); 11] = [
     ("passthrough", Kind::Passthrough),
     ("xattrs", Kind::Xattrs),
     ("joins", Kind::Joins),
+    ("striped", Kind::Striped),
+    ("striped-mounts", Kind::StripedMounts),
 ];
 
 impl Kind {
     /// The faults of a seed's run.
     pub(crate) fn faults(self, seed: u64) -> Faults {
         let faults = match self {
-            Self::Native | Self::Xattrs => Faults::NOW,
+            Self::Native | Self::Xattrs | Self::Striped => Faults::NOW,
             Self::Plain => return Faults::NONE,
             Self::Partitions | Self::Locks => Faults { partitions: true, ..Faults::NOW },
             Self::Joins => Faults { joins: true, ..Faults::NOW },
             Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },
             Self::Peers => Faults { peers_cut: true, ..Faults::NOW },
             // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.
-            Self::Mounts | Self::Gone => Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW },
+            Self::Mounts | Self::Gone | Self::StripedMounts => {
+                Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW }
+            }
             Self::Passthrough => Faults { fences_cut: seed.is_multiple_of(4), descriptors: true, ..Faults::NOW },
         };
         let faults = faults.with_some(seed);
@@ -66,7 +74,12 @@ impl Kind {
 
     /// Whether programs make system calls through mounts.
     pub fn has_mounts(self) -> bool {
-        matches!(self, Self::Mounts | Self::Gone | Self::Passthrough)
+        matches!(self, Self::Mounts | Self::Gone | Self::Passthrough | Self::StripedMounts)
+    }
+
+    /// Whether new files are striped.
+    pub(crate) fn stripes(self) -> bool {
+        matches!(self, Self::Striped | Self::StripedMounts)
     }
 
     /// What a run may have that does what a script says: nothing comes by itself.

@@ -343,6 +343,9 @@ impl World {
         } else {
             world.begin_to_wake();
         }
+        if kind.stripes() {
+            world.stripe_root();
+        }
         if kind == Kind::Xattrs {
             let seed = world.setting.decide(format_args!("extended attributes"), 0, Random::next);
             world.uses_xattrs = Some(seed);

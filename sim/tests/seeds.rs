@@ -123,6 +123,17 @@ fn all_seeds_hold_with_extended_attributes() {
     assert!(compared > 10_000, "{compared} attributes were compared");
 }
 
+/// Files whose bytes are at several nodes.
+#[test]
+fn all_seeds_hold_with_striped_files() {
+    let mut striped = 0;
+    for seed in SEEDS {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- striped replay {seed}");
+        striped += run_seed(Kind::Striped, seed, false).0.striped;
+    }
+    assert!(striped > 300, "{striped} files were striped");
+}
+
 /// Of new seeds about one in 500 fails (docs/simulation.md).
 #[test]
 fn requests_between_nodes_that_are_cut_off_are_not_reached() {

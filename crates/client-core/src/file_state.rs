@@ -11,31 +11,25 @@
 //! Not here: the gathered bytes ([`crate::WriteBehind`]), descriptors, what the session's term is worth.
 
 use weft_protocol::error::errno;
-use weft_protocol::message::shard::{Access, ShardRequest, whole};
+use weft_protocol::message::shard::{Access, ShardRequest};
 use weft_protocol::{
-    Attributes, Capability, Error, Grants, InodeNumber, Layout, LeaseMode, ObjectId, Rights, SessionId, ShardId,
-    Timestamp, routing,
+    Attributes, Capability, Error, Grants, InodeNumber, LeaseMode, Rights, SessionId, ShardId, Timestamp, routing,
 };
+
+use crate::file_objects::FileObjects;
 
 /// Nothing was heard of the object yet.
 const NO_OBJECT_MTIME: Timestamp = Timestamp(i64::MIN);
-
-/// The object of a file, and the right to it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
-    /// Which one.
-    pub object: ObjectId,
-    /// What may be done with it.
-    pub capability: Capability,
-}
 
 /// What the reply to an open told.
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The file as the shard had it.
     pub attributes: Attributes,
-    /// The right to its object, if it has one.
+    /// The right to its first object, if it has one.
     pub capability: Option<Capability>,
+    /// The rights to the further objects of a striped file.
+    pub others: Vec<Capability>,
     /// The lease is in it.
     pub grants: Grants,
     /// The shard's stamp of the grant.
@@ -69,7 +63,7 @@ pub struct FileState {
     /// Number of the last own report or change among all of this client.
     reported: u64,
     /// Most closed files that are kept have no object: in a place of its own, it makes them small.
-    held: Option<Box<Held>>,
+    held: Option<Box<FileObjects>>,
     /// The shard does not know the object yet.
     object_is_new: bool,
     /// A program was told that it wrote, and the bytes are nowhere but in an object that the shard does not know.
@@ -158,21 +152,6 @@ impl FileState {
     /// Stamp of the data lease's last grant: with it the lease is given back.
     pub fn grant_stamp(&self) -> u64 {
         self.grant_stamp
-    }
-
-    /// The object, and the right to it.
-    pub fn held(&self) -> Option<Held> {
-        self.held.as_deref().copied()
-    }
-
-    /// The object, if it is known.
-    pub fn object(&self) -> Option<ObjectId> {
-        self.held.as_ref().map(|held| held.object)
-    }
-
-    /// Whether the shard does not know the object yet.
-    pub fn object_is_new(&self) -> bool {
-        self.object_is_new
     }
 
     /// Whether a kernel above another client may have pages of the file, as of the last open.
@@ -271,10 +250,6 @@ impl FileState {
         (self.mode == LeaseMode::None || self.lacks_right()).then(|| self.access())
     }
 
-    fn lacks_right(&self) -> bool {
-        self.held.is_none() && self.attributes.layout.object().is_some()
-    }
-
     /// What the right has to allow for all handles.
     pub fn access(&self) -> Access {
         if self.writes { Access::ReadWrite } else { Access::Read }
@@ -316,9 +291,8 @@ impl FileState {
         let told = opened.attributes.layout.object();
         if !self.object_is_new || told.is_some() {
             if told != before {
-                let right = told.zip(opened.capability);
                 self.let_object_go();
-                self.held = right.map(|(object, capability)| Box::new(Held { object, capability }));
+                self.held = rights::told(opened);
             }
             self.learn_right(opened);
             self.object_is_known();
@@ -370,20 +344,9 @@ impl FileState {
         self.relies_on_new_object = false;
     }
 
-    /// The stronger of the right that is held and the one that was told, if both are to the same object.
-    fn learn_right(&mut self, opened: &Opened) {
-        let may_write = |capability: &Capability| capability.rights.contains(Rights::WRITE);
-        if let (Some(held), Some(capability)) = (&mut self.held, opened.capability)
-            && capability.object == held.object
-            && (may_write(&capability) || !may_write(&held.capability))
-        {
-            held.capability = capability;
-        }
-    }
-
     /// Whether the lease that is held answers another open, so that nobody has to be asked. Takes note of it.
     pub fn open_again_unasked(&mut self, access: Access) -> bool {
-        let rights = self.held.as_ref().map(|held| held.capability.rights);
+        let rights = self.held().map(|held| held.capability.rights);
         let covered = |right| rights.is_none_or(|rights| rights.contains(right));
         let allowed = self.mode >= if access.writes() { LeaseMode::Exclusive } else { LeaseMode::Shared }
             && (!access.reads() || covered(Rights::READ))
@@ -424,12 +387,13 @@ impl FileState {
     }
 
     /// The file had no object and was given one.
-    pub fn object_made(&mut self, held: Held) {
-        self.held = Some(Box::new(held));
+    pub fn object_made(&mut self, objects: impl Into<FileObjects>) {
+        let objects = objects.into();
+        self.attributes.layout = objects.layout_in(&self.attributes.layout);
+        self.held = Some(Box::new(objects));
         self.object_is_new = true;
         self.object_mtime = NO_OBJECT_MTIME;
         self.size_before_object = self.attributes.size;
-        self.attributes.layout = whole(held.object);
         if !self.dirty {
             // Nothing was written: the file's time is not that at which its object is made.
             self.has_own_time = self.decides();
@@ -442,7 +406,7 @@ impl FileState {
         self.held = None;
         self.knows_best = false;
         self.object_is_known();
-        self.attributes.layout = Layout::Empty;
+        self.attributes.layout = self.attributes.layout.without_objects();
         self.attributes.size = self.size_before_object;
         self.dirty = false;
     }
@@ -549,12 +513,15 @@ impl FileState {
 
     /// What the shard is to be told, as this client's report of this number; `None`: it knows all.
     pub fn report(&self, number: u64) -> Option<ShardRequest> {
-        let object = self.object().filter(|_| self.object_is_new);
+        let new = self.held.as_ref().filter(|_| self.object_is_new);
+        let object = new.map(|objects| objects.first().object);
+        let others = new.map_or(&[][..], |objects| objects.others()).iter().map(|held| held.object).collect();
         let Attributes { inode, size, mtime, .. } = self.attributes;
         let mtime = (self.decides() && self.has_own_time).then_some(mtime);
         let object_mtime = self.object_mtime;
         let known = self.grant_stamp.max(self.changed_stamp);
-        self.is_dirty().then_some(ShardRequest::Commit { inode, object, size, mtime, object_mtime, known, number })
+        let commit = ShardRequest::Commit { inode, object, others, size, mtime, object_mtime, known, number };
+        self.is_dirty().then_some(commit)
     }
 
     /// The shard has answered a report, as this client's `number`-th report or change. `false`: the file had got
@@ -642,5 +609,6 @@ fn granted(opened: &Opened, recalled: bool) -> LeaseMode {
 }
 
 mod doubt;
+mod rights;
 #[cfg(test)]
 mod tests;

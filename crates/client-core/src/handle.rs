@@ -152,9 +152,9 @@ impl<S: Shell> Handle<S> {
             return false;
         }
         let via = self.open.read_via(io, &mut [], offset).await;
-        let Ok((ReadVia::Server { held, size: Some(size) }, version)) = via else { return false };
+        let Ok((ReadVia::Server { objects, size: Some(size) }, version)) = via else { return false };
         let bytes = within(size, offset, bytes);
-        let source = self.open.source(held, size, version, self.options.registration);
+        let source = self.open.source(objects, size, version, self.options.registration);
         reader.hand(io, &source, (offset, bytes), give).await
     }
 
@@ -190,24 +190,22 @@ impl<S: Shell> Handle<S> {
             ReadVia::Descriptor { file, leased } => {
                 (io.calls.shell.read_file(&file, buffer, offset).await?, lease_if(leased))
             }
-            ReadVia::Server { held, size: None } => {
-                let from = (open.inode, held, pages);
-                (io.read_object(from, buffer, offset, options.registration).await?, Coverage::Noted)
+            ReadVia::Server { objects, size: None } => {
+                let from = (open.inode, &objects, pages);
+                (io.read_objects(from, buffer, offset, options.registration).await?, Coverage::Noted)
             }
-            ReadVia::Server { held, size: Some(size) } => {
+            ReadVia::Server { objects, size: Some(size) } => {
                 let wanted = within(size, offset, buffer.len());
                 let buffer = &mut buffer[..wanted];
                 let have = if options.direct {
                     0
                 } else {
-                    let source = open.source(held, size, version, options.registration);
+                    let source = open.source(objects.clone(), size, version, options.registration);
                     reader.lock().await.read(io, &source, buffer, offset).await?
                 };
                 let rest = &mut buffer[have..];
                 let position = offset + have as u64;
-                let read = io.read_object((open.inode, held, false), rest, position, options.registration).await?;
-                // The lease vouches for the size: what the object does not have of it is a hole.
-                rest[read..].fill(0);
+                io.read_within((open.inode, &objects), rest, position, options.registration).await?;
                 (wanted, Coverage::Lease)
             }
         };

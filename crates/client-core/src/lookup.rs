@@ -11,10 +11,11 @@ use crate::open_inode::OpenInode;
 use crate::shell::Shell;
 use std::sync::Arc;
 use std::time::Duration;
+use weft_layout::Stripes;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{
-    AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result,
-    SessionId, routing,
+    AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InodeNumber, Name, ObjectId, Result,
+    SessionId, StripePlan, routing,
 };
 
 /// How attributes came to be told.
@@ -271,6 +272,12 @@ impl<S: Shell> Files<S> {
         self.inode_entry(who, &attributes, Told::HERE).await
     }
 
+    /// Sets how files made in a directory from now on are striped; `None`: not at all. One message.
+    pub async fn stripe(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<Entry> {
+        let attributes = self.change_inode(who, inode, &ShardRequest::Stripe { inode, plan }).await?;
+        self.inode_entry(who, &attributes, Told::HERE).await
+    }
+
     /// A change of an inode whose reply is its attributes. What is buffered of an open file is written first.
     pub(crate) async fn change_inode(
         &self,
@@ -382,16 +389,23 @@ impl<S: Shell> Files<S> {
             return Err(Error::Invalid);
         }
         let map = self.calls().map();
-        let record = match attributes.layout {
-            Layout::Empty => None,
-            Layout::Whole { object, .. } => map.node(object.node()),
+        let location = |offset, bytes, object: Option<&ObjectId>| {
+            let record = object.and_then(|object| map.node(object.node()));
+            Location {
+                offset,
+                bytes,
+                node: record.map(|record| record.id),
+                host: record.map(|record| record.host.clone()).unwrap_or_default(),
+                site: record.map(|record| record.site.clone()).unwrap_or_default(),
+            }
         };
-        Ok(vec![Location {
-            offset: 0,
-            bytes: attributes.size,
-            node: record.map(|record| record.id),
-            host: record.map(|record| record.host.clone()).unwrap_or_default(),
-            site: record.map(|record| record.site.clone()).unwrap_or_default(),
-        }])
+        let objects = attributes.layout.objects();
+        if objects.len() < 2 {
+            return Ok(vec![location(0, attributes.size, objects.first())]);
+        }
+        let stripes = Stripes::of(&attributes.layout);
+        let bytes = usize::try_from(attributes.size).map_err(|_| Error::FileTooLarge)?;
+        let pieces = stripes.pieces(0, bytes);
+        Ok(pieces.map(|piece| location(piece.start as u64, piece.bytes as u64, objects.get(piece.index))).collect())
     }
 }

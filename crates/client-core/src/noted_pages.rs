@@ -15,9 +15,14 @@ use weft_protocol::{InodeNumber, NodeId};
 /// noticed, well below two terms.
 const UNHEARD_MS_MAX: u64 = SESSION_TERM_MS / 2;
 
-/// Files of which pages are noted, by the node that noted them.
+/// Files of which pages are noted.
 #[derive(Default)]
-pub(crate) struct NotedPages(Mutex<BTreeMap<NodeId, Noted>>);
+pub(crate) struct NotedPages {
+    /// By the node that noted them.
+    by_node: Mutex<BTreeMap<NodeId, Noted>>,
+    /// Those that are striped: ranges of their objects are not ranges of the files.
+    striped: Mutex<BTreeSet<InodeNumber>>,
+}
 
 struct Noted {
     /// When the last renewal was sent that the node has answered, or the first page was asked for.
@@ -28,26 +33,37 @@ struct Noted {
 impl NotedPages {
     /// A page of the file is about to be noted.
     pub fn note(&self, node: NodeId, inode: InodeNumber, now_ms: u64) {
-        let mut noted = lock(&self.0);
+        let mut noted = lock(&self.by_node);
         noted.entry(node).or_insert(Noted { heard_ms: now_ms, inodes: BTreeSet::new() }).inodes.insert(inode);
+    }
+
+    /// Pages of a striped file are about to be noted.
+    pub fn note_striped(&self, inode: InodeNumber) {
+        lock(&self.striped).insert(inode);
+    }
+
+    /// Whether ranges that nodes noted are not ranges of the file.
+    pub fn is_striped(&self, inode: InodeNumber) -> bool {
+        lock(&self.striped).contains(&inode)
     }
 
     /// The node has answered a renewal that was sent then.
     pub fn heard(&self, node: NodeId, sent_ms: u64) {
-        if let Some(noted) = lock(&self.0).get_mut(&node) {
+        if let Some(noted) = lock(&self.by_node).get_mut(&node) {
             noted.heard_ms = noted.heard_ms.max(sent_ms);
         }
     }
 
     /// The session is over, and everything is dropped with it.
     pub fn clear(&self) {
-        lock(&self.0).clear();
+        lock(&self.by_node).clear();
+        lock(&self.striped).clear();
     }
 
     /// Takes the files whose pages are believed no longer, by the node that noted them.
     pub fn take_unheard(&self, now_ms: u64) -> Vec<(NodeId, BTreeSet<InodeNumber>)> {
         let is_unheard = |noted: &mut Noted| now_ms >= noted.heard_ms + UNHEARD_MS_MAX;
-        let taken = lock(&self.0).extract_if(.., |_, noted| is_unheard(noted)).collect::<Vec<_>>();
+        let taken = lock(&self.by_node).extract_if(.., |_, noted| is_unheard(noted)).collect::<Vec<_>>();
         taken.into_iter().map(|(node, noted)| (node, noted.inodes)).collect()
     }
 }

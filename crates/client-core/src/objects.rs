@@ -4,7 +4,7 @@
 
 use crate::calls::Calls;
 use crate::data_line::DataLine;
-use crate::file_state::Held;
+use crate::file_objects::{FileObjects, Held};
 use crate::home::candidates;
 use crate::link::Link;
 use crate::lock::lock;
@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest};
-use weft_protocol::limits::{BULK_BYTES_MAX, OBJECT_BATCH_COUNT};
+use weft_protocol::limits::OBJECT_BATCH_COUNT;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Capability, Error, InodeNumber, NodeId, ObjectId, Result, SessionId};
+use weft_protocol::{Capability, Error, InodeNumber, Layout, NodeId, ObjectId, Result, SessionId};
 
 /// Seconds before the end of its term from which on a batch is not used any more.
 pub(crate) const BATCH_MARGIN_SECONDS: u32 = 600;
@@ -70,21 +70,21 @@ pub(crate) fn request(
     }
 }
 
-/// A write straight to an object.
+/// A write straight to the objects of a file.
 pub(crate) struct ObjectWrite {
     pub inode: InodeNumber,
-    pub held: Held,
+    pub objects: FileObjects,
     pub operation: DataOperation,
     /// The bytes stay in pages of a kernel that no lease covers.
     pub pages: bool,
-    /// Some of its bytes may be in the object, though it has failed. It stays so when the write is made again.
+    /// Some of its bytes may be in the file, though it has failed. It stays so when the write is made again.
     pub may_have_landed: bool,
 }
 
 impl ObjectWrite {
     /// A write that has not begun.
-    pub fn new((inode, held): (InodeNumber, Held), operation: DataOperation, pages: bool) -> Self {
-        Self { inode, held, operation, pages, may_have_landed: false }
+    pub fn new((inode, objects): (InodeNumber, FileObjects), operation: DataOperation, pages: bool) -> Self {
+        Self { inode, objects, operation, pages, may_have_landed: false }
     }
 }
 
@@ -189,7 +189,7 @@ impl<S: Shell> Objects<S> {
     }
 
     /// Reads into the caller's memory, again on a new connection when the first one turns out to be dead.
-    async fn data_read(
+    pub(crate) async fn data_read(
         &self,
         request: &DataRequest,
         into: &mut [u8],
@@ -220,7 +220,7 @@ impl<S: Shell> Objects<S> {
 
     /// As [`Objects::data_write`]. Sets `may_have_landed` if it fails and bytes may be in the object: the server says
     /// so, or a connection broke.
-    async fn data_write_once(
+    pub(crate) async fn data_write_once(
         &self,
         request: &DataRequest,
         from: &[u8],
@@ -240,50 +240,6 @@ impl<S: Shell> Objects<S> {
         connection.give_back(shell);
         *may_have_landed |= reply.is_torn();
         reply.result().copied().map_err(void_with_session)
-    }
-
-    /// Reads from the storage server straight into memory; `pages`: and into pages that no lease covers. Returns how
-    /// many bytes the object has of it.
-    pub(crate) async fn read_object(
-        &self,
-        (inode, held, pages): (InodeNumber, Held, bool),
-        into: &mut [u8],
-        offset: u64,
-        registration: Option<Registration<S>>,
-    ) -> Result<usize> {
-        let mut have = 0;
-        for piece in into.chunks_mut(BULK_BYTES_MAX as usize) {
-            let request = request(inode, DataOperation::Read, held, offset + have as u64, piece.len());
-            let request = DataRequest { pages, ..request };
-            let count = self.data_read(&request, piece, registration).await?.bulk_bytes as usize;
-            have += count;
-            if count < piece.len() {
-                break;
-            }
-        }
-        Ok(have)
-    }
-
-    /// Writes straight from memory. Returns the last reply.
-    pub(crate) async fn write_object(
-        &self,
-        write: &mut ObjectWrite,
-        bytes: &[u8],
-        offset: u64,
-        registration: Option<Registration<S>>,
-    ) -> Result<DataReply> {
-        let ObjectWrite { inode, held, operation, pages, .. } = *write;
-        let mut position = offset;
-        let mut last = DataReply::default();
-        for piece in bytes.chunks(BULK_BYTES_MAX as usize) {
-            let request = request(inode, operation, held, position, piece.len());
-            let pages = pages && operation == DataOperation::Write;
-            let request = DataRequest { pages, ..request };
-            last = self.data_write_once(&request, piece, registration, &mut write.may_have_landed).await?;
-            write.may_have_landed |= !piece.is_empty();
-            position += piece.len() as u64;
-        }
-        Ok(last)
     }
 
     /// A descriptor of the object's file, and how many bytes to write through it with one system call. `None`: the node
@@ -361,8 +317,43 @@ impl<S: Shell> Objects<S> {
         None
     }
 
+    /// New objects for a file with this layout, which has none: at a home that answers, and where they are several, at
+    /// that and at other nodes that answer. Several are made at once, so that no object of a striped file is missing.
+    pub(crate) async fn new_objects(&self, inode: InodeNumber, layout: &Layout) -> Result<FileObjects> {
+        let first = self.new_object().await?;
+        let Some(plan) = layout.plan() else { return Ok(first.into()) };
+        let mut held = vec![first];
+        self.make(inode, first).await?;
+        let map = self.calls.map();
+        for node in candidates(&self.calls.shell, &map) {
+            if held.len() == usize::from(plan.width()) {
+                break;
+            }
+            if node == first.object.node() {
+                continue;
+            }
+            match self.make_at(inode, node).await {
+                Ok(other) => held.push(other),
+                // Fewer are better than none.
+                Err(Error::Unreachable) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(FileObjects::made(layout, &held).expect("no more than planned"))
+    }
+
+    async fn make_at(&self, inode: InodeNumber, node: NodeId) -> Result<Held> {
+        let held = self.new_object_at(node).await?;
+        self.make(inode, held).await?;
+        Ok(held)
+    }
+
+    async fn make(&self, inode: InodeNumber, held: Held) -> Result<()> {
+        self.data_write(&request(inode, DataOperation::Write, held, 0, 0), &[], None).await.map(drop)
+    }
+
     /// An identifier for a new object, at a home that answers, with the right to make it.
-    pub(crate) async fn new_object(&self) -> Result<(ObjectId, Capability)> {
+    async fn new_object(&self) -> Result<Held> {
         let mut home = self.home();
         // Each change of home goes to a node that has just answered, so that few follow one another.
         for _ in 0..=self.calls.map().nodes.len() {
@@ -380,7 +371,7 @@ impl<S: Shell> Objects<S> {
         Err(Error::Unreachable)
     }
 
-    async fn new_object_at(&self, node: NodeId) -> Result<(ObjectId, Capability)> {
+    async fn new_object_at(&self, node: NodeId) -> Result<Held> {
         loop {
             if let Some(taken) = self.take_identifier(node) {
                 return Ok(taken);
@@ -398,7 +389,7 @@ impl<S: Shell> Objects<S> {
         }
     }
 
-    fn take_identifier(&self, node: NodeId) -> Option<(ObjectId, Capability)> {
+    fn take_identifier(&self, node: NodeId) -> Option<Held> {
         let mut batches = lock(&self.batches);
         let batch = batches.get_mut(&node).filter(|batch| batch.session == self.calls.session.id())?;
         let ends = self.seconds().saturating_add(BATCH_MARGIN_SECONDS) > batch.capability.expires_seconds;
@@ -408,7 +399,7 @@ impl<S: Shell> Objects<S> {
         let first = batch.capability.object;
         let object = ObjectId::new(first.node(), first.sequence() + u64::from(batch.next));
         batch.next += 1;
-        Some((object, batch.capability))
+        Some(Held { object, capability: batch.capability })
     }
 
     fn seconds(&self) -> u32 {

@@ -93,13 +93,13 @@ impl<S: Shell> Files<S> {
             self.doubt_cut(routing::of_inode(inode), Some(inode)).await;
         }
         let Answer { answer, stamp, session, now_ms, .. } = called?;
-        let ShardAnswer::Opened { attributes, capability, grants, .. } = answer else {
+        let ShardAnswer::Opened { attributes, capability, others, grants, .. } = answer else {
             return Err(Error::Malformed);
         };
         if let Some(mut cache) = self.calls().session.cache_for(session) {
             cache.learn_attributes(&attributes, grants, stamp);
         }
-        let opened = Opened { attributes, capability, grants, stamp, session, access: options.access };
+        let opened = Opened { attributes, capability, others, grants, stamp, session, access: options.access };
         let (handle, _) = self.opened(who, &opened, now_ms, options, &opening).await?;
         Ok((handle, opened.attributes))
     }
@@ -167,9 +167,9 @@ impl<S: Shell> Files<S> {
             self.doubt_cut(routing::of_name(parent, name), None).await;
         }
         let Answer { answer, stamp, session: asked_by, resent, now_ms, .. } = called?;
-        let (attributes, capability, created, grants) = match answer {
-            ShardAnswer::Opened { attributes, capability, created, grants } => {
-                (attributes, capability, created, grants)
+        let (attributes, (capability, others), created, grants) = match answer {
+            ShardAnswer::Opened { attributes, capability, others, created, grants } => {
+                (attributes, (capability, others), created, grants)
             }
             ShardAnswer::Absent { grants } => {
                 self.learn_absent(parent, name, grants, (asked_by, stamp, resent));
@@ -209,7 +209,8 @@ impl<S: Shell> Files<S> {
                 cache.learn_attributes(&attributes, grants, stamp);
             }
         }
-        let opened = Opened { attributes, capability, grants, stamp, session: asked_by, access: options.access };
+        let access = options.access;
+        let opened = Opened { attributes, capability, others, grants, stamp, session: asked_by, access };
         let (handle, in_use) = self.opened(who, &opened, now_ms, options, &opening).await?;
         let attributes = opened.attributes;
         if is_new && !in_use {

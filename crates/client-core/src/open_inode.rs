@@ -23,7 +23,8 @@ mod set_id;
 mod state;
 mod writes;
 
-use crate::file_state::{FileState, Held, Opened};
+use crate::file_objects::FileObjects;
+use crate::file_state::{FileState, Opened};
 use crate::link::SlotFor;
 use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::open_options::OpenOptions;
@@ -93,7 +94,7 @@ pub(crate) enum ReadVia<D> {
     /// `leased`: nobody else changes the file, the kernel included.
     Descriptor { file: Arc<D>, leased: bool },
     /// `size`: the file's, as far as a lease vouches for it.
-    Server { held: Held, size: Option<u64> },
+    Server { objects: FileObjects, size: Option<u64> },
 }
 
 /// A write in flight. Counted until it is dropped, also by a panic.
@@ -363,6 +364,11 @@ impl<S: Shell> OpenInode<S> {
         let exclusive = state.known.is_exclusive() && state.kernel.is_none();
         let offset = if options.append && exclusive { state.known.size() } else { offset };
         let end = end_of(offset, bytes.len())?;
+        let at_end = options.append && !exclusive;
+        if at_end && state.known.is_striped() {
+            // No storage server knows where the file ends.
+            return Err(Error::NotSupported);
+        }
         state.ensure_object(io).await?;
         self.changed();
         if exclusive && let Some(file) = state.descriptor(io, true).await? {
@@ -383,11 +389,10 @@ impl<S: Shell> OpenInode<S> {
         if exclusive && !state.known.object_is_new() {
             // Nobody else has a right to the file now, so what is known of the object holds without the lock.
             // The lease covers what a kernel keeps of it.
-            let write = ObjectWrite::new((self.inode, state.held()?), DataOperation::Write, false);
+            let write = ObjectWrite::new((self.inode, state.objects()?), DataOperation::Write, false);
             let target = Target::Object { write, registration: options.registration };
             return self.write_in_flight(io, state, (bytes, offset, end), options, target).await;
         }
-        let at_end = options.append && !exclusive;
         let operation = if at_end { DataOperation::Append } else { DataOperation::Write };
         state.write_now(io, bytes, (operation, offset), options, pages).await
     }
@@ -553,8 +558,12 @@ impl<S: Shell> OpenInode<S> {
             Some(state) => state,
             None => self.state.lock().await,
         };
-        if called.is_err() && size.is_some() && io.calls.is_in_doubt(routing::of_inode(self.inode)) {
-            state.doubt_cut();
+        if called.is_err() && size.is_some() {
+            // Of a striped file some objects may be cut, and others not.
+            state.is_unsettled |= state.known.is_striped();
+            if io.calls.is_in_doubt(routing::of_inode(self.inode)) {
+                state.doubt_cut();
+            }
             self.changed();
         }
         let (attributes, stamp) = called?;
@@ -579,12 +588,12 @@ impl<S: Shell> OpenInode<S> {
     /// What a reader needs to know of a file that is read through its server.
     pub(crate) fn source(
         &self,
-        held: Held,
+        objects: FileObjects,
         size: u64,
         version: Version,
         registration: Option<Registration<S>>,
     ) -> Source<S> {
-        Source { inode: self.inode, held, size, version, registration }
+        Source { inode: self.inode, objects, size, version, registration }
     }
 }
 
@@ -617,8 +626,8 @@ impl<S: Shell> State<S> {
             return Ok(ReadVia::Descriptor { file, leased: true });
         }
         let size = self.known.size();
-        Ok(match self.known.held() {
-            Some(held) => ReadVia::Server { held, size: self.known.is_leased().then_some(size) },
+        Ok(match self.known.objects().cloned() {
+            Some(objects) => ReadVia::Server { objects, size: self.known.is_leased().then_some(size) },
             None => ReadVia::Zeros { size, leased: self.known.is_leased() },
         })
     }

@@ -42,9 +42,12 @@ impl<S: Shell> Files<S> {
         }
     }
 
-    /// Has the kernel drop pages that another client is about to change. Returns the answer for the storage server.
+    /// Has the kernel drop pages that another client is about to change; of a striped file all that it has. Returns the
+    /// answer for the storage server.
     pub async fn drop_pages(&self, drop: &DropPages) -> PagesDropped {
-        self.calls().shell.invalidate_pages(drop.inode, drop.offset, drop.bytes).await;
+        let is_striped = self.calls().session.noted_pages.is_striped(drop.inode);
+        let (offset, bytes) = if is_striped { (0, u64::MAX) } else { (drop.offset, drop.bytes) };
+        self.calls().shell.invalidate_pages(drop.inode, offset, bytes).await;
         PagesDropped { object: drop.object, number: drop.number }
     }
 }

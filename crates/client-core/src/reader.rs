@@ -6,7 +6,7 @@
 //! cache when it is copied out. Through a passed descriptor: one `pread` per block.
 
 use crate::data_line::DataLine;
-use crate::file_state::Held;
+use crate::file_objects::FileObjects;
 use crate::notice::Notice;
 use crate::objects::{Objects, Registration, request};
 use crate::read_ahead::{Lane, Pace, ReadAhead};
@@ -56,7 +56,7 @@ struct Stream<S: Shell> {
 /// What a read of one file through its server needs to know.
 pub(crate) struct Source<S: Shell> {
     pub inode: InodeNumber,
-    pub held: Held,
+    pub objects: FileObjects,
     pub size: u64,
     pub version: Version,
     pub registration: Option<Registration<S>>,
@@ -91,9 +91,13 @@ impl Block {
 }
 
 impl<S: Shell> Stream<S> {
-    /// Prefetches so many bytes, and what follows them. `None`: there is no connection to keep for it.
+    /// Prefetches so many bytes, and what follows them, of a file with one object. `None`: there is no connection to
+    /// keep for it.
     async fn open(io: &Objects<S>, source: &Source<S>, position: u64, wanted: u64) -> Result<Option<Self>> {
-        let node = source.held.object.node();
+        if source.objects.is_striped() {
+            return Ok(None);
+        }
+        let node = source.objects.first().object.node();
         let Some(connection) = io.data_connection_to_keep(node).await? else { return Ok(None) };
         let mut stream = Self { lane: Lane::at(position), connection };
         // A pooled connection may have died meanwhile: then a request of its own finds out.
@@ -107,7 +111,7 @@ impl<S: Shell> Stream<S> {
             let pace = Pace { first_bytes: io.tuning.first_bytes, ahead_bytes, turn_bytes };
             let Some(window) = self.lane.next(source.size, wanted, &pace) else { return Ok(()) };
             let (inode, bytes) = (source.inode, window.bytes as usize);
-            let read = request(inode, DataOperation::Read, source.held, window.offset, bytes);
+            let read = request(inode, DataOperation::Read, source.objects.first(), window.offset, bytes);
             self.connection.settle(io).await?;
             self.connection.ask(&read).await?;
             io.calls.shell.notice(Notice::DataRequest);
@@ -371,8 +375,7 @@ impl<S: Shell> Reader<S> {
     async fn read_block(&mut self, io: &Objects<S>, source: &Source<S>, position: u64) -> Result<()> {
         let left = usize::try_from(source.size - position).unwrap_or(usize::MAX);
         let block = self.block.make(position, left.min(io.tuning.alone_bytes));
-        let have = io.read_object((source.inode, source.held, false), block, position, source.registration).await?;
-        block[have..].fill(0);
+        io.read_within((source.inode, &source.objects), block, position, source.registration).await?;
         self.block.bytes = block.len();
         Ok(())
     }

@@ -18,7 +18,7 @@ use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
 use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, InodeNumber, Name, NodeId, NodeIdentity, Result,
-    SessionId, ShardId, XattrExpectation, XattrName, XattrValue,
+    SessionId, ShardId, StripePlan, XattrExpectation, XattrName, XattrValue,
 };
 
 /// A client of one file system.
@@ -166,6 +166,12 @@ impl Client {
     /// Changes attributes; with a size: `truncate`. What is buffered of an open file is written first.
     pub fn set_attributes(&self, who: &Credentials, inode: InodeNumber, changes: &AttributeChanges) -> Result<Entry> {
         block_on(self.files().set_attributes(who, inode, changes))
+    }
+
+    /// Sets how files made in a directory from now on are striped, and those in directories made in it; `None`: not at
+    /// all. The directory's owner may.
+    pub fn stripe(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<Entry> {
+        block_on(self.files().stripe(who, inode, plan))
     }
 
     /// The value of an extended attribute of the namespace `user` or `trusted`.

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct FileSystemSpace {
     pub total: u64,
     pub free: u64,
-    /// Files that have an object.
+    /// Objects: one of each file that was written, several of a striped one.
     pub files: u64,
     pub nodes: Vec<(NodeId, Result<Space>)>,
 }

@@ -87,6 +87,8 @@ pub enum Command {
     PeerStep { intent: IntentId, step: PeerStep, keep: bool },
     /// What the storage server says of a file of which writers have not reported.
     Observe { inode: InodeNumber, size: u64, object_mtime: Timestamp },
+    /// Some objects of a file were cut, and others were not: how long it is, is told by the next `Observe`.
+    ForgetSize { inode: InodeNumber },
     /// Nobody has this orphan open, or may open it, any more.
     Reap { inode: InodeNumber },
     /// A client's change that repeats `of`, which was made in a session that has ended since.
@@ -114,10 +116,10 @@ pub enum Answer {
 }
 
 /// What a command did beside its answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Aftermath {
-    /// This object is not needed any more.
-    pub removed: Option<(InodeNumber, ObjectId)>,
+    /// These objects are not needed any more.
+    pub removed: Vec<(InodeNumber, ObjectId)>,
     /// This inode is gone.
     pub gone: Option<InodeNumber>,
     /// This inode has lost its last name, and stays until it is reaped.
@@ -246,6 +248,10 @@ impl<K: KeyValue> Back<K> {
                 self.observe(*inode, *size, *object_mtime);
                 Answer::None
             }
+            Command::ForgetSize { inode } => {
+                self.forget_size(*inode);
+                Answer::None
+            }
             Command::Reap { inode } => {
                 self.reap(*inode, &mut aftermath);
                 Answer::None
@@ -279,9 +285,9 @@ impl<K: KeyValue> Back<K> {
                 self.open_at(time, caller, (*parent, name), (*flags, *create), context, aftermath)
             }
             ShardRequest::Open { inode, flags } => self.open(time, caller, *inode, *flags, context, aftermath),
-            ShardRequest::Commit { inode, object, size, mtime, object_mtime, .. } => {
+            ShardRequest::Commit { inode, object, others, size, mtime, object_mtime, .. } => {
                 let (object, size, mtime, object_mtime) = (*object, *size, *mtime, *object_mtime);
-                let report = attributes::Report { object, size, mtime, object_mtime };
+                let report = attributes::Report { object, others, size, mtime, object_mtime };
                 self.commit(caller, *inode, &report, context, aftermath)
             }
             ShardRequest::MakeDirectory { parent, name, mode, .. } => {
@@ -305,6 +311,7 @@ impl<K: KeyValue> Back<K> {
                 self.set_xattr(time, caller, *inode, (name, value), *expects)
             }
             ShardRequest::RemoveXattr { inode, name } => self.remove_xattr(time, caller, *inode, name),
+            ShardRequest::Stripe { inode, plan } => self.stripe(time, caller, *inode, *plan),
             ShardRequest::Lookup { .. }
             | ShardRequest::GetXattrs { .. }
             | ShardRequest::GetAttributes { .. }

@@ -199,7 +199,7 @@ struct Pause {
     /// For [`Wait::Recalls`]: from whom what is to be recalled, and what may be kept.
     recalls: Vec<(LeaseKey, SessionId, LeaseMode)>,
     /// For [`Wait::Storage`]: what to ask.
-    storage: Option<(NodeId, StorageRequest)>,
+    storage: Option<Box<storage::Questions>>,
 }
 
 impl Pause {
@@ -261,8 +261,8 @@ impl<K: KeyValue> Shard<K> {
         self.now = now;
         match event {
             Event::Call { token, origin, credentials, request, repeats } => {
-                let (by_name, made, asked, answer) = (None, false, None, None);
-                self.receive(Call { token, origin, credentials, request, repeats, by_name, made, asked, answer }, out);
+                let (by_name, made, asked, answers) = (None, false, None, None);
+                self.receive(Call { token, origin, credentials, request, repeats, by_name, made, asked, answers }, out);
             }
             Event::Heard { session } => {
                 self.sessions.hear(session, now.boot_ms);
@@ -460,16 +460,16 @@ impl<K: KeyValue> Shard<K> {
                 asked.push((key, session));
             }
         }
-        if let Some((node, request)) = storage {
+        if let Some(questions) = storage {
+            let of = questions.of();
+            if questions.cut() {
+                self.cuts.insert(of.0, number);
+            }
+            let (answers, requests) = questions.begin();
             if let Work::Call(call) = &mut work {
-                call.asked = request.object();
-                call.answer = None;
+                (call.asked, call.answers) = (Some(of), Some(answers));
             }
-            if let StorageRequest::Truncate { inode, .. } = &request {
-                self.cuts.insert(*inode, number);
-            }
-            let token = self.ask_storage(storage::StorageWait::Work(number));
-            out.push(Effect::Storage { token: Some(token), node, request });
+            self.ask_storage(number, requests, out);
         }
         assert!(wait != Wait::Recalls || pending > 0, "{work:?} would wait for nothing");
         self.parking.insert(number, Parked { work, since_ms, wait, pending, claims, asked });

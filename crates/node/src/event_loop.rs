@@ -175,7 +175,7 @@ impl EventLoop {
         for letter in self.mailbox.take() {
             match letter {
                 Mail::Adopt(connection) => self.adopt(*connection),
-                Mail::Send { key, id, message } => sink.push(key, id, message),
+                Mail::Send { key, id, message } => sink.push(key, id, *message),
                 Mail::Look => {}
             }
         }

@@ -31,7 +31,8 @@ pub enum Mail {
     Send {
         key: u64,
         id: u64,
-        message: Message,
+        /// In a place of its own: the other mail is small.
+        message: Box<Message>,
     },
     /// Check the deadlines and the shutdown request.
     Look,
@@ -113,7 +114,7 @@ impl<'a> Sink<'a> {
         if self.loop_index == Some(to.loop_index) {
             self.local.push((to.key, id, message));
         } else if let Some(mailbox) = self.loops.0.get(to.loop_index) {
-            mailbox.post(Mail::Send { key: to.key, id, message });
+            mailbox.post(Mail::Send { key: to.key, id, message: Box::new(message) });
         }
     }
 

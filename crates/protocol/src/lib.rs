@@ -38,7 +38,7 @@ pub use ids::{
     ConnectionId, Generation, InodeNumber, KeyId, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId,
     SlotIndex,
 };
-pub use layout::Layout;
+pub use layout::{Layout, StripePlan, Striped};
 pub use lease::{Grants, LeaseKey, LeaseMode};
 pub use lock::{HeldLock, LockKind, LockMode, LockOwner, LockRange, RangeLock};
 pub use map::{ClusterMap, NodeAddress, NodeRecord, ShardRecord};
@@ -83,4 +83,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 29 | `ShardCall` names calls of ended sessions that it repeats |
 /// | 30 | `Lock` that does not wait, `Blocked`; `Locked` has the stamp instead of `Carried`; `Gain` has the time; |
 /// |    | `Rename` has a guess |
-pub const PROTOCOL_VERSION: u8 = 30;
+/// | 31 | striped files: `Planned`, `Striped`; `Stripe`; `Commit` and `Opened` have `others`; directories have plans |
+pub const PROTOCOL_VERSION: u8 = 31;

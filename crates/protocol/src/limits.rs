@@ -61,6 +61,13 @@ pub const RELEASE_KEYS_MAX: usize = 4096;
 pub const GROUPS_MAX: usize = 256;
 /// Keys of users that a node remembers as revoked. Beyond it the owner is told `Busy`: a new file system has new keys.
 pub const REVOKED_KEYS_MAX: usize = 65_536;
+/// Objects of a striped file. Their identifiers stand in its inode's record, and the rights to them in the reply to an
+/// open.
+pub const STRIPE_WIDTH_MAX: u16 = 64;
+/// Least stripe of a striped file, bytes. What is worth a request of its own is far more; simulated files are short.
+pub const STRIPE_BYTES_MIN: u32 = 16;
+/// Largest stripe of a striped file, bytes.
+pub const STRIPE_BYTES_MAX: u32 = 1 << 30;
 /// Longest name of an extended attribute, bytes, the prefix of its namespace included. What Linux allows.
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Longest value of an extended attribute, bytes. What Linux allows.

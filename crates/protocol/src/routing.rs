@@ -62,6 +62,7 @@ pub fn of_request(request: &ShardRequest) -> Option<ShardId> {
         | ShardRequest::SetXattr { inode, .. }
         | ShardRequest::RemoveXattr { inode, .. }
         | ShardRequest::GetXattrs { inode }
+        | ShardRequest::Stripe { inode, .. }
         | ShardRequest::ReadDirectory { inode, .. }
         | ShardRequest::HoldDirectory { inode }
         | ShardRequest::Lock { inode, .. }

@@ -120,6 +120,7 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::SetXattr { .. } => "SetXattr",
     ShardRequest::RemoveXattr { .. } => "RemoveXattr",
     ShardRequest::GetXattrs { .. } => "GetXattrs",
+    ShardRequest::Stripe { .. } => "Stripe",
 });
 every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Done => "Done",
@@ -235,6 +236,8 @@ every_variant!(lock_answer, LockAnswer, examples::lock_answers(), {
 every_variant!(layout, Layout, examples::layouts(), {
     Layout::Empty => "Empty",
     Layout::Whole { .. } => "Whole",
+    Layout::Planned(_) => "Planned",
+    Layout::Striped(_) => "Striped",
 });
 every_variant!(time_change, TimeChange, examples::time_changes(), {
     TimeChange::Now => "Now",

@@ -39,6 +39,7 @@ enum Verb {
     Mv(verb::mv::Args),
     Rm(verb::rm::Args),
     Mkdir(verb::mkdir::Args),
+    Layout(verb::layout::Args),
     Doctor(verb::doctor::Args),
     Debug(verb::debug::Args),
     Store(verb::store::Args),
@@ -50,7 +51,7 @@ enum Verb {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["up", "down", "node", "mount", "umount", "user"]),
     ("Look", &["status", "ls", "cat", "stat", "locate", "df", "bench"]),
-    ("Move", &["cp", "mv", "rm", "mkdir"]),
+    ("Move", &["cp", "mv", "rm", "mkdir", "layout"]),
     ("Tools", &["doctor", "debug", "store", "completions", "man"]),
 ];
 
@@ -79,6 +80,7 @@ impl Cli {
             Verb::Mv(args) => verb::mv::run(&args),
             Verb::Rm(args) => verb::rm::run(&args),
             Verb::Mkdir(args) => verb::mkdir::run(&args),
+            Verb::Layout(args) => verb::layout::run(&args),
             Verb::Doctor(args) => verb::doctor::run(&args),
             Verb::Debug(args) => verb::debug::run(&args),
             Verb::Store(args) => verb::store::run(&args),

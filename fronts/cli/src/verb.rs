@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod down;
 pub mod guard;
 pub mod host;
+pub mod layout;
 pub mod locate;
 pub mod ls;
 pub mod man;

@@ -30,6 +30,8 @@ mod hung;
 mod kernel_names;
 #[path = "end_to_end/killed.rs"]
 mod killed;
+#[path = "end_to_end/layout.rs"]
+mod layout;
 #[path = "end_to_end/leftovers.rs"]
 mod leftovers;
 #[path = "end_to_end/listings.rs"]

@@ -4,7 +4,7 @@
 
 use super::partitions::Party;
 use super::wakes::{NAMES, name_of};
-use super::{Answer, Message, Renewal, World};
+use super::{Answer, Message, NODES, Renewal, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::client::Client;
 use crate::network::USUAL_MS;
@@ -19,12 +19,14 @@ use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, Recall};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{NodeId, SessionId};
+use weft_protocol::{Credentials, InodeNumber, NodeId, SessionId, StripePlan};
 
 /// A message that was lost broke its connection, which its sender learns after this time.
 const BREAK_MS: u64 = 400;
 /// After this nothing is in flight of what a client gave up.
 const SETTLE_MS: u64 = 300;
+/// Stripes have 16 bytes, and up to so many more.
+const STRIPE_BYTES_MORE: u64 = 64;
 
 impl World {
     /// The client is gone; another one starts in its place.
@@ -59,6 +61,18 @@ impl World {
             };
             process.spawn(program.run());
         }
+    }
+
+    /// A client has files that are made from then on striped over all nodes; those that come before are whole.
+    pub(super) fn stripe_root(&mut self) {
+        let bytes = self.setting.decide(format_args!("stripe"), 32, |random| 16 + random.below(STRIPE_BYTES_MORE));
+        let plan = u32::try_from(bytes).ok().and_then(|bytes| StripePlan::new(NODES, bytes));
+        let Client { process, machine, .. } = &self.clients[0];
+        let (machine, noting) = (Arc::clone(machine), Rc::clone(process));
+        process.spawn(async move {
+            let set = machine.stripe(&Credentials::default(), InodeNumber::ROOT, plan).await;
+            noting.note(|| format!("stripes {plan:?}: {set:?}"));
+        });
     }
 
     fn settle_later(&mut self) {

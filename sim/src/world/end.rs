@@ -1,7 +1,8 @@
 //! What must hold after everything has settled.
 
 use super::World;
-use weft_protocol::{SessionId, routing};
+use weft_layout::Stripes;
+use weft_protocol::{Layout, SessionId, routing};
 
 impl World {
     /// Nothing is left that nobody can reach, every shard has what the model has, and files have the bytes that they
@@ -41,25 +42,43 @@ impl World {
             for (object, inode) in self.storage.values().flat_map(crate::store::Storage::objects) {
                 let shard = self.shards.get(&routing::of_inode(inode));
                 let record = shard.and_then(|shard| shard.back().inode(inode));
-                if record.and_then(|record| record.layout.object()) != Some(object) {
+                if record.is_none_or(|record| !record.layout.objects().contains(&object)) {
                     self.fail(&format!("object {object} of inode {inode} has no file and was not collected"));
                 }
             }
         }
         if self.mounts.is_none() {
-            self.check_bytes();
+            self.tally.striped += self.check_bytes();
         }
     }
 
-    /// Every file that is still there is read once more, past all clients.
-    fn check_bytes(&self) {
+    /// What a file's objects have; `None`: there is none.
+    fn stored(&self, layout: &Layout) -> Option<Vec<u8>> {
+        let stripes = Stripes::of(layout);
+        let mut file: Option<Vec<u8>> = None;
+        for (index, object) in layout.objects().iter().enumerate() {
+            let bytes = self.storage.get(&object.node()).and_then(|storage| storage.bytes(*object));
+            let Some(bytes) = bytes else { continue };
+            let end = usize::try_from(stripes.file_end(index, bytes.len() as u64)).expect("files are small here");
+            let file = file.get_or_insert_default();
+            file.resize(end.max(file.len()), 0);
+            for piece in stripes.pieces(0, end).filter(|piece| piece.index == index) {
+                let start = usize::try_from(piece.object_offset).expect("files are small here");
+                file[piece.start..piece.end()].copy_from_slice(&bytes[start..start + piece.bytes]);
+            }
+        }
+        file
+    }
+
+    /// Every file that is still there is read once more, past all clients. Returns how many of them are striped.
+    fn check_bytes(&self) -> u64 {
+        let mut striped = 0;
         let mut files = self.files.borrow_mut();
         for inode in files.known() {
             let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
             let Some(record) = record else { continue };
-            let object = record.layout.object();
-            let stored =
-                object.and_then(|object| self.storage.get(&object.node()).and_then(|storage| storage.bytes(object)));
+            striped += u64::from(record.layout.objects().len() > 1);
+            let stored = self.stored(&record.layout);
             let differs = |stored: &&Vec<u8>| stored.len() as u64 != record.size;
             // A client that dies while it cuts a file may leave the size of before.
             if let Some(stored) = stored.as_ref().filter(differs).filter(|_| files.rests(inode)) {
@@ -77,5 +96,6 @@ impl World {
                 self.fail(&format!("at the end: {what}"));
             }
         }
+        striped
     }
 }

@@ -94,10 +94,11 @@ impl World {
             return Gone::All;
         }
         let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
-        let object = record.and_then(|record| record.layout.object());
+        let objects = record.as_ref().map_or(&[][..], |record| record.layout.objects());
+        let is_elsewhere = !objects.is_empty() && objects.iter().all(|object| object.node() != node);
         match kind {
             Kind::Directory => Gone::Nothing,
-            Kind::Regular if object.is_some_and(|object| object.node() != node) => Gone::Nothing,
+            Kind::Regular if is_elsewhere => Gone::Nothing,
             Kind::Regular => Gone::Bytes,
         }
     }

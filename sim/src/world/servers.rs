@@ -13,7 +13,9 @@ use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Capability, Credentials, Error, NodeId, Result, SessionId, ShardId, routing};
+use weft_protocol::{
+    Capability, Credentials, Error, InodeNumber, NodeId, ObjectId, Result, SessionId, ShardId, routing,
+};
 use weft_storage::{CollectorEffect, LAST_LOOK_MS};
 
 /// Identifiers that a client gets at once.
@@ -96,8 +98,8 @@ impl World {
                 if self.is_all_cut(self.node_of(shard), node) {
                     return self.storage_unreachable(shard, token);
                 }
-                if let StorageRequest::Truncate { inode, .. } = &request {
-                    self.model.cut_asked(*inode);
+                if let StorageRequest::Truncate { inode, object, size, .. } = &request {
+                    self.cut_asked(*inode, *object, *size);
                 }
                 let delay = self.server_delay(format_args!("Storage {shard}>node{node}"));
                 self.network.after(delay, Message::Storage { shard, token, node, request });
@@ -270,7 +272,9 @@ impl World {
 
     pub(super) fn perform(&mut self, shard: ShardId, token: Option<u64>, node: NodeId, request: &StorageRequest) {
         let now = self.now_at(node);
-        if let StorageRequest::Truncate { inode, size, .. } = request {
+        if let StorageRequest::Truncate { inode, size, .. } = request
+            && !self.is_striped(*inode)
+        {
             self.files.borrow_mut().cut_seen(*inode, *size);
         }
         let result = match self.storage.get_mut(&node) {
@@ -281,6 +285,25 @@ impl World {
             return self.storage_unreachable(shard, token);
         }
         self.tell_shard(shard, token, result);
+    }
+
+    /// Whether sizes of the file's objects are not its own.
+    fn is_striped(&self, inode: InodeNumber) -> bool {
+        let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
+        record.is_some_and(|record| record.layout.plan().is_some())
+    }
+
+    /// A shard has an object cut. Those of a striped file are cut to nothing if the first one is, which begins then.
+    fn cut_asked(&mut self, inode: InodeNumber, object: ObjectId, size: u64) {
+        let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
+        let is_first = record.is_some_and(|record| record.layout.object() == Some(object));
+        let is_striped = self.is_striped(inode);
+        if is_first || !is_striped {
+            self.model.cut_asked(inode);
+        }
+        if is_first && is_striped && size == 0 {
+            self.files.borrow_mut().cut_seen(inode, 0);
+        }
     }
 
     pub(super) fn tell_shard(&mut self, shard: ShardId, token: Option<u64>, result: Result<StorageAnswer>) {
@@ -318,7 +341,8 @@ impl World {
         let mut files = self.files.borrow_mut();
         for inode in files.known() {
             let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
-            if record.and_then(|record| record.layout.object()).is_none_or(|object| object.node() == node) {
+            let objects = record.as_ref().map_or(&[][..], |record| record.layout.objects());
+            if objects.is_empty() || objects.iter().any(|object| object.node() == node) {
                 files.forget(inode);
             }
         }

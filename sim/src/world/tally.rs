@@ -62,6 +62,8 @@ pub struct Tally {
     pub seen: u64,
     /// Extended attributes that programs were told.
     pub xattrs: u64,
+    /// Files of several objects that were read at the end.
+    pub striped: u64,
     /// Times that a kernel lost dentries or pages.
     pub shrunk: u64,
     /// Rounds of system calls that several orders explain.

@@ -144,7 +144,9 @@ fn a_file_cannot_claim_the_object_of_another() {
     let inode = attributes.inode;
     let (object, mtime, object_mtime, known, number) = (Some(scene.object()), None, Default::default(), 0, 0);
     // Whether the shard takes it or not, it must be of no use.
-    let _ = calls.call(None, 0, ShardRequest::Commit { inode, object, size: 100, mtime, object_mtime, known, number });
+    let others = Vec::new();
+    let commit = ShardRequest::Commit { inode, object, others, size: 100, mtime, object_mtime, known, number };
+    let _ = calls.call(None, 0, commit);
     if let Ok(ShardAnswer::Opened { capability: Some(capability), .. }) =
         calls.call(None, 0, ShardRequest::Open { inode, flags })
     {
@@ -165,7 +167,9 @@ fn a_file_cannot_claim_the_object_of_another() {
         let changes = AttributeChanges { size: Some(size), ..AttributeChanges::default() };
         let _ = calls.call(None, 0, ShardRequest::SetAttributes { inode, changes });
     }
-    let _ = calls.call(None, 0, ShardRequest::Commit { inode, object, size: 100, mtime, object_mtime, known, number });
+    let others = Vec::new();
+    let commit = ShardRequest::Commit { inode, object, others, size: 100, mtime, object_mtime, known, number };
+    let _ = calls.call(None, 0, commit);
     calls.call(None, 0, ShardRequest::Unlink { parent: home, name: name("thief") }).expect("removed");
     let thief = calls.call(None, 0, ShardRequest::EndSession);
     assert_eq!(thief, Ok(ShardAnswer::Done));

@@ -152,6 +152,7 @@ fn a_user_is_who_his_key_says() {
         let request = ShardRequest::Commit {
             inode: victim,
             object: None,
+            others: Vec::new(),
             size: 0,
             mtime: None,
             object_mtime: Default::default(),

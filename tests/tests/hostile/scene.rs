@@ -116,7 +116,8 @@ impl Scene {
         }
         assert_eq!(names, [name("victim")], "{after}");
         let now = reader.lookup(&me, ROOT, &name("victim")).expect(after).attributes;
-        let kept = |attributes: &Attributes| (attributes.mode, attributes.uid, attributes.links, attributes.layout);
+        let kept =
+            |attributes: &Attributes| (attributes.mode, attributes.uid, attributes.links, attributes.layout.clone());
         assert_eq!(kept(&now), kept(&self.victim), "{after}");
         for client in [writer, reader] {
             client.close().expect(after);

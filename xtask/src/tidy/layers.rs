@@ -11,6 +11,7 @@ use std::process::Command;
 const LEVELS: &[(&str, u8)] = &[
     ("weft-protocol", 0),
     ("weft-sys", 0),
+    ("weft-layout", 1),
     ("weft-ucx", 1),
     ("weft-region", 1),
     ("weft-client-core", 2),
@@ -35,6 +36,7 @@ const BESIDE: &[(&str, &str)] = &[("weft-store-io", "weft-transport"), ("weft", 
 /// Packages without I/O, clocks and threads, and their folders.
 const PURE: &[(&str, &str)] = &[
     ("weft-protocol", "crates/protocol/src/"),
+    ("weft-layout", "crates/layout/src/"),
     ("weft-metadata", "crates/metadata/src/"),
     ("weft-storage", "crates/storage/src/"),
     ("weft-client-core", "crates/client-core/src/"),

@@ -1,8 +1,9 @@
 //! Orders of replies, recalls and ends of sessions in which something could be lost.
 
 use super::*;
+use crate::file_objects::Held;
 use weft_protocol::capability::CapabilityClaims;
-use weft_protocol::{FileKind, Generation, Layout, MapEpoch, NodeId, NodeKey};
+use weft_protocol::{FileKind, Generation, Layout, MapEpoch, NodeId, NodeKey, ObjectId};
 
 const SESSION: SessionId = SessionId(1);
 const NEXT_SESSION: SessionId = SessionId(2);
@@ -25,7 +26,7 @@ fn attributes(size: u64, object: Option<ObjectId>) -> Attributes {
         atime: time,
         mtime: time,
         ctime: time,
-        layout: object.map_or(Layout::Empty, whole),
+        layout: object.map_or(Layout::Empty, |object| Layout::Whole { object, generation: Generation(1) }),
         has_xattrs: false,
     }
 }
@@ -50,6 +51,7 @@ fn reply(size: u64, object: Option<ObjectId>, grants: Grants, stamp: u64) -> Ope
     Opened {
         attributes: attributes(size, object),
         capability,
+        others: Vec::new(),
         grants,
         stamp,
         session: SESSION,

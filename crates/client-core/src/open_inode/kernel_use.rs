@@ -71,6 +71,9 @@ impl<S: Shell> State<S> {
             self.known.doubt_open_to_write();
         }
         self.regain(io).await?;
+        if self.known.is_striped() {
+            return Ok(());
+        }
         let is_made_here = self.known.held().is_none();
         if is_made_here {
             if !writes || !io.is_near(io.home()) || io.home_passes_none.load(Ordering::Relaxed) {

@@ -14,10 +14,9 @@ use super::OpenInode;
 use super::state::State;
 use crate::link::SlotFor;
 use crate::notice::Notice;
-use crate::objects::{Objects, request};
+use crate::objects::Objects;
 use crate::shell::{Monitor, Shell};
 use std::sync::atomic::Ordering;
-use weft_protocol::data::DataOperation;
 use weft_protocol::error::errno;
 use weft_protocol::{Error, Result};
 
@@ -72,8 +71,8 @@ impl<S: Shell> State<S> {
 
     async fn write_refused(&mut self, io: &Objects<S>, offset: u64, bytes: &[u8]) -> Result<()> {
         self.ensure_object(io).await?;
-        let held = self.held()?;
-        if self.refused.object.is_some_and(|object| object != held.object) {
+        let objects = self.objects()?;
+        if self.refused.object.is_some_and(|object| object != objects.first().object) {
             // The file has got another object, and what was written to the former is lost with it.
             return Err(Error::Device(errno::EIO));
         }
@@ -81,8 +80,7 @@ impl<S: Shell> State<S> {
             io.calls.shell.write_file(file, bytes, offset, self.call_bytes).await?;
             self.hold(io).await?;
         } else {
-            let write = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
-            let reply = self.write_past_pages(io, &write, bytes).await;
+            let reply = self.write_past_pages(io, objects, offset, bytes).await;
             self.hold(io).await?;
             self.known.object_written(reply?.mtime);
         }
@@ -123,8 +121,11 @@ impl<S: Shell> State<S> {
     /// The shard has the object cut by its own connection to the storage server: bytes of a write that was given up
     /// must not land behind that. A cut to nothing gives the file another object if the server does not answer.
     pub async fn settle_before_cut(&mut self, io: &Objects<S>, size: u64) -> Result<()> {
-        let Some(held) = self.known.held() else { return Ok(()) };
-        let settled = io.settle_node(held.object.node()).await;
+        let Some(objects) = self.known.objects().cloned() else { return Ok(()) };
+        let mut settled = Ok(());
+        for held in objects.iter() {
+            settled = settled.and(io.settle_node(held.object.node()).await);
+        }
         self.hold(io).await?;
         if size == 0 { Ok(()) } else { settled }
     }
@@ -137,9 +138,8 @@ impl<S: Shell> State<S> {
         self.send_all(io).await?;
         let size = if let Some(file) = self.own_file() {
             io.calls.shell.stat_file(file)?.0
-        } else if let Some(held) = self.known.held() {
-            let stat = request(self.known.inode(), DataOperation::Stat, held, 0, 0);
-            let reply = io.data_write(&stat, &[], None).await;
+        } else if let Some(objects) = self.known.objects().cloned() {
+            let reply = io.stat_objects(self.known.inode(), &objects).await;
             self.hold(io).await?;
             match reply {
                 Err(Error::NoObject) if self.known.object_is_new() => {

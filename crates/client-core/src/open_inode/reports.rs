@@ -4,10 +4,9 @@ use super::state::{Descriptor, State};
 use super::{FlushFor, OpenInode};
 use crate::link::SlotFor;
 use crate::notice::Notice;
-use crate::objects::{Objects, request};
+use crate::objects::Objects;
 use crate::shell::{Monitor, Shell};
 use std::sync::atomic::Ordering;
-use weft_protocol::data::DataOperation;
 use weft_protocol::{Attributes, Error, Result};
 
 impl<S: Shell> OpenInode<S> {
@@ -74,8 +73,8 @@ impl<S: Shell> OpenInode<S> {
             return Ok(());
         }
         state.regain(io).await?;
-        let Some(held) = state.known.held() else { return Ok(()) };
-        io.data_write(&request(self.inode, DataOperation::Sync, held, 0, 0), &[], None).await.map(|_| ())
+        let Some(objects) = state.known.objects().cloned() else { return Ok(()) };
+        io.sync_objects(self.inode, &objects).await
     }
 }
 
@@ -234,10 +233,9 @@ impl<S: Shell> State<S> {
             let (size, mtime) = io.calls.shell.stat_file(file)?;
             self.known.looked_up(size, mtime);
         } else if !self.known.is_exclusive()
-            && let Some(held) = self.known.held()
+            && let Some(objects) = self.known.objects().cloned()
         {
-            let stat = request(self.known.inode(), DataOperation::Stat, held, 0, 0);
-            let reply = io.data_write(&stat, &[], None).await;
+            let reply = io.stat_objects(self.known.inode(), &objects).await;
             self.hold(io).await?;
             if reply == Err(Error::NoObject) && self.known.object_is_new() && !self.may_be_reported {
                 // The write that was to make it failed: there is nothing to report.

@@ -4,8 +4,9 @@
 //! another.
 
 use super::state::{Sending, State};
+use crate::file_objects::{FileObjects, Held};
 use crate::notice::Notice;
-use crate::objects::{Objects, request};
+use crate::objects::{ObjectWrite, Objects, request};
 use crate::shell::Shell;
 use crate::write_behind::Taken;
 use std::collections::VecDeque;
@@ -91,10 +92,16 @@ impl<S: Shell> State<S> {
             self.spare.push(bytes);
             return Ok(());
         }
-        let Some(held) = self.known.held() else {
+        let Some(objects) = self.known.objects().cloned() else {
             self.fail(io, Error::NoObject);
             return Err(Error::NoObject);
         };
+        if objects.is_striped() {
+            self.write_run(io, objects, offset, &bytes).await;
+            self.spare.push(bytes);
+            return Ok(());
+        }
+        let held = objects.first();
         let mut request = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
         let mut sending = match self.sending.take() {
             Some(sending) => {
@@ -188,20 +195,33 @@ impl<S: Shell> State<S> {
         if !self.refused.is_empty() {
             return self.run_failed(io, request.offset, bytes, Error::NoSpace);
         }
-        match self.write_past_pages(io, request, bytes).await {
+        let held = Held { object: request.object, capability: request.capability };
+        self.write_run(io, held.into(), request.offset, bytes).await;
+    }
+
+    /// Writes a run, and waits for the replies.
+    async fn write_run(&mut self, io: &Objects<S>, objects: FileObjects, offset: u64, bytes: &[u8]) {
+        match self.write_past_pages(io, objects, offset, bytes).await {
             Ok(reply) => {
                 self.known.object_written(reply.mtime);
-                self.run_written(request.offset, u64::from(request.bytes));
+                self.run_written(offset, bytes.len() as u64);
             }
-            Err(error) => self.run_failed(io, request.offset, bytes, error),
+            Err(error) => self.run_failed(io, offset, bytes, error),
         }
     }
 
     /// Writes under an exclusive lease. Pages that are in the way are no open file's, and dropping them waits for
     /// nobody.
-    pub async fn write_past_pages(&self, io: &Objects<S>, request: &DataRequest, bytes: &[u8]) -> Result<DataReply> {
+    pub async fn write_past_pages(
+        &self,
+        io: &Objects<S>,
+        objects: FileObjects,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<DataReply> {
+        let mut write = ObjectWrite::new((self.known.inode(), objects), DataOperation::Write, false);
         loop {
-            match io.data_write(request, bytes, None).await {
+            match io.write_object(&mut write, bytes, offset, None).await {
                 Err(Error::PagesCached) => io.calls.wait_for_pages().await,
                 result => return result,
             }

@@ -2,7 +2,8 @@
 
 use super::refused_runs::Refused;
 use crate::data_line::DataLine;
-use crate::file_state::{FileState, Held, Opened};
+use crate::file_objects::FileObjects;
+use crate::file_state::{FileState, Opened};
 use crate::link::SlotFor;
 use crate::notice::Notice;
 use crate::objects::Objects;
@@ -261,12 +262,13 @@ impl<S: Shell> State<S> {
         let sent_ms = io.calls.shell.now_ms();
         let request = ShardRequest::Open { inode, flags };
         let answer = io.calls.call_in(self.slot, &self.who(io), routing::of_inode(inode), request).await?;
-        let ShardAnswer::Opened { attributes, capability, grants, .. } = answer.answer else {
+        let ShardAnswer::Opened { attributes, capability, others, grants, .. } = answer.answer else {
             return Err(Error::Malformed);
         };
         self.right_until_ms = sent_ms + RIGHT_MS;
         self.notice_session(io);
-        Ok(Opened { attributes, capability, grants, stamp: answer.stamp, session: answer.session, access })
+        let (stamp, session) = (answer.stamp, answer.session);
+        Ok(Opened { attributes, capability, others, grants, stamp, session, access })
     }
 
     /// A descriptor of the object's file, if its node is on this machine and passes one.
@@ -278,7 +280,8 @@ impl<S: Shell> State<S> {
         }
         let Some(held) = self.known.held() else { return Ok(None) };
         let for_writing = self.known.writes();
-        if !io.is_near(held.object.node()) {
+        // A striped file is no file of any store.
+        if self.known.is_striped() || !io.is_near(held.object.node()) {
             self.descriptor = Descriptor::Refused;
             return Ok(None);
         }
@@ -312,8 +315,8 @@ impl<S: Shell> State<S> {
         self.known.written(end, io.calls.shell.wall());
     }
 
-    /// The object and the right to it, which are known after [`State::regain`] found an object.
-    pub fn held(&self) -> Result<Held> {
-        self.known.held().ok_or(Error::NoObject)
+    /// The objects and the rights to them, which are known after [`State::regain`] found an object.
+    pub fn objects(&self) -> Result<FileObjects> {
+        self.known.objects().cloned().ok_or(Error::NoObject)
     }
 }

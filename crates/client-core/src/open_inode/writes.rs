@@ -6,7 +6,6 @@
 //! it returns.
 
 use super::state::{Descriptor, RIGHT_MARGIN_MS, State};
-use crate::file_state::Held;
 use crate::objects::{BATCH_MARGIN_SECONDS, ObjectWrite, Objects, Registration, request};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
@@ -92,17 +91,16 @@ impl<S: Shell> State<S> {
         if self.known.held().is_some() {
             return Ok(());
         }
-        let (object, capability) = io.new_object().await?;
-        let held = Held { object, capability };
+        let objects = io.new_objects(self.known.inode(), &self.known.attributes().layout).await?;
         let mut made = None;
         if self.known.is_exclusive()
             && let Some(last) = self.known.size().checked_sub(1)
         {
-            let write = request(self.known.inode(), DataOperation::Write, held, last, 1);
-            made = Some(io.data_write(&write, &[0], None).await?);
+            let mut write = ObjectWrite::new((self.known.inode(), objects.clone()), DataOperation::Write, false);
+            made = Some(io.write_object(&mut write, &[0], last, None).await?);
         }
         self.hold(io).await?;
-        self.known.object_made(held);
+        self.known.object_made(objects);
         if let Some(reply) = made {
             self.known.object_written(reply.mtime);
         }
@@ -115,7 +113,7 @@ impl<S: Shell> State<S> {
     /// Makes the new object, empty, and reports it, so that the shard gives it the file's size. If another client's
     /// object came first, that is the file's.
     async fn publish_object(&mut self, io: &Objects<S>) -> Result<()> {
-        let make = request(self.known.inode(), DataOperation::Write, self.held()?, 0, 0);
+        let make = request(self.known.inode(), DataOperation::Write, self.objects()?.first(), 0, 0);
         let made = io.data_write(&make, &[], None).await?;
         self.hold(io).await?;
         self.known.object_written(made.mtime);
@@ -148,7 +146,7 @@ impl<S: Shell> State<S> {
             if at_end && self.known.object_is_new() {
                 self.publish_object(io).await?;
             }
-            let mut write = ObjectWrite::new((self.known.inode(), self.held()?), operation, pages);
+            let mut write = ObjectWrite::new((self.known.inode(), self.objects()?), operation, pages);
             let written = io.write_object(&mut write, bytes, offset, options.registration).await;
             match written.map_err(|error| write_failed(error, options.append, write.may_have_landed)) {
                 Ok(reply) => {

@@ -6,13 +6,14 @@
 
 use super::inode::{Inode, MODE_BITS, SET_GID};
 use super::permission::{WRITE, check_access, is_owner};
+use super::remove::objects_of;
 use super::{Aftermath, Back, Context};
 use crate::kv::KeyValue;
 use weft_protocol::limits::FILE_BYTES_MAX;
-use weft_protocol::message::shard::{ShardAnswer, whole};
+use weft_protocol::message::shard::ShardAnswer;
 use weft_protocol::{
-    AttributeChanges, Credentials, Error, FileKind, Grants, InodeNumber, Layout, ObjectId, Result, TimeChange,
-    Timestamp,
+    AttributeChanges, Credentials, Error, FileKind, Grants, InodeNumber, Layout, ObjectId, Result, StripePlan,
+    TimeChange, Timestamp,
 };
 
 impl Inode {
@@ -106,8 +107,9 @@ impl Inode {
 }
 
 /// What a writer reports: see [`weft_protocol::message::shard::ShardRequest::Commit`].
-pub(super) struct Report {
+pub(super) struct Report<'a> {
     pub object: Option<ObjectId>,
+    pub others: &'a [ObjectId],
     pub size: u64,
     pub mtime: Option<Timestamp>,
     pub object_mtime: Timestamp,
@@ -177,11 +179,11 @@ impl<K: KeyValue> Back<K> {
         &mut self,
         caller: &Credentials,
         number: InodeNumber,
-        report: &Report,
+        report: &Report<'_>,
         context: &Context,
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
-        let Report { object, size, mtime, object_mtime } = *report;
+        let Report { object, others, size, mtime, object_mtime } = *report;
         let mut inode = self.present(number)?;
         if inode.kind != FileKind::Regular {
             return Err(Error::Invalid);
@@ -194,9 +196,9 @@ impl<K: KeyValue> Back<K> {
         }
         let present = inode.layout.object();
         if object.is_none() || present.is_none() || present == object {
-            let is_made = inode.layout == Layout::Empty;
+            let is_made = present.is_none();
             if let (true, Some(object)) = (is_made, object) {
-                inode.set_layout(whole(object));
+                inode.set_layout(inode.layout.given(object, others).ok_or(Error::Invalid)?);
             }
             match (context.actual, mtime) {
                 // An open has made the object, and nobody has written it: its time is none of the file's.
@@ -224,9 +226,36 @@ impl<K: KeyValue> Back<K> {
             }
             self.put_inode(number, &inode);
         } else {
-            aftermath.removed = object.map(|object| (number, object));
+            aftermath.removed = object.iter().chain(others).map(|object| (number, *object)).collect();
         }
         Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
+    }
+
+    /// How files made in a directory from now on are striped.
+    pub(super) fn stripe(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        number: InodeNumber,
+        plan: Option<StripePlan>,
+    ) -> Result<ShardAnswer> {
+        let mut directory = self.directory(number)?;
+        if !is_owner(&directory, caller) {
+            return Err(Error::NotPermitted);
+        }
+        directory.check_has_name()?;
+        directory.layout = Layout::planned(plan);
+        directory.ctime = time.after(directory.ctime);
+        self.put_inode(number, &directory);
+        Ok(ShardAnswer::Entry { attributes: directory.attributes(number), grants: Grants::empty() })
+    }
+
+    /// Nothing is known of the file's size.
+    pub(super) fn forget_size(&mut self, number: InodeNumber) {
+        if let Some(mut inode) = self.inode(number) {
+            inode.size = 0;
+            self.put_inode(number, &inode);
+        }
     }
 
     /// What the storage server says of a file of which writers have not reported.
@@ -240,10 +269,8 @@ impl<K: KeyValue> Back<K> {
 
 /// A file that nobody has open needs no object to be empty.
 fn drop_object(number: InodeNumber, inode: &mut Inode, context: &Context, aftermath: &mut Aftermath) {
-    if !context.cut_in_place
-        && let Some(object) = inode.layout.object()
-    {
-        aftermath.removed = Some((number, object));
-        inode.set_layout(Layout::Empty);
+    if !context.cut_in_place && inode.layout.object().is_some() {
+        aftermath.removed = objects_of(number, &inode.layout);
+        inode.set_layout(inode.layout.without_objects());
     }
 }

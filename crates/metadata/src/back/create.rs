@@ -7,7 +7,7 @@ use super::{Aftermath, Back, Context, Dentry};
 use crate::kv::KeyValue;
 use weft_protocol::limits::SYMLINK_BYTES_MAX;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, SymlinkTarget};
-use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, Timestamp};
+use weft_protocol::{Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, Timestamp};
 
 /// Owner, group and mode of what a caller makes in a directory.
 pub(super) struct NewOwner {
@@ -68,7 +68,10 @@ impl<K: KeyValue> Back<K> {
         mode: u16,
     ) -> Option<(InodeNumber, Inode)> {
         let (parent, directory, name) = place;
-        let inode = Inode::new(kind, &NewOwner::of(directory, caller, kind, mode), parent, time);
+        let mut inode = Inode::new(kind, &NewOwner::of(directory, caller, kind, mode), parent, time);
+        if kind != FileKind::Symlink {
+            inode.layout = directory.layout.clone();
+        }
         let number = InodeNumber::new(self.shard, self.next_sequence);
         if !self.add_free_dentry(time, (parent, directory), name, Dentry { inode: number, kind }) {
             return None;
@@ -101,7 +104,7 @@ impl<K: KeyValue> Back<K> {
         {
             self.put_inode(number, &inode);
             let attributes = inode.attributes(number);
-            return Ok(ShardAnswer::Opened { attributes, capability: None, created: true, grants });
+            return Ok(opened(attributes, true));
         }
         match (self.dentry(parent, name), create) {
             (Some(_), Some(CreateFile { exclusive: true, .. })) => Err(Error::Exists),
@@ -153,8 +156,7 @@ impl<K: KeyValue> Back<K> {
             self.put_inode(number, &inode);
         }
         let attributes = inode.attributes(number);
-        let (created, grants) = (context.made, Grants::empty());
-        Ok(ShardAnswer::Opened { attributes, capability: None, created, grants })
+        Ok(opened(attributes, context.made))
     }
 
     pub(super) fn make_directory(
@@ -238,4 +240,9 @@ impl<K: KeyValue> Back<K> {
         }
         self.store.get(&Key::symlink(number), |bytes| SymlinkTarget(bytes.to_vec())).ok_or(Error::Stale)
     }
+}
+
+/// An open, without what the front grants and signs.
+fn opened(attributes: Attributes, created: bool) -> ShardAnswer {
+    ShardAnswer::Opened { attributes, capability: None, others: Vec::new(), created, grants: Grants::empty() }
 }

@@ -6,8 +6,10 @@
 use super::Back;
 use super::keys::Key;
 use crate::kv::KeyValue;
-use weft_protocol::limits::LINKS_MAX;
-use weft_protocol::{Attributes, Error, FileKind, Generation, InodeNumber, Layout, ObjectId, Result, Timestamp};
+use weft_protocol::limits::{LINKS_MAX, STRIPE_WIDTH_MAX};
+use weft_protocol::{
+    Attributes, Error, FileKind, Generation, InodeNumber, Layout, ObjectId, Result, StripePlan, Striped, Timestamp,
+};
 
 /// Set-user-id.
 pub const SET_UID: u16 = 0o4000;
@@ -27,10 +29,11 @@ const HAS_OBJECT: u8 = 0b100;
 const CTIME_IS_MTIME: u8 = 0b1000;
 const ATIME_IS_MTIME: u8 = 0b1_0000;
 const HAS_XATTRS: u8 = 0b10_0000;
+const IS_STRIPED: u8 = 0b100_0000;
 /// Nothing was heard of the object yet: any of its times is later.
 pub const NO_OBJECT_MTIME: Timestamp = Timestamp(i64::MIN);
 /// Longest record: every field at its longest.
-const RECORD_BYTES_MAX: usize = 96;
+const RECORD_BYTES_MAX: usize = 104 + 8 * STRIPE_WIDTH_MAX as usize;
 
 /// An inode as the shard holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,7 +88,7 @@ impl Inode {
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
-            layout: self.layout,
+            layout: self.layout.clone(),
             has_xattrs: self.xattr_bytes != 0,
         }
     }
@@ -104,7 +107,7 @@ impl Inode {
 
     /// Writes of the object up to this time are known, or no later than a change that is.
     pub fn note_object_mtime(&mut self, object_mtime: Option<Timestamp>) {
-        if let (Some(object_mtime), Layout::Whole { .. }) = (object_mtime, self.layout) {
+        if let (Some(object_mtime), Some(_)) = (object_mtime, self.layout.object()) {
             self.object_mtime = self.object_mtime.max(object_mtime);
         }
     }
@@ -132,11 +135,13 @@ impl Inode {
 
     fn encode(&self, record: &mut Record) {
         let mut first = kind_code(self.kind);
-        let object = match self.layout {
-            Layout::Whole { object, generation } => Some((object, generation)),
-            Layout::Empty => None,
+        let generation = match &self.layout {
+            Layout::Whole { generation, .. } => Some(*generation),
+            Layout::Striped(striped) => Some(striped.generation()),
+            Layout::Empty | Layout::Planned(_) => None,
         };
-        first |= if object.is_some() { HAS_OBJECT } else { 0 };
+        first |= if generation.is_some() { HAS_OBJECT } else { 0 };
+        first |= if self.layout.plan().is_some() { IS_STRIPED } else { 0 };
         first |= if self.ctime == self.mtime { CTIME_IS_MTIME } else { 0 };
         first |= if self.atime == self.mtime { ATIME_IS_MTIME } else { 0 };
         first |= if self.xattr_bytes != 0 { HAS_XATTRS } else { 0 };
@@ -153,8 +158,12 @@ impl Inode {
         if self.atime != self.mtime {
             record.put(&self.atime.0.to_le_bytes());
         }
-        if let Some((object, generation)) = object {
-            record.put(&object.raw().to_le_bytes());
+        if let Some(plan) = self.layout.plan() {
+            record.put_varint(u64::from(plan.width()));
+            record.put_varint(u64::from(plan.stripe_bytes()));
+        }
+        if let Some(generation) = generation {
+            self.layout.objects().iter().for_each(|object| record.put(&object.raw().to_le_bytes()));
             record.put_varint(u64::from(generation.0));
             record.put_varint(zigzag(self.object_mtime.0.wrapping_sub(self.mtime.0)));
         }
@@ -179,13 +188,12 @@ impl Inode {
         let mtime = Timestamp(i64::from_le_bytes(reader.array()?));
         let ctime = if first & CTIME_IS_MTIME == 0 { Timestamp(i64::from_le_bytes(reader.array()?)) } else { mtime };
         let atime = if first & ATIME_IS_MTIME == 0 { Timestamp(i64::from_le_bytes(reader.array()?)) } else { mtime };
+        let plan = if first & IS_STRIPED == 0 { None } else { Some(reader.plan()?) };
         let (layout, object_mtime) = if first & HAS_OBJECT == 0 {
-            (Layout::Empty, NO_OBJECT_MTIME)
+            (Layout::planned(plan), NO_OBJECT_MTIME)
         } else {
-            let object = ObjectId::from_raw(u64::from_le_bytes(reader.array()?));
-            let generation = Generation(u32::try_from(reader.varint()?).ok()?);
-            let object_mtime = Timestamp(unzigzag(reader.varint()?).wrapping_add(mtime.0));
-            (Layout::Whole { object, generation }, object_mtime)
+            let layout = reader.layout(plan)?;
+            (layout, Timestamp(unzigzag(reader.varint()?).wrapping_add(mtime.0)))
         };
         let parent = if kind == FileKind::Directory { u64::from_le_bytes(reader.array()?) } else { 0 };
         let parent = InodeNumber::from_raw(parent);
@@ -273,6 +281,25 @@ impl Reader<'_> {
         Some(*first)
     }
 
+    fn plan(&mut self) -> Option<StripePlan> {
+        let width = u16::try_from(self.varint()?).ok()?;
+        StripePlan::new(width, u32::try_from(self.varint()?).ok()?)
+    }
+
+    /// The layout of a file with objects.
+    fn layout(&mut self, plan: Option<StripePlan>) -> Option<Layout> {
+        let count = plan.map_or(1, |plan| usize::from(plan.width()));
+        let mut objects = Vec::with_capacity(count);
+        for _ in 0..count {
+            objects.push(ObjectId::from_raw(u64::from_le_bytes(self.array()?)));
+        }
+        let generation = Generation(u32::try_from(self.varint()?).ok()?);
+        match plan {
+            None => Some(Layout::Whole { object: *objects.first()?, generation }),
+            Some(plan) => Some(Layout::Striped(Box::new(Striped::new(plan.stripe_bytes(), generation, objects)?))),
+        }
+    }
+
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -331,6 +358,7 @@ impl<K: KeyValue> Back<K> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use weft_protocol::limits::STRIPE_BYTES_MIN;
     use weft_protocol::{NodeId, ShardId};
 
     proptest! {
@@ -338,18 +366,26 @@ mod tests {
         fn a_record_comes_back(
             kind in 0u8..3, mode in 0u16..0o10000, links: u32, uid: u32, gid: u32, size: u64, times: [i64; 3],
             same in 0u8..4, object in proptest::option::of(1u64..(1 << 48)), generation: u32, parent in 1u64..(1 << 48),
-            object_mtime: i64, xattr_bytes: u32,
+            object_mtime: i64, xattr_bytes: u32, width in 1..=STRIPE_WIDTH_MAX,
         ) {
             let kind = kind_from(kind).expect("three kinds");
             let mtime = Timestamp(times[0]);
+            let plan = StripePlan::new(width, 3 * STRIPE_BYTES_MIN);
+            let generation = Generation(generation);
+            let layout = match (object.map(|sequence| ObjectId::new(NodeId(65535), sequence)), plan) {
+                (None, plan) => Layout::planned(plan),
+                (Some(object), None) => Layout::Whole { object, generation },
+                (Some(object), Some(plan)) => {
+                    let objects = vec![object; usize::from(width)];
+                    let striped = Striped::new(plan.stripe_bytes(), generation, objects).expect("as planned");
+                    Layout::Striped(Box::new(striped))
+                }
+            };
             let inode = Inode {
                 kind, mode, links, uid, gid, size, mtime,
                 ctime: if same & 1 == 0 { mtime } else { Timestamp(times[1]) },
                 atime: if same & 2 == 0 { mtime } else { Timestamp(times[2]) },
-                layout: object.map_or(Layout::Empty, |sequence| Layout::Whole {
-                    object: ObjectId::new(NodeId(65535), sequence),
-                    generation: Generation(generation),
-                }),
+                layout,
                 object_mtime: object.map_or(NO_OBJECT_MTIME, |_| Timestamp(object_mtime)),
                 parent: match kind {
                     FileKind::Directory => InodeNumber::new(ShardId(9), parent),

@@ -362,7 +362,8 @@ impl Inode {
 
     /// The inode as another shard tells of it.
     pub(super) fn told(attributes: &Attributes) -> Self {
-        let Attributes { kind, mode, links, uid, gid, size, atime, mtime, ctime, layout, .. } = *attributes;
+        let Attributes { kind, mode, links, uid, gid, size, atime, mtime, ctime, .. } = *attributes;
+        let layout = attributes.layout.clone();
         let (object_mtime, parent) = (super::inode::NO_OBJECT_MTIME, InodeNumber::from_raw(0));
         // The number of bytes is not part of what a shard tells; only whether there are any matters here.
         let xattr_bytes = u32::from(attributes.has_xattrs);

@@ -13,7 +13,7 @@ use super::{Aftermath, Back};
 use crate::kv::KeyValue;
 use std::ops::ControlFlow;
 use weft_protocol::message::shard::ShardAnswer;
-use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Name, Result, Timestamp};
+use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Layout, Name, ObjectId, Result, Timestamp};
 
 impl<K: KeyValue> Back<K> {
     pub(super) fn unlink(
@@ -148,7 +148,7 @@ impl<K: KeyValue> Back<K> {
         }
         self.inodes -= 1;
         aftermath.gone = Some(number);
-        aftermath.removed = inode.layout.object().map(|object| (number, object));
+        aftermath.removed = objects_of(number, &inode.layout);
     }
 
     /// Nobody uses the orphan any more. Nothing is done when it is no orphan.
@@ -171,4 +171,9 @@ impl<K: KeyValue> Back<K> {
         });
         orphans
     }
+}
+
+/// The objects of a file, as they are removed.
+pub(super) fn objects_of(number: InodeNumber, layout: &Layout) -> Vec<(InodeNumber, ObjectId)> {
+    layout.objects().iter().map(|object| (number, *object)).collect()
 }

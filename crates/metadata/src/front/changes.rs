@@ -3,23 +3,35 @@
 use super::data::stat_of;
 use super::park::{Call, Wait};
 use super::plan::Plan;
+use super::storage::{Answers, Questions};
 use super::{Pause, Shard, Verdict};
 use crate::back::{Aftermath, Answer, Command, Context, NO_OBJECT_MTIME, Outcome};
 use crate::kv::KeyValue;
 use crate::placement;
 use weft_protocol::limits::UNLINK_NAMES_MAX;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
-use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Error, Grants, InodeNumber, LeaseKey, LeaseMode, Name, ObjectId, SessionId, ShardId, Timestamp};
+use weft_protocol::{
+    Error, Grants, InodeNumber, Layout, LeaseKey, LeaseMode, Name, ObjectId, SessionId, ShardId, Timestamp,
+};
 
 use super::leases::{Holder, Leases};
 
-/// An object that is cut, or extended, before the change of its file's size is applied.
-#[derive(Clone, Copy, Debug)]
+/// A file whose objects are cut, or extended, before the change of its size is applied.
+#[derive(Debug)]
 struct Cut {
     inode: InodeNumber,
+    /// The first one.
     object: ObjectId,
+    layout: Layout,
     size: u64,
+}
+
+impl Cut {
+    /// `None`: the layout has no object.
+    fn of(inode: InodeNumber, layout: Layout, size: u64) -> Option<Self> {
+        let object = layout.object()?;
+        Some(Self { inode, object, layout, size })
+    }
 }
 
 /// Whether a report with this time tells of writes beside others. They may be reported late, when the session is alone:
@@ -42,14 +54,18 @@ impl<K: KeyValue> Shard<K> {
             return Verdict::Park(pause);
         }
         let cut = self.cut(call);
-        if let Some(pause) = self.storage_first(call, cut, &plan, number) {
+        if let Some(pause) = self.storage_first(call, cut.as_ref(), &plan, number) {
             return Verdict::Park(pause);
         }
-        if let Some(cut) = cut
+        if let Some(cut) = &cut
             && let Some(Err(error)) = call.told(cut.inode, cut.object)
             && (cut.size > 0 || *error == Error::PagesCached)
         {
-            return Verdict::Reply(Err(error.clone()));
+            let error = error.clone();
+            if call.answers.as_ref().is_some_and(Answers::are_mixed) {
+                self.cut_in_part(cut.inode, cut.object);
+            }
+            return Verdict::Reply(Err(error));
         }
         if let ShardRequest::UnlinkBatch { parent, names } = &call.request {
             if names.is_empty() {
@@ -63,11 +79,11 @@ impl<K: KeyValue> Shard<K> {
         if let Some(to) = self.home_of_new(call) {
             return self.begin_intent(call, Some(to), plan.keys());
         }
-        Verdict::Reply(self.carry_out(call, cut, &plan))
+        Verdict::Reply(self.carry_out(call, cut.as_ref(), &plan))
     }
 
     /// Applies a change that nothing is in the way of.
-    fn carry_out(&mut self, call: &mut Call, cut: Option<Cut>, plan: &Plan) -> Result<ShardAnswer, Error> {
+    fn carry_out(&mut self, call: &mut Call, cut: Option<&Cut>, plan: &Plan) -> Result<ShardAnswer, Error> {
         let context = self.context(call, cut, plan);
         // The command borrows what the call is made of for a moment.
         let credentials = std::mem::take(&mut call.credentials);
@@ -134,7 +150,7 @@ impl<K: KeyValue> Shard<K> {
         free
     }
 
-    fn context(&self, call: &Call, cut: Option<Cut>, plan: &Plan) -> Context {
+    fn context(&self, call: &Call, cut: Option<&Cut>, plan: &Plan) -> Context {
         let keep = self.keeps_target(plan);
         let own = match &call.request {
             ShardRequest::Commit { inode, .. } | ShardRequest::SetAttributes { inode, .. } => {
@@ -190,12 +206,12 @@ impl<K: KeyValue> Shard<K> {
                     *grants = self.grant_name(call) | self.grant_new_file(session, attributes.inode, *flags);
                 }
             }
-            ShardAnswer::Opened { attributes, capability, grants, .. } => {
+            ShardAnswer::Opened { attributes, capability, others, grants, .. } => {
                 if let ShardRequest::OpenAt { flags, .. } | ShardRequest::Open { flags, .. } = &call.request {
                     *grants = self.grant_name(call)
                         | self.grant_data(session, attributes.inode, *flags)
                         | self.grant_attributes(session, attributes);
-                    *capability = self.capability(attributes, flags.access, session);
+                    (*capability, *others) = self.capabilities(attributes, flags.access, session);
                 }
             }
             ShardAnswer::Renamed { exchanged, grants, .. } => {
@@ -262,19 +278,19 @@ impl<K: KeyValue> Shard<K> {
                 let inode = self.back.lookup(who, *parent, name).ok()??.inode;
                 (inode, self.back.check_open(who, inode, *flags).ok()?, 0)
             }
-            ShardRequest::Commit { inode, object: Some(object), size, .. } => {
+            ShardRequest::Commit { inode, object: Some(object), others, size, .. } => {
                 // The first object of a file that was extended before it had one: it gets the file's size before others
                 // are told of it. A writer whose exclusive lease is being recalled leaves that to us, too.
                 let own = self.leases.holder(&LeaseKey::Data(*inode), call.session())?;
                 let record = self.back.inode(*inode).filter(|record| record.layout.object().is_none())?;
                 let extends = own.writing && record.size > *size;
-                return extends.then_some(Cut { inode: *inode, object: *object, size: record.size });
+                let layout = record.layout.given(*object, others).filter(|_| extends)?;
+                return Cut::of(*inode, layout, record.size);
             }
             _ => return None,
         };
-        let object = record.layout.object()?;
         let is_open = self.leases.holders(&LeaseKey::Data(inode)).next().is_some();
-        (size > 0 || is_open).then_some(Cut { inode, object, size })
+        Cut::of(inode, record.layout, size).filter(|_| size > 0 || is_open)
     }
 
     /// An open has found its file when this was cut. By now the name may be another file's, or gone: opening that
@@ -288,7 +304,8 @@ impl<K: KeyValue> Shard<K> {
             call.request = by_name;
             call.made = false;
         } else if let ShardRequest::OpenAt { flags, .. } = &call.request
-            && let (Some((inode, _)), Some(Ok(_))) = (call.asked, &call.answer)
+            && let Some((inode, object)) = call.asked
+            && let Some(Ok(_)) = call.told(inode, object)
             && self.back.inode(inode).is_some()
         {
             let by_inode = ShardRequest::Open { inode, flags: *flags };
@@ -302,7 +319,7 @@ impl<K: KeyValue> Shard<K> {
     }
 
     /// What a storage server must do, or tell, before the change.
-    fn storage_first(&self, call: &Call, cut: Option<Cut>, plan: &Plan, number: Option<u64>) -> Option<Pause> {
+    fn storage_first(&self, call: &Call, cut: Option<&Cut>, plan: &Plan, number: Option<u64>) -> Option<Pause> {
         // Who may open the file was judged when the cut was asked for: a change of that waits, too.
         let touched = match (cut, &call.request) {
             (Some(cut), _) => Some(cut.inode),
@@ -314,14 +331,14 @@ impl<K: KeyValue> Shard<K> {
         {
             return Some(Pause::until(Wait::Cut(inode), plan.keys()));
         }
-        if let Some(Cut { inode, object, size }) = cut {
-            if call.told(inode, object).is_some() {
+        if let Some(Cut { inode, object, layout, size }) = cut {
+            if call.told(*inode, *object).is_some() {
                 return None;
             }
-            let request = StorageRequest::Truncate { inode, object, size, by: call.session() };
             let mut claims = plan.keys();
-            claims.push(LeaseKey::Data(inode));
-            return Some(Pause { storage: Some((object.node(), request)), ..Pause::until(Wait::Storage, claims) });
+            claims.push(LeaseKey::Data(*inode));
+            let questions = Questions::truncate(*inode, layout, *size, call.session());
+            return Some(Pause { storage: Some(Box::new(questions)), ..Pause::until(Wait::Storage, claims) });
         }
         let (inode, asks) = match &call.request {
             ShardRequest::Commit { inode, mtime, .. } => {
@@ -338,8 +355,8 @@ impl<K: KeyValue> Shard<K> {
         if !asks || self.told_of_file(call, *inode).is_some() {
             return None;
         }
-        let object = self.back.inode(*inode)?.layout.object()?;
-        Some(stat_of(*inode, object, plan.keys()))
+        let layout = self.back.inode(*inode)?.layout;
+        layout.object().map(|_| stat_of(*inode, &layout, plan.keys()))
     }
 
     /// The cuts that this work has asked for are over, whatever came of them: the next ones may go, and sizes that were
@@ -364,7 +381,7 @@ impl<K: KeyValue> Shard<K> {
 
     /// What a command did beside its answer. `by`: the session whose call it was.
     pub(super) fn take_aftermath(&mut self, aftermath: &Aftermath, by: Option<SessionId>) {
-        if let Some((inode, object)) = aftermath.removed {
+        for (inode, object) in aftermath.removed.iter().copied() {
             self.removals.entry(object.node()).or_default().push((inode, object));
         }
         if let Some(inode) = aftermath.orphaned {

@@ -8,13 +8,15 @@
 
 use super::leases::Holder;
 use super::park::Call;
+use super::storage::Questions;
 use super::{Pause, Shard, Wait};
 use crate::back::Command;
 use crate::kv::KeyValue;
 use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, RELEASE_KEYS_MAX};
 use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer};
 use weft_protocol::{
-    Attributes, Capability, Error, Generation, Grants, InodeNumber, Layout, LeaseKey, LeaseMode, Rights, SessionId,
+    Attributes, Capability, Error, Generation, Grants, InodeNumber, Layout, LeaseKey, LeaseMode, ObjectId, Rights,
+    SessionId,
 };
 
 /// Whether the holder may change size and time of the file without asking.
@@ -75,8 +77,11 @@ impl<K: KeyValue> Shard<K> {
 
     /// Whether a kernel above the session that opens the file so may keep pages of it.
     fn keeps_pages(&self, inode: InodeNumber, flags: OpenFlags) -> bool {
-        let object = self.back.inode(inode).and_then(|record| record.layout.object());
-        let machine = object.and_then(|object| self.map.node(object.node())).map(|node| node.identity);
+        let machine = match self.back.inode(inode).map(|record| record.layout) {
+            Some(Layout::Whole { object, .. }) => self.map.node(object.node()).map(|node| node.identity),
+            // Through its client, also where one of several objects is on its machine.
+            _ => None,
+        };
         flags.page_cache.keeps(machine)
     }
 
@@ -206,26 +211,45 @@ impl<K: KeyValue> Shard<K> {
         Some(holder)
     }
 
-    /// The right to the object of an open file.
-    pub(super) fn capability(&self, attributes: &Attributes, access: Access, session: SessionId) -> Option<Capability> {
-        let Layout::Whole { object, generation } = attributes.layout else {
-            return None;
+    /// The rights to the objects of an open file: to the first, and to the others.
+    pub(super) fn capabilities(
+        &self,
+        attributes: &Attributes,
+        access: Access,
+        session: SessionId,
+    ) -> (Option<Capability>, Vec<Capability>) {
+        let generation = match &attributes.layout {
+            Layout::Whole { generation, .. } => *generation,
+            Layout::Striped(striped) => striped.generation(),
+            Layout::Empty | Layout::Planned(_) => return (None, Vec::new()),
         };
+        let objects = attributes.layout.objects().iter();
+        let mut rights = objects.map(|object| self.capability((*object, generation), attributes, access, session));
+        (rights.next(), rights.collect())
+    }
+
+    fn capability(
+        &self,
+        (object, generation): (ObjectId, Generation),
+        attributes: &Attributes,
+        access: Access,
+        session: SessionId,
+    ) -> Capability {
         let mut rights = Rights::empty();
         rights.set(Rights::READ, access.reads());
         rights.set(Rights::WRITE, access.writes());
         let seconds = self.now.wall.parts().0 + i64::from(CAPABILITY_TERM_SECONDS);
-        Some(self.node_key.sign(&weft_protocol::capability::CapabilityClaims {
+        self.node_key.sign(&weft_protocol::capability::CapabilityClaims {
             object,
             count: 1,
             inode: attributes.inode,
-            generation: Generation(generation.0),
+            generation,
             epoch: self.map.epoch,
             expires_seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
             owner_uid: attributes.uid,
             rights,
             session,
-        }))
+        })
     }
 
     /// Attributes as another session's read must see them, and whether they may be granted. `Err`: wait first.
@@ -242,7 +266,7 @@ impl<K: KeyValue> Shard<K> {
             && let Some(object) = inode.layout.object()
         {
             match call.told(number, object) {
-                None => return Err(Answered::Park(stat_of(number, object, Vec::new()))),
+                None => return Err(Answered::Park(stat_of(number, &inode.layout, Vec::new()))),
                 Some(Ok((size, object_mtime))) => {
                     let (size, object_mtime) = (*size, *object_mtime);
                     if object_mtime > inode.object_mtime {
@@ -278,10 +302,9 @@ pub(super) enum Answered {
     Park(Pause),
 }
 
-/// Waits for what the object's storage server says of it.
-pub(super) fn stat_of(inode: InodeNumber, object: weft_protocol::ObjectId, claims: Vec<LeaseKey>) -> Pause {
-    let request = weft_protocol::message::storage::StorageRequest::Stat { inode, object };
-    Pause { storage: Some((object.node(), request)), ..Pause::until(Wait::Storage, claims) }
+/// Waits for what the storage servers of the file's objects say of them.
+pub(super) fn stat_of(inode: InodeNumber, layout: &Layout, claims: Vec<LeaseKey>) -> Pause {
+    Pause { storage: Some(Box::new(Questions::stat(inode, layout))), ..Pause::until(Wait::Storage, claims) }
 }
 
 /// The bits that tell a client what it holds.

@@ -15,6 +15,7 @@
 
 use super::leases::Holder;
 use super::park::{Wait, Work};
+use super::storage::Recovery;
 use super::{Effect, Fences, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
@@ -76,14 +77,15 @@ impl<K: KeyValue> Shard<K> {
         for key in self.leases.log(session) {
             let LeaseKey::Data(inode) = *key else { continue };
             let writes = self.leases.holder(key, session).is_some_and(|holder| holder.writing);
-            let object = self.back.inode(inode).and_then(|record| record.layout.object());
-            let (true, Some(object)) = (writes, object) else { continue };
-            let objects = fences.entry(object.node()).or_default();
+            let (true, Some(record)) = (writes, self.back.inode(inode)) else { continue };
             // While others have the file open, no client writes by its descriptor; only kernels do, and on one object
             // they all see each other's writes.
             let is_shared = self.leases.holders(key).any(|holder| holder.session != session);
-            if !is_shared {
-                objects.insert((inode, object));
+            for object in record.layout.objects() {
+                let objects = fences.entry(object.node()).or_default();
+                if !is_shared {
+                    objects.insert((inode, *object));
+                }
             }
         }
         fences
@@ -156,7 +158,7 @@ impl<K: KeyValue> Shard<K> {
         if self.sessions.knows(session) || self.parking.iter().any(|(_, parked)| is_of(&parked.work)) {
             return Err(Error::Busy);
         }
-        Ok(self.back.inode(inode).is_some_and(|record| record.layout.object() == Some(object)))
+        Ok(self.back.inode(inode).is_some_and(|record| record.layout.objects().contains(&object)))
     }
 
     /// Asks for the size of a file whose writer is gone.
@@ -165,6 +167,6 @@ impl<K: KeyValue> Shard<K> {
             return;
         };
         *self.recovering.entry(inode).or_default() += 1;
-        self.ask_size(inode, object, 0, out);
+        self.ask_size(Recovery::new(inode, object), out);
     }
 }

@@ -14,6 +14,7 @@ use weft_protocol::message::peer::{IntentId, PeerCall};
 use weft_protocol::message::shard::ShardRequest;
 use weft_protocol::{Credentials, Error, InodeNumber, LeaseKey, ObjectId, SessionId, Timestamp};
 
+use super::storage::Answers;
 use crate::back::{Origin, Slot};
 
 /// A client's call, as it is kept while it waits.
@@ -30,10 +31,10 @@ pub struct Call {
     pub by_name: Option<ShardRequest>,
     /// It opens the file that it has made in a session that has ended.
     pub made: bool,
-    /// The object that its storage server was asked about. `None` again when the file was cut since.
+    /// The file that storage servers were asked about, with its first object. `None` again when it was cut since.
     pub asked: Option<(InodeNumber, ObjectId)>,
-    /// The answer: size and time of that object.
-    pub answer: Option<Result<(u64, Timestamp), Error>>,
+    /// What they have answered.
+    pub answers: Option<Answers>,
 }
 
 impl Call {
@@ -41,9 +42,9 @@ impl Call {
         self.origin.session
     }
 
-    /// What the storage server said of this object, if it was asked about it.
+    /// Size and time of the file with this first object, if its storage servers were asked about it.
     pub fn told(&self, inode: InodeNumber, object: ObjectId) -> Option<&Result<(u64, Timestamp), Error>> {
-        self.answer.as_ref().filter(|_| self.asked == Some((inode, object)))
+        self.answers.as_ref().filter(|_| self.asked == Some((inode, object)))?.all()
     }
 }
 

@@ -140,7 +140,8 @@ impl<K: KeyValue> Shard<K> {
             }
             ShardRequest::Commit { inode, .. }
             | ShardRequest::SetXattr { inode, .. }
-            | ShardRequest::RemoveXattr { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
+            | ShardRequest::RemoveXattr { inode, .. }
+            | ShardRequest::Stripe { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
             ShardRequest::MakeDirectory { parent, name, .. } | ShardRequest::MakeSymlink { parent, name, .. } => {
                 self.plan_new_name(plan, *parent, name)?;
             }

@@ -45,7 +45,7 @@ impl<K: KeyValue> Shard<K> {
         };
         let access = last.access;
         let mut result = last.result.clone();
-        if let Ok(ShardAnswer::Opened { attributes, capability, grants, .. }) = &mut result {
+        if let Ok(ShardAnswer::Opened { attributes, capability, others, grants, .. }) = &mut result {
             let Some(access) = access else {
                 return Some(Some(result));
             };
@@ -65,7 +65,7 @@ impl<K: KeyValue> Shard<K> {
                 // What is granted now is what is there now.
                 *attributes = record.attributes(attributes.inode);
             }
-            *capability = self.capability(attributes, access, session);
+            (*capability, *others) = self.capabilities(attributes, access, session);
         }
         Some(Some(result))
     }

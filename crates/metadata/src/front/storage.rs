@@ -1,23 +1,160 @@
 //! Answers of storage servers.
 //!
-//! The size of a file whose writer is gone is asked for until its storage server answers: one that cannot be reached
+//! A file has the size and time that its objects give it: each is asked, and the answers are put together.
+//!
+//! The size of a file whose writer is gone is asked for until its storage servers answer: one that cannot be reached
 //! now may have bytes that the shard has not heard of.
 
 use super::park::{Wait, Work};
 use super::{Effect, Shard};
-use crate::back::Command;
+use crate::back::{Command, NO_OBJECT_MTIME};
 use crate::kv::KeyValue;
 use std::collections::BTreeSet;
+use weft_layout::Stripes;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Error, InodeNumber, ObjectId};
+use weft_protocol::{Error, InodeNumber, Layout, NodeId, ObjectId, SessionId, Timestamp};
+
+/// What the storage servers of a file are asked: each about its object.
+#[derive(Debug)]
+pub struct Questions {
+    /// The file, and its first object.
+    of: (InodeNumber, ObjectId),
+    stripes: Stripes,
+    /// Each with the index of its object.
+    requests: Vec<(usize, StorageRequest)>,
+    /// The others are asked when the first of these has done what it was asked.
+    one_first: bool,
+}
+
+impl Questions {
+    /// Size and time of a file with this layout.
+    pub fn stat(inode: InodeNumber, layout: &Layout) -> Self {
+        let stat = |object: ObjectId, _| StorageRequest::Stat { inode, object };
+        Self::about(inode, layout, stat)
+    }
+
+    /// Cut or extend the file to this size, for a session. The object with the last byte comes first: if the others
+    /// cannot be cut or extended, nothing is lost of what the file keeps.
+    pub fn truncate(inode: InodeNumber, layout: &Layout, size: u64, by: SessionId) -> Self {
+        let stripes = Stripes::of(layout);
+        let truncate = |object: ObjectId, index| StorageRequest::Truncate {
+            inode,
+            object,
+            size: stripes.object_bytes(index, size),
+            by,
+        };
+        let mut questions = Self { one_first: true, ..Self::about(inode, layout, truncate) };
+        let last = size.checked_sub(1).and_then(|last| stripes.pieces(last, 1).next());
+        questions.requests.swap(0, last.map_or(0, |last| last.index));
+        questions
+    }
+
+    fn about(inode: InodeNumber, layout: &Layout, request: impl Fn(ObjectId, usize) -> StorageRequest) -> Self {
+        let first = layout.object().expect("a file that is asked about has an object");
+        let objects = layout.objects().iter().enumerate();
+        let requests = objects.map(|(index, object)| (index, request(*object, index))).collect();
+        Self { of: (inode, first), stripes: Stripes::of(layout), requests, one_first: false }
+    }
+
+    /// The file, and its first object.
+    pub fn of(&self) -> (InodeNumber, ObjectId) {
+        self.of
+    }
+
+    /// Whether they cut the file.
+    pub fn cut(&self) -> bool {
+        matches!(self.requests.first(), Some((_, StorageRequest::Truncate { .. })))
+    }
+
+    /// Takes what is to be asked now, and where the answers are gathered.
+    pub fn begin(self) -> (Answers, Vec<(usize, StorageRequest)>) {
+        let Self { stripes, mut requests, one_first, .. } = self;
+        let missing = requests.len();
+        let later = requests.split_off(if one_first { 1 } else { missing });
+        (Answers { stripes, missing, so_far: Ok((0, NO_OBJECT_MTIME)), any_done: false, later }, requests)
+    }
+}
+
+/// Answers to [`Questions`].
+#[derive(Debug)]
+pub struct Answers {
+    stripes: Stripes,
+    missing: usize,
+    /// Of those that have come.
+    so_far: Result<(u64, Timestamp), Error>,
+    /// A server has done what it was asked.
+    any_done: bool,
+    /// What is asked when the first one has.
+    later: Vec<(usize, StorageRequest)>,
+}
+
+impl Answers {
+    /// Size and time of the file, or why one of its objects has none; `None`: answers are missing.
+    pub fn all(&self) -> Option<&Result<(u64, Timestamp), Error>> {
+        (self.missing == 0).then_some(&self.so_far)
+    }
+
+    /// Whether some servers have done what they were asked, and others have not.
+    pub fn are_mixed(&self) -> bool {
+        self.any_done && self.so_far.is_err()
+    }
+
+    /// Takes an answer. Returns what is to be asked now.
+    fn take(&mut self, index: usize, answer: Result<(u64, Timestamp), Error>) -> Vec<(usize, StorageRequest)> {
+        self.missing -= 1;
+        self.any_done |= answer.is_ok();
+        if let Ok(so_far) = &mut self.so_far {
+            match answer {
+                Ok(answer) => *so_far = together(*so_far, &self.stripes, index, answer),
+                Err(error) => self.so_far = Err(error),
+            }
+        }
+        let later = std::mem::take(&mut self.later);
+        if self.so_far.is_ok() {
+            return later;
+        }
+        self.missing -= later.len();
+        Vec::new()
+    }
+}
+
+/// Size and time of a file of which one more object was told.
+fn together(
+    so_far: (u64, Timestamp),
+    stripes: &Stripes,
+    index: usize,
+    (bytes, mtime): (u64, Timestamp),
+) -> (u64, Timestamp) {
+    (so_far.0.max(stripes.file_end(index, bytes)), so_far.1.max(mtime))
+}
 
 /// Who waits for an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StorageWait {
-    /// Parked work of this number.
-    Work(u64),
+    /// Parked work of this number, about the object of this index.
+    Work { number: u64, index: usize },
     /// The shard itself: the file's writer is gone. `stale`: a cut of the file has ended since.
-    Recovery { inode: InodeNumber, object: ObjectId, attempts: u32, stale: bool },
+    Recovery { of: Recovery, stale: bool },
+}
+
+/// The search for the size of a file whose writer is gone: one object after the other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Recovery {
+    inode: InodeNumber,
+    /// The file's first object.
+    first: ObjectId,
+    /// Of the object that is asked about.
+    index: usize,
+    /// Size and time, as far as those before it tell.
+    found: (u64, Timestamp),
+    attempts: u32,
+}
+
+impl Recovery {
+    /// Of a file with this first object.
+    pub fn new(inode: InodeNumber, first: ObjectId) -> Self {
+        Self { inode, first, index: 0, found: (0, NO_OBJECT_MTIME), attempts: 0 }
+    }
 }
 
 /// Time after which a storage server that could not be reached is asked again, milliseconds: doubled with each attempt,
@@ -27,7 +164,7 @@ const DOUBLINGS_MAX: u32 = 6;
 
 /// Sizes to be asked for again.
 #[derive(Default)]
-pub struct Retries(BTreeSet<(u64, InodeNumber, ObjectId, u32)>);
+pub struct Retries(BTreeSet<(u64, Recovery)>);
 
 impl Retries {
     /// When the next one is due.
@@ -38,10 +175,18 @@ impl Retries {
 
 impl<K: KeyValue> Shard<K> {
     /// A token for a question.
-    pub(super) fn ask_storage(&mut self, wait: StorageWait) -> u64 {
+    fn token_for(&mut self, wait: StorageWait) -> u64 {
         self.latest_storage_token += 1;
         self.storage_waits.insert(self.latest_storage_token, wait);
         self.latest_storage_token
+    }
+
+    /// Asks storage servers, for parked work of this number.
+    pub(super) fn ask_storage(&mut self, number: u64, requests: Vec<(usize, StorageRequest)>, out: &mut Vec<Effect>) {
+        for (index, request) in requests {
+            let token = self.token_for(StorageWait::Work { number, index });
+            out.push(Effect::Storage { token: Some(token), node: node_of(&request), request });
+        }
     }
 
     pub(super) fn storage_answered(&mut self, token: u64, result: Result<StorageAnswer, Error>, out: &mut Vec<Effect>) {
@@ -54,67 +199,101 @@ impl<K: KeyValue> Shard<K> {
             Err(error) => Err(error),
         };
         match wait {
-            StorageWait::Work(number) => {
+            StorageWait::Work { number, index } => {
                 let waiting = self.parking.get_mut(number).filter(|parked| parked.wait == Wait::Storage);
                 if let Some(parked) = waiting
                     && let Work::Call(call) = &mut parked.work
+                    && let Some(answers) = &mut call.answers
                 {
-                    call.answer = Some(answer);
-                    self.ready.push_back(number);
+                    let now = answers.take(index, answer);
+                    if answers.all().is_some() {
+                        self.ready.push_back(number);
+                    }
+                    self.ask_storage(number, now, out);
                 }
             }
-            StorageWait::Recovery { inode, object, attempts, .. } if answer == Err(Error::Unreachable) => {
-                let due_ms = self.now.boot_ms + (RETRY_MS << attempts.min(DOUBLINGS_MAX));
-                self.retries.0.insert((due_ms, inode, object, attempts + 1));
+            StorageWait::Recovery { of, .. } if answer == Err(Error::Unreachable) => {
+                let due_ms = self.now.boot_ms + (RETRY_MS << of.attempts.min(DOUBLINGS_MAX));
+                self.retries.0.insert((due_ms, Recovery { attempts: of.attempts + 1, ..of }));
             }
-            StorageWait::Recovery { inode, object, stale: true, .. } => {
-                self.retries.0.insert((self.now.boot_ms, inode, object, 0));
+            StorageWait::Recovery { of, stale: true } => {
+                self.retries.0.insert((self.now.boot_ms, Recovery::new(of.inode, of.first)));
                 self.ask_sizes_again(out);
             }
-            StorageWait::Recovery { inode, object: asked, .. } => self.recovered(inode, asked, answer.ok()),
+            StorageWait::Recovery { of, .. } => match answer {
+                Ok(answer) => self.recovery_goes_on(of, answer, out),
+                Err(_) => self.recovered(of, None),
+            },
         }
+    }
+
+    /// The objects of the file whose size is being asked for, if it has them still.
+    fn layout_of(&self, of: &Recovery) -> Option<Layout> {
+        let layout = self.back.inode(of.inode)?.layout;
+        (layout.object() == Some(of.first)).then_some(layout)
     }
 
     /// Asks for the size of a file whose writer is gone.
-    pub(super) fn ask_size(&mut self, inode: InodeNumber, object: ObjectId, attempts: u32, out: &mut Vec<Effect>) {
-        let token = self.ask_storage(StorageWait::Recovery { inode, object, attempts, stale: false });
-        let request = StorageRequest::Stat { inode, object };
+    pub(super) fn ask_size(&mut self, of: Recovery, out: &mut Vec<Effect>) {
+        // Cut to nothing meanwhile: the objects may be no longer the file's.
+        let Some(layout) = self.layout_of(&of) else { return self.recovered(of, None) };
+        let object = layout.objects()[of.index];
+        let token = self.token_for(StorageWait::Recovery { of, stale: false });
+        let request = StorageRequest::Stat { inode: of.inode, object };
         out.push(Effect::Storage { token: Some(token), node: object.node(), request });
     }
 
+    fn recovery_goes_on(&mut self, of: Recovery, answer: (u64, Timestamp), out: &mut Vec<Effect>) {
+        let Some(layout) = self.layout_of(&of) else { return self.recovered(of, None) };
+        let found = together(of.found, &Stripes::of(&layout), of.index, answer);
+        let next = of.index + 1;
+        if next < layout.objects().len() {
+            self.ask_size(Recovery { index: next, found, attempts: 0, ..of }, out);
+        } else {
+            self.recovered(of, Some(found));
+        }
+    }
+
     /// A cut of the file has ended: sizes that were asked for before may be from before it.
-    pub(super) fn sizes_are_stale(&mut self, of: InodeNumber) {
+    pub(super) fn sizes_are_stale(&mut self, inode: InodeNumber) {
         for wait in self.storage_waits.values_mut() {
-            if let StorageWait::Recovery { inode, stale, .. } = wait {
-                *stale |= *inode == of;
+            if let StorageWait::Recovery { of, stale } = wait {
+                *stale |= of.inode == inode;
             }
         }
+    }
+
+    /// Some objects of a file were cut, and others were not: they are asked how long it is.
+    pub(super) fn cut_in_part(&mut self, inode: InodeNumber, first: ObjectId) {
+        self.apply(&Command::ForgetSize { inode });
+        *self.recovering.entry(inode).or_default() += 1;
+        self.retries.0.insert((self.now.boot_ms, Recovery::new(inode, first)));
     }
 
     /// Asks again for the sizes that are due.
     pub(super) fn ask_sizes_again(&mut self, out: &mut Vec<Effect>) {
         while let Some(first) = self.retries.0.first().copied().filter(|first| first.0 <= self.now.boot_ms) {
             self.retries.0.remove(&first);
-            let (_, inode, object, attempts) = first;
-            if self.back.inode(inode).is_some_and(|record| record.layout.object() == Some(object)) {
-                self.ask_size(inode, object, attempts, out);
-            } else {
-                self.recovered(inode, object, None);
-            }
+            self.ask_size(first.1, out);
         }
     }
 
-    fn recovered(&mut self, inode: InodeNumber, asked: ObjectId, found: Option<(u64, weft_protocol::Timestamp)>) {
+    fn recovered(&mut self, of: Recovery, found: Option<(u64, Timestamp)>) {
+        let inode = of.inode;
         if let Some(count) = self.recovering.get_mut(&inode) {
             *count -= 1;
             if *count == 0 {
                 self.recovering.remove(&inode);
             }
         }
-        // Cut to nothing meanwhile: the object may be no longer the file's.
-        let is_same = self.back.inode(inode).is_some_and(|record| record.layout.object() == Some(asked));
-        if let (true, Some((size, object_mtime))) = (is_same, found) {
+        if let Some((size, object_mtime)) = found {
             self.apply(&Command::Observe { inode, size, object_mtime });
         }
     }
+}
+
+/// The storage server that is asked.
+fn node_of(request: &StorageRequest) -> NodeId {
+    let (_, object) = request.object().expect("questions are about objects");
+    object.node()
 }

@@ -17,5 +17,6 @@ mod renames;
 mod repeats;
 mod shards;
 mod slots;
+mod striped;
 mod times;
 mod xattrs;

@@ -9,6 +9,7 @@
 use crate::attributes::{Attributes, FileKind};
 use crate::error::Error;
 use crate::ids::{InodeNumber, MapEpoch, SessionId, ShardId};
+use crate::layout::StripePlan;
 use crate::name::Name;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -33,7 +34,15 @@ pub struct PeerCall {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PeerStep {
     /// Make the inode of a directory whose dentry will stand at the asking shard. Answer: `Made`.
-    MakeDirectoryInode { parent: InodeNumber, mode: u16, uid: u32, gid: u32, time: Timestamp },
+    MakeDirectoryInode {
+        parent: InodeNumber,
+        mode: u16,
+        uid: u32,
+        gid: u32,
+        time: Timestamp,
+        /// How files made in it are striped.
+        plan: Option<StripePlan>,
+    },
     /// The asking shard has finished: forget the intent. Answer: `Forgotten`.
     Forget,
     /// The asking shard has given up: take back an inode that was made, release all locks, and forget the intent.

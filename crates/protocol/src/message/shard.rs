@@ -10,7 +10,7 @@ use crate::cookie::Cookie;
 use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::ids::{InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId, SlotIndex};
-use crate::layout::Layout;
+use crate::layout::StripePlan;
 use crate::lease::{Grants, LeaseKey};
 use crate::lock::{HeldLock, LockOwner, LockRange, RangeLock};
 use crate::name::Name;
@@ -160,6 +160,8 @@ pub enum ShardRequest {
     Commit {
         inode: InodeNumber,
         object: Option<ObjectId>,
+        /// Of a file that is to be striped: the further objects.
+        others: Vec<ObjectId>,
         size: u64,
         /// When the file was last written, as the client has told its programs under its exclusive lease. `None`: it
         /// has none, and the object decides.
@@ -230,6 +232,9 @@ pub enum ShardRequest {
     RemoveXattr { inode: InodeNumber, name: XattrName },
     /// Read. All extended attributes that the caller may know of. Answer: `Xattrs`.
     GetXattrs { inode: InodeNumber },
+    /// Change, by the directory's owner. How files made in it from now on are striped, and those in directories made in
+    /// it; `None`: not at all. Answer: `Entry`.
+    Stripe { inode: InodeNumber, plan: Option<StripePlan> },
 }
 
 /// What became of a request for a lock.
@@ -280,8 +285,10 @@ pub enum ShardAnswer {
     /// The file is open.
     Opened {
         attributes: Attributes,
-        /// Right to the object; `None` while the layout is empty.
+        /// Right to the first object; `None` while there is none.
         capability: Option<Capability>,
+        /// Of a striped file: the rights to the further objects, in their order.
+        others: Vec<Capability>,
         /// Whether this call made the file.
         created: bool,
         grants: Grants,
@@ -413,6 +420,7 @@ impl ShardRequest {
             | ShardRequest::SetXattr { inode, .. }
             | ShardRequest::RemoveXattr { inode, .. }
             | ShardRequest::GetXattrs { inode }
+            | ShardRequest::Stripe { inode, .. }
             | ShardRequest::HoldDirectory { inode }
             | ShardRequest::Lock { inode, .. }
             | ShardRequest::Unlock { inode, .. }
@@ -421,9 +429,4 @@ impl ShardRequest {
             ShardRequest::Release { .. } | ShardRequest::EndSession | ShardRequest::Ping => None,
         }
     }
-}
-
-/// The layout that an object gives, for the first commit of a file.
-pub fn whole(object: ObjectId) -> Layout {
-    Layout::Whole { object, generation: crate::ids::Generation(1) }
 }

@@ -20,7 +20,7 @@ use weft_protocol::{
     AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, FileKind, Generation, Grants,
     HeldLock, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch,
     Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, RangeLock, Rights, SessionId, ShardId,
-    ShardRecord, SlotIndex, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
+    ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
 };
 
 fn inode() -> InodeNumber {
@@ -158,8 +158,20 @@ fn range() -> LockRange {
     LockRange { start: 512, end: 1023 }
 }
 
+fn plan() -> StripePlan {
+    StripePlan::new(2, 1 << 20).expect("a plan")
+}
+
+fn planned() -> Layout {
+    Layout::Planned(plan())
+}
+
+fn striped() -> Layout {
+    planned().given(object(), &[ObjectId::new(NodeId(7), 4097)]).expect("as planned")
+}
+
 pub fn layouts() -> Vec<Layout> {
-    vec![Layout::Empty, Layout::Whole { object: object(), generation: Generation(1) }]
+    vec![Layout::Empty, Layout::Whole { object: object(), generation: Generation(1) }, planned(), striped()]
 }
 
 pub fn time_changes() -> Vec<TimeChange> {
@@ -221,6 +233,7 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         ShardRequest::Commit {
             inode: inode(),
             object: Some(object()),
+            others: vec![ObjectId::new(NodeId(7), 4097)],
             size: 4096,
             mtime: Some(time()),
             object_mtime: time(),
@@ -252,6 +265,7 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         },
         ShardRequest::RemoveXattr { inode: inode(), name: xattr("trusted.note") },
         ShardRequest::GetXattrs { inode: inode() },
+        ShardRequest::Stripe { inode: inode(), plan: Some(plan()) },
     ];
     requests.extend(lock_kinds().into_iter().map(|kind| ShardRequest::Lock {
         inode: inode(),
@@ -298,7 +312,13 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
         ShardAnswer::Done,
         ShardAnswer::Remote { inode: inode(), kind: FileKind::Regular, grants },
         ShardAnswer::Absent { grants: Grants::ENTRY },
-        ShardAnswer::Opened { attributes: file(), capability: Some(capability()), created: true, grants },
+        ShardAnswer::Opened {
+            attributes: attributes(FileKind::Regular, striped()),
+            capability: Some(capability()),
+            others: vec![capability()],
+            created: true,
+            grants,
+        },
         ShardAnswer::Target(SymlinkTarget(b"../file".to_vec())),
         ShardAnswer::Page(DirectoryPage {
             entries: vec![
@@ -452,7 +472,14 @@ pub fn node_answers() -> Vec<NodeAnswer> {
 
 pub fn peer_steps() -> Vec<PeerStep> {
     vec![
-        PeerStep::MakeDirectoryInode { parent: InodeNumber::ROOT, mode: 0o755, uid: 1000, gid: 100, time: time() },
+        PeerStep::MakeDirectoryInode {
+            parent: InodeNumber::ROOT,
+            mode: 0o755,
+            uid: 1000,
+            gid: 100,
+            time: time(),
+            plan: Some(plan()),
+        },
         PeerStep::Forget,
         PeerStep::Undo,
         PeerStep::Lock {

@@ -4,6 +4,7 @@ use crate::failure::{Ending, Failure, Outcome};
 use crate::session::Sessions;
 use crate::target::{Target, WeftPath};
 use crate::tree;
+use crate::verb::layout::{self, Striping};
 use std::ffi::OsString;
 use weft_protocol::Error;
 
@@ -11,7 +12,8 @@ const HELP: &str = "\
 Examples:
   weft mkdir weft:/results
   weft mkdir -p job42:/a/b/c
-  weft mkdir -m 1777 job42:/shared";
+  weft mkdir -m 1777 job42:/shared
+  weft mkdir --width 4 job42:/checkpoints";
 
 /// Make directories
 #[derive(clap::Args, Debug)]
@@ -26,6 +28,8 @@ pub struct Args {
     /// Permissions, octal [default: 777 without the umask's]
     #[arg(short, value_name = "MODE", value_parser = parse_mode)]
     mode: Option<u16>,
+    #[command(flatten)]
+    striping: Striping,
 }
 
 /// Octal permissions.
@@ -38,18 +42,19 @@ fn parse_mode(text: &str) -> Result<u16, String> {
 
 pub fn run(args: &Args) -> Outcome {
     let paths: Vec<WeftPath> = args.paths.iter().map(|path| Target::in_weft(path, "mkdir")).collect::<Outcome<_>>()?;
+    let plan = args.striping.plan()?;
     let mode = args.mode.unwrap_or_else(|| tree::with_umask(0o777));
     let mut sessions = Sessions::default();
     for path in &paths {
         let session = sessions.of(path)?;
-        if args.parents {
-            tree::make_directories(&session, path, mode)?;
+        let inode = if args.parents {
+            tree::make_directories(&session, path, mode)?
         } else {
             let (parent, name) = session.parent(path, "mkdir").map_err(|failure| match failure.is_no() {
                 true => failure.remedy("-p makes the directories above it, too"),
                 false => failure,
             })?;
-            session.client.make_directory(&session.who, parent, &name, mode).map_err(|error| {
+            let made = session.client.make_directory(&session.who, parent, &name, mode).map_err(|error| {
                 let failure = Failure::of_weft(format_args!("mkdir {path}"), &error);
                 if error == Error::Exists {
                     failure.remedy("choose another name; -p takes one that is there")
@@ -57,6 +62,10 @@ pub fn run(args: &Args) -> Outcome {
                     failure
                 }
             })?;
+            made.attributes.inode
+        };
+        if plan.is_some() {
+            layout::set(&session, path, inode, plan)?;
         }
     }
     sessions.close()?;

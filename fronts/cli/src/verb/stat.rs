@@ -7,6 +7,7 @@ use crate::output::{self, Answer, JsonName, printable};
 use crate::quantity::bytes_text;
 use crate::session::{Session, Sessions, node_name};
 use crate::target::{Target, WeftPath};
+use crate::verb::layout::striped_text;
 use crate::verb::ls::mode_text;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -19,8 +20,8 @@ const HELP: &str = "\
     text), links, uid, gid,
   inode (number), shard, atime, mtime, ctime (RFC 3339, UTC), link (of a
     symlink, else null), link_hex,
-  object (\"NODE:SEQUENCE\", null while nothing was written), node (that holds
-    it, or null)
+  object (\"NODE:SEQUENCE\", null while nothing was written; of a striped file
+    the first one), node (that holds it, or null)
 Names are bytes. path_hex and link_hex are null where the text is exact; else
 they have the bytes in hexadecimal, and the text has U+FFFD for what is not
 UTF-8.
@@ -136,14 +137,27 @@ fn describe(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>) -> 
     }
 }
 
+/// The line about the layout, of a striped file with those of its objects.
+fn layout_text(attributes: &Attributes) -> String {
+    let layout = match (&attributes.layout, attributes.kind) {
+        (Layout::Planned(plan), FileKind::Directory) => return format!("  new files {}\n", striped_text(*plan)),
+        (_, FileKind::Directory | FileKind::Symlink) => return String::new(),
+        (Layout::Empty, _) => "none yet".to_owned(),
+        (Layout::Whole { object, .. }, _) => format!("whole, object {object} on {}", node_name(object.node())),
+        (Layout::Planned(plan), _) => format!("none yet, {}", striped_text(*plan)),
+        (Layout::Striped(of), _) => {
+            let objects = attributes.layout.objects().iter();
+            let lines = objects.map(|object| format!("\n    object {object} on {}", node_name(object.node())));
+            format!("{}{}", striped_text(of.plan()), lines.collect::<String>())
+        }
+    };
+    format!("  layout {layout}\n")
+}
+
 fn text(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>, accounts: &Accounts) -> String {
     let link = link.map(|link| format!(" -> {}", printable(&link))).unwrap_or_default();
     let mode = attributes.mode;
-    let layout = match attributes.layout {
-        Layout::Empty => "none yet".to_owned(),
-        Layout::Whole { object, .. } => format!("whole, object {object} on {}", node_name(object.node())),
-    };
-    let layout = if attributes.kind == FileKind::Regular { format!("  layout {layout}\n") } else { String::new() };
+    let layout = layout_text(attributes);
     format!(
         "{path}{link}\n  {}, {} bytes ({}), {} links\n  mode {mode:04o} {}, owner {} ({}), group {} ({})\n  \
          inode {} on shard {}\n{layout}  modified {} UTC\n  changed  {} UTC\n  accessed {} UTC\n",

@@ -68,7 +68,7 @@ fn the_file_gets_another_object_when_the_storage_server_is_away() {
         let token = waits(&mut world, A, open_cut(inode));
         let (asked, _) = world.asked_storage();
         world.event(Event::StorageAnswer { token: asked, result: Err(error) });
-        assert_eq!((attributes(&world.done(token)).size, attributes(&world.done(token)).layout), (0, Layout::Empty));
+        assert_eq!((attributes(&world.done(token)).size, &attributes(&world.done(token)).layout), (0, &Layout::Empty));
         assert_eq!(world.removed_objects(), [object(1)]);
     }
 }

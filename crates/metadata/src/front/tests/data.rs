@@ -240,8 +240,19 @@ fn a_late_report_of_a_writer_who_is_alone_by_now_takes_the_size_from_the_storage
     assert_eq!(data_bits(&world.ok(A, open(inode, Access::Write))), EXCLUSIVE);
     let object_mtime = Timestamp(4);
     let (known, number) = (u64::MAX, 0);
-    let token = world
-        .waits(A, ShardRequest::Commit { inode, object: None, size: 217, mtime: None, object_mtime, known, number });
+    let token = world.waits(
+        A,
+        ShardRequest::Commit {
+            inode,
+            object: None,
+            others: Vec::new(),
+            size: 217,
+            mtime: None,
+            object_mtime,
+            known,
+            number,
+        },
+    );
     let (asked, _) = world.asked_storage();
     world.storage_answers(asked, 2, 5);
     assert_eq!(attributes(&world.done(token)).size, 2);
@@ -254,7 +265,16 @@ fn a_report_from_before_an_own_cut_that_comes_after_it_takes_the_size_from_the_s
     world.ok(A, open(inode, Access::Write));
     let report = |known| {
         let (object_mtime, mtime) = (Timestamp(4), Some(Timestamp(4)));
-        ShardRequest::Commit { inode, object: None, size: 217, mtime, object_mtime, known, number: 0 }
+        ShardRequest::Commit {
+            inode,
+            object: None,
+            others: Vec::new(),
+            size: 217,
+            mtime,
+            object_mtime,
+            known,
+            number: 0,
+        }
     };
     let opened = world.shard.stamp;
     assert_eq!(attributes(&world.ok(A, report(opened))).size, 217);
@@ -283,7 +303,7 @@ fn of_two_reports_of_one_client_the_later_one_holds_whichever_comes_first() {
     let report = |number, size| {
         let time = Timestamp(i64::try_from(size).unwrap());
         let (object, mtime, object_mtime, known) = (Some(object(1)), Some(time), time, u64::MAX);
-        ShardRequest::Commit { inode, object, size, mtime, object_mtime, known, number }
+        ShardRequest::Commit { inode, object, others: Vec::new(), size, mtime, object_mtime, known, number }
     };
     let told = attributes(&world.ok(A, report(8, 144))).mtime;
     let later = world.ok(A, report(7, 29));
@@ -359,7 +379,7 @@ fn a_cut_to_nothing_drops_the_object_without_waiting() {
     let mut world = World::new();
     let inode = world.file("f", 1);
     let answer = world.ok(A, resize(inode, 0));
-    assert_eq!((attributes(&answer).size, attributes(&answer).layout), (0, Layout::Empty));
+    assert_eq!((attributes(&answer).size, &attributes(&answer).layout), (0, &Layout::Empty));
     assert_eq!(world.removed_objects(), [object(1)]);
     // All hole from here on.
     assert_eq!(attributes(&world.ok(A, resize(inode, 5000))).size, 5000);
@@ -379,7 +399,7 @@ fn a_cut_to_nothing_in_the_middle_of_a_cut() {
     world.ok(B, resize(inode, 0));
     assert_eq!(world.removed_objects(), [object(1)]);
     world.event(Event::StorageAnswer { token: asked, result: Err(Error::NoObject) });
-    assert_eq!((attributes(&world.done(first)).size, attributes(&world.done(first)).layout), (10, Layout::Empty));
+    assert_eq!((attributes(&world.done(first)).size, &attributes(&world.done(first)).layout), (10, &Layout::Empty));
 }
 
 #[test]

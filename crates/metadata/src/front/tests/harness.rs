@@ -127,6 +127,7 @@ pub fn commit_at(inode: InodeNumber, sequence: u64, size: u64, times: (Timestamp
     ShardRequest::Commit {
         inode,
         object: Some(object(sequence)),
+        others: Vec::new(),
         size,
         mtime,
         object_mtime,

@@ -1,0 +1,160 @@
+//! Reads and writes of a file's bytes, cut into requests: to the object that has them, and none too long.
+
+use crate::file_objects::{FileObjects, Held};
+use crate::objects::{ObjectWrite, Objects, Registration, request};
+use crate::shell::Shell;
+use weft_protocol::data::{DataOperation, DataReply, DataRequest};
+use weft_protocol::limits::BULK_BYTES_MAX;
+use weft_protocol::{InodeNumber, Result};
+
+impl<S: Shell> Objects<S> {
+    /// Reads from the storage servers straight into memory; `pages`: and into pages that no lease covers. Returns how
+    /// many bytes the file has of it.
+    pub(crate) async fn read_objects(
+        &self,
+        (inode, objects, pages): (InodeNumber, &FileObjects, bool),
+        into: &mut [u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<usize> {
+        if !objects.is_striped() {
+            return self.read_object((inode, objects.first(), pages), into, offset, registration).await;
+        }
+        if pages {
+            self.calls.session.noted_pages.note_striped(inode);
+        }
+        if self.read_pieces((inode, objects, pages), into, offset, registration).await? {
+            return Ok(into.len());
+        }
+        // What is missing is a hole, or behind the file's end.
+        let size = self.stat_objects(inode, objects).await?.size;
+        Ok(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len()))
+    }
+
+    /// Reads bytes that lie within the file, as a lease vouches for its size: what no object has of them is a hole.
+    pub(crate) async fn read_within(
+        &self,
+        (inode, objects): (InodeNumber, &FileObjects),
+        into: &mut [u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<()> {
+        self.read_pieces((inode, objects, false), into, offset, registration).await.map(drop)
+    }
+
+    /// Reads what each object has of a range, and zeros for the rest. Returns whether they had all of it.
+    async fn read_pieces(
+        &self,
+        (inode, objects, pages): (InodeNumber, &FileObjects, bool),
+        into: &mut [u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<bool> {
+        let mut has_all = true;
+        for piece in objects.stripes().pieces(offset, into.len()) {
+            let from = (inode, objects.at(piece.index), pages);
+            let part = &mut into[piece.start..piece.end()];
+            let have = self.read_object(from, part, piece.object_offset, registration).await?;
+            has_all &= have == part.len();
+            part[have..].fill(0);
+        }
+        Ok(has_all)
+    }
+
+    /// Returns how many bytes the object has of it.
+    async fn read_object(
+        &self,
+        (inode, held, pages): (InodeNumber, Held, bool),
+        into: &mut [u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<usize> {
+        let mut have = 0;
+        for part in into.chunks_mut(BULK_BYTES_MAX as usize) {
+            let request = request(inode, DataOperation::Read, held, offset + have as u64, part.len());
+            let request = DataRequest { pages, ..request };
+            let count = self.data_read(&request, part, registration).await?.bulk_bytes as usize;
+            have += count;
+            if count < part.len() {
+                break;
+            }
+        }
+        Ok(have)
+    }
+
+    /// Writes straight from memory. Returns the last reply; of several objects size and time of the file, as far as
+    /// their replies tell.
+    pub(crate) async fn write_object(
+        &self,
+        write: &mut ObjectWrite,
+        bytes: &[u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<DataReply> {
+        let objects = write.objects.clone();
+        if !objects.is_striped() {
+            return self.write_part(write, objects.first(), bytes, offset, registration).await;
+        }
+        assert!(write.operation == DataOperation::Write, "{:?} to a striped file", write.operation);
+        if write.pages {
+            self.calls.session.noted_pages.note_striped(write.inode);
+        }
+        let mut file = DataReply::default();
+        for piece in objects.stripes().pieces(offset, bytes.len()) {
+            let part = &bytes[piece.start..piece.end()];
+            let held = objects.at(piece.index);
+            let reply = self.write_part(write, held, part, piece.object_offset, registration).await?;
+            file = together(&file, &objects, piece.index, &reply);
+        }
+        Ok(file)
+    }
+
+    async fn write_part(
+        &self,
+        write: &mut ObjectWrite,
+        held: Held,
+        bytes: &[u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<DataReply> {
+        let (inode, operation) = (write.inode, write.operation);
+        let pages = write.pages && operation == DataOperation::Write;
+        let mut position = offset;
+        let mut last = DataReply::default();
+        for part in bytes.chunks(BULK_BYTES_MAX as usize) {
+            let request = request(inode, operation, held, position, part.len());
+            let request = DataRequest { pages, ..request };
+            last = self.data_write_once(&request, part, registration, &mut write.may_have_landed).await?;
+            write.may_have_landed |= !part.is_empty();
+            position += part.len() as u64;
+        }
+        Ok(last)
+    }
+
+    /// Size and modification time that a file's objects give it.
+    pub(crate) async fn stat_objects(&self, inode: InodeNumber, objects: &FileObjects) -> Result<DataReply> {
+        let mut file = DataReply::default();
+        for (index, held) in objects.iter().enumerate() {
+            let reply = self.data_write(&request(inode, DataOperation::Stat, held, 0, 0), &[], None).await?;
+            file = together(&file, objects, index, &reply);
+        }
+        Ok(file)
+    }
+
+    /// Brings the objects' bytes to their devices.
+    pub(crate) async fn sync_objects(&self, inode: InodeNumber, objects: &FileObjects) -> Result<()> {
+        for held in objects.iter() {
+            self.data_write(&request(inode, DataOperation::Sync, held, 0, 0), &[], None).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What is known of a file when one more of its objects has replied.
+fn together(file: &DataReply, objects: &FileObjects, index: usize, reply: &DataReply) -> DataReply {
+    DataReply {
+        size: file.size.max(objects.stripes().file_end(index, reply.size)),
+        mtime: file.mtime.max(reply.mtime),
+        ..*file
+    }
+}

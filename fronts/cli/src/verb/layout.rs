@@ -1,0 +1,156 @@
+//! `weft layout`: over how many nodes files are striped.
+
+use crate::failure::{Ending, Failure, Outcome};
+use crate::output::{self, JsonName};
+use crate::quantity::{ByteSize, bytes_text};
+use crate::session::{Session, Sessions, node_name};
+use crate::target::{Target, WeftPath};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use weft_protocol::limits::{STRIPE_BYTES_MAX, STRIPE_WIDTH_MAX};
+use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Layout, StripePlan};
+
+const HELP: &str = "\
+The layout of a directory is that of files and directories that are made in it
+from then on; what is there keeps its own. A whole file is on one node, near the
+client that wrote it first. A striped file is on several nodes in turns, so that
+one file is read and written with the throughput of all of them; its bytes are
+lost with any of them. `weft cp` into such a directory stripes a file that is
+there already.
+
+--json prints an array with an object per path:
+  path, path_hex (null, or the bytes of a path that is not UTF-8), layout
+  (\"whole\" or \"striped\"), width and stripe_bytes (null if whole), nodes
+  (numbers, in the order of their stripes; empty while nothing was written)
+
+Examples:
+  weft layout weft:/data.h5
+  weft layout --width 4 --stripe 1MiB job42:/checkpoints
+  weft layout --whole job42:/checkpoints";
+
+/// Show or set over how many nodes files are striped
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = HELP)]
+pub struct Args {
+    /// Directories to set, files and directories to show: NAME:/path
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+    #[command(flatten)]
+    striping: Striping,
+    /// Let new files be on one node each
+    #[arg(long, conflicts_with = "width")]
+    whole: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How new files are striped.
+#[derive(clap::Args, Debug)]
+pub struct Striping {
+    /// Stripe new files over this many nodes (2 to 64), or all if there are fewer
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=i64::from(STRIPE_WIDTH_MAX)))]
+    width: Option<u16>,
+    /// Bytes on one node before the next has its turn [default: 1MiB]
+    #[arg(long, value_name = "SIZE", requires = "width")]
+    stripe: Option<ByteSize>,
+}
+
+/// Bytes of a stripe where none are given.
+const STRIPE_BYTES: u32 = 1 << 20;
+/// Shorter ones, or others than multiples, would split the requests of kernels.
+const STRIPE_BYTES_LEAST: u32 = 64 << 10;
+
+impl Striping {
+    /// `None`: it is not asked for.
+    pub fn plan(&self) -> Outcome<Option<StripePlan>> {
+        let Some(width) = self.width else { return Ok(None) };
+        let bytes = self.stripe.map_or(Some(STRIPE_BYTES), |stripe| u32::try_from(stripe.0).ok());
+        let plan = bytes.filter(|bytes| bytes.is_multiple_of(STRIPE_BYTES_LEAST));
+        let plan = plan.and_then(|bytes| StripePlan::new(width, bytes));
+        plan.map(Some).ok_or_else(|| {
+            let (least, most) = (bytes_text(u64::from(STRIPE_BYTES_LEAST)), bytes_text(u64::from(STRIPE_BYTES_MAX)));
+            Failure::new("--stripe: not a size that stripes may have")
+                .remedy(format!("give a multiple of {least}, {most} at most"))
+        })
+    }
+}
+
+/// Sets what files made in a directory get.
+pub fn set(session: &Session, path: &WeftPath, inode: InodeNumber, plan: Option<StripePlan>) -> Outcome<Attributes> {
+    let set = session.client.stripe(&session.who, inode, plan).map(|entry| entry.attributes);
+    set.map_err(|error| {
+        let failure = Failure::of_weft(format_args!("layout {path}"), &error);
+        match error {
+            Error::NotDirectory => failure.remedy("set it of the directory; `weft cp` then makes a file anew in it"),
+            Error::NotPermitted => failure.remedy("only the directory's owner may set it"),
+            _ => failure,
+        }
+    })
+}
+
+/// What `--json` prints per path.
+#[derive(Serialize)]
+struct Described {
+    path: String,
+    path_hex: Option<String>,
+    layout: &'static str,
+    width: Option<u16>,
+    stripe_bytes: Option<u32>,
+    nodes: Vec<u16>,
+    /// For people.
+    #[serde(skip)]
+    text: String,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let paths: Vec<WeftPath> = args.paths.iter().map(|path| Target::in_weft(path, "layout")).collect::<Outcome<_>>()?;
+    let plan = args.striping.plan()?;
+    let mut sessions = Sessions::default();
+    let mut described = Vec::new();
+    for path in &paths {
+        let session = sessions.of(path)?;
+        let mut attributes = session.walk(path, true, "layout")?.attributes;
+        if plan.is_some() || args.whole {
+            attributes = set(&session, path, attributes.inode, plan)?;
+        }
+        described.push(describe(path, &attributes));
+    }
+    output::print_either(args.json, &described, || described.iter().map(|file| file.text.as_str()).collect())?;
+    sessions.close()?;
+    Ok(Ending::Done)
+}
+
+fn describe(path: &WeftPath, attributes: &Attributes) -> Described {
+    let JsonName { text, hex } = JsonName::new(path.to_os_string().as_bytes());
+    let plan = attributes.layout.plan();
+    Described {
+        path: text,
+        path_hex: hex,
+        layout: if plan.is_some() { "striped" } else { "whole" },
+        width: plan.map(StripePlan::width),
+        stripe_bytes: plan.map(StripePlan::stripe_bytes),
+        nodes: attributes.layout.objects().iter().map(|object| object.node().0).collect(),
+        text: format!("{path}: {}\n", layout_text(attributes)),
+    }
+}
+
+/// A plan in words.
+pub fn striped_text(plan: StripePlan) -> String {
+    format!("striped over {} nodes, {} in turns", plan.width(), bytes_text(u64::from(plan.stripe_bytes())))
+}
+
+/// The layout in words.
+fn layout_text(attributes: &Attributes) -> String {
+    let nodes: Vec<String> = attributes.layout.objects().iter().map(|object| node_name(object.node())).collect();
+    match (&attributes.layout, attributes.kind) {
+        (layout, FileKind::Directory) => {
+            format!("new files are {}", layout.plan().map_or_else(|| "whole".to_owned(), striped_text))
+        }
+        (Layout::Empty, _) => "nothing written yet".to_owned(),
+        (Layout::Planned(plan), _) => format!("{}; nothing written yet", striped_text(*plan)),
+        (Layout::Whole { .. }, _) => format!("whole, on {}", nodes.concat()),
+        (Layout::Striped(of), _) => format!("{}: {}", striped_text(of.plan()), nodes.join(", ")),
+    }
+}
