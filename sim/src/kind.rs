@@ -29,9 +29,11 @@ pub enum Kind {
     Xattrs,
     /// Programs that use the client machine, while nodes join.
     Joins,
+    /// The same, while shards move, too.
+    Moves,
 }
 
-const WORDS: [(&str, Kind); 11] = [
+const WORDS: [(&str, Kind); 12] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -43,6 +45,7 @@ const WORDS: [(&str, Kind); 11] = [
     ("passthrough", Kind::Passthrough),
     ("xattrs", Kind::Xattrs),
     ("joins", Kind::Joins),
+    ("moves", Kind::Moves),
 ];
 
 impl Kind {
@@ -53,6 +56,7 @@ impl Kind {
             Self::Plain => return Faults::NONE,
             Self::Partitions | Self::Locks => Faults { partitions: true, ..Faults::NOW },
             Self::Joins => Faults { joins: true, ..Faults::NOW },
+            Self::Moves => Faults { joins: true, moves: true, ..Faults::NOW },
             Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },
             Self::Peers => Faults { peers_cut: true, ..Faults::NOW },
             // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.
@@ -71,8 +75,8 @@ impl Kind {
 
     /// What a run may have that does what a script says: nothing comes by itself.
     pub(crate) fn faults_to_play(self) -> Faults {
-        let Faults { peers_cut, all_cut, descriptors, joins, .. } = self.faults(0);
-        Faults { drift: true, small_buffers: true, peers_cut, all_cut, descriptors, joins, ..Faults::NONE }
+        let Faults { peers_cut, all_cut, descriptors, joins, moves, .. } = self.faults(0);
+        Faults { drift: true, small_buffers: true, peers_cut, all_cut, descriptors, joins, moves, ..Faults::NONE }
     }
 }
 

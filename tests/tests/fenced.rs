@@ -101,15 +101,17 @@ fn pings_and_renewals_tell_that_a_session_has_ended() {
     drop(control);
     let end = Instant::now() + Duration::from_secs(20);
     // The node takes it for the session's last connection each time.
-    while ControlConnection::new(enter(&fs, 0, 80, Purpose::Recall)).call(&Message::Renew).unwrap()
-        != (Message::RenewReply { refused: true })
-    {
+    let renewed = || ControlConnection::new(enter(&fs, 0, 80, Purpose::Recall)).call(&Message::Renew).unwrap();
+    while !matches!(renewed(), Message::RenewReply { refused: true, .. }) {
         assert!(Instant::now() < end, "the session still lives");
     }
     let mut control = ControlConnection::new(enter(&fs, 0, 80, Purpose::Control));
     assert_eq!(result(control.call(&ping(2)).unwrap()), Err(Error::SessionEnded));
     let mut recall = ControlConnection::new(enter(&fs, 0, 81, Purpose::Recall));
-    assert_eq!(recall.call(&Message::Renew).unwrap(), Message::RenewReply { refused: false });
+    assert_eq!(
+        recall.call(&Message::Renew).unwrap(),
+        Message::RenewReply { refused: false, epoch: MapEpoch(1), shards: vec![ShardId::ROOT] }
+    );
 }
 
 #[test]

@@ -81,4 +81,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 27 | `Lock::Tree`, `Ancestors`, `Above` |
 /// | 28 | `ShardCall` has `slots_of`; maps say since when each shard is, and is at its node |
 /// | 29 | `ShardCall` names calls of ended sessions that it repeats |
-pub const PROTOCOL_VERSION: u8 = 29;
+/// | 30 | `RenewReply` names the shards that were renewed, and an epoch; `AskToServe` has one; `Move`, `Ship`, `Take` |
+pub const PROTOCOL_VERSION: u8 = 30;

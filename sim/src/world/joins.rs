@@ -7,6 +7,7 @@
 //! Faults: a node that joins never answers (the change is abandoned, and what has joined with it is ended, as by
 //! `weft node add`), or is gone some time after it has joined.
 
+use super::moves::Ship;
 use super::partitions::{Party, TIMEOUT_MS};
 use super::{Answer, Message as Any, Pending, World};
 use crate::bytes::ProcessId;
@@ -20,11 +21,10 @@ use weft_metadata::{
 use weft_protocol::map::admit;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::message::shard::ShardReply;
 use weft_protocol::{ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeKey, NodeRecord, Result, ShardId};
 
 /// The node of the root shard, which is never gone.
-const ROOT_NODE: NodeId = NodeId(0);
+pub(super) const ROOT_NODE: NodeId = NodeId(0);
 /// Changes of the map in one run, and the longest time between them, milliseconds.
 const JOINS: u64 = 4;
 const JOIN_MS_MAX: u64 = 3_000;
@@ -64,6 +64,8 @@ pub(super) struct Joins {
     /// The number of the next node: none is used again.
     next_node: u16,
     next_token: u64,
+    /// Of the latest join.
+    join_token: u64,
     /// Nodes of the change in progress.
     joining: Vec<NodeId>,
     never_answer: BTreeSet<NodeId>,
@@ -79,12 +81,25 @@ impl Joins {
             machine,
             next_node: map.nodes.last().map_or(0, |node| node.id.0 + 1),
             next_token: 0,
+            join_token: 0,
             joining: Vec::new(),
             never_answer: BTreeSet::new(),
         }
     }
 
-    fn map_of(&self, node: NodeId) -> &ClusterMap {
+    /// The map that a node has, if it has one.
+    pub(super) fn map_if_any(&self, node: NodeId) -> Option<&ClusterMap> {
+        self.maps.get(&node)
+    }
+
+    /// Names a request of the owner.
+    pub(super) fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+
+    /// The map that a node has.
+    pub(super) fn map_of(&self, node: NodeId) -> &ClusterMap {
         self.maps.get(&node).expect("a node that can be named has a map")
     }
 
@@ -162,16 +177,17 @@ impl World {
         }
         self.note(&format!("nodes {first} to {} join", self.joins.next_node - 1));
         let joining = nodes.iter().map(|node| node.id).collect();
-        self.joins.next_token += 1;
+        let token = self.joins.token();
+        self.joins.join_token = token;
         let shards_per_node = u16::try_from(shards).expect("few shards");
         let is_free = self.joins.joining.is_empty();
         if is_free {
             self.joins.joining = joining;
         }
-        self.step_joins(MembershipEvent::Join { token: self.joins.next_token, nodes, shards_per_node });
+        self.step_joins(MembershipEvent::Join { token, nodes, shards_per_node });
     }
 
-    fn step_joins(&mut self, event: MembershipEvent) {
+    pub(super) fn step_joins(&mut self, event: MembershipEvent) {
         let now_ms = self.now_at(ROOT_NODE).boot_ms;
         let mut effects = Vec::new();
         self.joins.machine.step(now_ms, event, &mut effects);
@@ -179,7 +195,13 @@ impl World {
             match effect {
                 MembershipEffect::Tell { to, map } => self.tell_map(to.id, map),
                 MembershipEffect::Install(map) => self.install(ROOT_NODE, &map),
-                MembershipEffect::Answer { result, .. } => self.join_answered(&result),
+                MembershipEffect::Ship { from, shard, to, epoch } => {
+                    self.ask_to_ship(Ship { from: from.id, shard, to: to.id, epoch });
+                }
+                MembershipEffect::Answer { token, result } if token == self.joins.join_token => {
+                    self.join_answered(&result);
+                }
+                MembershipEffect::Answer { .. } => {}
             }
         }
         if let Some(deadline) = self.joins.machine.deadline() {
@@ -218,21 +240,25 @@ impl World {
         }
         self.note(&format!("node {node} has the map of epoch {}", map.epoch));
         if map.epoch > self.map.epoch {
+            let gone = self.moved_to_the_gone(&self.map, map);
             self.map = map.clone();
+            self.lose_shards(&gone);
         }
         let storage = self.storage.entry(node).or_insert_with(|| Storage::new(node, ClusterMap::default()));
         storage.map = map.clone();
         for shard in map.born_at(node).collect::<Vec<_>>() {
-            self.start_shard(shard);
+            self.start_shard(shard, node);
         }
         self.joins.maps.insert(node, map.clone());
+        self.settle_moves(node, map);
         for shard in map.shards_at(node) {
-            self.step(shard, Event::SetMap(map.clone()));
+            self.step_at(node, shard, Event::SetMap(map.clone()));
         }
     }
 
     /// Starts an empty shard.
-    pub(super) fn start_shard(&mut self, shard: ShardId) {
+    pub(super) fn start_shard(&mut self, shard: ShardId, node: NodeId) {
+        self.moves.set(shard, node);
         let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
         let config = ShardConfig { shard, node_key: NodeKey::clone(&self.key), root };
         let started = Shard::new(config, MemoryStore::new(), self.now_of(shard));
@@ -272,7 +298,7 @@ impl World {
 
     /// Returns a call that its node admits. Others are answered.
     pub(super) fn admitted(&mut self, pending: Pending) -> Option<Pending> {
-        let node = self.node_of(pending.call.shard);
+        let node = pending.node;
         let Err(error) = admit(self.joins.map_of(node).epoch, pending.call.epoch) else { return Some(pending) };
         if error == Error::Busy {
             self.tally.newer_epochs += 1;
@@ -280,13 +306,12 @@ impl World {
         } else {
             self.tally.older_epochs += 1;
         }
-        let reply = WireMessage::ShardReply(ShardReply { stamp: 0, result: Err(error), others: Vec::new() });
-        self.answer_client((pending.client, pending.process, pending.number), Answer::Reply(Box::new(reply)));
+        self.refuse_call((pending.client, pending.process, pending.number), error);
         None
     }
 
     /// A node asks the root shard's node for the map.
-    fn fetch_map(&mut self, node: NodeId) {
+    pub(super) fn fetch_map(&mut self, node: NodeId) {
         let map = self.joins.root_map().clone();
         self.send(Party::Node(ROOT_NODE), Party::Node(node), Any::Joins(Message::Fetched { node, map }));
     }

@@ -20,6 +20,7 @@ use super::permit::{self, Facts};
 use super::slots::Origin;
 use super::{Back, Dentry};
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use weft_protocol::message::peer::{Fate, IntentId, Lock, NameChange, PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest};
@@ -29,7 +30,7 @@ use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Name, Result, Sha
 type Part<T> = (ShardId, Vec<T>);
 
 /// How far an operation is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 enum Stage {
     /// The shard with this index is asked to lock.
     Locking(usize),
@@ -41,7 +42,7 @@ enum Stage {
     Closing(Vec<(ShardId, PeerStep)>),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Carrying {
     left: VecDeque<Part<NameChange>>,
     /// Steps for shards that could not be reached, and for those that have nothing to change.
@@ -51,7 +52,7 @@ struct Carrying {
 }
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Across {
     origin: Origin,
     caller: Credentials,

@@ -7,6 +7,7 @@ use super::park::{Wait, Work};
 use super::{Effect, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Error, InodeNumber, ObjectId};
@@ -26,7 +27,7 @@ const RETRY_MS: u64 = 1_000;
 const DOUBLINGS_MAX: u32 = 6;
 
 /// Sizes to be asked for again.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Retries(BTreeSet<(u64, InodeNumber, ObjectId, u32)>);
 
 impl Retries {

@@ -8,6 +8,7 @@ mod harness;
 mod leases;
 mod limits;
 mod locks;
+mod moving;
 mod orphans;
 mod passing;
 mod random;
