@@ -1,5 +1,7 @@
 //! Reads and writes of a file's bytes, cut into requests: to the object that has them, and none too long.
 
+mod lines;
+
 use crate::file_objects::{FileObjects, Held};
 use crate::objects::{ObjectWrite, Objects, Registration, request};
 use crate::shell::Shell;
@@ -39,6 +41,9 @@ impl<S: Shell> Objects<S> {
         offset: u64,
         registration: Option<Registration<S>>,
     ) -> Result<()> {
+        if objects.is_striped() && registration.is_none() && self.read_together((inode, objects), into, offset).await {
+            return Ok(());
+        }
         self.read_pieces((inode, objects, false), into, offset, registration).await.map(drop)
     }
 
@@ -98,6 +103,8 @@ impl<S: Shell> Objects<S> {
         assert!(write.operation == DataOperation::Write, "{:?} to a striped file", write.operation);
         if write.pages {
             self.calls.session.noted_pages.note_striped(write.inode);
+        } else if let Some(file) = self.write_together(write, bytes, offset).await? {
+            return Ok(file);
         }
         let mut file = DataReply::default();
         for piece in objects.stripes().pieces(offset, bytes.len()) {
