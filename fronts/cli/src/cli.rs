@@ -100,8 +100,8 @@ pub fn parse() -> Cli {
 pub fn command() -> Command {
     let command = Cli::command();
     let template = format!(
-        "{{about}}\n\n{{usage-heading}} {{usage}}\n{}\nPaths: NAME:/path in a file system (weft:/path: the only one \
-         running), others of this machine.\n\nOptions:\n      --key FILE  Work as the user of this key [default: \
+        "{{about}}\n\n{{usage-heading}} {{usage}}\nPaths: NAME:/path in a file system (weft:/path: the only one \
+         running), others of this machine.\n{}\nOptions:\n      --key FILE  Work as the user of this key [default: \
          WEFT_KEY, ~/.config/weft/NAME.key]\n  -h, --help      This help; of a verb: -h short, --help with \
          examples\n  -V, --version   The version\n",
         groups_text(&command)

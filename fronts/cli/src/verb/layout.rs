@@ -13,11 +13,10 @@ use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Layout, StripePlan
 
 const HELP: &str = "\
 The layout of a directory is that of files and directories that are made in it
-from then on; what is there keeps its own. A whole file is on one node, near the
-client that wrote it first. A striped file is on several nodes in turns, so that
-one file is read and written with the throughput of all of them; its bytes are
-lost with any of them. `weft cp` into such a directory stripes a file that is
-there already.
+from then on; what is there keeps its own. A whole file is on one node, near
+the client that wrote it first. A striped file is on several nodes in turns, so
+that it is not bound to the space of one; its bytes are lost with any of them.
+`weft cp` into such a directory stripes a file that is there already.
 
 --json prints an array with an object per path:
   path, path_hex (null, or the bytes of a path that is not UTF-8), layout
