@@ -5,7 +5,6 @@ mod collisions;
 mod model;
 mod operations;
 mod posix;
-mod shards;
 mod size;
 mod slots;
 mod xattrs;
