@@ -49,11 +49,13 @@ impl<S: Shell> Files<S> {
                 cache.doubt_name(parent, name, stamp);
             } else {
                 let directories = i32::from(attributes.kind == FileKind::Directory);
-                if attributes.kind == FileKind::Directory || attributes.links == 1 {
+                let is_beside = routing::of_inode(attributes.inode) == routing::of_name(parent, name);
+                if is_beside && (attributes.kind == FileKind::Directory || attributes.links == 1) {
                     let change = DirectoryChange { entries: 1, directories, time: attributes.ctime };
                     cache.directory_became(parent, change, stamp);
                 } else {
-                    // The time of a file's change may be later than that of the directory's.
+                    // The time of a file's change may be later than that of the directory's. And that of an inode
+                    // that another shard has made is by the clock of its node.
                     cache.directory_changed(parent, stamp);
                 }
                 if makes_directory && grants.contains(Grants::DIRECTORY) {
