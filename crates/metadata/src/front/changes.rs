@@ -293,6 +293,19 @@ impl<K: KeyValue> Shard<K> {
         Cut::of(inode, record.layout, size).filter(|_| size > 0 || is_open)
     }
 
+    /// The file without an object whose size the change sets.
+    fn resized(&self, request: &ShardRequest) -> Option<InodeNumber> {
+        let inode = match request {
+            ShardRequest::SetAttributes { inode, changes } if changes.size.is_some() => *inode,
+            ShardRequest::Open { inode, flags } if flags.truncate => *inode,
+            ShardRequest::OpenAt { parent, name, flags, .. } if flags.truncate => {
+                self.back.dentry(*parent, name)?.inode
+            }
+            _ => return None,
+        };
+        self.back.inode(inode).is_some_and(|record| record.layout.object().is_none()).then_some(inode)
+    }
+
     /// An open has found its file when this was cut. By now the name may be another file's, or gone: opening that
     /// one, or failing, would leave behind a file that lost its bytes to an open that never was. Once that file is gone
     /// altogether, nobody can tell, and the name counts again. So does an open that repeats one of an ended session.
@@ -320,11 +333,12 @@ impl<K: KeyValue> Shard<K> {
 
     /// What a storage server must do, or tell, before the change.
     fn storage_first(&self, call: &Call, cut: Option<&Cut>, plan: &Plan, number: Option<u64>) -> Option<Pause> {
-        // Who may open the file was judged when the cut was asked for: a change of that waits, too.
+        // Who may open the file was judged when the cut was asked for: a change of that waits, too. And while the first
+        // object of a file is being extended, another size has no object yet to be set in.
         let touched = match (cut, &call.request) {
             (Some(cut), _) => Some(cut.inode),
             (None, ShardRequest::SetAttributes { inode, changes }) if changes.change_rights() => Some(*inode),
-            (None, _) => None,
+            (None, request) => self.resized(request),
         };
         if let Some(inode) = touched
             && self.cuts.get(&inode).is_some_and(|other| Some(*other) != number)

@@ -94,6 +94,38 @@ fn the_first_object_of_a_file_does_not_undo_its_extension() {
 }
 
 #[test]
+fn a_size_that_is_set_while_a_first_object_is_extended_is_the_objects_in_the_end() {
+    let cut = || OpenFlags { truncate: true, ..flags(Access::Write) };
+    let by_name = ShardRequest::OpenAt { parent: InodeNumber::ROOT, name: name("new"), flags: cut(), create: None };
+    let changes: [&dyn Fn(InodeNumber) -> (ShardRequest, u64); 3] =
+        [&|inode| (resize(inode, 60), 60), &|inode| (ShardRequest::Open { inode, flags: cut() }, 0), &|_| {
+            (by_name.clone(), 0)
+        }];
+    for change in changes {
+        let mut world = World::new();
+        let inode = attributes(&world.ok(A, create("new"))).inode;
+        let both = world.call(B, open(inode, Access::Write));
+        world.answer_recalls(LeaseMode::Open);
+        world.done(both);
+        let token = world.call(B, resize(inode, 120));
+        world.answer_recalls(LeaseMode::None);
+        world.done(token);
+        let reported = world.waits(A, commit(inode, 1, 19));
+        world.answer_recalls(LeaseMode::None);
+        let (asked, _) = world.asked_storage();
+        let (request, size) = change(inode);
+        let changed = world.waits(B, request);
+        world.storage_answers(asked, 120, 5);
+        world.done(reported);
+        world.answer_recalls(LeaseMode::None);
+        let (asked, request) = world.asked_storage();
+        assert_eq!(request, StorageRequest::Truncate { inode, object: object(1), size, by: B });
+        world.storage_answers(asked, size, 6);
+        assert_eq!(attributes(&world.done(changed)).size, size);
+    }
+}
+
+#[test]
 fn the_first_object_of_a_file_that_is_reported_late_does_not_undo_its_extension() {
     let mut world = World::new();
     let inode = attributes(&world.ok(A, create("new"))).inode;
