@@ -350,6 +350,7 @@ impl<'a> World<'a> {
                     object_mtime: self.reader.time(),
                     known: self.reader.number(),
                     number: self.reader.number(),
+                    passed: self.reader.flag(),
                 }
             }
             12 | 13 => {

@@ -511,8 +511,9 @@ impl FileState {
         self.dirty = true;
     }
 
-    /// What the shard is to be told, as this client's report of this number; `None`: it knows all.
-    pub fn report(&self, number: u64) -> Option<ShardRequest> {
+    /// What the shard is to be told, as this client's report of this number; `None`: it knows all. `passed`: a kernel
+    /// reads and writes the object itself, and keeps no pages.
+    pub fn report(&self, number: u64, passed: bool) -> Option<ShardRequest> {
         let new = self.held.as_ref().filter(|_| self.object_is_new);
         let object = new.map(|objects| objects.first().object);
         let others = new.map_or(&[][..], |objects| objects.others()).iter().map(|held| held.object).collect();
@@ -520,7 +521,7 @@ impl FileState {
         let mtime = (self.decides() && self.has_own_time).then_some(mtime);
         let object_mtime = self.object_mtime;
         let known = self.grant_stamp.max(self.changed_stamp);
-        let commit = ShardRequest::Commit { inode, object, others, size, mtime, object_mtime, known, number };
+        let commit = ShardRequest::Commit { inode, object, others, size, mtime, object_mtime, known, number, passed };
         self.is_dirty().then_some(commit)
     }
 

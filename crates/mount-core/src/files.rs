@@ -198,7 +198,11 @@ impl<M: MountShell> Mount<M> {
                 self.give_back(file, &lent).await;
                 (mode, None)
             }
-            lent => (mode, lent),
+            Some(lent) => {
+                file.open.passed().await;
+                (mode, Some(lent))
+            }
+            None => (mode, None),
         }
     }
 

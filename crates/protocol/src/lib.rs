@@ -84,4 +84,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 30 | `Lock` that does not wait, `Blocked`; `Locked` has the stamp instead of `Carried`; `Gain` has the time; |
 /// |    | `Rename` has a guess |
 /// | 31 | striped files: `Planned`, `Striped`; `Stripe`; `Commit` and `Opened` have `others`; directories have plans |
-pub const PROTOCOL_VERSION: u8 = 31;
+/// | 32 | `Commit` has `passed` |
+pub const PROTOCOL_VERSION: u8 = 32;

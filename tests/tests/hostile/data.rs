@@ -144,8 +144,8 @@ fn a_file_cannot_claim_the_object_of_another() {
     let inode = attributes.inode;
     let (object, mtime, object_mtime, known, number) = (Some(scene.object()), None, Default::default(), 0, 0);
     // Whether the shard takes it or not, it must be of no use.
-    let others = Vec::new();
-    let commit = ShardRequest::Commit { inode, object, others, size: 100, mtime, object_mtime, known, number };
+    let (others, passed) = (Vec::new(), false);
+    let commit = ShardRequest::Commit { inode, object, others, size: 100, mtime, object_mtime, known, number, passed };
     let _ = calls.call(None, 0, commit);
     if let Ok(ShardAnswer::Opened { capability: Some(capability), .. }) =
         calls.call(None, 0, ShardRequest::Open { inode, flags })
@@ -167,8 +167,8 @@ fn a_file_cannot_claim_the_object_of_another() {
         let changes = AttributeChanges { size: Some(size), ..AttributeChanges::default() };
         let _ = calls.call(None, 0, ShardRequest::SetAttributes { inode, changes });
     }
-    let others = Vec::new();
-    let commit = ShardRequest::Commit { inode, object, others, size: 100, mtime, object_mtime, known, number };
+    let (others, passed) = (Vec::new(), false);
+    let commit = ShardRequest::Commit { inode, object, others, size: 100, mtime, object_mtime, known, number, passed };
     let _ = calls.call(None, 0, commit);
     calls.call(None, 0, ShardRequest::Unlink { parent: home, name: name("thief") }).expect("removed");
     let thief = calls.call(None, 0, ShardRequest::EndSession);

@@ -158,6 +158,7 @@ fn a_user_is_who_his_key_says() {
             object_mtime: Default::default(),
             known: 0,
             number: 0,
+            passed: false,
         };
         assert_eq!(calls.call(said, 0, request), Err(Error::BadHandle));
     }

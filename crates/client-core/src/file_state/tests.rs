@@ -148,7 +148,7 @@ fn an_object_that_came_second_is_let_go() {
     let mut file = opened(0, None, Grants::OPEN);
     file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
     file.written(4, Timestamp(1));
-    let Some(ShardRequest::Commit { object: told, size: 4, .. }) = file.report(1) else { panic!("no report") };
+    let Some(ShardRequest::Commit { object: told, size: 4, .. }) = file.report(1, false) else { panic!("no report") };
     assert_eq!(told, Some(object(1)));
     assert!(!file.reported(&attributes(9, Some(object(2))), 12, 1));
     assert_eq!((file.held(), file.to_open(), file.size()), (None, Some(Access::ReadWrite), 9));
@@ -346,11 +346,11 @@ fn a_write_under_an_exclusive_lease_has_one_time_and_each_is_later_than_the_last
     // While the lease is given up, and in the report, it is the same.
     file.weaken(SESSION, 11);
     assert_eq!(told(&file), (Timestamp(101), Timestamp(101)));
-    let Some(ShardRequest::Commit { mtime, object_mtime, .. }) = file.report(1) else { panic!("no report") };
+    let Some(ShardRequest::Commit { mtime, object_mtime, .. }) = file.report(1, false) else { panic!("no report") };
     assert_eq!((mtime, object_mtime), (Some(Timestamp(101)), Timestamp(5000)));
     file.reported(&attributes(31, Some(object(1))), 12, 1);
     file.written(40, Timestamp(200));
-    let Some(ShardRequest::Commit { mtime, .. }) = file.report(1) else { panic!("no report") };
+    let Some(ShardRequest::Commit { mtime, .. }) = file.report(1, false) else { panic!("no report") };
     assert_eq!(mtime, None, "the object decides now");
 }
 
@@ -370,7 +370,7 @@ fn a_direct_write_under_an_exclusive_lease_has_the_time_that_survives_its_client
     file.direct_write_landed(40, Timestamp(500));
     file.direct_write_landed(35, Timestamp(400));
     assert_eq!((file.size(), told(&file)), (40, (500, 500)));
-    let Some(ShardRequest::Commit { mtime, object_mtime, .. }) = file.report(1) else { panic!("no report") };
+    let Some(ShardRequest::Commit { mtime, object_mtime, .. }) = file.report(1, false) else { panic!("no report") };
     assert_eq!((mtime, object_mtime), (Some(Timestamp(500)), Timestamp(500)));
     // The node's clock is behind that of the last change.
     file.written(41, Timestamp(600));
@@ -395,7 +395,7 @@ fn a_right_that_ends_under_an_exclusive_lease_takes_no_size_with_it() {
 
 #[test]
 fn an_object_that_is_made_changes_no_time() {
-    let reported = |file: &FileState| match file.report(1) {
+    let reported = |file: &FileState| match file.report(1, false) {
         Some(ShardRequest::Commit { mtime, .. }) => mtime,
         report => panic!("{report:?}"),
     };
@@ -452,9 +452,9 @@ fn an_object_that_the_node_did_not_make_is_not_reported() {
     let mut file = opened(30, None, EXCLUSIVE);
     file.object_made(Held { object: object(1), capability: right(object(1), Rights::READ | Rights::WRITE) });
     file.written(50, Timestamp(1));
-    assert!(file.report(1).is_some());
+    assert!(file.report(1, false).is_some());
     file.object_was_not_made();
-    assert_eq!((file.report(1), file.held(), file.size(), file.error()), (None, None, 30, None));
+    assert_eq!((file.report(1, false), file.held(), file.size(), file.error()), (None, None, 30, None));
     assert_eq!(file.attributes().layout, Layout::Empty);
 }
 
@@ -505,7 +505,7 @@ fn a_file_is_opened_again_before_it_is_believed_while_a_cut_has_no_answer() {
         }
         // Of what is not reported only the object knows what the cut has left.
         file.settled(8);
-        assert_eq!((file.size(), file.report(1).is_some()), (8, dirty));
+        assert_eq!((file.size(), file.report(1, false).is_some()), (8, dirty));
     }
 }
 
@@ -515,9 +515,9 @@ fn a_new_object_that_cannot_be_reported_gives_way_to_that_of_another_writer() {
     file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
     file.changed_unseen();
     assert!(!file.take_another_object(&attributes(0, None)), "it has none yet");
-    assert!(file.report(1).is_some());
+    assert!(file.report(1, false).is_some());
     assert!(file.take_another_object(&attributes(9, Some(object(2)))));
-    assert_eq!((file.held(), file.size(), file.report(1)), (None, 9, None));
+    assert_eq!((file.held(), file.size(), file.report(1, false)), (None, 9, None));
     assert_eq!(file.to_open(), Some(Access::ReadWrite));
 }
 
@@ -531,7 +531,7 @@ fn what_was_written_through_the_server_is_not_in_the_size_that_comes_with_a_leas
     file.opened_again(&reply(0, Some(object(1)), EXCLUSIVE, 12), SESSION, false);
     assert_eq!((file.size(), file.is_exclusive()), (0, true), "the shard's, which has not heard of the write");
     file.settled(9);
-    assert_eq!((file.size(), file.report(1).is_some()), (9, true));
+    assert_eq!((file.size(), file.report(1, false).is_some()), (9, true));
     assert!(!opened_and_written(EXCLUSIVE).has_unreported_through_server(), "nobody knows better");
 }
 
@@ -548,7 +548,11 @@ fn a_new_object_that_is_given_up_unreported_is_told_of_if_a_program_relies_on_it
         file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
         file.written(9, Timestamp(1));
         file.new_object_is_lost();
-        assert_eq!((file.held(), file.size(), file.report(1)), (None, 3, None), "no later report makes it the file's");
+        assert_eq!(
+            (file.held(), file.size(), file.report(1, false)),
+            (None, 3, None),
+            "no later report makes it the file's"
+        );
         assert_eq!((file.error().is_some(), file.to_open()), (relies, Some(Access::ReadWrite)));
     }
 }

@@ -47,6 +47,14 @@ impl<S: Shell> OpenInode<S> {
         Some((Arc::clone(&kernel.file), may_write))
     }
 
+    /// The kernel has taken the file that was lent: it had no pages of the inode in use, and gets none before it has
+    /// closed all such handles.
+    pub async fn passed(&self) {
+        if let Some(kernel) = &mut self.state.lock().await.kernel {
+            kernel.passed = true;
+        }
+    }
+
     /// A kernel has closed such a handle.
     pub async fn lent_back(&self, io: &Objects<S>, may_write: bool) {
         let mut state = self.state.lock().await;
@@ -110,8 +118,9 @@ impl<S: Shell> State<S> {
             // One file for all handles: the kernel keeps the first that it got.
             Some(kernel) => kernel.writable |= writable && kernel.object == object,
             None => {
-                let (handles, writers, abandoned) = (0, 0, false);
-                self.kernel = Some(Box::new(KernelUse { file, object, writable, handles, writers, seen, abandoned }));
+                let (handles, writers, abandoned, passed) = (0, 0, false, false);
+                let kernel = KernelUse { file, object, writable, handles, writers, seen, abandoned, passed };
+                self.kernel = Some(Box::new(kernel));
             }
         }
     }

@@ -175,7 +175,8 @@ impl<S: Shell> State<S> {
             }
             result => result?,
         }
-        let Some(request) = self.known.report(io.calls.session.next_report()) else { return Ok(true) };
+        let passed = self.kernel.as_ref().is_some_and(|kernel| kernel.passed);
+        let Some(request) = self.known.report(io.calls.session.next_report(), passed) else { return Ok(true) };
         let inode = self.known.inode();
         self.may_be_reported = true;
         let answer = io.calls.report(self.known.session(), self.slot, &self.who(io), inode, request).await;

@@ -43,6 +43,8 @@ pub(super) struct KernelUse<S: Shell> {
     pub seen: Timestamp,
     /// The object has another file: what the kernel writes is lost.
     pub abandoned: bool,
+    /// The kernel has taken it: while it has, it keeps no pages of the file.
+    pub passed: bool,
 }
 
 /// Runs in flight, oldest first (`runs.rs`).

@@ -108,10 +108,11 @@ impl<K: KeyValue> Shard<K> {
     }
 
     fn note_report(&mut self, call: &Call) {
-        if let ShardRequest::Commit { inode, number, .. } = call.request {
+        if let ShardRequest::Commit { inode, number, passed, .. } = call.request {
             let key = LeaseKey::Data(inode);
             if let Some(holder) = self.leases.holder(&key, call.session()) {
-                self.leases.set(key, Holder { reported: holder.reported.max(number), ..holder });
+                let (reported, pages) = (holder.reported.max(number), holder.pages && !passed);
+                self.leases.set(key, Holder { reported, pages, ..holder });
             }
         }
     }

@@ -239,6 +239,7 @@ pub fn shard_requests() -> Vec<ShardRequest> {
             object_mtime: time(),
             known: 300,
             number: 400,
+            passed: true,
         },
         ShardRequest::MakeDirectory { parent, name: name("directory"), mode: 0o755, home: Some(NodeId(2)) },
         ShardRequest::MakeSymlink { parent, name: name("link"), target: SymlinkTarget(b"../file".to_vec()) },

@@ -91,6 +91,27 @@ fn a_writer_is_told_of_pages_that_a_kernel_elsewhere_may_have() {
 }
 
 #[test]
+fn a_new_file_that_its_makers_kernel_writes_itself_has_no_pages_elsewhere() {
+    for passed in [true, false] {
+        let mut world = World::new();
+        world.event(Event::SetMap(map_of(MACHINE)));
+        let flags = OpenFlags { page_cache: PageCache::ExceptAt(MACHINE), ..flags(Access::ReadWrite) };
+        let create = Some(CreateFile { mode: 0o644, exclusive: true });
+        let make = ShardRequest::OpenAt { parent: InodeNumber::ROOT, name: name("new"), flags, create };
+        let inode = attributes(&world.ok(A, make)).inode;
+        let opening = world.waits(B, ShardRequest::Open { inode, flags });
+        let ShardRequest::Commit { object, others, size, mtime, object_mtime, known, number, .. } = commit(inode, 1, 9)
+        else {
+            unreachable!("it is a report");
+        };
+        let report = ShardRequest::Commit { inode, object, others, size, mtime, object_mtime, known, number, passed };
+        world.ok(A, report);
+        world.answer_recalls(LeaseMode::Open);
+        assert_eq!(grants(&world.done(opening)).contains(Grants::PAGES_ELSEWHERE), !passed);
+    }
+}
+
+#[test]
 fn the_same_session_upgrades_by_opening_again() {
     let mut world = World::new();
     let inode = world.file("f", 1);
@@ -251,6 +272,7 @@ fn a_late_report_of_a_writer_who_is_alone_by_now_takes_the_size_from_the_storage
             object_mtime,
             known,
             number,
+            passed: false,
         },
     );
     let (asked, _) = world.asked_storage();
@@ -274,6 +296,7 @@ fn a_report_from_before_an_own_cut_that_comes_after_it_takes_the_size_from_the_s
             object_mtime,
             known,
             number: 0,
+            passed: false,
         }
     };
     let opened = world.shard.stamp;
@@ -302,8 +325,8 @@ fn of_two_reports_of_one_client_the_later_one_holds_whichever_comes_first() {
     let inode = attributes(&world.ok(A, create("f"))).inode;
     let report = |number, size| {
         let time = Timestamp(i64::try_from(size).unwrap());
-        let (object, mtime, object_mtime, known) = (Some(object(1)), Some(time), time, u64::MAX);
-        ShardRequest::Commit { inode, object, others: Vec::new(), size, mtime, object_mtime, known, number }
+        let (object, mtime, object_mtime, known, passed) = (Some(object(1)), Some(time), time, u64::MAX, false);
+        ShardRequest::Commit { inode, object, others: Vec::new(), size, mtime, object_mtime, known, number, passed }
     };
     let told = attributes(&world.ok(A, report(8, 144))).mtime;
     let later = world.ok(A, report(7, 29));

@@ -133,6 +133,7 @@ pub fn commit_at(inode: InodeNumber, sequence: u64, size: u64, times: (Timestamp
         object_mtime,
         known: u64::MAX,
         number: 0,
+        passed: false,
     }
 }
 

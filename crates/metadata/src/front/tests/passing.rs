@@ -71,8 +71,9 @@ fn who_may_have_given_up_a_file_already_is_told_its_true_size() {
 
 /// A report of the first object of a file, of this size.
 fn first_object(inode: InodeNumber, size: u64, mtime: Option<Timestamp>) -> ShardRequest {
-    let (object, object_mtime) = (Some(object(1)), Timestamp(4));
-    ShardRequest::Commit { inode, object, others: Vec::new(), size, mtime, object_mtime, known: u64::MAX, number: 0 }
+    let (object, object_mtime, others) = (Some(object(1)), Timestamp(4), Vec::new());
+    let (known, number, passed) = (u64::MAX, 0, false);
+    ShardRequest::Commit { inode, object, others, size, mtime, object_mtime, known, number, passed }
 }
 
 #[test]

@@ -21,7 +21,8 @@ fn plan() -> StripePlan {
 fn report(inode: InodeNumber, objects: &[ObjectId], size: u64) -> ShardRequest {
     let (object, others) = (objects.first().copied(), objects[1..].to_vec());
     let (mtime, object_mtime) = (Some(Timestamp(77)), Timestamp(77));
-    ShardRequest::Commit { inode, object, others, size, mtime, object_mtime, known: u64::MAX, number: 0 }
+    let (known, number, passed) = (u64::MAX, 0, false);
+    ShardRequest::Commit { inode, object, others, size, mtime, object_mtime, known, number, passed }
 }
 
 /// A shard whose files are striped, and one of 450 bytes that nobody has open.
