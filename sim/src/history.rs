@@ -24,7 +24,7 @@ use crate::kernel::{Call, CallResult, Value};
 pub use gone::Gone;
 use listings::Listings;
 pub use posix::{Id, Kind, ROOT, State};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A call and what became of it.
 #[derive(Clone, Debug)]
@@ -88,6 +88,9 @@ pub struct History {
 /// States that go on at most.
 const STATES_MAX: usize = 256;
 
+/// Moments of one round that are remembered at most, so that none is tried twice.
+const MET_MAX: usize = 100_000;
+
 /// States that calls may have led to, each once: the first [`STATES_MAX`] of them.
 #[derive(Default)]
 struct States {
@@ -131,17 +134,17 @@ impl History {
     /// All calls of a round have returned. `Ok(false)` if no order explains what they returned, but more states were
     /// possible before than are kept: nothing can be said from there on.
     pub fn check_round(&mut self, round: &[Recorded]) -> Result<bool, String> {
-        let mut after = States::default();
-        let mut reasons = Vec::new();
         for state in &mut self.states {
             let twice = round.iter().filter(|recorded| recorded.fate.loses_session && !recorded.fate.is_unknown);
             twice.for_each(|recorded| state.may_make_twice(recorded));
         }
+        let mut orders = Orders::of(round);
         for state in &self.states {
             let made = round.iter().filter(|recorded| !recorded.fate.is_void);
             let mut left: Vec<Step<'_>> = made.map(|recorded| Step { recorded, taken: 0 }).collect();
-            explain(state, (round, &mut left), &mut after, &mut reasons);
+            orders.explain(state, &mut left);
         }
+        let Orders { after, mut reasons, .. } = orders;
         let is_cut = self.is_cut;
         self.is_cut |= after.is_cut;
         let after = after.states;
@@ -275,73 +278,104 @@ fn changes_meanwhile(recorded: &Recorded, round: &[Recorded]) -> bool {
     round.iter().any(|other| other.id != recorded.id && modifies(&other.call) && overlaps(other))
 }
 
-/// Tries all orders of what is left, and adds the states to which they lead.
-fn explain(
-    state: &State,
-    (round, left): (&[Recorded], &mut Vec<Step<'_>>),
-    after: &mut States,
-    reasons: &mut Vec<String>,
-) {
-    if left.is_empty() {
-        after.add(state);
-        return;
+/// The orders of the calls of a round.
+struct Orders<'a> {
+    round: &'a [Recorded],
+    /// To which they lead.
+    after: States,
+    /// Why others are none.
+    reasons: Vec<String>,
+    /// States on the way, by what was left to do: from there on all is the same, however it came to that.
+    met: BTreeMap<Vec<(u64, u64)>, Vec<State>>,
+    met_count: usize,
+}
+
+impl<'a> Orders<'a> {
+    fn of(round: &'a [Recorded]) -> Self {
+        Self { round, after: States::default(), reasons: Vec::new(), met: BTreeMap::new(), met_count: 0 }
     }
-    for index in 0..left.len() {
-        let step = left[index];
-        let next = step.recorded;
-        let comes_later =
-            |other: &Step<'_>| other.recorded.returned.as_ref().is_some_and(|(at, _)| *at < next.begun_ms);
-        if left.iter().any(comes_later) {
-            continue;
+
+    /// Whether this was met before.
+    fn has_met(&mut self, state: &State, left: &[Step<'_>]) -> bool {
+        let mut left: Vec<(u64, u64)> = left.iter().map(|step| (step.recorded.id, step.taken)).collect();
+        left.sort_unstable();
+        let states = self.met.entry(left).or_default();
+        if states.contains(state) {
+            return true;
         }
-        let mut state = state.clone();
-        let Some((_, result)) = &next.returned else { unreachable!("a round is checked when all have returned") };
-        if next.fate.is_unknown {
-            state.may_have_made(next);
-            left.remove(index);
-            explain(&state, (round, left), after, reasons);
-            left.insert(index, step);
-            continue;
+        if self.met_count < MET_MAX {
+            self.met_count += 1;
+            states.push(state.clone());
         }
-        if may_be_nothing(next, result, round) {
-            left.remove(index);
-            explain(&state, (round, left), after, reasons);
-            left.insert(index, step);
+        false
+    }
+
+    /// Tries all orders of what is left, and adds the states to which they lead.
+    fn explain(&mut self, state: &State, left: &mut Vec<Step<'_>>) {
+        if left.is_empty() {
+            self.after.add(state);
+            return;
         }
-        if step.taken == 0 && lookups::told_without_name(&next.call, result).is_some() {
+        if self.has_met(state, left) {
+            return;
+        }
+        for index in 0..left.len() {
+            let step = left[index];
+            let next = step.recorded;
+            let comes_later =
+                |other: &Step<'_>| other.recorded.returned.as_ref().is_some_and(|(at, _)| *at < next.begun_ms);
+            if left.iter().any(comes_later) {
+                continue;
+            }
             let mut state = state.clone();
-            if state.look_up(next) {
-                left[index].taken = 1;
-                explain(&state, (round, left), after, reasons);
-                left[index] = step;
-            }
-        }
-        if let Some(end) = step.next_end(&state) {
-            match state.write_piece(next, step.taken..end) {
-                Ok(()) => {
-                    left[index].taken = end;
-                    explain(&state, (round, left), after, reasons);
-                    left[index] = step;
-                }
-                Err(reason) => reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),
-            }
-            continue;
-        }
-        match state.apply((next, step.taken), result, !changes_meanwhile(next, round)) {
-            Ok(()) => {
-                next.lost.iter().for_each(|of| state.lose_unflushed(next.client, *of));
+            let Some((_, result)) = &next.returned else { unreachable!("a round is checked when all have returned") };
+            if next.fate.is_unknown {
+                state.may_have_made(next);
                 left.remove(index);
-                explain(&state, (round, left), after, reasons);
+                self.explain(&state, left);
+                left.insert(index, step);
+                continue;
+            }
+            if may_be_nothing(next, result, self.round) {
+                left.remove(index);
+                self.explain(&state, left);
                 left.insert(index, step);
             }
-            Err(reason) => reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),
+            if step.taken == 0 && lookups::told_without_name(&next.call, result).is_some() {
+                let mut state = state.clone();
+                if state.look_up(next) {
+                    left[index].taken = 1;
+                    self.explain(&state, left);
+                    left[index] = step;
+                }
+            }
+            if let Some(end) = step.next_end(&state) {
+                match state.write_piece(next, step.taken..end) {
+                    Ok(()) => {
+                        left[index].taken = end;
+                        self.explain(&state, left);
+                        left[index] = step;
+                    }
+                    Err(reason) => self.reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),
+                }
+                continue;
+            }
+            match state.apply((next, step.taken), result, !changes_meanwhile(next, self.round)) {
+                Ok(()) => {
+                    next.lost.iter().for_each(|of| state.lose_unflushed(next.client, *of));
+                    left.remove(index);
+                    self.explain(&state, left);
+                    left.insert(index, step);
+                }
+                Err(reason) => self.reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),
+            }
         }
-    }
-    // Last, since most calls that nobody heard of were never made: what is likely is kept where not all can be.
-    for at in 0..state.maybe_count() {
-        let mut state = state.clone();
-        if state.carry_out(at) {
-            explain(&state, (round, left), after, reasons);
+        // Last, since most calls that nobody heard of were never made: what is likely is kept where not all can be.
+        for at in 0..state.maybe_count() {
+            let mut state = state.clone();
+            if state.carry_out(at) {
+                self.explain(&state, left);
+            }
         }
     }
 }

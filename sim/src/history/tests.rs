@@ -70,6 +70,26 @@ fn a_stat_tells_of_no_link_beside_what_takes_the_last_name_away() {
 }
 
 #[test]
+fn a_stat_tells_of_one_link_less_beside_what_takes_its_name_away() {
+    let link = || call(11, Call::Link { from: path("f"), to: path("h") }, (6, 8), Ok(Value::Done));
+    for takes_it in [unlink("f", (12, 18)), rename("g", "f", (12, 18))] {
+        for nlink in [1, 2] {
+            let round = [link(), takes_it.clone(), stat("f", (10, 20), nlink)];
+            two_files().check_round(&round).expect("before it went, or after");
+        }
+        two_files().check_round(&[link(), takes_it, stat("f", (10, 20), 0)]).expect_err("it has the other name");
+    }
+    two_files().check_round(&[link(), unlink("h", (12, 18)), stat("f", (22, 24), 2)]).expect_err("h is gone");
+}
+
+/// Many calls that change nothing, of which any order leads to the same.
+#[test]
+fn orders_that_lead_to_the_same_are_tried_once() {
+    let round: Vec<Recorded> = (0..8).map(|id| Recorded { id: 200 + id, ..stat("f", (10, 20), 1) }).collect();
+    two_files().check_round(&round).expect("it has one link");
+}
+
+#[test]
 fn a_stat_tells_of_no_link_in_no_other_case() {
     let refused = |round: &[Recorded]| assert!(two_files().check_round(round).is_err(), "{round:?}");
     // Nothing takes a name away; it is another file's name; this one has another name by then; it gets one only.
