@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 /// Writes, reads and renames files of its own until it is told to stop. Answers how many are there.
 fn work(directory: &Path, stop: &AtomicBool) -> usize {
@@ -49,7 +50,7 @@ fn nodes_join_under_two_mounts_that_are_in_use() {
         assert!(said.starts_with("n01 joined e2e: 2 nodes, 2 shards"), "{said}");
         let said = ground.weft(&["node", "add", "e2e", "--nodes", "2", "--shards-per-node", "2"]);
         assert!(said.starts_with("n02, n03 joined e2e: 4 nodes, 6 shards"), "{said}");
-        thread::sleep(std::time::Duration::from_secs(2));
+        thread::sleep(Duration::from_secs(2));
         stop.store(true, Ordering::Relaxed);
         working.into_iter().map(|work| work.join().expect("every file was as written")).collect::<Vec<_>>()
     });
@@ -65,12 +66,25 @@ fn nodes_join_under_two_mounts_that_are_in_use() {
     assert_eq!(nodes.as_array().map(Vec::len), Some(4), "{nodes}");
     let status = ground.status();
     assert_eq!((status["epoch"].as_u64(), status["healthy"].as_bool()), (Some(3), Some(true)), "{status}");
-    let inodes = |node: &Value| -> u64 {
-        let shards = node["shards"].as_array().expect("shards");
-        shards.iter().map(|shard| shard["inodes"].as_u64().expect("a number")).sum()
-    };
-    let new: u64 = status["nodes"].as_array().expect("nodes")[1..].iter().map(inodes).sum();
-    assert!(new > 0, "no mount has made a directory on a new node: {status}");
+    // With each map a mount picks the node where it makes directories by chance: sooner or later a new one.
+    for turn in 0.. {
+        if has_inodes_on_new_nodes(&ground.status()) {
+            break;
+        }
+        assert!(turn < 6, "no mount has made a directory on a new node: {}", ground.status());
+        ground.weft(&["node", "add", "e2e"]);
+        for (number, path) in (0..10).flat_map(|number| directories.iter().map(move |path| (number, path))) {
+            fs::create_dir(path.join(format!("late{turn}-{number}"))).expect("made");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Whether shards of other nodes than the first have inodes.
+fn has_inodes_on_new_nodes(status: &Value) -> bool {
+    let nodes = &status["nodes"].as_array().expect("nodes")[1..];
+    let mut shards = nodes.iter().flat_map(|node| node["shards"].as_array().expect("shards"));
+    shards.any(|shard| shard["inodes"].as_u64().expect("a number") > 0)
 }
 
 #[test]
