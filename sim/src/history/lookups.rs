@@ -1,7 +1,8 @@
 //! `stat` in two steps: the kernel asks for the name (LOOKUP), and then for the inode's attributes (GETATTR).
 //!
-//! Where the name goes between the two, Linux tells of one link less, on any file system; of none where it was the last.
-//! An answer is taken for two steps only if its inode loses the name between them, by a call that overlaps this one.
+//! Where the name goes between the two, Linux tells of one link less, on any file system; of none where it was the
+//! last. An answer is taken for two steps only if its inode loses the name between them, by a call that overlaps this
+//! one.
 
 use super::Recorded;
 use super::posix::{Kind, State};
