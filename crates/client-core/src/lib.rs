@@ -19,6 +19,7 @@ mod forgetting;
 mod handle;
 mod home;
 mod kernel_view;
+mod lines;
 mod link;
 mod lock;
 mod lock_table;
@@ -45,6 +46,7 @@ mod shell;
 mod transfers;
 mod tuning;
 mod write_behind;
+mod write_lines;
 mod xattrs;
 
 pub use cache::{Cache, Cached, DirectoryChange, Dropped, KnownXattrs};

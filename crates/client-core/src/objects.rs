@@ -90,7 +90,7 @@ impl ObjectWrite {
 
 /// A capability that is void because its session has ended is asked for again like any other: the shard then says that
 /// the session has ended, and a new one is begun.
-fn void_with_session(error: Error) -> Error {
+pub(crate) fn void_with_session(error: Error) -> Error {
     if error == Error::SessionEnded { Error::CapabilityRejected } else { error }
 }
 

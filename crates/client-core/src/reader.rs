@@ -5,14 +5,12 @@
 //! of the kernel. A small one takes them from a block ([`crate::tuning::Tuning`]), which is still in the processor's
 //! cache when it is copied out. Through a passed descriptor: one `pread` per block.
 
-use crate::data_line::DataLine;
 use crate::file_objects::FileObjects;
-use crate::notice::Notice;
-use crate::objects::{Objects, Registration, request};
+use crate::lines::Lines;
+use crate::objects::{Objects, Registration};
 use crate::read_ahead::{Lane, Pace, ReadAhead};
 use crate::shell::Shell;
-use weft_protocol::data::DataOperation;
-use weft_protocol::{Error, InodeNumber, Result, SessionId};
+use weft_protocol::{InodeNumber, Result, SessionId};
 
 /// A stray read of one of several threads ends no stream; after so many in a row nobody goes on with it.
 const STRAYS_MAX: u32 = 16;
@@ -47,10 +45,10 @@ struct Block {
     memory: Vec<u8>,
 }
 
-/// Prefetched bytes, in flight or in the connection.
+/// Prefetched bytes, in flight or in the connections.
 struct Stream<S: Shell> {
     lane: Lane,
-    connection: DataLine<S>,
+    lines: Lines<S>,
 }
 
 /// What a read of one file through its server needs to know.
@@ -60,6 +58,14 @@ pub(crate) struct Source<S: Shell> {
     pub size: u64,
     pub version: Version,
     pub registration: Option<Registration<S>>,
+}
+
+impl<S: Shell> Source<S> {
+    /// Whether a read of so many bytes keeps all nodes busy by itself.
+    fn spans_stripes(&self, bytes: usize) -> bool {
+        let stripes = self.objects.stripes();
+        self.objects.is_striped() && stripes.pieces(0, bytes).nth(stripes.width() - 1).is_some()
+    }
 }
 
 impl Block {
@@ -91,57 +97,49 @@ impl Block {
 }
 
 impl<S: Shell> Stream<S> {
-    /// Prefetches so many bytes, and what follows them, of a file with one object. `None`: there is no connection to
-    /// keep for it.
+    /// Prefetches so many bytes, and what follows them. `None`: there is no connection to keep for it.
     async fn open(io: &Objects<S>, source: &Source<S>, position: u64, wanted: u64) -> Result<Option<Self>> {
-        if source.objects.is_striped() {
-            return Ok(None);
-        }
-        let node = source.objects.first().object.node();
-        let Some(connection) = io.data_connection_to_keep(node).await? else { return Ok(None) };
-        let mut stream = Self { lane: Lane::at(position), connection };
+        let Some(lines) = Lines::open(io, &source.objects, position).await? else { return Ok(None) };
+        let mut stream = Self { lane: Lane::at(position), lines };
         // A pooled connection may have died meanwhile: then a request of its own finds out.
         Ok(stream.ask(io, source, wanted).await.is_ok().then_some(stream))
     }
 
     /// Prefetches for a sequential reader who takes so many bytes now.
     async fn ask(&mut self, io: &Objects<S>, source: &Source<S>, wanted: u64) -> Result<()> {
-        loop {
-            let (turn_bytes, ahead_bytes) = self.connection.prefetch_window();
-            let pace = Pace { first_bytes: io.tuning.first_bytes, ahead_bytes, turn_bytes };
-            let Some(window) = self.lane.next(source.size, wanted, &pace) else { return Ok(()) };
-            let (inode, bytes) = (source.inode, window.bytes as usize);
-            let read = request(inode, DataOperation::Read, source.objects.first(), window.offset, bytes);
-            self.connection.settle(io).await?;
-            self.connection.ask(&read).await?;
-            io.calls.shell.notice(Notice::DataRequest);
-            self.lane.asked += u64::from(window.bytes);
+        let (turn_bytes, ahead_bytes) = self.lines.window();
+        let pace = Pace { first_bytes: io.tuning.first_bytes, ahead_bytes, turn_bytes };
+        while let Some(window) = self.lane.next(source.size, wanted, &pace) {
+            let mut pieces = source.objects.stripes().pieces(window.offset, window.bytes as usize);
+            let piece = pieces.next().expect("a window is not empty");
+            if !self.lines.ask(io, (source.inode, &source.objects), &piece).await? {
+                break;
+            }
+            self.lane.asked += piece.bytes as u64;
         }
+        Ok(())
     }
 
     /// Takes the next bytes.
     async fn take(&mut self, into: &mut [u8]) -> Result<usize> {
-        let count = self.connection.receive(into).await?;
-        if count == 0 {
-            return Err(Error::Malformed);
-        }
+        let count = self.lines.take(into).await?;
         self.lane.taken += count as u64;
         Ok(count)
     }
 
     /// Hands the next bytes out where they lie; `false`: they do not lie anywhere in one piece.
     async fn hand(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let handed = self.connection.receive_in_place(bytes, give).await?;
+        let handed = self.lines.hand(bytes, give).await?;
         if handed {
             self.lane.taken += bytes as u64;
         }
         Ok(handed)
     }
 
-    /// Discards what was prefetched and returns the connection; where that is much, the connection is closed instead.
-    async fn end(mut self, io: &Objects<S>) {
-        if self.lane.asked - self.lane.taken <= DISCARDED_MAX && self.connection.discard().await.is_ok() {
-            self.connection.give_back(&io.calls.shell);
+    /// Discards what was prefetched and returns the connections; where that is much, they are closed instead.
+    async fn end(self, io: &Objects<S>) {
+        if self.lane.asked - self.lane.taken <= DISCARDED_MAX {
+            self.lines.end(io).await;
         }
     }
 }
@@ -235,7 +233,9 @@ impl<S: Shell> Reader<S> {
             let (position, rest) = (offset + have as u64, &mut into[have..]);
             if let Some(count) = self.block.copy(rest, position) {
                 have += count;
-            } else if !self.hands_on && io.calls.shell.reads_directly(rest.len(), source.registration) {
+            } else if !self.hands_on
+                && (source.spans_stripes(rest.len()) || io.calls.shell.reads_directly(rest.len(), source.registration))
+            {
                 break;
             } else if self.streams_at(io, source, position, rest.len(), sequential).await? {
                 let Some(count) = self.take(io, source, rest, position, small).await else { break };

@@ -7,6 +7,9 @@ use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::limits::BULK_BYTES_MAX;
 use weft_protocol::{InodeNumber, Result};
 
+/// How often the objects of a file are looked at until they stay the same.
+const LOOKS_MAX: usize = 8;
+
 impl<S: Shell> Objects<S> {
     /// Reads from the storage servers straight into memory; `pages`: and into pages that no lease covers. Returns how
     /// many bytes the file has of it.
@@ -39,6 +42,9 @@ impl<S: Shell> Objects<S> {
         offset: u64,
         registration: Option<Registration<S>>,
     ) -> Result<()> {
+        if registration.is_none() && self.read_together((inode, objects), into, offset).await {
+            return Ok(());
+        }
         self.read_pieces((inode, objects, false), into, offset, registration).await.map(drop)
     }
 
@@ -98,6 +104,10 @@ impl<S: Shell> Objects<S> {
         assert!(write.operation == DataOperation::Write, "{:?} to a striped file", write.operation);
         if write.pages {
             self.calls.session.noted_pages.note_striped(write.inode);
+        } else if registration.is_none()
+            && let Some(file) = self.write_together(write, bytes, offset).await?
+        {
+            return Ok(file);
         }
         let mut file = DataReply::default();
         for piece in objects.stripes().pieces(offset, bytes.len()) {
@@ -109,7 +119,7 @@ impl<S: Shell> Objects<S> {
         Ok(file)
     }
 
-    async fn write_part(
+    pub(crate) async fn write_part(
         &self,
         write: &mut ObjectWrite,
         held: Held,
@@ -133,12 +143,24 @@ impl<S: Shell> Objects<S> {
 
     /// Size and modification time that a file's objects give it.
     pub(crate) async fn stat_objects(&self, inode: InodeNumber, objects: &FileObjects) -> Result<DataReply> {
-        let mut file = DataReply::default();
-        for (index, held) in objects.iter().enumerate() {
-            let reply = self.data_write(&request(inode, DataOperation::Stat, held, 0, 0), &[], None).await?;
-            file = together(&file, objects, index, &reply);
+        let mut before = Vec::new();
+        // While another client cuts the file, some of its objects have their old size, and some the new one: together
+        // they may be those of no moment. Once two looks find the same, all were so between these (a double collect:
+        // Afek et al., Atomic Snapshots of Shared Memory, 1993). Writers that go on only make the file longer.
+        for _ in 0..LOOKS_MAX {
+            let mut seen = Vec::new();
+            for held in objects.iter() {
+                let stat = request(inode, DataOperation::Stat, held, 0, 0);
+                seen.push(self.data_write(&stat, &[], None).await?);
+            }
+            if !objects.is_striped() || seen == before {
+                before = seen;
+                break;
+            }
+            before = seen;
         }
-        Ok(file)
+        let replies = before.iter().enumerate();
+        Ok(replies.fold(DataReply::default(), |file, (index, reply)| together(&file, objects, index, reply)))
     }
 
     /// Brings the objects' bytes to their devices.
@@ -151,7 +173,7 @@ impl<S: Shell> Objects<S> {
 }
 
 /// What is known of a file when one more of its objects has replied.
-fn together(file: &DataReply, objects: &FileObjects, index: usize, reply: &DataReply) -> DataReply {
+pub(crate) fn together(file: &DataReply, objects: &FileObjects, index: usize, reply: &DataReply) -> DataReply {
     DataReply {
         size: file.size.max(objects.stripes().file_end(index, reply.size)),
         mtime: file.mtime.max(reply.mtime),

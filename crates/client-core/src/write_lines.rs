@@ -1,0 +1,163 @@
+//! Connections to the nodes of a file's objects, with writes that were started and have no reply yet: each node takes
+//! its part of them while bytes are sent to another one.
+//!
+//! No connection is waited for: two who hold some and wait for others could wait for each other.
+
+use crate::data_line::DataLine;
+use crate::file_objects::FileObjects;
+use crate::notice::Notice;
+use crate::objects::{ObjectWrite, Objects, request, void_with_session};
+use crate::shell::Shell;
+use crate::transfers::together;
+use std::collections::VecDeque;
+use weft_layout::Piece;
+use weft_protocol::data::{DataOperation, DataReply};
+use weft_protocol::{Error, InodeNumber, Result};
+
+/// Bytes of one request: several of one object are under way while others are copied.
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+
+/// See the module.
+struct WriteLines<S: Shell> {
+    /// By the index of the object.
+    lines: Vec<Option<Line<S>>>,
+    /// Oldest first; those of one object are answered in their order.
+    started: VecDeque<Piece>,
+}
+
+struct Line<S: Shell> {
+    connection: DataLine<S>,
+    /// Of all its requests.
+    id: u64,
+}
+
+impl<S: Shell> WriteLines<S> {
+    fn new(objects: &FileObjects) -> Self {
+        Self { lines: objects.iter().map(|_| None).collect(), started: VecDeque::new() }
+    }
+
+    /// Whether this may be sent before a reply is read.
+    fn may_start(&self, piece: &Piece) -> bool {
+        self.lines[piece.index].as_ref().is_none_or(|line| line.connection.may_start(piece.bytes))
+    }
+
+    /// Sends a piece of `bytes`. `false`: it has to be written otherwise.
+    async fn start(
+        &mut self,
+        io: &Objects<S>,
+        (inode, objects): (InodeNumber, &FileObjects),
+        piece: Piece,
+        bytes: &[u8],
+    ) -> bool {
+        let held = objects.at(piece.index);
+        let line = match &mut self.lines[piece.index] {
+            Some(line) => line,
+            none => match io.data_connection_to_keep(held.object.node()).await {
+                // Memory would be registered for each request: it is better registered where it is.
+                Ok(Some(connection)) if connection.registers_memory() => {
+                    connection.give_back(&io.calls.shell);
+                    return false;
+                }
+                Ok(Some(connection)) => none.insert(Line { connection, id: io.next_pipelined() }),
+                Ok(None) | Err(_) => return false,
+            },
+        };
+        let mut request = request(inode, DataOperation::Write, held, piece.object_offset, piece.bytes);
+        request.id = line.id;
+        if line.connection.settle(io).await.is_err() {
+            return false;
+        }
+        io.calls.shell.notice(Notice::DataRequest);
+        let memory = bytes[piece.start..piece.end()].to_vec();
+        let started = line.connection.start_write(&request, memory).await.is_ok();
+        if started {
+            self.started.push_back(piece);
+        }
+        started
+    }
+
+    /// Waits for the oldest reply. `None`: there is none to wait for.
+    async fn finish(&mut self) -> Option<(Piece, Result<DataReply>)> {
+        let piece = self.started.pop_front()?;
+        let line = self.lines[piece.index].as_mut().expect("what was started has a connection");
+        let (_, reply) = line.connection.finish().await.expect("a write was started for each piece");
+        Some((piece, reply))
+    }
+
+    /// Returns the connections, with nothing outstanding.
+    fn end(self, io: &Objects<S>) {
+        for line in self.lines.into_iter().flatten() {
+            line.connection.give_back(&io.calls.shell);
+        }
+    }
+}
+
+/// What has become of the pieces of a write.
+struct Written {
+    /// What the replies tell of the file.
+    file: DataReply,
+    /// The first one.
+    error: Option<Error>,
+    /// Pieces without a reply.
+    again: Vec<Piece>,
+}
+
+impl Written {
+    fn note(&mut self, write: &mut ObjectWrite, (piece, reply): (Piece, Result<DataReply>)) {
+        write.may_have_landed |= reply.as_ref().map_or(true, |reply| reply.status == 0 || reply.is_torn());
+        match reply.as_ref().map(DataReply::result) {
+            Err(_) => self.again.push(piece),
+            Ok(Ok(reply)) => self.file = together(&self.file, &write.objects, piece.index, reply),
+            Ok(Err(error)) => self.error = self.error.take().or(Some(void_with_session(error))),
+        }
+    }
+}
+
+impl<S: Shell> Objects<S> {
+    /// Writes to several objects at a time. Returns what the replies tell of the file; `None`: the range lies in one
+    /// object, and nothing was sent.
+    pub(crate) async fn write_together(
+        &self,
+        write: &mut ObjectWrite,
+        bytes: &[u8],
+        offset: u64,
+    ) -> Result<Option<DataReply>> {
+        let objects = write.objects.clone();
+        let stripes = objects.stripes();
+        if stripes.pieces(offset, bytes.len()).nth(1).is_none() {
+            return Ok(None);
+        }
+        let mut lines = WriteLines::new(&objects);
+        let mut written = Written { file: DataReply::default(), error: None, again: Vec::new() };
+        let mut start = 0;
+        while start < bytes.len() {
+            let wanted = REQUEST_BYTES_MAX.min(bytes.len() - start);
+            let piece = stripes.pieces(offset + start as u64, wanted).next().expect("it is not empty");
+            let piece = Piece { start, ..piece };
+            start = piece.end();
+            while !lines.may_start(&piece)
+                && let Some(finished) = lines.finish().await
+            {
+                written.note(write, finished);
+            }
+            if !lines.start(self, (write.inode, &objects), piece, bytes).await {
+                written.again.push(piece);
+            }
+        }
+        while let Some(finished) = lines.finish().await {
+            written.note(write, finished);
+        }
+        // A connection that has failed is of no more use; its node revokes it before anything else goes there.
+        if written.again.is_empty() {
+            lines.end(self)
+        } else {
+            drop(lines)
+        }
+        for piece in written.again {
+            let part = &bytes[piece.start..piece.end()];
+            let reply = self.write_part(write, objects.at(piece.index), part, piece.object_offset, None).await?;
+            written.file = together(&written.file, &objects, piece.index, &reply);
+        }
+        written.error.map_or(Ok(Some(written.file)), Err)
+    }
+}
