@@ -26,6 +26,8 @@ pub struct Renamed {
     pub valid: Duration,
     /// What the new name stood for.
     pub replaced: Option<LostName>,
+    /// What the new name stands for, and after an exchange the old one.
+    pub moved: (InodeNumber, Option<InodeNumber>),
 }
 
 impl<S: Shell> Files<S> {
@@ -207,7 +209,8 @@ impl<S: Shell> Files<S> {
             self.name_gone(replaced, links).await;
         }
         let lost = replaced.map(|(inode, links)| LostName { inode, links });
-        let renamed = |valid_ms| Ok(Renamed { valid: Duration::from_millis(valid_ms), replaced: lost });
+        let moved = (inode, exchanged.map(|(other, _)| other));
+        let renamed = |valid_ms| Ok(Renamed { valid: Duration::from_millis(valid_ms), replaced: lost, moved });
         let Some(mut cache) = self.calls().session.cache_for(answer.session) else { return renamed(0) };
         let of_new = answer.stamp_at(routing::of_name(new_parent, new_name), &cache);
         cache.directory_changed(parent, answer.stamp);

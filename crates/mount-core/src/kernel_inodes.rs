@@ -55,6 +55,16 @@ impl KernelInodes {
         known.unleased = unleased;
     }
 
+    /// The kernel is about to move a name of the inode. `uncovered`: there is no lease on the new one.
+    pub fn moved(&self, inode: InodeNumber, from: (InodeNumber, &Name), to: (InodeNumber, &Name), uncovered: bool) {
+        let mut part = self.part(inode);
+        let Some(known) = part.get_mut(&inode) else { return };
+        let was_unleased = known.unleased.as_deref().is_some_and(|(parent, name)| (*parent, name) == from);
+        if was_unleased || uncovered {
+            known.unleased = Some(Box::new((to.0, to.1.clone())));
+        }
+    }
+
     /// The kernel gives back so many times that it was told. Returns whether it knows the inode no more.
     pub fn forgotten(&self, inode: InodeNumber, times: u64) -> bool {
         let mut part = self.part(inode);
@@ -86,7 +96,11 @@ mod tests {
         for unleased in [None, None, Some((directory, &name))] {
             inodes.told(inode, unleased);
         }
-        assert_eq!(inodes.known(inode), Some(Some((directory, name))));
+        assert_eq!(inodes.known(inode), Some(Some((directory, name.clone()))));
+        let other = Name::new(b"g").unwrap();
+        inodes.moved(inode, (directory, &other), (directory, &name), false);
+        inodes.moved(inode, (directory, &name), (directory, &other), false);
+        assert_eq!(inodes.known(inode), Some(Some((directory, other))), "it has moved with its dentry");
         assert!(!inodes.forgotten(inode, 2));
         inodes.told(inode, None);
         assert_eq!(inodes.known(inode), Some(None), "there is a lease on the name now");

@@ -16,7 +16,7 @@ use crate::telling::Telling;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use weft_client_core::{Entry, Files, FlushFor, OpenOptions, Renamed};
+use weft_client_core::{Entry, Files, FlushFor, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile, RenameMode};
 use weft_protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name, NodeIdentity, Result};
 
@@ -245,9 +245,9 @@ impl<M: MountShell> Mount<M> {
     ) -> Answer<'_, M, ()> {
         let telling = self.telling_removal(&[from.0, to.0]).await;
         let renamed = match self.client.rename(who, from, to, mode).await {
-            Ok(Renamed { valid, replaced }) => {
-                telling.renamed(from, to, mode, valid).await;
-                telling.name_lost(replaced, to).await;
+            Ok(renamed) => {
+                telling.renamed(from, to, mode, renamed).await;
+                telling.name_lost(renamed.replaced, to).await;
                 Ok(())
             }
             Err(error) => Err(error),

@@ -6,7 +6,7 @@
 use crate::invalidate::KernelCaches;
 use crate::shell::MountShell;
 use std::time::Duration;
-use weft_client_core::{Entry, Files, LostName, Ticket};
+use weft_client_core::{Entry, Files, LostName, Renamed, Ticket};
 use weft_protocol::message::shard::RenameMode;
 use weft_protocol::{InodeNumber, Name};
 
@@ -115,18 +115,22 @@ impl<'a, M: MountShell> Telling<'a, M> {
         }
     }
 
-    /// The kernel is about to move a dentry. `valid`: how long leases cover what the names are now. Where they do not,
-    /// the kernel drops the dentry before it moves it.
+    /// The kernel is about to move a dentry. Where no lease covers what the names are now, the kernel drops the dentry
+    /// before it moves it.
     pub async fn renamed(
         &self,
         from: (InodeNumber, &Name),
         to: (InodeNumber, &Name),
         mode: RenameMode,
-        valid: Duration,
+        Renamed { valid, moved, .. }: Renamed,
     ) {
         let Some(ticket) = &self.ticket else { return };
         let exchange = mode == RenameMode::Exchange;
         let uncovered = self.caches.view().renamed(ticket, from, to, exchange, !valid.is_zero());
+        self.caches.inodes.moved(moved.0, from, to, uncovered);
+        if let Some(back) = moved.1 {
+            self.caches.inodes.moved(back, to, from, uncovered);
+        }
         if uncovered {
             self.caches.drop_moved(&[to, from]).await;
         }
