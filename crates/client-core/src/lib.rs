@@ -66,7 +66,7 @@ pub use memory::LISTING_BYTES_MAX;
 pub use names::{LostName, Renamed};
 pub use notice::Notice;
 pub use objects::{Objects, Registration};
-pub use open_inode::{FlushFor, OpenInode, Written};
+pub use open_inode::{FlushFor, LentFile, OpenInode, Written};
 pub use open_options::OpenOptions;
 pub use page_drops::Coverage;
 pub use read_ahead::{Lane, Pace, ReadAhead, Window};

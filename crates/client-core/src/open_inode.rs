@@ -23,6 +23,8 @@ mod set_id;
 mod state;
 mod writes;
 
+pub use kernel_use::LentFile;
+
 use crate::file_objects::FileObjects;
 use crate::file_state::{FileState, Opened};
 use crate::link::SlotFor;

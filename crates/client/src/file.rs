@@ -151,9 +151,8 @@ impl File {
     /// is passed to this process. A file without an object gets one if the handle writes.
     pub fn lend(&self) -> Option<Lent> {
         let Handle { open, options, .. } = &self.0.handle;
-        let lent = block_on(open.lend(self.0.objects(), options.access.writes(), options.direct));
-        let (descriptor, may_write) = lent?;
-        Some(Lent { file: Arc::clone(&self.0), descriptor, may_write })
+        let lent = block_on(open.lend(self.0.objects(), options.access.writes(), options.direct))?;
+        Some(Lent { file: Arc::clone(&self.0), descriptor: lent.file, may_write: lent.may_write })
     }
 
     /// Flushes and closes: the handle counts as closed when its last clone is gone.

@@ -20,7 +20,7 @@ use crate::writer::WrittenBy;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use weft_client_core::{Coverage, Entry, FlushFor, Handle, OpenOptions};
+use weft_client_core::{Coverage, Entry, FlushFor, Handle, LentFile, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile, PageCache};
 use weft_protocol::{Credentials, Error, InodeNumber, LockOwner, Name, Result};
 
@@ -44,6 +44,8 @@ struct Lent<M: MountShell> {
     descriptor: Arc<DescriptorOf<M>>,
     /// Whether the kernel may write through it, if the handle writes at all. Otherwise writes have to come here.
     may_write: bool,
+    /// Of the file.
+    number: u64,
 }
 
 /// Pages that are to be dropped after a reply.
@@ -172,9 +174,9 @@ impl<M: MountShell> Mount<M> {
         let keeps_writes = asked.options.access.writes() && file.open.may_have_set_id();
         let lent = if self.may_pass(asked, new_in, phase) && !keeps_writes { self.lend(file).await } else { None };
         let writes = asked.options.access.writes();
-        let is_lent = lent.as_ref().is_some_and(|lent| !writes || lent.may_write);
+        let passed = lent.as_ref().filter(|lent| !writes || lent.may_write).map(|lent| lent.number);
         let backing = match &lent {
-            Some(lent) if is_lent && phase == Phase::Closed => self.registered(register(&lent.descriptor)),
+            Some(lent) if passed.is_some() && phase == Phase::Closed => self.registered(register(&lent.descriptor)),
             _ => None,
         };
         // Of an append the kernel's pages would make several requests, between which another client's may come.
@@ -188,7 +190,7 @@ impl<M: MountShell> Mount<M> {
         } else {
             stamp
         };
-        let wish = Wish { cached, stamp, lent: is_lent };
+        let wish = Wish { cached, stamp, lent: passed };
         let mode = match backing {
             Some(backing) => modes.begin_with_backing(inode, wish, backing),
             None => modes.begin(inode, wish),
@@ -211,7 +213,7 @@ impl<M: MountShell> Mount<M> {
     async fn lend(&self, file: &Handle<M::Client>) -> Option<Lent<M>> {
         let Handle { open, options, .. } = file;
         let lent = open.lend(&self.client.objects, options.access.writes(), options.direct).await;
-        lent.map(|(descriptor, may_write)| Lent { descriptor, may_write })
+        lent.map(|LentFile { file: descriptor, may_write, number }| Lent { descriptor, may_write, number })
     }
 
     async fn give_back(&self, file: &Handle<M::Client>, lent: &Lent<M>) {

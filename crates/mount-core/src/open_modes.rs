@@ -48,8 +48,9 @@ pub struct Wish {
     pub cached: bool,
     /// Contents as they are at this open; `None`: not known.
     pub stamp: Option<Stamp>,
-    /// The kernel may read and write the object through this file, should the inode be in passthrough mode.
-    pub lent: bool,
+    /// The kernel may read and write the object through the file of this number, should the inode be in passthrough
+    /// mode with it.
+    pub lent: Option<u64>,
 }
 
 /// How a file is opened. `B` is the kernel's backing file.
@@ -96,8 +97,9 @@ struct Inode<B> {
     direct: u32,
     cached: u32,
     passthrough: u32,
-    /// There while `passthrough` is not 0.
-    backing: Option<Arc<B>>,
+    /// There while `passthrough` is not 0, with the number of the file that was lent. Files that are open beside others
+    /// may keep one that was given back, and the next one that is lent is another.
+    backing: Option<(Arc<B>, u64)>,
     /// What the pages in memory were read from; `None`: there are none worth keeping.
     pages: Option<Stamp>,
 }
@@ -114,9 +116,10 @@ impl<B> Inode<B> {
     }
 
     fn open(&mut self, wish: Wish) -> Mode<B> {
-        if let Some(backing) = &self.backing {
+        if let Some((backing, number)) = &self.backing {
             self.passthrough += 1;
-            return if wish.lent { Mode::Passthrough(backing.clone()) } else { Mode::Joined(backing.clone()) };
+            let backing = backing.clone();
+            return if wish.lent == Some(*number) { Mode::Passthrough(backing) } else { Mode::Joined(backing) };
         }
         if !wish.cached {
             self.direct += 1;
@@ -163,7 +166,8 @@ impl<B> OpenModes<B> {
         inodes.entry(inode).or_default().open(wish)
     }
 
-    /// The same with a backing file that the kernel knows. It is dropped when the inode was opened meanwhile.
+    /// The same with a backing file that the kernel knows, of the file that was lent. It is dropped when the inode was
+    /// opened meanwhile.
     pub fn begin_with_backing(&self, inode: InodeNumber, wish: Wish, backing: B) -> Mode<B> {
         let mut unused = None;
         let mut inodes = self.lock();
@@ -171,7 +175,8 @@ impl<B> OpenModes<B> {
         if entry.is_open() {
             unused = Some(backing);
         } else {
-            entry.backing = Some(Arc::new(backing));
+            let number = wish.lent.expect("a backing file is made of one that was lent");
+            entry.backing = Some((Arc::new(backing), number));
             // The kernel writes past its own pages now.
             entry.pages = None;
         }
@@ -243,7 +248,7 @@ mod tests {
     }
 
     fn open(modes: &OpenModes<u32>, stamp: Option<Stamp>) -> Mode<u32> {
-        modes.begin(INODE, Wish { cached: true, stamp, lent: false })
+        modes.begin(INODE, Wish { cached: true, stamp, lent: None })
     }
 
     fn keeps(mode: &Mode<u32>) -> bool {
@@ -287,7 +292,7 @@ mod tests {
     #[test]
     fn passthrough_begins_alone_and_then_is_for_all() {
         let modes = OpenModes::default();
-        let wish = Wish { cached: true, stamp: None, lent: true };
+        let wish = Wish { cached: true, stamp: None, lent: Some(7) };
         let cached = open(&modes, stamp(1));
         assert_eq!(modes.phase(INODE), Phase::Other);
         let late = modes.begin_with_backing(INODE, wish, 0);
@@ -302,10 +307,12 @@ mod tests {
         }
         let direct = modes.begin(INODE, Wish::default());
         assert!(matches!(&direct, Mode::Joined(backing) if **backing == 1), "{direct:?}");
+        let other = modes.begin(INODE, Wish { lent: Some(8), ..wish });
+        assert!(matches!(&other, Mode::Joined(_)), "it was lent another file than the kernel has: {other:?}");
         assert_eq!(modes.phase(INODE), Phase::Passthrough);
         let Mode::Passthrough(backing) = &first else { unreachable!() };
         let backing = Arc::downgrade(backing);
-        for mode in [first, raced, direct] {
+        for mode in [first, raced, direct, other] {
             assert!(backing.upgrade().is_some());
             modes.end(INODE, &mode);
         }

@@ -20,12 +20,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_protocol::{Error, ObjectId, Result};
 
+/// An object's file for a handle of a kernel.
+pub struct LentFile<D> {
+    /// The file.
+    pub file: Arc<D>,
+    /// Whether the handle may write through it.
+    pub may_write: bool,
+    /// Which one of the files that kernels had of the inode, while it is open. Who still has a former one, and does not
+    /// count as a handle here, has a file that may be the object's no more.
+    pub number: u64,
+}
+
 impl<S: Shell> OpenInode<S> {
-    /// The object's file for one more handle of a kernel, and whether the handle may write through it. `None`: it is
-    /// on another machine, not passed, or not there and not to be made (`writes` is false); or the kernel, which has
-    /// one file for all handles of an inode, was left with one that is no longer the object's. Costs a data request
-    /// for the first handle.
-    pub async fn lend(&self, io: &Objects<S>, writes: bool, direct: bool) -> Option<(Arc<S::Descriptor>, bool)> {
+    /// The object's file for one more handle of a kernel. `None`: it is on another machine, not passed, or not there
+    /// and not to be made (`writes` is false); or the kernel, which has one file for all handles of an inode, was left
+    /// with one that is no longer the object's. Costs a data request for the first handle.
+    pub async fn lend(&self, io: &Objects<S>, writes: bool, direct: bool) -> Option<LentFile<S::Descriptor>> {
         let mut state = self.lock(io).await.ok()?;
         // What a kernel writes past the storage server drops nobody's pages.
         let may_write = writes && !state.known.has_pages_elsewhere();
@@ -44,7 +54,7 @@ impl<S: Shell> OpenInode<S> {
         let may_write = may_write && kernel.writable;
         kernel.handles += 1;
         kernel.writers += u32::from(may_write);
-        Some((Arc::clone(&kernel.file), may_write))
+        Some(LentFile { file: Arc::clone(&kernel.file), may_write, number: kernel.number })
     }
 
     /// The kernel has taken the file that was lent: it had no pages of the inode in use, and gets none before it has
@@ -118,8 +128,9 @@ impl<S: Shell> State<S> {
             // One file for all handles: the kernel keeps the first that it got.
             Some(kernel) => kernel.writable |= writable && kernel.object == object,
             None => {
-                let (handles, writers, abandoned, passed) = (0, 0, false, false);
-                let kernel = KernelUse { file, object, writable, handles, writers, seen, abandoned, passed };
+                self.kernel_uses += 1;
+                let (number, handles, writers, abandoned, passed) = (self.kernel_uses, 0, 0, false, false);
+                let kernel = KernelUse { file, number, object, writable, handles, writers, seen, abandoned, passed };
                 self.kernel = Some(Box::new(kernel));
             }
         }

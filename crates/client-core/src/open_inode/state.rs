@@ -33,6 +33,7 @@ pub(super) enum Descriptor<D> {
 /// A kernel's use of an inode's object (`kernel_use.rs`).
 pub(super) struct KernelUse<S: Shell> {
     pub file: Arc<S::Descriptor>,
+    pub number: u64,
     pub object: ObjectId,
     /// The descriptor was passed for writing too.
     pub writable: bool,
@@ -92,6 +93,8 @@ pub(super) struct State<S: Shell> {
     pub call_bytes: usize,
     /// There while a kernel has the object's file.
     pub kernel: Option<Box<KernelUse<S>>>,
+    /// How many there have been.
+    pub kernel_uses: u64,
     /// Where a program that writes sequentially writes next.
     pub next_write: u64,
     /// Those who wait until no write is in flight: none begins meanwhile.
@@ -120,6 +123,7 @@ impl<S: Shell> State<S> {
             descriptor: Descriptor::NotAsked,
             call_bytes: usize::MAX,
             kernel: None,
+            kernel_uses: 0,
             next_write: 0,
             draining: 0,
         }
