@@ -561,8 +561,11 @@ impl<S: Shell> OpenInode<S> {
             None => self.state.lock().await,
         };
         if called.is_err() && size.is_some() {
-            // Of a striped file some objects may be cut, and others not.
-            state.is_unsettled |= state.known.is_striped();
+            if state.known.is_striped() {
+                // Some objects may be cut, and others not: the shard has forgotten how long the file is.
+                state.is_unsettled = true;
+                state.known.changed_unseen();
+            }
             if io.calls.is_in_doubt(routing::of_inode(self.inode)) {
                 state.doubt_cut();
             }
