@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_protocol::message::shard::{CreateFile, ShardAnswer, ShardRequest};
 use weft_protocol::{
-    AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, Name, Result, ShardId, routing,
+    AttributeChanges, Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, ShardId, routing,
 };
 
 /// An open in flight; it ends when this is dropped.
@@ -203,7 +203,8 @@ impl<S: Shell> Files<S> {
             } else {
                 if resent {
                     cache.doubt_name(parent, name, stamp);
-                } else {
+                } else if !options.truncate || grants.contains(Grants::ENTRY) {
+                    // A file that was cut is opened, whatever has become of its name meanwhile: then there is no lease.
                     cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
                 }
                 cache.learn_attributes(&attributes, grants, stamp);
