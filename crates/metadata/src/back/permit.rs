@@ -5,7 +5,7 @@
 
 use super::inode::{EMPTY_DIRECTORY_LINKS, Inode, STICKY};
 use super::permission::{SEARCH, WRITE, check_access, check_change_names, check_sticky, is_owner};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::message::peer::{Fate, Lock, LockedName, NameChange};
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest};
 use weft_protocol::{Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp, routing};
@@ -15,6 +15,9 @@ use weft_protocol::{Attributes, Credentials, Error, FileKind, Grants, InodeNumbe
 pub(super) struct Facts {
     names: BTreeMap<(InodeNumber, Name), LockedName>,
     inodes: BTreeMap<InodeNumber, Option<Attributes>>,
+    /// Those of them that are locked as ones that lose a name. What is known of the others may change: a directory may
+    /// get names.
+    going: BTreeSet<InodeNumber>,
     /// The tree of directories is locked.
     tree: bool,
     /// What directories are in, each from below.
@@ -27,16 +30,16 @@ impl Facts {
         let (mut names, mut inodes) = (names.iter(), inodes.iter());
         for lock in locks {
             match lock {
-                Lock::Name { directory, name, .. } => {
+                Lock::Name { directory, name, fate } => {
                     let Some(told) = names.next() else { return false };
                     if let (Some((inode, _)), Some(attributes)) = (told.entry, &told.attributes) {
-                        self.inodes.insert(inode, Some(attributes.clone()));
+                        self.learn(inode, Some(attributes.clone()), *fate);
                     }
                     self.names.insert((*directory, name.clone()), told.clone());
                 }
-                Lock::Inode { inode, .. } => {
+                Lock::Inode { inode, fate } => {
                     let Some(told) = inodes.next() else { return false };
-                    self.inodes.insert(*inode, told.clone());
+                    self.learn(*inode, told.clone(), *fate);
                 }
                 Lock::Tree => self.tree = true,
             }
@@ -44,11 +47,20 @@ impl Facts {
         names.next().is_none() && inodes.next().is_none()
     }
 
-    /// Whether what this lock is about is known.
+    fn learn(&mut self, inode: InodeNumber, told: Option<Attributes>, fate: Fate) {
+        self.inodes.insert(inode, told);
+        if fate == Fate::Loses {
+            self.going.insert(inode);
+        }
+    }
+
+    /// Whether what this lock is about is known, and locked so.
     pub(super) fn knows(&self, lock: &Lock) -> bool {
         match lock {
             Lock::Name { directory, name, .. } => self.name(*directory, name).is_some(),
-            Lock::Inode { inode, .. } => self.inodes.contains_key(inode),
+            Lock::Inode { inode, fate } => {
+                self.inodes.contains_key(inode) && (*fate == Fate::Stays || self.going.contains(inode))
+            }
             Lock::Tree => self.tree,
         }
     }
