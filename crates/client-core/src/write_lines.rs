@@ -147,11 +147,15 @@ impl<S: Shell> Objects<S> {
         while let Some(finished) = lines.finish().await {
             written.note(write, finished);
         }
-        // A connection that has failed is of no more use; its node revokes it before anything else goes there.
         if written.again.is_empty() {
-            lines.end(self)
+            lines.end(self);
         } else {
-            drop(lines)
+            // Those that have failed are of no more use. All are revoked before anything is written again, which may
+            // take longer than the session lasts: the next one would not know of them.
+            drop(lines);
+            for piece in &written.again {
+                self.settle_node(objects.at(piece.index).object.node()).await?;
+            }
         }
         for piece in written.again {
             let part = &bytes[piece.start..piece.end()];
