@@ -137,11 +137,10 @@ impl<S: Shell> Objects<S> {
     /// Reads a range that lies within the file from several objects at a time, with zeros where they have ended.
     /// `false`: it lies in one, or has to be read otherwise, which also tells why.
     pub(crate) async fn read_together(&self, of: (InodeNumber, &FileObjects), into: &mut [u8], offset: u64) -> bool {
-        let stripes = of.1.stripes();
-        let Some(first) = stripes.pieces(offset, into.len()).next().filter(|first| first.bytes < into.len()) else {
+        if of.1.stripes().pieces(offset, into.len()).nth(1).is_none() {
             return false;
-        };
-        let Ok(Some(mut lines)) = Lines::open(self, of.1, offset + first.start as u64).await else { return false };
+        }
+        let Ok(Some(mut lines)) = Lines::open(self, of.1, offset).await else { return false };
         let read = self.read_lines(of, &mut lines, into, offset).await;
         // After an error nothing is known of what is outstanding.
         if read.is_ok() {

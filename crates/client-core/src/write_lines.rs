@@ -29,6 +29,8 @@ struct Line<S: Shell> {
     connection: DataLine<S>,
     /// Of all its requests.
     id: u64,
+    /// The connection is of no more use.
+    has_failed: bool,
 }
 
 impl<S: Shell> WriteLines<S> {
@@ -58,22 +60,22 @@ impl<S: Shell> WriteLines<S> {
                     connection.give_back(&io.calls.shell);
                     return false;
                 }
-                Ok(Some(connection)) => none.insert(Line { connection, id: io.next_pipelined() }),
+                Ok(Some(connection)) => none.insert(Line { connection, id: io.next_pipelined(), has_failed: false }),
                 Ok(None) | Err(_) => return false,
             },
         };
         let mut request = request(inode, DataOperation::Write, held, piece.object_offset, piece.bytes);
         request.id = line.id;
-        if line.connection.settle(io).await.is_err() {
+        if line.has_failed || line.connection.settle(io).await.is_err() {
             return false;
         }
         io.calls.shell.notice(Notice::DataRequest);
         let memory = bytes[piece.start..piece.end()].to_vec();
-        let started = line.connection.start_write(&request, memory).await.is_ok();
-        if started {
+        line.has_failed = line.connection.start_write(&request, memory).await.is_err();
+        if !line.has_failed {
             self.started.push_back(piece);
         }
-        started
+        !line.has_failed
     }
 
     /// Waits for the oldest reply. `None`: there is none to wait for.
@@ -81,12 +83,13 @@ impl<S: Shell> WriteLines<S> {
         let piece = self.started.pop_front()?;
         let line = self.lines[piece.index].as_mut().expect("what was started has a connection");
         let (_, reply) = line.connection.finish().await.expect("a write was started for each piece");
+        line.has_failed |= reply.is_err();
         Some((piece, reply))
     }
 
-    /// Returns the connections, with nothing outstanding.
+    /// Returns the connections, with nothing outstanding. Those that have failed are given up.
     fn end(self, io: &Objects<S>) {
-        for line in self.lines.into_iter().flatten() {
+        for line in self.lines.into_iter().flatten().filter(|line| !line.has_failed) {
             line.connection.give_back(&io.calls.shell);
         }
     }
@@ -122,18 +125,34 @@ impl<S: Shell> Objects<S> {
         bytes: &[u8],
         offset: u64,
     ) -> Result<Option<DataReply>> {
-        let objects = write.objects.clone();
-        let stripes = objects.stripes();
-        if stripes.pieces(offset, bytes.len()).nth(1).is_none() {
+        if write.objects.stripes().pieces(offset, bytes.len()).nth(1).is_none() {
             return Ok(None);
         }
+        let mut written = self.write_pieces(write, bytes, offset).await;
+        let objects = write.objects.clone();
+        // All connections that have failed are revoked before anything is written again, which may take longer than the
+        // session lasts: the next one would not know of them.
+        for piece in &written.again {
+            self.settle_node(objects.at(piece.index).object.node()).await?;
+        }
+        for piece in written.again {
+            let part = &bytes[piece.start..piece.end()];
+            let reply = self.write_part(write, objects.at(piece.index), part, piece.object_offset, None).await?;
+            written.file = together(&written.file, &objects, piece.index, &reply);
+        }
+        written.error.map_or(Ok(Some(written.file)), Err)
+    }
+
+    /// Sends all pieces, and waits for the replies.
+    async fn write_pieces(&self, write: &mut ObjectWrite, bytes: &[u8], offset: u64) -> Written {
+        let objects = write.objects.clone();
         let mut lines = WriteLines::new(&objects);
         let mut written = Written { file: DataReply::default(), error: None, again: Vec::new() };
         let mut start = 0;
         while start < bytes.len() {
             let wanted = REQUEST_BYTES_MAX.min(bytes.len() - start);
-            let piece = stripes.pieces(offset + start as u64, wanted).next().expect("it is not empty");
-            let piece = Piece { start, ..piece };
+            let mut pieces = objects.stripes().pieces(offset + start as u64, wanted);
+            let piece = Piece { start, ..pieces.next().expect("it is not empty") };
             start = piece.end();
             while !lines.may_start(&piece)
                 && let Some(finished) = lines.finish().await
@@ -147,21 +166,7 @@ impl<S: Shell> Objects<S> {
         while let Some(finished) = lines.finish().await {
             written.note(write, finished);
         }
-        if written.again.is_empty() {
-            lines.end(self);
-        } else {
-            // Those that have failed are of no more use. All are revoked before anything is written again, which may
-            // take longer than the session lasts: the next one would not know of them.
-            drop(lines);
-            for piece in &written.again {
-                self.settle_node(objects.at(piece.index).object.node()).await?;
-            }
-        }
-        for piece in written.again {
-            let part = &bytes[piece.start..piece.end()];
-            let reply = self.write_part(write, objects.at(piece.index), part, piece.object_offset, None).await?;
-            written.file = together(&written.file, &objects, piece.index, &reply);
-        }
-        written.error.map_or(Ok(Some(written.file)), Err)
+        lines.end(self);
+        written
     }
 }
