@@ -76,8 +76,8 @@ fn first_object(inode: InodeNumber, size: u64, mtime: Option<Timestamp>) -> Shar
     ShardRequest::Commit { inode, object, others, size, mtime, object_mtime, known, number, passed }
 }
 
-#[test]
-fn the_first_object_of_a_file_does_not_undo_its_extension() {
+/// A new file without an object that A and B have open for writing, and that B has extended to 120 bytes.
+fn extended_by_another() -> (World, InodeNumber) {
     let mut world = World::new();
     let inode = attributes(&world.ok(A, create("new"))).inode;
     let both = world.call(B, open(inode, Access::Write));
@@ -86,6 +86,12 @@ fn the_first_object_of_a_file_does_not_undo_its_extension() {
     let token = world.call(B, resize(inode, 120));
     world.answer_recalls(LeaseMode::None);
     assert_eq!(attributes(&world.done(token)).size, 120);
+    (world, inode)
+}
+
+#[test]
+fn the_first_object_of_a_file_does_not_undo_its_extension() {
+    let (mut world, inode) = extended_by_another();
     let token = world.call(A, commit(inode, 1, 19));
     world.answer_recalls(LeaseMode::None);
     let (asked, request) = world.asked_storage();
@@ -103,14 +109,7 @@ fn a_size_that_is_set_while_a_first_object_is_extended_is_the_objects_in_the_end
             (by_name.clone(), 0)
         }];
     for change in changes {
-        let mut world = World::new();
-        let inode = attributes(&world.ok(A, create("new"))).inode;
-        let both = world.call(B, open(inode, Access::Write));
-        world.answer_recalls(LeaseMode::Open);
-        world.done(both);
-        let token = world.call(B, resize(inode, 120));
-        world.answer_recalls(LeaseMode::None);
-        world.done(token);
+        let (mut world, inode) = extended_by_another();
         let reported = world.waits(A, commit(inode, 1, 19));
         world.answer_recalls(LeaseMode::None);
         let (asked, _) = world.asked_storage();
@@ -128,12 +127,7 @@ fn a_size_that_is_set_while_a_first_object_is_extended_is_the_objects_in_the_end
 
 #[test]
 fn the_first_object_of_a_file_that_is_reported_late_does_not_undo_its_extension() {
-    let mut world = World::new();
-    let inode = attributes(&world.ok(A, create("new"))).inode;
-    let both = world.call(B, open(inode, Access::Write));
-    world.answer_recalls(LeaseMode::Open);
-    world.done(both);
-    world.ok(B, resize(inode, 120));
+    let (mut world, inode) = extended_by_another();
     world.ok(B, ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX)] });
     // A is alone by now, and reports the object that it had made before.
     assert!(bits(&world.ok(A, open(inode, Access::Write))).contains(Grants::DATA_EXCLUSIVE));
