@@ -37,11 +37,11 @@ struct Outstanding {
 impl<S: Shell> Lines<S> {
     /// With a connection for the byte at `position`. `None`: too many are in use.
     pub async fn open(io: &Objects<S>, objects: &FileObjects, position: u64) -> Result<Option<Self>> {
-        let piece = objects.stripes().pieces(position, 1).next().expect("a byte lies in an object");
-        let Some(line) = Line::open(io, objects, piece.index).await? else { return Ok(None) };
+        let index = objects.stripes().piece_at(position, 0, 1).index;
+        let Some(line) = Line::open(io, objects, index).await? else { return Ok(None) };
         let window = line.connection.prefetch_window();
         let mut lines: Vec<Option<Line<S>>> = objects.iter().map(|_| None).collect();
-        lines[piece.index] = Some(line);
+        lines[index] = Some(line);
         Ok(Some(Self { lines, order: VecDeque::new(), window }))
     }
 
@@ -162,7 +162,7 @@ impl<S: Shell> Objects<S> {
         while have < into.len() {
             while asked < into.len() {
                 let wanted = turn_bytes.min(into.len() - asked);
-                let piece = stripes.pieces(offset + asked as u64, wanted).next().expect("it is not empty");
+                let piece = stripes.piece_at(offset + asked as u64, asked, wanted);
                 if !lines.ask(self, of, &piece).await? {
                     break;
                 }

@@ -110,8 +110,7 @@ impl<S: Shell> Stream<S> {
         let (turn_bytes, ahead_bytes) = self.lines.window();
         let pace = Pace { first_bytes: io.tuning.first_bytes, ahead_bytes, turn_bytes };
         while let Some(window) = self.lane.next(source.size, wanted, &pace) {
-            let mut pieces = source.objects.stripes().pieces(window.offset, window.bytes as usize);
-            let piece = pieces.next().expect("a window is not empty");
+            let piece = source.objects.stripes().piece_at(window.offset, 0, window.bytes as usize);
             if !self.lines.ask(io, (source.inode, &source.objects), &piece).await? {
                 break;
             }

@@ -151,8 +151,7 @@ impl<S: Shell> Objects<S> {
         let mut start = 0;
         while start < bytes.len() {
             let wanted = REQUEST_BYTES_MAX.min(bytes.len() - start);
-            let mut pieces = objects.stripes().pieces(offset + start as u64, wanted);
-            let piece = Piece { start, ..pieces.next().expect("it is not empty") };
+            let piece = objects.stripes().piece_at(offset + start as u64, start, wanted);
             start = piece.end();
             while !lines.may_start(&piece)
                 && let Some(finished) = lines.finish().await

@@ -82,7 +82,9 @@ impl Stripes {
         })
     }
 
-    fn piece_at(&self, offset: u64, start: usize, left: usize) -> Piece {
+    /// The piece at an offset of the file, at most `left` bytes long. `start`: where it begins in the range that was
+    /// asked for.
+    pub fn piece_at(&self, offset: u64, start: usize, left: usize) -> Piece {
         let (stripe, within) = (offset / self.stripe_bytes, offset % self.stripe_bytes);
         let (row, index) = (stripe / self.width, stripe % self.width);
         let rest = usize::try_from(self.stripe_bytes - within).unwrap_or(usize::MAX);
