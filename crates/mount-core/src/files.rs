@@ -40,13 +40,7 @@ pub struct OpenFile<M: MountShell> {
 }
 
 /// An object's file in the hands of a kernel. To be given back when the kernel has closed it.
-struct Lent<M: MountShell> {
-    descriptor: Arc<DescriptorOf<M>>,
-    /// Whether the kernel may write through it, if the handle writes at all. Otherwise writes have to come here.
-    may_write: bool,
-    /// Of the file.
-    number: u64,
-}
+type Lent<M> = LentFile<DescriptorOf<M>>;
 
 /// Pages that are to be dropped after a reply.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -176,7 +170,7 @@ impl<M: MountShell> Mount<M> {
         let writes = asked.options.access.writes();
         let passed = lent.as_ref().filter(|lent| !writes || lent.may_write).map(|lent| lent.number);
         let backing = match &lent {
-            Some(lent) if passed.is_some() && phase == Phase::Closed => self.registered(register(&lent.descriptor)),
+            Some(lent) if passed.is_some() && phase == Phase::Closed => self.registered(register(&lent.file)),
             _ => None,
         };
         // Of an append the kernel's pages would make several requests, between which another client's may come.
@@ -212,8 +206,7 @@ impl<M: MountShell> Mount<M> {
     /// object gets one if the handle writes.
     async fn lend(&self, file: &Handle<M::Client>) -> Option<Lent<M>> {
         let Handle { open, options, .. } = file;
-        let lent = open.lend(&self.client.objects, options.access.writes(), options.direct).await;
-        lent.map(|LentFile { file: descriptor, may_write, number }| Lent { descriptor, may_write, number })
+        open.lend(&self.client.objects, options.access.writes(), options.direct).await
     }
 
     async fn give_back(&self, file: &Handle<M::Client>, lent: &Lent<M>) {

@@ -24,7 +24,7 @@ use weft_protocol::{Error, ObjectId, Result};
 pub struct LentFile<D> {
     /// The file.
     pub file: Arc<D>,
-    /// Whether the handle may write through it.
+    /// Whether the handle, if it writes at all, may do so through it. Otherwise its writes have to come here.
     pub may_write: bool,
     /// Which one of the files that kernels had of the inode, while it is open. Who still has a former one, and does not
     /// count as a handle here, has a file that may be the object's no more.
