@@ -173,8 +173,8 @@ pub enum ShardRequest {
         known: u64,
         /// Counts the client's reports: one with a higher number that the shard has taken knows more of the file.
         number: u64,
-        /// The kernel above the client reads and writes the object itself, and keeps no pages of the file. Whoever
-        /// opened it before it had an object was taken for one that keeps some ([`PageCache::ExceptAt`]).
+        /// The kernel above the client reads and writes the object directly and caches no pages of the file. The file
+        /// had no object when it was opened, so the shard assumed that some would be cached ([`PageCache::ExceptAt`]).
         passed: bool,
     },
     /// Change. The new directory's inode is made on a shard of `home` when that node has one. Answer: `Entry`.
