@@ -33,9 +33,11 @@ pub enum Kind {
     Striped,
     /// Programs that make system calls through mounts, for files that are striped.
     StripedMounts,
+    /// Programs that use the client machine, while nodes join and shards move.
+    Moves,
 }
 
-const WORDS: [(&str, Kind); 13] = [
+const WORDS: [(&str, Kind); 14] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -49,6 +51,7 @@ const WORDS: [(&str, Kind); 13] = [
     ("joins", Kind::Joins),
     ("striped", Kind::Striped),
     ("striped-mounts", Kind::StripedMounts),
+    ("moves", Kind::Moves),
 ];
 
 impl Kind {
@@ -59,6 +62,7 @@ impl Kind {
             Self::Plain => return Faults::NONE,
             Self::Partitions | Self::Locks => Faults { partitions: true, ..Faults::NOW },
             Self::Joins => Faults { joins: true, ..Faults::NOW },
+            Self::Moves => Faults { joins: true, moves: true, ..Faults::NOW },
             Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },
             Self::Peers => Faults { peers_cut: true, ..Faults::NOW },
             // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.
@@ -84,8 +88,8 @@ impl Kind {
 
     /// What a run may have that does what a script says: nothing comes by itself.
     pub(crate) fn faults_to_play(self) -> Faults {
-        let Faults { peers_cut, all_cut, descriptors, joins, .. } = self.faults(0);
-        Faults { drift: true, small_buffers: true, peers_cut, all_cut, descriptors, joins, ..Faults::NONE }
+        let Faults { peers_cut, all_cut, descriptors, joins, moves, .. } = self.faults(0);
+        Faults { drift: true, small_buffers: true, peers_cut, all_cut, descriptors, joins, moves, ..Faults::NONE }
     }
 }
 

@@ -27,7 +27,7 @@ use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
     ClusterMap, Error, InodeNumber, NodeId, NodeKey, ObjectId, Result, SessionId, ShardId, Timestamp, routing,
 };
-use weft_storage::{CachedRanges, Collector, FenceTable, Gate, RangeRequest, ServingTerm, ServingTerms, check_access};
+use weft_storage::{CachedRanges, Collector, FenceTable, Gate, RangeRequest, ServingTerms, check_access};
 
 /// Bytes of the pages in which ranges that kernels cache are counted.
 const RANGE_PAGE_BYTES: u64 = 16;
@@ -79,8 +79,6 @@ pub struct Storage {
     node: NodeId,
     pub collector: Collector,
     fences: FenceTable,
-    /// For the shards of this node, and for those of others.
-    own_term: Arc<ServingTerm>,
     pub terms: ServingTerms,
     /// The node's.
     pub map: ClusterMap,
@@ -100,13 +98,12 @@ pub struct Storage {
 impl Storage {
     pub fn new(node: NodeId, map: ClusterMap) -> Self {
         let (collector, fences) = (Collector::new(node, 1), FenceTable::default());
-        let (own_term, terms) = (Arc::new(ServingTerm::unlimited()), ServingTerms::default());
-        let (objects, ranges) = (BTreeMap::new(), CachedRanges::new(RANGE_PAGE_BYTES, 1, 1));
+        let (terms, objects, ranges) =
+            (ServingTerms::default(), BTreeMap::new(), CachedRanges::new(RANGE_PAGE_BYTES, 1, 1));
         Self {
             node,
             collector,
             fences,
-            own_term,
             terms,
             map,
             objects,
@@ -196,7 +193,7 @@ impl Storage {
 
     fn gate(&mut self, session: SessionId, shard: ShardId) -> Arc<Gate> {
         let of = self.map.node_of(shard).expect("the map has all shards");
-        let term = if of == self.node { Arc::clone(&self.own_term) } else { self.terms.term(of) };
+        let term = self.terms.term(shard, of == self.node);
         self.fences.gate(session, shard, &term)
     }
 

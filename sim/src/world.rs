@@ -19,6 +19,7 @@ mod joins;
 mod locks;
 mod losses;
 mod mounts;
+mod moves;
 mod partitions;
 mod ranges;
 mod servers;
@@ -52,10 +53,10 @@ use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::node::NodeRequest;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
-use weft_protocol::message::shard::{ShardAnswer, ShardCall};
+use weft_protocol::message::shard::{ShardAnswer, ShardCall, Slot};
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageAnswer, StorageRequest};
 use weft_protocol::{
-    ClusterMap, Error, NodeAddress, NodeId, NodeKey, NodeRecord, ObjectId, SessionId, ShardId, ShardRecord,
+    ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeKey, NodeRecord, ObjectId, SessionId, ShardId, ShardRecord,
 };
 use weft_storage::TermGrants;
 
@@ -80,6 +81,8 @@ enum Message {
         process: ProcessId,
         number: Ticket,
         session: SessionId,
+        /// To which it was sent.
+        node: NodeId,
         call: Box<ShardCall>,
     },
     Recall {
@@ -88,6 +91,7 @@ enum Message {
     },
     RecallAnswer {
         session: SessionId,
+        node: NodeId,
         answer: RecallAnswer,
     },
     LockGranted {
@@ -96,6 +100,7 @@ enum Message {
     },
     LockGrantTaken {
         session: SessionId,
+        node: NodeId,
         taken: LockGrantTaken,
     },
     Renew {
@@ -111,9 +116,18 @@ enum Message {
         process: ProcessId,
         renewal: Renewal,
         refused: bool,
+        epoch: MapEpoch,
+        shards: Vec<ShardId>,
     },
-    Peer(PeerCall),
-    PeerReply(PeerReply),
+    Peer {
+        from: NodeId,
+        node: NodeId,
+        call: PeerCall,
+    },
+    PeerReply {
+        node: NodeId,
+        reply: PeerReply,
+    },
     Storage {
         shard: ShardId,
         token: Option<u64>,
@@ -141,6 +155,7 @@ enum Message {
     AskToServe {
         node: NodeId,
         of: NodeId,
+        epoch: MapEpoch,
         settled: Vec<SessionFence>,
     },
     Serving {
@@ -191,6 +206,7 @@ enum Message {
         request: NodeRequest,
     },
     Joins(joins::Message),
+    Moves(moves::Message),
     Tick(ShardId),
     /// A storage server goes on with the collection of orphans.
     Collect(NodeId),
@@ -240,8 +256,8 @@ impl Message {
             Self::PagesDropped { .. } => "pages-dropped",
             Self::Renewal { .. } => "renewal",
             Self::Renewed { .. } => "renewed",
-            Self::Peer(_) => "peer-call",
-            Self::PeerReply(_) => "peer-reply",
+            Self::Peer { .. } => "peer-call",
+            Self::PeerReply { .. } => "peer-reply",
             _ => "message",
         }
     }
@@ -271,6 +287,10 @@ struct Pending {
     process: ProcessId,
     number: Ticket,
     session: SessionId,
+    /// That has received it.
+    node: NodeId,
+    /// Its shard has moved away from there, and its caller was told so.
+    is_away: bool,
     call: Box<ShardCall>,
 }
 
@@ -294,6 +314,7 @@ pub struct World {
     /// The terms that each node has granted to the storage servers of others.
     grants: BTreeMap<NodeId, TermGrants>,
     joins: joins::Joins,
+    moves: moves::Moves,
     clients: Vec<Client>,
     model: Model,
     files: Rc<RefCell<Files>>,
@@ -302,6 +323,8 @@ pub struct World {
     uses_xattrs: Option<u64>,
     /// Calls that a shard has, by token.
     tokens: BTreeMap<u64, Pending>,
+    /// The latest call that has come in each slot of a session.
+    latest_in_slot: BTreeMap<(SessionId, Slot), Ticket>,
     next_token: u64,
     /// Changes that are in the model already, with what was told of them first.
     applied: BTreeMap<(ShardId, Origin), Result<ShardAnswer, Error>>,
@@ -387,12 +410,14 @@ impl World {
             storage: (0..NODES).map(|id| (NodeId(id), Storage::new(NodeId(id), map.clone()))).collect(),
             grants: BTreeMap::new(),
             joins: joins::Joins::new(&map),
+            moves: Default::default(),
             clients: Vec::new(),
             model: Model::new(),
             files: Rc::default(),
             xattrs: Rc::default(),
             uses_xattrs: None,
             tokens: BTreeMap::new(),
+            latest_in_slot: BTreeMap::new(),
             next_token: 1,
             applied: BTreeMap::new(),
             received: BTreeSet::new(),
@@ -412,10 +437,11 @@ impl World {
             world.clocks.insert(node, clock);
         }
         for id in (0..SHARDS).map(ShardId) {
-            world.start_shard(id);
+            world.start_shard(id, world.map.shards[usize::from(id.0)].node);
             world.step(id, Event::SetMap(world.map.clone()));
         }
         world.begin_joins();
+        world.begin_moves();
         if faults.partitions {
             world.network.after(1, Message::Cut);
         }
@@ -480,8 +506,9 @@ impl World {
         self.now_at(self.node_of(shard))
     }
 
+    /// The node that has the shard's machine.
     fn node_of(&self, shard: ShardId) -> NodeId {
-        self.map.shards[usize::from(shard.0)].node
+        self.moves.node_of(shard).expect("every shard was started somewhere")
     }
 
     /// Runs to the end, and checks what is left. Panics with the history when something is wrong.
@@ -578,25 +605,28 @@ impl World {
         }
         match message {
             Message::Wake(client) => self.wake(client),
-            Message::Call { client, process, number, session, call } => {
-                self.call_arrived(Pending { client, process, number, session, call });
+            Message::Call { client, process, number, session, node, call } => {
+                self.call_arrived(Pending { client, process, number, session, node, is_away: false, call });
             }
             Message::ToClient { client, process, number, answer } => {
                 self.answer_arrived(client, process, number, answer);
             }
             Message::Recall { session, recall } => self.recall_arrived(session, recall),
-            Message::RecallAnswer { session, answer } => {
-                self.step(answer.shard, Event::RecallAnswer { session, number: answer.number, kept: answer.kept });
+            Message::RecallAnswer { session, node, answer } => {
+                let event = Event::RecallAnswer { session, number: answer.number, kept: answer.kept };
+                self.step_at(node, answer.shard, event);
             }
             Message::LockGranted { session, granted } => self.lock_granted(session, &granted),
-            Message::LockGrantTaken { session, taken } => {
-                self.step(taken.shard, Event::LockGrantTaken { session, wait: taken.wait });
+            Message::LockGrantTaken { session, node, taken } => {
+                self.step_at(node, taken.shard, Event::LockGrantTaken { session, wait: taken.wait });
             }
             Message::Renew { client } => self.renew(client),
             Message::Renewal { client, process, renewal } => self.renewal_arrived(client, process, renewal),
-            Message::Renewed { client, process, renewal, refused } => self.renewed(client, process, renewal, refused),
-            Message::Peer(call) => self.peer_asked(call),
-            Message::PeerReply(reply) => self.step(reply.intent.shard, Event::PeerReply(reply)),
+            Message::Renewed { client, process, renewal, refused, epoch, shards } => {
+                self.renewed((client, process), renewal, refused, (epoch, &shards));
+            }
+            Message::Peer { from, node, call } => self.peer_asked(from, node, call),
+            Message::PeerReply { node, reply } => self.step_at(node, reply.intent.shard, Event::PeerReply(reply)),
             Message::Storage { shard, token, node, request } => self.storage_asked(shard, token, node, &request),
             Message::StorageAnswer { shard, token, result } => {
                 self.step(shard, Event::StorageAnswer { token, result });
@@ -609,7 +639,7 @@ impl World {
             Message::Fenced { node, fence } => self.fence_confirmed(node, &fence),
             Message::FenceFailed { node, fence } => self.fence_failed(node, &fence),
             Message::FencesDue(node) => self.fences_due(node),
-            Message::AskToServe { node, of, settled } => self.asked_to_serve(node, of, &settled),
+            Message::AskToServe { node, of, epoch, settled } => self.asked_to_serve(node, of, epoch, &settled),
             Message::Serving { node, of, answer } => self.serving_answered(node, of, answer.as_ref()),
             Message::TermAwaited(connection) => self.term_awaited(connection),
             Message::Data { client, process, number, message } => self.data_arrived((client, process, number), message),
@@ -630,6 +660,7 @@ impl World {
                 self.node_asked((client, process, number), node, &request);
             }
             Message::Joins(message) => self.joins_event(message),
+            Message::Moves(message) => self.moves_event(message),
             Message::Tick(shard) => self.tick(shard),
             Message::Cut => self.cut_again(),
             Message::CutNodes => self.cut_nodes_again(),

@@ -165,3 +165,20 @@ fn all_seeds_hold_while_nodes_join() {
     println!("joined, abandoned, older epochs, newer epochs, unknown shards: {sums:?}");
     assert!(sums.iter().all(|sum| *sum > 0), "something never happened: {sums:?}");
 }
+
+/// Shards that move under load, between nodes that join and are gone; messages of moves are lost, so that some are
+/// abandoned.
+#[test]
+fn all_seeds_hold_while_shards_move() {
+    let mut sums = [0u64; 3];
+    for seed in 0..150 {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- moves replay {seed}");
+        let (tally, _) = run_seed(Kind::Moves, seed, false);
+        let counts = [tally.moved, tally.abandoned_moves, tally.fenced];
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    println!("moved, abandoned, sessions fenced: {sums:?}");
+    assert!(sums.iter().all(|sum| *sum > 0), "something never happened: {sums:?}");
+}

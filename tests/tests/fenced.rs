@@ -10,7 +10,7 @@ use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{OpenFlags, PageCache, ShardAnswer, ShardCall, ShardRequest};
-use weft_protocol::{Error, InodeNumber, MapEpoch, Name, NodeId, SessionId, SlotIndex, UserKey, routing};
+use weft_protocol::{Error, InodeNumber, MapEpoch, Name, NodeId, SessionId, ShardId, SlotIndex, UserKey, routing};
 use weft_tests::{FileSystem, Stuck, Wanted, file_with_object_at};
 use weft_transport::{BulkConnection, ControlConnection, Peer, Socket, SocketBulk, connect};
 
@@ -101,15 +101,17 @@ fn pings_and_renewals_tell_that_a_session_has_ended() {
     drop(control);
     let end = Instant::now() + Duration::from_secs(20);
     // The node takes it for the session's last connection each time.
-    while ControlConnection::new(enter(&fs, 0, 80, Purpose::Recall)).call(&Message::Renew).unwrap()
-        != (Message::RenewReply { refused: true })
-    {
+    let renewed = || ControlConnection::new(enter(&fs, 0, 80, Purpose::Recall)).call(&Message::Renew).unwrap();
+    while !matches!(renewed(), Message::RenewReply { refused: true, .. }) {
         assert!(Instant::now() < end, "the session still lives");
     }
     let mut control = ControlConnection::new(enter(&fs, 0, 80, Purpose::Control));
     assert_eq!(result(control.call(&ping(2)).unwrap()), Err(Error::SessionEnded));
     let mut recall = ControlConnection::new(enter(&fs, 0, 81, Purpose::Recall));
-    assert_eq!(recall.call(&Message::Renew).unwrap(), Message::RenewReply { refused: false });
+    assert_eq!(
+        recall.call(&Message::Renew).unwrap(),
+        Message::RenewReply { refused: false, epoch: MapEpoch(1), shards: vec![ShardId::ROOT] }
+    );
 }
 
 #[test]

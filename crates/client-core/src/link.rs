@@ -4,17 +4,19 @@
 //! come, so that a call that waits long at the server delays no other. When a connection breaks, the call is sent
 //! again in the same slot with the same sequence number: the shard answers a duplicate request with the first reply.
 //! A change that has no reply after some attempts stays in its slot: it may have been made, or be made later. Before
-//! anything else goes to the node it is sent again, until a reply comes.
+//! anything else goes to the node it is sent again, until a reply comes. A call whose shard moves to another node is
+//! sent there in the same slot, over a connection of its own: the shard takes the replies of its slots along.
 //!
-//! Lock order: `slots` (3) is held to take and return one; `given_up` is a leaf.
+//! Lock order: `slots` (3) is held to take and return one; `given_up` and `unanswered_at` are leaves.
 
+use crate::calls::call_of;
 use crate::lock::lock;
 use crate::shell::{ControlConnection, Monitor, Shell};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::message::Message;
-use weft_protocol::{ConnectionId, NodeId, NodeRecord, Result, SessionId, SlotIndex};
+use weft_protocol::{ConnectionId, NodeId, NodeRecord, Result, SessionId, ShardId, SlotIndex};
 
 /// Slots for callers; the last one belongs to the answers to recalls, which must never wait for callers.
 const CALLER_SLOTS_MAX: u16 = SLOTS_MAX - 1;
@@ -25,7 +27,8 @@ pub(crate) const ATTEMPTS_MAX: u32 = 4;
 pub(crate) struct Slot<C> {
     pub index: SlotIndex,
     pub sequence: u32,
-    connection: Option<C>,
+    /// To this node: the link's, or that to which the shard of the call has moved.
+    connection: Option<(NodeId, C)>,
     /// A change that was sent and has no reply.
     unanswered: Option<Box<Message>>,
 }
@@ -39,6 +42,10 @@ impl<C> Slot<C> {
     pub fn unanswered(&self) -> Option<&Message> {
         self.unanswered.as_deref()
     }
+}
+
+fn shard_of(change: &Message) -> ShardId {
+    call_of(change).shard
 }
 
 /// On whose behalf a slot is taken.
@@ -65,8 +72,10 @@ pub(crate) struct Link<S: Shell> {
     slots: S::Monitor<Slots<S::Control>>,
     /// The last connection could not be made.
     refused: AtomicBool,
-    /// Changes that have no reply, also those in the hands of a caller.
+    /// Number of the changes that have no reply, also of those in the hands of a caller.
     unanswered: AtomicU32,
+    /// Their shards.
+    unanswered_at: Mutex<Vec<ShardId>>,
     given_up: Mutex<Vec<ConnectionId>>,
     /// Whether `given_up` has any.
     has_given_up: AtomicBool,
@@ -83,6 +92,7 @@ impl<S: Shell> Link<S> {
             slots,
             refused: AtomicBool::new(false),
             unanswered: AtomicU32::new(0),
+            unanswered_at: Mutex::default(),
             given_up: Mutex::default(),
             has_given_up: AtomicBool::new(false),
         }
@@ -131,45 +141,57 @@ impl<S: Shell> Link<S> {
         }
     }
 
-    /// Whether a change has no reply.
-    pub fn has_unanswered(&self) -> bool {
-        self.unanswered.load(Ordering::Acquire) > 0
+    /// Whether a change at one of these shards has no reply.
+    pub fn has_unanswered(&self, at: impl Fn(ShardId) -> bool) -> bool {
+        self.unanswered.load(Ordering::Acquire) > 0 && lock(&self.unanswered_at).iter().any(|shard| at(*shard))
     }
 
-    /// Takes a slot with a change that has no reply. `None`: another caller has it.
-    pub async fn take_unanswered(&self) -> Option<Slot<S::Control>> {
-        self.slots.lock().await.unanswered.pop()
+    /// Takes a slot with a change at one of these shards that has no reply. `None`: another caller has it.
+    pub async fn take_unanswered(&self, at: impl Fn(ShardId) -> bool) -> Option<Slot<S::Control>> {
+        let mut slots = self.slots.lock().await;
+        let is_at = |slot: &Slot<S::Control>| slot.unanswered().is_some_and(|change| at(shard_of(change)));
+        let index = slots.unanswered.iter().position(is_at)?;
+        Some(slots.unanswered.swap_remove(index))
     }
 
     /// Keeps a change that was sent in its slot, since no reply came.
     pub fn keep_unanswered(&self, slot: &mut Slot<S::Control>, change: &Message) {
         slot.unanswered = Some(Box::new(change.clone()));
+        lock(&self.unanswered_at).push(shard_of(change));
         self.unanswered.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The change in this slot has its reply.
     pub fn answered(&self, slot: &mut Slot<S::Control>) {
-        slot.unanswered = None;
+        let Some(change) = slot.unanswered.take() else { return };
         self.unanswered.fetch_sub(1, Ordering::AcqRel);
+        let mut shards = lock(&self.unanswered_at);
+        if let Some(index) = shards.iter().position(|shard| *shard == shard_of(&change)) {
+            shards.swap_remove(index);
+        }
     }
 
-    /// The reply to a message, and whether the message was sent more than once for it. `sent` tells, after an error,
-    /// whether it was sent at all.
+    /// The reply of a node to a message, and whether the message was sent more than once for it. `sent` tells, after an
+    /// error, whether it was sent at all. `to`: the link's node, as a rule.
     pub async fn exchange(
         &self,
         shell: &S,
+        to: &NodeRecord,
         slot: &mut Slot<S::Control>,
         message: &Message,
         sent: &mut bool,
     ) -> Result<(Message, bool)> {
         let mut attempts = 0;
         loop {
-            let connection = match &mut slot.connection {
+            slot.connection.take_if(|(node, _)| *node != to.id);
+            let (_, connection) = match &mut slot.connection {
                 Some(connection) => connection,
                 None => {
-                    let connected = shell.connect(&self.record, self.session).await;
-                    self.note_connect(connected.is_ok());
-                    slot.connection.insert(connected?)
+                    let connected = shell.connect(to, self.session).await;
+                    if to.id == self.record.id {
+                        self.note_connect(connected.is_ok());
+                    }
+                    slot.connection.insert((to.id, connected?))
                 }
             };
             *sent = true;
@@ -188,7 +210,7 @@ impl<S: Shell> Link<S> {
 
     /// As [`Link::exchange`], if the slot was connected before; else nothing is sent.
     pub async fn exchange_if_connected(&self, slot: &mut Slot<S::Control>, message: &Message) {
-        if let Some(connection) = &mut slot.connection {
+        if let Some((_, connection)) = slot.connection.as_mut().filter(|(node, _)| *node == self.record.id) {
             // A server that is away ends the session by itself after its term.
             let _ = connection.call(message).await;
         }
@@ -221,7 +243,9 @@ impl<S: Shell> Link<S> {
     /// node. Sends nothing.
     pub async fn seems_away(&self) -> bool {
         let slots = self.slots.lock().await;
-        let idle = slots.idle.iter().rev().find_map(|slot| slot.connection.as_ref());
-        self.refused.load(Ordering::Relaxed) || idle.is_some_and(ControlConnection::is_closed)
+        let own =
+            |(node, connection): &'_ (NodeId, S::Control)| (*node == self.record.id).then_some(connection.is_closed());
+        let idle = slots.idle.iter().rev().find_map(|slot| slot.connection.as_ref().and_then(own));
+        self.refused.load(Ordering::Relaxed) || idle == Some(true)
     }
 }

@@ -102,6 +102,12 @@ impl Session {
         Arc::clone(terms.entry(shard).or_default())
     }
 
+    /// Whether the session may hold something at a shard.
+    pub(crate) fn has_term(&self, shard: ShardId) -> bool {
+        let terms = self.terms.read().unwrap_or_else(PoisonError::into_inner);
+        terms.get(&shard).is_some_and(|term| term.load(Ordering::Acquire) > 0)
+    }
+
     /// A shard has answered a call of this session that was sent at `sent_ms`, by a reply with this stamp.
     pub(crate) fn heard(&self, shard: ShardId, session: SessionId, stamp: u64, (sent_ms, now_ms): (u64, u64)) {
         if let Some(mut cache) = self.cache_for(session) {

@@ -2,7 +2,7 @@
 //!
 //! Three threads for all nodes, and one for each that has pages dropped (`page_drops.rs`). The *listener* waits on the
 //! recall connections and renews the session. It waits for nothing else, so that recalls are always read (docs/flow-
-//! control.md). The *releaser* gives surplus leases back and ends lock waits at nodes that are gone: its calls wait
+//! control.md). The *releaser* gets newer maps, gives surplus leases back and ends lock waits at nodes that are gone: its calls wait
 //! for slots, whose holders may wait for a recall. The *worker* answers recalls: it may have to write data back first,
 //! and the kernel's cache above may have to write back to us. A refused renewal ends the session here: recalls were not
 //! answered in time, and the shard grants what others wait for once the term that this client counted last has passed.
@@ -168,12 +168,13 @@ impl Listener {
                     // What is left of it goes when there is room. On a dead connection it is told again.
                     let _ = lock(&connection).post(0, &Message::LockGrantTaken(taken));
                 }
-                Ok(Some((_, Message::RenewReply { refused: true }))) => calls.begin_new_session(one.session),
-                Ok(Some((_, Message::RenewReply { refused: false }))) => {
+                Ok(Some((_, Message::RenewReply { refused: true, .. }))) => calls.begin_new_session(one.session),
+                Ok(Some((_, Message::RenewReply { refused: false, epoch, shards }))) => {
                     if let Some(sent_ms) = one.renewal_sent_ms.take() {
                         let now_ms = calls.shell.now_ms();
-                        calls.session.node_heard(one.node, one.session, sent_ms);
-                        calls.session.renewed(calls.map().shards_at(one.node), one.session, sent_ms, now_ms);
+                        if calls.renewed((one.node, epoch), &shards, one.session, (sent_ms, now_ms)) {
+                            let _ = self.releases.try_send(());
+                        }
                     }
                 }
                 Ok(None) => return,
@@ -218,6 +219,7 @@ fn time_of(ms: u64) -> Timespec {
 fn release(files: &Weak<Files<NativeShell>>, due: &Receiver<()>) {
     while due.recv().is_ok() {
         let Some(files) = files.upgrade() else { return };
+        block_on(files.calls().catch_up());
         block_on(files.calls().release_surplus());
         block_on(files.hold_directories());
         block_on(files.tend_locks());

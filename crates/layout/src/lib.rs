@@ -15,10 +15,11 @@
 //! Invariant: no other crate maps offsets of a file to those of objects, or sizes.
 //! Not here: which objects a file has (`weft_protocol::layout`), how they are read and written.
 
+use serde::{Deserialize, Serialize};
 use weft_protocol::{Layout, StripePlan};
 
 /// How a file's bytes lie in its objects.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Stripes {
     width: u64,
     /// `u64::MAX`: one object has all.

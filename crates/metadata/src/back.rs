@@ -16,6 +16,7 @@ mod across;
 mod attributes;
 mod create;
 mod dentry;
+mod image;
 mod inode;
 mod intent;
 mod keys;

@@ -25,6 +25,7 @@ mod intents;
 mod leases;
 mod lock_calls;
 mod locks;
+mod moving;
 mod orphans;
 mod park;
 mod peer;
@@ -141,7 +142,7 @@ pub struct StuckCall {
     pub request: String,
     /// What it waits for, in words.
     pub waits_for: String,
-    /// Since when, as in [`Now::boot_ms`].
+    /// Since when, by the shard's clock, milliseconds.
     pub since_ms: u64,
 }
 
@@ -150,7 +151,9 @@ pub struct Shard<K> {
     back: Back<K>,
     node_key: NodeKey,
     map: ClusterMap,
+    /// The time of the event, by `clock`.
     now: Now,
+    clock: moving::Clock,
     sessions: Sessions,
     leases: Leases,
     recalls: Recalls,
@@ -212,11 +215,16 @@ impl<K: KeyValue> Shard<K> {
     /// A new shard over an empty store. It knows no map until [`Event::SetMap`], and makes all directories itself until
     /// then.
     pub fn new(config: ShardConfig, store: K, now: Now) -> Self {
+        Self::over(Back::new(config.shard, store, now.wall, config.root), config.node_key, now)
+    }
+
+    fn over(back: Back<K>, node_key: NodeKey, now: Now) -> Self {
         Self {
-            back: Back::new(config.shard, store, now.wall, config.root),
-            node_key: config.node_key,
+            back,
+            node_key,
             map: ClusterMap::default(),
             now,
+            clock: moving::Clock::default(),
             sessions: Sessions::default(),
             leases: Leases::new(),
             recalls: Recalls::default(),
@@ -258,19 +266,22 @@ impl<K: KeyValue> Shard<K> {
 
     /// Takes one event; appends what is to be done.
     pub fn step(&mut self, now: Now, event: Event, out: &mut Vec<Effect>) {
-        self.now = now;
+        if self.is_frozen() {
+            return self.step_frozen(event, out);
+        }
+        self.now = self.clock.read(now);
         match event {
             Event::Call { token, origin, credentials, request, repeats } => {
                 let (by_name, made, asked, answers) = (None, false, None, None);
                 self.receive(Call { token, origin, credentials, request, repeats, by_name, made, asked, answers }, out);
             }
             Event::Heard { session } => {
-                self.sessions.hear(session, now.boot_ms);
+                self.sessions.hear(session, self.now.boot_ms);
             }
             Event::Lost { session } => self.end_session(session, true, out),
             Event::RecallAnswer { session, number, kept } => self.recall_answered(session, number, kept),
             Event::LockGrantTaken { session, wait } => {
-                if self.sessions.hear(session, now.boot_ms) {
+                if self.sessions.hear(session, self.now.boot_ms) {
                     self.locks.taken(session, wait);
                 }
             }
@@ -278,14 +289,16 @@ impl<K: KeyValue> Shard<K> {
             Event::PeerReply(reply) => self.peer_replied(reply, out),
             Event::StorageAnswer { token, result } => self.storage_answered(token, result, out),
             Event::FenceConfirmed { session, node } => self.fence_confirmed(session, node, out),
-            Event::SetMap(map) => {
-                if map.epoch >= self.map.epoch {
-                    self.map = map;
-                }
-            }
+            Event::SetMap(map) => self.set_map(map),
             Event::Tick => self.tick(out),
         }
         self.settle(out);
+    }
+
+    fn set_map(&mut self, map: ClusterMap) {
+        if map.epoch >= self.map.epoch {
+            self.map = map;
+        }
     }
 
     /// Judges what has become ready, and sends what was gathered.
@@ -308,6 +321,10 @@ impl<K: KeyValue> Shard<K> {
 
     /// [`Now::boot_ms`] at which a [`Event::Tick`] is needed. `None`: nothing waits for time.
     pub fn deadline(&self) -> Option<u64> {
+        self.due_ms().filter(|_| !self.is_frozen()).map(|due_ms| self.clock.of_node(due_ms, self.now))
+    }
+
+    fn due_ms(&self) -> Option<u64> {
         let (sessions, recalls) = (self.sessions.next_check(), self.recalls.next_due());
         let others = [
             self.intents.next_due(),

@@ -18,7 +18,7 @@ use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageRequest};
-use weft_protocol::{Error, InodeNumber, NodeId, NodeRecord, ObjectId, SessionId, ShardId, UserKey};
+use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeRecord, ObjectId, SessionId, ShardId, UserKey};
 use weft_transport::{ControlConnection, Peer, Result, Socket, TransportError, connect};
 
 /// Maximum number of threads for one other node.
@@ -36,8 +36,8 @@ pub type ToldOfObject = Box<dyn FnOnce(weft_protocol::Result<bool>) + Send>;
 /// Takes the answer to a question for a serving term.
 pub type ToldToServe = Box<dyn FnOnce(weft_protocol::Result<ServingAnswer>) + Send>;
 
-/// Takes the answer to a request about the map.
-pub type ToldOfMap = Box<dyn FnOnce(weft_protocol::Result<NodeAnswer>) + Send>;
+/// Takes the answer of a node.
+pub type ToldByNode = Box<dyn FnOnce(weft_protocol::Result<NodeAnswer>) + Send>;
 
 /// A request to another node.
 pub enum Errand {
@@ -48,11 +48,11 @@ pub enum Errand {
     /// Fence of a session that a shard has ended. The outcome goes to [`Granting`].
     Fence(SessionFence),
     /// Asks for a serving term. These errands have a queue of their own, since others may wait for the term.
-    AskToServe { settled: Vec<SessionFence>, tell: ToldToServe },
+    AskToServe { epoch: MapEpoch, settled: Vec<SessionFence>, tell: ToldToServe },
     /// Asks the shard whether the file uses this object, to collect orphans.
     AskShard { session: SessionId, inode: InodeNumber, object: ObjectId, tell: ToldOfObject },
-    /// Gives a node the map, or gets it from there. `to`: the node's record, if this node's map does not have it yet.
-    Map { to: Option<NodeRecord>, request: NodeRequest, tell: ToldOfMap },
+    /// A request to a node as such. `to`: the node's record, if this node's map does not have it yet.
+    Node { to: Option<NodeRecord>, request: NodeRequest, tell: ToldByNode },
 }
 
 /// Queues to all other nodes.
@@ -147,11 +147,13 @@ impl Worker {
             Errand::Peer(call) => Message::Peer(call.clone()),
             Errand::Storage { request, .. } => Message::Storage(request.clone()),
             Errand::Fence(fence) => fence_message(fence),
-            Errand::AskToServe { settled, .. } => Message::Node(NodeRequest::AskToServe { settled: settled.clone() }),
+            Errand::AskToServe { epoch, settled, .. } => {
+                Message::Node(NodeRequest::AskToServe { epoch: *epoch, settled: settled.clone() })
+            }
             Errand::AskShard { session, inode, object, .. } => {
                 Message::Node(NodeRequest::AskOfObject { session: *session, inode: *inode, object: *object })
             }
-            Errand::Map { request, .. } => Message::Node(request.clone()),
+            Errand::Node { request, .. } => Message::Node(request.clone()),
         }
     }
 
@@ -167,7 +169,7 @@ impl Worker {
                 }
             }
             Errand::Fence(fence) => return self.fence(fence),
-            Errand::Map { to: Some(record), .. } if self.connection.is_none() => {
+            Errand::Node { to: Some(record), .. } if self.connection.is_none() => {
                 self.connection = Some(open(&self.shared.cluster, record, self.timeout)?);
             }
             _ => {}
@@ -231,7 +233,7 @@ impl Worker {
                     _ => Err(Error::Malformed),
                 }));
             }
-            (Errand::Map { tell, .. }, Ok(Message::NodeReply(reply))) => tell(*reply),
+            (Errand::Node { tell, .. }, Ok(Message::NodeReply(reply))) => tell(*reply),
             (errand, _) => self.unreachable(errand),
         }
     }
@@ -250,7 +252,7 @@ impl Worker {
             }
             Errand::AskShard { tell, .. } => tell(Err(Error::Unreachable)),
             Errand::AskToServe { tell, .. } => tell(Err(Error::Unreachable)),
-            Errand::Map { tell, .. } => tell(Err(Error::Unreachable)),
+            Errand::Node { tell, .. } => tell(Err(Error::Unreachable)),
             Errand::Storage { token: None, .. } | Errand::Fence(_) => {}
         }
     }

@@ -6,6 +6,7 @@
 use crate::calls::Caller;
 use crate::counters::AtomicCounters;
 use crate::mailbox::{ConnectionRef, Sink};
+use crate::moving::Part;
 use crate::state::Node;
 use crate::status;
 use crate::text::peer_text;
@@ -18,7 +19,7 @@ use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{ShardCall, ShardReply};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Credentials, Error};
+use weft_protocol::{Credentials, Error, MapEpoch};
 use weft_transport::{Peer, Result, TransportError};
 
 /// Handles one message. The reply goes to `sink`, or is sent later. An error closes the connection.
@@ -38,11 +39,20 @@ pub fn handle(
         Message::Node(NodeRequest::Join { nodes, shards_per_node }) if is_privileged(peer) => {
             node.members.join(from, id, nodes, shards_per_node);
         }
+        Message::Node(NodeRequest::Move { shard, to }) if is_privileged(peer) => {
+            node.members.move_shard(from, id, shard, to);
+        }
+        Message::Node(NodeRequest::Ship { shard, to, epoch }) if is_node(peer) => {
+            node.shards.ship(shard, to, epoch, (from, id));
+        }
+        Message::Node(NodeRequest::Take { shard, epoch, part: index, parts: count, bytes }) if is_node(peer) => {
+            node.shards.take_part(Part { shard, epoch, index, count, bytes }, (from, id));
+        }
         Message::Node(request) => {
             let answer = handle_node_request(node, peer, request, sink);
             sink.send(from, id, Message::NodeReply(Box::new(answer)));
         }
-        Message::Peer(call) if matches!(peer.key_name, KeyName::Node(_)) => {
+        Message::Peer(call) if is_node(peer) => {
             let token = node.shards.calls.token();
             let to = call.to;
             let text = || peer_text(peer);
@@ -59,8 +69,9 @@ pub fn handle(
         }
         Message::PagesDropped(dropped) => node.shards.pages.dropped(peer.session, dropped),
         Message::Renew => {
-            let refused = node.shards.renew(peer.session, sink) || node.shards.pages.is_overdue(peer.session);
-            sink.send(from, id, Message::RenewReply { refused });
+            let (refused, shards) = node.shards.renew(peer.session, sink);
+            let refused = refused || node.shards.pages.is_overdue(peer.session);
+            sink.send(from, id, Message::RenewReply { refused, epoch: node.cluster.epoch(), shards });
         }
         Message::Peer(_)
         | Message::ShardReply(_)
@@ -111,12 +122,17 @@ fn handle_storage_request(
     }
 }
 
-fn check_call(node: &Node, call: &ShardCall) -> std::result::Result<(), Error> {
-    let admitted = admit(node.cluster.epoch(), call.epoch);
+/// Checks the epoch of a request, and gets the newer map that it may show.
+fn check_epoch(node: &Node, epoch: MapEpoch) -> std::result::Result<(), Error> {
+    let admitted = admit(node.cluster.epoch(), epoch);
     if admitted == Err(Error::Busy) {
         node.map_source.ask();
     }
-    admitted?;
+    admitted
+}
+
+fn check_call(node: &Node, call: &ShardCall) -> std::result::Result<(), Error> {
+    check_epoch(node, call.epoch)?;
     // Bounds the replies that the shard retains, one per slot.
     let knows_slots = call.slot.0 < SLOTS_MAX && node.cluster.map().node(call.slots_of).is_some();
     if !knows_slots || call.repeats.len() > REPEATED_CALLS_MAX {
@@ -139,6 +155,10 @@ fn is_privileged(peer: &Peer) -> bool {
     !matches!(peer.key_name, KeyName::User { .. })
 }
 
+fn is_node(peer: &Peer) -> bool {
+    matches!(peer.key_name, KeyName::Node(_))
+}
+
 fn handle_node_request(
     node: &Node,
     peer: &Peer,
@@ -159,8 +179,9 @@ fn handle_node_request(
             node.stop();
             Ok(NodeAnswer::Done)
         }
-        NodeRequest::AskToServe { settled } => match peer.key_name {
+        NodeRequest::AskToServe { epoch, settled } => match peer.key_name {
             KeyName::Node(storage_server) => {
+                check_epoch(node, epoch)?;
                 Ok(NodeAnswer::Serving(node.shards.granting.ask(storage_server, &settled)))
             }
             KeyName::Owner | KeyName::User { .. } => Err(Error::NotPermitted),
@@ -181,6 +202,9 @@ fn handle_node_request(
         | NodeRequest::Stuck
         | NodeRequest::Shutdown
         | NodeRequest::Join { .. }
+        | NodeRequest::Move { .. }
+        | NodeRequest::Ship { .. }
+        | NodeRequest::Take { .. }
         | NodeRequest::RevokeKey(_) => Err(Error::NotPermitted),
     }
 }

@@ -28,7 +28,7 @@ use weft_metadata::Event;
 use weft_protocol::message::Message;
 use weft_protocol::message::storage::StorageAnswer;
 use weft_protocol::{ConnectionId, Error, InodeNumber, NodeId, ObjectId, Result, SessionId, ShardId};
-use weft_storage::{FenceTable, Gate, ServingTerm, ServingTerms};
+use weft_storage::{FenceTable, Gate, ServingTerms};
 use weft_store_io::WriteGuard;
 
 /// Fences of a node.
@@ -42,9 +42,6 @@ pub struct Fencing {
     unsettled: Mutex<Vec<Unsettled>>,
     /// Settled fences with objects to abandon.
     to_abandon: Sender<Unsettled>,
-    /// For the shards of this node.
-    own_term: Arc<ServingTerm>,
-    /// For those of others.
     terms: Mutex<ServingTerms>,
     term_changed: Condvar,
     pages: Arc<CachedPages>,
@@ -91,7 +88,6 @@ impl Fencing {
             connections: Arc::default(),
             unsettled: Mutex::default(),
             to_abandon,
-            own_term: Arc::new(ServingTerm::unlimited()),
             terms: Mutex::default(),
             term_changed: Condvar::new(),
             pages,
@@ -171,7 +167,7 @@ pub struct Gates<'a> {
     session: SessionId,
     connection: &'a Registered,
     /// Gate of the last request's shard: a client uses few shards over one connection.
-    last: RefCell<Option<(ShardId, NodeId, Arc<Gate>)>>,
+    last: RefCell<Option<(ShardId, Arc<Gate>)>>,
 }
 
 impl<'a> Gates<'a> {
@@ -193,33 +189,32 @@ impl<'a> Gates<'a> {
     /// Returns the guard for a request about a file of this shard. Waits until this storage server may serve the shard.
     /// [`Error::SessionEnded`]: the session is fenced; [`Error::Unreachable`]: the shard's node does not answer.
     pub fn guard(&self, shard: ShardId) -> Result<RequestGuard<'a>> {
-        let (node, gate) = self.gate(shard)?;
+        let gate = self.gate(shard)?;
         let guard = RequestGuard {
             fencing: self.fencing,
             session: self.session,
             shard,
-            node,
             gate,
             admitted: AtomicBool::new(false),
             line: self.connection.line(),
         };
-        guard.fencing.wait_for_term(node, &guard.gate).map(|()| guard)
+        guard.fencing.wait_for_term(shard, &guard.gate).map(|()| guard)
     }
 
-    fn gate(&self, shard: ShardId) -> Result<(NodeId, Arc<Gate>)> {
+    fn gate(&self, shard: ShardId) -> Result<Arc<Gate>> {
         let mut last = self.last.borrow_mut();
-        if let Some((of, node, gate)) = &*last
+        if let Some((of, gate)) = &*last
             && *of == shard
         {
-            return Ok((*node, Arc::clone(gate)));
+            return Ok(Arc::clone(gate));
         }
-        let (node, term) = self.fencing.term_for(shard)?;
+        let term = self.fencing.term_for(shard)?;
         let gate = {
             let mut table = self.fencing.table.write().unwrap_or_else(PoisonError::into_inner);
             table.gate(self.session, shard, &term)
         };
-        *last = Some((shard, node, Arc::clone(&gate)));
-        Ok((node, gate))
+        *last = Some((shard, Arc::clone(&gate)));
+        Ok(gate)
     }
 }
 
@@ -228,8 +223,6 @@ pub struct RequestGuard<'a> {
     fencing: &'a Arc<Fencing>,
     session: SessionId,
     shard: ShardId,
-    /// The shard's.
-    node: NodeId,
     gate: Arc<Gate>,
     /// The connection's.
     line: &'a Line,
@@ -266,7 +259,7 @@ impl RequestGuard<'_> {
         loop {
             match self.gate.enter(clock::boot_ms) {
                 // The term has ended since the request or its last piece came.
-                Err(Error::Busy) => self.fencing.wait_for_term(self.node, &self.gate)?,
+                Err(Error::Busy) => self.fencing.wait_for_term(self.shard, &self.gate)?,
                 entered => {
                     // The thread that serves the request reads it after its pieces.
                     if entered.is_ok() {

@@ -68,6 +68,26 @@ impl Granting {
         lock(&self.grants).overdue(node)
     }
 
+    /// A shard is on its way to another node: [`TermGrants::begin_move`].
+    pub fn begin_move(&self, shard: ShardId) -> Vec<(NodeId, SessionFence)> {
+        lock(&self.grants).begin_move(shard)
+    }
+
+    /// The shard stays.
+    pub fn abandon_move(&self, shard: ShardId) {
+        lock(&self.grants).abandon_move(shard);
+    }
+
+    /// The shard has another node now.
+    pub fn left(&self, shard: ShardId) {
+        lock(&self.grants).left(shard);
+    }
+
+    /// A shard has come with these fences; these nodes may have storage servers with terms.
+    pub fn arrived(&self, nodes: impl Iterator<Item = NodeId>, fences: Vec<(NodeId, SessionFence)>) {
+        lock(&self.grants).arrived(nodes, fences, clock::boot_ms());
+    }
+
     /// When something is due, milliseconds since boot.
     pub fn next_due(&self) -> Option<u64> {
         lock(&self.grants).next_due()

@@ -32,6 +32,7 @@ mod locks;
 mod mailbox;
 mod map_source;
 mod membership;
+mod moving;
 mod places;
 mod refusals;
 mod revoked;

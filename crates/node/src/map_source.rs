@@ -46,7 +46,7 @@ impl MapSource {
         }
         let source = Arc::clone(self);
         let tell = Box::new(move |answer| source.told(answer));
-        self.couriers.send(root, Errand::Map { to: None, request: NodeRequest::GetMap, tell });
+        self.couriers.send(root, Errand::Node { to: None, request: NodeRequest::GetMap, tell });
         true
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use weft_metadata::{Membership, MembershipEffect, MembershipEvent};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::{ClusterMap, NodeId, NodeRecord};
+use weft_protocol::{ClusterMap, NodeId, NodeRecord, ShardId};
 
 /// See the module.
 pub struct Members {
@@ -27,7 +27,7 @@ pub struct Members {
 
 struct State {
     machine: Membership,
-    /// Requests that wait for the outcome of a join, by token.
+    /// Requests that wait for the outcome of a change, by token.
     waiting: HashMap<u64, (ConnectionRef, u64)>,
     next_token: u64,
 }
@@ -41,14 +41,23 @@ impl Members {
 
     /// Has nodes join. The reply goes to this connection, later.
     pub fn join(&self, to: ConnectionRef, id: u64, nodes: Vec<NodeRecord>, shards_per_node: u16) {
-        let token = {
-            let mut state = lock(&self.state);
-            state.next_token += 1;
-            let token = state.next_token;
-            state.waiting.insert(token, (to, id));
-            token
-        };
+        let token = self.token(to, id);
         self.step(MembershipEvent::Join { token, nodes, shards_per_node });
+    }
+
+    /// Has a shard move. The reply goes to this connection, later.
+    pub fn move_shard(&self, reply_to: ConnectionRef, id: u64, shard: ShardId, to: NodeId) {
+        let token = self.token(reply_to, id);
+        self.step(MembershipEvent::Move { token, shard, to });
+    }
+
+    /// Names a request whose reply goes to this connection.
+    fn token(&self, to: ConnectionRef, id: u64) -> u64 {
+        let mut state = lock(&self.state);
+        state.next_token += 1;
+        let token = state.next_token;
+        state.waiting.insert(token, (to, id));
+        token
     }
 
     /// Another node has given this one a map.
@@ -90,8 +99,18 @@ impl Members {
                         members.step(MembershipEvent::Told { node, epoch, taken: answer.is_ok() });
                     }
                 });
-                let errand = Errand::Map { to: Some(to), request: NodeRequest::SetMap(map), tell };
+                let errand = Errand::Node { to: Some(to), request: NodeRequest::SetMap(map), tell };
                 self.couriers.send(node, errand);
+            }
+            MembershipEffect::Ship { from, shard, to, epoch } => {
+                let members = Weak::clone(&self.own);
+                let tell = Box::new(move |answer: weft_protocol::Result<NodeAnswer>| {
+                    if let Some(members) = members.upgrade() {
+                        members.step(MembershipEvent::Shipped { epoch, done: answer.is_ok() });
+                    }
+                });
+                let request = NodeRequest::Ship { shard, to: to.id, epoch };
+                self.couriers.send(from.id, Errand::Node { to: None, request, tell });
             }
             MembershipEffect::Install(map) => {
                 tracing::info!(

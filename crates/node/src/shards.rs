@@ -14,6 +14,7 @@ use crate::fencing::{ConfirmTo, Fencing, Unsettled};
 use crate::granting::Granting;
 use crate::locks::lock;
 use crate::mailbox::{Loops, Sink};
+use crate::moving::{Effects, Moving};
 use crate::sessions::Sessions;
 use crate::shard_events::ShardEvents;
 use crate::storage_server::StorageServer;
@@ -21,7 +22,8 @@ use crate::{clock, text};
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 use weft_metadata::{Effect, Event, Fences, MemoryStore, RootDirectory, Shard, ShardConfig};
 use weft_protocol::limits::TEXT_BYTES_MAX;
 use weft_protocol::message::Message;
@@ -46,6 +48,7 @@ pub struct Shards {
     pub pages: Arc<CachedPages>,
     pub storage: Option<Arc<StorageServer>>,
     pub loops: Arc<Loops>,
+    pub moving: Moving,
     pub slots: RwLock<BTreeMap<ShardId, Arc<ShardSlot>>>,
 }
 
@@ -53,6 +56,8 @@ pub struct Shards {
 pub struct ShardSlot {
     id: ShardId,
     machine: Mutex<Machine>,
+    /// The machine is frozen, and has got an answer.
+    answered: Condvar,
     /// When the machine wants its next tick, milliseconds since boot. Read without the machine's lock.
     deadline_ms: AtomicU64,
 }
@@ -70,22 +75,31 @@ struct Work {
 }
 
 impl ShardSlot {
-    fn new(id: ShardId, shard: Shard<MemoryStore>) -> Self {
+    /// Returns the slot of a shard.
+    pub fn new(id: ShardId, shard: Shard<MemoryStore>) -> Self {
         let machine = Mutex::new(Machine::Running(Box::new(shard)));
-        Self { id, machine, deadline_ms: AtomicU64::new(NEVER) }
+        Self { id, machine, answered: Condvar::new(), deadline_ms: AtomicU64::new(NEVER) }
     }
 
     fn step(&self, event: Event, out: &mut Vec<Effect>) -> Result<(), Error> {
+        self.with(|shard| shard.step(clock::now(), event, out))
+    }
+
+    /// Lets the machine do something, and notes when it wants a tick.
+    fn with<R>(&self, act: impl FnOnce(&mut Shard<MemoryStore>) -> R) -> Result<R, Error> {
         let mut machine = lock(&self.machine);
         let Machine::Running(shard) = &mut *machine else { return Err(Error::Device(5)) };
         let result = catch_unwind(AssertUnwindSafe(|| {
-            shard.step(clock::now(), event, out);
-            shard.deadline()
+            let result = act(shard);
+            (result, shard.deadline(), shard.is_frozen())
         }));
         match result {
-            Ok(deadline) => {
+            Ok((result, deadline, is_frozen)) => {
                 self.deadline_ms.store(deadline.unwrap_or(NEVER), Ordering::Relaxed);
-                Ok(())
+                if is_frozen {
+                    self.answered.notify_all();
+                }
+                Ok(result)
             }
             Err(panic) => {
                 let text = panic_text(&*panic);
@@ -97,9 +111,42 @@ impl ShardSlot {
         }
     }
 
-    /// Returns true if the shard refuses this session. A failed shard refuses nobody: it grants nothing either.
-    fn refuses(&self, session: SessionId) -> bool {
-        matches!(&*lock(&self.machine), Machine::Running(shard) if shard.refuses(session))
+    /// Freezes the shard.
+    pub fn freeze(&self) -> Result<(), Error> {
+        self.with(|shard| shard.freeze(clock::now()))
+    }
+
+    /// Lets a frozen shard go on.
+    pub fn resume(&self, out: &mut Vec<Effect>) {
+        // A shard that has failed stays so.
+        let _ = self.with(|shard| shard.resume(clock::now(), out));
+    }
+
+    /// Refuses the calls that are parked in a shard that has left.
+    pub fn send_callers_away(&self, out: &mut Vec<Effect>) {
+        let _ = self.with(|shard| shard.send_callers_away(out));
+    }
+
+    /// Returns the state of a frozen shard, once all storage servers have answered. [`Error::Busy`]: not in this time.
+    pub fn image(&self, wait_max: Duration) -> Result<Vec<u8>, Error> {
+        let is_quiet = |machine: &Machine| !matches!(machine, Machine::Running(shard) if !shard.is_quiet());
+        let machine = lock(&self.machine);
+        let waited = self.answered.wait_timeout_while(machine, wait_max, |machine| !is_quiet(machine));
+        match &*waited.unwrap_or_else(PoisonError::into_inner).0 {
+            Machine::Running(shard) if shard.is_quiet() => Ok(shard.image()),
+            Machine::Running(_) => Err(Error::Busy),
+            Machine::Failed(_) => Err(Error::Device(5)),
+        }
+    }
+
+    /// The client of a session lives. Returns whether the shard refuses the session; `None`: it does not hear anybody.
+    /// A failed shard refuses nobody: it grants nothing either.
+    fn hear(&self, session: SessionId, out: &mut Vec<Effect>) -> Option<bool> {
+        let heard = self.with(|shard| {
+            shard.step(clock::now(), Event::Heard { session }, out);
+            (!shard.is_frozen()).then(|| shard.refuses(session))
+        });
+        heard.unwrap_or(Some(false))
     }
 
     fn uses_object(&self, session: SessionId, inode: InodeNumber, object: ObjectId) -> Result<bool, Error> {
@@ -137,7 +184,8 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 impl Shards {
-    fn slot(&self, shard: ShardId) -> Option<Arc<ShardSlot>> {
+    /// Returns the slot of a shard that is here.
+    pub fn slot(&self, shard: ShardId) -> Option<Arc<ShardSlot>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner).get(&shard).cloned()
     }
 
@@ -158,8 +206,9 @@ impl Shards {
     /// Installs a map with a higher epoch, and starts this node's shards that begin with it. A shard that exists is
     /// never started again: it would be empty.
     pub fn set_map(&self, map: ClusterMap, sink: &mut Sink<'_>) -> Result<(), Error> {
-        let mut events = VecDeque::new();
+        let (mut events, mut effects) = (VecDeque::new(), Effects::new());
         self.cluster.install(map, |map| {
+            effects = self.settle_moves(map);
             let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
             for id in map.born_at(self.cluster.node) {
                 slots.entry(id).or_insert_with(|| Arc::new(ShardSlot::new(id, self.new_shard(id))));
@@ -169,14 +218,30 @@ impl Shards {
             }
         })?;
         self.run(events, None, sink);
+        self.perform(effects, sink);
         Ok(())
     }
 
     fn new_shard(&self, id: ShardId) -> Shard<MemoryStore> {
+        Shard::new(self.config_of(id), MemoryStore::new(), clock::now())
+    }
+
+    /// What a shard of this node is made with.
+    pub fn config_of(&self, shard: ShardId) -> ShardConfig {
         let cluster = &self.cluster;
         let root = RootDirectory { mode: 0o755, uid: cluster.owner_uid, gid: cluster.owner_gid };
-        let config = ShardConfig { shard: id, node_key: cluster.key.clone(), root };
-        Shard::new(config, MemoryStore::new(), clock::now())
+        ShardConfig { shard, node_key: cluster.key.clone(), root }
+    }
+
+    /// Carries out effects of shards.
+    pub fn perform(&self, effects: Effects, sink: &mut Sink<'_>) {
+        let mut work = VecDeque::new();
+        for (shard, effects) in effects {
+            for effect in effects {
+                self.carry_out(shard, effect, &mut None, &mut work, sink);
+            }
+        }
+        self.run(work, None, sink);
     }
 
     /// Steps a shard and carries out the effects.
@@ -184,14 +249,18 @@ impl Shards {
         self.run(VecDeque::from([Work { shard, event }]), caller, sink);
     }
 
-    /// Renews a session at all shards of this node. Returns true if one of them refuses it.
-    pub fn renew(&self, session: SessionId, sink: &mut Sink<'_>) -> bool {
-        let slots = self.all();
-        for slot in &slots {
-            self.give(slot.id, Event::Heard { session }, None, sink);
+    /// Renews a session at all shards of this node. Returns whether one of them refuses it, and those that have heard.
+    pub fn renew(&self, session: SessionId, sink: &mut Sink<'_>) -> (bool, Vec<ShardId>) {
+        let (mut is_refused, mut heard_by) = (false, Vec::new());
+        for slot in self.all() {
+            let mut out = Vec::new();
+            if let Some(refuses) = slot.hear(session, &mut out) {
+                is_refused |= refuses;
+                heard_by.push(slot.id);
+            }
+            self.perform(vec![(slot.id, out)], sink);
         }
-        // Checked afterwards: a shard that refuses a session does so from then on.
-        slots.iter().any(|slot| slot.refuses(session))
+        (is_refused, heard_by)
     }
 
     /// Returns true if the file uses this object, which an ended session has made. [`Shard::uses_object`].
@@ -207,7 +276,14 @@ impl Shards {
             let token = answerable(&event);
             let result = match self.slot(shard) {
                 Some(slot) => slot.step(event, &mut effects),
-                None => Err(Error::WrongShard(shard)),
+                None => {
+                    if let Event::PeerCall { token, call } = event {
+                        // It has moved, or is about to come: the asking shard asks again, by a newer map.
+                        let reply = PeerReply { intent: call.intent, result: Err(Error::Busy) };
+                        effects.push(Effect::PeerReply { token, reply });
+                    }
+                    Err(Error::WrongShard(shard))
+                }
             };
             if let (Err(error), Some(token)) = (result, token) {
                 effects.push(Effect::Reply {

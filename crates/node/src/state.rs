@@ -1,7 +1,7 @@
 //! Owners of a node's state.
 //!
 //! Lock order: the cluster's `map` (1), the shards' `slots` (2), one shard's machine (3), then `calls`, `sessions`,
-//! couriers, membership, the map's source, `places`, data activity, cached pages, fences, `refusals`, the storage
+//! couriers, membership, the map's source, `places`, data activity, cached pages, fences, moving shards, `refusals`, the storage
 //! server's collector (4, never two of
 //! them together). None is held across a send, a receive, or file I/O.
 //!
@@ -166,6 +166,7 @@ fn new_shards(
         pages,
         storage,
         loops: Arc::clone(loops),
+        moving: Default::default(),
         slots: Default::default(),
     };
     (shards, objects.map(|objects| Jobs { objects, fences }))

@@ -18,6 +18,13 @@ pub fn append<T: Serialize>(value: &T, buffer: Vec<u8>) -> Vec<u8> {
         .expect("wire types hold only what postcard can encode, and a Vec does not run out")
 }
 
+/// Decodes a value from the beginning of `bytes`, and leaves what is behind it there.
+pub fn take<T: DeserializeOwned>(bytes: &mut &[u8]) -> Result<T, Error> {
+    let (value, rest) = postcard::take_from_bytes(bytes).map_err(|_| Error::Malformed)?;
+    *bytes = rest;
+    Ok(value)
+}
+
 /// Decodes exactly these bytes: a remainder is an error.
 pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     match postcard::take_from_bytes(bytes) {

@@ -85,4 +85,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// |    | `Rename` has a guess |
 /// | 31 | striped files: `Planned`, `Striped`; `Stripe`; `Commit` and `Opened` have `others`; directories have plans |
 /// | 32 | `Commit` has `passed` |
-pub const PROTOCOL_VERSION: u8 = 32;
+/// | 33 | `RenewReply` names the shards that were renewed, and an epoch; `AskToServe` has one; `Move`, `Ship`, `Take` |
+pub const PROTOCOL_VERSION: u8 = 33;

@@ -9,6 +9,7 @@ pub mod shard;
 pub mod storage;
 
 use crate::error::Error;
+use crate::ids::{MapEpoch, ShardId};
 use serde::{Deserialize, Serialize};
 
 /// Everything that stands behind a control frame's header.
@@ -41,6 +42,10 @@ pub enum Message {
         /// A shard of the node refuses the session: it was ended, or will be with the term that the client counts now.
         /// Nothing is renewed, and a new session is to be begun.
         refused: bool,
+        /// Epoch of the node's map.
+        epoch: MapEpoch,
+        /// The shards that have heard that the session lives.
+        shards: Vec<ShardId>,
     },
     /// Storage server to client, on the client's recall connection.
     DropPages(recall::DropPages),

@@ -162,6 +162,9 @@ every_variant!(node_request, NodeRequest, examples::node_requests(), {
     NodeRequest::AskToServe { .. } => "AskToServe",
     NodeRequest::AskOfObject { .. } => "AskOfObject",
     NodeRequest::Join { .. } => "Join",
+    NodeRequest::Move { .. } => "Move",
+    NodeRequest::Ship { .. } => "Ship",
+    NodeRequest::Take { .. } => "Take",
 });
 every_variant!(node_answer, NodeAnswer, examples::node_answers(), {
     NodeAnswer::Done => "Done",
@@ -296,7 +299,7 @@ fn control_messages() {
             Message::Renew => String::new(),
             Message::DropPages(_) | Message::PagesDropped(_) => String::new(),
             Message::LockGranted(_) | Message::LockGrantTaken(_) => String::new(),
-            Message::RenewReply { refused } => (if *refused { "Refused" } else { "Renewed" }).to_owned(),
+            Message::RenewReply { refused, .. } => (if *refused { "Refused" } else { "Renewed" }).to_owned(),
         };
         let name = format!("{}.{inner}", message(&example));
         lines.push((name.trim_end_matches('.').to_owned(), round_trip(&example)));

@@ -16,8 +16,8 @@ use weft_protocol::{Error, Result};
 /// Set in a [`PieceGate`] once it is closed; the other bits count pieces in flight.
 const CLOSED: u64 = 1 << 63;
 
-/// Until when a storage server may serve the capabilities of the shards of one node, milliseconds since boot. Shared by
-/// the gates of these shards, and read without a lock.
+/// Until when a storage server may serve the capabilities of a shard, milliseconds since boot. Shared by the gates of the
+/// shard, and read without a lock.
 #[derive(Debug)]
 pub struct ServingTerm(AtomicU64);
 
@@ -47,6 +47,11 @@ impl ServingTerm {
     pub fn wants_renewal(&self, now_ms: impl FnOnce() -> u64) -> bool {
         let until_ms = self.until_ms();
         until_ms != u64::MAX && now_ms() + SESSION_TERM_MS / 2 > until_ms
+    }
+
+    /// Sets its end: the shard has come to the storage server's own node, stays there, or leaves it.
+    pub fn set(&self, until_ms: u64) {
+        self.0.store(until_ms, Ordering::Release);
     }
 
     /// Extends it. An earlier end changes nothing.

@@ -18,14 +18,19 @@
 //! Both sides count on CLOCK_BOOTTIME: the storage server from before it asked, the node from its answer. The storage
 //! server ends the term [`SESSION_TERM_MARGIN_MS`] early, which covers the drift of the clocks.
 //!
-//! Not here: shards on the storage server's own node, which need no term; messages and their retries.
+//! A shard that moves is served under terms of its first node until these end: the node grants none while the shard is
+//! on its way, and its second node counts a whole term for each storage server. Fences that are not confirmed move with
+//! the shard.
+//!
+//! Not here: messages and their retries. Shards on the storage server's own node need no term; only one that moves away
+//! is served for no longer than a term from then.
 
 use crate::gate::ServingTerm;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, FENCED_OBJECTS_MAX, SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
 use weft_protocol::message::storage::{ServingAnswer, SessionFence};
-use weft_protocol::{InodeNumber, NodeId, ObjectId, SessionId, ShardId};
+use weft_protocol::{ClusterMap, InodeNumber, MapEpoch, NodeId, ObjectId, SessionId, ShardId};
 
 /// Time after which a fence that a storage server did not confirm is sent again.
 pub const FENCE_RETRY_MS: u64 = 1_000;
@@ -73,7 +78,11 @@ struct Granted {
 /// The serving terms that a node has granted to the storage servers of other nodes, and the fences of its shards that
 /// these have not confirmed.
 #[derive(Debug, Default)]
-pub struct TermGrants(BTreeMap<NodeId, Granted>);
+pub struct TermGrants {
+    nodes: BTreeMap<NodeId, Granted>,
+    /// Shards on their way to another node. No term is granted meanwhile: it would be one for these, too.
+    leaving: BTreeSet<ShardId>,
+}
 
 /// What is due.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -88,7 +97,7 @@ impl TermGrants {
     /// A shard has ended a session. `awaited`: it waits for the confirmation of this storage server. The shell sends
     /// the fence now.
     pub fn fence(&mut self, node: NodeId, fence: &SessionFence, awaited: bool, now_ms: u64) {
-        let granted = self.0.entry(node).or_default();
+        let granted = self.nodes.entry(node).or_default();
         if granted.fences.len() >= FENCES_PER_NODE_MAX {
             granted.drop_oldest(now_ms);
         }
@@ -104,7 +113,7 @@ impl TermGrants {
     /// shards waited.
     pub fn ask(&mut self, node: NodeId, settled: &[SessionFence], now_ms: u64) -> (ServingAnswer, Vec<Key>) {
         let confirmed = settled.iter().filter_map(|fence| self.confirm(node, fence)).collect();
-        let granted = self.0.entry(node).or_default();
+        let granted = self.nodes.entry(node).or_default();
         let is_kept = |fence: &Unconfirmed| fence.state == State::Awaited || fence.since_ms + FENCE_MS > now_ms;
         granted.fences.retain(|_, fence| is_kept(fence));
         let (mut fences, mut objects_left, mut all) = (Vec::new(), FENCED_OBJECTS_MAX, true);
@@ -119,7 +128,7 @@ impl TermGrants {
             fences.push(SessionFence { session: *session, shard: *shard, objects });
         }
         let nothing_first = granted.fences.values().all(|fence| fence.state == State::Awaited);
-        let is_granted = all && nothing_first && now_ms >= granted.refused_until_ms;
+        let is_granted = all && nothing_first && now_ms >= granted.refused_until_ms && self.leaving.is_empty();
         if is_granted {
             granted.certain_ms = now_ms + SESSION_TERM_MS;
         }
@@ -130,7 +139,7 @@ impl TermGrants {
     /// left.
     pub fn confirm(&mut self, node: NodeId, settled: &SessionFence) -> Option<Key> {
         let key = (settled.session, settled.shard);
-        let fences = &mut self.0.get_mut(&node)?.fences;
+        let fences = &mut self.nodes.get_mut(&node)?.fences;
         let fence = fences.get_mut(&key)?;
         for object in &settled.objects {
             fence.objects.remove(object);
@@ -143,7 +152,7 @@ impl TermGrants {
 
     /// A fence was sent and not confirmed.
     pub fn send_failed(&mut self, node: NodeId, (session, shard): Key, now_ms: u64) {
-        let fences = self.0.get_mut(&node).map(|granted| &mut granted.fences);
+        let fences = self.nodes.get_mut(&node).map(|granted| &mut granted.fences);
         if let Some(fence) = fences.and_then(|fences| fences.get_mut(&(session, shard))) {
             fence.retry_ms = Some(now_ms + FENCE_RETRY_MS);
         }
@@ -152,20 +161,59 @@ impl TermGrants {
     /// The fences that a storage server has to confirm before it is asked for anything else: their shards went on
     /// without.
     pub fn overdue(&self, node: NodeId) -> Vec<SessionFence> {
-        let fences = self.0.get(&node).into_iter().flat_map(|granted| &granted.fences);
+        let fences = self.nodes.get(&node).into_iter().flat_map(|granted| &granted.fences);
         fences.filter(|(_, fence)| fence.state == State::Overdue).map(|(key, fence)| fence.describe(*key)).collect()
+    }
+
+    /// A shard is on its way to another node. Returns its fences that storage servers have not confirmed, which go with
+    /// it.
+    pub fn begin_move(&mut self, shard: ShardId) -> Vec<(NodeId, SessionFence)> {
+        self.leaving.insert(shard);
+        let fences = |(node, granted): (&NodeId, &Granted)| {
+            let of_shard = granted.fences.iter().filter(|(key, _)| key.1 == shard);
+            of_shard.map(|(key, fence)| (*node, fence.describe(*key))).collect::<Vec<_>>()
+        };
+        self.nodes.iter().flat_map(fences).collect()
+    }
+
+    /// The shard stays.
+    pub fn abandon_move(&mut self, shard: ShardId) {
+        self.leaving.remove(&shard);
+    }
+
+    /// The shard has another node now.
+    pub fn left(&mut self, shard: ShardId) {
+        self.leaving.remove(&shard);
+        self.nodes.values_mut().for_each(|granted| granted.fences.retain(|key, _| key.1 != shard));
+    }
+
+    /// A shard has come from another node, with fences that storage servers have not confirmed to that one. All of them
+    /// may have a term that was granted there.
+    pub fn arrived(&mut self, nodes: impl Iterator<Item = NodeId>, fences: Vec<(NodeId, SessionFence)>, now_ms: u64) {
+        for node in nodes {
+            let granted = self.nodes.entry(node).or_default();
+            granted.certain_ms = granted.certain_ms.max(now_ms + SESSION_TERM_MS);
+        }
+        for (node, fence) in fences {
+            self.fence(node, &fence, false, now_ms);
+            let fences = self.nodes.get_mut(&node).map(|granted| &mut granted.fences);
+            if let Some(unconfirmed) = fences.and_then(|fences| fences.get_mut(&(fence.session, fence.shard))) {
+                // The source may have gone on without the confirmation.
+                unconfirmed.state = State::Overdue;
+            }
+        }
     }
 
     /// When something is due, milliseconds since boot.
     pub fn next_due(&self) -> Option<u64> {
-        let awaited = self.0.values().flat_map(|granted| granted.awaited().map(move |(_, fence)| (granted, fence)));
+        let awaited = self.nodes.values().flat_map(|granted| granted.awaited().map(move |(_, fence)| (granted, fence)));
         awaited.map(|(granted, fence)| fence.retry_ms.map_or(granted.certain_ms, |ms| ms.min(granted.certain_ms))).min()
     }
 
     /// Removes and returns what is due.
     pub fn take_due(&mut self, now_ms: u64) -> Vec<DueFence> {
         let mut due = Vec::new();
-        for (node, granted) in &mut self.0 {
+        for (node, granted) in &mut self.nodes {
             let certain = granted.certain_ms <= now_ms;
             for (key, fence) in granted.fences.iter_mut().filter(|(_, fence)| fence.state == State::Awaited) {
                 if certain {
@@ -201,12 +249,11 @@ impl Unconfirmed {
     }
 }
 
-/// The shards of one other node, as a storage server sees them.
-#[derive(Debug)]
+/// Another node with shards, as a storage server sees it.
+#[derive(Debug, Default)]
 struct Served {
-    term: Arc<ServingTerm>,
-    /// When the pending question was asked.
-    asked_ms: Option<u64>,
+    /// When the pending question was asked, with which map.
+    asked: Option<(u64, MapEpoch)>,
     /// Fences that came with answers and are not settled.
     unsettled: BTreeMap<Key, SessionFence>,
     /// Fences to be reported with the next question.
@@ -215,34 +262,43 @@ struct Served {
     reported: usize,
 }
 
-/// The terms during which a storage server may serve the shards of other nodes.
+/// The terms during which a storage server may serve each shard. A node grants them for all of its shards together.
 #[derive(Debug, Default)]
-pub struct ServingTerms(BTreeMap<NodeId, Served>);
+pub struct ServingTerms {
+    nodes: BTreeMap<NodeId, Served>,
+    terms: BTreeMap<ShardId, Arc<ServingTerm>>,
+}
 
 impl ServingTerms {
     fn served(&mut self, node: NodeId) -> &mut Served {
-        let new = || Served {
-            term: Arc::new(ServingTerm::expired()),
-            asked_ms: None,
-            unsettled: BTreeMap::new(),
-            settled: Vec::new(),
-            reported: 0,
-        };
-        self.0.entry(node).or_insert_with(new)
+        self.nodes.entry(node).or_default()
     }
 
-    /// Returns the term for the shards of a node.
-    pub fn term(&mut self, node: NodeId) -> Arc<ServingTerm> {
-        Arc::clone(&self.served(node).term)
+    /// Returns the term for a shard, the same one wherever the shard is. `own`: the shard is at this node, and served
+    /// without a limit until it moves away.
+    pub fn term(&mut self, shard: ShardId, own: bool) -> Arc<ServingTerm> {
+        let new = || Arc::new(if own { ServingTerm::unlimited() } else { ServingTerm::expired() });
+        Arc::clone(self.terms.entry(shard).or_insert_with(new))
     }
 
-    /// Returns the settled fences to report with a question to this node. `None`: a question is pending.
-    pub fn ask(&mut self, node: NodeId, now_ms: u64) -> Option<Vec<SessionFence>> {
+    /// A shard of this node is on its way to another one, which may serve it when a term has passed from now.
+    pub fn begin_move(&mut self, shard: ShardId, now_ms: u64) {
+        self.term(shard, true).set(now_ms + SESSION_TERM_MS - SESSION_TERM_MARGIN_MS);
+    }
+
+    /// A shard is at this node, having come or stayed.
+    pub fn is_own(&mut self, shard: ShardId) {
+        self.term(shard, true).set(u64::MAX);
+    }
+
+    /// Returns the settled fences to report with a question to this node, by the map of this epoch. `None`: a question
+    /// is pending.
+    pub fn ask(&mut self, node: NodeId, epoch: MapEpoch, now_ms: u64) -> Option<Vec<SessionFence>> {
         let served = self.served(node);
-        if served.asked_ms.is_some() {
+        if served.asked.is_some() {
             return None;
         }
-        served.asked_ms = Some(now_ms);
+        served.asked = Some((now_ms, epoch));
         served.reported = served.settled.len();
         Some(served.settled.clone())
     }
@@ -260,23 +316,30 @@ impl ServingTerms {
     }
 
     /// The gates of the answer's fences are closed; `None`: no answer came. Returns true if there are settled fences to
-    /// report at once.
-    pub fn finish(&mut self, node: NodeId, answer: Option<&ServingAnswer>) -> bool {
+    /// report at once. A term is one for the shards that the node had by the map of the question, and has.
+    pub fn finish(&mut self, node: NodeId, answer: Option<&ServingAnswer>, map: &ClusterMap) -> bool {
         let served = self.served(node);
-        let asked_ms = served.asked_ms.take();
+        let asked = served.asked.take();
         served.reported = 0;
         let Some(answer) = answer else { return false };
-        if let (true, Some(asked_ms)) = (answer.granted, asked_ms) {
-            served.term.extend(asked_ms + SESSION_TERM_MS - SESSION_TERM_MARGIN_MS);
+        let has_settled = !served.settled.is_empty();
+        if let (true, Some((asked_ms, epoch))) = (answer.granted, asked) {
+            let until_ms = asked_ms + SESSION_TERM_MS - SESSION_TERM_MARGIN_MS;
+            for (shard, term) in &self.terms {
+                let record = map.shards.get(usize::from(shard.0));
+                if record.is_some_and(|record| record.node == node && record.arrived <= epoch) {
+                    term.extend(until_ms);
+                }
+            }
         }
-        !served.settled.is_empty()
+        has_settled
     }
 
     /// A fence that came with an answer is settled. Returns true if it is to be reported at once.
     pub fn settled(&mut self, node: NodeId, session: SessionId, shard: ShardId) -> bool {
         let served = self.served(node);
         served.settled.extend(served.unsettled.remove(&(session, shard)));
-        served.asked_ms.is_none()
+        served.asked.is_none()
     }
 }
 

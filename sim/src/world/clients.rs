@@ -19,7 +19,7 @@ use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, Recall};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Credentials, InodeNumber, NodeId, SessionId, StripePlan};
+use weft_protocol::{Credentials, InodeNumber, MapEpoch, NodeId, SessionId, ShardId, StripePlan};
 
 /// A message that was lost broke its connection, which its sender learns after this time.
 const BREAK_MS: u64 = 400;
@@ -41,7 +41,7 @@ impl World {
         self.network.after(SESSION_TERM_MS + 1000, Message::SessionOver(session));
         let process = self.process(index, home);
         process.locks_files.set(old_locks);
-        self.clients[index] = Client::new(process, self.joins.root_map().clone());
+        self.clients[index] = Client::new(process, self.root_map().clone());
         self.start_xattr_programs(index);
         self.end_connections(Some(id), None);
         self.note(&format!("client {index} starts: process {}", self.clients[index].process.id.get()));
@@ -104,8 +104,9 @@ impl World {
                     self.network.after(SESSION_TERM_MS + 1000, Message::SessionOver(session));
                 }
                 Ask::RecallAnswer { session, answer } => {
-                    let to = Party::Node(self.node_of(answer.shard));
-                    self.send(Party::Client(index), to, Message::RecallAnswer { session, answer });
+                    let node = self.node_of(answer.shard);
+                    let message = Message::RecallAnswer { session, node, answer };
+                    self.send(Party::Client(index), Party::Node(node), message);
                 }
                 Ask::PagesDropped { session, dropped } => {
                     let node = dropped.object.node();
@@ -133,7 +134,7 @@ impl World {
     fn send_message(&mut self, to: (usize, ProcessId, Ticket), session: SessionId, node: NodeId, message: WireMessage) {
         let (client, process, number) = to;
         let message = match message {
-            WireMessage::Shard(call) => Message::Call { client, process, number, session, call: Box::new(call) },
+            WireMessage::Shard(call) => Message::Call { client, process, number, session, node, call: Box::new(call) },
             WireMessage::Storage(StorageRequest::LeaseObjects { .. }) => {
                 Message::Batch { client, process, number, session, node }
             }
@@ -250,8 +251,8 @@ impl World {
         }
         self.clients[index].machine.lock_granted(granted, session);
         let taken = LockGrantTaken { shard: granted.shard, wait: granted.wait };
-        let to = Party::Node(self.node_of(granted.shard));
-        self.send(Party::Client(index), to, Message::LockGrantTaken { session, taken });
+        let node = self.node_of(granted.shard);
+        self.send(Party::Client(index), Party::Node(node), Message::LockGrantTaken { session, node, taken });
         self.poll(index);
     }
 
@@ -287,7 +288,13 @@ impl World {
     }
 
     /// The reply to a renewal: a refused session is over.
-    pub(super) fn renewed(&mut self, index: usize, process: ProcessId, renewal: Renewal, refused: bool) {
+    pub(super) fn renewed(
+        &mut self,
+        (index, process): (usize, ProcessId),
+        renewal: Renewal,
+        refused: bool,
+        (epoch, shards): (MapEpoch, &[ShardId]),
+    ) {
         if !self.clients[index].is_process(process) {
             return;
         }
@@ -298,8 +305,10 @@ impl World {
             calls.begin_new_session(session);
         } else {
             let now_ms = self.clients[index].process.clock.boot_ms(self.network.now_ms);
-            calls.session.node_heard(node, session, sent_ms);
-            calls.session.renewed(calls.map().shards_at(node), session, sent_ms, now_ms);
+            if calls.renewed((node, epoch), shards, session, (sent_ms, now_ms)) {
+                let machine = Arc::clone(&self.clients[index].machine);
+                self.clients[index].process.spawn(async move { machine.calls().catch_up().await });
+            }
         }
         self.poll(index);
     }

@@ -7,6 +7,7 @@
 //! Faults: a node that joins never answers (the change is abandoned, and what has joined with it is ended, as by
 //! `weft node add`), or is gone some time after it has joined.
 
+use super::moves::Ship;
 use super::partitions::{Party, TIMEOUT_MS};
 use super::{Answer, Message as Any, Pending, World};
 use crate::bytes::ProcessId;
@@ -20,11 +21,8 @@ use weft_metadata::{
 use weft_protocol::map::admit;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::message::shard::ShardReply;
 use weft_protocol::{ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeKey, NodeRecord, Result, ShardId};
 
-/// The node of the root shard, which is never gone.
-const ROOT_NODE: NodeId = NodeId(0);
 /// Changes of the map in one run, and the longest time between them, milliseconds.
 const JOINS: u64 = 4;
 const JOIN_MS_MAX: u64 = 3_000;
@@ -39,16 +37,20 @@ pub(super) enum Message {
     /// So many more changes.
     Begin(u64),
     Tell {
+        at: NodeId,
         node: NodeId,
         map: ClusterMap,
     },
+    /// The outcome, at the node that told it.
     Told {
+        at: NodeId,
         node: NodeId,
         epoch: MapEpoch,
         taken: bool,
     },
-    Tick,
-    /// The root shard's node has been asked for the map.
+    /// At this node.
+    Tick(NodeId),
+    /// The node of the root shard, as far as this one knows, has been asked for the map.
     Fetched {
         node: NodeId,
         map: ClusterMap,
@@ -60,37 +62,47 @@ pub(super) enum Message {
 /// See the module.
 pub(super) struct Joins {
     maps: BTreeMap<NodeId, ClusterMap>,
-    machine: Membership,
+    machines: BTreeMap<NodeId, Membership>,
     /// The number of the next node: none is used again.
     next_node: u16,
     next_token: u64,
-    /// Nodes of the change in progress.
-    joining: Vec<NodeId>,
+    /// The nodes that each request without an answer has join.
+    joining: BTreeMap<u64, Vec<NodeId>>,
     never_answer: BTreeSet<NodeId>,
 }
 
 impl Joins {
     /// All nodes have this map.
     pub(super) fn new(map: &ClusterMap) -> Self {
-        let mut machine = Membership::new(ROOT_NODE);
-        machine.step(0, MembershipEvent::Installed(map.clone()), &mut Vec::new());
+        let machine = |node| {
+            let mut machine = Membership::new(node);
+            machine.step(0, MembershipEvent::Installed(map.clone()), &mut Vec::new());
+            (node, machine)
+        };
         Self {
             maps: map.nodes.iter().map(|node| (node.id, map.clone())).collect(),
-            machine,
+            machines: map.nodes.iter().map(|node| machine(node.id)).collect(),
             next_node: map.nodes.last().map_or(0, |node| node.id.0 + 1),
             next_token: 0,
-            joining: Vec::new(),
+            joining: BTreeMap::new(),
             never_answer: BTreeSet::new(),
         }
     }
 
-    fn map_of(&self, node: NodeId) -> &ClusterMap {
-        self.maps.get(&node).expect("a node that can be named has a map")
+    /// The map that a node has, if it has one.
+    pub(super) fn map_if_any(&self, node: NodeId) -> Option<&ClusterMap> {
+        self.maps.get(&node)
     }
 
-    /// The map that the file system's record has.
-    pub(super) fn root_map(&self) -> &ClusterMap {
-        self.map_of(ROOT_NODE)
+    /// Names a request of the owner.
+    pub(super) fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+
+    /// The map that a node has.
+    pub(super) fn map_of(&self, node: NodeId) -> &ClusterMap {
+        self.maps.get(&node).expect("a node that can be named has a map")
     }
 
     /// Whether a node's map has this node.
@@ -115,17 +127,21 @@ impl World {
     pub(super) fn joins_event(&mut self, message: Message) {
         match message {
             Message::Begin(left) => self.begin_join(left),
-            Message::Tell { node, map } => self.map_arrived(node, &map),
-            Message::Told { node, epoch, taken } => self.step_joins(MembershipEvent::Told { node, epoch, taken }),
-            Message::Tick => {
-                let now_ms = self.now_at(ROOT_NODE).boot_ms;
-                if self.joins.machine.deadline().is_some_and(|due_ms| due_ms <= now_ms) {
-                    self.step_joins(MembershipEvent::Tick);
+            Message::Tell { at, node, map } => self.map_arrived(at, node, &map),
+            Message::Told { at, node, epoch, taken } => {
+                self.step_joins(at, MembershipEvent::Told { node, epoch, taken });
+            }
+            Message::Tick(at) => {
+                let now_ms = self.now_at(at).boot_ms;
+                let deadline = self.joins.machines.get(&at).and_then(Membership::deadline);
+                if deadline.is_some_and(|due_ms| due_ms <= now_ms) {
+                    self.step_joins(at, MembershipEvent::Tick);
                 }
             }
             Message::Fetched { node, map } => self.install(node, &map),
             Message::Dies(node) => {
-                if !self.ending && self.storage.contains_key(&node) {
+                // A file system ends with the node of its root shard.
+                if !self.ending && self.storage.contains_key(&node) && !self.may_have_root(node) {
                     self.crash_node(node);
                 }
             }
@@ -162,50 +178,68 @@ impl World {
         }
         self.note(&format!("nodes {first} to {} join", self.joins.next_node - 1));
         let joining = nodes.iter().map(|node| node.id).collect();
-        self.joins.next_token += 1;
+        let token = self.joins.token();
         let shards_per_node = u16::try_from(shards).expect("few shards");
-        let is_free = self.joins.joining.is_empty();
-        if is_free {
-            self.joins.joining = joining;
-        }
-        self.step_joins(MembershipEvent::Join { token: self.joins.next_token, nodes, shards_per_node });
+        self.joins.joining.insert(token, joining);
+        self.step_joins(self.root_node(), MembershipEvent::Join { token, nodes, shards_per_node });
     }
 
-    fn step_joins(&mut self, event: MembershipEvent) {
-        let now_ms = self.now_at(ROOT_NODE).boot_ms;
+    /// The node that has the root shard.
+    pub(super) fn root_node(&self) -> NodeId {
+        self.moves.node_of(ShardId::ROOT).expect("the root shard is never lost")
+    }
+
+    /// The map that the file system's record has.
+    pub(super) fn root_map(&self) -> &ClusterMap {
+        self.joins.map_of(self.root_node())
+    }
+
+    /// Gives an event to the machine of this node, if it is not gone.
+    pub(super) fn step_joins(&mut self, at: NodeId, event: MembershipEvent) {
+        let now_ms = self.now_at(at).boot_ms;
         let mut effects = Vec::new();
-        self.joins.machine.step(now_ms, event, &mut effects);
+        let is_there = self.storage.contains_key(&at);
+        let Some(machine) = self.joins.machines.get_mut(&at).filter(|_| is_there) else { return };
+        machine.step(now_ms, event, &mut effects);
         for effect in effects {
             match effect {
-                MembershipEffect::Tell { to, map } => self.tell_map(to.id, map),
-                MembershipEffect::Install(map) => self.install(ROOT_NODE, &map),
-                MembershipEffect::Answer { result, .. } => self.join_answered(&result),
+                MembershipEffect::Tell { to, map } => self.tell_map(at, to.id, map),
+                MembershipEffect::Install(map) => self.install(at, &map),
+                MembershipEffect::Ship { from, shard, to, epoch } => {
+                    self.ask_to_ship(Ship { root: at, from: from.id, shard, to: to.id, epoch });
+                }
+                MembershipEffect::Answer { token, result } => {
+                    if let Some(nodes) = self.joins.joining.remove(&token) {
+                        self.join_answered(&nodes, &result);
+                    }
+                }
             }
         }
-        if let Some(deadline) = self.joins.machine.deadline() {
-            let wait_ms = self.clocks[&ROOT_NODE].wait_ms(deadline.saturating_sub(now_ms).max(1));
-            self.network.after(wait_ms, Any::Joins(Message::Tick));
+        if let Some(deadline) = self.joins.machines.get(&at).and_then(Membership::deadline) {
+            let wait_ms = self.clocks[&at].wait_ms(deadline.saturating_sub(now_ms).max(1));
+            self.network.after(wait_ms, Any::Joins(Message::Tick(at)));
         }
     }
 
     /// Sends the map to a node. The sender of one that is lost learns so after a while.
-    fn tell_map(&mut self, node: NodeId, map: ClusterMap) {
+    fn tell_map(&mut self, at: NodeId, node: NodeId, map: ClusterMap) {
         let epoch = map.epoch;
-        let message = Any::Joins(Message::Tell { node, map });
-        if !self.send(Party::Node(ROOT_NODE), Party::Node(node), message) {
-            self.network.after(TIMEOUT_MS, Any::Joins(Message::Told { node, epoch, taken: false }));
+        let message = Any::Joins(Message::Tell { at, node, map });
+        if !self.send(Party::Node(at), Party::Node(node), message) {
+            self.network.after(TIMEOUT_MS, Any::Joins(Message::Told { at, node, epoch, taken: false }));
         }
     }
 
-    fn map_arrived(&mut self, node: NodeId, map: &ClusterMap) {
+    fn map_arrived(&mut self, at: NodeId, node: NodeId, map: &ClusterMap) {
         let epoch = map.epoch;
-        let is_there = self.storage.contains_key(&node) || self.joins.joining.contains(&node);
+        let is_joining = self.joins.joining.values().flatten().any(|joining| *joining == node);
+        let is_there = is_joining || self.storage.contains_key(&node);
         let answers = is_there && !self.joins.never_answer.contains(&node);
         if answers {
             self.install(node, map);
         }
-        let told = |taken| Any::Joins(Message::Told { node, epoch, taken });
-        if !answers || !self.send(Party::Node(node), Party::Node(ROOT_NODE), told(true)) {
+        let told = |taken| Any::Joins(Message::Told { at, node, epoch, taken });
+        if !answers || !self.send(Party::Node(node), Party::Node(at), told(true)) {
             self.network.after(TIMEOUT_MS, told(false));
         }
     }
@@ -218,21 +252,27 @@ impl World {
         }
         self.note(&format!("node {node} has the map of epoch {}", map.epoch));
         if map.epoch > self.map.epoch {
+            let gone = self.moved_to_the_gone(&self.map, map);
             self.map = map.clone();
+            self.lose_shards(&gone);
         }
         let storage = self.storage.entry(node).or_insert_with(|| Storage::new(node, ClusterMap::default()));
         storage.map = map.clone();
         for shard in map.born_at(node).collect::<Vec<_>>() {
-            self.start_shard(shard);
+            self.start_shard(shard, node);
         }
         self.joins.maps.insert(node, map.clone());
+        self.joins.machines.entry(node).or_insert_with(|| Membership::new(node));
+        self.settle_moves(node, map);
         for shard in map.shards_at(node) {
-            self.step(shard, Event::SetMap(map.clone()));
+            self.step_at(node, shard, Event::SetMap(map.clone()));
         }
+        self.step_joins(node, MembershipEvent::Installed(map.clone()));
     }
 
     /// Starts an empty shard.
-    pub(super) fn start_shard(&mut self, shard: ShardId) {
+    pub(super) fn start_shard(&mut self, shard: ShardId, node: NodeId) {
+        self.moves.set(shard, node);
         let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
         let config = ShardConfig { shard, node_key: NodeKey::clone(&self.key), root };
         let started = Shard::new(config, MemoryStore::new(), self.now_of(shard));
@@ -241,10 +281,10 @@ impl World {
         }
     }
 
-    fn join_answered(&mut self, result: &Result<ClusterMap>) {
+    fn join_answered(&mut self, nodes: &[NodeId], result: &Result<ClusterMap>) {
         match result {
             Ok(_) => {
-                for node in std::mem::take(&mut self.joins.joining) {
+                for node in nodes.iter().copied() {
                     self.tally.joined += 1;
                     let dies = self.setting.decide(format_args!("node{node} dies"), 0, |random| {
                         if random.one_in(GONE_LATER) { 1 + random.below(GONE_MS_MAX) } else { 0 }
@@ -258,10 +298,11 @@ impl World {
             Err(Error::Busy) => {}
             Err(_) => {
                 self.tally.abandoned_joins += 1;
-                self.map = self.joins.root_map().clone();
-                for node in std::mem::take(&mut self.joins.joining) {
+                self.map = self.root_map().clone();
+                for node in nodes.iter().copied() {
                     self.note(&format!("node {node} has not joined"));
                     self.storage.remove(&node);
+                    self.joins.machines.remove(&node);
                     if let Some(map) = self.joins.maps.remove(&node) {
                         map.shards_at(node).for_each(|shard| drop(self.shards.remove(&shard)));
                     }
@@ -272,7 +313,7 @@ impl World {
 
     /// Returns a call that its node admits. Others are answered.
     pub(super) fn admitted(&mut self, pending: Pending) -> Option<Pending> {
-        let node = self.node_of(pending.call.shard);
+        let node = pending.node;
         let Err(error) = admit(self.joins.map_of(node).epoch, pending.call.epoch) else { return Some(pending) };
         if error == Error::Busy {
             self.tally.newer_epochs += 1;
@@ -280,15 +321,17 @@ impl World {
         } else {
             self.tally.older_epochs += 1;
         }
-        let reply = WireMessage::ShardReply(ShardReply { stamp: 0, result: Err(error), others: Vec::new() });
-        self.answer_client((pending.client, pending.process, pending.number), Answer::Reply(Box::new(reply)));
+        self.refuse_call((pending.client, pending.process, pending.number), error);
         None
     }
 
     /// A node asks the root shard's node for the map.
-    fn fetch_map(&mut self, node: NodeId) {
-        let map = self.joins.root_map().clone();
-        self.send(Party::Node(ROOT_NODE), Party::Node(node), Any::Joins(Message::Fetched { node, map }));
+    pub(super) fn fetch_map(&mut self, node: NodeId) {
+        let root = self.joins.map_of(node).node_of(ShardId::ROOT).expect("each map has the root shard");
+        let Some(map) = self.joins.map_if_any(root).filter(|_| self.storage.contains_key(&root)).cloned() else {
+            return;
+        };
+        self.send(Party::Node(root), Party::Node(node), Any::Joins(Message::Fetched { node, map }));
     }
 
     /// Whether a storage server's map has the shard. It asks for a newer one otherwise.

@@ -174,7 +174,8 @@ impl World {
     /// A shard learns, after some time, that the other one was not reached or does not answer.
     pub(super) fn peer_unreachable(&mut self, intent: IntentId) {
         let reply = PeerReply { intent, result: Err(Error::Unreachable) };
-        self.network.after(TIMEOUT_MS, Message::PeerReply(reply));
+        let node = self.node_of(intent.shard);
+        self.network.after(TIMEOUT_MS, Message::PeerReply { node, reply });
     }
 
     /// A shard learns the same of a storage server.

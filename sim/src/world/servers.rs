@@ -42,8 +42,19 @@ impl World {
             let wait_ms = clock.wait_ms(deadline.saturating_sub(now.boot_ms).max(1));
             self.network.after(wait_ms, Message::Tick(shard));
         }
+        self.carry_out_all(shard, effects);
+    }
+
+    pub(super) fn carry_out_all(&mut self, shard: ShardId, effects: Vec<Effect>) {
         for effect in effects {
             self.carry_out(shard, effect);
+        }
+    }
+
+    /// An event comes to a node. It is lost if the shard is not there.
+    pub(super) fn step_at(&mut self, node: NodeId, shard: ShardId, event: Event) {
+        if self.moves.node_of(shard) == Some(node) {
+            self.step(shard, event);
         }
     }
 
@@ -60,8 +71,12 @@ impl World {
                 let Some(pending) = self.tokens.remove(&token) else { return };
                 self.answered(&pending, &reply);
                 let Pending { client, process, number, .. } = pending;
+                if pending.node != self.node_of(shard) {
+                    // The target does not know the caller.
+                    return;
+                }
                 let answer = Answer::Reply(Box::new(WireMessage::ShardReply(reply)));
-                let (from, to) = (Party::Node(self.node_of(shard)), Party::Client(client));
+                let (from, to) = (Party::Node(pending.node), Party::Client(client));
                 if !self.send(from, to, Message::ToClient { client, process, number, answer }) {
                     self.break_connection((client, process, number));
                 }
@@ -80,18 +95,19 @@ impl World {
             Effect::PeerCall(call) => {
                 self.tally.intents += 1;
                 self.decided(shard, &call);
-                if self.is_peer_cut(self.node_of(shard), self.node_of(call.to)) {
+                let from = self.node_of(shard);
+                let node = self.joins.map_of(from).node_of(call.to).unwrap_or_else(|| self.node_of(call.to));
+                if self.is_peer_cut(from, node) {
                     return self.peer_unreachable(call.intent);
                 }
-                let (from, to) = (self.node_of(shard), self.node_of(call.to));
-                self.send_between(from, to, Message::Peer(call));
+                self.send_between(from, node, Message::Peer { from, node, call });
             }
             Effect::PeerReply { reply, .. } => {
                 if self.is_all_cut(self.node_of(shard), self.node_of(reply.intent.shard)) {
                     return self.peer_unreachable(reply.intent);
                 }
-                let (from, to) = (self.node_of(shard), self.node_of(reply.intent.shard));
-                self.send_between(from, to, Message::PeerReply(reply));
+                let (from, node) = (self.node_of(shard), self.node_of(reply.intent.shard));
+                self.send_between(from, node, Message::PeerReply { node, reply });
             }
             Effect::Storage { token, node, request } => {
                 // The shell answers each of these, be it "unreachable": it is not lost, only late.
@@ -129,7 +145,13 @@ impl World {
         if !self.storage.contains_key(&renewal.node) {
             return;
         }
-        let (session, shards): (_, Vec<ShardId>) = (renewal.session, self.map.shards_at(renewal.node).collect());
+        let (session, map) = (renewal.session, self.joins.map_of(renewal.node));
+        let epoch = map.epoch;
+        let is_served = |shard: &ShardId| {
+            let machine = self.shards.get(shard).filter(|machine| !machine.is_frozen());
+            machine.is_some() && self.moves.node_of(*shard) == Some(renewal.node)
+        };
+        let shards: Vec<_> = map.shards_at(renewal.node).filter(is_served).collect();
         for shard in &shards {
             self.step(*shard, Event::Heard { session });
         }
@@ -139,7 +161,7 @@ impl World {
         let refused =
             is_overdue || shards.iter().filter_map(|shard| self.shards.get(shard)).any(|shard| shard.refuses(session));
         let from = Party::Node(renewal.node);
-        self.send(from, Party::Client(client), Message::Renewed { client, process, renewal, refused });
+        self.send(from, Party::Client(client), Message::Renewed { client, process, renewal, refused, epoch, shards });
     }
 
     /// A shard has decided that an operation over several shards is carried out: from now on nobody is told anything
@@ -165,7 +187,10 @@ impl World {
             // Held against POSIX as a whole, above the client.
             return;
         }
-        if matches!(reply.result, Err(Error::SessionEnded | Error::Busy | Error::PagesCached)) {
+        if matches!(
+            reply.result,
+            Err(Error::SessionEnded | Error::Busy | Error::PagesCached | Error::WrongShard(_) | Error::StaleMap(_))
+        ) {
             return;
         }
         // One that did not reach the other shard is carried out when it is sent again.
@@ -220,13 +245,26 @@ impl World {
     }
 
     pub(super) fn call_arrived(&mut self, pending: Pending) {
-        let Pending { client, process, number, call, .. } = &pending;
-        if !self.shards.contains_key(&call.shard) {
-            return self.break_connection((*client, *process, *number));
+        let Pending { client, process, number, node, call, .. } = &pending;
+        let (caller, node, shard) = ((*client, *process, *number), *node, call.shard);
+        if !self.storage.contains_key(&node) || self.model.lost.contains(&shard) {
+            return self.break_connection(caller);
         }
+        // A connection keeps its order: what was sent in a slot before comes before, or not at all.
+        let origin = pending.origin();
+        let latest = self.latest_in_slot.entry((origin.session, origin.slot)).or_insert(*number);
+        if *latest > *number {
+            return;
+        }
+        *latest = *number;
         let Some(pending) = self.admitted(pending) else { return };
+        if self.moves.node_of(shard) != Some(node) {
+            // A source that has not heard what has become of its shard keeps it frozen.
+            let is_frozen = self.moves.is_frozen(node, shard);
+            return self.refuse_call(caller, if is_frozen { Error::Busy } else { Error::WrongShard(shard) });
+        }
         let Pending { session, call, .. } = &pending;
-        let (session, shard) = (*session, call.shard);
+        let session = *session;
         let identity = (shard, pending.origin());
         self.tally.resent += u64::from(!self.received.insert(identity));
         let token = self.next_token;
@@ -248,15 +286,18 @@ impl World {
         self.step(shard, event);
     }
 
-    pub(super) fn peer_asked(&mut self, call: PeerCall) {
-        if self.shards.contains_key(&call.to) {
-            self.step(call.to, Event::PeerCall { token: 0, call });
-        } else {
+    pub(super) fn peer_asked(&mut self, from: NodeId, node: NodeId, call: PeerCall) {
+        if !self.storage.contains_key(&node) || !self.shards.contains_key(&call.to) {
             if self.mounts.is_some() {
                 self.model.split_ms = Some(self.network.now_ms);
             }
             let reply = PeerReply { intent: call.intent, result: Err(Error::Unreachable) };
-            self.step(call.intent.shard, Event::PeerReply(reply));
+            self.step_at(from, call.intent.shard, Event::PeerReply(reply));
+        } else if self.moves.node_of(call.to) == Some(node) {
+            self.step(call.to, Event::PeerCall { token: 0, call });
+        } else {
+            let reply = PeerReply { intent: call.intent, result: Err(Error::Busy) };
+            self.send_between(node, from, Message::PeerReply { node: from, reply });
         }
     }
 
@@ -328,15 +369,15 @@ impl World {
         }
         self.forget_held(node);
         self.end_connections(None, Some(node));
-        for shard in self.map.shards_at(node) {
-            self.shards.remove(&shard);
-            self.model.lost.insert(shard);
+        let shards: Vec<_> = self.map.shards_at(node).collect();
+        self.lose_shards(&shards);
+        let there = self.tokens.values_mut().filter(|pending| pending.node == node && !pending.is_away);
+        let mut callers = Vec::new();
+        for pending in there {
+            pending.is_away = true;
+            callers.push((pending.client, pending.process, pending.number));
         }
-        let lost = &self.model.lost;
-        let gone: Vec<_> = self.tokens.extract_if(.., |_, pending| lost.contains(&pending.call.shard)).collect();
-        for (_, Pending { client, process, number, .. }) in gone {
-            self.break_connection((client, process, number));
-        }
+        callers.into_iter().for_each(|caller| self.break_connection(caller));
         // A file whose object is not known to its shard yet may have it there too.
         let mut files = self.files.borrow_mut();
         for inode in files.known() {
@@ -345,6 +386,19 @@ impl World {
             if objects.is_empty() || objects.iter().any(|object| object.node() == node) {
                 files.forget(inode);
             }
+        }
+    }
+
+    /// These shards are gone with their node.
+    pub(super) fn lose_shards(&mut self, shards: &[ShardId]) {
+        for shard in shards {
+            self.shards.remove(shard);
+            self.model.lost.insert(*shard);
+        }
+        let lost = &self.model.lost;
+        let gone: Vec<_> = self.tokens.extract_if(.., |_, pending| lost.contains(&pending.call.shard)).collect();
+        for (_, Pending { client, process, number, .. }) in gone.into_iter().filter(|(_, pending)| !pending.is_away) {
+            self.break_connection((client, process, number));
         }
     }
 
@@ -420,7 +474,7 @@ impl World {
                 storage.collector.listed(&[run], &listed, now_ms, more);
             }
             CollectorEffect::AskShard { session, inode, object } => {
-                let shard = self.shards.get(&routing::of_inode(inode)).filter(|_| !is_split);
+                let shard = self.shards.get(&routing::of_inode(inode)).filter(|shard| !is_split && !shard.is_frozen());
                 let known = shard.map_or(Err(Error::Unreachable), |shard| shard.uses_object(session, inode, object));
                 storage.collector.shard_says(inode, object, &known, more);
             }

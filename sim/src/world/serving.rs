@@ -8,12 +8,13 @@ use super::partitions::{Party, TIMEOUT_MS};
 use super::{Message, World};
 use crate::bytes::ProcessId;
 use crate::process::Ticket;
-use crate::store::DataMessage;
+use crate::store::{DataMessage, Storage};
 use std::collections::{BTreeMap, VecDeque};
 use weft_metadata::{Event, Fences};
 use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::map::admit;
 use weft_protocol::message::storage::{ServingAnswer, SessionFence};
-use weft_protocol::{NodeId, SessionId, ShardId, routing};
+use weft_protocol::{Error, MapEpoch, NodeId, SessionId, ShardId, routing};
 use weft_storage::DueFence;
 
 /// One message between nodes in so many is lost, while faults are on.
@@ -173,18 +174,26 @@ impl World {
     /// A storage server asks a node for a term, unless its question is on its way.
     fn ask_to_serve(&mut self, node: NodeId, of: NodeId) {
         let now_ms = self.now_at(node).boot_ms;
-        let Some(settled) = self.storage.get_mut(&node).and_then(|storage| storage.terms.ask(of, now_ms)) else {
-            return;
+        let asks = |storage: &mut Storage| {
+            let epoch = storage.map.epoch;
+            storage.terms.ask(of, epoch, now_ms).map(|settled| (epoch, settled))
         };
+        let Some((epoch, settled)) = self.storage.get_mut(&node).and_then(asks) else { return };
         if self.is_lost(node, of) {
             self.network.after(TIMEOUT_MS, Message::Serving { node, of, answer: None });
         } else {
             let delay = self.server_delay(format_args!("AskToServe node{node}>node{of}"));
-            self.network.after(delay, Message::AskToServe { node, of, settled });
+            self.network.after(delay, Message::AskToServe { node, of, epoch, settled });
         }
     }
 
-    pub(super) fn asked_to_serve(&mut self, node: NodeId, of: NodeId, settled: &[SessionFence]) {
+    pub(super) fn asked_to_serve(&mut self, node: NodeId, of: NodeId, epoch: MapEpoch, settled: &[SessionFence]) {
+        if let Err(error) = admit(self.joins.map_of(of).epoch, epoch) {
+            // Whose map is older gets the newer one.
+            self.fetch_map(if error == Error::Busy { of } else { node });
+            let delay = self.server_delay(format_args!("Serving node{of}>node{node}"));
+            return self.network.after(delay, Message::Serving { node, of, answer: None });
+        }
         let now_ms = self.now_at(of).boot_ms;
         let (answer, confirmed) = self.grants.entry(of).or_default().ask(node, settled, now_ms);
         self.tally.terms += u64::from(answer.granted);
@@ -210,7 +219,7 @@ impl World {
             }
         }
         let Some(storage) = self.storage.get_mut(&node) else { return };
-        if storage.terms.finish(of, answer) {
+        if storage.terms.finish(of, answer, &storage.map) {
             self.ask_to_serve(node, of);
         }
         let waits_here = |waits: &&Waits| waits.message.request.object.node() == node;
@@ -245,11 +254,11 @@ impl World {
         if !self.knows_shard(node, shard) {
             return false;
         }
-        let of = self.node_of(shard);
         let now_ms = self.now_at(node).boot_ms;
-        let Some(storage) = self.storage.get_mut(&node).filter(|_| node != of) else { return true };
-        let term = storage.terms.term(of);
-        if term.wants_renewal(|| now_ms) {
+        let Some(storage) = self.storage.get_mut(&node) else { return true };
+        let Some(of) = storage.map.node_of(shard) else { return false };
+        let term = storage.terms.term(shard, of == node);
+        if of != node && term.wants_renewal(|| now_ms) {
             self.ask_to_serve(node, of);
         }
         term.holds(|| now_ms)

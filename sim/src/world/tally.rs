@@ -89,6 +89,9 @@ pub struct Tally {
     pub older_epochs: u64,
     pub newer_epochs: u64,
     pub unknown_shards: u64,
+    /// Shards that moved, and moves that were abandoned.
+    pub moved: u64,
+    pub abandoned_moves: u64,
 }
 
 impl Tally {
@@ -126,6 +129,8 @@ pub struct Faults {
     pub descriptors: bool,
     /// No fault: nodes join.
     pub joins: bool,
+    /// No fault: shards move.
+    pub moves: bool,
 }
 
 impl Faults {
@@ -140,6 +145,7 @@ impl Faults {
         bad_sectors: false,
         descriptors: false,
         joins: false,
+        moves: false,
     };
     pub const NONE: Self = Self {
         drift: false,
@@ -151,6 +157,7 @@ impl Faults {
         bad_sectors: false,
         descriptors: false,
         joins: false,
+        moves: false,
     };
 }
 

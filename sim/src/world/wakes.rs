@@ -253,7 +253,7 @@ impl World {
             Fault::Dies => self.crash_client(index),
             Fault::Pause(pause_ms) => self.pause(index, pause_ms),
             // That of the root stays, and one more.
-            Fault::NodeDies(node) if node > 0 && self.storage.len() == usize::from(NODES) => {
+            Fault::NodeDies(node) if self.storage.len() == usize::from(NODES) && !self.may_have_root(node_of(node)) => {
                 self.crash_node(node_of(node));
             }
             Fault::NodeDies(_) => {}

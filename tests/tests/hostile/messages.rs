@@ -36,7 +36,7 @@ fn foreign_messages(scene: &Scene) -> Vec<Message> {
             to: LeaseMode::None,
             stamp: 1,
         }),
-        Message::RenewReply { refused: false },
+        Message::RenewReply { refused: false, epoch: MapEpoch(1), shards: Vec::new() },
     ]
 }
 
@@ -90,9 +90,12 @@ fn users_do_not_command_nodes_and_objects() {
         NodeRequest::Stuck,
         NodeRequest::Shutdown,
         NodeRequest::RevokeKey(KeyId(2)),
-        NodeRequest::AskToServe { settled: Vec::new() },
+        NodeRequest::AskToServe { epoch: MapEpoch(1), settled: Vec::new() },
         NodeRequest::AskOfObject { session: SessionId(1), inode: scene.victim.inode, object: scene.object() },
         NodeRequest::Join { nodes: scene.fs.instance.map.nodes.clone(), shards_per_node: 1 },
+        NodeRequest::Move { shard: ShardId::ROOT, to: NodeId(0) },
+        NodeRequest::Ship { shard: ShardId::ROOT, to: NodeId(0), epoch: MapEpoch(2) },
+        NodeRequest::Take { shard: ShardId(9), epoch: MapEpoch(2), part: 0, parts: 1, bytes: vec![0; 9] },
     ] {
         let reply = connection.call(&Message::Node(request)).expect("answered");
         assert_eq!(reply, Message::NodeReply(Box::new(Err(Error::NotPermitted))));

@@ -23,6 +23,7 @@ use super::permit::{self, Facts};
 use super::slots::Origin;
 use super::{Back, Dentry};
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_protocol::message::peer::{Fate, IntentId, Lock, NameChange, PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest};
@@ -32,7 +33,7 @@ use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Result, ShardId, 
 type Part<T> = (ShardId, Vec<T>);
 
 /// How far an operation is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 enum Stage {
     Locking(Locking),
     /// All have locked. A shard is asked what the directory `of` is in, as far as `at`.
@@ -53,7 +54,7 @@ enum Stage {
     },
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Locking {
     /// Of the questions that are asked now: answers to earlier ones are not taken for theirs.
     round: u32,
@@ -64,7 +65,7 @@ struct Locking {
 }
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Across {
     origin: Origin,
     caller: Credentials,

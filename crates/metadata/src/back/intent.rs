@@ -17,13 +17,14 @@ use super::inode::Inode;
 use super::slots::Origin;
 use super::{Aftermath, Answer, Back, Dentry};
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, ShardId, Timestamp};
 
 /// How far the making of a directory is.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum State {
     /// The other shard is asked to make the inode.
     Asking,
@@ -32,7 +33,7 @@ enum State {
 }
 
 /// A directory whose inode another shard makes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Make {
     origin: Origin,
     /// The caller.
@@ -45,14 +46,14 @@ pub(super) struct Make {
 }
 
 /// An intent that was recorded here.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Own {
     Make(Make),
     Across(Box<Across>),
 }
 
 /// Intents recorded here, and inodes that were made for those of other shards.
-#[derive(Default, Debug)]
+#[derive(Default, Debug, Serialize, Deserialize)]
 pub(super) struct Intents {
     own: BTreeMap<u64, Own>,
     made: BTreeMap<IntentId, PeerAnswer>,

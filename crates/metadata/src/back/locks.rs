@@ -12,6 +12,7 @@
 use super::inode::{EMPTY_DIRECTORY_LINKS, Inode};
 use super::{Aftermath, Back, Dentry};
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_protocol::message::peer::{Fate, IntentId, Lock, LockedName, NameChange, PeerAnswer};
 use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Name, Result, SessionId, Timestamp};
@@ -22,7 +23,7 @@ const FORGOTTEN_MAX: usize = 4096;
 const ABOVE_MAX: usize = 256;
 
 /// All that one intent has locked.
-#[derive(Default, Debug)]
+#[derive(Default, Debug, Serialize, Deserialize)]
 struct Held {
     session: SessionId,
     names: Vec<(InodeNumber, Name)>,
@@ -30,7 +31,7 @@ struct Held {
 }
 
 /// See the module.
-#[derive(Default, Debug)]
+#[derive(Default, Debug, Serialize, Deserialize)]
 pub(super) struct Locks {
     names: BTreeMap<InodeNumber, BTreeMap<Name, IntentId>>,
     inodes: BTreeMap<InodeNumber, (IntentId, Fate)>,

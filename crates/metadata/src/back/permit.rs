@@ -5,13 +5,14 @@
 
 use super::inode::{EMPTY_DIRECTORY_LINKS, Inode, STICKY};
 use super::permission::{SEARCH, WRITE, check_access, check_change_names, check_sticky, is_owner};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::message::peer::{Fate, Lock, LockedName, NameChange};
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest};
 use weft_protocol::{Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp, routing};
 
 /// What is known of names and inodes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Facts {
     names: BTreeMap<(InodeNumber, Name), LockedName>,
     inodes: BTreeMap<InodeNumber, Option<Attributes>>,

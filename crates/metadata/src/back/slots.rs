@@ -9,6 +9,7 @@
 
 use super::Back;
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use weft_protocol::limits::ENDED_REPLIES_MAX;
 use weft_protocol::message::shard::{Access, ShardAnswer};
@@ -16,7 +17,7 @@ pub use weft_protocol::message::shard::{Origin, Slot};
 use weft_protocol::{Error, Result, SessionId, ShardId};
 
 /// The last reply of a slot.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LastReply {
     pub sequence: u32,
     /// The user who asked.
@@ -41,7 +42,7 @@ pub enum Seen<'a> {
 }
 
 /// The last replies of all slots.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Replies {
     last: BTreeMap<(SessionId, Slot), LastReply>,
     /// Sessions that were ended and whose replies are kept, with the number of these, in the order of their ends.

@@ -19,13 +19,22 @@ use super::storage::Recovery;
 use super::{Effect, Fences, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use weft_protocol::{Error, InodeNumber, LeaseKey, LeaseMode, NodeId, ObjectId, SessionId};
 
 /// Storage servers of which a session's end waits for the confirmation of its fence.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Fencing {
     waiting: BTreeSet<NodeId>,
     confirmed: BTreeSet<NodeId>,
+}
+
+impl Fencing {
+    /// Storage servers that have not confirmed the fence.
+    pub fn waiting(&self) -> impl Iterator<Item = NodeId> {
+        self.waiting.iter().copied()
+    }
 }
 
 impl<K: KeyValue> Shard<K> {
@@ -72,7 +81,7 @@ impl<K: KeyValue> Shard<K> {
 
     /// The storage servers of the files that the session may write, with those objects of which it may have descriptors
     /// that nobody else shares.
-    fn written_by(&self, session: SessionId) -> Fences {
+    pub(super) fn written_by(&self, session: SessionId) -> Fences {
         let mut fences = Fences::new();
         for key in self.leases.log(session) {
             let LeaseKey::Data(inode) = *key else { continue };

@@ -6,6 +6,7 @@ use super::park::{Call, Parked, Wait};
 use super::{Effect, Pause, Shard, Verdict};
 use crate::back::{Answer, Command};
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::PARKED_REQUESTS_MAX;
 use weft_protocol::message::peer::{IntentId, PeerCall, PeerReply, PeerStep};
@@ -18,7 +19,7 @@ const RESEND_MS: u64 = 1000;
 const RESEND_MS_MAX: u64 = 60_000;
 
 /// When each intent's step is sent again.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Asking {
     /// Intents of which nothing was asked yet.
     begun: Vec<u64>,

@@ -7,6 +7,7 @@
 //! Invariant: `held` of a session is the number of keys that name it as a holder, and its log names each of them.
 //! Not here: when to grant (`grants.rs`, `data.rs`), recalls (`recall.rs`).
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use weft_protocol::hash::{BlockHasher, FixedMap};
@@ -19,7 +20,7 @@ const PARTS: usize = 64;
 const LOG_SLACK: usize = 1024;
 
 /// One session's hold on a key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Holder {
     pub session: SessionId,
     pub mode: LeaseMode,
@@ -44,6 +45,7 @@ impl Holder {
 }
 
 /// Holders of a key. One is the rule.
+#[derive(Serialize, Deserialize)]
 struct Holders {
     first: Holder,
     #[expect(clippy::box_collection, reason = "a key with one holder is the rule, and stays small")]
@@ -66,13 +68,14 @@ impl Holders {
 type Part = FixedMap<LeaseKey, Holders>;
 
 /// What a session was granted.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 struct Grantee {
     held: usize,
     log: Vec<LeaseKey>,
 }
 
 /// See the module.
+#[derive(Serialize, Deserialize)]
 pub struct Leases {
     parts: Vec<Part>,
     grantees: BTreeMap<SessionId, Grantee>,

@@ -12,6 +12,7 @@ use super::park::Call;
 use super::{Effect, Shard};
 use crate::back::{Origin, Seen, Slot};
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::LOCK_RANGES_MAX;
 use weft_protocol::message::recall::LockGranted;
@@ -22,7 +23,7 @@ use weft_protocol::{Error, FileKind, InodeNumber, LeaseKey, LockKind, LockOwner,
 const RESEND_MS: u64 = 1000;
 
 /// See the module.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct LockCalls {
     pub table: Locks,
     /// Sequence and answer of the last call of each slot that was about locks.

@@ -19,6 +19,7 @@ mod tests;
 
 use file::{FileLocks, Waiting};
 pub use file::{Owner, Request};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::{LOCK_WAITS_PER_SESSION_MAX, LOCKS_PER_SESSION_MAX};
 use weft_protocol::message::shard::LockAnswer;
@@ -31,7 +32,7 @@ const LAST: u64 = u64::MAX;
 type Place = (InodeNumber, u64);
 
 /// What a session has at this shard.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 struct OfSession {
     ranges: usize,
     /// Waits by their names.
@@ -49,7 +50,7 @@ enum Edges {
 }
 
 /// See the module.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Locks {
     files: BTreeMap<InodeNumber, FileLocks>,
     sessions: BTreeMap<SessionId, OfSession>,

@@ -18,13 +18,14 @@ use super::plan::Plan;
 use super::{Effect, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::{InodeNumber, LeaseKey, LeaseMode, SessionId};
 
 /// Sessions that were told of inodes and hold no lease on them, each with the stamp of the latest reply that told it:
 /// at least those of the last term.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Told {
     recent: BTreeMap<(InodeNumber, SessionId), u64>,
     older: BTreeMap<(InodeNumber, SessionId), u64>,
@@ -68,6 +69,7 @@ impl Told {
 }
 
 /// An inode without a name.
+#[derive(Serialize, Deserialize)]
 struct Orphan {
     /// Sessions that may open it by its number, each with the stamp of the latest reply that told it.
     told: BTreeMap<SessionId, u64>,
@@ -84,7 +86,7 @@ impl Orphan {
 }
 
 /// All orphans of the shard.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Orphans {
     orphans: BTreeMap<InodeNumber, Orphan>,
     due: BTreeSet<(u64, InodeNumber)>,

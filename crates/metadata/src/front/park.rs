@@ -9,6 +9,7 @@
 //! in `by_slot`.
 //! Not here: judging (`front.rs` and its parts).
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weft_protocol::message::peer::{IntentId, PeerCall};
 use weft_protocol::message::shard::ShardRequest;
@@ -17,8 +18,11 @@ use weft_protocol::{Credentials, Error, InodeNumber, LeaseKey, ObjectId, Session
 use super::storage::Answers;
 use crate::back::{Origin, Slot};
 
+/// The token of a call whose caller is not known any more.
+pub const NOBODY: u64 = 0;
+
 /// A client's call, as it is kept while it waits.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Call {
     /// Where the reply goes. A repeated call brings a new one.
     pub token: u64,
@@ -49,14 +53,14 @@ impl Call {
 }
 
 /// Something to be done for somebody.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Work {
     Call(Box<Call>),
     Peer { token: u64, call: PeerCall },
 }
 
 /// What parked work waits for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Wait {
     /// Recalls: as many as `pending` says.
     Recalls,
@@ -73,7 +77,7 @@ pub enum Wait {
 }
 
 /// Parked work.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Parked {
     pub work: Work,
     pub since_ms: u64,
@@ -86,7 +90,7 @@ pub struct Parked {
 }
 
 /// See the module.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Parking {
     parked: BTreeMap<u64, Parked>,
     claims: BTreeMap<LeaseKey, u32>,
@@ -182,6 +186,16 @@ impl Parking {
         for parked in self.parked.values_mut() {
             if let Work::Call(call) = &mut parked.work {
                 call.asked = call.asked.filter(|(asked, _)| *asked != inode);
+            }
+        }
+    }
+
+    /// Nobody is answered any more who does not ask again.
+    pub fn forget_callers(&mut self) {
+        for parked in self.parked.values_mut() {
+            match &mut parked.work {
+                Work::Call(call) => call.token = NOBODY,
+                Work::Peer { token, .. } => *token = NOBODY,
             }
         }
     }

@@ -5,6 +5,7 @@ use super::plan::Plan;
 use super::{Effect, Pause, Shard};
 use crate::back::{Answer, Command};
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::PARKED_REQUESTS_MAX;
 use weft_protocol::message::peer::{IntentId, NameChange, PeerAnswer, PeerCall, PeerReply, PeerStep};
@@ -16,7 +17,7 @@ const ASK_MS: u64 = 3000;
 const IS_QUESTION: u64 = 1 << 63;
 
 /// What intents have locked here.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Locked {
     /// Keys that nobody is granted until the intent ends.
     keys: BTreeMap<IntentId, Vec<LeaseKey>>,

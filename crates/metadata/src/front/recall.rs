@@ -9,6 +9,7 @@
 //!
 //! Not here: what is recalled when (`plan.rs`, `data.rs`, `orphans.rs`), what happens after (`park.rs`).
 
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::{LeaseKey, LeaseMode, SessionId};
@@ -17,7 +18,7 @@ use weft_protocol::{LeaseKey, LeaseMode, SessionId};
 const RESEND_MS: u64 = 1000;
 
 /// A recall that was sent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outstanding {
     pub session: SessionId,
     pub key: LeaseKey,
@@ -43,7 +44,7 @@ pub enum Due {
 }
 
 /// See the module.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Recalls {
     outstanding: BTreeMap<u64, Outstanding>,
     numbers: BTreeMap<(LeaseKey, SessionId), u64>,

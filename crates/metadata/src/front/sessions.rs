@@ -9,6 +9,7 @@
 //! counts from the last message that was not refused: a client that counts from when it sent that one has stopped to
 //! believe before the end. Not here: what ends with a session (`end.rs`).
 
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_protocol::SessionId;
 use weft_protocol::limits::SESSION_TERM_MS;
@@ -17,6 +18,7 @@ use weft_protocol::limits::SESSION_TERM_MS;
 /// these shows up only when it was cut off and comes back.
 const ENDED_MAX: usize = 65_536;
 
+#[derive(Serialize, Deserialize)]
 struct Alive {
     /// When the last message came that was not refused.
     heard_ms: u64,
@@ -29,7 +31,7 @@ struct Alive {
 }
 
 /// See the module.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Sessions {
     alive: BTreeMap<SessionId, Alive>,
     /// When to look whether a session's term is over. Not moved by each message.

@@ -9,6 +9,7 @@ use super::park::{Wait, Work};
 use super::{Effect, Shard};
 use crate::back::{Command, NO_OBJECT_MTIME};
 use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use weft_layout::Stripes;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
@@ -76,7 +77,7 @@ impl Questions {
 }
 
 /// Answers to [`Questions`].
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Answers {
     stripes: Stripes,
     missing: usize,
@@ -138,7 +139,7 @@ pub enum StorageWait {
 }
 
 /// The search for the size of a file whose writer is gone: one object after the other.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Recovery {
     inode: InodeNumber,
     /// The file's first object.
@@ -163,7 +164,7 @@ const RETRY_MS: u64 = 1_000;
 const DOUBLINGS_MAX: u32 = 6;
 
 /// Sizes to be asked for again.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Retries(BTreeSet<(u64, Recovery)>);
 
 impl Retries {

@@ -10,6 +10,7 @@ mod harness;
 mod leases;
 mod limits;
 mod locks;
+mod moving;
 mod orphans;
 mod passing;
 mod random;

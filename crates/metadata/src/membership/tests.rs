@@ -40,6 +40,7 @@ fn told(machine: &mut Membership, now_ms: u64, node: u16, epoch: u32, taken: boo
 fn words(effects: &[MembershipEffect]) -> Vec<String> {
     let word = |effect: &MembershipEffect| match effect {
         MembershipEffect::Tell { to, map } => format!("tell {} {}", to.id, map.epoch),
+        MembershipEffect::Ship { from, shard, to, epoch } => format!("ship {shard} {}>{} {epoch}", from.id, to.id),
         MembershipEffect::Install(map) => format!("install {}", map.epoch),
         MembershipEffect::Answer { token, result: Ok(map) } => format!("answer {token} {}", map.epoch),
         MembershipEffect::Answer { token, result: Err(error) } => format!("answer {token} {error:?}"),
@@ -94,4 +95,56 @@ fn a_number_is_never_used_again_and_only_the_roots_node_decides() {
     let mut other = Membership::new(NodeId(1));
     step(&mut other, 0, MembershipEvent::Installed(machine.map.clone()));
     assert_eq!(join(&mut other, 0, 3, &[2]), ["answer 3 WrongShard(ShardId(0))"]);
+}
+
+fn move_shard(machine: &mut Membership, now_ms: u64, token: u64, shard: u16, to: u16) -> Vec<String> {
+    words(&step(machine, now_ms, MembershipEvent::Move { token, shard: ShardId(shard), to: NodeId(to) }))
+}
+
+fn shipped(machine: &mut Membership, now_ms: u64, epoch: u32, done: bool) -> Vec<String> {
+    words(&step(machine, now_ms, MembershipEvent::Shipped { epoch: MapEpoch(epoch), done }))
+}
+
+#[test]
+fn a_shard_is_at_its_target_before_anybody_is_told_so() {
+    let mut machine = membership(4);
+    assert_eq!(move_shard(&mut machine, 0, 7, 1, 2), ["ship 1 1>2 2"]);
+    assert!(move_shard(&mut machine, 1, 8, 1, 2).is_empty(), "asked again");
+    assert_eq!(move_shard(&mut machine, 2, 9, 3, 2), ["answer 9 Busy"]);
+    assert_eq!(join(&mut machine, 2, 10, &[4]), ["answer 10 Busy"]);
+    let done = shipped(&mut machine, 3, 2, true);
+    assert_eq!(done, ["tell 2 2", "install 2", "answer 7 2", "answer 8 2", "tell 1 2", "tell 3 2"]);
+    let record = ShardRecord { node: NodeId(2), born: MapEpoch(1), arrived: MapEpoch(2) };
+    assert!(machine.map.check() && machine.map.shards[1] == record);
+    assert!(shipped(&mut machine, 4, 2, true).is_empty());
+    assert_eq!(move_shard(&mut machine, 5, 11, 1, 2), ["answer 11 2"], "it is there");
+    told(&mut machine, 6, 2, 2, true);
+    told(&mut machine, 6, 1, 2, true);
+    told(&mut machine, 6, 3, 2, false);
+    assert_eq!(machine.deadline(), Some(6 + TELL_MS));
+}
+
+#[test]
+fn all_learn_that_an_abandoned_move_has_not_been() {
+    let mut machine = membership(3);
+    assert_eq!(move_shard(&mut machine, 0, 7, 1, 2), ["ship 1 1>2 2"]);
+    assert!(shipped(&mut machine, 1, 2, false).is_empty());
+    assert_eq!(words(&step(&mut machine, 1 + SHIP_RETRY_MS, MembershipEvent::Tick)), ["ship 1 1>2 2"]);
+    let abandoned = words(&step(&mut machine, MOVE_MS_MAX, MembershipEvent::Tick));
+    assert_eq!(abandoned, ["install 2", "answer 7 Unreachable", "tell 1 2", "tell 2 2"]);
+    assert_eq!(machine.map.shards[1], ShardRecord::new(NodeId(1), MapEpoch(1)));
+    assert!(shipped(&mut machine, MOVE_MS_MAX + 1, 2, true).is_empty(), "too late");
+    assert_eq!(move_shard(&mut machine, MOVE_MS_MAX + 2, 8, 1, 0), ["ship 1 1>0 3"]);
+    assert_eq!(shipped(&mut machine, MOVE_MS_MAX + 3, 3, true), ["install 3", "answer 8 3", "tell 1 3", "tell 2 3"]);
+}
+
+#[test]
+fn moves_that_cannot_be_are_refused() {
+    let mut machine = membership(2);
+    assert_eq!(move_shard(&mut machine, 0, 1, 0, 1), ["answer 1 NotSupported"], "the root shard");
+    assert_eq!(move_shard(&mut machine, 0, 2, 9, 1), ["answer 2 Invalid"]);
+    assert_eq!(move_shard(&mut machine, 0, 3, 1, 9), ["answer 3 Invalid"]);
+    let mut other = Membership::new(NodeId(1));
+    step(&mut other, 0, MembershipEvent::Installed(machine.map.clone()));
+    assert_eq!(move_shard(&mut other, 0, 4, 1, 0), ["answer 4 WrongShard(ShardId(0))"]);
 }

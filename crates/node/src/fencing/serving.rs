@@ -23,19 +23,27 @@ const WAIT_MS_MAX: u64 = SESSION_TERM_MS;
 const RETRY: Duration = Duration::from_millis(250);
 
 impl Fencing {
-    /// Returns the term for a shard, and the node to ask for it. Waits for the map if the shard is newer than it.
-    pub(super) fn term_for(&self, shard: ShardId) -> Result<(NodeId, Arc<ServingTerm>)> {
+    /// Returns the term for a shard. Waits for the map if the shard is newer than it.
+    pub(super) fn term_for(&self, shard: ShardId) -> Result<Arc<ServingTerm>> {
         let node = self.map_source.node_of(shard).ok_or(Error::CapabilityRejected)?;
-        if node == self.cluster.node {
-            return Ok((node, Arc::clone(&self.own_term)));
-        }
-        Ok((node, lock(&self.terms).term(node)))
+        Ok(lock(&self.terms).term(shard, node == self.cluster.node))
     }
 
-    /// Waits until this storage server may serve the shards of a node, unless the gate is closed.
-    pub(super) fn wait_for_term(self: &Arc<Self>, node: NodeId, gate: &Gate) -> Result<()> {
+    /// A shard of this node leaves it.
+    pub fn begin_move(&self, shard: ShardId) {
+        lock(&self.terms).begin_move(shard, clock::boot_ms());
+    }
+
+    /// A shard has come to this node, or stays.
+    pub fn is_own(&self, shard: ShardId) {
+        lock(&self.terms).is_own(shard);
+        self.term_changed.notify_all();
+    }
+
+    /// Waits until this storage server may serve a shard, unless the gate is closed.
+    pub(super) fn wait_for_term(self: &Arc<Self>, shard: ShardId, gate: &Gate) -> Result<()> {
         if gate.term().wants_renewal(clock::boot_ms) {
-            self.ask(node);
+            self.ask_for(shard);
         }
         let since_ms = clock::boot_ms();
         loop {
@@ -51,20 +59,31 @@ impl Fencing {
             }
             // The answer changes the term under this lock, so that it is not missed.
             drop(self.term_changed.wait_timeout(terms, RETRY).unwrap_or_else(PoisonError::into_inner));
+            self.ask_for(shard);
+        }
+    }
+
+    /// Asks the node of a shard for a term. One that leaves this node has none before the map says where it is.
+    fn ask_for(self: &Arc<Self>, shard: ShardId) {
+        if let Some(node) = self.cluster.map().node_of(shard).filter(|node| *node != self.cluster.node) {
             self.ask(node);
         }
     }
 
     /// Asks a node for a term and reports settled fences, unless a question is pending.
     pub(super) fn ask(self: &Arc<Self>, node: NodeId) {
-        let Some(settled) = lock(&self.terms).ask(node, clock::boot_ms()) else { return };
+        let epoch = self.cluster.epoch();
+        let Some(settled) = lock(&self.terms).ask(node, epoch, clock::boot_ms()) else { return };
         let fencing = Arc::downgrade(self);
         let tell = Box::new(move |answer: Result<ServingAnswer>| {
             if let Some(fencing) = fencing.upgrade() {
+                if let Err(Error::StaleMap(_)) = answer {
+                    fencing.map_source.ask();
+                }
                 fencing.answered(node, answer.ok().as_ref());
             }
         });
-        self.couriers.send(node, Errand::AskToServe { settled, tell });
+        self.couriers.send(node, Errand::AskToServe { epoch, settled, tell });
     }
 
     fn answered(self: &Arc<Self>, node: NodeId, answer: Option<&ServingAnswer>) {
@@ -75,7 +94,8 @@ impl Fencing {
                 lock(&self.terms).settled(node, session, shard);
             }
         }
-        let ask_again = lock(&self.terms).finish(node, answer);
+        let map = self.cluster.map();
+        let ask_again = lock(&self.terms).finish(node, answer, &map);
         // Without a term those that wait ask again after a pause.
         if answer.is_some_and(|answer| answer.granted) {
             self.term_changed.notify_all();

@@ -1,7 +1,7 @@
 //! What is asked of a node as such: the map, its state, its end.
 
 use super::storage::{ServingAnswer, SessionFence, Space};
-use crate::ids::{InodeNumber, KeyId, NodeId, ObjectId, SessionId, ShardId};
+use crate::ids::{InodeNumber, KeyId, MapEpoch, NodeId, ObjectId, SessionId, ShardId};
 use crate::map::{ClusterMap, NodeRecord};
 use serde::{Deserialize, Serialize};
 
@@ -25,13 +25,30 @@ pub enum NodeRequest {
     RevokeKey(KeyId),
     /// Node: its storage server asks to serve the capabilities of this node's shards, and reports fences from earlier
     /// answers as settled, at most [`crate::limits::FENCED_OBJECTS_MAX`] objects in all. Answer: `Serving`.
-    AskToServe { settled: Vec<SessionFence> },
+    /// `epoch`: of the map by which it knows them; another than this node's is refused as in a call.
+    AskToServe { epoch: MapEpoch, settled: Vec<SessionFence> },
     /// Node: its storage server, which this session has left, asks the inode's shard whether the file has an object of
     /// the session's. Answer: `OfObject`, or `Busy` while the session may still give the object to the file.
     AskOfObject { session: SessionId, inode: InodeNumber, object: ObjectId },
     /// Owner, to the root shard's node: these nodes listen without a map and join, each with so many new shards. Their
     /// numbers were never used. Answer: `Map`, in which they are; `Busy` while others join.
     Join { nodes: Vec<NodeRecord>, shards_per_node: u16 },
+    /// Owner, to the root shard's node: a shard moves to this node. Answer: `Map`, in which it has; `Busy` while the map
+    /// changes otherwise; [`crate::Error::Unreachable`]: it stays where it was.
+    Move { shard: ShardId, to: NodeId },
+    /// Root shard's node to that of a shard: it freezes the shard, and sends it to the node `to`. With the map of this
+    /// epoch it has moved or not. Answer: `Done`, when all of it is there.
+    Ship { shard: ShardId, to: NodeId, epoch: MapEpoch },
+    /// Node to the one that its shard moves to with the map of this epoch: a part of the shard's state, at most
+    /// [`crate::limits::SHARD_PART_BYTES_MAX`]. Answer: `Done`.
+    Take {
+        shard: ShardId,
+        epoch: MapEpoch,
+        part: u32,
+        parts: u32,
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
 }
 
 /// What a node answers.

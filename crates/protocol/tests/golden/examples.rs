@@ -405,9 +405,12 @@ pub fn node_requests() -> Vec<NodeRequest> {
         NodeRequest::Stuck,
         NodeRequest::Shutdown,
         NodeRequest::RevokeKey(KeyId(0x0fed_cba9_8765_4321)),
-        NodeRequest::AskToServe { settled: vec![session_fence()] },
+        NodeRequest::AskToServe { epoch: MapEpoch(5), settled: vec![session_fence()] },
         NodeRequest::AskOfObject { session: SessionId(7), inode: inode(), object: object() },
         NodeRequest::Join { nodes: map().nodes, shards_per_node: 2 },
+        NodeRequest::Move { shard: ShardId(300), to: NodeId(2) },
+        NodeRequest::Ship { shard: ShardId(300), to: NodeId(2), epoch: MapEpoch(6) },
+        NodeRequest::Take { shard: ShardId(300), epoch: MapEpoch(6), part: 1, parts: 3, bytes: vec![7, 0, 255] },
     ]
 }
 
@@ -568,7 +571,8 @@ pub fn messages() -> Vec<Message> {
     all.extend(lease_modes().into_iter().map(|mode| recall(LeaseKey::Data(inode()), mode)));
     all.push(Message::RecallAnswer(RecallAnswer { shard: ShardId(3), number: 11, kept: LeaseMode::Open }));
     all.push(Message::Renew);
-    all.extend([false, true].map(|refused| Message::RenewReply { refused }));
+    let renewed = |refused| Message::RenewReply { refused, epoch: MapEpoch(5), shards: vec![ShardId(0), ShardId(300)] };
+    all.extend([false, true].map(renewed));
     let dropped = DropPages { inode: inode(), object: object(), number: 12, offset: 8192, bytes: 4096 };
     all.push(Message::DropPages(dropped));
     all.push(Message::PagesDropped(PagesDropped { object: object(), number: 12 }));

@@ -1,4 +1,5 @@
 use super::*;
+use weft_protocol::ShardRecord;
 
 const NODE: NodeId = NodeId(1);
 const SHARD: ShardId = ShardId(3);
@@ -10,6 +11,14 @@ fn fence(session: u64, objects: &[u64]) -> SessionFence {
 
 fn certain(session: u64) -> DueFence {
     DueFence::Certain { node: NODE, session: SessionId(session), shard: SHARD }
+}
+
+/// A map in which `SHARD` has come to `NODE` with this epoch.
+fn map(arrived: u32) -> ClusterMap {
+    let other = ShardRecord::new(NodeId(0), MapEpoch(1));
+    let mut shards = vec![other; usize::from(SHARD.0)];
+    shards.push(ShardRecord { node: NODE, born: MapEpoch(1), arrived: MapEpoch(arrived) });
+    ClusterMap { epoch: MapEpoch(arrived), shards, ..ClusterMap::default() }
 }
 
 #[test]
@@ -106,26 +115,70 @@ fn an_answer_lists_no_more_objects_than_a_message_holds() {
 #[test]
 fn a_storage_server_counts_from_its_question_and_closes_gates_before_it_extends_the_term() {
     let mut terms = ServingTerms::default();
-    let term = terms.term(NODE);
+    let ask = |terms: &mut ServingTerms, now_ms| terms.ask(NODE, MapEpoch(1), now_ms);
+    let (term, map) = (terms.term(SHARD, false), map(1));
     assert!(!term.holds(|| 0));
-    assert_eq!((terms.ask(NODE, 100), terms.ask(NODE, 101)), (Some(vec![]), None));
+    assert_eq!((ask(&mut terms, 100), ask(&mut terms, 101)), (Some(vec![]), None));
     let refused = ServingAnswer { granted: false, fences: vec![fence(1, &[]), fence(2, &[])] };
     assert_eq!(terms.answered(NODE, &refused), [fence(1, &[]), fence(2, &[])]);
     assert!(!terms.settled(NODE, SessionId(1), SHARD), "the question is pending");
-    assert!(terms.finish(NODE, Some(&refused)) && !term.holds(|| 101));
+    assert!(terms.finish(NODE, Some(&refused), &map) && !term.holds(|| 101));
     // The second has pieces in flight; it is not begun twice.
-    assert_eq!(terms.ask(NODE, 200), Some(vec![fence(1, &[])]));
+    assert_eq!(ask(&mut terms, 200), Some(vec![fence(1, &[])]));
     let refused = ServingAnswer { granted: false, fences: vec![fence(2, &[])] };
     assert_eq!(terms.answered(NODE, &refused), []);
-    assert!(!terms.finish(NODE, Some(&refused)));
+    assert!(!terms.finish(NODE, Some(&refused), &map));
     assert!(terms.settled(NODE, SessionId(2), SHARD));
-    assert_eq!(terms.ask(NODE, 300), Some(vec![fence(2, &[])]));
-    assert!(!terms.finish(NODE, None), "no answer: it is reported again");
-    assert_eq!(terms.ask(NODE, 400), Some(vec![fence(2, &[])]));
+    assert_eq!(ask(&mut terms, 300), Some(vec![fence(2, &[])]));
+    assert!(!terms.finish(NODE, None, &map), "no answer: it is reported again");
+    assert_eq!(ask(&mut terms, 400), Some(vec![fence(2, &[])]));
     let granted = ServingAnswer { granted: true, fences: vec![] };
     assert_eq!(terms.answered(NODE, &granted), []);
-    assert!(!terms.finish(NODE, Some(&granted)));
+    assert!(!terms.finish(NODE, Some(&granted), &map));
     let end_ms = 400 + SESSION_TERM_MS - SESSION_TERM_MARGIN_MS;
     assert!(term.holds(|| end_ms - 1) && !term.holds(|| end_ms));
     assert!(!term.wants_renewal(|| end_ms - SESSION_TERM_MS / 2) && term.wants_renewal(|| end_ms - 100));
+}
+
+#[test]
+fn a_term_is_none_for_a_shard_that_has_come_since_the_question() {
+    let granted = ServingAnswer { granted: true, fences: vec![] };
+    let mut terms = ServingTerms::default();
+    let term = terms.term(SHARD, false);
+    for (asked, holds) in [(4, false), (5, true)] {
+        terms.ask(NODE, MapEpoch(asked), 0);
+        terms.answered(NODE, &granted);
+        terms.finish(NODE, Some(&granted), &map(5));
+        assert_eq!(term.holds(|| 1), holds, "asked with the map of epoch {asked}");
+    }
+}
+
+#[test]
+fn a_shard_that_leaves_is_served_for_a_term_at_its_first_node() {
+    let mut terms = ServingTerms::default();
+    let term = terms.term(SHARD, true);
+    assert!(term.holds(|| u64::MAX - 1) && !term.wants_renewal(|| 0));
+    terms.begin_move(SHARD, 1_000);
+    let end_ms = 1_000 + SESSION_TERM_MS - SESSION_TERM_MARGIN_MS;
+    assert!(term.holds(|| end_ms - 1) && !term.holds(|| end_ms));
+    terms.is_own(SHARD);
+    assert!(term.holds(|| end_ms), "it has stayed");
+}
+
+#[test]
+fn fences_move_with_their_shard_and_no_term_is_granted_meanwhile() {
+    let (mut source, mut target) = (TermGrants::default(), TermGrants::default());
+    source.fence(NODE, &fence(1, &[]), true, 0);
+    assert_eq!(source.take_due(0), [certain(1)], "it is cut off, and the shard went on");
+    let moved = source.begin_move(SHARD);
+    assert_eq!(moved, [(NODE, fence(1, &[]))]);
+    assert!(!source.ask(NodeId(2), &[], 1).0.granted);
+    target.arrived([NODE, NodeId(2)].into_iter(), moved, 100);
+    assert_eq!(target.ask(NODE, &[], 101).0, ServingAnswer { granted: false, fences: vec![fence(1, &[])] });
+    assert!(target.ask(NODE, &[fence(1, &[])], 102).0.granted);
+    // The other one may have a term that the source has granted.
+    target.fence(NodeId(2), &fence(3, &[]), true, 200);
+    assert_eq!((target.next_due(), target.take_due(99 + SESSION_TERM_MS)), (Some(100 + SESSION_TERM_MS), vec![]));
+    source.left(SHARD);
+    assert!(source.overdue(NODE).is_empty() && source.ask(NodeId(2), &[], 3).0.granted);
 }

@@ -3,6 +3,8 @@
 //! A node is started, recorded, and only then joins: a run of this verb that is killed leaves nothing that `weft down`
 //! does not end. Who decides on the map, and who learns of it when: docs/decisions/0023.
 
+mod drain;
+
 use super::up::{self, NodePlan};
 use crate::cluster;
 use crate::failure::{Ending, Explain, Failure, Outcome};
@@ -45,7 +47,7 @@ Examples:
   weft node add job42 --nodes 3 --store /nvme/scratch:100GiB
   weft node add lab n7.cluster n8.cluster --listen ib0";
 
-/// Add nodes to a file system that runs
+/// Add nodes to a file system that runs, or move what is at one away
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -55,6 +57,7 @@ pub struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum What {
     Add(Add),
+    Drain(drain::Drain),
 }
 
 /// Start nodes and have them join a file system that runs
@@ -89,6 +92,7 @@ struct Add {
 pub fn run(args: &Args) -> Outcome {
     match &args.what {
         What::Add(args) => add(args),
+        What::Drain(args) => drain::drain(args),
     }
 }
 

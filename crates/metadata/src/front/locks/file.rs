@@ -1,6 +1,7 @@
 //! Locks of one file: what is held, and who waits for it in which order.
 
 use super::ranges::Ranges;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weft_protocol::{LockOwner, RangeLock, SessionId};
 
@@ -8,7 +9,7 @@ use weft_protocol::{LockOwner, RangeLock, SessionId};
 pub type Owner = (SessionId, LockOwner);
 
 /// What is asked for: all of it, or nothing.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Request {
     pub owner: Owner,
     pub pid: u32,
@@ -27,7 +28,7 @@ impl Request {
 }
 
 /// A request that waits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Waiting {
     pub request: Request,
     /// The session's name of the wait.
@@ -35,14 +36,14 @@ pub struct Waiting {
 }
 
 /// What an owner holds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Held {
     pub pid: u32,
     pub ranges: Ranges,
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct FileLocks {
     pub held: BTreeMap<Owner, Held>,
     /// By numbers that grow with the time of the request.

@@ -2,10 +2,11 @@
 //!
 //! Invariant: ascending and apart; neighbours of one mode are one range.
 
+use serde::{Deserialize, Serialize};
 use weft_protocol::{LockRange, RangeLock};
 
 /// See the module.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ranges(Vec<RangeLock>);
 
 impl Ranges {

@@ -1,9 +1,10 @@
 //! A shard with fake sessions: calls go in, and what comes out is sorted by receiver.
 
 use crate::back::{Origin, RootDirectory, Slot};
+use crate::front::park::NOBODY;
 use crate::front::{Effect, Event, Now, Shard, ShardConfig};
 use crate::kv::MemoryStore;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::recall::{LockGranted, Recall};
@@ -167,10 +168,30 @@ pub fn attributes(answer: &ShardAnswer) -> &Attributes {
     }
 }
 
+pub fn config_of(shard: u16) -> ShardConfig {
+    ShardConfig {
+        shard: ShardId(shard),
+        node_key: NodeKey::new([9; 32]),
+        root: RootDirectory { mode: 0o777, uid: 0, gid: 0 },
+    }
+}
+
+/// A shard that may move, and one that does not: each event is given to both, and both have to do the same.
+pub struct Twin {
+    unmoved: Shard<MemoryStore>,
+    /// Calls whose callers the shard has forgotten with a move.
+    forgotten: BTreeSet<u64>,
+}
+
 /// One shard and what it has said.
 pub struct World {
     pub shard: Shard<MemoryStore>,
     pub now: Now,
+    /// How far the clock of the shard's node is ahead of `now`.
+    ahead_ms: u64,
+    pub twin: Option<Twin>,
+    /// Who has made each call, in which slot.
+    pub callers: BTreeMap<u64, (Origin, Credentials)>,
     pub replies: BTreeMap<u64, ShardReply>,
     /// Tokens of the replies, in the order in which they came.
     pub reply_order: Vec<u64>,
@@ -194,16 +215,23 @@ impl World {
         Self::of_shard(0)
     }
 
+    /// As [`World::new`], with a shard that may move.
+    pub fn with_twin() -> Self {
+        let mut world = Self::new();
+        let unmoved = Shard::new(config_of(0), MemoryStore::new(), world.now);
+        world.twin = Some(Twin { unmoved, forgotten: BTreeSet::new() });
+        world
+    }
+
     pub fn of_shard(shard: u16) -> Self {
-        let config = ShardConfig {
-            shard: ShardId(shard),
-            node_key: NodeKey::new([9; 32]),
-            root: RootDirectory { mode: 0o777, uid: 0, gid: 0 },
-        };
+        let config = config_of(shard);
         let now = Now { boot_ms: 1000, wall: Timestamp::from_parts(1_000_000, 0) };
         Self {
             shard: Shard::new(config, MemoryStore::new(), now),
             now,
+            ahead_ms: 0,
+            twin: None,
+            callers: BTreeMap::new(),
             replies: BTreeMap::new(),
             reply_order: Vec::new(),
             recalls: Vec::new(),
@@ -223,9 +251,59 @@ impl World {
     pub fn event(&mut self, event: Event) {
         let mut out = Vec::new();
         self.now.wall.0 += 1;
-        self.shard.step(self.now, event, &mut out);
+        self.shard.step(self.node_now(), event.clone(), &mut out);
+        if let Some(twin) = &mut self.twin {
+            let mut expected = Vec::new();
+            twin.unmoved.step(self.now, event, &mut expected);
+            for effect in &mut expected {
+                if let Effect::Reply { token, .. } = effect
+                    && twin.forgotten.contains(token)
+                {
+                    *token = NOBODY;
+                }
+            }
+            assert_eq!(out, expected);
+            let expected = twin.unmoved.deadline();
+            assert_eq!(self.deadline(), expected);
+        }
+        self.take(out);
+    }
+
+    fn node_now(&self) -> Now {
+        Now { boot_ms: self.now.boot_ms + self.ahead_ms, ..self.now }
+    }
+
+    /// When the shard wants a tick.
+    fn deadline(&self) -> Option<u64> {
+        self.shard.deadline().map(|deadline_ms| deadline_ms - self.ahead_ms)
+    }
+
+    /// The shard is frozen, and goes on at another node unless a storage server has not answered. Returns the calls
+    /// that wait, which have to be made again.
+    pub fn move_shard(&mut self) -> Vec<u64> {
+        let mut out = Vec::new();
+        self.shard.freeze(self.node_now());
+        let mut waiting = Vec::new();
+        if self.shard.is_quiet() {
+            let image = self.shard.image();
+            waiting.extend(self.shard.stuck().into_iter().map(|call| call.token).filter(|token| *token != NOBODY));
+            let config = config_of(self.shard.shard().0);
+            self.shard = Shard::restore(config, MemoryStore::new(), &image).expect("an image");
+            self.shard.forget_callers();
+            self.ahead_ms = (self.ahead_ms * 7 + 123_456) % 1_000_000;
+            if let Some(twin) = &mut self.twin {
+                twin.forgotten.extend(&waiting);
+            }
+        }
+        self.shard.resume(self.node_now(), &mut out);
+        self.take(out);
+        waiting
+    }
+
+    fn take(&mut self, out: Vec<Effect>) {
         for effect in out {
             match effect {
+                Effect::Reply { token: NOBODY, .. } => {}
                 Effect::Reply { token, reply } => {
                     self.reply_order.push(token);
                     let twice = self.replies.insert(token, reply);
@@ -291,6 +369,7 @@ impl World {
         let repeats = repeats.to_vec();
         self.token += 1;
         let token = self.token;
+        self.callers.insert(token, (origin, credentials.clone()));
         self.event(Event::Call { token, origin, credentials, request, repeats });
         token
     }
@@ -385,7 +464,7 @@ impl World {
             for session in alive {
                 self.event(Event::Heard { session: *session });
             }
-            if self.shard.deadline().is_some_and(|deadline_ms| deadline_ms <= self.now.boot_ms) {
+            if self.deadline().is_some_and(|deadline_ms| deadline_ms <= self.now.boot_ms) {
                 self.event(Event::Tick);
             }
         }

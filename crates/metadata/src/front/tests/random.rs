@@ -26,6 +26,8 @@ enum Action {
     Store(bool),
     /// Half a second passes.
     Wait,
+    /// The shard moves to another node.
+    Move,
 }
 
 #[derive(Clone, Debug)]
@@ -152,9 +154,25 @@ impl Play {
                 let alive: Vec<_> = (0..CLIENTS).map(session).collect();
                 self.world.pass(500, &alive);
             }
+            Action::Move => {
+                for token in self.world.move_shard() {
+                    self.call_again(token);
+                }
+            }
         }
         self.sort_out();
         self.check();
+    }
+
+    /// A client that was sent away makes its call again.
+    fn call_again(&mut self, token: u64) {
+        let (origin, credentials) = self.world.callers[&token].clone();
+        for client in 0..CLIENTS {
+            if let Some(request) = self.clients[client].asked.remove(&token) {
+                let again = self.world.call_of(origin, credentials.clone(), request.clone());
+                self.clients[client].asked.insert(again, request);
+            }
+        }
     }
 
     fn call(&mut self, client: usize, operation: &Operation) {
@@ -417,11 +435,24 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
+fn action_or_move() -> impl Strategy<Value = Action> {
+    prop_oneof![10 => action(), 1 => Just(Action::Move)]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
     #[test]
     fn what_clients_believe_is_true(actions in prop::collection::vec(action(), 1..250)) {
         let mut play = Play::new();
+        for action in &actions {
+            play.act(action);
+        }
+        play.finish();
+    }
+
+    #[test]
+    fn a_shard_that_moves_does_what_it_would_have_done(actions in prop::collection::vec(action_or_move(), 1..250)) {
+        let mut play = Play { world: World::with_twin(), ..Play::new() };
         for action in &actions {
             play.act(action);
         }

@@ -1,0 +1,178 @@
+//! A shard that moves to another node: its state as bytes, and the shard that is made of them (docs/decisions/0023).
+//!
+//! ```text
+//!  freeze ──► (storage servers have answered) is_quiet ──► image ──► restore, at the target ──► resume
+//!    └───────────────────────── the move is abandoned ─────────────────────────────────────────► resume
+//! ```
+//!
+//! A frozen shard refuses calls and steps of others with `Busy`, and hears nobody. Only answers of storage servers are
+//! taken, until each question has one: a cut that is still on its way would land behind those of the target. Its clock
+//! stands still until it is resumed, so that no session's term ends while nobody could renew it.
+//!
+//! Invariant: a shard that was made of an image does what the frozen one would have done when resumed. The map is not in
+//! the image. The tokens of parked calls mean nothing at the target: their callers ask again.
+//! Not here: who decides, and how bytes get to the target. The bytes are no wire format of their own: both nodes run the
+//! same version of the protocol.
+//! On a crash: a frozen shard is as good as before until the target has all of its bytes.
+
+use super::park::Work;
+use super::{Effect, Event, Fences, Now, Shard, ShardConfig};
+use crate::back::Back;
+use crate::kv::KeyValue;
+use weft_protocol::message::peer::PeerReply;
+use weft_protocol::message::shard::ShardReply;
+use weft_protocol::{Error, Result, codec};
+
+/// The clock of a shard. It stands still while the shard is frozen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Clock {
+    /// What is added to the node's, milliseconds. Wraps.
+    offset_ms: u64,
+    is_stopped: bool,
+}
+
+impl Clock {
+    /// The shard's time.
+    pub fn read(self, now: Now) -> Now {
+        Now { boot_ms: now.boot_ms.wrapping_add(self.offset_ms), ..now }
+    }
+
+    /// When a time of the shard comes, by the clock of the node: at once, if it has passed at the shard's time `now`.
+    pub fn of_node(self, due_ms: u64, now: Now) -> u64 {
+        now.boot_ms.wrapping_sub(self.offset_ms) + due_ms.saturating_sub(now.boot_ms)
+    }
+}
+
+impl<K: KeyValue> Shard<K> {
+    /// Freezes the shard, unless it is frozen.
+    pub fn freeze(&mut self, now: Now) {
+        if !self.clock.is_stopped {
+            self.now = self.clock.read(now);
+            self.clock.is_stopped = true;
+        }
+    }
+
+    /// Returns true if the shard is frozen.
+    pub fn is_frozen(&self) -> bool {
+        self.clock.is_stopped
+    }
+
+    /// Returns true if the shard is frozen, and all storage servers have answered.
+    pub fn is_quiet(&self) -> bool {
+        self.clock.is_stopped && self.storage_waits.is_empty()
+    }
+
+    /// A frozen shard goes on, at this node's time `now`. Fences that are not confirmed are sent again: the target has
+    /// not sent any, and at the source confirmations may have come meanwhile.
+    pub fn resume(&mut self, now: Now, out: &mut Vec<Effect>) {
+        if !std::mem::take(&mut self.clock.is_stopped) {
+            return;
+        }
+        self.clock.offset_ms = self.now.boot_ms.wrapping_sub(now.boot_ms);
+        self.now = self.clock.read(now);
+        for (session, fencing) in &self.fencing {
+            let mut objects = self.written_by(*session);
+            let fences: Fences =
+                fencing.waiting().map(|node| (node, objects.remove(&node).into_iter().flatten().collect())).collect();
+            out.push(Effect::EndSession { session: *session, fences });
+        }
+    }
+
+    /// Takes an event while the shard is frozen.
+    pub(super) fn step_frozen(&mut self, event: Event, out: &mut Vec<Effect>) {
+        match event {
+            Event::Call { token, .. } => {
+                let reply = ShardReply { stamp: self.stamp, result: Err(Error::Busy), others: Vec::new() };
+                out.push(Effect::Reply { token, reply });
+            }
+            Event::PeerCall { token, call } => {
+                let reply = PeerReply { intent: call.intent, result: Err(Error::Busy) };
+                out.push(Effect::PeerReply { token, reply });
+            }
+            Event::StorageAnswer { token, result } => {
+                self.storage_answered(token, result, out);
+                self.settle(out);
+            }
+            Event::SetMap(map) => self.set_map(map),
+            // Sent again to whoever has the shard then; or as if it had been lost.
+            Event::Heard { .. }
+            | Event::Lost { .. }
+            | Event::RecallAnswer { .. }
+            | Event::LockGrantTaken { .. }
+            | Event::PeerReply(_)
+            | Event::FenceConfirmed { .. }
+            | Event::Tick => {}
+        }
+    }
+
+    /// Sends the callers of parked work away, since the shard has moved: they ask the target.
+    pub fn send_callers_away(&self, out: &mut Vec<Effect>) {
+        for (_, parked) in self.parking.iter() {
+            out.push(match &parked.work {
+                Work::Call(call) => {
+                    let result = Err(Error::WrongShard(self.shard()));
+                    let reply = ShardReply { stamp: self.stamp, result, others: Vec::new() };
+                    Effect::Reply { token: call.token, reply }
+                }
+                Work::Peer { token, call } => {
+                    let reply = PeerReply { intent: call.intent, result: Err(Error::Busy) };
+                    Effect::PeerReply { token: *token, reply }
+                }
+            });
+        }
+    }
+
+    /// The callers of parked work are not known at this node: nobody is answered who does not ask again.
+    pub fn forget_callers(&mut self) {
+        self.parking.forget_callers();
+    }
+
+    /// The state of a frozen shard. Costs as many bytes as the store has, and some for each session and lease.
+    pub fn image(&self) -> Vec<u8> {
+        assert!(self.is_quiet() && self.ready.is_empty() && self.removals.is_empty(), "only a quiet shard is copied");
+        let mut image = codec::to_bytes(&(self.shard(), self.now.boot_ms, self.stamp, self.latest_storage_token));
+        image = codec::append(&(&self.sessions, &self.leases, &self.recalls, &self.parking), image);
+        image = codec::append(&(&self.contended, &self.retries, &self.cuts, &self.cut_at, &self.recovering), image);
+        image = codec::append(&(&self.orphans, &self.told, &self.fencing), image);
+        image = codec::append(&(&self.intents, &self.locks, &self.locked), image);
+        self.back.append_image(image)
+    }
+
+    /// The frozen shard that an image is of, over an empty store. [`Error::Malformed`]: it is of none, or of another.
+    pub fn restore(config: ShardConfig, store: K, image: &[u8]) -> Result<Self> {
+        let mut left = image;
+        let (shard, boot_ms, stamp, latest_storage_token) = codec::take(&mut left)?;
+        if config.shard != shard {
+            return Err(Error::Malformed);
+        }
+        let (sessions, leases, recalls, parking) = codec::take(&mut left)?;
+        let (contended, retries, cuts, cut_at, recovering) = codec::take(&mut left)?;
+        let (orphans, told, fencing) = codec::take(&mut left)?;
+        let (intents, locks, locked) = codec::take(&mut left)?;
+        let now = Now { boot_ms, ..Now::default() };
+        let back = Back::of_image(shard, store, left)?;
+        let clock = Clock { offset_ms: 0, is_stopped: true };
+        let rest = Self::over(back, config.node_key, now);
+        Ok(Self {
+            clock,
+            sessions,
+            leases,
+            recalls,
+            parking,
+            contended,
+            stamp,
+            latest_storage_token,
+            retries,
+            cuts,
+            cut_at,
+            recovering,
+            orphans,
+            told,
+            fencing,
+            intents,
+            locks,
+            locked,
+            ..rest
+        })
+    }
+}

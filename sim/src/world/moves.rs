@@ -1,0 +1,288 @@
+//! Shards that move between nodes: the production machines ([`weft_metadata::Membership`], frozen and restored
+//! [`Shard`]s, terms and fences that move along) over messages that are lost and late.
+//!
+//! A shard's machine is at one node at a time ([`Moves::at`]): at the source until the target has installed the map of
+//! the move. What comes to another node finds no shard there. Parked calls keep their tokens on the way, by which the
+//! model knows what they were; their callers are not answered at the target unless they ask again.
+//!
+//! Faults: those of nodes that join; so a source or target may be gone at any moment of a move.
+//!
+//! Not here: who is told of the map when (`joins.rs`).
+
+use super::partitions::{Party, TIMEOUT_MS};
+use super::{Answer, Message as Any, Pending, World};
+use std::collections::BTreeMap;
+use weft_metadata::{MembershipEvent, MemoryStore, RootDirectory, Shard, ShardConfig};
+use weft_protocol::message::Message as WireMessage;
+use weft_protocol::message::shard::ShardReply;
+use weft_protocol::message::storage::SessionFence;
+use weft_protocol::{ClusterMap, Error, MapEpoch, NodeId, NodeKey, ShardId};
+
+/// Longest time between two moves, milliseconds, and how many a run has at most.
+const MOVE_MS_MAX: u64 = 1_500;
+const MOVES: u64 = 20;
+/// How often a source looks whether storage servers have answered, milliseconds.
+const LOOK_MS: u64 = 2;
+
+/// What is on its way.
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    /// So many more moves.
+    Begin(u64),
+    Ship(Ship),
+    /// The source looks whether its shard is quiet.
+    Look(Ship),
+    Take(Ship, Image),
+    /// The target has it.
+    Taken(Ship),
+    /// The outcome, at the node that asked for it.
+    Shipped {
+        at: NodeId,
+        epoch: MapEpoch,
+        done: bool,
+    },
+}
+
+/// A shard that is to move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ship {
+    /// The node that has it moved.
+    pub root: NodeId,
+    pub from: NodeId,
+    pub shard: ShardId,
+    pub to: NodeId,
+    pub epoch: MapEpoch,
+}
+
+/// A shard on its way, with the fences that storage servers have not confirmed.
+#[derive(Clone)]
+pub(super) struct Image {
+    state: Vec<u8>,
+    fences: Vec<(NodeId, SessionFence)>,
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes, fences {:?}", self.state.len(), self.fences)
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Moves {
+    /// The node at which each shard's machine is.
+    at: BTreeMap<ShardId, NodeId>,
+    /// Shards that their nodes have frozen, for which epoch.
+    frozen: BTreeMap<(NodeId, ShardId), MapEpoch>,
+    arriving: BTreeMap<(NodeId, ShardId), (MapEpoch, Image)>,
+}
+
+impl Moves {
+    /// The node that has a shard's machine.
+    pub(super) fn node_of(&self, shard: ShardId) -> Option<NodeId> {
+        self.at.get(&shard).copied()
+    }
+
+    /// Whether a node has frozen a shard and has not heard whether it has moved.
+    pub(super) fn is_frozen(&self, node: NodeId, shard: ShardId) -> bool {
+        self.frozen.contains_key(&(node, shard))
+    }
+
+    /// A shard is at this node now.
+    pub(super) fn set(&mut self, shard: ShardId, node: NodeId) {
+        self.at.insert(shard, node);
+    }
+}
+
+impl World {
+    /// Has shards move in a run of that kind.
+    pub(super) fn begin_moves(&mut self) {
+        if self.faults.moves {
+            self.move_later(MOVES);
+        }
+    }
+
+    fn move_later(&mut self, left: u64) {
+        let wait_ms = self.setting.decide(format_args!("move after"), MOVE_MS_MAX, |random| random.below(MOVE_MS_MAX));
+        self.network.after(1 + wait_ms, Any::Moves(Message::Begin(left)));
+    }
+
+    pub(super) fn moves_event(&mut self, message: Message) {
+        match message {
+            Message::Begin(left) => self.begin_move(left),
+            Message::Ship(ship) => self.ship_asked(ship),
+            Message::Look(ship) => self.ship_if_quiet(ship),
+            Message::Take(ship, image) => self.take_arrived(ship, image),
+            Message::Taken(ship) => {
+                self.send_step(
+                    ship.from,
+                    ship.root,
+                    ship,
+                    Message::Shipped { at: ship.root, epoch: ship.epoch, done: true },
+                );
+            }
+            Message::Shipped { at, epoch, done } => self.step_joins(at, MembershipEvent::Shipped { epoch, done }),
+        }
+    }
+
+    fn begin_move(&mut self, left: u64) {
+        if self.ending || left == 0 {
+            return;
+        }
+        self.move_later(left - 1);
+        let map = self.root_map();
+        let (shards, nodes) = (map.shards.len() as u64, map.nodes.len() as u64);
+        let shard = self.setting.decide(format_args!("move shard"), 1, |random| random.below(shards));
+        let node = self.setting.decide(format_args!("move to"), 0, |random| random.below(nodes));
+        let number = |number: u64| u16::try_from(number).expect("few nodes and shards");
+        let Some(to) = self.root_map().nodes.get(usize::from(number(node))).map(|node| node.id) else { return };
+        let token = self.joins.token();
+        self.step_joins(self.root_node(), MembershipEvent::Move { token, shard: ShardId(number(shard)), to });
+    }
+
+    /// Sends the next message of a move. Where it is lost, or nobody answers, the root learns so after a while.
+    fn send_step(&mut self, from: NodeId, to: NodeId, ship: Ship, message: Message) {
+        if !self.send(Party::Node(from), Party::Node(to), Any::Moves(message)) {
+            self.not_shipped(ship);
+        }
+    }
+
+    fn not_shipped(&mut self, ship: Ship) {
+        self.network.after(TIMEOUT_MS, Any::Moves(Message::Shipped { at: ship.root, epoch: ship.epoch, done: false }));
+    }
+
+    pub(super) fn ask_to_ship(&mut self, ship: Ship) {
+        self.send_step(ship.root, ship.from, ship, Message::Ship(ship));
+    }
+
+    /// The source freezes its shard, and serves nothing of it for longer than a term.
+    fn ship_asked(&mut self, ship: Ship) {
+        let Ship { from, shard, epoch, .. } = ship;
+        let is_over = self.joins.map_if_any(from).is_none_or(|map| map.epoch >= epoch);
+        if !self.storage.contains_key(&from) || is_over || self.moves.node_of(shard) != Some(from) {
+            return self.not_shipped(ship);
+        }
+        let now = self.now_at(from);
+        let Some(machine) = self.shards.get_mut(&shard) else { return self.not_shipped(ship) };
+        machine.freeze(now);
+        if self.moves.frozen.insert((from, shard), epoch) != Some(epoch) {
+            if let Some(storage) = self.storage.get_mut(&from) {
+                storage.terms.begin_move(shard, now.boot_ms);
+            }
+            self.grants.entry(from).or_default().begin_move(shard);
+        }
+        self.ship_if_quiet(ship);
+    }
+
+    fn ship_if_quiet(&mut self, ship: Ship) {
+        let Ship { from, shard, to, epoch, .. } = ship;
+        if self.moves.frozen.get(&(from, shard)) != Some(&epoch) || !self.storage.contains_key(&from) {
+            return;
+        }
+        let Some(machine) = self.shards.get(&shard) else { return };
+        if !machine.is_quiet() {
+            return self.network.after(LOOK_MS, Any::Moves(Message::Look(ship)));
+        }
+        let fences = self.grants.entry(from).or_default().begin_move(shard);
+        let image = Image { state: machine.image(), fences };
+        self.send_step(from, to, ship, Message::Take(ship, image));
+    }
+
+    fn take_arrived(&mut self, ship: Ship, image: Image) {
+        let Ship { from, shard, to, epoch, .. } = ship;
+        if !self.storage.contains_key(&to) || self.joins.map_if_any(to).is_none_or(|map| map.epoch >= epoch) {
+            return self.not_shipped(ship);
+        }
+        self.moves.arriving.insert((to, shard), (epoch, image));
+        self.send_step(to, from, ship, Message::Taken(ship));
+    }
+
+    /// A node has this map: its frozen shards have moved or stay, and those that have come are served.
+    pub(super) fn settle_moves(&mut self, node: NodeId, map: &ClusterMap) {
+        let is_settled = |epoch: MapEpoch| epoch <= map.epoch;
+        let of_node = |(at, shard): (NodeId, ShardId)| (at == node).then_some(shard);
+        let frozen = self.moves.frozen.extract_if(.., |(at, _), epoch| *at == node && is_settled(*epoch));
+        for shard in frozen.filter_map(|(key, _)| of_node(key)).collect::<Vec<_>>() {
+            if map.node_of(shard) == Some(node) {
+                self.stays(node, shard);
+            } else {
+                self.grants.entry(node).or_default().left(shard);
+                self.send_callers_away(node, shard);
+            }
+        }
+        let arriving = self.moves.arriving.extract_if(.., |(at, _), (epoch, _)| *at == node && is_settled(*epoch));
+        for ((_, shard), (epoch, image)) in arriving.collect::<Vec<_>>() {
+            let record = map.shards.get(usize::from(shard.0));
+            if record.is_some_and(|record| record.node == node && record.arrived == epoch) {
+                self.arrives(node, shard, image, map);
+            }
+        }
+    }
+
+    fn stays(&mut self, node: NodeId, shard: ShardId) {
+        self.tally.abandoned_moves += 1;
+        self.note(&format!("shard {shard} stays at node {node}"));
+        self.grants.entry(node).or_default().abandon_move(shard);
+        self.resume(node, shard);
+    }
+
+    fn arrives(&mut self, node: NodeId, shard: ShardId, image: Image, map: &ClusterMap) {
+        self.tally.moved += 1;
+        self.note(&format!("shard {shard} is at node {node}"));
+        let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
+        let config = ShardConfig { shard, node_key: NodeKey::clone(&self.key), root };
+        match Shard::restore(config, MemoryStore::new(), &image.state) {
+            Ok(machine) => self.shards.insert(shard, machine),
+            Err(error) => self.fail(&format!("shard {shard} cannot be restored: {error}")),
+        };
+        self.moves.set(shard, node);
+        let others = map.nodes.iter().map(|other| other.id).filter(|other| *other != node);
+        let now_ms = self.now_at(node).boot_ms;
+        self.grants.entry(node).or_default().arrived(others, image.fences, now_ms);
+        self.resume(node, shard);
+    }
+
+    fn resume(&mut self, node: NodeId, shard: ShardId) {
+        if let Some(storage) = self.storage.get_mut(&node) {
+            storage.terms.is_own(shard);
+        }
+        let now = self.now_at(node);
+        let mut effects = Vec::new();
+        if let Some(machine) = self.shards.get_mut(&shard) {
+            machine.resume(now, &mut effects);
+        }
+        self.carry_out_all(shard, effects);
+    }
+
+    /// Callers whose calls were parked in a shard that has moved away from their node ask elsewhere.
+    fn send_callers_away(&mut self, node: NodeId, shard: ShardId) {
+        let is_there = |pending: &&mut Pending| pending.node == node && pending.call.shard == shard && !pending.is_away;
+        let there: Vec<_> = self.tokens.values_mut().filter(is_there).collect();
+        let mut callers = Vec::new();
+        for pending in there {
+            pending.is_away = true;
+            callers.push((pending.client, pending.process, pending.number));
+        }
+        for caller in callers {
+            self.refuse_call(caller, Error::WrongShard(shard));
+        }
+    }
+
+    pub(super) fn refuse_call(&mut self, to: (usize, crate::bytes::ProcessId, crate::process::Ticket), error: Error) {
+        let reply = ShardReply { stamp: 0, result: Err(error), others: Vec::new() };
+        self.answer_client(to, Answer::Reply(Box::new(WireMessage::ShardReply(reply))));
+    }
+
+    /// Whether the root shard is at this node, or may come to it.
+    pub(super) fn may_have_root(&self, node: NodeId) -> bool {
+        let is_at = self.root_node() == node || self.map.node_of(ShardId::ROOT) == Some(node);
+        is_at || self.moves.arriving.contains_key(&(node, ShardId::ROOT))
+    }
+
+    /// By this map shards have come to nodes that are gone.
+    pub(super) fn moved_to_the_gone(&self, before: &ClusterMap, map: &ClusterMap) -> Vec<ShardId> {
+        let places = (0u16..).map(ShardId).zip(before.shards.iter().zip(&map.shards));
+        let moved = places.filter(|(_, (before, now))| before.node != now.node);
+        moved.filter(|(_, (_, now))| !self.storage.contains_key(&now.node)).map(|(shard, _)| shard).collect()
+    }
+}
