@@ -106,12 +106,14 @@ fn cluster_map() -> ClusterMap {
         identity: NodeIdentity(u64::from(id)),
         address: NodeAddress::default(),
         stores: true,
+        drains: false,
     };
     ClusterMap {
         name: "w".to_owned(),
         epoch: MapEpoch(1),
         nodes: (0..SHARDS).map(node).collect(),
         shards: (0..SHARDS).map(|id| ShardRecord::new(NodeId(id), MapEpoch(1))).collect(),
+        removed_max: None,
     }
 }
 

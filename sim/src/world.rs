@@ -393,9 +393,16 @@ impl World {
             identity: identity(NodeId(id)),
             address: NodeAddress::default(),
             stores: true,
+            drains: false,
         });
         let shards = (0..SHARDS).map(|shard| ShardRecord::new(NodeId(shard % NODES), FIRST_EPOCH)).collect();
-        let map = ClusterMap { name: "sim".to_owned(), epoch: FIRST_EPOCH, nodes: nodes.collect(), shards };
+        let map = ClusterMap {
+            name: "sim".to_owned(),
+            epoch: FIRST_EPOCH,
+            nodes: nodes.collect(),
+            shards,
+            removed_max: None,
+        };
         let mut world = Self {
             choices: Choices::new(seed, tape),
             setting: Choices::new(seed ^ 0x5e77, tape),

@@ -166,11 +166,11 @@ impl FileSystem {
             })));
             let address = receiver.recv().expect("the node's address");
             let (host, site) = (format!("host{id}"), "here".to_owned());
-            nodes.push(NodeRecord { id: NodeId(id), host, site, identity, address, stores: true });
+            nodes.push(NodeRecord { id: NodeId(id), host, site, identity, address, stores: true, drains: false });
         }
         let shards = 0..wanted.nodes * wanted.shards_per_node;
         let shards = shards.map(|shard| ShardRecord::new(NodeId(shard % wanted.nodes), MapEpoch(1))).collect();
-        let map = ClusterMap { name, epoch: MapEpoch(1), nodes, shards };
+        let map = ClusterMap { name, epoch: MapEpoch(1), nodes, shards, removed_max: None };
         let instance = Instance { map: map.clone(), processes: Vec::new(), directory, user_key: None };
         let address = |node: &NodeRecord| node.address.tcp.parse().expect("an address");
         let relayed = map.nodes.iter().filter(|_| wanted.links);

@@ -39,6 +39,11 @@ fn enter_named(
 }
 
 impl RawSession {
+    /// Its name.
+    pub fn id(&self) -> SessionId {
+        self.session
+    }
+
     /// A session with a control connection by Unix socket to a node.
     pub fn start(fs: &FileSystem, node: NodeId, session: u64) -> Self {
         let session = SessionId(session);

@@ -213,7 +213,7 @@ fn a_write_whose_connection_was_revoked_does_not_land_behind_the_next_one(stored
         let inode = file_with_object_at(fs, node, Way::Tcp, &vec![OLD; bytes]);
         let HalfWritten { session, data, name, request, rest } = write_half(fs, node, kind, inode, bytes);
         let mut next = SocketBulk::streaming(session.data(fs, node, kind));
-        let revoke = DataRequest { id: name.0, ..DataRequest::about_nothing(DataOperation::Revoke, 0) };
+        let revoke = DataRequest::revoke(session.id(), name);
         assert_eq!(next.write(&revoke, &[]).expect("the server answers").status, 0);
         assert_eq!(next.write(&request, &vec![NEXT; bytes]).expect("the server answers").status, 0);
         let told = send_late(&data, &rest);

@@ -1,6 +1,6 @@
 //! Calls to shards and nodes: slots, repetition, stale maps, sessions that have ended.
 //!
-//! Lock order: `links` (2), held for one look-up; `newer_map_at` is a leaf.
+//! Lock order: `links` (2), held for one look-up; `earlier` and `newer_map_at` are leaves.
 
 use crate::cache::Cache;
 use crate::link::{ATTEMPTS_MAX, Link, Slot, SlotFor};
@@ -117,6 +117,8 @@ pub struct Calls<S: Shell> {
     /// A node that has a newer map.
     newer_map_at: Mutex<Option<NodeId>>,
     links: Mutex<BTreeMap<NodeId, Arc<Link<S>>>>,
+    /// Those of sessions that have ended, for the next link to each node: data connections may be given up on them.
+    earlier: Mutex<BTreeMap<NodeId, Vec<Arc<Link<S>>>>>,
     closed: AtomicBool,
 }
 
@@ -126,8 +128,20 @@ impl<S: Shell> Calls<S> {
         let session = Session::new(shell.new_session());
         let (epoch, map) = (AtomicU32::new(map.epoch.0), RwLock::new(Arc::new(map)));
         let (shards_move, closed) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (newer_map_at, links) = (Mutex::default(), Mutex::default());
-        Self { shell, session, caller, locks: Locks::default(), map, epoch, shards_move, newer_map_at, links, closed }
+        let (newer_map_at, links, earlier) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self {
+            shell,
+            session,
+            caller,
+            locks: Locks::default(),
+            map,
+            epoch,
+            shards_move,
+            newer_map_at,
+            links,
+            earlier,
+            closed,
+        }
     }
 
     /// The newest map seen.
@@ -176,7 +190,7 @@ impl<S: Shell> Calls<S> {
             return Ok(Arc::clone(link));
         }
         let record = node_of(&self.map(), node)?.clone();
-        let link = Arc::new(Link::new(record, session));
+        let link = Arc::new(Link::new(record, session, lock(&self.earlier).remove(&node).unwrap_or_else(Vec::new)));
         links.insert(node, Arc::clone(&link));
         Ok(link)
     }
@@ -190,7 +204,10 @@ impl<S: Shell> Calls<S> {
     pub fn begin_new_session(&self, ended: SessionId) {
         let next = self.shell.new_session();
         if let Some(dropped) = self.session.replace(ended, next) {
-            lock(&self.links).clear();
+            let links = std::mem::take(&mut *lock(&self.links));
+            let mut earlier = lock(&self.earlier);
+            links.into_iter().for_each(|(node, link)| earlier.entry(node).or_default().push(link));
+            drop(earlier);
             self.shell.notice(Notice::SessionEnded(ended));
             self.shell.session_ended(ended, dropped);
             self.end_locks(ended);
@@ -635,6 +652,7 @@ impl<S: Shell> Calls<S> {
         }
         self.forget_session().await;
         lock(&self.links).clear();
+        lock(&self.earlier).clear();
     }
 
     /// Has the shards end this client's session, as they do when its term has passed.

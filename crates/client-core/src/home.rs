@@ -12,7 +12,9 @@ use weft_protocol::{ClusterMap, NodeId};
 
 /// All nodes with storage: those of this machine, then the others, each group rotated by a random number.
 pub(crate) fn candidates<S: Shell>(shell: &S, map: &ClusterMap) -> Vec<NodeId> {
-    let storing = map.nodes.iter().filter(|node| node.stores);
+    let (kept, drained): (Vec<_>, Vec<_>) = map.nodes.iter().filter(|node| node.stores).partition(|node| !node.drains);
+    // With nothing but nodes that are to be emptied, files are made there.
+    let storing = if kept.is_empty() { drained } else { kept }.into_iter();
     let (near, far): (Vec<_>, Vec<_>) = storing.partition(|node| shell.is_local(node));
     let ids = |group: Vec<&weft_protocol::NodeRecord>| group.iter().map(|node| node.id).collect();
     rotated(ids(near), ids(far), shell.random())

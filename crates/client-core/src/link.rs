@@ -12,8 +12,8 @@
 use crate::calls::call_of;
 use crate::lock::lock;
 use crate::shell::{ControlConnection, Monitor, Shell};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::{ConnectionId, NodeId, NodeRecord, Result, SessionId, ShardId, SlotIndex};
@@ -79,11 +79,15 @@ pub(crate) struct Link<S: Shell> {
     given_up: Mutex<Vec<ConnectionId>>,
     /// Whether `given_up` has any.
     has_given_up: AtomicBool,
+    /// The links of earlier sessions to this node on which something is given up, or may be yet.
+    earlier: Mutex<Vec<Arc<Link<S>>>>,
+    /// Whether `earlier` has any.
+    has_earlier: AtomicBool,
 }
 
 impl<S: Shell> Link<S> {
-    /// Connects to nothing before the first call.
-    pub fn new(record: NodeRecord, session: SessionId) -> Self {
+    /// Connects to nothing before the first call. `earlier`: the links of earlier sessions.
+    pub fn new(record: NodeRecord, session: SessionId, earlier: Vec<Arc<Self>>) -> Self {
         let recall = Some(Slot::new(CALLER_SLOTS_MAX));
         let slots = S::Monitor::new(Slots { idle: Vec::new(), unanswered: Vec::new(), made: 0, recall, waiting: 0 });
         Self {
@@ -95,6 +99,8 @@ impl<S: Shell> Link<S> {
             unanswered_at: Mutex::default(),
             given_up: Mutex::default(),
             has_given_up: AtomicBool::new(false),
+            has_earlier: AtomicBool::new(!earlier.is_empty()),
+            earlier: Mutex::new(earlier),
         }
     }
 
@@ -222,13 +228,28 @@ impl<S: Shell> Link<S> {
         self.has_given_up.store(true, Ordering::Release);
     }
 
-    /// Returns a data connection that is given up and not revoked.
-    pub fn given_up(&self) -> Option<ConnectionId> {
-        if self.has_given_up.load(Ordering::Acquire) { lock(&self.given_up).last().copied() } else { None }
+    /// Returns a data connection that is given up and not revoked, with its session: of this one or an earlier one.
+    pub fn given_up(&self) -> Option<(SessionId, ConnectionId)> {
+        if self.has_given_up.load(Ordering::Acquire)
+            && let Some(connection) = lock(&self.given_up).last()
+        {
+            return Some((self.session, *connection));
+        }
+        if !self.has_earlier.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut earlier = lock(&self.earlier);
+        // Whoever has a connection of it may give that up.
+        earlier.retain(|link| Arc::strong_count(link) > 1 || link.given_up().is_some());
+        self.has_earlier.store(!earlier.is_empty(), Ordering::Release);
+        earlier.iter().find_map(|link| link.given_up())
     }
 
-    /// The node has revoked a data connection.
-    pub fn revoked(&self, connection: ConnectionId) {
+    /// The node has revoked a data connection of this session or an earlier one.
+    pub fn revoked(&self, session: SessionId, connection: ConnectionId) {
+        if session != self.session {
+            return lock(&self.earlier).iter().for_each(|link| link.revoked(session, connection));
+        }
         let mut given_up = lock(&self.given_up);
         given_up.retain(|other| *other != connection);
         self.has_given_up.store(!given_up.is_empty(), Ordering::Release);

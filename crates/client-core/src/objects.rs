@@ -128,9 +128,9 @@ impl<S: Shell> Objects<S> {
 
     /// Has the node revoke all connections on which writes were given up: none of their bytes lands any more.
     pub(crate) async fn settle_given_up(&self, link: &Link<S>) -> Result<()> {
-        while let Some(given_up) = link.given_up() {
+        while let Some((session, given_up)) = link.given_up() {
             let shell = &self.calls.shell;
-            let revoke = DataRequest { id: given_up.0, ..DataRequest::about_nothing(DataOperation::Revoke, 0) };
+            let revoke = DataRequest::revoke(session, given_up);
             let mut connection = shell.take_data(&link.record, link.session).await?;
             let mut reply = connection.write(&revoke, &[], None).await;
             if reply.is_err() {
@@ -140,14 +140,14 @@ impl<S: Shell> Objects<S> {
             let reply = reply?;
             shell.return_data(connection);
             reply.result()?;
-            link.revoked(given_up);
+            link.revoked(session, given_up);
         }
         Ok(())
     }
 
     /// Returns true if connections to the node are given up and not revoked.
     pub(crate) fn has_given_up(&self, node: NodeId) -> bool {
-        self.calls.known_link(node).is_some_and(|link| link.given_up().is_some())
+        self.calls.link_without_recalls(node).is_ok_and(|link| link.given_up().is_some())
     }
 
     /// As [`Objects::settle_given_up`], for a node. Before a change that reaches the node's objects by another way.

@@ -174,6 +174,7 @@ mod tests {
             identity: NodeIdentity(1),
             address: NodeAddress { tcp: format!("10.0.0.{id}:7"), unix: "/private".into() },
             stores: true,
+            drains: false,
         };
         let nodes: Vec<_> = (0..nodes).map(node).collect();
         ClusterMap {

@@ -22,7 +22,7 @@
 //! On a crash: an ephemeral file system ends with this node.
 
 use std::collections::{BTreeMap, BTreeSet};
-use weft_protocol::{ClusterMap, Error, MapEpoch, NodeId, NodeRecord, ShardId, ShardRecord};
+use weft_protocol::{ClusterMap, Error, MapEpoch, NodeChange, NodeId, NodeRecord, ShardId, ShardRecord};
 
 /// How long nodes that join may take to accept the map, milliseconds.
 pub const JOIN_MS_MAX: u64 = 10_000;
@@ -44,6 +44,8 @@ pub enum MembershipEvent {
     Join { token: u64, nodes: Vec<NodeRecord>, shards_per_node: u16 },
     /// The owner has a shard move to a node. `token` as in `Join`.
     Move { token: u64, shard: ShardId, to: NodeId },
+    /// The owner changes a node. `token` as in `Join`.
+    Change { token: u64, node: NodeId, change: NodeChange },
     /// The outcome of a [`MembershipEffect::Ship`]: the target has the whole shard, or that is not known.
     Shipped { epoch: MapEpoch, done: bool },
     /// The outcome of a [`MembershipEffect::Tell`]: the node has this map or a newer one, or did not answer.
@@ -63,7 +65,7 @@ pub enum MembershipEffect {
     Ship { from: NodeRecord, shard: ShardId, to: NodeRecord, epoch: MapEpoch },
     /// Install the map at this node.
     Install(ClusterMap),
-    /// Answer a `Join` or `Move`.
+    /// Answer a `Join`, `Move` or `Change`.
     Answer { token: u64, result: Result<ClusterMap, Error> },
 }
 
@@ -120,6 +122,10 @@ impl Membership {
                 self.join(now_ms, token, nodes, shards_per_node, out);
             }
             MembershipEvent::Move { token, shard, to } => self.move_shard(now_ms, token, (shard, to), out),
+            MembershipEvent::Change { token, node, change } => {
+                let result = self.change(now_ms, node, change, out);
+                out.push(MembershipEffect::Answer { token, result });
+            }
             MembershipEvent::Shipped { epoch, done } => self.shipped(now_ms, epoch, done, out),
             MembershipEvent::Told { node, epoch, taken } => self.told(now_ms, node, epoch, taken, out),
             MembershipEvent::Installed(map) => {
@@ -175,7 +181,7 @@ impl Membership {
         if self.moving.is_some() {
             return answer(Err(Error::Busy));
         }
-        let highest = self.map.nodes.last().map(|node| node.id);
+        let highest = self.map.highest_node();
         let map = self.map.with_nodes(&nodes, shards_per_node, MapEpoch(self.latest.0 + 1));
         if nodes.iter().any(|node| Some(node.id) <= highest) || !map.check() {
             return answer(Err(Error::Invalid));
@@ -257,6 +263,30 @@ impl Membership {
         let (tokens, ends_ms) = (vec![token], now_ms + MOVE_MS_MAX);
         self.moving = Some(Moving { shard, from, to, epoch, tokens, due_ms: ends_ms, ends_ms });
         self.ship(out);
+    }
+
+    fn change(
+        &mut self,
+        now_ms: u64,
+        node: NodeId,
+        change: NodeChange,
+        out: &mut Vec<MembershipEffect>,
+    ) -> Result<ClusterMap, Error> {
+        if !self.has_root() {
+            return Err(Error::WrongShard(ShardId::ROOT));
+        }
+        if self.moving.is_some() || self.joining.is_some() {
+            return Err(Error::Busy);
+        }
+        let map = self.map.with_change(node, change, MapEpoch(self.latest.0 + 1)).ok_or(Error::Invalid)?;
+        let as_before = ClusterMap { epoch: self.map.epoch, ..map.clone() } == self.map;
+        if !as_before {
+            self.latest = map.epoch;
+            self.behind.retain(|behind, _| map.node(*behind).is_some());
+            self.install(map, out);
+            self.tell_others(now_ms, &BTreeSet::new(), out);
+        }
+        Ok(self.map.clone())
     }
 
     fn ship(&self, out: &mut Vec<MembershipEffect>) {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
 use weft_protocol::handshake::KeyName;
 use weft_protocol::map::FIRST_EPOCH;
-use weft_protocol::{ConnectionId, Error, InodeNumber, ObjectId, routing};
+use weft_protocol::{ConnectionId, Error, InodeNumber, ObjectId, SessionId, routing};
 use weft_storage::{Grant, RangeRequest, check_access};
 use weft_store_io::executor::{Moved, Pipe};
 use weft_store_io::guard::Admitted;
@@ -171,7 +171,7 @@ impl<'a> DataConnection<'a> {
     }
 
     fn revoke(&self, request: &DataRequest) -> Result<()> {
-        let reply = match self.gates.revoke(ConnectionId(request.id)) {
+        let reply = match self.gates.revoke(SessionId(request.inode.raw()), ConnectionId(request.id)) {
             Ok(()) => DataReply { id: request.id, ..DataReply::default() },
             Err(error) => DataReply::failed(request.id, &error),
         };

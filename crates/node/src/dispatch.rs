@@ -42,6 +42,9 @@ pub fn handle(
         Message::Node(NodeRequest::Move { shard, to }) if is_privileged(peer) => {
             node.members.move_shard(from, id, shard, to);
         }
+        Message::Node(NodeRequest::Change { node: changed, change }) if is_privileged(peer) => {
+            node.members.change(from, id, changed, change);
+        }
         Message::Node(NodeRequest::Ship { shard, to, epoch }) if is_node(peer) => {
             node.shards.ship(shard, to, epoch, (from, id));
         }
@@ -203,6 +206,7 @@ fn handle_node_request(
         | NodeRequest::Shutdown
         | NodeRequest::Join { .. }
         | NodeRequest::Move { .. }
+        | NodeRequest::Change { .. }
         | NodeRequest::Ship { .. }
         | NodeRequest::Take { .. }
         | NodeRequest::RevokeKey(_) => Err(Error::NotPermitted),

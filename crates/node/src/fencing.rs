@@ -176,13 +176,13 @@ impl<'a> Gates<'a> {
         Self { fencing, session, connection, last: RefCell::new(None) }
     }
 
-    /// Ends another connection of the session, which the client has given up: when this returns no byte of its writes
+    /// Ends another connection, which the client has given up in this session: when this returns no byte of its writes
     /// lands any more.
-    pub fn revoke(&self, id: ConnectionId) -> Result<()> {
+    pub fn revoke(&self, session: SessionId, id: ConnectionId) -> Result<()> {
         if self.connection.is(id) {
             return Err(Error::Invalid);
         }
-        self.fencing.connections.revoke(self.session, id);
+        self.fencing.connections.revoke(session, id);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use weft_metadata::{Membership, MembershipEffect, MembershipEvent};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::{ClusterMap, NodeId, NodeRecord, ShardId};
+use weft_protocol::{ClusterMap, NodeChange, NodeId, NodeRecord, ShardId};
 
 /// See the module.
 pub struct Members {
@@ -49,6 +49,12 @@ impl Members {
     pub fn move_shard(&self, reply_to: ConnectionRef, id: u64, shard: ShardId, to: NodeId) {
         let token = self.token(reply_to, id);
         self.step(MembershipEvent::Move { token, shard, to });
+    }
+
+    /// Has a node change. The reply goes to this connection, later.
+    pub fn change(&self, to: ConnectionRef, id: u64, node: NodeId, change: NodeChange) {
+        let token = self.token(to, id);
+        self.step(MembershipEvent::Change { token, node, change });
     }
 
     /// Names a request whose reply goes to this connection.

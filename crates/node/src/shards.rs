@@ -380,7 +380,11 @@ impl Shards {
             self.granting.fence(holder.id, &fence, is_awaited);
             self.couriers.send(holder.id, Errand::Fence(fence));
         }
-        let Some(objects) = fences.remove(&own) else { return self.fencing.fence(session, shard) };
+        let of_own = fences.remove(&own);
+        // A node that was removed serves nobody.
+        let removed = fences.into_keys().map(|node| Work { shard, event: Event::FenceConfirmed { session, node } });
+        work.extend(removed);
+        let Some(objects) = of_own else { return self.fencing.fence(session, shard) };
         let objects = objects.into_iter().collect();
         if self.fencing.fence_and_confirm(Unsettled { session, shard, objects, confirm: ConfirmTo::Shard }) {
             work.push_back(Work { shard, event: Event::FenceConfirmed { session, node: own } });

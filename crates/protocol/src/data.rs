@@ -49,7 +49,7 @@
 use crate::PROTOCOL_VERSION;
 use crate::capability::{CAPABILITY_BYTES, Capability};
 use crate::error::Error;
-use crate::ids::{InodeNumber, ObjectId};
+use crate::ids::{ConnectionId, InodeNumber, ObjectId, SessionId};
 use crate::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX, RDMA_ADDRESS_BYTES_MAX, RDMA_KEY_BYTES_MAX};
 use crate::time::Timestamp;
 
@@ -106,8 +106,9 @@ pub enum DataOperation {
     /// it got can be compared with what stands there. `written_bytes` is 1 where both share such memory.
     /// [`PROBE_TOLD_BYTES`] stand behind the request. Refused where it gets nothing.
     ProbeMemory = 12,
-    /// The client has given up the connection of its session that `id` names ([`crate::ConnectionId`]): when this is
-    /// answered, no further byte of a write on that connection lands. A connection that is unknown has ended.
+    /// The client has given up the connection that `id` names ([`crate::ConnectionId`]), of its session, now or before,
+    /// that stands for the inode: when this is answered, no further byte of a write on that connection lands. A connection
+    /// that is unknown has ended.
     Revoke = 13,
 }
 
@@ -182,6 +183,12 @@ impl DataRequest {
             memory: BulkDescriptor::default(),
             capability: Capability::void(),
         }
+    }
+
+    /// A [`DataOperation::Revoke`] of a connection of this session.
+    pub fn revoke(session: SessionId, connection: ConnectionId) -> Self {
+        let inode = InodeNumber::from_raw(session.0);
+        Self { id: connection.0, inode, ..Self::about_nothing(DataOperation::Revoke, 0) }
     }
 
     /// Encodes the header.

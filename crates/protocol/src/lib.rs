@@ -41,7 +41,7 @@ pub use ids::{
 pub use layout::{Layout, StripePlan, Striped};
 pub use lease::{Grants, LeaseKey, LeaseMode};
 pub use lock::{HeldLock, LockKind, LockMode, LockOwner, LockRange, RangeLock};
-pub use map::{ClusterMap, NodeAddress, NodeRecord, ShardRecord};
+pub use map::{ClusterMap, NodeAddress, NodeChange, NodeRecord, ShardRecord};
 pub use name::Name;
 pub use time::Timestamp;
 pub use window::{InFlightWindow, NextStep, may_prefetch};
@@ -85,5 +85,6 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// |    | `Rename` has a guess |
 /// | 31 | striped files: `Planned`, `Striped`; `Stripe`; `Commit` and `Opened` have `others`; directories have plans |
 /// | 32 | `Commit` has `passed` |
-/// | 33 | `RenewReply` names the shards that were renewed, and an epoch; `AskToServe` has one; `Move`, `Ship`, `Take` |
+/// | 33 | `RenewReply` names the shards that were renewed, and an epoch; `AskToServe` has one; `Move`, |
+/// |    | `Ship`, `Take`, `Change`; nodes that drain |
 pub const PROTOCOL_VERSION: u8 = 33;

@@ -26,6 +26,8 @@ pub struct NodeRecord {
     pub address: NodeAddress,
     /// Whether it has a storage server.
     pub stores: bool,
+    /// Whether what is there is to go elsewhere: no new shards and objects come to it.
+    pub drains: bool,
 }
 
 /// One shard of a file system.
@@ -44,6 +46,17 @@ impl ShardRecord {
     pub const fn new(node: NodeId, epoch: MapEpoch) -> Self {
         Self { node, born: epoch, arrived: epoch }
     }
+}
+
+/// What becomes of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NodeChange {
+    /// No new shards and objects come to it.
+    Drain,
+    /// They come again.
+    Keep,
+    /// It is not in the map any more. It has no shards.
+    Remove,
 }
 
 /// Epoch of the first map of a file system. No shard has moved since: a capability of any epoch is as good as it was.
@@ -72,6 +85,8 @@ pub struct ClusterMap {
     pub nodes: Vec<NodeRecord>,
     /// Index is the shard's number.
     pub shards: Vec<ShardRecord>,
+    /// The highest number of a node that was removed. Numbers are never used again.
+    pub removed_max: Option<NodeId>,
 }
 
 impl ClusterMap {
@@ -108,6 +123,26 @@ impl ClusterMap {
         map
     }
 
+    /// The map after a change of a node. `None`: it is not there, or has shards and cannot be removed.
+    pub fn with_change(&self, id: NodeId, change: NodeChange, epoch: MapEpoch) -> Option<ClusterMap> {
+        let mut map = ClusterMap { epoch, ..self.clone() };
+        let node = map.nodes.iter_mut().find(|node| node.id == id)?;
+        match change {
+            NodeChange::Drain => node.drains = true,
+            NodeChange::Keep => node.drains = false,
+            NodeChange::Remove => {
+                map.nodes.retain(|node| node.id != id);
+                map.removed_max = map.removed_max.max(Some(id));
+            }
+        }
+        map.check().then_some(map)
+    }
+
+    /// The highest number that a node has, or had.
+    pub fn highest_node(&self) -> Option<NodeId> {
+        self.nodes.last().map(|node| node.id).max(self.removed_max)
+    }
+
     /// Refuses maps beyond the limits, with nodes out of order, or with shards at nodes that are not there or of a time
     /// to come.
     pub fn check(&self) -> bool {
@@ -135,6 +170,7 @@ mod tests {
             identity: NodeIdentity(1),
             address: NodeAddress::default(),
             stores: true,
+            drains: false,
         }
     }
 

@@ -163,6 +163,7 @@ every_variant!(node_request, NodeRequest, examples::node_requests(), {
     NodeRequest::AskOfObject { .. } => "AskOfObject",
     NodeRequest::Join { .. } => "Join",
     NodeRequest::Move { .. } => "Move",
+    NodeRequest::Change { .. } => "Change",
     NodeRequest::Ship { .. } => "Ship",
     NodeRequest::Take { .. } => "Take",
 });

@@ -100,6 +100,7 @@ fn any_map() -> impl Strategy<Value = ClusterMap> {
             identity: NodeIdentity(identity),
             address: NodeAddress { tcp: text.clone(), unix: text },
             stores,
+            drains: !stores,
         });
     let shard = any::<(u16, u32, u32)>().prop_map(|(node, born, arrived)| ShardRecord {
         node: NodeId(node),
@@ -111,6 +112,7 @@ fn any_map() -> impl Strategy<Value = ClusterMap> {
         epoch: MapEpoch(epoch),
         nodes,
         shards,
+        removed_max: None,
     })
 }
 

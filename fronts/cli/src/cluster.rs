@@ -27,7 +27,7 @@ pub fn check_counts(nodes: usize, shards_per_node: usize) -> Outcome<()> {
 pub fn first_map(name: &str, nodes: Vec<NodeRecord>, shards_per_node: usize) -> ClusterMap {
     let records: Vec<_> = nodes.iter().map(|node| ShardRecord::new(node.id, FIRST_EPOCH)).collect();
     let shards = records.iter().copied().cycle().take(records.len() * shards_per_node).collect();
-    let map = ClusterMap { name: name.to_owned(), epoch: FIRST_EPOCH, nodes, shards };
+    let map = ClusterMap { name: name.to_owned(), epoch: FIRST_EPOCH, nodes, shards, removed_max: None };
     assert!(map.check(), "a map of our own making is within the limits: {map:?}");
     map
 }
@@ -40,7 +40,7 @@ mod tests {
     fn record(id: u16) -> NodeRecord {
         let address = NodeAddress { tcp: format!("127.0.0.1:{id}"), unix: String::new() };
         let (host, site) = ("h".to_owned(), "s".to_owned());
-        NodeRecord { id: NodeId(id), host, site, identity: NodeIdentity(1), address, stores: true }
+        NodeRecord { id: NodeId(id), host, site, identity: NodeIdentity(1), address, stores: true, drains: false }
     }
 
     #[test]

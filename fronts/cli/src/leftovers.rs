@@ -82,6 +82,7 @@ mod tests {
             identity: NodeIdentity(1),
             address: NodeAddress::default(),
             stores: true,
+            drains: false,
         };
         let nodes = if recorded { (0..).zip(alive).map(record).collect() } else { Vec::new() };
         let map = ClusterMap { name: "w".into(), nodes, ..ClusterMap::default() };

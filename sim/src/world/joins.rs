@@ -174,6 +174,7 @@ impl World {
                 identity: identity(id),
                 address: NodeAddress::default(),
                 stores: true,
+                drains: false,
             });
         }
         self.note(&format!("nodes {first} to {} join", self.joins.next_node - 1));

@@ -13,7 +13,8 @@ use weft_protocol::message::recall::{Recall, RecallAnswer};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    AttributeChanges, Credentials, Error, KeyId, LeaseKey, LeaseMode, MapEpoch, SessionId, ShardId, routing,
+    AttributeChanges, Credentials, Error, KeyId, LeaseKey, LeaseMode, MapEpoch, NodeChange, NodeId, SessionId, ShardId,
+    routing,
 };
 use weft_tests::FileSystem;
 use weft_transport::{ControlConnection, TransportError};
@@ -94,6 +95,7 @@ fn users_do_not_command_nodes_and_objects() {
         NodeRequest::AskOfObject { session: SessionId(1), inode: scene.victim.inode, object: scene.object() },
         NodeRequest::Join { nodes: scene.fs.instance.map.nodes.clone(), shards_per_node: 1 },
         NodeRequest::Move { shard: ShardId::ROOT, to: NodeId(0) },
+        NodeRequest::Change { node: NodeId(0), change: NodeChange::Drain },
         NodeRequest::Ship { shard: ShardId::ROOT, to: NodeId(0), epoch: MapEpoch(2) },
         NodeRequest::Take { shard: ShardId(9), epoch: MapEpoch(2), part: 0, parts: 1, bytes: vec![0; 9] },
     ] {

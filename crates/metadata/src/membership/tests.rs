@@ -9,6 +9,7 @@ fn record(id: u16) -> NodeRecord {
         identity: NodeIdentity(1),
         address: NodeAddress::default(),
         stores: true,
+        drains: false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::storage::{ServingAnswer, SessionFence, Space};
 use crate::ids::{InodeNumber, KeyId, MapEpoch, NodeId, ObjectId, SessionId, ShardId};
-use crate::map::{ClusterMap, NodeRecord};
+use crate::map::{ClusterMap, NodeChange, NodeRecord};
 use serde::{Deserialize, Serialize};
 
 /// A request to a node. All are safe to repeat.
@@ -36,6 +36,9 @@ pub enum NodeRequest {
     /// Owner, to the root shard's node: a shard moves to this node. Answer: `Map`, in which it has; `Busy` while the map
     /// changes otherwise; [`crate::Error::Unreachable`]: it stays where it was.
     Move { shard: ShardId, to: NodeId },
+    /// Owner, to the root shard's node: a node is to be emptied, is not, or leaves the map. Answer: `Map`, in which it is
+    /// so; `Busy` while the map changes otherwise; [`crate::Error::Invalid`]: it is not there, or has shards.
+    Change { node: NodeId, change: NodeChange },
     /// Root shard's node to that of a shard: it freezes the shard, and sends it to the node `to`. With the map of this
     /// epoch it has moved or not. Answer: `Done`, when all of it is there.
     Ship { shard: ShardId, to: NodeId, epoch: MapEpoch },

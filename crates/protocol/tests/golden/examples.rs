@@ -19,8 +19,8 @@ use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, Storag
 use weft_protocol::{
     AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, FileKind, Generation, Grants,
     HeldLock, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch,
-    Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, RangeLock, Rights, SessionId, ShardId,
-    ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
+    Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, RangeLock, Rights, SessionId,
+    ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
 };
 
 fn inode() -> InodeNumber {
@@ -94,8 +94,10 @@ fn map() -> ClusterMap {
         identity: NodeIdentity(0xfeed_0000 + u64::from(id)),
         address: NodeAddress { tcp: format!("10.0.0.{id}:7000"), unix: format!("/run/{id}.sock") },
         stores,
+        drains: !stores,
     };
     ClusterMap {
+        removed_max: Some(NodeId(1)),
         name: "scratch".to_owned(),
         epoch: MapEpoch(5),
         nodes: vec![node(0, true), node(2, false)],
@@ -409,6 +411,7 @@ pub fn node_requests() -> Vec<NodeRequest> {
         NodeRequest::AskOfObject { session: SessionId(7), inode: inode(), object: object() },
         NodeRequest::Join { nodes: map().nodes, shards_per_node: 2 },
         NodeRequest::Move { shard: ShardId(300), to: NodeId(2) },
+        NodeRequest::Change { node: NodeId(2), change: NodeChange::Remove },
         NodeRequest::Ship { shard: ShardId(300), to: NodeId(2), epoch: MapEpoch(6) },
         NodeRequest::Take { shard: ShardId(300), epoch: MapEpoch(6), part: 1, parts: 3, bytes: vec![7, 0, 255] },
     ]

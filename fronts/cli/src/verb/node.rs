@@ -4,6 +4,7 @@
 //! does not end. Who decides on the map, and who learns of it when: docs/decisions/0023.
 
 mod drain;
+mod remove;
 
 use super::up::{self, NodePlan};
 use crate::cluster;
@@ -26,9 +27,9 @@ use weft_protocol::{ClusterMap, Error, NodeRecord, ShardId};
 
 /// How long nodes that were started may take to join.
 const JOIN_PATIENCE: Duration = Duration::from_secs(30);
-/// Pause before a join is sent again while others join.
+/// Pause before the map's change is asked for again while it changes otherwise.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
-/// How long nodes that did not join may take to end, milliseconds.
+/// How long nodes that are in no map may take to end, milliseconds.
 const STOP_PATIENCE_MS: u64 = 1_000;
 
 const ADD_HELP: &str = "\
@@ -47,7 +48,7 @@ Examples:
   weft node add job42 --nodes 3 --store /nvme/scratch:100GiB
   weft node add lab n7.cluster n8.cluster --listen ib0";
 
-/// Add nodes to a file system that runs, or move what is at one away
+/// Add nodes to a file system that runs, empty them, or remove them
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -58,6 +59,7 @@ pub struct Args {
 enum What {
     Add(Add),
     Drain(drain::Drain),
+    Remove(remove::Remove),
 }
 
 /// Start nodes and have them join a file system that runs
@@ -93,6 +95,7 @@ pub fn run(args: &Args) -> Outcome {
     match &args.what {
         What::Add(args) => add(args),
         What::Drain(args) => drain::drain(args),
+        What::Remove(args) => remove::remove(args),
     }
 }
 
@@ -148,7 +151,7 @@ fn claim(instance: &Instance) -> Outcome<File> {
 /// The nodes to be started, with numbers that no node has had.
 fn plan(args: &Add, instance: &Instance, map: &ClusterMap) -> Outcome<Vec<NodePlan>> {
     let known = map.nodes.iter().map(|node| node.id).chain(instance.processes.iter().map(|process| process.node));
-    let first = known.max().map_or(0, |node| node.0.saturating_add(1));
+    let first = known.max().max(map.removed_max).map_or(0, |node| node.0.saturating_add(1));
     let store = args.store.as_ref().map(up::absolute_store).transpose()?;
     let (store, listen) = (store.as_ref(), args.listen.as_ref());
     let nodes = match &args.hosts {
@@ -166,20 +169,33 @@ fn plan(args: &Add, instance: &Instance, map: &ClusterMap) -> Outcome<Vec<NodePl
 /// Has the root shard's node take the new ones into the map.
 fn join(session: &Session, map: &ClusterMap, nodes: Vec<NodeRecord>, shards_per_node: u16) -> Outcome<ClusterMap> {
     let name = &map.name;
+    match change_map(session, map, &NodeRequest::Join { nodes, shards_per_node }, JOIN_PATIENCE)? {
+        Err(Error::Unreachable) => {
+            Err(Failure::new(format!("the node of {name}:/ and the new nodes do not reach each other"))
+                .remedy("give --listen an address that the other nodes reach; `weft status` shows theirs"))
+        }
+        joined => joined.map_err(|error| Failure::of_weft(format_args!("join \"{name}\""), &error).failed()),
+    }
+}
+
+/// Has the root shard's node change the map; asks again while it changes otherwise. Returns the new map, or why there is
+/// none.
+fn change_map(
+    session: &Session,
+    map: &ClusterMap,
+    request: &NodeRequest,
+    patience: Duration,
+) -> Outcome<Result<ClusterMap, Error>> {
+    let name = &map.name;
     let root = map.node_of(ShardId::ROOT).ok_or_else(|| Failure::new(format!("\"{name}\" has no root shard")))?;
-    let request = NodeRequest::Join { nodes, shards_per_node };
-    let until = Instant::now() + JOIN_PATIENCE;
+    let until = Instant::now() + patience;
     loop {
-        let patience = until.saturating_duration_since(Instant::now());
-        let answers = session::ask_nodes(&session.client, [root], &request, patience);
+        let left = until.saturating_duration_since(Instant::now());
+        let answers = session::ask_nodes(&session.client, [root], request, left);
         match answers.into_iter().next().map(|(_, answer)| answer) {
-            Some(Ok(NodeAnswer::Map(map))) => return Ok(map),
+            Some(Ok(NodeAnswer::Map(map))) => return Ok(Ok(map)),
             Some(Err(Error::Busy)) if Instant::now() < until => std::thread::sleep(BUSY_PAUSE),
-            Some(Err(Error::Unreachable)) => {
-                return Err(Failure::new(format!("the node of {name}:/ and the new nodes do not reach each other"))
-                    .remedy("give --listen an address that the other nodes reach; `weft status` shows theirs"));
-            }
-            Some(Err(error)) => return Err(Failure::of_weft(format_args!("join \"{name}\""), &error).failed()),
+            Some(Err(error)) => return Ok(Err(error)),
             other => return Err(Failure::new(format!("unexpected reply {other:?} of node {}", node_name(root)))),
         }
     }
@@ -197,7 +213,7 @@ fn spread(instance: &Instance) -> Outcome<()> {
     others.into_iter().try_for_each(|machine| machine.perform(&Order::Install(Box::new(instance.clone()))).map(|_| ()))
 }
 
-/// Ends nodes that did not join. What fails here is said and does not hide the failure that led here.
+/// Ends nodes that are in no map. What fails here is said and does not hide the failure that led here.
 fn take_back(name: &str, processes: &[NodeProcess]) {
     let machines: BTreeSet<Machine> = processes.iter().map(|process| process.ssh_host.clone().into()).collect();
     let order = |machine: &Machine| {

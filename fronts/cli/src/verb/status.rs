@@ -373,6 +373,7 @@ mod tests {
             identity: NodeIdentity(1),
             address: NodeAddress { tcp: format!("127.0.0.1:{id}"), unix: "/u".into() },
             stores: true,
+            drains: false,
         };
         let nodes = vec![record(0), record(1)];
         let map = ClusterMap {

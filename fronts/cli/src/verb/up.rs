@@ -367,6 +367,7 @@ fn record(
         identity: node.identity,
         address: node.address.clone(),
         stores: true,
+        drains: false,
     });
     let processes = started.values().map(|(machine, _, node)| NodeProcess {
         node: node.node,

@@ -45,12 +45,13 @@ const MACHINE: NodeIdentity = NodeIdentity(7);
 /// The node that has all objects is on this machine.
 fn map_of(identity: NodeIdentity) -> ClusterMap {
     let (host, site, address) = (String::new(), String::new(), NodeAddress::default());
-    let node = NodeRecord { id: object(1).node(), host, site, identity, address, stores: true };
+    let node = NodeRecord { id: object(1).node(), host, site, identity, address, stores: true, drains: false };
     ClusterMap {
         name: "test".to_owned(),
         epoch: MapEpoch(1),
         shards: vec![ShardRecord::new(node.id, MapEpoch(1))],
         nodes: vec![node],
+        removed_max: None,
     }
 }
 

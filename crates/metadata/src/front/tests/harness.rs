@@ -35,12 +35,14 @@ pub fn map_of(shards: u16) -> ClusterMap {
         identity: NodeIdentity(0),
         address: NodeAddress::default(),
         stores: true,
+        drains: false,
     };
     ClusterMap {
         name: "test".to_owned(),
         epoch: MapEpoch(1),
         nodes: (1..=shards).map(node).collect(),
         shards: (1..=shards).map(|id| ShardRecord::new(NodeId(id), MapEpoch(1))).collect(),
+        removed_max: None,
     }
 }
 

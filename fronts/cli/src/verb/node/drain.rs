@@ -1,33 +1,34 @@
-//! `weft node drain`: all shards of a node move to others, one after the other.
+//! `weft node drain`: all shards of a node move to others, one after the other, and no new ones and no new files come.
 
-use super::{claim, spread};
-use crate::failure::{Ending, Explain, Failure, Outcome};
+use super::{change_map, claim, spread};
+use crate::failure::{Ending, Failure, Outcome};
 use crate::output;
 use crate::quantity::span_text;
 use crate::session::{self, Session, node_name};
 use std::time::{Duration, Instant};
 use weft_client::Instance;
-use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::{ClusterMap, Error, NodeId, ShardId};
+use weft_protocol::message::node::NodeRequest;
+use weft_protocol::{ClusterMap, Error, NodeChange, NodeId, ShardId};
 
-/// How long one shard may take, from the first request on: the root shard's node gives up before.
-const MOVE_PATIENCE: Duration = Duration::from_secs(30);
-/// Pause before a move is asked for again while the map changes otherwise.
-const BUSY_PAUSE: Duration = Duration::from_millis(200);
+/// How long one change of the map may take, from the first request on: the root shard's node gives up before.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 const HELP: &str = "\
 Moves the shards of a node, which hold names and attributes, to the nodes with
-the fewest shards, one after the other, while the file system is in use. Calls
-for what is in a shard wait while it moves; a line for each shard says for how
-long. Clients and mounts learn of it by themselves.
+the fewest shards, one after the other, while the file system is in use; that
+of `/` too. Calls for what is in a shard wait while it moves; a line for each
+shard says for how long. Clients and mounts learn of it by themselves, and make
+their files at other nodes from then on.
 
-The bytes of files stay where they are: the node goes on serving its files'
-data, and has to run. The root shard, which has `/`, does not move.
+What is in files stays where it is: the node goes on serving it, and has to
+run. `weft node remove` says what is left. --cancel has new files and shards
+come to the node again.
 
 Examples:
-  weft node drain job42 n03";
+  weft node drain job42 n03
+  weft node drain job42 n03 --cancel";
 
-/// Move all shards of a node to the other nodes; its files' data stays
+/// Move all shards of a node away, and have new files made elsewhere
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Drain {
@@ -36,70 +37,95 @@ pub struct Drain {
     /// Node, as `weft status` calls it
     #[arg(value_parser = parse_node)]
     node: NodeId,
+    /// Have new files and shards come to it again; those that have left stay away
+    #[arg(long)]
+    cancel: bool,
 }
 
-fn parse_node(text: &str) -> Result<NodeId, String> {
+pub(super) fn parse_node(text: &str) -> Result<NodeId, String> {
     let number = text.strip_prefix('n').and_then(|number| number.parse().ok());
     number.map(NodeId).ok_or_else(|| "a node is named n00, n01, ..., as by `weft status`".to_owned())
 }
 
 pub fn drain(args: &Drain) -> Outcome {
-    let (name, node) = (&args.name, args.node);
-    let instance = session::find_own(Some(name), "node drain")?;
+    let instance = session::find_own(Some(&args.name), "node drain")?;
     let _alone = claim(&instance)?;
-    let session = Session::open(Some(name))?;
-    session.client.ping().explain(|| format!("reach the shard of {name}:/"))?;
-    let mut map = ClusterMap::clone(&session.client.map());
-    if map.node(node).is_none() {
-        return Err(Failure::new(format!("\"{name}\" has no node {}", node_name(node))));
+    let session = Session::open(Some(&args.name))?;
+    if args.cancel {
+        let map = change_node(&session, &current_map(&session, args.node)?, args.node, NodeChange::Keep)?;
+        spread(&Instance { map, ..instance })?;
+    } else {
+        empty_of_shards(&session, &instance, args.node)?;
     }
-    let shards: Vec<ShardId> = map.shards_at(node).collect();
-    for shard in shards.iter().copied().filter(|shard| *shard != ShardId::ROOT) {
-        let Some(to) = least_loaded(&map, node) else {
-            return Err(Failure::new(format!("\"{name}\" has no other node for the shards of {}", node_name(node))));
-        };
+    session.close()?;
+    Ok(Ending::Done)
+}
+
+/// The map that the root shard's node has. The node has to be in it.
+pub(super) fn current_map(session: &Session, node: NodeId) -> Outcome<ClusterMap> {
+    let name = &session.instance.map.name;
+    session
+        .client
+        .ping()
+        .map_err(|error| Failure::of_weft(format_args!("reach the shard of {name}:/"), &error).failed())?;
+    let map = ClusterMap::clone(&session.client.map());
+    if map.node(node).is_some() {
+        return Ok(map);
+    }
+    Err(Failure::new(format!("\"{name}\" has no node {}", node_name(node))).remedy("`weft status` lists its nodes"))
+}
+
+/// Has a node drain, and moves its shards. Returns the new map.
+pub(super) fn empty_of_shards(session: &Session, instance: &Instance, node: NodeId) -> Outcome<ClusterMap> {
+    let mut map = current_map(session, node)?;
+    if least_loaded(&map, node).is_none() {
+        let name = &map.name;
+        return Err(Failure::new(format!("\"{name}\" has no other node for what is at {}", node_name(node)))
+            .remedy("`weft node add` adds one; `weft node drain --cancel` ends the draining of another one"));
+    }
+    map = change_node(session, &map, node, NodeChange::Drain)?;
+    spread(&Instance { map: map.clone(), ..instance.clone() })?;
+    for shard in map.shards_at(node).collect::<Vec<_>>() {
+        let to = least_loaded(&map, node).expect("there was one, and no other `weft node` runs");
         let begun = Instant::now();
-        map = move_shard(&session, &map, shard, to)?;
+        map = move_shard(session, &map, shard, to)?;
         let pause = span_text(begun.elapsed());
         output::print(&format!("shard {shard}: {} to {} in {pause}\n", node_name(node), node_name(to)))?;
         spread(&Instance { map: map.clone(), ..instance.clone() })?;
     }
-    session.close()?;
-    if shards.contains(&ShardId::ROOT) {
-        return Err(Failure::new(format!("shard 0 of \"{name}\", which has `/`, stays at {}", node_name(node)))
-            .remedy("the root shard does not move; drain another node"));
-    }
-    Ok(Ending::Done)
+    Ok(map)
 }
 
-/// The other node with the fewest shards; of several the first.
+/// The node with the fewest shards that takes some, other than this one; of several the first.
 fn least_loaded(map: &ClusterMap, drained: NodeId) -> Option<NodeId> {
-    let others = map.nodes.iter().map(|node| node.id).filter(|node| *node != drained);
+    let others = map.nodes.iter().filter(|node| node.id != drained && !node.drains).map(|node| node.id);
     others.min_by_key(|node| map.shards_at(*node).count())
+}
+
+/// Has the root shard's node change a node.
+pub(super) fn change_node(
+    session: &Session,
+    map: &ClusterMap,
+    node: NodeId,
+    change: NodeChange,
+) -> Outcome<ClusterMap> {
+    let what = match change {
+        NodeChange::Drain => "drain",
+        NodeChange::Keep => "keep",
+        NodeChange::Remove => "remove",
+    };
+    let changed = change_map(session, map, &NodeRequest::Change { node, change }, PATIENCE)?;
+    changed.map_err(|error| Failure::of_weft(format_args!("{what} node {}", node_name(node)), &error).failed())
 }
 
 /// Has the root shard's node move a shard.
 fn move_shard(session: &Session, map: &ClusterMap, shard: ShardId, to: NodeId) -> Outcome<ClusterMap> {
-    let name = &map.name;
-    let root = map.node_of(ShardId::ROOT).ok_or_else(|| Failure::new(format!("\"{name}\" has no root shard")))?;
-    let until = Instant::now() + MOVE_PATIENCE;
-    loop {
-        let patience = until.saturating_duration_since(Instant::now());
-        let request = NodeRequest::Move { shard, to };
-        let answers = session::ask_nodes(&session.client, [root], &request, patience);
-        match answers.into_iter().next().map(|(_, answer)| answer) {
-            Some(Ok(NodeAnswer::Map(map))) => return Ok(map),
-            Some(Err(Error::Busy)) if Instant::now() < until => std::thread::sleep(BUSY_PAUSE),
-            Some(Err(Error::Unreachable)) => {
-                return Err(Failure::new(format!(
-                    "shard {shard} stays where it was: it was not at {} in time",
-                    node_name(to)
-                ))
-                .remedy("see the logs of both nodes; a shard that takes longer than some seconds does not move"));
-            }
-            Some(Err(error)) => return Err(Failure::of_weft(format_args!("move shard {shard}"), &error).failed()),
-            other => return Err(Failure::new(format!("unexpected reply {other:?} of node {}", node_name(root)))),
+    match change_map(session, map, &NodeRequest::Move { shard, to }, PATIENCE)? {
+        Err(Error::Unreachable) => {
+            Err(Failure::new(format!("shard {shard} stays where it was: it was not at {} in time", node_name(to)))
+                .remedy("see the logs of both nodes; a shard that takes longer than some seconds does not move"))
         }
+        moved => moved.map_err(|error| Failure::of_weft(format_args!("move shard {shard}"), &error).failed()),
     }
 }
 
@@ -117,11 +143,14 @@ mod tests {
             identity: NodeIdentity(1),
             address: NodeAddress::default(),
             stores: true,
+            drains: false,
         };
         let map = ClusterMap::default().with_nodes(&[record(0), record(1)], 2, MapEpoch(1));
+        assert_eq!(least_loaded(&ClusterMap::default().with_nodes(&[record(0)], 2, MapEpoch(1)), NodeId(0)), None);
         let map = map.with_nodes(&[record(2)], 1, MapEpoch(2));
         assert_eq!((least_loaded(&map, NodeId(1)), least_loaded(&map, NodeId(2))), (Some(NodeId(2)), Some(NodeId(0))));
-        assert_eq!(least_loaded(&ClusterMap::default().with_nodes(&[record(0)], 2, MapEpoch(1)), NodeId(0)), None);
+        let map = map.with_change(NodeId(2), NodeChange::Drain, MapEpoch(3)).expect("a change");
+        assert_eq!(least_loaded(&map, NodeId(1)), Some(NodeId(0)), "one that drains takes none");
     }
 
     #[test]
