@@ -28,7 +28,8 @@ use weft_mount_core::KernelCaches;
 use weft_protocol::data::DataReply;
 use weft_protocol::message::Message;
 use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnswer};
-use weft_protocol::{InodeNumber, LeaseMode, NodeId, SessionId, ShardId};
+use weft_protocol::message::shard::{ShardCall, ShardReply};
+use weft_protocol::{Error, InodeNumber, LeaseMode, NodeId, SessionId, ShardId, SlotIndex};
 
 /// Directories that a process remembers.
 const DIRECTORIES_MAX: usize = 12;
@@ -109,8 +110,10 @@ pub struct Process {
     /// The last session's number, of all processes.
     pub sessions: Rc<Cell<u64>>,
     asked: RefCell<Vec<(Ticket, Ask)>>,
-    /// Those that wait for an answer; whether they may change something at a shard.
-    awaited: RefCell<BTreeMap<Ticket, bool>>,
+    /// Those that wait for an answer.
+    awaited: RefCell<BTreeSet<Ticket>>,
+    /// Calls that may change a name and have no reply, by slot. A busy shard may carry one out that is sent again soon.
+    changing: RefCell<BTreeMap<(SessionId, NodeId, SlotIndex), Ticket>>,
     answers: RefCell<BTreeMap<Ticket, Told>>,
     tickets: Cell<u64>,
     /// Its data connections have small buffers.
@@ -138,6 +141,15 @@ pub struct Process {
 
 /// A future that is polled whenever something came in.
 pub type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Whether a call that was answered so is sent again in its slot.
+fn is_sent_again(told: &Told) -> bool {
+    let Told::Reply(reply) = told else { return false };
+    matches!(
+        &**reply,
+        Message::ShardReply(ShardReply { result: Err(Error::Busy | Error::StaleMap(_) | Error::WrongShard(_)), .. })
+    )
+}
 
 impl Process {
     /// A process that has just started. `sessions`: the last session's number, of all processes.
@@ -167,6 +179,7 @@ impl Process {
             sessions: Rc::clone(sessions),
             asked: RefCell::default(),
             awaited: RefCell::default(),
+            changing: RefCell::default(),
             answers: RefCell::default(),
             tickets: Cell::new(0),
             has_small_buffers: false,
@@ -211,21 +224,34 @@ impl Process {
     /// Asks, without waiting for the answer.
     pub fn ask(&self, ask: Ask) -> Ticket {
         let ticket = self.ticket();
-        let changes = match &ask {
-            Ask::Send { message, .. } => Some(matches!(&**message, Message::Shard(call) if !call.request.is_read())),
-            Ask::Data(_) | Ask::Sleep(_) => Some(false),
-            Ask::SessionOver(_)
-            | Ask::Read(_)
-            | Ask::RecallAnswer { .. }
-            | Ask::PagesDropped { .. }
-            | Ask::Settle
-            | Ask::Note(_) => None,
+        let is_awaited = match &ask {
+            Ask::Send { session, message, .. } => {
+                if let Message::Shard(call) = &**message {
+                    self.note_call(*session, call, ticket);
+                }
+                true
+            }
+            Ask::Data(_) | Ask::Sleep(_) => true,
+            Ask::SessionOver(session) => {
+                self.changing.borrow_mut().retain(|(of, ..), _| of != session);
+                false
+            }
+            Ask::Read(_) | Ask::RecallAnswer { .. } | Ask::PagesDropped { .. } | Ask::Settle | Ask::Note(_) => false,
         };
-        if let Some(changes) = changes {
-            self.awaited.borrow_mut().insert(ticket, changes);
+        if is_awaited {
+            self.awaited.borrow_mut().insert(ticket);
         }
         self.asked.borrow_mut().push((ticket, ask));
         ticket
+    }
+
+    fn note_call(&self, session: SessionId, call: &ShardCall, ticket: Ticket) {
+        let slot = (session, call.slots_of, call.slot);
+        if call.request.is_read() {
+            self.changing.borrow_mut().remove(&slot);
+        } else {
+            self.changing.borrow_mut().insert(slot, ticket);
+        }
     }
 
     /// What was asked since this was called last.
@@ -233,14 +259,17 @@ impl Process {
         self.asked.take()
     }
 
-    /// Whether a call that may change a name is in flight.
+    /// Whether a call that may change a name is in flight, or about to be sent again.
     pub fn is_changing(&self) -> bool {
-        self.awaited.borrow().values().any(|changes| *changes)
+        !self.changing.borrow().is_empty()
     }
 
     /// The world answers. A second answer to one ticket is of no use.
     pub fn tell(&self, ticket: Ticket, told: Told) {
-        if self.awaited.borrow_mut().remove(&ticket).is_some() {
+        if self.awaited.borrow_mut().remove(&ticket) {
+            if !is_sent_again(&told) {
+                self.changing.borrow_mut().retain(|_, of| *of != ticket);
+            }
             self.answers.borrow_mut().insert(ticket, told);
         }
     }

@@ -2,10 +2,11 @@
 //!
 //! Three threads for all nodes, and one for each that has pages dropped (`page_drops.rs`). The *listener* waits on the
 //! recall connections and renews the session. It waits for nothing else, so that recalls are always read (docs/flow-
-//! control.md). The *releaser* gets newer maps, gives surplus leases back and ends lock waits at nodes that are gone: its calls wait
-//! for slots, whose holders may wait for a recall. The *worker* answers recalls: it may have to write data back first,
-//! and the kernel's cache above may have to write back to us. A refused renewal ends the session here: recalls were not
-//! answered in time, and the shard grants what others wait for once the term that this client counted last has passed.
+//! control.md). The *releaser* gets newer maps, gives surplus leases back and ends lock waits at nodes that are gone:
+//! its calls wait for slots, whose holders may wait for a recall. The *worker* answers recalls: it may have to write
+//! data back first, and the kernel's cache above may have to write back to us. A refused renewal ends the session here:
+//! recalls were not answered in time, and the shard grants what others wait for once the term that this client counted
+//! last has passed.
 
 use crate::block_on::{block_on, lock};
 use crate::native::NativeShell;

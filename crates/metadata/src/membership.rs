@@ -131,7 +131,8 @@ impl Membership {
             MembershipEvent::Installed(map) => {
                 if map.epoch > self.map.epoch {
                     self.latest = self.latest.max(map.epoch);
-                    let had_root = self.has_root();
+                    // The first map that a node gets all others have.
+                    let had_root = self.map.shards.is_empty() || self.has_root();
                     self.map = map;
                     if self.has_root() && !had_root {
                         // The node that had it may be gone before it has told all.

@@ -121,6 +121,11 @@ impl<'a> DataConnection<'a> {
         let checked = check_access(request, session, cluster.node, &cluster.key, now, FIRST_EPOCH)
             .and_then(|grant| Ok((grant, self.gates.guard(routing::of_inode(request.inode))?)));
         let prepared = checked.and_then(|(grant, guard)| {
+            // No object is made for a descriptor that is refused.
+            if request.operation == DataOperation::Descriptor && request.bytes > 0 && !self.node.store.passes_to_write()
+            {
+                return Err(Error::NotSupported);
+            }
             let object = self.object(request, grant)?;
             let pass = self.pass_pages(request, &*object)?;
             Ok((grant, guard, object, pass))

@@ -1,8 +1,8 @@
 //! Shards that leave for other nodes, and shards that come (docs/decisions/0023).
 //!
-//! The root shard's node has a shard shipped: it is frozen, and its state goes to the target in parts. Source and target
-//! learn by the map of the move's epoch what has become of it: the source drops its shard or goes on with it, the target
-//! serves it or drops what has come. Neither does so by itself, or after a time.
+//! The root shard's node has a shard shipped: it is frozen, and its state goes to the target in parts. Source and
+//! target learn by the map of the move's epoch what has become of it: the source drops its shard or goes on with it,
+//! the target serves it or drops what has come. Neither does so by itself, or after a time.
 //!
 //! Not here: the state itself ([`weft_metadata::Shard::image`]), the decision ([`crate::membership`]).
 //! Lock order: `state` has rank 4; nothing is called under it.

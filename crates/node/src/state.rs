@@ -1,9 +1,8 @@
 //! Owners of a node's state.
 //!
 //! Lock order: the cluster's `map` (1), the shards' `slots` (2), one shard's machine (3), then `calls`, `sessions`,
-//! couriers, membership, the map's source, `places`, data activity, cached pages, fences, moving shards, `refusals`, the storage
-//! server's collector (4, never two of
-//! them together). None is held across a send, a receive, or file I/O.
+//! couriers, membership, the map's source, `places`, data activity, cached pages, fences, moving shards, `refusals`,
+//! the storage server's collector (4, never two of them together). None is held across a send, a receive, or file I/O.
 //!
 //! Each owner imports only owners above it in this list: mailboxes, cluster and sessions, cached pages, couriers and
 //! fences, storage server, shards, membership and data server; what comes back to the shards goes through

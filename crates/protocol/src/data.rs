@@ -106,9 +106,9 @@ pub enum DataOperation {
     /// it got can be compared with what stands there. `written_bytes` is 1 where both share such memory.
     /// [`PROBE_TOLD_BYTES`] stand behind the request. Refused where it gets nothing.
     ProbeMemory = 12,
-    /// The client has given up the connection that `id` names ([`crate::ConnectionId`]), of its session, now or before,
-    /// that stands for the inode: when this is answered, no further byte of a write on that connection lands. A connection
-    /// that is unknown has ended.
+    /// The client has given up the connection that `id` names ([`crate::ConnectionId`]), of the session whose number
+    /// stands for the inode, be it an earlier one of the client's: when this is answered, no further byte of a write on
+    /// that connection lands. A connection that is unknown has ended.
     Revoke = 13,
 }
 

@@ -16,8 +16,8 @@ use weft_protocol::{Error, Result};
 /// Set in a [`PieceGate`] once it is closed; the other bits count pieces in flight.
 const CLOSED: u64 = 1 << 63;
 
-/// Until when a storage server may serve the capabilities of a shard, milliseconds since boot. Shared by the gates of the
-/// shard, and read without a lock.
+/// Until when a storage server may serve the capabilities of a shard, milliseconds since boot. Shared by the gates of
+/// the shard, and read without a lock.
 #[derive(Debug)]
 pub struct ServingTerm(AtomicU64);
 

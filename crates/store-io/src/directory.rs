@@ -212,6 +212,11 @@ impl ObjectStore for DirectoryStore {
         Ok(self.file_object(inode, object, create)?)
     }
 
+    fn passes_to_write(&self) -> bool {
+        // Writes through a descriptor are not counted: under a cap they go through the server.
+        !self.account.is_capped()
+    }
+
     fn abandon(&self, inode: InodeNumber, object: ObjectId) -> Result<bool> {
         self.move_object(inode, object)
     }
@@ -381,7 +386,6 @@ impl ObjectHandle for FileObject {
     }
 
     fn descriptor(&self, write: bool) -> Option<Result<OwnedFd>> {
-        // Writes through a descriptor are not counted: under a cap they go through the server.
         if write && self.account.is_capped() {
             return None;
         }

@@ -95,6 +95,11 @@ pub trait ObjectStore: Send + Sync {
     /// An object that is there; with `create`, it is made when it is not. `NoObject` otherwise.
     fn open(&self, inode: InodeNumber, object: ObjectId, create: bool) -> Result<Arc<dyn ObjectHandle>>;
 
+    /// Whether descriptors of its objects may be passed to be written through ([`ObjectHandle::descriptor`]).
+    fn passes_to_write(&self) -> bool {
+        false
+    }
+
     /// Removes an object. `false`: it was not there.
     fn remove(&self, inode: InodeNumber, object: ObjectId) -> Result<bool>;
 

@@ -138,7 +138,8 @@ impl World {
                     self.step_joins(at, MembershipEvent::Tick);
                 }
             }
-            Message::Fetched { node, map } => self.install(node, &map),
+            Message::Fetched { node, map } if self.storage.contains_key(&node) => self.install(node, &map),
+            Message::Fetched { .. } => {}
             Message::Dies(node) => {
                 // A file system ends with the node of its root shard.
                 if !self.ending && self.storage.contains_key(&node) && !self.may_have_root(node) {

@@ -9,10 +9,10 @@
 //! taken, until each question has one: a cut that is still on its way would land behind those of the target. Its clock
 //! stands still until it is resumed, so that no session's term ends while nobody could renew it.
 //!
-//! Invariant: a shard that was made of an image does what the frozen one would have done when resumed. The map is not in
-//! the image. The tokens of parked calls mean nothing at the target: their callers ask again.
-//! Not here: who decides, and how bytes get to the target. The bytes are no wire format of their own: both nodes run the
-//! same version of the protocol.
+//! Invariant: a shard that was made of an image does what the frozen one would have done when resumed. The map is not
+//! in the image. The tokens of parked calls mean nothing at the target: their callers ask again.
+//! Not here: who decides, and how bytes get to the target. The bytes are no wire format of their own: both nodes run
+//! the same version of the protocol.
 //! On a crash: a frozen shard is as good as before until the target has all of its bytes.
 
 use super::park::Work;

@@ -142,10 +142,41 @@ fn all_learn_that_an_abandoned_move_has_not_been() {
 #[test]
 fn moves_that_cannot_be_are_refused() {
     let mut machine = membership(2);
-    assert_eq!(move_shard(&mut machine, 0, 1, 0, 1), ["answer 1 NotSupported"], "the root shard");
     assert_eq!(move_shard(&mut machine, 0, 2, 9, 1), ["answer 2 Invalid"]);
     assert_eq!(move_shard(&mut machine, 0, 3, 1, 9), ["answer 3 Invalid"]);
     let mut other = Membership::new(NodeId(1));
     step(&mut other, 0, MembershipEvent::Installed(machine.map.clone()));
     assert_eq!(move_shard(&mut other, 0, 4, 1, 0), ["answer 4 WrongShard(ShardId(0))"]);
+}
+
+#[test]
+fn with_the_root_shard_the_decisions_move() {
+    let (mut source, mut target) = (membership(3), Membership::new(NodeId(2)));
+    step(&mut target, 0, MembershipEvent::Installed(source.map.clone()));
+    assert_eq!(move_shard(&mut source, 0, 1, 0, 2), ["ship 0 0>2 2"]);
+    assert_eq!(shipped(&mut source, 1, 2, true), ["tell 2 2", "install 2", "answer 1 2", "tell 1 2"]);
+    assert_eq!(join(&mut source, 2, 3, &[3]), ["answer 3 WrongShard(ShardId(0))"]);
+    let installed = step(&mut target, 2, MembershipEvent::Installed(source.map.clone()));
+    assert_eq!(words(&installed), ["tell 0 2", "tell 1 2"], "the source may be gone");
+    assert_eq!(join(&mut target, 3, 4, &[3]), ["tell 3 3"]);
+    assert_eq!(told(&mut target, 4, 3, 3, true), ["install 3", "answer 4 3", "tell 0 3", "tell 1 3"]);
+}
+
+fn change(machine: &mut Membership, token: u64, node: u16, change: NodeChange) -> Vec<String> {
+    words(&step(machine, 0, MembershipEvent::Change { token, node: NodeId(node), change }))
+}
+
+#[test]
+fn a_node_leaves_without_shards_and_its_number_is_never_used_again() {
+    let mut machine = membership(3);
+    assert_eq!(change(&mut machine, 1, 2, NodeChange::Drain), ["install 2", "tell 1 2", "tell 2 2", "answer 1 2"]);
+    assert_eq!(change(&mut machine, 2, 2, NodeChange::Drain), ["answer 2 2"], "it drains");
+    assert_eq!(change(&mut machine, 3, 2, NodeChange::Remove), ["answer 3 Invalid"], "it has a shard");
+    assert_eq!(change(&mut machine, 4, 9, NodeChange::Keep), ["answer 4 Invalid"]);
+    move_shard(&mut machine, 0, 5, 2, 1);
+    assert_eq!(change(&mut machine, 6, 2, NodeChange::Remove), ["answer 6 Busy"], "a shard is on its way");
+    shipped(&mut machine, 0, 3, true);
+    assert_eq!(change(&mut machine, 7, 2, NodeChange::Remove), ["install 4", "tell 1 4", "answer 7 4"]);
+    assert_eq!(join(&mut machine, 1, 8, &[2]), ["answer 8 Invalid"]);
+    assert_eq!(join(&mut machine, 1, 9, &[3]), ["tell 3 5"]);
 }

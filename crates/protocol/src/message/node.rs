@@ -33,11 +33,11 @@ pub enum NodeRequest {
     /// Owner, to the root shard's node: these nodes listen without a map and join, each with so many new shards. Their
     /// numbers were never used. Answer: `Map`, in which they are; `Busy` while others join.
     Join { nodes: Vec<NodeRecord>, shards_per_node: u16 },
-    /// Owner, to the root shard's node: a shard moves to this node. Answer: `Map`, in which it has; `Busy` while the map
-    /// changes otherwise; [`crate::Error::Unreachable`]: it stays where it was.
+    /// Owner, to the root shard's node: a shard moves to this node. Answer: `Map`, in which it has; `Busy` while the
+    /// map changes otherwise; [`crate::Error::Unreachable`]: it stays where it was.
     Move { shard: ShardId, to: NodeId },
-    /// Owner, to the root shard's node: a node is to be emptied, is not, or leaves the map. Answer: `Map`, in which it is
-    /// so; `Busy` while the map changes otherwise; [`crate::Error::Invalid`]: it is not there, or has shards.
+    /// Owner, to the root shard's node: a node is to be emptied, is not, or leaves the map. Answer: `Map`, in which it
+    /// is so; `Busy` while the map changes otherwise; [`crate::Error::Invalid`]: it is not there, or has shards.
     Change { node: NodeId, change: NodeChange },
     /// Root shard's node to that of a shard: it freezes the shard, and sends it to the node `to`. With the map of this
     /// epoch it has moved or not. Answer: `Done`, when all of it is there.

@@ -178,8 +178,8 @@ fn join(session: &Session, map: &ClusterMap, nodes: Vec<NodeRecord>, shards_per_
     }
 }
 
-/// Has the root shard's node change the map; asks again while it changes otherwise. Returns the new map, or why there is
-/// none.
+/// Has the root shard's node change the map; asks again while it changes otherwise. Returns the new map, or why there
+/// is none.
 fn change_map(
     session: &Session,
     map: &ClusterMap,

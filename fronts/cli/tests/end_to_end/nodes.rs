@@ -29,6 +29,15 @@ fn content(number: usize) -> Vec<u8> {
     format!("{number} ").repeat(1 + number % 3000).into_bytes()
 }
 
+/// Stops what works in a test, also when the test fails.
+struct StopsAtLast<'a>(&'a AtomicBool);
+
+impl Drop for StopsAtLast<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn nodes_join_under_two_mounts_that_are_in_use() {
     if !can_mount() {
@@ -45,13 +54,14 @@ fn nodes_join_under_two_mounts_that_are_in_use() {
     let directories = [points[0].join("one"), points[1].join("two")];
     let stop = AtomicBool::new(false);
     let counts = thread::scope(|scope| {
-        let working: Vec<_> = directories.iter().map(|path| scope.spawn(|| work(path, &stop))).collect();
+        let (flag, stop) = (&stop, StopsAtLast(&stop));
+        let working: Vec<_> = directories.iter().map(|path| scope.spawn(move || work(path, flag))).collect();
         let said = ground.weft(&["node", "add", "e2e"]);
         assert!(said.starts_with("n01 joined e2e: 2 nodes, 2 shards"), "{said}");
         let said = ground.weft(&["node", "add", "e2e", "--nodes", "2", "--shards-per-node", "2"]);
         assert!(said.starts_with("n02, n03 joined e2e: 4 nodes, 6 shards"), "{said}");
         thread::sleep(Duration::from_secs(2));
-        stop.store(true, Ordering::Relaxed);
+        drop(stop);
         working.into_iter().map(|work| work.join().expect("every file was as written")).collect::<Vec<_>>()
     });
     // Each mount sees what the other one made.
@@ -85,6 +95,82 @@ fn has_inodes_on_new_nodes(status: &Value) -> bool {
     let nodes = &status["nodes"].as_array().expect("nodes")[1..];
     let mut shards = nodes.iter().flat_map(|node| node["shards"].as_array().expect("shards"));
     shards.any(|shard| shard["inodes"].as_u64().expect("a number") > 0)
+}
+
+#[test]
+fn nodes_drain_and_leave_under_two_mounts_that_are_in_use() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("node-drain");
+    ground.weft(&["up", "e2e", "--nodes", "3"]);
+    let points = ["one", "two"].map(|name| ground.path(name));
+    for point in &points {
+        fs::create_dir_all(point).expect("made");
+        ground.weft(&["mount", "e2e", &point.display().to_string()]);
+        fs::create_dir(point.join(point.file_name().expect("a name"))).expect("made");
+    }
+    let directories = [points[0].join("one"), points[1].join("two")];
+    let stop = AtomicBool::new(false);
+    let counts = thread::scope(|scope| {
+        let (flag, stop) = (&stop, StopsAtLast(&stop));
+        let working: Vec<_> = directories.iter().map(|path| scope.spawn(move || work(path, flag))).collect();
+        // With n00 the root shard moves, twice; then all shards are at one node.
+        let said = ground.weft(&["node", "drain", "e2e", "n00"]);
+        assert!(said.starts_with("shard 0: n00 to n01 in "), "{said}");
+        let said = ground.weft(&["node", "drain", "e2e", "n01"]);
+        assert!(said.contains("shard 0: n01 to n02 in ") && said.contains("shard 1: n01 to n02 in "), "{said}");
+        thread::sleep(Duration::from_secs(1));
+        drop(stop);
+        working.into_iter().map(|work| work.join().expect("every file was as written")).collect::<Vec<_>>()
+    });
+    for (count, path) in counts.iter().zip([points[1].join("one"), points[0].join("two")]) {
+        for number in 0..*count {
+            let file = path.join(format!("d{}/f{number}", number / 20));
+            assert_eq!(fs::read(&file).expect("read"), content(number), "{}", file.display());
+        }
+    }
+    let said = ground.weft_fails(2, &["node", "drain", "e2e", "n02"]);
+    assert!(said.contains("no other node"), "{said}");
+    // New files go elsewhere, and what is at a node keeps it there.
+    fs::write(points[0].join("new"), "new").expect("written");
+    let located = ground.json(&["locate", "--json", "e2e:/new"]).to_string();
+    assert!(located.contains("\"node\":2"), "{located}");
+    let said = ground.weft_fails(2, &["node", "remove", "e2e", "n07"]);
+    assert!(said.contains("no node n07"), "{said}");
+    for point in &points {
+        fs::read_dir(point).expect("listed").for_each(|entry| {
+            let path = entry.expect("an entry").path();
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.expect("removed");
+        });
+    }
+    for node in ["n00", "n01"] {
+        remove_when_empty(&ground, node);
+    }
+    let status = ground.status();
+    let nodes = status["nodes"].as_array().expect("nodes");
+    assert_eq!((nodes.len(), status["healthy"].as_bool()), (1, Some(true)), "{status}");
+    // Its number is not used again, and the root shard's new node takes joins.
+    let said = ground.weft(&["node", "add", "e2e"]);
+    assert!(said.starts_with("n03 joined e2e: 2 nodes, 4 shards"), "{said}");
+    fs::write(points[1].join("last"), "last").expect("written");
+    assert_eq!(fs::read(points[0].join("last")).expect("read"), b"last");
+}
+
+/// Removes a node whose last objects are being removed.
+fn remove_when_empty(ground: &Ground, node: &str) {
+    for _ in 0..100 {
+        let output = ground.command(&["node", "remove", "e2e", node]).output().expect("weft runs");
+        let (said, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if output.status.success() {
+            assert!(said.ends_with(&format!("{node} left e2e\n")), "{said}");
+            return;
+        }
+        assert!(why.contains("with bytes of files are at node"), "{why}");
+        thread::sleep(Duration::from_millis(100));
+    }
+    panic!("node {node} has objects for too long: {}", ground.status());
 }
 
 #[test]

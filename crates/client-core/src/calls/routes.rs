@@ -1,0 +1,224 @@
+//! Where calls go: the map, shards that have moved, and changes that have no reply.
+//!
+//! A call is sent again in its slot, with its sequence number, wherever its shard is by the newest map: the shard takes
+//! the replies of its slots along (docs/decisions/0023).
+//!
+//! Not here: slots and connections (`link.rs`), sessions that have ended (`calls.rs`).
+
+use super::{BUSY_MS_MAX, BUSY_WAIT_US, Calls, call_of, may_cross};
+use crate::link::{ATTEMPTS_MAX, Link, Slot};
+use crate::lock::lock;
+use crate::shell::Shell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use weft_protocol::message::Message;
+use weft_protocol::message::node::{NodeAnswer, NodeRequest};
+use weft_protocol::message::shard::{ShardCall, ShardReply};
+use weft_protocol::{ClusterMap, Error, MapEpoch, NodeId, NodeRecord, Result, SessionId, ShardId};
+
+impl<S: Shell> Calls<S> {
+    /// Takes a newer map. Returns the shards that have moved, each with its node.
+    fn set_map(&self, map: Arc<ClusterMap>) -> Vec<(ShardId, NodeId)> {
+        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if map.epoch <= current.epoch {
+            return Vec::new();
+        }
+        let places = (0u16..).map(ShardId).zip(current.shards.iter().zip(&map.shards));
+        let moved =
+            places.filter(|(_, (before, now))| before.node != now.node).map(|(shard, (_, now))| (shard, now.node));
+        let moved: Vec<_> = moved.collect();
+        if !moved.is_empty() {
+            self.shards_move.store(true, Ordering::Release);
+        }
+        self.epoch.store(map.epoch.0, Ordering::Release);
+        *current = map;
+        moved
+    }
+
+    /// Sends a call to its shard's node by the newest map, and again with the same sequence number as the map changes
+    /// or while the shard is busy: the first sending may have been carried out, with its reply lost, before the map
+    /// changed or the shard began to move.
+    pub(super) async fn exchange_by_map(
+        &self,
+        link: &Link<S>,
+        slot: &mut Slot<S::Control>,
+        message: &mut Message,
+        sent: &mut bool,
+    ) -> Result<(Message, bool)> {
+        let (mut attempts, mut resent, mut busy_since_ms) = (0, false, None);
+        loop {
+            let Message::Shard(call) = &mut *message else { unreachable!("this sends calls: {message:?}") };
+            let (shard, epoch) = (call.shard, self.map_epoch());
+            call.epoch = epoch;
+            let moved = self.moved_from(link, shard);
+            let to = moved.as_ref().unwrap_or(&link.record);
+            if moved.is_some() {
+                self.shell.attend_recalls(to, link.session).await?;
+            }
+            let (reply, again) = match link.exchange(&self.shell, to, slot, message, sent).await {
+                Ok(replied) => replied,
+                // A node that is gone does not tell that the shard has moved away before.
+                Err(error) if !self.has_moved_since(epoch, shard, to.id).await => return Err(error),
+                Err(_) => {
+                    resent = true;
+                    continue;
+                }
+            };
+            resent |= again;
+            match &reply {
+                Message::ShardReply(ShardReply { result: Err(Error::StaleMap(_) | Error::WrongShard(_)), .. })
+                    if attempts < ATTEMPTS_MAX =>
+                {
+                    self.refresh_map(to.id).await?;
+                    // A newer map is progress, as often as one comes.
+                    attempts = if self.map_epoch() > epoch { 0 } else { attempts + 1 };
+                }
+                Message::ShardReply(ShardReply { result: Err(Error::Busy), .. }) => {
+                    let now_ms = self.shell.now_ms();
+                    if now_ms - *busy_since_ms.get_or_insert(now_ms) >= BUSY_MS_MAX {
+                        // An earlier sending may have been carried out.
+                        return if resent { Err(Error::Busy) } else { Ok((reply, resent)) };
+                    }
+                    self.shell.sleep_us(BUSY_WAIT_US).await;
+                }
+                _ => return Ok((reply, resent)),
+            }
+        }
+    }
+
+    /// The shard's node by the newest map, if it is another than the link's.
+    fn moved_from(&self, link: &Link<S>, shard: ShardId) -> Option<NodeRecord> {
+        let map = self.map();
+        let node = map.node_of(shard).filter(|node| *node != link.node())?;
+        map.node(node).cloned()
+    }
+
+    /// Whether the shard has left a node that does not answer since the map of this epoch. The root shard's node is
+    /// asked, where that is another one.
+    async fn has_moved_since(&self, epoch: MapEpoch, shard: ShardId, node: NodeId) -> bool {
+        let root = self.map().node_of(ShardId::ROOT).filter(|root| *root != node);
+        if let Some(root) = root.filter(|_| self.map_epoch() == epoch) {
+            // It is no answer either that the root shard's node is away.
+            let _ = self.refresh_map(root).await;
+        }
+        self.map_epoch() > epoch && self.map().node_of(shard).is_some_and(|now| now != node)
+    }
+
+    /// The node of a shard. The root shard's node is asked for a map that has the shard.
+    pub(super) async fn find(&self, shard: ShardId) -> Result<NodeId> {
+        let map = self.map();
+        if let Some(node) = map.node_of(shard) {
+            return Ok(node);
+        }
+        let root = map.node_of(ShardId::ROOT).ok_or(Error::WrongShard(shard))?;
+        self.refresh_map(root).await?;
+        self.map().node_of(shard).ok_or(Error::WrongShard(shard))
+    }
+
+    /// Whether a change that was sent to the shard has no reply.
+    pub(crate) fn is_in_doubt(&self, shard: ShardId) -> bool {
+        let map = self.map();
+        let Some(node) = map.node_of(shard) else { return false };
+        let is_there = |at| map.node_of(at) == Some(node);
+        if !self.shards_move.load(Ordering::Acquire) {
+            return self.known_link(node).is_some_and(|link| link.has_unanswered(is_there));
+        }
+        lock(&self.links).values().any(|link| link.has_unanswered(is_there))
+    }
+
+    /// Sends the changes at the shards of the link's node that have no reply again, until they have one.
+    pub(super) async fn settle(&self, link: &Link<S>) -> Result<()> {
+        self.settle_at(link.node(), link).await?;
+        if !self.shards_move.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // They were sent to the nodes at which the shards were then.
+        let links: Vec<_> = lock(&self.links).values().cloned().collect();
+        for other in links.iter().filter(|other| other.node() != link.node()) {
+            self.settle_at(link.node(), other).await?;
+        }
+        Ok(())
+    }
+
+    async fn settle_at(&self, node: NodeId, link: &Link<S>) -> Result<()> {
+        let is_there = |shard| self.map().node_of(shard) == Some(node);
+        while link.has_unanswered(is_there) {
+            let Some(mut slot) = link.take_unanswered(is_there).await else {
+                self.shell.sleep_us(BUSY_WAIT_US).await;
+                continue;
+            };
+            let mut change = slot.unanswered().cloned().expect("the slot was taken for the change in it");
+            let ShardCall { shard, request, .. } = call_of(&change);
+            let (shard, crosses) = (*shard, may_cross(request));
+            let reply = self.exchange_by_map(link, &mut slot, &mut change, &mut false).await;
+            let reply = reply.and_then(|(reply, _)| match reply {
+                // A refusal for the map, or before the call was looked at, says nothing of the first sending.
+                Message::ShardReply(ShardReply {
+                    result: Err(error @ (Error::Busy | Error::StaleMap(_) | Error::WrongShard(_))),
+                    ..
+                }) => Err(error),
+                _ => Ok(()),
+            });
+            if reply.is_ok() {
+                link.answered(&mut slot);
+                if let Some(mut cache) = self.session.cache_for(link.session) {
+                    cache.settled(shard, crosses);
+                }
+            }
+            link.return_slot(slot).await;
+            match reply {
+                Err(Error::Busy) => self.shell.sleep_us(BUSY_WAIT_US).await,
+                reply => reply?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gets a newer map from the node that says that ours is stale.
+    pub(super) async fn refresh_map(&self, node: NodeId) -> Result<()> {
+        let answer = self.node_call(node, NodeRequest::GetMap).await?;
+        let NodeAnswer::Map(map) = answer else { return Err(Error::Malformed) };
+        if !map.check() {
+            return Err(Error::Malformed);
+        }
+        let map = Arc::new(map);
+        let session = self.session.id();
+        for (shard, node) in self.set_map(Arc::clone(&map)) {
+            // What the session holds there it renews there. One that cannot be reached is asked with the next call.
+            if self.session.has_term(shard)
+                && let Some(record) = map.node(node)
+            {
+                let _ = self.shell.attend_recalls(record, session).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// A node has answered a renewal, by the map of this epoch, for these shards. Returns true if its map is newer:
+    /// then [`Calls::catch_up`] is due.
+    pub fn renewed(
+        &self,
+        (node, epoch): (NodeId, MapEpoch),
+        shards: &[ShardId],
+        session: SessionId,
+        (sent_ms, now_ms): (u64, u64),
+    ) -> bool {
+        self.session.node_heard(node, session, sent_ms);
+        self.session.renewed(shards.iter().copied(), session, sent_ms, now_ms);
+        let is_newer = epoch > self.map_epoch();
+        if is_newer {
+            *lock(&self.newer_map_at) = Some(node);
+        }
+        is_newer
+    }
+
+    /// Gets the map that a renewal has shown to be newer: a shard that has moved has to hear of the session at its
+    /// node.
+    pub async fn catch_up(&self) {
+        let node = lock(&self.newer_map_at).take();
+        if let Some(node) = node {
+            // Another node that has it tells so with the next renewal.
+            let _ = self.refresh_map(node).await;
+        }
+    }
+}

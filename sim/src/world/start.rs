@@ -1,0 +1,108 @@
+//! The beginning of a run: nodes, shards and clients, and what programs do first.
+
+use super::*;
+
+impl World {
+    pub(super) fn begin(kind: Kind, faults: Faults, source: (u64, &Tape), trace: bool) -> Self {
+        let mut world = Self::with_clients(faults, source, trace);
+        if kind == Kind::Locks {
+            world.clients.iter().for_each(|client| client.process.locks_files.set(true));
+        }
+        if kind.has_mounts() {
+            world.mount_all();
+        } else {
+            world.begin_to_wake();
+        }
+        if kind.stripes() {
+            world.stripe_root();
+        }
+        if kind == Kind::Xattrs {
+            let seed = world.setting.decide(format_args!("extended attributes"), 0, Random::next);
+            world.uses_xattrs = Some(seed);
+            (0..CLIENTS).for_each(|index| world.start_xattr_programs(index));
+        }
+        if kind == Kind::Gone && !world.choices.tape.is_playing() {
+            world.choose_node_to_die(source.0);
+        }
+        world
+    }
+
+    fn with_clients(faults: Faults, (seed, tape): (u64, &Tape), trace: bool) -> Self {
+        let nodes = (0..NODES).map(|id| NodeRecord {
+            id: NodeId(id),
+            host: String::new(),
+            site: String::new(),
+            identity: identity(NodeId(id)),
+            address: NodeAddress::default(),
+            stores: true,
+            drains: false,
+        });
+        let shards = (0..SHARDS).map(|shard| ShardRecord::new(NodeId(shard % NODES), FIRST_EPOCH)).collect();
+        let map = ClusterMap {
+            name: "sim".to_owned(),
+            epoch: FIRST_EPOCH,
+            nodes: nodes.collect(),
+            shards,
+            removed_max: None,
+        };
+        let mut world = Self {
+            choices: Choices::new(seed, tape),
+            setting: Choices::new(seed ^ 0x5e77, tape),
+            round_ms: 0,
+            wakes: Vec::new(),
+            faults,
+            clocks: BTreeMap::new(),
+            partitions: Default::default(),
+            network: Network::new(),
+            key: NodeKey::new([7; 32]),
+            shards: BTreeMap::new(),
+            storage: (0..NODES).map(|id| (NodeId(id), Storage::new(NodeId(id), map.clone()))).collect(),
+            grants: BTreeMap::new(),
+            joins: joins::Joins::new(&map),
+            moves: Default::default(),
+            clients: Vec::new(),
+            model: Model::new(),
+            files: Rc::default(),
+            xattrs: Rc::default(),
+            uses_xattrs: None,
+            tokens: BTreeMap::new(),
+            latest_in_slot: BTreeMap::new(),
+            next_token: 1,
+            applied: BTreeMap::new(),
+            received: BTreeSet::new(),
+            sessions: Rc::new(Cell::new(1)),
+            unheard: BTreeMap::new(),
+            connections: data::Connections::default(),
+            mounts: None,
+            ending: false,
+            history: VecDeque::new(),
+            trace,
+            fingerprint: 0,
+            tally: Tally::default(),
+            map,
+        };
+        for node in (0..NODES).map(NodeId) {
+            let clock = world.new_clock(format_args!("clock node{node}"));
+            world.clocks.insert(node, clock);
+        }
+        for id in (0..SHARDS).map(ShardId) {
+            world.start_shard(id, world.map.shards[usize::from(id.0)].node);
+            world.step(id, Event::SetMap(world.map.clone()));
+        }
+        world.begin_joins();
+        world.begin_moves();
+        if faults.partitions {
+            world.network.after(1, Message::Cut);
+        }
+        if faults.fences_cut {
+            world.network.after(1, Message::CutNodes);
+        }
+        for index in 0..CLIENTS {
+            let home = world.home(index);
+            let process = world.process(index, home);
+            world.clients.push(Client::new(process, world.map.clone()));
+            world.network.after(SESSION_TERM_MS / 4, Message::Renew { client: index });
+        }
+        world
+    }
+}
