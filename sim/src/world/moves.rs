@@ -11,6 +11,8 @@
 
 use super::partitions::{Party, TIMEOUT_MS};
 use super::{Answer, Message as Any, Pending, World};
+use crate::bytes::ProcessId;
+use crate::process::Ticket;
 use std::collections::BTreeMap;
 use weft_metadata::{MembershipEvent, MemoryStore, RootDirectory, Shard, ShardConfig};
 use weft_protocol::message::Message as WireMessage;
@@ -75,7 +77,12 @@ pub(super) struct Moves {
     /// Shards that their nodes have frozen, for which epoch.
     frozen: BTreeMap<(NodeId, ShardId), MapEpoch>,
     arriving: BTreeMap<(NodeId, ShardId), (MapEpoch, Image)>,
+    /// Callers at sources that have not heard that their shards have moved, of calls that were carried out since.
+    callers: BTreeMap<(NodeId, ShardId), Vec<Caller>>,
 }
+
+/// Where a reply goes.
+type Caller = (usize, ProcessId, Ticket);
 
 impl Moves {
     /// The node that has a shard's machine.
@@ -86,6 +93,17 @@ impl Moves {
     /// Whether a node has frozen a shard and has not heard whether it has moved.
     pub(super) fn is_frozen(&self, node: NodeId, shard: ShardId) -> bool {
         self.frozen.contains_key(&(node, shard))
+    }
+
+    /// A call was carried out at the target, and the source still has its caller.
+    pub(super) fn keep_caller(&mut self, source: NodeId, shard: ShardId, caller: Caller) {
+        self.callers.entry((source, shard)).or_default().push(caller);
+    }
+
+    /// Takes the callers that a source still has, of this shard or of all.
+    pub(super) fn take_callers(&mut self, source: NodeId, of: Option<ShardId>) -> Vec<Caller> {
+        let is_there = |at: NodeId, shard: ShardId| at == source && of.is_none_or(|of| of == shard);
+        self.callers.extract_if(.., |(at, shard), _| is_there(*at, *shard)).flat_map(|(_, callers)| callers).collect()
     }
 
     /// A shard is at this node now.
@@ -263,12 +281,13 @@ impl World {
             pending.is_away = true;
             callers.push((pending.client, pending.process, pending.number));
         }
+        callers.extend(self.moves.take_callers(node, Some(shard)));
         for caller in callers {
             self.refuse_call(caller, Error::WrongShard(shard));
         }
     }
 
-    pub(super) fn refuse_call(&mut self, to: (usize, crate::bytes::ProcessId, crate::process::Ticket), error: Error) {
+    pub(super) fn refuse_call(&mut self, to: Caller, error: Error) {
         let reply = ShardReply { stamp: 0, result: Err(error), others: Vec::new() };
         self.answer_client(to, Answer::Reply(Box::new(WireMessage::ShardReply(reply))));
     }

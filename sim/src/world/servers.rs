@@ -72,7 +72,10 @@ impl World {
                 self.answered(&pending, &reply);
                 let Pending { client, process, number, .. } = pending;
                 if pending.node != self.node_of(shard) {
-                    // The target does not know the caller.
+                    // The target does not know the caller, whom the source has not sent away yet.
+                    if !pending.is_away {
+                        self.moves.keep_caller(pending.node, shard, (client, process, number));
+                    }
                     return;
                 }
                 let answer = Answer::Reply(Box::new(WireMessage::ShardReply(reply)));
@@ -377,6 +380,7 @@ impl World {
             pending.is_away = true;
             callers.push((pending.client, pending.process, pending.number));
         }
+        callers.extend(self.moves.take_callers(node, None));
         callers.into_iter().for_each(|caller| self.break_connection(caller));
         // A file whose object is not known to its shard yet may have it there too.
         let mut files = self.files.borrow_mut();
