@@ -23,9 +23,9 @@ nothing runs, a node does not answer, or a shard has failed.
 --json prints {\"file_systems\": [...]}, each with
   name, state (text), healthy (true or false), epoch, shards (their number),
     directory,
-  nodes: [{node, name, host, site, tcp, unix, ssh_host, pid, answers, error,
-    uptime_seconds, store,
-    connections, shards: [{shard, inodes, dentries, sessions, leases, recalls,
+  nodes: [{node, name, host, site, tcp, unix, ssh_host, pid, drains, answers,
+    error, uptime_seconds, store, connections,
+    shards: [{shard, inodes, dentries, sessions, leases, recalls,
       parked, store_bytes, failed}],
     space: {total, free, reserve, objects, device, device_free} or null,
     counters: {requests, read_tcp_bytes, read_unix_bytes,
@@ -88,6 +88,8 @@ struct NodeReport {
     unix: String,
     ssh_host: Option<String>,
     pid: Option<u32>,
+    /// No new files and shards come to it.
+    drains: bool,
     answers: bool,
     error: Option<String>,
     uptime_seconds: Option<u64>,
@@ -190,6 +192,7 @@ fn node_report(instance: &Instance, record: &NodeRecord, answer: Result<NodeStat
         unix: record.address.unix.clone(),
         ssh_host: process.and_then(|process| process.ssh_host.clone()),
         pid: process.map(|process| process.pid),
+        drains: record.drains,
         answers: error.is_none(),
         error,
         uptime_seconds: status.as_ref().map(|status| status.uptime_seconds),
@@ -216,6 +219,9 @@ fn text(file_system: &FileSystem, verbose: bool) -> String {
         if let Some(error) = &node.error {
             let log = file_system.directory.join(format!("{}.log", node.name));
             text.push_str(&format!("{} does not answer: {error}; its log: {}\n", node.name, log.display()));
+        }
+        if node.drains {
+            text.push_str(&format!("{} drains: new files and shards go elsewhere\n", node.name));
         }
         for shard in &node.shards {
             if let Some(failed) = &shard.failed {
@@ -373,7 +379,7 @@ mod tests {
             identity: NodeIdentity(1),
             address: NodeAddress { tcp: format!("127.0.0.1:{id}"), unix: "/u".into() },
             stores: true,
-            drains: false,
+            drains: id == 1,
         };
         let nodes = vec![record(0), record(1)];
         let map = ClusterMap {
@@ -415,6 +421,7 @@ mod tests {
         for part in [
             "w: running, up for 1m15s; 2 nodes, 1 shards\n",
             "n01 does not answer: the server is away; its log: /r/w/n01.log\n",
+            "n01 drains: new files",
             "shard 3 on n00 has failed: a machine is broken\n",
             "/m: mount was killed",
             "  max_write=1048576\n",

@@ -132,6 +132,11 @@ fn nodes_drain_and_leave_under_two_mounts_that_are_in_use() {
     }
     let said = ground.weft_fails(2, &["node", "drain", "e2e", "n02"]);
     assert!(said.contains("no other node"), "{said}");
+    let drains = |status: &Value| -> Vec<bool> {
+        let nodes = status["nodes"].as_array().expect("nodes");
+        nodes.iter().map(|node| node["drains"].as_bool().expect("told")).collect()
+    };
+    assert_eq!(drains(&ground.status()), [true, true, false]);
     // New files go elsewhere, and what is at a node keeps it there.
     fs::write(points[0].join("new"), "new").expect("written");
     let located = ground.json(&["locate", "--json", "e2e:/new"]).to_string();
