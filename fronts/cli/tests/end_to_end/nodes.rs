@@ -1,9 +1,9 @@
-//! Nodes that join while the file system is in use.
+//! Nodes that join, drain and leave while the file system is in use.
 
 use super::{Ground, can_mount};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -38,13 +38,9 @@ impl Drop for StopsAtLast<'_> {
     }
 }
 
-#[test]
-fn nodes_join_under_two_mounts_that_are_in_use() {
-    if !can_mount() {
-        return;
-    }
-    let ground = Ground::new("node-add");
-    ground.weft(&["up", "e2e", "--nodes", "1"]);
+/// Two mounts, with a program that works in a directory of each while the nodes change. Then each mount sees what the
+/// other one's program has made. Returns where the mounts are, and these directories.
+fn two_mounts_in_use(ground: &Ground, change: impl FnOnce()) -> [[PathBuf; 2]; 2] {
     let points = ["one", "two"].map(|name| ground.path(name));
     for point in &points {
         fs::create_dir_all(point).expect("made");
@@ -56,21 +52,33 @@ fn nodes_join_under_two_mounts_that_are_in_use() {
     let counts = thread::scope(|scope| {
         let (flag, stop) = (&stop, StopsAtLast(&stop));
         let working: Vec<_> = directories.iter().map(|path| scope.spawn(move || work(path, flag))).collect();
-        let said = ground.weft(&["node", "add", "e2e"]);
-        assert!(said.starts_with("n01 joined e2e: 2 nodes, 2 shards"), "{said}");
-        let said = ground.weft(&["node", "add", "e2e", "--nodes", "2", "--shards-per-node", "2"]);
-        assert!(said.starts_with("n02, n03 joined e2e: 4 nodes, 6 shards"), "{said}");
-        thread::sleep(Duration::from_secs(2));
+        change();
         drop(stop);
         working.into_iter().map(|work| work.join().expect("every file was as written")).collect::<Vec<_>>()
     });
-    // Each mount sees what the other one made.
     for (count, path) in counts.iter().zip([points[1].join("one"), points[0].join("two")]) {
         for number in 0..*count {
             let file = path.join(format!("d{}/f{number}", number / 20));
             assert_eq!(fs::read(&file).expect("read"), content(number), "{}", file.display());
         }
     }
+    [points, directories]
+}
+
+#[test]
+fn nodes_join_under_two_mounts_that_are_in_use() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("node-add");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let [_, directories] = two_mounts_in_use(&ground, || {
+        let said = ground.weft(&["node", "add", "e2e"]);
+        assert!(said.starts_with("n01 joined e2e: 2 nodes, 2 shards"), "{said}");
+        let said = ground.weft(&["node", "add", "e2e", "--nodes", "2", "--shards-per-node", "2"]);
+        assert!(said.starts_with("n02, n03 joined e2e: 4 nodes, 6 shards"), "{said}");
+        thread::sleep(Duration::from_secs(2));
+    });
     // New files go to new nodes, of mounts that were there before.
     let nodes: Value = ground.json(&["df", "--json", "e2e"])["nodes"].take();
     assert_eq!(nodes.as_array().map(Vec::len), Some(4), "{nodes}");
@@ -104,32 +112,14 @@ fn nodes_drain_and_leave_under_two_mounts_that_are_in_use() {
     }
     let ground = Ground::new("node-drain");
     ground.weft(&["up", "e2e", "--nodes", "3"]);
-    let points = ["one", "two"].map(|name| ground.path(name));
-    for point in &points {
-        fs::create_dir_all(point).expect("made");
-        ground.weft(&["mount", "e2e", &point.display().to_string()]);
-        fs::create_dir(point.join(point.file_name().expect("a name"))).expect("made");
-    }
-    let directories = [points[0].join("one"), points[1].join("two")];
-    let stop = AtomicBool::new(false);
-    let counts = thread::scope(|scope| {
-        let (flag, stop) = (&stop, StopsAtLast(&stop));
-        let working: Vec<_> = directories.iter().map(|path| scope.spawn(move || work(path, flag))).collect();
+    let [points, _] = two_mounts_in_use(&ground, || {
         // With n00 the root shard moves, twice; then all shards are at one node.
         let said = ground.weft(&["node", "drain", "e2e", "n00"]);
         assert!(said.starts_with("shard 0: n00 to n01 in "), "{said}");
         let said = ground.weft(&["node", "drain", "e2e", "n01"]);
         assert!(said.contains("shard 0: n01 to n02 in ") && said.contains("shard 1: n01 to n02 in "), "{said}");
         thread::sleep(Duration::from_secs(1));
-        drop(stop);
-        working.into_iter().map(|work| work.join().expect("every file was as written")).collect::<Vec<_>>()
     });
-    for (count, path) in counts.iter().zip([points[1].join("one"), points[0].join("two")]) {
-        for number in 0..*count {
-            let file = path.join(format!("d{}/f{number}", number / 20));
-            assert_eq!(fs::read(&file).expect("read"), content(number), "{}", file.display());
-        }
-    }
     let said = ground.weft_fails(2, &["node", "drain", "e2e", "n02"]);
     assert!(said.contains("no other node"), "{said}");
     let drains = |status: &Value| -> Vec<bool> {
