@@ -104,8 +104,7 @@ fn add(args: &Add) -> Outcome {
     let instance = session::find_own(Some(&args.name), "node add")?;
     let _alone = claim(&instance)?;
     let session = Session::open(Some(&args.name))?;
-    session.client.ping().explain(|| format!("reach the shard of {}:/", args.name))?;
-    let map = session.client.map();
+    let map = newest_map(&session)?;
     let plan = plan(args, &instance, &map)?;
     let shards_per_node = args.shards_per_node.unwrap_or(1);
     cluster::check_counts(map.nodes.len() + plan.len(), 1)?;
@@ -137,6 +136,12 @@ fn add(args: &Add) -> Outcome {
     ))?;
     session.close()?;
     Ok(Ending::Done)
+}
+
+/// The map that the root shard's node has.
+fn newest_map(session: &Session) -> Outcome<ClusterMap> {
+    session.client.ping().explain(|| format!("reach the shard of {}:/", session.instance.map.name))?;
+    Ok(ClusterMap::clone(&session.client.map()))
 }
 
 /// Keeps another `weft node` of this file system out, on this machine.

@@ -1,6 +1,6 @@
 //! `weft node drain`: all shards of a node move to others, one after the other, and no new ones and no new files come.
 
-use super::{change_map, claim, spread};
+use super::{change_map, claim, newest_map, spread};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output;
 use crate::quantity::span_text;
@@ -61,18 +61,14 @@ pub fn drain(args: &Drain) -> Outcome {
     Ok(Ending::Done)
 }
 
-/// The map that the root shard's node has. The node has to be in it.
+/// The newest map. The node has to be in it.
 pub(super) fn current_map(session: &Session, node: NodeId) -> Outcome<ClusterMap> {
-    let name = &session.instance.map.name;
-    session
-        .client
-        .ping()
-        .map_err(|error| Failure::of_weft(format_args!("reach the shard of {name}:/"), &error).failed())?;
-    let map = ClusterMap::clone(&session.client.map());
+    let map = newest_map(session)?;
     if map.node(node).is_some() {
         return Ok(map);
     }
-    Err(Failure::new(format!("\"{name}\" has no node {}", node_name(node))).remedy("`weft status` lists its nodes"))
+    Err(Failure::new(format!("\"{}\" has no node {}", map.name, node_name(node)))
+        .remedy("`weft status` lists its nodes"))
 }
 
 /// Has a node drain, and moves its shards. Returns the new map.
