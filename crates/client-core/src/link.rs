@@ -152,7 +152,7 @@ impl<S: Shell> Link<S> {
         self.unanswered.load(Ordering::Acquire) > 0 && lock(&self.unanswered_at).iter().any(|shard| at(*shard))
     }
 
-    /// Takes a slot with a change at one of these shards that has no reply. `None`: another caller has it.
+    /// Takes a slot with a change at one of these shards that has no reply. `None`: another caller holds it.
     pub async fn take_unanswered(&self, at: impl Fn(ShardId) -> bool) -> Option<Slot<S::Control>> {
         let mut slots = self.slots.lock().await;
         let is_at = |slot: &Slot<S::Control>| slot.unanswered().is_some_and(|change| at(shard_of(change)));
@@ -172,9 +172,8 @@ impl<S: Shell> Link<S> {
         let Some(change) = slot.unanswered.take() else { return };
         self.unanswered.fetch_sub(1, Ordering::AcqRel);
         let mut shards = lock(&self.unanswered_at);
-        if let Some(index) = shards.iter().position(|shard| *shard == shard_of(&change)) {
-            shards.swap_remove(index);
-        }
+        let index = shards.iter().position(|shard| *shard == shard_of(&change));
+        shards.swap_remove(index.expect("the shard was noted with the change"));
     }
 
     /// The reply of a node to a message, and whether the message was sent more than once for it. `sent` tells, after an
@@ -239,7 +238,7 @@ impl<S: Shell> Link<S> {
             return None;
         }
         let mut earlier = lock(&self.earlier);
-        // Whoever has a connection of it may give that up.
+        // Another holder of the link may still give a connection up.
         earlier.retain(|link| Arc::strong_count(link) > 1 || link.given_up().is_some());
         self.has_earlier.store(!earlier.is_empty(), Ordering::Release);
         earlier.iter().find_map(|link| link.given_up())

@@ -88,6 +88,9 @@ impl<S: Shell> Calls<S> {
 
     /// The shard's node by the newest map, if it is another than the link's.
     fn moved_from(&self, link: &Link<S>, shard: ShardId) -> Option<NodeRecord> {
+        if !self.shards_move.load(Ordering::Acquire) {
+            return None;
+        }
         let map = self.map();
         let node = map.node_of(shard).filter(|node| *node != link.node())?;
         map.node(node).cloned()
@@ -133,9 +136,11 @@ impl<S: Shell> Calls<S> {
             return Ok(());
         }
         // They were sent to the nodes at which the shards were then.
-        let links: Vec<_> = lock(&self.links).values().cloned().collect();
-        for other in links.iter().filter(|other| other.node() != link.node()) {
-            self.settle_at(link.node(), other).await?;
+        let is_there = |shard| self.map().node_of(shard) == Some(link.node());
+        let is_due = |other: &&Arc<Link<S>>| other.node() != link.node() && other.has_unanswered(is_there);
+        let others: Vec<_> = lock(&self.links).values().filter(is_due).cloned().collect();
+        for other in others {
+            self.settle_at(link.node(), &other).await?;
         }
         Ok(())
     }
@@ -217,7 +222,7 @@ impl<S: Shell> Calls<S> {
     pub async fn catch_up(&self) {
         let node = lock(&self.newer_map_at).take();
         if let Some(node) = node {
-            // Another node that has it tells so with the next renewal.
+            // If this fails, the next renewal at a node with that map asks again.
             let _ = self.refresh_map(node).await;
         }
     }
