@@ -41,6 +41,7 @@ mod tests;
 use crate::back::{Back, Command, Origin, Outcome, RootDirectory};
 use crate::kv::KeyValue;
 use leases::Leases;
+pub use park::NOBODY;
 use park::{Call, Parked, Parking, Wait, Work};
 use recall::Recalls;
 use sessions::Sessions;

@@ -6,6 +6,7 @@ use crate::mailbox::{ConnectionRef, Sink};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use weft_metadata::NOBODY;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::RequestInFlight;
 
@@ -68,7 +69,7 @@ impl Calls {
     /// Sends the reply for a token: to `caller`, which is taken, or to the pending call.
     pub fn answer(&self, token: u64, message: Message, caller: &mut Option<Caller<'_>>, sink: &mut Sink<'_>) {
         // Nobody waits, or a shard that has come here with a move does not know who.
-        if token == 0 {
+        if token == NOBODY {
             return;
         }
         if let Some(present) = caller.take_if(|caller| caller.token == token) {
