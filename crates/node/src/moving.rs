@@ -178,10 +178,8 @@ impl Shards {
             effects.push((shard, out));
         }
         for (shard, epoch, came) in self.moving.take_come(map.epoch) {
-            let record = map.shards.get(usize::from(shard.0));
-            let is_here =
-                |record: &weft_protocol::ShardRecord| record.node == self.cluster.node && record.arrived == epoch;
-            let Some(Came { shard: machine, fences }) = came.filter(|_| record.is_some_and(is_here)) else { continue };
+            let is_here = map.arrived(shard, self.cluster.node) == Some(epoch);
+            let Some(Came { shard: machine, fences }) = came.filter(|_| is_here) else { continue };
             tracing::info!("shard {shard} has come");
             let others = map.nodes.iter().map(|node| node.id).filter(|node| *node != self.cluster.node);
             self.granting.arrived(others, fences);

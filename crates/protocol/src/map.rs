@@ -105,6 +105,12 @@ impl ClusterMap {
         (0u16..).zip(&self.shards).filter(move |(_, record)| record.node == node).map(|(shard, _)| ShardId(shard))
     }
 
+    /// The epoch of the map with which a shard came to this node. `None`: it is not there.
+    pub fn arrived(&self, shard: ShardId, node: NodeId) -> Option<MapEpoch> {
+        let record = self.shards.get(usize::from(shard.0)).filter(|record| record.node == node);
+        record.map(|record| record.arrived)
+    }
+
     /// The shards of a node that begin with this map: it starts them empty. All others exist, whatever map the node had
     /// before.
     pub fn born_at(&self, node: NodeId) -> impl Iterator<Item = ShardId> + '_ {

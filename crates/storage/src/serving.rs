@@ -326,8 +326,7 @@ impl ServingTerms {
         if let (true, Some((asked_ms, epoch))) = (answer.granted, asked) {
             let until_ms = asked_ms + SESSION_TERM_MS - SESSION_TERM_MARGIN_MS;
             for (shard, term) in &self.terms {
-                let record = map.shards.get(usize::from(shard.0));
-                if record.is_some_and(|record| record.node == node && record.arrived <= epoch) {
+                if map.arrived(*shard, node).is_some_and(|arrived| arrived <= epoch) {
                     term.extend(until_ms);
                 }
             }

@@ -272,12 +272,16 @@ impl World {
         self.step_joins(node, MembershipEvent::Installed(map.clone()));
     }
 
+    /// What each node makes a shard with.
+    pub(super) fn config_of(&self, shard: ShardId) -> ShardConfig {
+        let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
+        ShardConfig { shard, node_key: NodeKey::clone(&self.key), root }
+    }
+
     /// Starts an empty shard.
     pub(super) fn start_shard(&mut self, shard: ShardId, node: NodeId) {
         self.moves.set(shard, node);
-        let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
-        let config = ShardConfig { shard, node_key: NodeKey::clone(&self.key), root };
-        let started = Shard::new(config, MemoryStore::new(), self.now_of(shard));
+        let started = Shard::new(self.config_of(shard), MemoryStore::new(), self.now_of(shard));
         if self.shards.insert(shard, started).is_some() {
             self.fail(&format!("shard {shard} was started though it exists"));
         }

@@ -14,11 +14,11 @@ use super::{Answer, Message as Any, Pending, World};
 use crate::bytes::ProcessId;
 use crate::process::Ticket;
 use std::collections::BTreeMap;
-use weft_metadata::{MembershipEvent, MemoryStore, RootDirectory, Shard, ShardConfig};
+use weft_metadata::{MembershipEvent, MemoryStore, Shard};
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::shard::ShardReply;
 use weft_protocol::message::storage::SessionFence;
-use weft_protocol::{ClusterMap, Error, MapEpoch, NodeId, NodeKey, ShardId};
+use weft_protocol::{ClusterMap, Error, MapEpoch, NodeId, ShardId};
 
 /// Longest time between two moves, milliseconds, and how many a run has at most.
 const MOVE_MS_MAX: u64 = 1_500;
@@ -218,9 +218,8 @@ impl World {
     /// A node has this map: its frozen shards have moved or stay, and those that have come are served.
     pub(super) fn settle_moves(&mut self, node: NodeId, map: &ClusterMap) {
         let is_settled = |epoch: MapEpoch| epoch <= map.epoch;
-        let of_node = |(at, shard): (NodeId, ShardId)| (at == node).then_some(shard);
         let frozen = self.moves.frozen.extract_if(.., |(at, _), epoch| *at == node && is_settled(*epoch));
-        for shard in frozen.filter_map(|(key, _)| of_node(key)).collect::<Vec<_>>() {
+        for shard in frozen.map(|((_, shard), _)| shard).collect::<Vec<_>>() {
             if map.node_of(shard) == Some(node) {
                 self.stays(node, shard);
             } else {
@@ -230,8 +229,7 @@ impl World {
         }
         let arriving = self.moves.arriving.extract_if(.., |(at, _), (epoch, _)| *at == node && is_settled(*epoch));
         for ((_, shard), (epoch, image)) in arriving.collect::<Vec<_>>() {
-            let record = map.shards.get(usize::from(shard.0));
-            if record.is_some_and(|record| record.node == node && record.arrived == epoch) {
+            if map.arrived(shard, node) == Some(epoch) {
                 self.arrives(node, shard, image, map);
             }
         }
@@ -247,9 +245,7 @@ impl World {
     fn arrives(&mut self, node: NodeId, shard: ShardId, image: Image, map: &ClusterMap) {
         self.tally.moved += 1;
         self.note(&format!("shard {shard} is at node {node}"));
-        let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
-        let config = ShardConfig { shard, node_key: NodeKey::clone(&self.key), root };
-        match Shard::restore(config, MemoryStore::new(), &image.state) {
+        match Shard::restore(self.config_of(shard), MemoryStore::new(), &image.state) {
             Ok(machine) => self.shards.insert(shard, machine),
             Err(error) => self.fail(&format!("shard {shard} cannot be restored: {error}")),
         };
