@@ -140,7 +140,7 @@ impl<M: MountShell> Mount<M> {
                 Item::Entry(entry, _) => {
                     let valid = telling.listed(directory.inode, &entry.name, entry.inode, valid);
                     if let Some(attributes) = attributes.as_deref() {
-                        self.caches.told_size(entry.inode, attributes.size);
+                        telling.listed_attributes(attributes);
                     }
                     is_told |= !valid.is_zero();
                     let is_full =

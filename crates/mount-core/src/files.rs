@@ -364,6 +364,7 @@ impl<M: MountShell> Mount<M> {
         }
         let Some(kernel) = caches.kernel() else { return Ok(()) };
         caches.short_reads.grows(inode, size, caches.pages(size - 1..size), caches.shell.now());
+        caches.inodes.disregards_replies(inode, caches.shell.now());
         if kernel.grow(inode, size).await.is_ok() {
             caches.sizes.grew(inode, size);
         }

@@ -16,8 +16,8 @@
 //! count already (`weft_client_core`, `kernel_view/link_counts.rs`). So before the reply to the removal of a name that
 //! is not the last one, the attributes are marked as old, and they are told with no time until a notification about the
 //! name, which waits for the lock that the removal holds, has returned. link(2) refuses an inode whose count is zero
-//! without asking; so if the kernel may have counted twice, all names are dropped: the next look at one tells the
-//! count.
+//! without asking; so if the kernel may have counted twice, or begun at a count from before another client gave the
+//! inode more names, all names are dropped: the next look at one tells the count.
 //!
 //! # Contents
 //! A file that was opened cached stays so for the kernel until it is closed, also when its lease was recalled, and any
@@ -219,6 +219,7 @@ impl<M: MountShell> KernelCaches<M> {
         let pages = self.pages(if bytes == 0 { offset..u64::MAX } else { offset..offset.saturating_add(bytes) });
         self.settle(inode, &pages, READ_WAIT).await;
         let dropping = self.short_reads.drop_begins(inode, pages, self.shell.now());
+        self.inodes.disregards_replies(inode, self.shell.now());
         let dropped = kernel.contents(inode, offset, bytes).await;
         self.short_reads.drop_ends(inode, dropping);
         dropped
@@ -232,6 +233,7 @@ impl<M: MountShell> KernelCaches<M> {
         self.may_change(inode);
         self.settle(inode, &(0..0), READ_WAIT).await;
         self.short_reads.changed(inode, self.shell.now());
+        self.inodes.disregards_replies(inode, self.shell.now());
         kernel.attributes(inode).await
     }
 
@@ -458,20 +460,22 @@ impl<M: MountShell> KernelCaches<M> {
     /// The shard has taken this name from an inode that has others. To be called before the reply.
     pub(crate) async fn name_lost(&self, inode: InodeNumber, (parent, name): (InodeNumber, &Name)) {
         let Some(kernel) = self.kernel() else { return };
+        let has_none = self.inodes.loses_link(inode);
         let (was_told, place) = {
             let mut view = self.view();
             view.recall(LeaseKey::Attributes(inode));
             (view.link_counts.lost(inode, self.now_ms()), view.place(inode))
         };
+        let may_be_wrong = was_told || has_none;
         // A reply in flight does not count any more.
         let told = self.tell(&kernel, inode, false).await;
         self.report("inode", told);
         self.view().attributes_dropped(inode);
         let has_epoch = self.has_epoch();
-        if was_told && has_epoch {
+        if may_be_wrong && has_epoch {
             self.increment_epoch(&kernel).await;
         }
-        let is_wrong = was_told && !has_epoch;
+        let is_wrong = may_be_wrong && !has_epoch;
         let counted = Some(Counted { view: self.view.clone(), inode, is_wrong, has_epoch, place });
         let job = Job { kernel, recorded: None, parent, names: vec![name.clone()], counted };
         if !self.shell.submit(job) {

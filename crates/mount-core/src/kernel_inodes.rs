@@ -7,11 +7,15 @@
 //! A name that was told without a lease is asked for again before each use, but keeps the inode in the kernel's memory,
 //! and no recall takes it away: it is remembered here, to be dropped with the inode's attributes.
 //!
+//! The kernel also counts an inode's links by itself when a name goes; what it has at least is remembered, too.
+//!
 //! Invariant: the count of an inode is at least the kernel's, since it grows before the reply.
 //! Cost: about 30 bytes for each inode in the kernel's memory.
 
 use crate::lock::lock;
+use crate::short_reads::QUEUED_MAX;
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 use weft_protocol::hash::FixedMap;
 use weft_protocol::{InodeNumber, Name};
 
@@ -26,6 +30,10 @@ struct Known {
     told: u64,
     /// Its name, if the latest was told without a lease.
     unleased: Option<Box<Place>>,
+    /// The kernel's count of links is at least this.
+    links: u32,
+    /// When it was last made to disregard replies to earlier requests.
+    disregards: Option<Duration>,
 }
 
 /// See the module.
@@ -53,6 +61,31 @@ impl KernelInodes {
         let known = part.entry(inode).or_default();
         known.told += 1;
         known.unleased = unleased;
+    }
+
+    /// The kernel will be told of this count of links, in the reply to a request that was received then.
+    pub fn told_links(&self, inode: InodeNumber, links: u32, received: Duration) {
+        if let Some(known) = self.part(inode).get_mut(&inode)
+            && known.disregards.is_none_or(|last| last + QUEUED_MAX < received)
+        {
+            known.links = links;
+        }
+    }
+
+    /// The kernel is about to disregard replies about the inode that are in flight: its count of links may be an older
+    /// one.
+    pub fn disregards_replies(&self, inode: InodeNumber, now: Duration) {
+        if let Some(known) = self.part(inode).get_mut(&inode) {
+            (known.links, known.disregards) = (0, Some(now));
+        }
+    }
+
+    /// The kernel is about to take one from the inode's count of links. Returns whether it may have none left then.
+    pub fn loses_link(&self, inode: InodeNumber) -> bool {
+        let mut part = self.part(inode);
+        let Some(known) = part.get_mut(&inode) else { return true };
+        known.links = known.links.saturating_sub(1);
+        known.links == 0
     }
 
     /// The kernel is about to move a name of the inode. `uncovered`: there is no lease on the new one.
@@ -107,5 +140,27 @@ mod tests {
         assert!(inodes.forgotten(inode, 2));
         assert_eq!(inodes.known(inode), None);
         assert!(inodes.forgotten(inode, 1), "of a reply that the kernel did not take");
+    }
+
+    #[test]
+    fn the_kernel_has_links_left_if_it_was_told_of_more_and_has_taken_that() {
+        let inodes = KernelInodes::default();
+        let inode = InodeNumber::from_raw(7);
+        let at = |ms| Duration::from_millis(ms);
+        inodes.told_links(inode, 5, at(1));
+        assert!(inodes.loses_link(inode), "it does not know the inode");
+        inodes.told(inode, None);
+        assert!(inodes.loses_link(inode), "it was told of no count");
+        inodes.told_links(inode, 3, at(2));
+        assert!(!inodes.loses_link(inode));
+        assert!(!inodes.loses_link(inode));
+        assert!(inodes.loses_link(inode), "three names are gone");
+        inodes.told_links(inode, 3, at(3));
+        inodes.disregards_replies(inode, at(4));
+        assert!(inodes.loses_link(inode), "it may still have an earlier count");
+        inodes.told_links(inode, 3, at(5));
+        assert!(inodes.loses_link(inode), "that reply may be one of those");
+        inodes.told_links(inode, 3, at(5) + QUEUED_MAX);
+        assert!(!inodes.loses_link(inode));
     }
 }

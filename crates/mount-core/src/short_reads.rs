@@ -40,7 +40,7 @@ use weft_protocol::hash::FixedMap;
 
 /// How long a READ waits at most for a thread of the mount: it may have been sent before what happened so long ago.
 /// After a longer wait one reader may find zeros.
-const QUEUED_MAX: Duration = Duration::from_millis(20);
+pub(crate) const QUEUED_MAX: Duration = Duration::from_millis(20);
 /// How long a thread that waits for a reply may take until it has processed it.
 const PROCESSED_MAX: Duration = Duration::from_millis(5);
 /// How long a reader may be busy with other pages before it comes to one whose READ has failed.

@@ -8,7 +8,7 @@ use crate::shell::MountShell;
 use std::time::Duration;
 use weft_client_core::{Entry, Files, LostName, Renamed, Ticket};
 use weft_protocol::message::shard::RenameMode;
-use weft_protocol::{InodeNumber, Name};
+use weft_protocol::{Attributes, InodeNumber, Name};
 
 /// A request whose reply tells something.
 pub struct Telling<'a, M: MountShell> {
@@ -16,6 +16,7 @@ pub struct Telling<'a, M: MountShell> {
     caches: &'a KernelCaches<M>,
     /// It may take a name from an inode that has others.
     removes: bool,
+    received: Duration,
     /// There until it is dropped.
     ticket: Option<Ticket>,
 }
@@ -39,13 +40,17 @@ impl<M: MountShell> Drop for Telling<'_, M> {
 impl<'a, M: MountShell> Telling<'a, M> {
     /// A request begins. `ticket`: of the record of `caches`.
     pub fn new(client: &'a Files<M::Client>, caches: &'a KernelCaches<M>, ticket: Ticket) -> Self {
-        Self { client, caches, removes: false, ticket: Some(ticket) }
+        Self::begin(client, caches, ticket, false)
     }
 
     /// As [`Telling::new`], of a request that may take a name from an inode that has others.
     pub fn of_removal(client: &'a Files<M::Client>, caches: &'a KernelCaches<M>, ticket: Ticket) -> Self {
         caches.view().link_counts.begin();
-        Self { client, caches, removes: true, ticket: Some(ticket) }
+        Self::begin(client, caches, ticket, true)
+    }
+
+    fn begin(client: &'a Files<M::Client>, caches: &'a KernelCaches<M>, ticket: Ticket, removes: bool) -> Self {
+        Self { client, caches, removes, received: caches.shell.now(), ticket: Some(ticket) }
     }
 
     /// A kernel without epochs keeps no names of directories that others use.
@@ -64,6 +69,7 @@ impl<'a, M: MountShell> Telling<'a, M> {
         let mut view = self.caches.view();
         let name_valid = Duration::from_millis(view.tell_name(ticket, parent, name, name_ms, now_ms));
         self.caches.inodes.told(inode, name_valid.is_zero().then_some((parent, name)));
+        self.caches.inodes.told_links(inode, entry.attributes.links, self.received);
         let attributes_ms = view.tell_attributes(ticket, inode, place, millis(entry.attributes_valid), now_ms);
         Entry { name_valid, attributes_valid: Duration::from_millis(attributes_ms), ..entry }
     }
@@ -81,6 +87,7 @@ impl<'a, M: MountShell> Telling<'a, M> {
         let Some(ticket) = &self.ticket else { return entry };
         let (inode, valid_ms) = (entry.attributes.inode, millis(entry.attributes_valid));
         self.caches.told_size(inode, entry.attributes.size);
+        self.caches.inodes.told_links(inode, entry.attributes.links, self.received);
         let told = self.caches.view().tell_attributes(ticket, inode, None, valid_ms, self.caches.now_ms());
         Entry { attributes_valid: Duration::from_millis(told), ..entry }
     }
@@ -95,6 +102,12 @@ impl<'a, M: MountShell> Telling<'a, M> {
         let name_ms = view.tell_listed(ticket, parent, name, valid_ms, now_ms);
         self.caches.inodes.told(inode, (name_ms == 0).then_some((parent, name)));
         Duration::from_millis(view.tell_attributes(ticket, inode, Some((parent, name)), name_ms, now_ms))
+    }
+
+    /// The attributes of a name of a listing. To follow [`Telling::listed`].
+    pub fn listed_attributes(&self, attributes: &Attributes) {
+        self.caches.told_size(attributes.inode, attributes.size);
+        self.caches.inodes.told_links(attributes.inode, attributes.links, self.received);
     }
 
     /// What [`Telling::listed`] took for told is not in the reply.
