@@ -35,9 +35,13 @@ pub enum Kind {
     StripedMounts,
     /// Programs that use the client machine, while nodes join and shards move.
     Moves,
+    /// Programs that use the client machine, while the bytes of files move.
+    Relocations,
+    /// Programs that make system calls through mounts as in `Passthrough`, while the bytes of files move.
+    RelocationMounts,
 }
 
-const WORDS: [(&str, Kind); 14] = [
+const WORDS: [(&str, Kind); 16] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -52,13 +56,15 @@ const WORDS: [(&str, Kind); 14] = [
     ("striped", Kind::Striped),
     ("striped-mounts", Kind::StripedMounts),
     ("moves", Kind::Moves),
+    ("relocations", Kind::Relocations),
+    ("relocation-mounts", Kind::RelocationMounts),
 ];
 
 impl Kind {
     /// The faults of a seed's run.
     pub(crate) fn faults(self, seed: u64) -> Faults {
         let faults = match self {
-            Self::Native | Self::Xattrs | Self::Striped => Faults::NOW,
+            Self::Native | Self::Xattrs | Self::Striped | Self::Relocations => Faults::NOW,
             Self::Plain => return Faults::NONE,
             Self::Partitions | Self::Locks => Faults { partitions: true, ..Faults::NOW },
             Self::Joins => Faults { joins: true, ..Faults::NOW },
@@ -69,7 +75,9 @@ impl Kind {
             Self::Mounts | Self::Gone | Self::StripedMounts => {
                 Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW }
             }
-            Self::Passthrough => Faults { fences_cut: seed.is_multiple_of(4), descriptors: true, ..Faults::NOW },
+            Self::Passthrough | Self::RelocationMounts => {
+                Faults { fences_cut: seed.is_multiple_of(4), descriptors: true, ..Faults::NOW }
+            }
         };
         let faults = faults.with_some(seed);
         // Who writes past the server does not meet them.
@@ -78,7 +86,13 @@ impl Kind {
 
     /// Whether programs make system calls through mounts.
     pub fn has_mounts(self) -> bool {
-        matches!(self, Self::Mounts | Self::Gone | Self::Passthrough | Self::StripedMounts)
+        let striped = matches!(self, Self::StripedMounts);
+        striped || matches!(self, Self::Mounts | Self::Gone | Self::Passthrough | Self::RelocationMounts)
+    }
+
+    /// Whether the bytes of files move.
+    pub(crate) fn relocates(self) -> bool {
+        matches!(self, Self::Relocations | Self::RelocationMounts)
     }
 
     /// Whether new files are striped.

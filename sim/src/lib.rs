@@ -24,6 +24,7 @@ mod object_file;
 mod process;
 mod program;
 mod random;
+mod relocations;
 pub mod script;
 mod shell;
 pub mod shorten;

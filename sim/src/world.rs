@@ -38,6 +38,7 @@ use crate::mount::identity;
 use crate::network::Network;
 use crate::process::{Process, Ticket};
 use crate::random::Random;
+use crate::relocations;
 use crate::script::{Script, WINDOW_MS};
 use crate::store::{Bytes, DataMessage, Storage};
 use crate::xattrs::Xattrs;
@@ -322,6 +323,8 @@ pub struct World {
     xattrs: Rc<RefCell<Xattrs>>,
     /// Programs use extended attributes, by numbers from this seed.
     uses_xattrs: Option<u64>,
+    relocates: Option<u64>,
+    relocations: relocations::Counts,
     /// Calls that a shard has, by token.
     tokens: BTreeMap<u64, Pending>,
     /// The latest call that has come in each slot of a session.
@@ -446,6 +449,8 @@ impl World {
             let files = self.files.borrow();
             (self.tally.compared, self.tally.doubts, self.tally.seen) = (files.compared, files.doubts, files.seen);
             self.tally.xattrs = self.xattrs.borrow().compared;
+            self.tally.relocated = self.relocations.moved.get();
+            self.tally.hindered = self.relocations.hindered.get();
         }
         self.check_end();
     }

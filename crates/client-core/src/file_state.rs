@@ -560,6 +560,16 @@ impl FileState {
         replaced
     }
 
+    /// The file has other objects with the same bytes: what the shard answered holds, and the right to them is asked for.
+    /// As this client's `number`-th report or change.
+    pub fn relocated(&mut self, attributes: &Attributes, stamp: u64, number: u64) {
+        self.attributes = attributes.clone();
+        self.changed_stamp = stamp;
+        self.reported = number;
+        self.object_mtime = NO_OBJECT_MTIME;
+        self.right_is_void();
+    }
+
     /// A flush has ended. Its failure alone loses nothing: what could not be written or reported is kept for the next.
     /// But of bytes that are lost a program has to be told, whatever later flushes do.
     /// `number`: as of a report that is made now: what the shard told before may be from before these bytes came to

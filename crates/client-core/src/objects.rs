@@ -342,7 +342,7 @@ impl<S: Shell> Objects<S> {
         Ok(FileObjects::made(layout, &held).expect("no more than planned"))
     }
 
-    async fn make_at(&self, inode: InodeNumber, node: NodeId) -> Result<Held> {
+    pub(crate) async fn make_at(&self, inode: InodeNumber, node: NodeId) -> Result<Held> {
         let held = self.new_object_at(node).await?;
         self.make(inode, held).await?;
         Ok(held)

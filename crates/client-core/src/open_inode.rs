@@ -13,6 +13,7 @@
 //! that sends them.
 
 mod cause;
+mod copied;
 mod kernel_use;
 mod past_pages;
 mod refused;
@@ -23,6 +24,7 @@ mod set_id;
 mod state;
 mod writes;
 
+pub(crate) use copied::{Copied, CopySource};
 pub use kernel_use::LentFile;
 
 use crate::file_objects::FileObjects;

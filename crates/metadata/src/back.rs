@@ -60,6 +60,8 @@ pub struct Context {
     pub keep: bool,
     /// The caller's session has the file open for writing.
     pub is_writer: bool,
+    /// Nobody else has used the file since the caller's session got the lease that it names; for a change of objects.
+    pub is_alone: bool,
     /// Size and time of the object, as its storage server tells; for the commit of one of several writers.
     pub actual: Option<(u64, Timestamp)>,
     /// Modification time of the object, as its storage server told just now; for a change of size or times.
@@ -313,6 +315,9 @@ impl<K: KeyValue> Back<K> {
             }
             ShardRequest::RemoveXattr { inode, name } => self.remove_xattr(time, caller, *inode, name),
             ShardRequest::Stripe { inode, plan } => self.stripe(time, caller, *inode, *plan),
+            ShardRequest::Relocate { inode, plan, objects, object_mtime, .. } => {
+                self.relocate(*inode, (*plan, objects), *object_mtime, context.is_alone, aftermath)
+            }
             ShardRequest::Lookup { .. }
             | ShardRequest::GetXattrs { .. }
             | ShardRequest::GetAttributes { .. }

@@ -87,4 +87,4 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 32 | `Commit` has `passed` |
 /// | 33 | `RenewReply` names the shards that were renewed, and an epoch; `AskToServe` has one; `Move`, |
 /// |    | `Ship`, `Take`, `Change`; nodes that drain |
-pub const PROTOCOL_VERSION: u8 = 33;
+pub const PROTOCOL_VERSION: u8 = 34;

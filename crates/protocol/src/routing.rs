@@ -63,6 +63,7 @@ pub fn of_request(request: &ShardRequest) -> Option<ShardId> {
         | ShardRequest::RemoveXattr { inode, .. }
         | ShardRequest::GetXattrs { inode }
         | ShardRequest::Stripe { inode, .. }
+        | ShardRequest::Relocate { inode, .. }
         | ShardRequest::ReadDirectory { inode, .. }
         | ShardRequest::HoldDirectory { inode }
         | ShardRequest::Lock { inode, .. }

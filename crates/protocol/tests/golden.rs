@@ -121,6 +121,7 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::RemoveXattr { .. } => "RemoveXattr",
     ShardRequest::GetXattrs { .. } => "GetXattrs",
     ShardRequest::Stripe { .. } => "Stripe",
+    ShardRequest::Relocate { .. } => "Relocate",
 });
 every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Done => "Done",

@@ -11,6 +11,7 @@ use crate::network::USUAL_MS;
 use crate::process::{Ask, Drops, Ticket, Told};
 use crate::program::NamesOperation;
 use crate::random::Random;
+use crate::relocations;
 use crate::xattrs;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,21 +43,36 @@ impl World {
         let process = self.process(index, home);
         process.locks_files.set(old_locks);
         self.clients[index] = Client::new(process, self.root_map().clone());
-        self.start_xattr_programs(index);
+        self.start_programs_beside(index);
         self.end_connections(Some(id), None);
         self.note(&format!("client {index} starts: process {}", self.clients[index].process.id.get()));
     }
 
-    /// Two programs of a client use extended attributes, if the run is one with such.
-    pub(super) fn start_xattr_programs(&self, index: usize) {
-        let Some(seed) = self.uses_xattrs else { return };
+    /// A program of a client moves the bytes of files, and two use extended attributes, if the run is one with such.
+    pub(super) fn start_programs_beside(&self, index: usize) {
         let Client { process, machine, .. } = &self.clients[index];
-        for program in 0..2 {
+        let numbers = |seed: u64, program: u64| Random::new(seed ^ (process.id.get() << 8) ^ (program << 48));
+        if let Some(seed) = self.relocates {
+            let program = relocations::Program {
+                machine: Arc::clone(machine),
+                process: Rc::clone(process),
+                random: numbers(seed, 0),
+                names: match self.mounts {
+                    Some(_) => relocations::names_through_mounts(),
+                    None => (0..NAMES).map(name_of).collect(),
+                },
+                // What runs of striped files through mounts find is not mended.
+                stripes: self.mounts.is_none(),
+                counts: self.relocations.clone(),
+            };
+            process.spawn(program.run());
+        }
+        for (seed, program) in self.uses_xattrs.iter().flat_map(|seed| (0..2).map(move |program| (seed, program))) {
             let program = xattrs::Program {
                 machine: Arc::clone(machine),
                 process: Rc::clone(process),
                 model: Rc::clone(&self.xattrs),
-                random: Random::new(seed ^ (process.id.get() << 8) ^ (program << 48)),
+                random: numbers(*seed, program),
                 names: (0..NAMES).map(name_of).collect(),
             };
             process.spawn(program.run());

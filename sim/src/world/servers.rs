@@ -214,6 +214,12 @@ impl World {
         if let Some((inode, size)) = cut {
             self.files.borrow_mut().cut_done(pending.process, inode, size);
         }
+        if let (ShardRequest::Relocate { inode, objects, .. }, Ok(_)) = (&call.request, &reply.result)
+            && objects.iter().any(|object| !self.storage.contains_key(&object.node()))
+        {
+            // The node is gone to which its bytes were copied.
+            self.files.borrow_mut().forget(*inode);
+        }
         let target = call.request.target();
         if target.is_none_or(|inode| self.model.knows(inode)) {
             let answered = self.xattrs.borrow_mut().answered(&call.request, &reply.result);

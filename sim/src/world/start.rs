@@ -19,8 +19,11 @@ impl World {
         if kind == Kind::Xattrs {
             let seed = world.setting.decide(format_args!("extended attributes"), 0, Random::next);
             world.uses_xattrs = Some(seed);
-            (0..CLIENTS).for_each(|index| world.start_xattr_programs(index));
         }
+        if kind.relocates() {
+            world.relocates = Some(world.setting.decide(format_args!("relocations"), 0, Random::next));
+        }
+        (0..CLIENTS).for_each(|index| world.start_programs_beside(index));
         if kind == Kind::Gone && !world.choices.tape.is_playing() {
             world.choose_node_to_die(source.0);
         }
@@ -65,6 +68,8 @@ impl World {
             files: Rc::default(),
             xattrs: Rc::default(),
             uses_xattrs: None,
+            relocates: None,
+            relocations: Default::default(),
             tokens: BTreeMap::new(),
             latest_in_slot: BTreeMap::new(),
             next_token: 1,

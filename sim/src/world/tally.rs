@@ -92,6 +92,9 @@ pub struct Tally {
     /// Shards that moved, and moves that were abandoned.
     pub moved: u64,
     pub abandoned_moves: u64,
+    /// Files whose bytes moved, and moves that were hindered or had nothing to do.
+    pub relocated: u64,
+    pub hindered: u64,
 }
 
 impl Tally {

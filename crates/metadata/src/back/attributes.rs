@@ -216,6 +216,8 @@ impl<K: KeyValue> Back<K> {
                             inode.ctime = inode.ctime.max(mtime);
                             inode.note_object_mtime(Some(object_mtime));
                         }
+                        // As above, of a client whose exclusive lease was just recalled.
+                        None if is_made && size == 0 => inode.note_object_mtime(Some(object_mtime)),
                         None => inode.observe(size, object_mtime),
                     }
                 }
@@ -248,6 +250,35 @@ impl<K: KeyValue> Back<K> {
         directory.ctime = time.after(directory.ctime);
         self.put_inode(number, &directory);
         Ok(ShardAnswer::Entry { attributes: directory.attributes(number), grants: Grants::empty() })
+    }
+
+    /// The file gets other objects with the same bytes. What goes is removed: objects that it had, or those that it does
+    /// not get.
+    pub(super) fn relocate(
+        &mut self,
+        number: InodeNumber,
+        (plan, objects): (Option<StripePlan>, &[ObjectId]),
+        object_mtime: Timestamp,
+        is_alone: bool,
+        aftermath: &mut Aftermath,
+    ) -> Result<ShardAnswer> {
+        let layout = objects.split_first().and_then(|(first, others)| Layout::planned(plan).given(*first, others));
+        let layout = layout.ok_or(Error::Invalid)?;
+        let inode = self.inode(number);
+        let before = inode.as_ref().map_or(Layout::Empty, |inode| inode.layout.clone());
+        let going = |from: &Layout, kept: &Layout| {
+            let goes = |object: &&ObjectId| !kept.objects().contains(object);
+            from.objects().iter().filter(goes).map(|object| (number, *object)).collect()
+        };
+        let Some(mut inode) = inode.filter(|_| is_alone && before.object().is_some()) else {
+            aftermath.removed = going(&layout, &before);
+            return Err(Error::WouldBlock);
+        };
+        aftermath.removed = going(&before, &layout);
+        inode.set_layout(layout);
+        inode.note_object_mtime(Some(object_mtime));
+        self.put_inode(number, &inode);
+        Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
     }
 
     /// Nothing is known of the file's size.

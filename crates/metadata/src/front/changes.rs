@@ -185,7 +185,19 @@ impl<K: KeyValue> Shard<K> {
         };
         let object_mtime = told.and_then(|told| told.as_ref().ok()).map(|(_, object_mtime)| *object_mtime);
         let (is_writer, made) = (own.is_some_and(|own| own.writing), call.made);
-        Context { keep, is_writer, actual, object_mtime, cut_in_place, made }
+        let is_alone = self.is_alone(call);
+        Context { keep, is_writer, is_alone, actual, object_mtime, cut_in_place, made }
+    }
+
+    /// Whether nobody else has used the file of a change of objects since the session was granted the lease that it
+    /// names, and the session has not cut it by another call.
+    fn is_alone(&self, call: &Call) -> bool {
+        let ShardRequest::Relocate { inode, granted, .. } = call.request else { return false };
+        let key = LeaseKey::Data(inode);
+        let own = self.leases.holder(&key, call.session());
+        let holds = |own: &Holder| own.mode == LeaseMode::Exclusive && own.writing && own.stamp == granted;
+        let is_cut = self.cuts.contains_key(&inode) || self.cut_at.get(&inode).is_some_and(|cut| *cut > granted);
+        own.as_ref().is_some_and(holds) && self.recalls.find(key, call.session()).is_none() && !is_cut
     }
 
     /// Fills in what an answer grants, each on the key that follows from the request.

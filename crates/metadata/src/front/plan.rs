@@ -2,6 +2,7 @@
 //!
 //! Not here: the requester's own leases. They are not in its way.
 
+use super::leases::Holder;
 use super::park::{Call, Wait};
 use super::{Pause, Shard};
 use crate::kv::KeyValue;
@@ -20,8 +21,27 @@ struct Touch {
     allowed: LeaseMode,
     /// What those who hold more may keep.
     to: LeaseMode,
-    /// Those who hold no more are asked once nevertheless: what they keep open they keep.
-    asks_all: bool,
+    /// Who is asked once nevertheless: what they keep open they keep.
+    asks: Asks,
+}
+
+/// Holders that are asked, though what they hold is not in the way.
+#[derive(Clone, Copy, Debug)]
+enum Asks {
+    Nobody,
+    All,
+    /// Those whose kernels may have pages of the file.
+    WithPages,
+}
+
+impl Asks {
+    fn includes(self, holder: &Holder) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::All => true,
+            Self::WithPages => holder.pages,
+        }
+    }
 }
 
 /// The keys that a change touches, and the inode that may lose its last name by it.
@@ -39,7 +59,7 @@ impl Plan {
             key: LeaseKey::Attributes(InodeNumber::ROOT),
             allowed: LeaseMode::None,
             to: LeaseMode::None,
-            asks_all: false,
+            asks: Asks::Nobody,
         };
         Self { touches: [none; TOUCHED_MAX], count: 0, target: None }
     }
@@ -53,12 +73,18 @@ impl Plan {
 
     /// Nobody else may hold the key.
     pub fn alone(&mut self, key: LeaseKey) {
-        self.add(Touch { key, allowed: LeaseMode::None, to: LeaseMode::None, asks_all: false });
+        self.add(Touch { key, allowed: LeaseMode::None, to: LeaseMode::None, asks: Asks::Nobody });
     }
 
     /// Others may hold no more than `allowed` on the contents; who does may keep `to`.
     fn data(&mut self, inode: InodeNumber, allowed: LeaseMode, to: LeaseMode) {
-        self.add(Touch { key: LeaseKey::Data(inode), allowed, to, asks_all: false });
+        self.add(Touch { key: LeaseKey::Data(inode), allowed, to, asks: Asks::Nobody });
+    }
+
+    /// A file gets its first object: pages of zeros that kernels have read before are noted by no storage server.
+    fn first_object(&mut self, inode: InodeNumber) {
+        let (key, asks) = (LeaseKey::Data(inode), Asks::WithPages);
+        self.add(Touch { key, allowed: LeaseMode::Exclusive, to: LeaseMode::Open, asks });
     }
 
     /// A name comes or goes.
@@ -98,7 +124,7 @@ impl<K: KeyValue> Shard<K> {
             for holder in self.leases.holders(&touch.key) {
                 let others = Some(holder.session) != requester;
                 let stronger = holder.mode > touch.allowed;
-                let unasked = touch.asks_all && !asked.contains(&(touch.key, holder.session));
+                let unasked = touch.asks.includes(holder) && !asked.contains(&(touch.key, holder.session));
                 let is_data = matches!(touch.key, LeaseKey::Data(_));
                 if others && (stronger || unasked || (is_data && self.is_being_fenced(holder))) {
                     recalls.push((touch.key, holder.session, touch.to));
@@ -138,10 +164,19 @@ impl<K: KeyValue> Shard<K> {
                     plan.data(*inode, LeaseMode::Open, LeaseMode::Open);
                 }
             }
-            ShardRequest::Commit { inode, .. }
-            | ShardRequest::SetXattr { inode, .. }
+            ShardRequest::Commit { inode, object, .. } => {
+                plan.alone(LeaseKey::Attributes(*inode));
+                // Who is being asked has to report before it answers.
+                let is_asked = self.recalls.find(LeaseKey::Data(*inode), call.session()).is_some();
+                let has_object = self.back.inode(*inode).is_none_or(|record| record.layout.object().is_some());
+                if object.is_some() && !has_object && !is_asked {
+                    plan.first_object(*inode);
+                }
+            }
+            ShardRequest::SetXattr { inode, .. }
             | ShardRequest::RemoveXattr { inode, .. }
-            | ShardRequest::Stripe { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
+            | ShardRequest::Stripe { inode, .. }
+            | ShardRequest::Relocate { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
             ShardRequest::MakeDirectory { parent, name, .. } | ShardRequest::MakeSymlink { parent, name, .. } => {
                 self.plan_new_name(plan, *parent, name)?;
             }
@@ -230,7 +265,7 @@ impl<K: KeyValue> Shard<K> {
             && record.links == 1
         {
             let key = LeaseKey::Data(inode);
-            plan.add(Touch { key, allowed: LeaseMode::Open, to: LeaseMode::None, asks_all: true });
+            plan.add(Touch { key, allowed: LeaseMode::Open, to: LeaseMode::None, asks: Asks::All });
         }
     }
 

@@ -238,6 +238,18 @@ pub enum ShardRequest {
     /// Change, by the directory's owner. How files made in it from now on are striped, and those in directories made in
     /// it; `None`: not at all. Answer: `Entry`.
     Stripe { inode: InodeNumber, plan: Option<StripePlan> },
+    /// Change. The file has these objects from now on (with a plan: as many as it says, or fewer), to which the session
+    /// has copied what is not in objects that it keeps. Refused with [`Error::WouldBlock`] if others may have used the
+    /// file since the grant with this stamp of an exclusive lease on `Data`: then those of the objects that are not the
+    /// file's are removed. Answer: `Entry`.
+    Relocate {
+        inode: InodeNumber,
+        granted: u64,
+        plan: Option<StripePlan>,
+        objects: Vec<ObjectId>,
+        /// Latest modification time of these objects, which is none of the file's.
+        object_mtime: Timestamp,
+    },
 }
 
 /// What became of a request for a lock.
@@ -424,6 +436,7 @@ impl ShardRequest {
             | ShardRequest::RemoveXattr { inode, .. }
             | ShardRequest::GetXattrs { inode }
             | ShardRequest::Stripe { inode, .. }
+            | ShardRequest::Relocate { inode, .. }
             | ShardRequest::HoldDirectory { inode }
             | ShardRequest::Lock { inode, .. }
             | ShardRequest::Unlock { inode, .. }

@@ -269,6 +269,13 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         ShardRequest::RemoveXattr { inode: inode(), name: xattr("trusted.note") },
         ShardRequest::GetXattrs { inode: inode() },
         ShardRequest::Stripe { inode: inode(), plan: Some(plan()) },
+        ShardRequest::Relocate {
+            inode: inode(),
+            granted: 7,
+            plan: Some(plan()),
+            objects: vec![ObjectId::new(NodeId(1), 5), ObjectId::new(NodeId(2), 6)],
+            object_mtime: Timestamp(8),
+        },
     ];
     requests.extend(lock_kinds().into_iter().map(|kind| ShardRequest::Lock {
         inode: inode(),

@@ -1,0 +1,195 @@
+//! Moving the bytes of files to other nodes, and from one layout to another.
+//!
+//! A copy is made under an exclusive lease on the file: nobody else has it open, or has it opened since the copy began.
+//! Then the shard gives the file the new objects, and has the old ones removed. Other clients see the same bytes before
+//! and after; they learn of the objects when they open the file. A file that is in use is left alone.
+//!
+//! Nodes keep nothing of a file but its objects, so that a copy of these is all there is to do; holes stay holes.
+
+use crate::file_objects::{FileObjects, Held};
+use crate::files::Files;
+use crate::objects::{ObjectWrite, Objects};
+use crate::open_inode::{Copied, CopySource};
+use crate::open_options::OpenOptions;
+use crate::shell::Shell;
+use std::collections::BTreeSet;
+use weft_layout::Piece;
+use weft_protocol::data::DataOperation;
+use weft_protocol::message::shard::Access;
+use weft_protocol::{Credentials, Error, InodeNumber, Layout, NodeId, Result, StripePlan, Timestamp};
+
+/// Bytes that are copied at a time.
+const COPY_BYTES: usize = 4 << 20;
+/// Bytes of zeros, where a copy is looked through for them, that are not written.
+const HOLE_BYTES: usize = 64 << 10;
+
+/// Where a file's bytes are to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The layout that it is to have, without objects. `None`: the one that it has.
+    pub layout: Option<Layout>,
+    /// Nodes from which objects move away.
+    pub from: BTreeSet<NodeId>,
+    /// Nodes that get them, the first one first. With several objects, each gets one before any gets two.
+    pub to: Vec<NodeId>,
+}
+
+impl Destination {
+    fn plan(&self, source: &CopySource) -> Option<StripePlan> {
+        self.layout.as_ref().map_or(source.plan, Layout::plan)
+    }
+}
+
+/// The objects that a file is to have: those that it keeps, and new ones.
+struct Target {
+    objects: FileObjects,
+    /// Of each, whether it is new.
+    is_new: Vec<bool>,
+}
+
+impl<S: Shell> Files<S> {
+    /// Moves a file's bytes. Returns how many were copied; 0 if they are where they are to be. `pace` is called after
+    /// each piece with its length.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`]: the file is in use; nothing has changed.
+    pub async fn relocate(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        destination: &Destination,
+        pace: &mut impl FnMut(usize),
+    ) -> Result<u64> {
+        let handle = self.open(who, inode, OpenOptions::of(Access::ReadWrite)).await?;
+        let io = &self.objects;
+        let moved = async {
+            let Some(source) = handle.open.begin_copy(io).await? else { return Ok(0) };
+            let Some(target) = self.target(inode, &source, destination).await? else { return Ok(0) };
+            let copied = io.copy(inode, &source, &target, pace).await;
+            let plan = destination.plan(&source);
+            let objects = target.objects.iter().map(|held| held.object).collect();
+            match copied {
+                Ok((bytes, mtime)) => {
+                    let copied = Copied { plan, objects, mtime };
+                    handle.open.end_copy(io, who, &source, copied).await.map(|()| bytes)
+                }
+                Err(error) => {
+                    let copied = Copied { plan, objects, mtime: Timestamp::default() };
+                    handle.open.drop_copy(io, who, &source, copied).await;
+                    Err(error)
+                }
+            }
+        };
+        let moved = moved.await;
+        self.close_handle(&handle).await;
+        // Others are alone with the file again.
+        self.calls().shell.release_soon();
+        moved
+    }
+
+    /// `None`: nothing is to be moved.
+    async fn target(
+        &self,
+        inode: InodeNumber,
+        source: &CopySource,
+        destination: &Destination,
+    ) -> Result<Option<Target>> {
+        let plan = destination.plan(source);
+        let stays = |held: &Held| !destination.from.contains(&held.object.node());
+        let slots: Vec<Option<Held>> = match plan == source.plan {
+            true => source.objects.iter().map(|held| Some(held).filter(stays)).collect(),
+            false => vec![None; usize::from(plan.map_or(1, StripePlan::width)).min(destination.to.len()).max(1)],
+        };
+        if slots.iter().all(Option::is_some) {
+            return Ok(None);
+        }
+        let (mut objects, is_new) = (Vec::new(), slots.iter().map(Option::is_none).collect());
+        let mut used: BTreeSet<NodeId> = slots.iter().flatten().map(|held| held.object.node()).collect();
+        for slot in &slots {
+            let held = match slot {
+                Some(kept) => *kept,
+                None => {
+                    let free = destination.to.iter().find(|node| !used.contains(node));
+                    let Some(node) = free.or(destination.to.first()) else { return Err(Error::NoSpace) };
+                    used.insert(*node);
+                    self.objects.make_at(inode, *node).await?
+                }
+            };
+            objects.push(held);
+        }
+        let objects = FileObjects::made(&Layout::planned(plan), &objects).ok_or(Error::Invalid)?;
+        Ok(Some(Target { objects, is_new }))
+    }
+}
+
+impl<S: Shell> Objects<S> {
+    /// Copies a file's bytes to those of the target's objects that are new. Returns how many, and the modification time
+    /// of the target's objects.
+    async fn copy(
+        &self,
+        inode: InodeNumber,
+        source: &CopySource,
+        target: &Target,
+        pace: &mut impl FnMut(usize),
+    ) -> Result<(u64, Timestamp)> {
+        for held in source.objects.iter() {
+            // None of our own writes that were given up lands in what is copied.
+            self.settle_node(held.object.node()).await?;
+        }
+        let stripes = target.objects.stripes();
+        let (mut offset, mut bytes, mut memory) = (0, 0, Vec::new());
+        while offset < source.size {
+            let length = usize::try_from(source.size - offset).unwrap_or(COPY_BYTES).min(COPY_BYTES);
+            for piece in stripes.pieces(offset, length).filter(|piece| target.is_new[piece.index]) {
+                memory.resize(piece.bytes, 0);
+                let from = offset + piece.start as u64;
+                self.read_within((inode, &source.objects), &mut memory, from, None).await?;
+                let is_last = from + piece.bytes as u64 == source.size;
+                self.write_copy(inode, target, piece, &memory, is_last).await?;
+                bytes += piece.bytes as u64;
+                pace(piece.bytes);
+            }
+            offset += length as u64;
+        }
+        self.sync_objects(inode, &target.objects).await?;
+        let copy = self.stat_objects(inode, &target.objects).await?;
+        // The shard, or a client, has not told of the objects what they are.
+        if copy.size != source.size { Err(Error::WouldBlock) } else { Ok((bytes, copy.mtime)) }
+    }
+
+    /// Writes what is not a hole. Of the file's last piece the last byte is written in any case: it makes the file as
+    /// long as it is.
+    async fn write_copy(
+        &self,
+        inode: InodeNumber,
+        target: &Target,
+        piece: Piece,
+        bytes: &[u8],
+        is_last: bool,
+    ) -> Result<()> {
+        let held = target.objects.at(piece.index);
+        let mut write = ObjectWrite::new((inode, target.objects.clone()), DataOperation::Write, false);
+        for run in runs(bytes, is_last) {
+            let at = piece.object_offset + run.start as u64;
+            self.write_part(&mut write, held, &bytes[run], at, None).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Ranges that are to be written: all that is not zero, in units of [`HOLE_BYTES`].
+fn runs(bytes: &[u8], is_last: bool) -> Vec<std::ops::Range<usize>> {
+    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+    for (index, unit) in bytes.chunks(HOLE_BYTES).enumerate() {
+        let range = index * HOLE_BYTES..index * HOLE_BYTES + unit.len();
+        let ends_file = is_last && range.end == bytes.len();
+        if !ends_file && unit.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => runs.push(range),
+        }
+    }
+    runs
+}

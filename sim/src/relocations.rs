@@ -1,0 +1,78 @@
+//! Programs that move the bytes of files to other nodes, and to other layouts, beside those that use the files.
+//!
+//! Nobody is to see anything of it: the model knows nothing of these programs. Whether a file was moved, or was in use,
+//! is counted alone.
+
+use crate::process::Process;
+use crate::random::Random;
+use crate::shell::SimShell;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use weft_client_core::{Destination, Files, Shell};
+use weft_protocol::{Credentials, InodeNumber, Layout, Name, NodeId, StripePlan};
+
+/// Longest wait between two calls of a program, milliseconds.
+const THINK_MS: u64 = 1500;
+/// Longest stripe. Files are small here.
+const STRIPE_BYTES: u64 = 48;
+
+/// Moves that were made, and those that others had hindered.
+#[derive(Clone, Default)]
+pub struct Counts {
+    pub moved: Rc<Cell<u64>>,
+    pub hindered: Rc<Cell<u64>>,
+}
+
+/// Names that programs which make system calls use first.
+pub fn names_through_mounts() -> Vec<Name> {
+    ["f0", "f1", "f2"].map(|name| Name::new(name.as_bytes()).expect("a valid name")).into()
+}
+
+/// One program.
+pub struct Program {
+    pub machine: Arc<Files<SimShell>>,
+    pub process: Rc<Process>,
+    /// Its own numbers: what other programs decide stays as it is.
+    pub random: Random,
+    pub names: Vec<Name>,
+    /// Files may be striped.
+    pub stripes: bool,
+    pub counts: Counts,
+}
+
+impl Program {
+    /// Moves files until the run ends.
+    pub async fn run(mut self) {
+        let who = Credentials::default();
+        while !self.process.ending.get() {
+            let think_ms = 1 + self.random.below(THINK_MS);
+            self.machine.calls().shell.sleep_us(think_ms * 1000).await;
+            if self.process.ending.get() {
+                return;
+            }
+            let index = usize::try_from(self.random.below(self.names.len() as u64)).expect("few");
+            let Ok(entry) = self.machine.lookup(&who, InodeNumber::ROOT, &self.names[index]).await else { continue };
+            let (inode, destination) = (entry.attributes.inode, self.destination());
+            let moved = self.machine.relocate(&who, inode, &destination, &mut |_| {}).await;
+            self.process.note(|| format!("moves {inode} to {destination:?}: {moved:?}"));
+            let count = if moved.is_ok_and(|bytes| bytes > 0) { &self.counts.moved } else { &self.counts.hindered };
+            count.set(count.get() + 1);
+        }
+    }
+
+    fn destination(&mut self) -> Destination {
+        let map = self.machine.calls().map();
+        let mut nodes: Vec<NodeId> = map.nodes.iter().map(|node| node.id).collect();
+        let turn = self.random.below(nodes.len() as u64);
+        nodes.rotate_left(usize::try_from(turn).expect("few"));
+        let (from, to) = (nodes.split_off(nodes.len() - 1).into_iter().collect(), nodes);
+        let stripe_bytes = u32::try_from(16 + self.random.below(STRIPE_BYTES)).expect("short");
+        let layout = match self.random.below(4) {
+            0 => Some(Layout::Empty),
+            1 if self.stripes => Some(Layout::planned(StripePlan::new(2, stripe_bytes))),
+            _ => None,
+        };
+        Destination { layout, from, to }
+    }
+}
